@@ -1,5 +1,5 @@
-# Lines "FROM UNTIL SERVICE ITEM", in the order of FROM; times in ms. Draws who held the
-# lock when, and checks that nobody came in before another was out.
+# Reads lines "FROM UNTIL SERVICE ITEM", in the order of FROM, with times in ms. Draws which service
+# held the lock at which time, and checks that no two holds overlapped.
 
 {
   from[NR] = $1; until[NR] = $2; who[NR] = $3

@@ -1,4 +1,4 @@
-//! The command line, and what follows from it.
+//! The command line, and the run that it requests.
 #![allow(clippy::print_stdout, reason = "a program that prints a table")]
 
 use std::collections::btree_map::Entry;
@@ -22,7 +22,8 @@ use crate::{Result, page, table};
 const FLOORS: &str = include_str!("../FLOORS");
 const SHORT_FLOORS: &str = include_str!("../FLOORS.short");
 
-/// Measures Leasehold beside bare scripts, rslock and live Redissons, on the same servers and in turns
+/// Measure Leasehold beside bare scripts, rslock and live Redissons, on the same servers and in
+/// turns
 #[derive(Debug, Parser)]
 #[command(
     name = "leasehold-bench",
@@ -33,58 +34,60 @@ struct Cli {
     #[command(subcommand)]
     command: Option<Command>,
 
-    /// Only these scenarios
+    /// Measure only these scenarios
     #[arg(long, value_name = "NAME", value_delimiter = ',', value_parser = scenario::named)]
     scenario: Vec<&'static Scenario>,
 
-    /// Only these systems
+    /// Measure only these systems
     #[arg(long, value_name = "NAME", value_delimiter = ',')]
     system: Vec<System>,
 
-    /// How often each system is measured; they take turns
+    /// Measure each system this number of times; the systems take turns
     #[arg(long, default_value_t = 5)]
     rounds: usize,
 
-    /// How long a round measures
+    /// Measure for this number of seconds a round
     #[arg(long, default_value_t = 2.0)]
     seconds: f64,
 
-    /// Prints the scenarios, each with its systems, and measures nothing
+    /// Print the scenarios, each with its systems, and measure nothing
     #[arg(long)]
     list: bool,
 
-    /// A quarter of a minute: the scenarios that show whether something was lost, in short rounds
+    /// Measure for a quarter of a minute: only the scenarios that show whether something was lost,
+    /// in short rounds
     #[arg(long)]
     short: bool,
 
-    /// Everything as small as it can be: shows that it works, not how fast it is
+    /// Measure everything as small as it can be: shows that it works, not how fast it is
     #[arg(long, conflicts_with = "short")]
     tiny: bool,
 
-    /// Ends with 1 when a floor is missed; without FILE those of the repository [short: its short ones]
+    /// End with 1 when a floor is missed; without FILE, use the floors of the repository [short:
+    /// its short ones]
     #[arg(long, value_name = "FILE")]
     check: Option<Option<PathBuf>>,
 
-    /// Writes all figures of all rounds
+    /// Write all figures of all rounds
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
 
-    /// Measures nothing, and reads what --json wrote
+    /// Measure nothing, and read the figures that --json wrote
     #[arg(long, value_name = "FILE", conflicts_with = "short")]
     from: Option<PathBuf>,
 
-    /// Writes the page, and its plots beside it
+    /// Write the page, and its plots beside it
     #[arg(long, value_name = "FILE")]
     page: Option<PathBuf>,
 
-    /// Measures a Leasehold that never hands a lock over in the process, to see floors missed
+    /// Measure a Leasehold that never hands a lock over within the process, to see floors missed
     #[arg(long)]
     no_hand_over: bool,
 }
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// A client in a process of its own
+    /// Run a client in a process of its own
     #[command(hide = true)]
     Worker(Apart),
 }
@@ -104,7 +107,7 @@ pub(crate) fn run() -> Result<ExitCode> {
             None => cli.bench().await,
         }
     });
-    // A blocking call into a JVM may be left; nobody waits for it.
+    // A blocking call into a JVM may still be running. No task waits for it.
     runtime.shutdown_background();
     done
 }
@@ -169,7 +172,8 @@ impl Cli {
                 settings: &settings,
             };
             self.scenario(&bench, scenario, &mut results).await;
-            // A machine that stood still for a moment has another try; what is lost stays lost.
+            // The machine may have stalled for a moment, so a missed floor is measured again. A
+            // real loss shows each time.
             let mut tries = if self.short { 2 } else { 0 };
             while tries > 0 && is_missed(floors, scenario, &results) {
                 eprintln!("{}: below a floor, once more", scenario.name);
@@ -204,7 +208,7 @@ impl Cli {
         results.skipped.extend(skipped);
     }
 
-    /// Systems that are asked for and not there.
+    /// Returns the requested systems that are not available.
     async fn skipped(&self, systems: &Systems) -> Vec<Skipped> {
         let asked = |system: &System| {
             let wanted = self.system.is_empty() || self.system.contains(system);
@@ -265,7 +269,7 @@ fn is_missed(floors: &[Floor], scenario: &Scenario, results: &Results) -> bool {
     its.any(|floor| matches!(floor.judge(results), Verdict::Missed(_)))
 }
 
-/// Prints the verdicts; whether one was missed.
+/// Prints the verdicts. Returns whether a floor was missed.
 fn judge(floors: &[Floor], results: &Results) -> bool {
     let verdicts = floors.iter().map(|floor| (floor, floor.judge(results)));
     let mut missed = false;

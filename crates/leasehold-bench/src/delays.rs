@@ -1,4 +1,4 @@
-//! How long many calls took.
+//! The delays of many calls.
 
 use hdrhistogram::Histogram;
 use serde::{Deserialize, Serialize};
@@ -10,14 +10,14 @@ pub(crate) struct Delays(Histogram<u64>);
 
 impl Default for Delays {
     fn default() -> Self {
-        // Three digits are a number of digits that exists.
+        // Three is a valid number of digits.
         Self(Histogram::new(3).unwrap_or_else(|_| unreachable!("three digits can be kept")))
     }
 }
 
 impl Delays {
     pub(crate) fn add(&mut self, ns: u64) {
-        // The histogram grows by itself, so every value has a place.
+        // The histogram grows as needed, so it accepts every value.
         let _ = self.0.record(ns.max(1));
     }
 
@@ -32,7 +32,7 @@ impl Delays {
         self.0.is_empty()
     }
 
-    /// What `percent` of them did not exceed, in microseconds.
+    /// Returns the delay that `percent` of the calls did not exceed, in microseconds.
     pub(crate) fn us(&self, percent: f64) -> f64 {
         self.0.value_at_percentile(percent) as f64 / 1000.0
     }

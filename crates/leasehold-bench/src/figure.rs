@@ -5,7 +5,7 @@ use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
-/// One figure. Which of them a row has depends on its scenario.
+/// One figure. The scenario decides which figures a row has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(into = "String", try_from = "String")]
 pub(crate) enum Figure {
@@ -86,7 +86,7 @@ impl Figure {
         }
     }
 
-    /// What it is, for the page.
+    /// Returns the heading of the figure, for the page.
     pub(crate) const fn heading(self) -> &'static str {
         match self {
             Self::Pairs => "pairs/s",
@@ -144,7 +144,7 @@ impl From<Figure> for String {
     }
 }
 
-/// A number as people read it: three digits that count.
+/// Formats a number for people: with three significant digits.
 pub(crate) fn short(number: f64) -> String {
     let digits = match number.abs() {
         n if n >= 100.0 => 0,

@@ -1,7 +1,7 @@
-//! Floors: how much better than another system a figure has to be, or how large it may be.
+//! Floors: how much better than another system a figure must be, or how large it may be.
 //!
-//! A line each: a scenario, a figure of `leasehold`, `>=` or `<=`, a number, and `x SYSTEM` if
-//! the number is a ratio. `#` begins a comment.
+//! Each floor is one line: a scenario, a figure of `leasehold`, `>=` or `<=`, a number, and
+//! `x SYSTEM` if the number is a ratio. `#` starts a comment.
 
 use std::fmt;
 
@@ -19,12 +19,12 @@ pub(crate) struct Floor {
     of: Option<System>,
 }
 
-/// Whether a floor is met.
+/// The result of comparing a floor with the figures.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Verdict {
     Met(f64),
     Missed(f64),
-    /// One of the two was not measured.
+    /// One of the two figures was not measured.
     Unknown,
 }
 

@@ -1,6 +1,7 @@
-//! Bytes on the heap: what is allocated and not yet freed, whoever asked for it. The memory
-//! that a process has from its system says more about the allocator than about a lock. And blocks:
-//! how often memory was asked for, which costs time, and is the same on a busy machine.
+//! Counts bytes on the heap that are allocated and not yet freed, whatever code allocated them. The
+//! memory that a process has from its system says more about the allocator than about a lock. Also
+//! counts blocks, which are allocations. Each allocation costs time, and the count is the same on a
+//! busy machine.
 #![allow(
     unsafe_code,
     reason = "an allocator is unsafe to write; this one only counts"
@@ -9,13 +10,13 @@
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 
-/// Counts only while this is on: two processors that count in one place wait for each other,
+/// Whether allocations are counted. Two processors that update one counter wait for each other,
 /// which would be part of every figure.
 static ON: AtomicBool = AtomicBool::new(false);
 static BYTES: AtomicI64 = AtomicI64::new(0);
 static BLOCKS: AtomicI64 = AtomicI64::new(0);
 
-/// The system's allocator, counted while somebody wants to know.
+/// The system's allocator, which is counted while a measurement needs it.
 #[derive(Debug)]
 #[allow(
     clippy::exhaustive_structs,
@@ -23,24 +24,24 @@ static BLOCKS: AtomicI64 = AtomicI64::new(0);
 )]
 pub struct Counted;
 
-/// What was counted.
+/// The result of a count.
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub struct Heap {
-    /// How many bytes more are in use than at [`count`].
+    /// Number of bytes by which the memory in use has grown since [`count`].
     pub bytes: i64,
-    /// How many blocks were asked for since.
+    /// Number of blocks that were allocated since then.
     pub blocks: i64,
 }
 
-/// Counts from here on.
+/// Starts to count.
 pub fn count() {
     BYTES.store(0, Ordering::SeqCst);
     BLOCKS.store(0, Ordering::SeqCst);
     ON.store(true, Ordering::SeqCst);
 }
 
-/// Counts no longer, and says what there was since [`count`].
+/// Stops counting, and returns the counts since [`count`].
 pub fn counted() -> Heap {
     ON.store(false, Ordering::SeqCst);
     Heap {
@@ -57,7 +58,7 @@ fn add(bytes: usize, sign: i64) {
     }
 }
 
-// SAFETY: every call goes to the system's allocator as it came.
+// SAFETY: every call is passed on unchanged to the system's allocator.
 unsafe impl GlobalAlloc for Counted {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         add(layout.size(), 1);

@@ -1,4 +1,4 @@
-//! What the bench program and the loads have in common, and the bench program itself.
+//! The bench program, and the parts that it shares with the loads.
 
 mod args;
 mod delays;
@@ -21,10 +21,10 @@ use std::process::ExitCode;
 
 pub(crate) type Error = Box<dyn std::error::Error + Send + Sync>;
 
-/// People read the failures of a measurement; no program tells them apart.
+/// The result of a measurement. People read its failures; no program distinguishes them.
 pub type Result<T, E = Box<dyn std::error::Error + Send + Sync>> = std::result::Result<T, E>;
 
-/// Runs the program as its arguments say.
+/// Runs the program with its command-line arguments.
 #[must_use]
 pub fn main() -> ExitCode {
     match args::run() {

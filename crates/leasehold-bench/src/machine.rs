@@ -1,4 +1,4 @@
-//! What was measured on, and with which versions.
+//! The machine of the measurements, and the versions of the programs on it.
 
 use std::process::Command;
 use std::{fs, thread};
@@ -14,7 +14,7 @@ pub(crate) struct Machine {
     pub(crate) cpu: String,
     pub(crate) cores: usize,
     pub(crate) system: String,
-    /// How many processes wanted to run at the start, averaged over a minute.
+    /// Number of processes that wanted to run at the start, averaged over a minute.
     pub(crate) load: String,
     pub(crate) server: String,
     pub(crate) java: String,
@@ -67,7 +67,7 @@ fn system() -> String {
     format!("{name}, Linux {}", kernel.trim())
 }
 
-/// How many processes wanted to run, averaged over a minute.
+/// Returns how many processes wanted to run, averaged over a minute.
 fn load() -> String {
     let load = fs::read_to_string("/proc/loadavg").unwrap_or_default();
     load.split(' ').next().unwrap_or_default().to_owned()
@@ -81,7 +81,7 @@ fn java() -> String {
     version.unwrap_or("none").to_owned()
 }
 
-/// The version of a crate that this was built with.
+/// Returns the version of a crate with which this program was built.
 fn locked(name: &str) -> String {
     let lock = include_str!("../../../Cargo.lock");
     let entry = format!("name = \"{name}\"\nversion = \"");

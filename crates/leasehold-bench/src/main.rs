@@ -1,4 +1,5 @@
-//! How fast the locks are, and what they cost: beside bare scripts, rslock and live Redissons.
+//! Measures how fast the locks are and what they cost, beside bare scripts, rslock and live
+//! Redissons.
 
 use leasehold_bench::heap::Counted;
 

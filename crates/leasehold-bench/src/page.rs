@@ -1,4 +1,4 @@
-//! `docs/performance.md`: what was measured, in the words of a template.
+//! Writes `docs/performance.md`: a template with the results filled in.
 
 use std::fs;
 use std::path::Path;
@@ -152,7 +152,7 @@ mod tests {
         );
     }
 
-    /// Otherwise the page would go on to show a scenario that is gone, or hide a new one.
+    /// Otherwise the page would still show a scenario that no longer exists, or lack a new one.
     #[test]
     fn rows_of_the_page_are_the_scenarios() {
         let page = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/performance.md");

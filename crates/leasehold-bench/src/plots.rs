@@ -1,4 +1,4 @@
-//! The plots of the page, as SVG that can be read on a light and on a dark page.
+//! The plots of the page, as SVG that is readable on a light and on a dark page.
 
 use plotters::coord::ranged1d::{AsRangedCoord, ValueFormatter};
 use plotters::prelude::*;
@@ -10,16 +10,16 @@ use crate::system::System;
 use crate::{Error, Result};
 
 const SIZE: (u32, u32) = (720, 400);
-/// Of text and axes: as far from white as from black.
+/// The colour of text and axes: equally far from white and from black.
 const GREY: RGBColor = RGBColor(0x80, 0x80, 0x80);
 
-/// A line of a plot, by the system that it is of.
+/// A line of a plot, for one system.
 struct Line {
     system: System,
     points: Vec<(f64, f64)>,
 }
 
-/// Each plot with its file's name.
+/// Returns each plot with the name of its file.
 pub(crate) fn all(results: &Results) -> Result<[(&'static str, String); 3]> {
     Ok([
         ("throughput.svg", throughput(results)?),
@@ -55,7 +55,7 @@ fn holds(results: &Results) -> Result<String> {
     .draw(&lines)
 }
 
-/// The share of hand-overs by their delay.
+/// Plots the share of hand-overs by their delay.
 fn hand_over(results: &Results) -> Result<String> {
     let line = |system: System| {
         let row = results.row("hand-over", system.name())?;
@@ -76,7 +76,7 @@ fn by_scenario(results: &Results, scenarios: &[(&str, f64)], figure: Figure) -> 
     let line = |system: System| {
         let point = |(name, x): &(&str, f64)| {
             let spread = results.row(name, system.name())?.spread(figure)?;
-            // Nothing is zero on a logarithmic axis.
+            // A logarithmic axis has no zero.
             Some((*x, spread.median.max(1e-3)))
         };
         let points: Vec<_> = scenarios.iter().filter_map(point).collect();
@@ -100,7 +100,7 @@ fn colour(system: System) -> RGBColor {
     }
 }
 
-/// What stands around the lines. The axis of y is always logarithmic.
+/// The title and the axes of a plot. The y axis is always logarithmic.
 struct Plot {
     title: &'static str,
     x: (&'static str, std::ops::Range<f64>),
@@ -108,7 +108,7 @@ struct Plot {
 }
 
 impl Plot {
-    /// With a logarithmic axis of x.
+    /// Draws the plot with a logarithmic x axis.
     fn draw(&self, lines: &[Line]) -> Result<String> {
         let x = self.x.1.clone().log_scale();
         self.draw_on(x, lines)
@@ -169,7 +169,7 @@ impl Plot {
     }
 }
 
-/// Each line's name stands at its end, and no name on another.
+/// Places each line's name at its end, so that no name covers another.
 fn labels(lines: &[Line], place: impl Fn((f64, f64)) -> (i32, i32)) -> Vec<(&Line, (i32, i32))> {
     const HEIGHT: i32 = 15;
     let end = |line| {
@@ -187,7 +187,7 @@ fn labels(lines: &[Line], place: impl Fn((f64, f64)) -> (i32, i32)) -> Vec<(&Lin
     labels
 }
 
-/// Whole powers of ten around all points.
+/// Returns a range between whole powers of ten that contains all points.
 fn heights(lines: &[Line]) -> std::ops::Range<f64> {
     let all = || lines.iter().flat_map(|line| &line.points).map(|(_, y)| *y);
     let least = all().fold(f64::INFINITY, f64::min);
@@ -200,7 +200,7 @@ fn heights(lines: &[Line]) -> std::ops::Range<f64> {
     low..high.max(low * 10.0)
 }
 
-/// A number without zeros behind its point.
+/// Formats a number without trailing zeros after its point.
 fn tick(number: f64) -> String {
     let text = short(number);
     match text.contains('.') {

@@ -1,4 +1,4 @@
-//! What a run has measured, in memory and as JSON.
+//! The results of a run, in memory and as JSON.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -10,36 +10,37 @@ use crate::figure::Figure;
 use crate::machine::Machine;
 use crate::system::System;
 
-/// All of one run.
+/// The results of one run.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Results {
     pub(crate) machine: Machine,
-    /// How long each round measured, in milliseconds.
+    /// The duration of each round, in milliseconds.
     pub(crate) run_ms: u64,
     pub(crate) rows: Vec<Row>,
-    /// What could not be measured, and why.
+    /// The measurements that were not possible, and why.
     pub(crate) skipped: Vec<Skipped>,
 }
 
-/// A system in a scenario.
+/// The results of one system in one scenario.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Row {
     pub(crate) scenario: String,
     pub(crate) system: String,
     pub(crate) rounds: Vec<BTreeMap<Figure, f64>>,
-    /// Delays of all rounds, by the percent that did not take longer.
+    /// Delays of all rounds: each percentage with the delay that this share of the pairs did not
+    /// exceed.
     pub(crate) delays_us: Vec<(f64, f64)>,
 }
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Skipped {
-    /// Every scenario, if there is none.
+    /// The scenario; `None` means every scenario.
     pub(crate) scenario: Option<String>,
     pub(crate) system: String,
     pub(crate) why: String,
 }
 
-/// A figure over the rounds.
+/// The spread of a figure over the rounds.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Spread {
     pub(crate) least: f64,
@@ -53,7 +54,7 @@ impl Results {
         self.rows.iter().find(is_it)
     }
 
-    /// Puts the rows of a scenario that was measured again into the place of the old ones.
+    /// Adds the rows of a scenario. If it was measured before, they replace the old ones.
     pub(crate) fn put(&mut self, rows: Vec<Row>) {
         for row in rows {
             let same = |old: &&mut Row| old.scenario == row.scenario && old.system == row.system;
@@ -66,7 +67,7 @@ impl Results {
 }
 
 impl Skipped {
-    /// Whether this system is measured nowhere.
+    /// Returns whether the system was not measured in any scenario.
     pub(crate) fn is_all_of(&self, system: System) -> bool {
         self.scenario.is_none() && self.system == system.name()
     }
@@ -104,8 +105,8 @@ impl Row {
         spread(values.collect::<Option<Vec<f64>>>()?)
     }
 
-    /// The figure of each round divided by the other's of the same round: a machine that
-    /// becomes slow slows both of a round.
+    /// Divides the figure of each round by the other row's figure of the same round. A machine that
+    /// becomes slow slows both in that round.
     pub(crate) fn ratio(&self, to: &Self, figure: Figure) -> Option<Spread> {
         let both = self.rounds.iter().zip(&to.rounds);
         let ratios = both.map(|(ours, theirs)| Some(ours.get(&figure)? / theirs.get(&figure)?));
@@ -126,7 +127,7 @@ fn spread(mut values: Vec<f64>) -> Option<Spread> {
 pub(crate) mod tests {
     use super::*;
 
-    /// Rounds with one figure each.
+    /// Returns a row of rounds with one figure each.
     pub(crate) fn row(scenario: &str, system: &str, figure: Figure, rounds: &[f64]) -> Row {
         Row {
             rounds: rounds

@@ -1,4 +1,4 @@
-//! Runs a scenario: all its systems on the same servers, one after the other, several times.
+//! Runs a scenario: measures all its systems on the same servers, in turns, several times.
 
 mod measure;
 mod moved;
@@ -16,14 +16,14 @@ use crate::system::{System, Systems};
 pub(crate) use site::Site;
 use stage::Stage;
 
-/// How thoroughly it is measured.
+/// Settings that decide how thorough a measurement is.
 #[derive(Clone, Debug)]
 pub(crate) struct Settings {
     pub(crate) rounds: usize,
     pub(crate) run: Duration,
-    /// Everything as small and short as it can be.
+    /// Whether everything is as small and short as possible.
     pub(crate) tiny: bool,
-    /// Only some of the systems of each scenario.
+    /// The systems to measure in each scenario; all of them if `None`.
     pub(crate) systems: Option<BTreeSet<System>>,
 }
 
@@ -35,7 +35,7 @@ pub(crate) struct Bench<'a> {
 }
 
 impl Bench<'_> {
-    /// What each of the systems shows, and which could not be measured.
+    /// Measures the systems. Returns their rows, and the systems that could not be measured.
     pub(crate) async fn scenario(
         &self,
         scenario: &Scenario,
@@ -65,18 +65,19 @@ impl Bench<'_> {
         (lanes.into_iter().map(Lane::row).collect(), skipped)
     }
 
-    /// Locks that are only held are measured for two renewals a round, which takes long.
+    /// Returns the number of rounds. Locks that are only held are measured for two renewals a
+    /// round, which takes long.
     fn rounds(&self, kind: Kind) -> usize {
         match kind {
             Kind::Held { .. } => self.settings.rounds.min(2),
-            // As often as it says.
+            // A single round repeats the move or failover itself.
             Kind::Moved { .. } | Kind::FailedOver { .. } => 1,
             _ => self.settings.rounds,
         }
     }
 
     fn warm_up_time(&self, system: System) -> Duration {
-        /// It compiles what runs often, and that takes seconds.
+        /// The JVM needs seconds to compile the code that runs often.
         const JVM: Duration = Duration::from_secs(3);
         let run = self.settings.run;
         match system.redisson() {
@@ -103,7 +104,7 @@ fn skip(scenario: &Scenario, system: System, why: &dyn std::error::Error) -> Ski
     }
 }
 
-/// One system in one scenario, over the rounds.
+/// One system in one scenario, over all rounds.
 struct Lane<'a> {
     system: System,
     stage: Stage<'a>,
@@ -119,7 +120,7 @@ impl<'a> Lane<'a> {
         };
         let name = format!("bench:{}:{system}", scenario.name);
         let mut stage = Stage::open(bench, kind, system, name).await?;
-        // Nobody pays for connections, loaded scripts and cold code.
+        // The warm-up keeps connecting, loading scripts and running cold code out of the figures.
         stage.warm_up(bench.warm_up_time(system)).await?;
         Ok(Self {
             system,

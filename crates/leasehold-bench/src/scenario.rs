@@ -1,28 +1,28 @@
-//! Everything that is measured, by name.
+//! All scenarios, by name.
 
 use crate::system::System;
 use crate::task::What;
 
-/// One row of the table for each system that can do it.
+/// A scenario. The table has one row of it for each system that can run it.
 #[derive(Clone, Debug)]
 pub(crate) struct Scenario {
     pub(crate) name: &'static str,
-    /// For people: what is done.
+    /// A description for people.
     pub(crate) what: &'static str,
     pub(crate) kind: Kind,
     pub(crate) on: Topology,
     pub(crate) systems: &'static [System],
-    /// Systems that the short form compares; none if it leaves the scenario out.
+    /// The systems that the short form compares; none if it leaves the scenario out.
     pub(crate) short: &'static [System],
 }
 
-/// Where it is measured.
+/// The servers on which a scenario is measured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Topology {
     Single,
     /// Three masters.
     Cluster,
-    /// A master with two replicas, and sentinels that watch over it.
+    /// A master with two replicas, and sentinels that watch it.
     Replicated,
     /// A server that writes each change to its disk before it answers.
     OnDisk,
@@ -30,7 +30,7 @@ pub(crate) enum Topology {
 
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Kind {
-    /// Tasks of one process, each with a name of its own.
+    /// Tasks of one process, each with its own name.
     Own {
         tasks: usize,
     },
@@ -40,23 +40,24 @@ pub(crate) enum Kind {
         tasks: usize,
         writes_every: u64,
     },
-    /// As `One` with locks, over several processes.
+    /// Like `One` with locks, over several processes.
     Processes {
         processes: usize,
         tasks: usize,
     },
-    /// As `One` with locks, and one waiter of this system in another process.
+    /// Like `One` with locks, plus one waiter of system `waiter` in another process.
     Beside {
         tasks: usize,
         waiter: System,
     },
-    /// Two processes pass a lock to and fro.
+    /// Two processes that pass a lock back and forth.
     HandOver,
-    /// A client gets a lock from another one just after its slot has moved, so many times.
+    /// A client gets a lock from another client just after the lock's slot has moved. Repeated
+    /// `times` times.
     Moved {
         times: usize,
     },
-    /// The same just after another node has become the master of the slot.
+    /// Like `Moved`, but just after another node has become the master of the slot.
     FailedOver {
         times: usize,
     },
@@ -72,7 +73,7 @@ pub(crate) enum Kind {
 }
 
 impl Kind {
-    /// The system whose waiter, in another process, stands beside the one that is measured.
+    /// Returns the system whose waiter, in another process, competes with the measured system.
     pub(crate) fn waiter(self) -> Option<System> {
         match self {
             Self::Beside { waiter, .. } => Some(waiter),
@@ -80,7 +81,7 @@ impl Kind {
         }
     }
 
-    /// As small as it can be, to see whether it works.
+    /// Returns the scenario as small as possible, to see whether it works.
     pub(crate) fn tiny(self) -> Self {
         const FEW: usize = 4;
         match self {
@@ -111,7 +112,7 @@ impl Kind {
     }
 }
 
-/// The scenario of this name.
+/// Returns the scenario of this name.
 pub(crate) fn named(name: &str) -> Result<&'static Scenario, String> {
     let found = ALL.iter().find(|scenario| scenario.name == name);
     found.ok_or_else(|| format!("no scenario `{name}`; --list has all of them"))
@@ -177,7 +178,8 @@ const fn on_cluster(
     }
 }
 
-/// Tasks with a lock each, whose holds others than the master may have to confirm.
+/// Returns a scenario of tasks with a lock each, whose holds may need confirmation beyond the
+/// master's memory.
 const fn confirmed(name: &'static str, what: &'static str, tasks: usize, on: Topology) -> Scenario {
     let systems = match on {
         Topology::OnDisk => WRITTEN,
@@ -189,10 +191,10 @@ const fn confirmed(name: &'static str, what: &'static str, tasks: usize, on: Top
     }
 }
 
-/// In the order of the table.
+/// All scenarios, in the order of the table.
 #[rustfmt::skip]
 pub(crate) const ALL: &[Scenario] = &[
-    scenario("uncontended-1", "1 task, nobody else wants its lock", Kind::Own { tasks: 1 }, EVERYBODY, &[]),
+    scenario("uncontended-1", "1 task, no other task wants its lock", Kind::Own { tasks: 1 }, EVERYBODY, &[]),
     scenario("uncontended-64", "64 tasks, a lock each", Kind::Own { tasks: 64 }, EVERYBODY, &[Leasehold, Bare]),
     scenario("uncontended-1024", "1,024 tasks, a lock each", Kind::Own { tasks: 1024 }, EVERYBODY, &[]),
     scenario("re-entrant", "an owner enters its lock again", one(What::Reentrant, 1), JAVA, OURS),

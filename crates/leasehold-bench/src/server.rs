@@ -1,4 +1,4 @@
-//! What the server says of itself.
+//! The figures that a server reports about itself.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -7,11 +7,11 @@ use leasehold_testkit::{RedisServer, Reply};
 
 use crate::{Result, usage};
 
-/// A number of a section of `INFO`.
+/// Returns a number of a section of `INFO`.
 ///
 /// # Errors
 ///
-/// When the server does not answer.
+/// Fails if the server does not answer.
 pub fn number(server: &RedisServer, section: &str, field: &str) -> Result<u64> {
     let info = info(server, section)?;
     info.lines()
@@ -20,24 +20,24 @@ pub fn number(server: &RedisServer, section: &str, field: &str) -> Result<u64> {
         .ok_or_else(|| format!("no number `{field}` in INFO {section}").into())
 }
 
-/// Bytes the server has allocated.
+/// Returns how many bytes the server has allocated.
 ///
 /// # Errors
 ///
-/// When the server does not answer.
+/// Fails if the server does not answer.
 pub fn memory(server: &RedisServer) -> Result<u64> {
     number(server, "memory", "used_memory")
 }
 
-/// How often the server has run `command` so far.
+/// Returns how often the server has run `command` so far.
 ///
 /// # Errors
 ///
-/// When the server does not answer.
+/// Fails if the server does not answer.
 pub fn calls(server: &RedisServer, command: &str) -> Result<u64> {
     let info = info(server, "commandstats")?;
     let prefix = format!("cmdstat_{command}:calls=");
-    // A command that never ran has no line.
+    // A command that has never run has no line.
     Ok(info
         .lines()
         .find_map(|line| line.strip_prefix(&prefix))
@@ -45,20 +45,20 @@ pub fn calls(server: &RedisServer, command: &str) -> Result<u64> {
         .unwrap_or(0))
 }
 
-/// Calls of our script so far, by whatever name.
+/// Returns how often scripts were called so far, by `EVALSHA` or `EVAL`.
 ///
 /// # Errors
 ///
-/// When the server does not answer.
+/// Fails if the server does not answer.
 pub fn scripts(server: &RedisServer) -> Result<u64> {
     Ok(calls(server, "evalsha")? + calls(server, "eval")?)
 }
 
-/// The server's own distribution of what a script call takes it, as text.
+/// Returns the server's own distribution of the durations of script calls, as text.
 ///
 /// # Errors
 ///
-/// When the server does not answer.
+/// Fails if the server does not answer.
 pub fn script_times(server: &RedisServer) -> Result<String> {
     let info = info(server, "latencystats")?;
     Ok(info
@@ -68,19 +68,20 @@ pub fn script_times(server: &RedisServer) -> Result<String> {
         .replace(',', ", "))
 }
 
-/// How many script calls took the server longer than about 1 ms, and a bound in us that
-/// none exceeded. From its histogram: its log of slow calls would be memory that grows.
+/// Returns how many script calls took the server longer than about 1 ms, and a bound in us that no
+/// call exceeded. They are read from the server's histogram: its log of slow calls would be memory
+/// that grows.
 ///
 /// # Errors
 ///
-/// When the server does not answer.
+/// Fails if the server does not answer.
 pub fn slow_scripts(server: &RedisServer) -> Result<(i64, i64)> {
     let reply = server.command(&["LATENCY", "HISTOGRAM", "evalsha"])?;
     let buckets = reply
         .as_array()
         .and_then(|commands| commands.get(1)?.as_array()?.get(3)?.as_array())
         .ok_or("no histogram of evalsha")?;
-    // Pairs of an upper bound and how many calls were within it.
+    // The list has pairs of an upper bound and the number of calls within it.
     let numbers: Vec<i64> = buckets.iter().filter_map(Reply::as_int).collect();
     let within = |most: i64| {
         let counts = numbers.chunks_exact(2).filter(|pair| pair[0] <= most);
@@ -90,21 +91,21 @@ pub fn slow_scripts(server: &RedisServer) -> Result<(i64, i64)> {
     Ok((within(i64::MAX) - within(1024), bound))
 }
 
-/// Its name and version.
+/// Returns the server's name and version.
 pub(crate) fn version(server: &RedisServer) -> Result<String> {
     let info = info(server, "server")?;
     let field = |name: &str| {
         let line = info.lines().find_map(|line| line.strip_prefix(name));
         line.map(str::to_owned)
     };
-    // Valkey says its own version beside that of the Redis that it stands for.
+    // Valkey reports its own version and the version of the Redis that it replaces.
     Ok(match field("valkey_version:") {
         Some(version) => format!("Valkey {version}"),
         None => format!("Redis {}", field("redis_version:").unwrap_or_default()),
     })
 }
 
-/// What servers have done so far.
+/// The work that servers have done so far.
 #[derive(Debug)]
 pub(crate) struct Work {
     calls: BTreeMap<String, u64>,
@@ -112,7 +113,7 @@ pub(crate) struct Work {
 }
 
 impl Work {
-    /// Of all of these together.
+    /// Returns the work of all these servers together.
     pub(crate) fn so_far(servers: &[RedisServer]) -> Result<Self> {
         let (mut calls, mut cpu) = (BTreeMap::new(), Duration::ZERO);
         for server in servers {
@@ -121,7 +122,7 @@ impl Work {
                 let Some((name, rest)) = of.and_then(|line| line.split_once(":calls=")) else {
                     continue;
                 };
-                // The questions for these figures are no part of them.
+                // The `INFO` requests for these figures are not part of them.
                 if name != "info" {
                     let count: u64 = rest.split(',').next().unwrap_or_default().parse()?;
                     *calls.entry(name.to_owned()).or_default() += count;
@@ -132,12 +133,12 @@ impl Work {
         Ok(Self { calls, cpu })
     }
 
-    /// Commands since then, those that scripts run included.
+    /// Returns how many commands have run since then, including those of scripts.
     pub(crate) fn commands_since(&self, then: &Self) -> u64 {
         self.calls.values().sum::<u64>() - then.calls.values().sum::<u64>()
     }
 
-    /// Script calls since then.
+    /// Returns how many scripts were called since then.
     pub(crate) fn scripts_since(&self, then: &Self) -> u64 {
         let scripts = |work: &Self| {
             let calls = |name| work.calls.get(name).copied().unwrap_or(0);
@@ -146,7 +147,7 @@ impl Work {
         scripts(self) - scripts(then)
     }
 
-    /// User and system time of all of the servers' threads since then.
+    /// Returns the user and system time of all threads of the servers since then.
     pub(crate) fn cpu_since(&self, then: &Self) -> Duration {
         self.cpu.saturating_sub(then.cpu)
     }

@@ -1,4 +1,4 @@
-//! The systems that are measured. What a scenario asks of them is the same for all.
+//! The systems that are measured. A scenario gives all of them the same task.
 
 mod bare;
 mod java;
@@ -20,21 +20,22 @@ use tokio::sync::Mutex;
 use crate::task::{Done, Task};
 use crate::{Error, Result};
 
-/// Whose locks are used.
+/// The library whose locks are measured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum System {
     Leasehold,
-    /// Leasehold that asks the server at each release: see `Lock::local_hand_over`.
+    /// Leasehold without hand-over within the process: each release goes to the server. See
+    /// `Lock::local_hand_over`.
     NoHandOver,
-    /// Leasehold where no Redisson uses the same names: see `Peers::RustOnly`.
+    /// Leasehold whose names are not shared with Redisson: see `Peers::RustOnly`.
     RustOnly,
-    /// Leasehold with holds that so many replicas have to confirm.
+    /// Leasehold with holds that this number of replicas must confirm.
     OneReplica,
     TwoReplicas,
-    /// Leasehold with holds that have to be on the server's disk.
+    /// Leasehold with holds that must be on the server's disk.
     OnDisk,
-    /// The least scripts that acquire and release, through the driver that Leasehold uses. It can't
-    /// wait.
+    /// The smallest scripts that acquire and release, through the driver that Leasehold uses. They
+    /// can't wait.
     Bare,
     Rslock,
     Redisson3,
@@ -101,21 +102,21 @@ impl FromStr for System {
 pub(crate) trait Worker: Send + Sync {
     fn run(&self, task: Task) -> BoxFuture<'_, Result<Done>>;
 
-    /// The process that it works in.
+    /// Returns the id of the process in which the client works.
     fn pid(&self) -> u32 {
         std::process::id()
     }
 }
 
-/// Where a client works.
+/// The place where a client works.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Place {
     Here,
-    /// In a process of its own. Clients of Redisson always share one JVM, which costs less.
+    /// In its own process. Clients of Redisson always share one JVM, which costs less.
     Apart,
 }
 
-/// A client in this process.
+/// Connects a client in this process.
 pub(crate) async fn here(system: System, url: &str) -> Result<Arc<dyn Worker>> {
     Ok(match system {
         System::Leasehold
@@ -130,11 +131,11 @@ pub(crate) async fn here(system: System, url: &str) -> Result<Arc<dyn Worker>> {
     })
 }
 
-/// Opens clients, and keeps the JVMs that they run in.
+/// Opens clients, and keeps the JVMs in which they run.
 pub(crate) struct Systems {
     url: String,
     jvms: Mutex<BTreeMap<System, Arc<Redisson>>>,
-    /// Whether `leasehold` hands locks over in the process. Without, floors are missed.
+    /// Whether `leasehold` hands locks over within the process. Without this, floors are missed.
     hand_over: bool,
 }
 
@@ -147,7 +148,7 @@ impl Systems {
         }
     }
 
-    /// Why a system can't be measured here, if so.
+    /// Returns why a system can't be measured here; `None` if it can.
     pub(crate) async fn missing(&self, system: System) -> Option<String> {
         system.redisson()?;
         if !java_available() {
@@ -178,7 +179,7 @@ impl Systems {
             return Ok(Arc::clone(jvm));
         }
         let url = self.url.clone();
-        // It panics where the driver can't be built, which ends only its own thread.
+        // This panics if the driver can't be built, which ends only its own thread.
         let start = move || Redisson::start_as_shipped(version, &url);
         let jvm = tokio::task::spawn_blocking(start).await;
         let jvm = Arc::new(jvm.map_err(|panic| Error::from(format!("its JVM: {panic}")))?);
@@ -187,7 +188,7 @@ impl Systems {
     }
 }
 
-/// The error of a system that has no such thing.
+/// Returns the error of a system that can't do this task.
 fn cannot(system: &str, task: &Task) -> Error {
     format!("{system} has nothing for {task:?}").into()
 }

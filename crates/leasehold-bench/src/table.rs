@@ -6,14 +6,14 @@ use crate::figure::{Figure, short};
 use crate::results::{Results, Row};
 use crate::scenario;
 
-/// A table: what it is about, its headings, and a cell for each.
+/// A table: its title, its headings, and its cells row by row.
 pub(crate) struct Sheet {
     pub(crate) title: &'static str,
     pub(crate) head: Vec<&'static str>,
     pub(crate) rows: Vec<Vec<String>>,
 }
 
-/// A table for the rows that have its first figure.
+/// A kind of table, for the rows that have its first figure.
 struct Kind {
     title: &'static str,
     figures: &'static [Figure],
@@ -24,7 +24,7 @@ use Figure::{
     ServerBytes, ServerPercent, ServerUs, Validity, WaiterMax, WaiterP50, WaiterP99, WaiterPairs,
 };
 
-/// A row stands in each table whose first figure it has.
+/// The kinds of table. A row appears in each table whose first figure it has.
 const KINDS: [Kind; 5] = [
     Kind {
         title: "Pairs of acquire and release",
@@ -58,7 +58,7 @@ const KINDS: [Kind; 5] = [
     },
 ];
 
-/// The tables that have a row.
+/// Returns the tables that have at least one row.
 pub(crate) fn sheets(results: &Results) -> Vec<Sheet> {
     let sheets = KINDS.iter().map(|kind| {
         let rows = results.rows.iter().filter(|row| kind.has(row));
@@ -77,7 +77,7 @@ pub(crate) fn sheets(results: &Results) -> Vec<Sheet> {
 impl Kind {
     fn has(&self, row: &Row) -> bool {
         let first = self.figures[0];
-        // Held locks have a table of their own, and so have pairs.
+        // Held locks have their own table, and so have pairs.
         let is_elsewhere = match first {
             Rss => row.spread(ClientPercent).is_some(),
             P50 => row.spread(Commands).is_some(),
@@ -95,7 +95,7 @@ impl Kind {
     }
 }
 
-/// The median, and the least and the most where somebody may want to compare.
+/// Returns the median, with the least and the most for figures that readers may want to compare.
 fn cell(row: &Row, figure: Figure) -> String {
     let Some(spread) = row.spread(figure) else {
         return "-".to_owned();
@@ -110,7 +110,7 @@ fn cell(row: &Row, figure: Figure) -> String {
     }
 }
 
-/// Everything, for the terminal.
+/// Returns all tables, for the terminal.
 pub(crate) fn all(results: &Results) -> String {
     let mut text = String::new();
     for sheet in sheets(results) {
@@ -125,7 +125,7 @@ pub(crate) fn all(results: &Results) -> String {
     text
 }
 
-/// The scenarios, each with what it does and its systems.
+/// Returns the list of scenarios, each with its description and its systems.
 pub(crate) fn list() -> String {
     let mut table = Table::new();
     table.load_preset(comfy_table::presets::NOTHING);

@@ -1,55 +1,55 @@
-//! What a client is asked to do, here or in another process, and what it says when it has.
+//! The tasks that a client does, here or in another process, and its reports.
 
 use serde::{Deserialize, Serialize};
 
 use crate::delays::Delays;
 
-/// One thing to do. Redisson's driver has the same operations.
+/// One task. Redisson's driver has the same operations.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(tag = "op", rename_all = "snake_case")]
 pub(crate) enum Task {
-    /// Acquire and release, for a while.
+    /// Acquires and releases for a while.
     Pairs(Pairs),
-    /// Take a lock again and again, with a pause in which somebody else takes it.
+    /// Acquires a lock again and again, with a pause in which another client acquires it.
     HandOver {
         name: String,
         run_ms: u64,
         hold_ms: u64,
         pause_ms: u64,
     },
-    /// So many wait for one latch, which is then counted down.
+    /// `tasks` tasks wait for one latch, which is then counted down.
     Latch { name: String, tasks: usize },
-    /// Acquire so many locks and keep them.
+    /// Acquires `locks` locks and keeps them.
     Hold { name: String, locks: usize },
-    /// Look after the locks that are kept.
+    /// Watches the locks that are kept.
     Watch { run_ms: u64 },
-    /// Release the locks that are kept.
+    /// Releases the locks that are kept.
     LetGo { name: String, locks: usize },
-    /// So many wait for one lock, which is then released.
+    /// `tasks` tasks wait for one lock, which is then released.
     Line { name: String, tasks: usize },
 }
 
-/// Pairs of acquire and release by so many tasks or threads.
+/// Pairs of acquire and release by `tasks` tasks or threads.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Pairs {
     pub(crate) what: What,
     pub(crate) name: String,
-    /// Each task has a name of its own.
+    /// Whether each task has its own name.
     pub(crate) own_names: bool,
     pub(crate) tasks: usize,
     pub(crate) run_ms: u64,
-    /// With a read-write lock: one of so many is a write, by chance.
+    /// For a read-write lock: on average, one in this number of pairs is a write, chosen at random.
     pub(crate) writes_every: u64,
-    /// Of a semaphore.
+    /// Number of permits of a semaphore.
     pub(crate) permits: u32,
 }
 
-/// What is acquired and released.
+/// The thing that is acquired and released.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum What {
     Lock,
-    /// A lock that its owner holds already.
+    /// A lock that its owner already holds.
     Reentrant,
     /// A lock of the embedded backend.
     Embedded,
@@ -57,30 +57,30 @@ pub(crate) enum What {
     Rw,
     Semaphore,
     Expirable,
-    /// A lock, by a client that is connected for it.
+    /// A lock of a client that connects for it.
     Connect,
 }
 
-/// What was done. A task fills what it has.
+/// The report of a task. Each task fills the fields that it has.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub(crate) struct Done {
-    /// Pairs of each task.
+    /// Number of pairs of each task.
     pub(crate) pairs: Vec<u64>,
-    /// How long a pair took.
+    /// The durations of the pairs.
     pub(crate) delays: Delays,
-    /// How long all of it took.
+    /// The duration of the whole task.
     pub(crate) took_ns: u64,
-    /// When a lock was asked for, granted and given back.
+    /// The times at which a lock was requested, granted and given back.
     pub(crate) holds: Vec<[u64; 3]>,
-    /// By how much the memory of the process grew, and the heap in it.
+    /// The growth of the memory of the process, and of its heap, in bytes.
     pub(crate) rss: i64,
     pub(crate) heap: i64,
-    /// Locks that were gone when they were released.
+    /// Number of locks that were lost before they were released.
     pub(crate) lost: u64,
-    /// The least part of its lease that a lock had left, in percent.
+    /// The smallest share of its lease that a lock had left, in percent.
     pub(crate) least_validity: Option<f64>,
-    /// CPU time that looking took, which is not the locks'.
+    /// CPU time spent on looking, which the locks do not cause.
     pub(crate) looking_ns: u64,
 }
 

@@ -8,36 +8,37 @@ use nix::unistd::Pid;
 
 use crate::Result;
 
-/// User and system time of all threads of a process so far, also of those that ended.
+/// Returns the user and system time of all threads of a process so far, including threads that have
+/// ended.
 ///
 /// # Errors
 ///
-/// When there is no such process.
+/// Fails if there is no such process.
 pub fn cpu(pid: u32) -> Result<Duration> {
     let pid = Pid::from_raw(i32::try_from(pid)?);
     Ok(ClockId::pid_cpu_clock_id(pid)?.now()?.into())
 }
 
-/// As [`cpu`], of this process.
+/// Like [`cpu`], for this process.
 ///
 /// # Errors
 ///
-/// When the system has no such clock.
+/// Fails if the system has no such clock.
 pub fn cpu_here() -> Result<Duration> {
     Ok(clock_gettime(ClockId::CLOCK_PROCESS_CPUTIME_ID)?.into())
 }
 
-/// User and system time of the calling thread so far.
+/// Returns the user and system time of the calling thread so far.
 #[must_use]
 pub fn cpu_of_this_thread() -> Duration {
     clock_gettime(ClockId::CLOCK_THREAD_CPUTIME_ID).map_or(Duration::ZERO, Duration::from)
 }
 
-/// Bytes of this process that are in memory.
+/// Returns how many bytes of this process are in memory.
 ///
 /// # Errors
 ///
-/// When the system has no `/proc`.
+/// Fails if the system has no `/proc`.
 pub fn rss() -> Result<u64> {
     let status = fs::read_to_string("/proc/self/status")?;
     status

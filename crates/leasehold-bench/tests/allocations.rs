@@ -1,5 +1,6 @@
-//! How many blocks of memory a pair of acquire and release asks for. Times differ from run to run, and
-//! these counts don't: what a busy machine hides from the floors is found here.
+//! Counts the memory allocations of a pair of acquire and release. Times differ from run to run,
+//! but these counts do not. So this test finds regressions that a busy machine hides from the
+//! floors.
 
 use leasehold::{Client, Lock, Owner};
 use leasehold_bench::heap::{self, Counted};
@@ -11,7 +12,7 @@ static HEAP: Counted = Counted;
 const PAIRS: u32 = 1000;
 
 async fn blocks_a_pair(lock: &Lock) -> f64 {
-    // The first ones make tables that stay.
+    // The first pairs make tables that stay.
     for _ in 0..10 {
         pair(lock).await;
     }
@@ -27,7 +28,7 @@ async fn pair(lock: &Lock) {
     guard.release().await.expect("it is held");
 }
 
-/// One test: the blocks of another one would be counted with those of this one.
+/// This file has only one test, because the blocks of another test would be counted too.
 #[tokio::test]
 async fn pairs_ask_for_few_blocks() {
     let client = Client::embedded();

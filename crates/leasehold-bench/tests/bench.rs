@@ -1,4 +1,4 @@
-//! The bench program, as small as it can be.
+//! Tests of the bench program, with everything as small as possible.
 
 use std::collections::BTreeSet;
 use std::process::{Command, Output};
@@ -18,7 +18,7 @@ fn printed(output: &Output) -> String {
     String::from_utf8_lossy(&both).into_owned()
 }
 
-/// Scenario and system of each row that `--list` announces.
+/// Returns scenario and system of each row that `--list` announces.
 fn announced() -> BTreeSet<(String, String)> {
     let list = bench(&["--list"]);
     assert!(list.status.success(), "{}", printed(&list));
@@ -50,9 +50,9 @@ fn every_scenario_runs_with_every_system() {
         .collect();
     let can_run =
         |(_, system): &(String, String)| java_available() || !system.starts_with("redisson");
-    // The waiter of this one is a Redisson, whoever it waits beside.
+    // The waiter of such a scenario is a Redisson, whatever system it competes with.
     let needs_java = |(scenario, _): &(String, String)| scenario.ends_with("-java");
-    // The server on the path may not know whether anything is on its disk.
+    // The server on the path may not be able to confirm that data is on its disk.
     let skipped = results["skipped"].as_array().expect("rows").iter();
     let without_waitaof: BTreeSet<_> = skipped
         .filter(|row| text(row, "why").contains("WAITAOF"))
@@ -96,7 +96,7 @@ fn missed_floor_ends_with_one() {
         "{}",
         printed(&output)
     );
-    // It was not measured, so nobody can say.
+    // The figure was not measured, so there is no verdict.
     let output = check("re-entrant pairs/s >= 1 x redisson-4.7.0");
     assert!(
         printed(&output).contains("not measured"),
@@ -107,7 +107,7 @@ fn missed_floor_ends_with_one() {
     assert_eq!(output.status.code(), Some(1), "{}", printed(&output));
 }
 
-/// What the floors of the short form are for.
+/// Checks that the floors of the short form detect what they are for.
 #[test]
 fn short_form_finds_a_lost_hand_over() {
     let args = ["--short", "--check", "--scenario", "hot-64"];

@@ -1,4 +1,4 @@
-//! The loads in small: what is judged is the same.
+//! Runs the loads in small. They are judged in the same way.
 
 use std::process::Command;
 
@@ -6,7 +6,7 @@ use std::process::Command;
 ///
 /// # Panics
 ///
-/// When it did not; the message says which.
+/// Panics if the load broke a promise. The message says which.
 fn load(args: &[&str]) {
     let output = Command::new(env!("CARGO_BIN_EXE_load"))
         .args(args)

@@ -1,4 +1,4 @@
-//! The faults a history can have, and what each of them excuses.
+//! The faults that a history can have, and the outcomes that each of them excuses.
 
 use clap::ValueEnum;
 
@@ -8,49 +8,51 @@ use clap::ValueEnum;
 pub enum Kind {
     /// The server never sees a request.
     RequestLost,
-    /// A reply never comes.
+    /// A reply never arrives.
     ReplyLost,
-    /// A reply takes almost as long as anybody waits for it.
+    /// A reply takes almost as long as any client waits for it.
     ReplyLate,
     /// The server sees a request twice.
     RequestDoubled,
-    /// A request reaches the server after its caller has given it up.
+    /// A request reaches the server after its caller has given up.
     RequestLate,
-    /// The connections are cut, and what is on its way is lost.
+    /// The connections are cut, and everything on its way is lost.
     Cut,
-    /// The connections are cut, and requests on the old one arrive behind later ones.
+    /// The connections are cut, and requests on the old connection arrive after later ones.
     CutReordered,
     /// The connection for messages is cut.
     MessagesCut,
-    /// A wake-up never comes.
+    /// A wake-up never arrives.
     MessageLost,
-    /// A wake-up or a subscription takes long.
+    /// A wake-up or a subscription is slow.
     MessageLate,
-    /// Nothing gets through for a while, and nobody is told.
+    /// Nothing passes for a while, and neither side is notified.
     Frozen,
-    /// No connection is to be had for a while.
+    /// No connection can be opened for a while.
     Refused,
-    /// The server restarts and has its data.
+    /// The server restarts and keeps its data.
     RestartWithData,
-    /// The server restarts and has lost its data.
+    /// The server restarts and loses its data.
     RestartEmpty,
-    /// The same, and it does not say that it has just started.
+    /// Like [`RestartEmpty`](Self::RestartEmpty), but the server does not report that it has just
+    /// started.
     RestartUntold,
     /// The server's last writes are lost, as in a failover.
     RolledBack,
     /// Replicas confirm nothing for a while.
     Unconfirmed,
-    /// The same, and then one of them takes over: what they have not confirmed is lost.
+    /// Like [`Unconfirmed`](Self::Unconfirmed), but then a replica takes over. Writes that the
+    /// replicas have not confirmed are lost.
     FailedOver,
     /// The server's clock is set ahead.
     ClockAhead,
     /// The server's clock is set back.
     ClockBack,
-    /// A process stands still for longer than its leases.
+    /// A process is stopped for longer than its leases.
     Paused,
     /// A process dies.
     Killed,
-    /// A client is closed while its tasks go on.
+    /// A client is closed while its tasks continue.
     Closed,
     /// A lock is unlocked by force.
     Forced,
@@ -75,13 +77,13 @@ pub enum Kind {
 use Kind::*;
 
 impl Kind {
-    /// Its name, as the report shows it.
+    /// Returns the name of the fault, as the report shows it.
     #[must_use]
     pub fn name(self) -> String {
         format!("{self:?}")
     }
 
-    /// What the users of a lock do themselves; the others happen to them.
+    /// Returns whether users of a lock cause this themselves. All other faults happen to them.
     #[must_use]
     pub fn is_conduct(self) -> bool {
         matches!(
@@ -96,20 +98,21 @@ impl Kind {
         )
     }
 
-    /// Whether it is drawn for histories of any sort.
+    /// Returns whether the fault is drawn for histories of any sort.
     #[must_use]
     pub fn is_drawn(self) -> bool {
         !self.is_of_replicas() && !matches!(self, Unpolled | Kept)
     }
 
-    /// Whether it is of replicas, which confirm the holds of some histories. It is drawn for those.
+    /// Returns whether the fault concerns replicas. It is drawn only for histories in which
+    /// replicas confirm holds.
     #[must_use]
     pub fn is_of_replicas(self) -> bool {
         matches!(self, Unconfirmed | FailedOver)
     }
 
-    /// Whether a request of an earlier time can reach the server behind later ones, or the server goes
-    /// back to an earlier time.
+    /// Returns whether an old request can reach the server after later ones, or the server can go
+    /// back to an earlier state.
     #[must_use]
     pub fn repeats(self) -> bool {
         !self.is_conduct()
@@ -119,8 +122,8 @@ impl Kind {
             )
     }
 
-    /// Whether it breaks what the promise rests on: holds from before may overlap
-    /// with holds from after.
+    /// Returns whether the fault breaks an assumption of the promise, so that holds from before it
+    /// may overlap with holds from after it.
     #[must_use]
     pub fn ends_the_promise(self) -> bool {
         matches!(
@@ -129,13 +132,13 @@ impl Kind {
         )
     }
 
-    /// Whether a server is started again and has forgotten what it granted.
+    /// Returns whether a server is restarted and has forgotten what it granted.
     #[must_use]
     pub fn is_empty_restart(self) -> bool {
         matches!(self, RestartEmpty | RestartUntold)
     }
 
-    /// Whether it can leave a lock in place until its lease is over.
+    /// Returns whether the fault can leave a lock in place until its lease ends.
     #[must_use]
     pub fn needs_leases_to_end(self) -> bool {
         matches!(
@@ -151,7 +154,7 @@ impl Kind {
         )
     }
 
-    /// Whether a wake-up can be lost without anybody being told.
+    /// Returns whether a wake-up can be lost without a notice to any client.
     #[must_use]
     pub fn needs_polling(self) -> bool {
         matches!(
@@ -166,7 +169,7 @@ impl Kind {
         )
     }
 
-    /// Whether the network or the server makes calls fail.
+    /// Returns whether the network or the server makes calls fail.
     #[must_use]
     pub fn disturbs_calls(self) -> bool {
         matches!(
@@ -191,7 +194,7 @@ impl Kind {
         )
     }
 
-    /// Whether it is over at once, and the next attempt can succeed.
+    /// Returns whether the fault ends at once, so that the next attempt can succeed.
     #[must_use]
     pub fn is_brief(self) -> bool {
         matches!(
@@ -200,11 +203,11 @@ impl Kind {
         )
     }
 
-    /// Whether a holder may lose its lock because of it, with this lease. `acknowledged`: whether
-    /// replicas have to confirm its hold.
+    /// Returns whether the fault may make a holder with this lease lose its lock. `acknowledged`
+    /// says whether replicas must confirm the hold.
     #[must_use]
     pub fn loses_holds(self, lease_ms: u64, acknowledged: bool) -> bool {
-        /// Enough for two attempts that fail and one that does not.
+        /// Long enough for two attempts that fail and one that succeeds.
         const ENOUGH_MS: u64 = 2500;
         let rides_over = self.is_brief() && lease_ms >= ENOUGH_MS;
         let spares = rides_over || self.is_of_replicas() && !acknowledged;

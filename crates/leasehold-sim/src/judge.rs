@@ -1,4 +1,4 @@
-//! Judges a history when it is over: nothing overlapped, and nothing is left.
+//! Judges a history after its end: no holds have overlapped, and nothing is left behind.
 
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -14,7 +14,7 @@ use crate::scenario::Turn;
 use crate::stage::{REPLY_LIMIT, Stage};
 use crate::subject::{Subject, Wish};
 
-/// Waits until no key and no activity is left, and no longer than that may take.
+/// Waits until no key and no activity is left. Reports a violation if this takes too long.
 pub(crate) async fn nothing_left(stage: &Stage) {
     let limit = time_to_clean(stage);
     let start = Instant::now();
@@ -28,7 +28,7 @@ pub(crate) async fn nothing_left(stage: &Stage) {
         if left.is_empty() {
             return;
         }
-        // The last look comes after the limit.
+        // The limit is checked last, so that the final look happens after the limit.
         if start.elapsed() > limit {
             stage.violation(format!("left behind after {limit:?}: {left}"));
             return;
@@ -38,13 +38,13 @@ pub(crate) async fn nothing_left(stage: &Stage) {
     }
 }
 
-/// Whoever still runs can have the lock.
+/// Checks that every client that still runs can acquire the lock.
 pub(crate) async fn everybody_can(stage: &Stage) {
     for (number, machine) in stage.machines.iter().enumerate() {
         if machine.life.is_dead() || machine.closed.load(Ordering::SeqCst) {
             continue;
         }
-        // What has not gone wrong so far does not go wrong any more.
+        // Faults that have not struck so far do not strike any more.
         for network in &machine.networks {
             network.on_request(|_| Fate::default());
             network.on_message(|_| Some(Duration::ZERO));
@@ -73,21 +73,21 @@ pub(crate) async fn everybody_can(stage: &Stage) {
     }
 }
 
-/// Once everything is over, a lock is to be had at once.
+/// The time limit for acquiring the lock after everything is over.
 const LONGEST_TURN: Duration = Duration::from_secs(20);
 
-/// One lease, where a fault leaves nothing else to wait for; otherwise the time a
-/// message takes, and a subscription lingers.
+/// Returns the time limit for cleaning up: the time that messages take and for which a subscription
+/// lingers. If a fault leaves nothing to wait for but the end of a lease, also the longest lease.
 fn time_to_clean(stage: &Stage) -> Duration {
     let scenario = &stage.scenario;
     let mut limit = Duration::from_millis(1000 + scenario.latency_ms * 10);
     limit += Duration::from_millis(scenario.longest_kept_ms());
     if stage.any(Kind::disturbs_calls) || stage.any(|kind| kind == Kind::RequestDoubled) {
-        // A late copy of a request puts a client into the list of those to call.
+        // A late copy of a request puts a client into the list of clients to call.
         let undone = REPLY_LIMIT * 6 + Duration::from_secs(3);
         limit += undone.max(scenario.subject.dead_waiters_last());
     }
-    // What is kept for a span is left to its lease if no server answers.
+    // A lock that is kept for a span is left to its lease if no server answers.
     let is_left = stage.any(|kind| kind == Kind::Kept) && stage.any(Kind::disturbs_calls);
     if is_left || stage.any(|kind| kind.needs_leases_to_end() || kind == Kind::Forced) {
         limit += Duration::from_millis(scenario.longest_lease_ms());
@@ -118,14 +118,15 @@ fn what_is_left(stage: &Stage) -> String {
         .unwrap_or_default()
 }
 
-/// A hold's id is no other hold's, unless the server sees a request twice.
+/// Returns violations of the rule that every hold has an id of its own. The rule does not apply if
+/// the server may see a request twice.
 fn ids_used_again(stage: &Stage) -> Vec<String> {
     if stage.any(Kind::repeats) {
         return Vec::new();
     }
     let again = stage.servers.iter().flat_map(Embedded::ids_used_again);
     let names = match stage.scenario.subject {
-        // Its hash has values where others have ids.
+        // The group's hash has values where the hashes of other locks have ids.
         Subject::Group => &[],
         subject => subject.keys(),
     };
@@ -135,12 +136,12 @@ fn ids_used_again(stage: &Stage) -> Vec<String> {
         .collect()
 }
 
-/// Checks that no grant follows within the span for which a lock was kept.
+/// Checks that no grant happens within the span for which a lock was kept.
 fn kept_too_short(stage: &Stage) -> Vec<String> {
     if stage.any(|kind| kind.ends_the_promise() || kind == Kind::FailedOver) {
         return Vec::new();
     }
-    // A timer of tokio ends at a whole millisecond.
+    // Tokio's timers end at a whole millisecond.
     let early = stage.granted_too_early().into_iter();
     let early = early.filter(|early| *early > Duration::from_millis(2));
     early

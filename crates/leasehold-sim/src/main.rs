@@ -1,5 +1,4 @@
-//! Plays simulated histories, as many as asked for, and stops at the first that
-//! breaks the promise.
+//! Plays as many simulated histories as requested, and stops at the first that breaks the promise.
 #![allow(clippy::print_stdout, reason = "a command")]
 
 use std::collections::BTreeMap;
@@ -13,7 +12,7 @@ use clap::builder::PossibleValue;
 use clap::{Parser, ValueEnum};
 use leasehold_sim::{Played, Scenario, Subject, Synchronizer, play, play_again, shrink::shrink};
 
-/// What histories are of.
+/// The primitive whose histories are played.
 #[derive(Clone, Copy)]
 enum Primitive {
     Lock(Subject),
@@ -32,7 +31,7 @@ impl Primitive {
     }
 }
 
-/// How the tasks of a history wait.
+/// The way in which the tasks of a history wait.
 #[derive(Clone, Copy)]
 enum Style {
     Polled,
@@ -47,7 +46,7 @@ impl Style {
         }
     }
 
-    /// The option that asks for it.
+    /// Returns the command-line option for this style.
     fn option(self) -> &'static str {
         match self {
             Self::Polled => "",
@@ -87,25 +86,25 @@ impl fmt::Display for Primitive {
 /// Play simulated histories of a primitive under seeded faults.
 #[derive(Parser)]
 struct Arguments {
-    /// Which primitives, one after the other; all by default.
+    /// Play these primitives, one after the other; all by default.
     #[arg(long, value_enum, value_delimiter = ',')]
     subject: Vec<Primitive>,
-    /// How many histories of each to play; those in which nothing happened come on top.
+    /// Play this number of histories of each, not counting histories in which nothing happened.
     #[arg(long, default_value_t = 30_000)]
     seeds: u64,
-    /// The first seed.
+    /// Start at this seed.
     #[arg(long, default_value_t = 1)]
     from: u64,
-    /// Play histories of tasks that don't poll what they wait for, for up to 0.7 s.
+    /// Play histories of tasks that don't poll their waits all the time, for up to 0.7 s.
     #[arg(long)]
     unpolled: bool,
-    /// Play this one, and show it.
+    /// Play only the history of this seed, and show it.
     #[arg(long, conflicts_with_all = ["seeds", "from"])]
     seed: Option<u64>,
-    /// With --seed, only these of its parts; for locks.
+    /// With --seed, play only these parts of the history; for locks.
     #[arg(long, value_delimiter = ',', requires = "seed")]
     keep: Option<Vec<usize>>,
-    /// How many threads to use; all cores by default.
+    /// Use this number of threads; all cores by default.
     #[arg(long)]
     threads: Option<usize>,
 }
@@ -121,7 +120,7 @@ impl Arguments {
 
 fn main() -> ExitCode {
     let arguments = Arguments::parse();
-    // A panic is a violation with a text of its own.
+    // A panic is a violation that has its own text.
     std::panic::set_hook(Box::new(|_| {}));
     let mut subjects = arguments.subject.clone();
     if subjects.is_empty() {
@@ -139,7 +138,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// Says whether all was well, as those that follow.
+/// Plays and shows one history. Like the functions below, returns whether all was well.
 fn show(subject: Primitive, seed: u64, style: Style, keep: Option<&[usize]>) -> bool {
     let played = match subject {
         Primitive::Lock(subject) => {
@@ -177,7 +176,7 @@ fn show(subject: Primitive, seed: u64, style: Style, keep: Option<&[usize]>) -> 
     }
 }
 
-/// What all threads have come to.
+/// The totals of all threads.
 #[derive(Default)]
 struct Total {
     counted: AtomicU64,
@@ -268,7 +267,7 @@ fn play_many(subject: Primitive, arguments: &Arguments) -> bool {
     }
 }
 
-/// A history in which something spins keeps its clock from moving, and never ends.
+/// Detects a history that never ends. If a task spins, the paused clock does not advance.
 fn watch_for_spinning(
     (subject, style): (Primitive, Style),
     watched: &[Mutex<Option<(u64, Instant)>>],

@@ -17,22 +17,22 @@ use crate::stage::{Living, Machine, Stage};
 use crate::subject::Subject;
 use crate::worker::work;
 
-/// What came of a history.
+/// The result of a history.
 #[derive(Clone, Debug, Default)]
 #[non_exhaustive]
 pub struct Played {
-    /// What must not be and was.
+    /// Violations of the promise.
     pub violations: Vec<String>,
-    /// What the history checker says.
+    /// The report of the history checker.
     pub report: Report,
     /// The holds, one line each.
     pub trace: Vec<String>,
-    /// How many requests were sent.
+    /// Number of requests that were sent.
     pub requests: u64,
 }
 
 impl Played {
-    /// Whether it shows anything: there was contention, and each fault happened.
+    /// Returns whether the history proves anything: there was contention, and each fault happened.
     #[must_use]
     pub fn counts(&self) -> bool {
         self.report.judge().is_ok()
@@ -47,7 +47,7 @@ pub fn play(scenario: &Scenario) -> Played {
 
 /// Plays a history until it shows a violation, eight times at most.
 ///
-/// One seed may have several histories, because Tokio draws for itself in which order it wakes the
+/// One seed may have several histories, because Tokio itself draws the order in which it wakes the
 /// receivers of one channel.
 #[must_use]
 pub fn play_again(history: impl Fn() -> Played) -> Played {
@@ -64,7 +64,7 @@ pub fn play_again(history: impl Fn() -> Played) -> Played {
 
 /// Plays a history on a paused clock.
 pub(crate) fn on_its_own_clock(seed: u64, history: impl Future<Output = Played>) -> Played {
-    // What the library draws at random must be the same again, too.
+    // The library's random draws must also repeat.
     fastrand::seed(seed);
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_time()
@@ -84,10 +84,10 @@ fn text_of(panic: &(dyn std::any::Any + Send)) -> String {
         .unwrap_or_default()
 }
 
-/// By then every history is over, in virtual time: leases that nobody waits for the
-/// end of are much longer.
+/// The virtual time by which every history has ended. Leases whose end no task waits for are much
+/// longer.
 const LONGEST: Duration = Duration::from_secs(600);
-/// The same where tasks don't poll their acquires all the time.
+/// Like [`LONGEST`], for histories whose tasks don't poll their acquires all the time.
 const LONGEST_UNPOLLED: Duration = Duration::from_secs(3000);
 
 async fn run(scenario: &Scenario) -> Played {
@@ -125,7 +125,7 @@ async fn run(scenario: &Scenario) -> Played {
     judge::judge(&stage)
 }
 
-/// Makes a fault of time happen. Those of requests and messages are the network's.
+/// Makes a timed fault happen. The network handles faults of requests and messages.
 async fn inflict(stage: Arc<Stage>, fault: Fault) {
     use Kind::*;
     if matches!(
@@ -158,7 +158,7 @@ async fn inflict(stage: Arc<Stage>, fault: Fault) {
             for network in stage.networks_to(fault.server) {
                 network.hide_start(fault.kind == RestartUntold);
             }
-            // A majority does without those that have forgotten.
+            // A majority can do without the servers that have forgotten.
             if stage.scenario.subject == Subject::Red {
                 server.restart();
             } else {
@@ -220,7 +220,7 @@ async fn refuse(networks: impl IntoIterator<Item = &Network> + Clone, span: Dura
     }
 }
 
-/// No replica gets what is written meanwhile.
+/// Cuts the replicas off: writes of this time reach no replica.
 async fn unconfirmed(stage: &Stage, fault: &Fault, span: Duration) {
     let confirm_by = |replicas| {
         let networks = stage.networks_to(fault.server);
@@ -231,8 +231,8 @@ async fn unconfirmed(stage: &Stage, fault: &Fault, span: Duration) {
     confirm_by(1);
 }
 
-/// A replica takes over that has got nothing for so long. Holds that replicas confirm have to outlive
-/// that: the promise goes on.
+/// Promotes a replica that has received no writes for the duration `span`. Holds that replicas
+/// confirm must survive this, so the promise continues to apply.
 async fn fails_over(stage: &Stage, fault: &Fault, span: Duration) {
     let server = &stage.servers[fault.server];
     let replica = server.checkpoint();
@@ -251,7 +251,7 @@ async fn close(stage: &Stage, machine: &Machine) {
     machine.closed.store(true, Ordering::SeqCst);
 }
 
-/// Nothing of a dead process gets out any more.
+/// Kills a process: its requests and messages no longer reach any server.
 fn kill(machine: &Machine) {
     for network in &machine.networks {
         network.on_request(|_| Fate::default().request_lost());

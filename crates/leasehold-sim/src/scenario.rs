@@ -1,4 +1,4 @@
-//! What happens in a history: drawn from a seed, then fixed.
+//! The events of a history: drawn from a seed, then fixed.
 
 mod kept;
 mod replicas;
@@ -17,28 +17,28 @@ use crate::subject::Subject;
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Scenario {
-    /// What is tried.
+    /// The kind of lock that is tested.
     pub subject: Subject,
-    /// What it was drawn from.
+    /// The seed from which the history was drawn.
     pub seed: u64,
-    /// How many clients there are, each behind a network of its own.
+    /// Number of clients, each with its own network.
     pub machines: usize,
-    /// How many servers there are; more than one where a majority of them is asked.
+    /// Number of servers; more than one for a majority lock.
     pub servers: usize,
-    /// Longest time a message takes in one direction, in ms.
+    /// The longest time that a message takes in one direction, in ms.
     pub latency_ms: u64,
-    /// The lease of renewed holds.
+    /// The lease of renewed holds, in ms.
     pub lease_ms: u64,
-    /// How often a waiter asks although nothing wakes it.
+    /// The interval at which a waiter asks when nothing wakes it, in ms.
     pub poll_cap_ms: u64,
-    /// Tasks that lock.
+    /// The tasks that lock.
     pub workers: Vec<Worker>,
-    /// What goes wrong.
+    /// The faults that happen.
     pub faults: Vec<Fault>,
-    /// Nothing goes wrong but that the servers of a majority are restarted one after the other: no
-    /// hold may be lost by that.
+    /// Whether the only faults are restarts of the servers of a majority, one after the other. They
+    /// must not cost any hold.
     pub rolls_gently: bool,
-    /// Its tasks don't poll their acquires all the time: all of it takes longer.
+    /// Whether its tasks don't poll their acquires all the time, so that everything takes longer.
     pub unpolled: bool,
 }
 
@@ -46,44 +46,44 @@ pub struct Scenario {
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Worker {
-    /// Where it runs.
+    /// The number of its machine.
     pub machine: usize,
-    /// Whether a replica has to confirm its holds.
+    /// Whether a replica must confirm its holds.
     pub acknowledged: bool,
-    /// What it does, one after the other.
+    /// Its actions, one after the other.
     pub turns: Vec<Turn>,
 }
 
-/// One attempt to lock, and what follows.
+/// One attempt to lock, and the actions that follow.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Turn {
-    /// What it does before.
+    /// The time before the attempt, in ms.
     pub think_ms: u64,
-    /// Which of the ways to lock that its subject has; any number.
+    /// A number that chooses one of the subject's ways to lock. Any number is valid.
     pub way: u8,
-    /// How it asks.
+    /// The way in which it asks.
     pub ask: Ask,
     /// A fixed lease; `None` for a renewed hold.
     pub fixed_lease_ms: Option<u64>,
-    /// How long it may last in all, renewed or not.
+    /// The maximum duration of the hold, renewed or not, in ms.
     pub max_hold_ms: Option<u64>,
-    /// With an owner, and entering again while it holds.
+    /// Whether it has an owner and re-enters while it holds the lock.
     pub reenters: bool,
-    /// Asks half-way to have it for so long from then.
+    /// The lease that it requests halfway through the hold, in ms from that point.
     pub extends_to_ms: Option<u64>,
-    /// So many in a hundred polls of the acquire's future are followed by a time in which nobody polls
-    /// it.
+    /// Percentage of the polls of the acquire's future after which the future is not polled for a
+    /// while.
     pub unpolled_percent: u8,
-    /// The acquire's future is dropped at this poll.
+    /// The poll of the acquire's future at which the future is dropped.
     pub dropped_at_poll: Option<u32>,
-    /// How long it stays inside.
+    /// The duration of the hold, in ms.
     pub stay_ms: u64,
-    /// How it leaves.
+    /// The way in which it releases the lock.
     pub end: End,
 }
 
-/// How a turn asks.
+/// The way in which a turn asks.
 #[derive(Clone, Copy, Debug)]
 #[expect(clippy::exhaustive_enums, reason = "matched by this workspace only")]
 pub enum Ask {
@@ -91,11 +91,11 @@ pub enum Ask {
     Acquire,
     /// Asks once.
     Try,
-    /// Waits so many ms at most.
+    /// Waits at most this number of ms.
     For(u64),
 }
 
-/// How a turn ends.
+/// The end of a turn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[expect(clippy::exhaustive_enums, reason = "matched by this workspace only")]
 pub enum End {
@@ -111,29 +111,30 @@ pub enum End {
     Keep(u64),
 }
 
-/// Something that goes wrong at a point.
+/// One fault, and where and when it strikes.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Fault {
-    /// What.
+    /// The kind of fault.
     pub kind: Kind,
-    /// Whom it hits, where it hits one.
+    /// The machine that is hit, if the fault hits a single one.
     pub machine: usize,
-    /// Which server, or the way to which.
+    /// The server that is hit, or whose connection is hit.
     pub server: usize,
-    /// When: for faults of time, ms from the start; for faults of requests and
-    /// messages, which one.
+    /// The point at which it strikes: for timed faults, ms from the start; for faults of requests
+    /// and messages, the number of the request or message.
     pub at: u64,
-    /// For how long, or by how much.
+    /// The duration or the size of the fault, in ms.
     pub span_ms: u64,
-    /// Which requests it counts.
+    /// The start of the step names of the requests that are counted.
     pub step: &'static str,
 }
 
-/// Leases that nobody waits for the end of.
+/// A lease whose end no task waits for.
 const LONG_LEASE_MS: u64 = 3_600_000;
 
-/// The longest lease that everybody expects of a majority. A longer one has to be told.
+/// The longest lease that every client of a majority expects by default. A longer one must be set
+/// explicitly.
 const DEFAULT_LONGEST_MS: u64 = 30_000;
 
 impl Scenario {
@@ -149,7 +150,7 @@ impl Scenario {
         } else {
             LONG_LEASE_MS
         };
-        // The servers of a majority don't say when a hold ends.
+        // The servers of a majority don't notify waiters when a hold ends.
         let polls =
             kinds.iter().any(|kind| kind.needs_polling()) || (subject == Subject::Red && needs_end);
         let mut scenario = Self {
@@ -165,7 +166,8 @@ impl Scenario {
             rolls_gently: false,
             unpolled: false,
         };
-        // Where many tasks of one process want it for a moment, they hand it over to each other.
+        // If many tasks of one process want the lock for a moment each, they hand it over to each
+        // other.
         let crowded = subject == Subject::Lock && rng.u32(0..3) == 0;
         let (most, longest) = if crowded { (6, 10) } else { (2, 5) };
         for machine in 0..machines {
@@ -184,7 +186,7 @@ impl Scenario {
             scenario.crowd(&mut rng);
         }
         for kind in kinds.into_iter().filter(|kind| !kind.is_conduct()) {
-            // More than one of a kind, so that faults meet.
+            // There may be two of a kind, so that faults coincide.
             for _ in 0..rng.usize(1..=2) {
                 let fault = draw_fault(&mut rng, kind, &scenario);
                 scenario.faults.push(fault);
@@ -200,7 +202,7 @@ impl Scenario {
         scenario
     }
 
-    /// Makes most turns short, near the server, and alike.
+    /// Makes most turns short and alike, and the server near.
     fn crowd(&mut self, rng: &mut Rng) {
         self.latency_ms = self.latency_ms.min(1);
         for turn in self.workers.iter_mut().flat_map(|worker| &mut worker.turns) {
@@ -214,14 +216,14 @@ impl Scenario {
         }
     }
 
-    /// Whether a minority of its servers may forget what it has granted.
+    /// Returns whether a minority of the servers may forget what they have granted.
     fn distrusts(&self) -> bool {
         let mut faults = self.faults.iter();
         self.subject == Subject::Red && faults.any(|fault| fault.kind.is_empty_restart())
     }
 
-    /// How long a server that was restarted does not count goes by the longest lease. In some
-    /// histories one of the holds is longer than the others expect.
+    /// Bounds the leases. A server that was restarted does not count for the duration of the
+    /// longest lease. In some histories, one of the holds is longer than the other clients expect.
     fn bound_the_leases(&mut self, rng: &mut Rng) {
         self.lease_ms = self.lease_ms.min(3000);
         let lease_ms = self.lease_ms;
@@ -231,7 +233,8 @@ impl Scenario {
         if rng.bool() {
             return self.restart_all(rng);
         }
-        // Some have one server less to choose from, for longer than the others hold the lock.
+        // Some machines can't reach one of the servers, for longer than other machines hold the
+        // lock.
         for machine in 0..self.machines {
             if rng.bool() {
                 self.faults.push(Fault {
@@ -255,7 +258,7 @@ impl Scenario {
         }
     }
 
-    /// Restarts all servers, one after the other, and lets some hold the lock for as long.
+    /// Restarts all servers, one after the other, and lets some tasks hold the lock for as long.
     fn restart_all(&mut self, rng: &mut Rng) {
         self.rolls_gently = rng.bool();
         if self.rolls_gently {
@@ -294,7 +297,7 @@ impl Scenario {
         }
     }
 
-    /// What the lock of a turn is set to, where a minority of the servers may forget.
+    /// Returns the longest lease to set on a turn's lock, if a minority of the servers may forget.
     #[must_use]
     pub(crate) fn longest_lease_for(&self, turn: &Turn) -> Option<Duration> {
         self.distrusts().then(|| {
@@ -307,7 +310,7 @@ impl Scenario {
         })
     }
 
-    /// The kinds of fault it has.
+    /// Returns the kinds of fault in this history.
     #[must_use]
     pub fn kinds(&self) -> Vec<Kind> {
         let mut kinds: Vec<Kind> = self.faults.iter().map(|fault| fault.kind).collect();
@@ -334,7 +337,7 @@ impl Scenario {
         kinds
     }
 
-    /// The longest lease that any hold has.
+    /// Returns the longest lease that any hold has.
     #[must_use]
     pub fn longest_lease_ms(&self) -> u64 {
         let turns = self.workers.iter().flat_map(|worker| &worker.turns);
@@ -342,14 +345,14 @@ impl Scenario {
         leases.max().unwrap_or(0).max(self.lease_ms)
     }
 
-    /// How many parts it has that can be left out.
+    /// Returns the number of parts that can be left out.
     #[must_use]
     pub fn parts(&self) -> usize {
         let turns: usize = self.workers.iter().map(|worker| worker.turns.len()).sum();
         turns + self.faults.len()
     }
 
-    /// The same with only these parts: turns in their order, then faults.
+    /// Returns the same scenario with only these parts: turns in their order, then faults.
     #[must_use]
     pub fn keeping(&self, parts: &[usize]) -> Self {
         let mut part = 0;
@@ -367,7 +370,7 @@ impl Scenario {
 }
 
 impl Turn {
-    /// Waits for the lock and gives it back.
+    /// Returns a turn that waits for the lock and releases it.
     pub(crate) fn at_the_end(machine: usize) -> Self {
         Self {
             think_ms: 0,
@@ -384,12 +387,12 @@ impl Turn {
         }
     }
 
-    /// The longest lease that it asks for by a number of its own.
+    /// Returns the longest lease that the turn requests explicitly.
     fn longest_lease_ms(&self) -> Option<u64> {
         self.fixed_lease_ms.max(self.extends_to_ms)
     }
 
-    /// Whether it stays for longer than its lease allows.
+    /// Returns whether the turn holds the lock for longer than its lease allows.
     #[must_use]
     pub fn overstays(&self) -> bool {
         self.fixed_lease_ms
@@ -398,7 +401,7 @@ impl Turn {
 }
 
 fn draw_kinds(rng: &mut Rng) -> Vec<Kind> {
-    // Most histories have a few faults, some have none, so that nothing is excused.
+    // Most histories have a few faults. Some have none, so that nothing is excused.
     let count = *rng.choice([0, 1, 1, 1, 2, 2, 3, 4].iter()).unwrap_or(&1);
     let all = Kind::value_variants().iter().copied();
     let mut kinds = rng.choose_multiple(all.filter(|kind| kind.is_drawn()), count);
@@ -426,7 +429,8 @@ fn draw_turn(rng: &mut Rng, kinds: &[Kind], lease_ms: u64) -> Turn {
     let stay_ms = if overstays {
         rng.u64(short_lease_ms..short_lease_ms * 2)
     } else if let Some(longer_ms) = extends_to_ms.filter(|_| rng.bool()) {
-        // Longer than it asked for, so that it has to be renewed after that.
+        // The hold is longer than the lease that it requested, so that it must be renewed after
+        // that.
         rng.u64(0..longer_ms * 4)
     } else if rng.u32(0..5) == 0 {
         rng.u64(0..short_lease_ms * 2)
@@ -481,7 +485,7 @@ fn draw_fault(rng: &mut Rng, kind: Kind, scenario: &Scenario) -> Fault {
         _ => 0,
     };
     let steps = scenario.subject.steps();
-    // What it takes no majority of may forget.
+    // Only servers that do not make up a majority may forget.
     let servers = match kind {
         kind if kind.is_empty_restart() => scenario.servers.div_ceil(2).max(2) - 1,
         _ => scenario.servers,

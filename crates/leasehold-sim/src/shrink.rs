@@ -3,7 +3,7 @@
 use crate::play::{play, play_again};
 use crate::scenario::Scenario;
 
-/// The parts that are enough for a violation.
+/// Returns the parts that are enough for a violation.
 #[must_use]
 pub fn shrink(scenario: &Scenario) -> Vec<usize> {
     let mut parts: Vec<usize> = (0..scenario.parts()).collect();

@@ -1,5 +1,5 @@
-//! Where a history is played: the keyspace, the machines with their networks, and
-//! what has been seen to be wrong.
+//! The setting of a history: the keyspace, the machines with their networks, and the violations
+//! seen so far.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -16,7 +16,7 @@ use tokio::time::Instant;
 use crate::faults::Kind;
 use crate::scenario::{Fault, Scenario};
 
-/// How long a reply is waited for.
+/// The time limit for a reply.
 pub(crate) const REPLY_LIMIT: Duration = Duration::from_millis(400);
 
 pub(crate) struct Stage {
@@ -24,7 +24,7 @@ pub(crate) struct Stage {
     pub(crate) kinds: Vec<Kind>,
     pub(crate) start: Instant,
     pub(crate) servers: Vec<Embedded>,
-    /// For each server a client beside all networks.
+    /// For each server, a client that bypasses all networks.
     pub(crate) operators: Vec<Client>,
     pub(crate) machines: Vec<Machine>,
     pub(crate) recorder: Recorder,
@@ -34,26 +34,27 @@ pub(crate) struct Stage {
 #[derive(Default)]
 struct State {
     violations: Vec<String>,
-    /// The greatest fencing token that anybody was given.
+    /// The greatest fencing token that any holder was given.
     last_token: u64,
-    /// When the promise was broken last, and how.
+    /// The time and kind of the last fault that broke the promise.
     broken: Option<(Instant, Kind)>,
-    /// How many workers want or have the lock; and how many have wanted it so far.
+    /// Number of workers that want or have the lock. `entered` is the number that have wanted it so
+    /// far.
     active: usize,
     entered: usize,
-    /// The time of a grant.
+    /// The times of the grants.
     granted: Vec<Instant>,
-    /// From when until when it was kept.
+    /// The start and end of each span for which the lock was kept.
     kept: Vec<(Instant, Instant)>,
-    /// Until when a request that nobody waits for may take the lock, and give it back.
+    /// The time until which a request that no task waits for may acquire the lock and give it back.
     ghosts_until: Option<Instant>,
 }
 
 pub(crate) struct Machine {
-    /// One for each server.
+    /// One client for each server.
     pub(crate) clients: Vec<Client>,
     pub(crate) closed: AtomicBool,
-    /// Between it and each server.
+    /// The networks between the machine and each server.
     pub(crate) networks: Vec<Network>,
     pub(crate) life: Life,
 }
@@ -92,7 +93,7 @@ impl Stage {
         u64::try_from(self.start.elapsed().as_millis()).unwrap_or(u64::MAX)
     }
 
-    /// Something that must not be.
+    /// Records a violation.
     pub(crate) fn violation(&self, what: impl AsRef<str>) {
         let what = format!("at {} ms: {}", self.ms(), what.as_ref());
         self.state().violations.push(what);
@@ -106,12 +107,12 @@ impl Stage {
         self.state().granted.push(at);
     }
 
-    /// The server has kept it for that time at least.
+    /// Notes that the server has kept the lock at least for this time.
     pub(crate) fn kept(&self, from: Instant, until: Instant) {
         self.state().kept.push((from, until));
     }
 
-    /// Returns by how much a grant came too early after a lock was kept for a span.
+    /// Returns by how much a grant was too early after a lock was kept for a span.
     pub(crate) fn granted_too_early(&self) -> Vec<Duration> {
         let state = self.state();
         let early = state.kept.iter().flat_map(|(from, until)| {
@@ -125,13 +126,13 @@ impl Stage {
         self.recorder.fault_happened(&kind.name());
     }
 
-    /// Holds from before do not count from now on.
+    /// Notes a fault that breaks the promise: from now on, earlier holds do not count.
     pub(crate) fn promise_ends(&self, kind: Kind) {
         self.recorder.promise_ends_here();
         self.state().broken = Some((Instant::now(), kind));
     }
 
-    /// Notes a fencing token; whether it is greater than all before.
+    /// Notes a fencing token. Returns whether it is greater than all earlier ones.
     pub(crate) fn token_rises(&self, token: u64) -> bool {
         let mut state = self.state();
         let rises = token > state.last_token;
@@ -143,7 +144,7 @@ impl Stage {
         self.state().broken
     }
 
-    /// All ways to a server.
+    /// Returns the networks of all machines to a server.
     pub(crate) fn networks_to(&self, server: usize) -> impl Iterator<Item = &Network> + Clone {
         let machines = self.machines.iter();
         machines.map(move |machine| &machine.networks[server])
@@ -153,15 +154,15 @@ impl Stage {
         self.kinds.iter().any(|kind| has(*kind))
     }
 
-    /// Whether anything in this history may make a holder lose its lock. `acknowledged`: whether
-    /// replicas have to confirm that.
+    /// Returns whether any fault of this history may make a holder lose its lock. `acknowledged`
+    /// says whether replicas must confirm the hold.
     pub(crate) fn loses_holds(&self, acknowledged: bool) -> bool {
         let forgets = |kind: Kind| kind.is_empty_restart() && self.scenario.rolls_gently;
         let lease_ms = self.scenario.lease_ms;
         self.any(|kind| !forgets(kind) && kind.loses_holds(lease_ms, acknowledged))
     }
 
-    /// A worker begins to want the lock.
+    /// Notes that a worker starts to want the lock.
     pub(crate) fn enter(self: &Arc<Self>) -> Wanting {
         let mut state = self.state();
         state.active += 1;
@@ -185,12 +186,12 @@ pub(crate) struct Wanting {
 }
 
 impl Wanting {
-    /// Nobody else has wanted the lock so far.
+    /// Returns whether no other worker has wanted the lock so far.
     pub(crate) fn is_first(&self) -> bool {
         self.entered == 1 && self.was_alone()
     }
 
-    /// Nobody else has wanted the lock since it began.
+    /// Returns whether no other worker has wanted the lock since this worker started to.
     pub(crate) fn was_alone(&self) -> bool {
         self.alone && self.stage.state().entered == self.entered
     }
@@ -231,7 +232,7 @@ impl Machine {
     }
 }
 
-/// What the network does to requests and messages.
+/// Makes a network delay requests and messages, and inflict its faults on them.
 fn weather(network: &Network, latency_ms: u64, seed: u64, faults: Vec<Fault>, recorder: &Recorder) {
     let mut rng = fastrand::Rng::with_seed(seed);
     let mut seen = vec![0; faults.len()];
@@ -249,7 +250,7 @@ fn weather(network: &Network, latency_ms: u64, seed: u64, faults: Vec<Fault>, re
             let Some(struck) = strike(fault, fate) else {
                 continue;
             };
-            // Once doubled is seldom the one that matters.
+            // A single doubled request is rarely the one that matters.
             let times = if fault.kind == Kind::RequestDoubled {
                 8
             } else {
@@ -287,7 +288,7 @@ fn weather(network: &Network, latency_ms: u64, seed: u64, faults: Vec<Fault>, re
     network.on_subscription(move |_| Duration::from_millis(rng.u64(0..=latency_ms) + slow_ms));
 }
 
-/// What a fault makes of a request; `None` if it is none of requests.
+/// Returns the fate that a fault gives a request; `None` if the fault does not concern requests.
 fn strike(fault: &Fault, fate: Fate) -> Option<Fate> {
     let span = Duration::from_millis(fault.span_ms);
     match fault.kind {
@@ -300,7 +301,7 @@ fn strike(fault: &Fault, fate: Fate) -> Option<Fate> {
     }
 }
 
-/// Whether a machine's tasks go on, stand still, or are no more.
+/// The state of a machine: its tasks run, are stopped, or are dead.
 #[derive(Clone, Default)]
 pub(crate) struct Life(Arc<LifeState>);
 
@@ -308,7 +309,7 @@ pub(crate) struct Life(Arc<LifeState>);
 struct LifeState {
     paused: AtomicBool,
     dead: AtomicBool,
-    /// Whether it has ever stood still.
+    /// Whether the machine has ever been stopped.
     has_paused: AtomicBool,
     wakers: Mutex<Vec<Waker>>,
 }
@@ -355,7 +356,7 @@ impl Life {
     }
 }
 
-/// A task of a machine: it stands still and dies with it.
+/// A task of a machine, which stops and dies with the machine.
 pub(crate) struct Living<F> {
     life: Life,
     task: Option<Pin<Box<F>>>,

@@ -1,4 +1,4 @@
-//! What is tried in a history: one kind of lock. Everything else is the same for all.
+//! The subject of a history: one kind of lock. Everything else is the same for all subjects.
 
 mod belief;
 mod multi;
@@ -34,22 +34,22 @@ pub enum Subject {
     Red,
 }
 
-/// The name all lock.
+/// The name that all clients lock.
 const NAME: &str = "x";
 
-/// The values of the group of that name.
+/// The values of the group `NAME`.
 const VALUES: [&str; 3] = ["a", "b", "c"];
 
-/// How long confirmations are waited for.
+/// The time limit for confirmations by replicas.
 const CONFIRMED_WITHIN: Duration = Duration::from_millis(100);
 
-/// How a turn sets the lock that it asks for.
+/// The settings of a turn's lock.
 pub(crate) struct Wish<'a> {
     pub(crate) turn: &'a Turn,
     pub(crate) poll_interval: Duration,
-    /// Of a majority whose servers may forget what they have granted.
+    /// The longest lease, for a majority whose servers may forget what they have granted.
     pub(crate) longest_lease: Option<Duration>,
-    /// Whether a replica has to confirm it.
+    /// Whether a replica must confirm the hold.
     pub(crate) acknowledged: bool,
     pub(crate) owner: Option<&'a Owner>,
 }
@@ -75,7 +75,7 @@ impl Wish<'_> {
 }
 
 impl Subject {
-    /// How many servers a history has.
+    /// Returns the number of servers in a history.
     pub(crate) fn servers(self, seed: u64) -> usize {
         match self {
             Self::Red if seed.is_multiple_of(3) => 5,
@@ -84,12 +84,12 @@ impl Subject {
         }
     }
 
-    /// Whether replicas may have to confirm its holds.
+    /// Returns whether replicas may be made to confirm its holds.
     pub(crate) fn has_replicas(self) -> bool {
         !matches!(self, Self::Multi | Self::Red)
     }
 
-    /// The lock for a turn, of one client for each server.
+    /// Returns the lock for a turn. `clients` has one client for each server.
     pub(crate) fn lock(self, clients: &[Client], wish: &Wish<'_>) -> Wanted {
         let (client, by) = (&clients[0], wish.acknowledgement());
         match self {
@@ -107,17 +107,17 @@ impl Subject {
                 let lock = RedLock::new(members).expect("three members or five");
                 let lock = match wish.longest_lease {
                     Some(longest) => lock.longest_lease(longest),
-                    // No server forgets anything, and leases may have any length.
+                    // No server forgets a hold, and leases may have any length.
                     None => lock.distrust_restarted(false),
                 };
-                // By default it is less than an answer takes, for the shortest leases.
+                // For the shortest leases, the default is less than the time that an answer takes.
                 wish.of(lock.member_timeout(Duration::from_millis(100)))
             }
         }
     }
 
-    /// The names whose other holds a turn's hold excludes, each with whether it is shared
-    /// with others of its kind.
+    /// Returns the names for which a turn's hold excludes other holds. Each is paired with whether
+    /// the hold is shared with others of its kind.
     pub(crate) fn names(self, turn: &Turn) -> Vec<(&'static str, bool)> {
         match self {
             Self::Rw => vec![(NAME, rw::way(turn).ends_as_reader())],
@@ -127,7 +127,7 @@ impl Subject {
         }
     }
 
-    /// Whether a turn's hold can be kept for a span.
+    /// Returns whether a turn's hold can be kept for a span.
     pub(crate) fn can_be_kept(self, turn: &Turn) -> bool {
         match self {
             Self::Lock | Self::Fenced | Self::Fair => true,
@@ -136,7 +136,7 @@ impl Subject {
         }
     }
 
-    /// Whether a key stays when all holds are over, by right.
+    /// Returns whether a key may remain after all holds are over.
     pub(crate) fn leaves(self, key: &str) -> bool {
         match self {
             Self::Fenced | Self::Multi => key.starts_with("redisson_lock_token:"),
@@ -145,7 +145,7 @@ impl Subject {
         }
     }
 
-    /// The beginnings of its steps' names, for faults that hit some of them.
+    /// Returns the starts of its steps' names, for faults that hit some of them.
     pub(crate) fn steps(self) -> [&'static str; 4] {
         match self {
             Self::Lock => ["lock.acquire", "lock.release", "lock.renew", "lock"],
@@ -158,7 +158,7 @@ impl Subject {
         }
     }
 
-    /// An operator breaks it.
+    /// Breaks the lock, as an operator would.
     pub(crate) async fn force_unlock(self, operators: &[Client]) {
         for operator in operators {
             let _ = match self {
@@ -171,17 +171,17 @@ impl Subject {
         }
     }
 
-    /// How long what a dead process was about to do stands in the way, beyond its leases.
+    /// Returns how long the remains of a dead process delay other clients, beyond its leases.
     pub(crate) fn dead_waiters_last(self) -> Duration {
         match self {
             Self::Fenced | Self::Group | Self::Red => Duration::ZERO,
-            // In the list of clients to call.
+            // Such a process is still in the list of clients to call.
             Self::Lock | Self::Rw | Self::Multi => Duration::from_secs(12),
             Self::Fair => Duration::from_secs(6),
         }
     }
 
-    /// Somebody comes by: what the dead have left in line goes then.
+    /// Asks for the lock once. This removes dead waiters from the line.
     pub(crate) async fn come_by(self, operators: &[Client]) {
         let name = match self {
             Self::Fair => NAME,
@@ -191,7 +191,7 @@ impl Subject {
         let _ = operators[0].fair_lock(name).try_acquire().await;
     }
 
-    /// The keys that somebody removes by hand.
+    /// Returns the keys that a fault removes.
     pub(crate) fn keys(self) -> &'static [&'static str] {
         match self {
             Self::Multi => &multi::NAMES,
@@ -200,7 +200,7 @@ impl Subject {
     }
 }
 
-/// Some of them, in any order.
+/// Returns some of the values, in any order.
 fn values(turn: &Turn) -> impl Iterator<Item = &'static str> {
     let (subset, first) = (turn.way % 7 + 1, usize::from(turn.way / 7));
     let numbers = (0..VALUES.len()).map(move |number| (first + number) % VALUES.len());
@@ -215,11 +215,11 @@ impl fmt::Display for Subject {
     }
 }
 
-/// What a turn acquires.
+/// The lock that a turn acquires.
 #[allow(clippy::large_enum_variant, reason = "there is one per turn")]
 pub(crate) enum Wanted {
     Lock(AnyLock),
-    /// A read-write lock, in two steps perhaps.
+    /// A read-write lock, perhaps acquired in two steps.
     OneWay(OneWay),
 }
 

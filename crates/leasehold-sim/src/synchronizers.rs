@@ -1,7 +1,7 @@
-//! Semaphores and latches in histories drawn at random: clients whose networks lose,
-//! double, delay and cut, tasks that acquire, hold, release, drop and give up. Never more
-//! inside than there are permits, at the end each of them is free, and nobody passes a
-//! latch before its last count, or misses it.
+//! Semaphores and latches in random histories: networks of clients lose, double, delay and cut;
+//! tasks acquire, hold, release, drop and give up. There are never more permits in use than exist,
+//! and at the end all permits are free. No task passes a latch before its last count, or misses its
+//! opening.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -21,7 +21,7 @@ use tokio::time::{sleep, timeout};
 use crate::play::{Played, on_its_own_clock};
 use crate::unpolled::now_and_then;
 
-/// What counts permits, or steps.
+/// A synchronizer, which counts permits or steps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 #[non_exhaustive]
 pub enum Synchronizer {
@@ -37,10 +37,10 @@ const CAPACITY: u32 = 4;
 const CLIENTS: usize = 3;
 const NAME: &str = "x";
 const MINUTE: Duration = Duration::from_secs(60);
-/// By then whoever waits has been served, in virtual time.
+/// The virtual time by which every waiter has been served.
 const LONGEST: Duration = Duration::from_secs(20 * 60);
 
-/// What a history shows; or what must not be.
+/// The counts of a history, or a violation.
 type Shown = Result<Counts, String>;
 
 struct Counts {
@@ -55,7 +55,7 @@ impl Synchronizer {
         on_its_own_clock(seed, self.run(seed, 0))
     }
 
-    /// Plays the history of a seed, in which tasks don't poll what they wait for all the time.
+    /// Plays the history of a seed, in which tasks don't poll their waits all the time.
     #[must_use]
     pub fn play_unpolled(self, seed: u64) -> Played {
         let percent = [2, 10, 30][(seed % 3) as usize];
@@ -95,7 +95,7 @@ impl fmt::Display for Synchronizer {
     }
 }
 
-/// What the tasks of a history come across.
+/// The notes that the tasks of a history take.
 #[derive(Clone, Default)]
 struct Notes(Arc<Mutex<State>>);
 
@@ -104,7 +104,7 @@ struct State {
     violations: Vec<String>,
     faults: BTreeMap<&'static str, u64>,
     networks: Vec<Network>,
-    /// So many in a hundred polls of a wait are followed by a time in which nobody polls it.
+    /// Percentage of the polls of a wait after which the wait is not polled for a while.
     unpolled_percent: u8,
 }
 
@@ -121,7 +121,7 @@ impl Notes {
         *self.state().faults.entry(name).or_default() += 1;
     }
 
-    /// Polls a wait as often as the history's tasks do.
+    /// Polls a wait as often as the tasks of this history do.
     async fn polled<F: Future>(&self, rng: &mut Rng, wait: F) -> F::Output {
         let percent = self.state().unpolled_percent;
         if percent == 0 {
@@ -159,7 +159,7 @@ fn fate(rng: &mut Rng, notes: &Notes) -> Fate {
     fate
 }
 
-/// Clients, each behind a network as bad as the numbers say, that is cut now and then.
+/// Connects clients, each through a network with random disturbances, which is cut now and then.
 fn connect(
     server: &Embedded,
     builder: &ClientBuilder,
@@ -207,7 +207,7 @@ fn heal(network: &Network) {
     network.on_message(|_| Some(Duration::ZERO));
 }
 
-/// All of them come to an end, and none of them badly.
+/// Waits until all tasks have ended, and notes a violation if one panicked.
 async fn all_end(tasks: &mut JoinSet<()>, notes: &Notes) -> Result<(), String> {
     let all = async {
         while let Some(done) = tasks.join_next().await {
@@ -247,7 +247,7 @@ fn made(result: leasehold::Result<bool>) -> Result<(), String> {
     }
 }
 
-/// Permits stay within their number, and none is lost.
+/// Plays a semaphore: no more permits are used than exist, and none is lost.
 async fn semaphore(mut rng: Rng, notes: &Notes) -> Shown {
     let server = Embedded::new();
     let witness = server.client().semaphore(NAME);
@@ -272,7 +272,7 @@ async fn semaphore(mut rng: Rng, notes: &Notes) -> Shown {
 }
 
 async fn use_permits(semaphore: Semaphore, recorder: Recorder, mut rng: Rng, notes: Notes) {
-    // So short that many pass on within a turn, or longer than one.
+    // Either so short that many waiters get permits within one turn, or longer than a turn.
     let hold = if rng.bool() { 4 } else { 300 };
     for _ in 0..8 {
         let permits = rng.u32(1..=CAPACITY);
@@ -284,7 +284,7 @@ async fn use_permits(semaphore: Semaphore, recorder: Recorder, mut rng: Rng, not
                 let acquire = semaphore.try_acquire_many_for(permits, patience);
                 notes.polled(&mut rng, acquire).await
             }
-            // Given up in the middle, wherever that is.
+            // The acquire is given up at a random point.
             _ => {
                 let acquire = notes.polled(&mut rng, semaphore.acquire_many(permits));
                 match timeout(patience, acquire).await {
@@ -293,7 +293,7 @@ async fn use_permits(semaphore: Semaphore, recorder: Recorder, mut rng: Rng, not
                 }
             }
         };
-        // An error is an outcome that is not known: what it took is undone.
+        // An error is an unknown outcome. Permits that the acquire took are given back.
         let Ok(Some(mut permit)) = acquired else {
             continue;
         };
@@ -310,7 +310,8 @@ async fn use_permits(semaphore: Semaphore, recorder: Recorder, mut rng: Rng, not
     }
 }
 
-/// Permits with leases stay within their number, and come back from the dead.
+/// Plays permits with leases: no more are used than exist, and permits of dead processes become
+/// free again.
 async fn expirable(mut rng: Rng, notes: &Notes) -> Shown {
     let server = Embedded::new();
     let witness = server.client().expirable_semaphore(NAME);
@@ -324,7 +325,7 @@ async fn expirable(mut rng: Rng, notes: &Notes) -> Shown {
             let (semaphore, recorder) = (client.expirable_semaphore(NAME), recorder.clone());
             tasks.spawn(use_leases(semaphore, recorder, rng.fork(), notes.clone()));
         }
-        // Killed: from now on nothing of it reaches the server any more.
+        // The process is killed: from now on its requests do not reach the server.
         let (dies, network, notes) = (ms(&mut rng, 20_000), network.clone(), notes.clone());
         tasks.spawn(async move {
             sleep(dies).await;
@@ -333,7 +334,7 @@ async fn expirable(mut rng: Rng, notes: &Notes) -> Shown {
         });
     }
     all_end(&mut tasks, notes).await?;
-    // One lease later all are back.
+    // One lease later, all permits are free again.
     sleep(Duration::from_secs(10)).await;
     all_free(witness.available_permits().await)?;
     at_most(recorder.report(CAPACITY.into()))
@@ -353,7 +354,7 @@ async fn use_leases(semaphore: ExpirableSemaphore, recorder: Recorder, mut rng: 
             notes.violation("was given permits that were lost already".into());
         }
         let inside = asked.inside(Some(permit.valid_until()));
-        // A holder stops when it is told, and knows no later deadline than that.
+        // A holder stops when it is notified. It knows no later deadline.
         let _ = permit.protect(sleep(ms(&mut rng, 5000))).await;
         inside.leaving(Some(permit.valid_until()));
         match rng.u8(..3) {
@@ -364,7 +365,7 @@ async fn use_leases(semaphore: ExpirableSemaphore, recorder: Recorder, mut rng: 
     }
 }
 
-/// A latch opens for everybody after the last count, and never before.
+/// Plays a latch: it opens for every waiter after the last count, and never before.
 async fn latch(mut rng: Rng, notes: &Notes) -> Shown {
     let server = Embedded::new();
     let witness = server.client().count_down_latch(NAME);
@@ -394,14 +395,14 @@ async fn latch(mut rng: Rng, notes: &Notes) -> Shown {
             });
             uses += 1;
         }
-        // All of them wait by then; and who counts has a network that works.
+        // All tasks wait by this time. The task that counts has a network that works.
         sleep(MINUTE / 2).await;
         for _ in 0..count {
             sleep(ms(&mut rng, 500)).await;
             counted.fetch_add(1, Ordering::SeqCst);
             witness.count_down().await.map_err(failed)?;
         }
-        // Set again at once: nobody misses it all the same.
+        // The latch is set again at once. No waiter misses the first opening anyway.
         made(witness.try_set_count(1).await)?;
         all_end(&mut tasks, notes).await?;
         let left = witness.count().await.map_err(failed)?;

@@ -1,4 +1,4 @@
-//! Tasks that don't poll what they wait for all the time, as a loop around `select!` does.
+//! Tasks that don't poll their waits all the time, like a loop around `select!`.
 
 use std::future::{Future, poll_fn};
 use std::pin::{Pin, pin};
@@ -11,8 +11,7 @@ use tokio::time::{Sleep, sleep};
 /// The longest time for which a future is not polled.
 const LONGEST_MS: u64 = 700;
 
-/// Polls a future, and in so many of a hundred cases does not poll it for a while after that.
-/// `stalls` is called then.
+/// Polls a future. After `percent` of the polls, does not poll it for a while, and calls `stalls`.
 pub(crate) async fn now_and_then<F: Future>(
     percent: u8,
     mut rng: Rng,
@@ -31,7 +30,7 @@ pub(crate) async fn now_and_then<F: Future>(
         let polled = future.as_mut().poll(context);
         if polled.is_pending() && rng.u8(0..100) < percent {
             let mut begins = Box::pin(sleep(Duration::from_millis(rng.u64(1..=LONGEST_MS))));
-            // Polled once, so that its end wakes the task.
+            // The sleep is polled once, so that its end wakes the task.
             if begins.as_mut().poll(context).is_pending() {
                 pause = Some(begins);
                 stalls();

@@ -1,4 +1,4 @@
-//! What a task does in a history, and what it checks on its way.
+//! The actions of a task in a history, and the checks that it makes.
 
 use std::future::Future;
 use std::pin::pin;
@@ -17,7 +17,7 @@ use crate::stage::{Life, Living, Machine, REPLY_LIMIT, Stage};
 use crate::subject::{Belief, Subject, Wanted, Wish};
 use crate::unpolled::now_and_then;
 
-/// What a timer and a whole millisecond on the server may be off by.
+/// The combined rounding error of a timer and of the server's whole milliseconds.
 const ROUNDING: Duration = Duration::from_millis(2);
 
 pub(crate) async fn work(stage: Arc<Stage>, number: usize, worker: Worker) {
@@ -42,7 +42,7 @@ struct Taking<'a> {
     stage: &'a Arc<Stage>,
     machine: &'a Machine,
     number: usize,
-    /// Which of the worker's turns it is.
+    /// The number of this turn among the worker's turns.
     place: u64,
     worker: &'a Worker,
     who: &'a str,
@@ -65,7 +65,8 @@ impl Taking<'_> {
         self.subject().lock(&self.machine.clients, &wish)
     }
 
-    /// Asks in the history for every name that the turn's hold excludes others from.
+    /// Notes a request in the history for every name for which the turn's hold excludes other
+    /// holds.
     fn record(&self) -> Vec<Asked> {
         let names = self.subject().names(self.turn).into_iter();
         let asked = names.map(|(name, shares)| {
@@ -156,12 +157,13 @@ impl Taking<'_> {
         }
     }
 
-    /// What the holder believes in, the server has: its own id, for as long at least.
+    /// Checks the holder's belief against the server: it has the hold's id, at least until the
+    /// guard's deadline.
     async fn check_belief(&self, guard: &LockGuard) {
         if self.stage.any(Kind::ends_the_promise) || !guard.is_held() {
             return;
         }
-        // Beside the network: it takes no time.
+        // The operators bypass the network, so this takes no time.
         let (subject, operators) = (self.subject(), &self.stage.operators);
         match subject.belief(operators, self.turn, guard).await {
             Belief::Unknown => {}
@@ -203,7 +205,8 @@ impl Taking<'_> {
         }
     }
 
-    /// Members of a hold may be set again, and the guard does not show by which holds.
+    /// Returns whether members of a hold may be acquired again. The guard does not show which holds
+    /// these are.
     fn sets_members_again(&self) -> bool {
         self.subject() == Subject::Red && self.stage.any(Kind::is_empty_restart)
     }
@@ -234,7 +237,7 @@ impl Taking<'_> {
         }
     }
 
-    /// Nobody else has it before the span is over.
+    /// Keeps the lock for a span. No other holder may get it before the span ends.
     async fn keep(&self, guard: LockGuard, span: Duration, was_lost: bool) {
         let from = Instant::now();
         match guard.keep_for(span).await {
@@ -249,14 +252,14 @@ impl Taking<'_> {
         self.stage.violation(format!("{}: {what}", self.who));
     }
 
-    /// Calls end in time.
+    /// Checks that calls end in time.
     fn check_time(&self, took: Duration) {
         if self.machine.life.has_paused() || self.turn.unpolled_percent > 0 {
             return;
         }
         let limit = match self.turn.ask {
             Ask::For(ms) => Duration::from_millis(ms),
-            // Late requests are asked again twice.
+            // Requests that are late are repeated twice.
             Ask::Try => REPLY_LIMIT * 3,
             Ask::Acquire => return,
         };
@@ -283,7 +286,7 @@ impl Taking<'_> {
 
     fn check_error(&self, what: &str, error: &Error) {
         let explained = match error.kind() {
-            // No fault lasts as long as a wait without a limit goes on.
+            // No fault lasts as long as an acquire without a limit waits.
             _ if what == "acquire" && matches!(self.turn.ask, Ask::Acquire) => {
                 self.stage.any(|kind| kind == Kind::Closed)
             }
@@ -299,15 +302,15 @@ impl Taking<'_> {
         let no_answer = [ErrorKind::Unavailable, ErrorKind::OutcomeUnknown];
         let by_conduct = match what {
             "acquire" => {
-                // One that stands behind it and is not polled may take all of its time.
+                // A waiter before this one that is not polled may use up all of its time.
                 let is_short =
                     self.waits_too_short() || self.stage.any(|kind| kind == Kind::Unpolled);
                 is_short && no_answer.contains(&error.kind())
             }
             _ => match error.kind() {
                 ErrorKind::Lost => self.may_be_lost_by_conduct(),
-                // A downgrade belongs to an ask here. When it is dropped on its way, its undo can't
-                // tell the writers before it what has become of their hold.
+                // A downgrade is part of an acquire here. If it is dropped halfway, its undo can't
+                // report the fate of its hold to the writers before it.
                 ErrorKind::OutcomeUnknown => {
                     self.subject() == Subject::Rw
                         && self.stage.any(|kind| kind == Kind::AcquireDropped)
@@ -320,7 +323,7 @@ impl Taking<'_> {
         }
     }
 
-    /// Nothing renews the holds of a client that is closed.
+    /// Returns whether the loss is due to a closed client, whose holds are not renewed.
     fn by_close(&self, reason: &LossReason) -> bool {
         let reasons = match reason {
             LossReason::Member { reason, .. } => reason,
@@ -337,22 +340,24 @@ impl Taking<'_> {
         self.turn.overstays() || self.turn.max_hold_ms.is_some()
     }
 
-    /// Less than an answer may take to a waiter that stands behind others of its machine.
+    /// Returns whether the turn waits for less than the time that an answer may take to a waiter
+    /// behind other waiters of its machine.
     fn waits_too_short(&self) -> bool {
-        // To an ask of a majority belongs that it steps back when it has got a part.
+        // If an acquire of a majority gets only a part, giving that part back belongs to it.
         let steps_back_ms = if self.subject() == Subject::Red {
             250
         } else {
             0
         };
         let answer_ms = self.stage.scenario.latency_ms * 2 + steps_back_ms;
-        // One asks at a time. Who leaves without an answer has used up that time for whoever
-        // stands behind it, and leaves it no answer either.
+        // One waiter asks at a time. A waiter that leaves without an answer has also used up that
+        // time for the waiter behind it, which then gets no answer either.
         let in_front = self.leave_unanswered(answer_ms);
         matches!(self.turn.ask, Ask::For(ms) if ms <= answer_ms * (1 + in_front))
     }
 
-    /// How many others of this machine may leave the line before their answer is there.
+    /// Returns how many other workers of this machine may leave the line before their answer
+    /// arrives.
     fn leave_unanswered(&self, answer_ms: u64) -> u64 {
         let scenario = &self.stage.scenario;
         let leaves = |turn: &Turn| {
@@ -367,7 +372,7 @@ impl Taking<'_> {
         others.count() as u64
     }
 
-    /// The holder is told at its deadline at the latest, and not for nothing. Says
+    /// Checks that the holder is notified by its deadline, and not without a reason. Returns
     /// whether the lock is lost.
     fn check_told(&self, guard: &LockGuard, told: &Told, granted: Instant) -> bool {
         let deadline = guard.valid_until() + ROUNDING;
@@ -396,7 +401,7 @@ impl Taking<'_> {
         !guard.is_held()
     }
 
-    /// Where the hold is gone for sure, its next renewal says so.
+    /// Checks that if the hold is certainly lost, its next renewal reports the loss.
     fn check_silence(&self, guard: &LockGuard, granted: Instant) {
         let [kind] = self.stage.kinds[..] else {
             return;
@@ -409,14 +414,15 @@ impl Taking<'_> {
             return;
         }
         let period = Duration::from_millis(self.stage.scenario.lease_ms) / 3;
-        // A renewal that was on its way, the question why, and a cut connection.
+        // This covers a renewal that was on its way, the request for the reason, and a cut
+        // connection.
         let slack = REPLY_LIMIT + Duration::from_millis(500);
         if broken.elapsed() > period + slack && guard.is_held() {
             self.violation("was not told within a renewal that its lock is gone");
         }
     }
 
-    /// Where one thing only has gone wrong, that is the reason.
+    /// Checks that if only one kind of fault has happened, it is the reported reason.
     fn check_reason(&self, reason: &LossReason) {
         let [kind] = self.stage.kinds[..] else {
             return;
@@ -446,7 +452,7 @@ impl Taking<'_> {
         }
     }
 
-    /// Lost is final.
+    /// Checks that a lost guard stays lost.
     async fn check_stays_lost(&self, guard: &LockGuard) {
         for _ in 0..3 {
             if guard.is_held() || guard.loss().is_none() {
@@ -460,7 +466,7 @@ impl Taking<'_> {
     }
 }
 
-/// When and why a holder was told that its lock is lost.
+/// When and why a holder was notified that its lock is lost.
 #[derive(Clone, Default)]
 struct Told(Arc<Mutex<Option<(Instant, LossReason)>>>);
 
@@ -484,7 +490,8 @@ impl Told {
     }
 }
 
-/// Whether two guards are of one hold; those of several locks, whether any of theirs are.
+/// Returns whether two guards belong to one hold. For several locks, whether any of their members
+/// do.
 fn shares_a_hold(one: &LockGuard, other: &LockGuard) -> bool {
     let of_other = |member: &LockGuard| {
         let mut members = other.members().iter();
@@ -493,7 +500,7 @@ fn shares_a_hold(one: &LockGuard, other: &LockGuard) -> bool {
     one.number() == other.number() || one.members().iter().any(of_other)
 }
 
-/// Why the member was lost, of several locks that are one.
+/// Returns the reason of the member, for several locks that act as one.
 fn of_the_member(reason: &LossReason) -> &LossReason {
     match reason {
         LossReason::Member { reason, .. } => of_the_member(reason),
@@ -501,7 +508,7 @@ fn of_the_member(reason: &LossReason) -> &LossReason {
     }
 }
 
-/// Polls a future so many times and drops it. `None` if it was not done by then.
+/// Polls a future up to `polls` times, then drops it. Returns `None` if it was not done by then.
 async fn drop_at_poll<F: Future>(polls: u32, future: F) -> Option<F::Output> {
     let mut future = pin!(future);
     let mut left = polls;

@@ -1,4 +1,4 @@
-//! The simulator itself: that it repeats, covers every fault, and finds what it must.
+//! Tests of the simulator itself: it repeats histories, covers every fault, and finds violations.
 
 use std::collections::BTreeSet;
 
@@ -43,7 +43,7 @@ fn a_history_without_its_fault_does_not_count() {
         .find(|scenario| scenario.kinds() == [Kind::RequestLost] && scenario.faults.len() == 1);
     let mut scenario = quiet.expect("one of them");
     assert!(play(&scenario).counts() || play(&scenario).violations.is_empty());
-    // The thousandth request never comes.
+    // The thousandth request is never sent.
     scenario.faults[0].at = 1000;
     assert!(!play(&scenario).counts());
 }

@@ -1,4 +1,4 @@
-//! Semaphores and latches in histories drawn at random. The command plays more of them:
+//! Plays semaphores and latches in random histories. The command plays more of them:
 //! `cargo run --release -p leasehold-sim -- --subject semaphore,expirable,latch`.
 
 use clap::ValueEnum;

@@ -1,15 +1,16 @@
-//! The clock that tests in Rust and in the JVM have in common.
+//! The clock that tests in Rust and in the JVM share.
 
 use nix::time::{ClockId, clock_gettime};
 
-/// Nanoseconds on the system's monotonic clock, comparable between processes of one machine.
+/// Returns nanoseconds of the system's monotonic clock, comparable between processes of one
+/// machine.
 ///
-/// Java's `System.nanoTime()` reads the same clock on Linux, so the times in answers of the
-/// Redisson driver and this one are on one axis.
+/// Java's `System.nanoTime()` reads the same clock on Linux. So the times in the Redisson driver's
+/// answers can be compared with this one.
 ///
 /// # Panics
 ///
-/// When the system has no monotonic clock.
+/// Panics if the system has no monotonic clock.
 pub fn monotonic_ns() -> u64 {
     let now = clock_gettime(ClockId::CLOCK_MONOTONIC).expect("every system has a monotonic clock");
     let seconds = u64::try_from(now.tv_sec()).expect("the monotonic clock starts at zero");

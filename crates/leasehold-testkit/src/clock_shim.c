@@ -1,8 +1,8 @@
-/* Moves the wall clock of the process it is preloaded into. LEASEHOLD_CLOCK names a
- * file with two 64-bit numbers: microseconds to add, and by how many parts in a million
- * the clock runs fast, counted from when the process started.
+/* Moves the wall clock of the process into which it is preloaded. LEASEHOLD_CLOCK names a file with
+ * two 64-bit numbers: the microseconds to add, and by how many parts in a million the clock runs
+ * fast, counted from the start of the process.
  *
- * The raw system call, because looking up the next clock_gettime allocates, and the
+ * It makes the raw system call, because looking up the next clock_gettime allocates memory, and the
  * allocator asks for the time. */
 #define _GNU_SOURCE
 #include <fcntl.h>

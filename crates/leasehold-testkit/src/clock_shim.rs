@@ -1,4 +1,4 @@
-//! A wall clock for a server that tests can move.
+//! A server's wall clock that tests can move.
 
 use std::{
     fs::{File, OpenOptions},
@@ -14,11 +14,11 @@ use tempfile::TempDir;
 use crate::shim::{LIBRARY, compile};
 
 /// The wall clock of the servers that are started with it
-/// ([`Builder::clock`](crate::server::Builder::clock)): right at first, and moved while they
-/// run. Their monotonic clock stays as it is.
+/// ([`Builder::clock`](crate::server::Builder::clock)). It is right at first, and a test can move
+/// it while the servers run. Their monotonic clock is not changed.
 ///
-/// A small library that is compiled with `cc` when it is needed, and preloaded. (`libfaketime`
-/// hangs in Redis's allocator.)
+/// It is a small library that is compiled with `cc` when it is needed, and preloaded.
+/// (`libfaketime` hangs in Redis's allocator.)
 #[derive(Debug)]
 pub struct ClockShim {
     dir: TempDir,
@@ -27,21 +27,21 @@ pub struct ClockShim {
 }
 
 impl ClockShim {
-    /// A clock that shows the right time.
+    /// Returns a clock that shows the right time.
     ///
     /// # Errors
     ///
-    /// When there is no C compiler, or nowhere to write.
+    /// Fails if there is no C compiler, or no folder to write to.
     pub fn new() -> io::Result<Self> {
         Self::running_fast(0)
     }
 
-    /// A clock that gains so many parts in a million (10 000 are one percent), counted from the
-    /// start of the server; it loses them if they are negative.
+    /// Returns a clock that gains this many parts in a million (10 000 are one percent), counted
+    /// from the start of the server. If the number is negative, the clock loses time.
     ///
     /// # Errors
     ///
-    /// As [`ClockShim::new`].
+    /// Like [`ClockShim::new`].
     pub fn running_fast(parts_per_million: i64) -> io::Result<Self> {
         let dir = compile("leasehold-clock-", include_str!("clock_shim.c"))?;
         let setting = OpenOptions::new()
@@ -61,7 +61,7 @@ impl ClockShim {
     ///
     /// # Panics
     ///
-    /// When the setting cannot be written.
+    /// Panics if the setting cannot be written.
     pub fn step_ahead(&self, by: Duration) {
         self.step(i64::try_from(by.as_micros()).expect("a step of less than 290 000 years"));
     }
@@ -70,7 +70,7 @@ impl ClockShim {
     ///
     /// # Panics
     ///
-    /// When the setting cannot be written.
+    /// Panics if the setting cannot be written.
     pub fn step_back(&self, by: Duration) {
         self.step(-i64::try_from(by.as_micros()).expect("a step of less than 290 000 years"));
     }
@@ -84,7 +84,7 @@ impl ClockShim {
             .expect("the temporary folder is ours");
     }
 
-    /// What a process needs in its environment to live by this clock.
+    /// Returns the environment variables that make a process use this clock.
     pub(crate) fn environment(&self) -> [(&'static str, PathBuf); 2] {
         [
             ("LD_PRELOAD", self.dir.path().join(LIBRARY)),
@@ -100,7 +100,7 @@ mod tests {
     use super::*;
     use crate::{RedisServer, eventually};
 
-    /// The server's time in seconds, less ours.
+    /// Returns by how many seconds the server's time is ahead of ours.
     fn ahead(server: &RedisServer) -> f64 {
         let reply = server.command(&["TIME"]).expect("the server runs");
         let parts = reply.as_array().expect("two numbers");
@@ -126,7 +126,7 @@ mod tests {
         assert!((ahead(&server) - 3600.0).abs() < 60.0);
         clock.step_back(Duration::from_secs(7200));
         assert!((ahead(&server) + 3600.0).abs() < 60.0);
-        // It outlives the process.
+        // The offset outlives the process.
         server.restart().expect("redis-server is installed");
         assert!((ahead(&server) + 3600.0).abs() < 60.0);
     }

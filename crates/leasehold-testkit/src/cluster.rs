@@ -1,4 +1,4 @@
-//! A Redis Cluster of one's own, whose slots a test can move.
+//! A Redis Cluster for one test, which can move its slots.
 
 use std::{
     collections::HashMap,
@@ -12,17 +12,18 @@ use crate::{
     wait::eventually,
 };
 
-/// How long the nodes may take to agree on something.
+/// The time limit for the nodes to agree on something.
 const AGREED_WITHIN: Duration = Duration::from_secs(60);
 
-/// As many slots as every cluster has.
+/// Number of slots of every cluster.
 const SLOTS: usize = 16384;
 
 /// Masters that share the slots, and their replicas. Every process is killed when this is dropped.
 pub struct Cluster {
-    /// The masters first. A failover changes who is one, and leaves the order as it is.
+    /// The nodes, the initial masters first. A failover changes which nodes are masters, but not
+    /// the order.
     nodes: Vec<RedisServer>,
-    /// By which the nodes know each other, whatever address they announce.
+    /// The ids by which the nodes know each other, whatever address they announce.
     ids: Vec<String>,
 }
 
@@ -31,26 +32,26 @@ impl Cluster {
     ///
     /// # Panics
     ///
-    /// When the program is missing or is no server that can be part of a cluster.
+    /// Panics if the program is missing, or the server can't be part of a cluster.
     pub fn start(masters: usize, replicas_of_each: usize) -> Self {
         Self::of(&RedisServer::builder(), masters, replicas_of_each)
     }
 
-    /// Starts a cluster of servers with these settings. With TLS all nodes have certificates of the
-    /// same authority, and talk to each other with TLS, too.
+    /// Starts a cluster of servers with these settings. With TLS, all nodes have certificates of
+    /// the same authority, and also use TLS among themselves.
     ///
     /// # Panics
     ///
-    /// As [`Cluster::start`].
+    /// Like [`Cluster::start`].
     pub fn of(settings: &Builder, masters: usize, replicas_of_each: usize) -> Self {
         Self::of_each(|_| settings.clone(), masters, replicas_of_each)
     }
 
-    /// As [`Cluster::of`], with settings for the node of each number.
+    /// Like [`Cluster::of`], but `settings` makes the settings of each node from its number.
     ///
     /// # Panics
     ///
-    /// As [`Cluster::start`].
+    /// Like [`Cluster::start`].
     pub fn of_each(
         settings: impl Fn(usize) -> Builder,
         masters: usize,
@@ -85,11 +86,12 @@ impl Cluster {
 
     fn share_slots(&self, masters: usize) {
         for (n, master) in self.nodes[..masters].iter().enumerate() {
-            // Different from the start, or the nodes would have to agree on them first.
+            // The epochs differ from the start. Otherwise the nodes would have to agree on them
+            // first.
             let epoch = (n + 1).to_string();
             expect_ok(master, &["CLUSTER", "SET-CONFIG-EPOCH", &epoch]);
             let slots = n * SLOTS / masters..(n + 1) * SLOTS / masters;
-            // Not as a range, which servers before 7.0 do not know.
+            // The slots are listed one by one, because servers before 7.0 do not know ranges.
             let slots: Vec<_> = slots.map(|slot| slot.to_string()).collect();
             let mut command = vec!["CLUSTER", "ADDSLOTS"];
             command.extend(slots.iter().map(String::as_str));
@@ -111,7 +113,7 @@ impl Cluster {
     fn replicate(&self, masters: usize) {
         for (n, replica) in self.nodes[masters..].iter().enumerate() {
             let master = self.id(n % masters);
-            // Refused until the node has heard what the other one is.
+            // The node refuses until it has learned that the other node is a master.
             eventually("it takes its master", AGREED_WITHIN, || {
                 is_ok(&run(replica, &["CLUSTER", "REPLICATE", &master]))
             });
@@ -124,12 +126,13 @@ impl Cluster {
         }
     }
 
-    /// Waits until every node that runs takes calls, they agree on who has which slot, and each has
-    /// a connection to every other. A message that is published sooner does not reach all nodes.
+    /// Waits until every running node accepts calls, all running nodes agree on the owner of each
+    /// slot, and each is connected to every other. A message that is published earlier does not
+    /// reach all nodes.
     ///
     /// # Panics
     ///
-    /// When they do not agree within a minute.
+    /// Panics if they do not agree within a minute.
     pub fn wait_until_whole(&self) {
         eventually("the cluster is whole", AGREED_WITHIN, || {
             let running: Vec<_> = self.nodes.iter().filter(|node| answers(node)).collect();
@@ -141,37 +144,37 @@ impl Cluster {
         });
     }
 
-    /// What a client connects to: all nodes.
+    /// Returns the URL for clients, which names all nodes.
     pub fn url(&self) -> String {
         let first = self.nodes[0].url();
         let (scheme, first) = first.split_once("://").expect("a URL");
-        // User and password come once, before the first host.
+        // The URL has user and password once, before the first host.
         let others = self.nodes[1..].iter().map(|node| node.url());
         let others = others.map(|url| url.rsplit(['@', '/']).next().expect("a host").to_owned());
         let others: String = others.map(|host| format!(",{host}")).collect();
         format!("{scheme}-cluster://{first}{others}")
     }
 
-    /// All nodes, the first masters first.
+    /// Returns all nodes, the initial masters first.
     pub fn nodes(&self) -> &[RedisServer] {
         &self.nodes
     }
 
-    /// The slot of a key.
+    /// Returns the slot of a key.
     ///
     /// # Panics
     ///
-    /// When no node answers.
+    /// Panics if no node answers.
     pub fn slot_of(&self, key: &str) -> u16 {
         let slot = run(self.any(), &["CLUSTER", "KEYSLOT", key]).as_int();
         u16::try_from(slot.expect("a number")).expect("a slot")
     }
 
-    /// The number of the node that has this slot.
+    /// Returns the number of the node that has this slot.
     ///
     /// # Panics
     ///
-    /// When no node has it.
+    /// Panics if no node has it.
     pub fn owner(&self, slot: u16) -> usize {
         let owner = owners(self.any()).swap_remove(usize::from(slot));
         self.number_of(&owner).expect("a node has the slot")
@@ -181,11 +184,11 @@ impl Cluster {
         self.ids.iter().position(|known| known == id)
     }
 
-    /// All slots of a node.
+    /// Returns all slots of a node.
     ///
     /// # Panics
     ///
-    /// When no node answers.
+    /// Panics if no node answers.
     pub fn slots_of(&self, node: usize) -> Vec<u16> {
         let owners = (0..).zip(owners(self.any()));
         owners
@@ -194,20 +197,21 @@ impl Cluster {
             .collect()
     }
 
-    /// The node that has this key.
+    /// Returns the node that has this key.
     ///
     /// # Panics
     ///
-    /// When no node has its slot.
+    /// Panics if no node has its slot.
     pub fn node_of(&self, key: &str) -> &RedisServer {
         &self.nodes[self.owner(self.slot_of(key))]
     }
 
-    /// Opens a slot: from here on its owner sends clients to `to` for keys that it does not have.
+    /// Opens a slot. From now on its owner redirects clients to `to` for keys that it does not
+    /// have.
     ///
     /// # Panics
     ///
-    /// When a node refuses.
+    /// Panics if a node refuses.
     pub fn open(&self, slot: u16, to: usize) {
         let (from, slot) = (self.owner(slot), slot.to_string());
         let (source, target) = (self.id(from), self.id(to));
@@ -217,11 +221,11 @@ impl Cluster {
         expect_ok(&self.nodes[from], &migrating);
     }
 
-    /// Moves one key of an open slot. Whether it was there.
+    /// Moves one key of an open slot. Returns whether the key existed.
     ///
     /// # Panics
     ///
-    /// When the node refuses.
+    /// Panics if the node refuses.
     pub fn move_key(&self, from: usize, to: usize, key: &str) -> bool {
         let (host, port) = (self.nodes[to].host(), self.nodes[to].port().to_string());
         let migrate = ["MIGRATE", host, &port, key, "0", "5000", "REPLACE"];
@@ -231,11 +235,11 @@ impl Cluster {
         }
     }
 
-    /// The keys of a slot that this node has, at most a thousand.
+    /// Returns the keys of a slot that this node has, at most a thousand.
     ///
     /// # Panics
     ///
-    /// When the node does not answer.
+    /// Panics if the node does not answer.
     pub fn keys_in(&self, node: usize, slot: u16) -> Vec<String> {
         let slot = slot.to_string();
         let keys = run(
@@ -246,21 +250,22 @@ impl Cluster {
         keys.map(|key| text(key).to_owned()).collect()
     }
 
-    /// Ends the move of an open slot: it is `to`'s from here on.
+    /// Ends the move of an open slot: the slot now belongs to `to`.
     ///
     /// # Panics
     ///
-    /// When a node refuses.
+    /// Panics if a node refuses.
     pub fn assign(&self, slot: u16, to: usize) {
         let (from, slot, target) = (self.owner(slot), slot.to_string(), self.id(to));
         let assign = ["CLUSTER", "SETSLOT", &slot, "NODE", &target];
-        // The new owner first: the other way round the slot would be nobody's for a moment.
+        // The new owner learns it first. In the other order, the slot would have no owner for a
+        // moment.
         expect_ok(&self.nodes[to], &assign);
         if from != to {
             expect_ok(&self.nodes[from], &assign);
         }
-        // A node that does not know how new the new owner's map is could take the slot back with an
-        // older one, and its keys would be lost.
+        // A node that has not learned the new owner's epoch could take the slot back with an older
+        // map. The keys of the slot would then be lost.
         let epoch = self.epoch_at(to, &target);
         eventually("all know how new the map is", AGREED_WITHIN, || {
             let mut nodes = (0..self.nodes.len()).filter(|n| answers(&self.nodes[*n]));
@@ -268,7 +273,7 @@ impl Cluster {
         });
     }
 
-    /// How new the map of the node `id` is, as far as `node` knows.
+    /// Returns the config epoch of the node `id`, as far as `node` knows.
     fn epoch_at(&self, node: usize, id: &str) -> String {
         let nodes = run(&self.nodes[node], &["CLUSTER", "NODES"]);
         let of = text(&nodes).lines().find(|line| line.starts_with(id));
@@ -276,21 +281,21 @@ impl Cluster {
         epoch.unwrap_or_default().to_owned()
     }
 
-    /// Moves a slot key by key, in a random order, while clients go on.
+    /// Moves a slot key by key, in a random order, while clients continue.
     ///
     /// # Panics
     ///
-    /// When a node refuses.
+    /// Panics if a node refuses.
     pub fn migrate(&self, slot: u16, to: usize) {
         self.migrate_slowly(slot, to, Duration::ZERO);
     }
 
-    /// As [`migrate`](Self::migrate), and leaves the slot open for a while when about half of its
-    /// keys have moved.
+    /// Like [`migrate`](Self::migrate), but leaves the slot open for the duration `open` when about
+    /// half of its keys have moved.
     ///
     /// # Panics
     ///
-    /// As [`migrate`](Self::migrate).
+    /// Like [`migrate`](Self::migrate).
     pub fn migrate_slowly(&self, slot: u16, to: usize, open: Duration) {
         let from = self.owner(slot);
         if from == to {
@@ -316,12 +321,12 @@ impl Cluster {
         self.assign(slot, to);
     }
 
-    /// Moves a slot with all its keys in one step, as Valkey does from 9.0 on. `false` when the
-    /// servers can't.
+    /// Moves a slot with all its keys in one step, as Valkey does from 9.0 on. Returns `false` when
+    /// the servers can't.
     ///
     /// # Panics
     ///
-    /// When the slot has not moved within a minute.
+    /// Panics if the slot has not moved within a minute.
     pub fn migrate_at_once(&self, slot: u16, to: usize) -> bool {
         let (from, target, slots) = (self.owner(slot), self.id(to), slot.to_string());
         let migrate = [
@@ -338,8 +343,8 @@ impl Cluster {
             if self.owner(slot) == to {
                 return true;
             }
-            // Refused while the slot is on its way, and for a moment after a failover. A move that
-            // has failed has to begin again.
+            // The node refuses while the slot is being moved, and for a moment after a failover. A
+            // move that has failed must start again.
             if let Reply::Error(said) = run(&self.nodes[from], &migrate) {
                 can = !said.to_lowercase().contains("unknown subcommand");
             }
@@ -348,12 +353,12 @@ impl Cluster {
         can
     }
 
-    /// Lets this master run no more scripts and writes, and waits until its replicas have all that
-    /// it did. Requests that come now wait at the server.
+    /// Stops scripts and writes on this master, and waits until its replicas have everything that
+    /// it wrote. New requests wait at the server.
     ///
     /// # Panics
     ///
-    /// When the replicas are not in step within a minute.
+    /// Panics if the replicas are not in step within a minute.
     pub fn settle(&self, master: usize) {
         let node = &self.nodes[master];
         expect_ok(node, &["CLIENT", "PAUSE", "120000", "WRITE"]);
@@ -369,20 +374,20 @@ impl Cluster {
         });
     }
 
-    /// Ends what [`settle`](Self::settle) began.
+    /// Ends the pause that [`settle`](Self::settle) began.
     ///
     /// # Panics
     ///
-    /// When the node does not answer.
+    /// Panics if the node does not answer.
     pub fn unsettle(&self, node: usize) {
         expect_ok(&self.nodes[node], &["CLIENT", "UNPAUSE"]);
     }
 
-    /// Waits until another node has the slots of this one, which was killed or stopped.
+    /// Waits until another node has the slots of this node, which was killed or stopped.
     ///
     /// # Panics
     ///
-    /// When none has them within a minute.
+    /// Panics if no other node has them within a minute.
     pub fn wait_until_replaced(&self, node: usize) {
         eventually("a replica takes over", AGREED_WITHIN, || {
             let mut running = self.nodes.iter().filter(|node| answers(node));
@@ -390,12 +395,12 @@ impl Cluster {
         });
     }
 
-    /// Waits until each replica is in step with its master, and each master has as many replicas as
-    /// the others.
+    /// Waits until each replica is in step with its master, and all masters have the same number of
+    /// replicas.
     ///
     /// # Panics
     ///
-    /// When they are not within a minute.
+    /// Panics if this takes more than a minute.
     pub fn wait_until_replicated(&self) {
         eventually("each replica is in step", AGREED_WITHIN, || {
             let (masters, replicas): (Vec<_>, Vec<_>) =
@@ -412,13 +417,13 @@ impl Cluster {
         });
     }
 
-    /// Makes a replica the master in place of its own one, which goes on as its replica.
+    /// Promotes a replica. Its master becomes its replica.
     ///
     /// # Panics
     ///
-    /// When that has not happened within a minute.
+    /// Panics if this takes more than a minute.
     pub fn fail_over(&self, replica: usize) {
-        // A replica gives up after five seconds. One that is asked again before that can leave its
+        // A replica gives up after five seconds. If it is asked again before that, it can leave its
         // master paused.
         const GIVEN_UP_AFTER: Duration = Duration::from_secs(6);
         let node = &self.nodes[replica];
@@ -427,7 +432,7 @@ impl Cluster {
             if self.is_master(replica) {
                 return true;
             }
-            // Refused while the replica is not in step.
+            // The replica refuses while it is not in step.
             if Instant::now() >= next_ask && is_ok(&run(node, &["CLUSTER", "FAILOVER"])) {
                 next_ask = Instant::now() + GIVEN_UP_AFTER;
             }
@@ -436,7 +441,7 @@ impl Cluster {
         self.wait_until_whole();
     }
 
-    /// Whether this node is a master.
+    /// Returns whether this node is a master.
     pub fn is_master(&self, node: usize) -> bool {
         let role = self.nodes[node].command(&["ROLE"]);
         role.is_ok_and(|role| {
@@ -445,11 +450,11 @@ impl Cluster {
         })
     }
 
-    /// The replicas of the node that has this slot.
+    /// Returns the replicas of the master `node`.
     ///
     /// # Panics
     ///
-    /// When no node answers.
+    /// Panics if no node answers.
     pub fn replicas_of(&self, node: usize) -> Vec<usize> {
         let replicas = run(&self.nodes[node], &["CLUSTER", "REPLICAS", &self.id(node)]);
         let replicas = replicas.as_array().expect("a list").iter();
@@ -461,12 +466,12 @@ impl Cluster {
             .collect()
     }
 
-    /// All keys of all masters that run, sorted.
+    /// Returns all keys of all running masters, sorted.
     pub fn keys(&self) -> Vec<String> {
         self.gather(RedisServer::keys)
     }
 
-    /// All channels of both kinds that somebody listens on, sorted, each once.
+    /// Returns all channels of both kinds that have subscribers, sorted, each once.
     pub fn channels(&self) -> Vec<String> {
         self.gather(|node| {
             let mut channels = node.channels();
@@ -490,16 +495,16 @@ impl Cluster {
         running.expect("a node runs")
     }
 
-    /// By which the nodes know this one.
+    /// Returns the id by which the other nodes know this node.
     pub fn id(&self, node: usize) -> String {
         self.ids[node].clone()
     }
 
-    /// From here on the cluster sends clients that look for this node to this port of the machine.
+    /// Makes the cluster redirect clients of this node to this port of the machine.
     ///
     /// # Panics
     ///
-    /// When the nodes do not agree on that within a minute.
+    /// Panics if the nodes do not all know the port within a minute.
     pub fn announce(&self, node: usize, port: u16) {
         let announced = port.to_string();
         let announce = ["CONFIG", "SET", "cluster-announce-port", &announced];
@@ -528,12 +533,12 @@ fn of_a_cluster(settings: Builder) -> Builder {
         .arg("cluster-config-file", "nodes.conf")
         // A failover takes a few seconds by default, and a test waits for it.
         .arg("cluster-node-timeout", "1000")
-        // Replicas take over however long ago they heard of their master.
+        // Replicas take over even if they last heard from their master long ago.
         .arg("cluster-replica-validity-factor", "0")
         .arg("repl-diskless-sync-delay", "0")
 }
 
-/// The id of each slot's master, as this node knows it; empty for a slot that nobody has.
+/// Returns the id of each slot's master, as this node knows it; empty for a slot without an owner.
 fn owners(node: &RedisServer) -> Vec<String> {
     const ID: usize = 2;
     let mut owners = vec![String::new(); SLOTS];
@@ -551,7 +556,7 @@ fn owners(node: &RedisServer) -> Vec<String> {
 }
 
 fn answers(node: &RedisServer) -> bool {
-    // Not asked of a process that stands still: the answer would take as long as the limit.
+    // A stopped process is not asked: the answer would take the whole time limit.
     node.is_running() && node.command(&["PING"]).is_ok()
 }
 
@@ -559,7 +564,7 @@ fn info(node: &RedisServer) -> String {
     text(&run(node, &["CLUSTER", "INFO"])).to_owned()
 }
 
-/// How many nodes it has a connection to, itself among them.
+/// Returns to how many nodes this node is connected, including itself.
 fn links(node: &RedisServer) -> usize {
     const STATE: usize = 7;
     let nodes = run(node, &["CLUSTER", "NODES"]);
@@ -588,7 +593,7 @@ fn text(reply: &Reply) -> &str {
         .unwrap_or_else(|| panic!("no text: {reply:?}"))
 }
 
-/// In an order that differs from run to run.
+/// Puts the keys into an order that differs from run to run.
 fn shuffle(keys: &mut [String]) {
     let seeds = HashMap::<String, ()>::new();
     let hash = |key: &String| std::hash::BuildHasher::hash_one(seeds.hasher(), key);

@@ -1,4 +1,4 @@
-//! A server that says whatever a test wants it to say.
+//! A server whose replies a test chooses.
 
 use std::{
     fmt,
@@ -15,11 +15,11 @@ use std::{
 
 use tempfile::TempDir;
 
-/// A server on a Unix socket of its own that reads requests and answers each with the bytes a
+/// A server on a Unix socket of its own. It reads requests and answers each with the bytes that a
 /// test chooses.
 ///
-/// Each connection has a thread and an answerer of its own. All connections are closed when
-/// this is dropped.
+/// Each connection has its own thread and its own answerer. All connections are closed when the
+/// server is dropped.
 pub struct FakeServer {
     dir: TempDir,
     shared: Arc<Shared>,
@@ -33,33 +33,33 @@ struct Shared {
     open: Mutex<Vec<Connection>>,
 }
 
-/// What is done about a request.
+/// The server's reaction to a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Action {
-    /// These bytes are sent, whatever they are; none is silence.
+    /// Sends these bytes as they are. No bytes means no answer.
     Send(Vec<u8>),
-    /// These bytes are sent, and the connection is closed.
+    /// Sends these bytes, and closes the connection.
     SendAndClose(Vec<u8>),
 }
 
-/// A request as it came.
+/// A request as it arrived.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Request {
     /// The command and its arguments.
     pub parts: Vec<Vec<u8>>,
-    /// Where it came from; a test can keep it to say more later.
+    /// The connection of the request. A test can keep it to send more later.
     pub connection: Connection,
 }
 
 impl Request {
-    /// The command in capital letters.
+    /// Returns the command in capital letters.
     pub fn command(&self) -> String {
         self.text(0).to_uppercase()
     }
 
-    /// A part as text; empty if there is none.
+    /// Returns a part as text; empty if there is no such part.
     pub fn text(&self, part: usize) -> String {
         let part = self.parts.get(part).map_or(&[][..], Vec::as_slice);
         String::from_utf8_lossy(part).into_owned()
@@ -69,27 +69,27 @@ impl Request {
 /// One client's connection.
 #[derive(Clone)]
 pub struct Connection {
-    /// Counts the connections of a server from 0.
+    /// The number of the connection. The connections of a server are counted from 0.
     number: usize,
     stream: Arc<UnixStream>,
 }
 
 impl Connection {
-    /// Its place among all connections of its server, from 0.
+    /// Returns the number of this connection among all connections of its server, from 0.
     pub fn number(&self) -> usize {
         self.number
     }
 
-    /// Sends bytes that nobody asked for.
+    /// Sends bytes that answer no request.
     ///
     /// # Errors
     ///
-    /// When the client has closed the connection.
+    /// Fails if the client has closed the connection.
     pub fn send(&self, bytes: &[u8]) -> io::Result<()> {
         (&*self.stream).write_all(bytes)
     }
 
-    /// Closes it.
+    /// Closes the connection.
     pub fn close(&self) {
         // It may be closed already.
         let _ = self.stream.shutdown(Shutdown::Both);
@@ -103,11 +103,11 @@ impl fmt::Debug for Connection {
 }
 
 impl FakeServer {
-    /// Starts a server; `answerer` makes what answers the requests of one connection.
+    /// Starts a server. `answerer` makes the closure that answers the requests of one connection.
     ///
     /// # Panics
     ///
-    /// When the socket cannot be made.
+    /// Panics if the socket cannot be made.
     pub fn start<A>(answerer: impl Fn() -> A + Send + 'static) -> Self
     where
         A: FnMut(&Request) -> Action + Send + 'static,
@@ -136,11 +136,11 @@ impl FakeServer {
         }
     }
 
-    /// Starts a server that answers as [`ordinary`] does, but for what `special` answers.
+    /// Starts a server that answers like [`ordinary`], except for requests that `special` answers.
     ///
     /// # Panics
     ///
-    /// When the socket cannot be made.
+    /// Panics if the socket cannot be made.
     pub fn with(special: impl Fn(&Request) -> Option<Action> + Send + Sync + 'static) -> Self {
         let special = Arc::new(special);
         Self::start(move || {
@@ -151,12 +151,12 @@ impl FakeServer {
         })
     }
 
-    /// Where clients connect.
+    /// Returns the URL for clients.
     pub fn url(&self) -> String {
         format!("redis+unix://{}", self.socket().display())
     }
 
-    /// How many connections were accepted so far.
+    /// Returns how many connections were accepted so far.
     pub fn connections(&self) -> usize {
         self.shared.accepted.load(SeqCst)
     }
@@ -169,7 +169,7 @@ impl FakeServer {
 impl Drop for FakeServer {
     fn drop(&mut self) {
         self.shared.stopped.store(true, SeqCst);
-        // Wakes the acceptor, which sees that it is over.
+        // Wakes the acceptor, which then sees `stopped`.
         let _ = UnixStream::connect(self.socket());
         if let Some(acceptor) = self.acceptor.take() {
             let _ = acceptor.join();
@@ -205,7 +205,7 @@ impl Shared {
         self.open().push(connection.clone());
         let shared = Arc::clone(self);
         thread::spawn(move || {
-            // It ends when either side closes the connection.
+            // The conversation ends when either side closes the connection.
             let _ = converse(&connection, &mut answer);
             connection.close();
             shared
@@ -232,7 +232,7 @@ fn converse(
     }
 }
 
-/// A list of texts: the only form in which clients ask.
+/// Reads a list of strings, the only form in which clients send requests.
 fn read_request(stream: &mut impl BufRead) -> io::Result<Vec<Vec<u8>>> {
     let parts = read_length(stream, '*')?;
     (0..parts)
@@ -255,8 +255,8 @@ fn read_length(stream: &mut impl BufRead, kind: char) -> io::Result<usize> {
         .ok_or_else(|| io::ErrorKind::InvalidData.into())
 }
 
-/// What a good server of version 7 says to the commands that clients send beside their scripts.
-/// A script gets an error.
+/// Returns the reply of a good server of version 7 to the commands that clients send besides their
+/// scripts. A script gets an error.
 pub fn ordinary(request: &Request) -> Vec<u8> {
     match &*request.command() {
         "CLIENT" | "AUTH" | "SELECT" => b"+OK\r\n".to_vec(),
@@ -269,7 +269,7 @@ pub fn ordinary(request: &Request) -> Vec<u8> {
     }
 }
 
-/// One for each channel.
+/// Returns one confirmation for each channel.
 fn confirmations(request: &Request) -> Vec<u8> {
     let kind = request.command().to_lowercase();
     let confirm = |(number, channel): (usize, &Vec<u8>)| {
@@ -280,18 +280,18 @@ fn confirmations(request: &Request) -> Vec<u8> {
     channels.flat_map(confirm).collect()
 }
 
-/// A published message, as a subscriber sees it in RESP2.
+/// Returns a published message, as a subscriber sees it in RESP2.
 pub fn message(channel: &[u8], payload: &[u8]) -> Vec<u8> {
     list(&[bulk(b"message"), bulk(channel), bulk(payload)])
 }
 
-/// A string on the wire.
+/// Returns a string in wire format.
 pub fn bulk(text: &[u8]) -> Vec<u8> {
     let header = format!("${}\r\n", text.len());
     [header.as_bytes(), text, b"\r\n"].concat()
 }
 
-/// A list on the wire, of elements that are on the wire.
+/// Returns a list in wire format. Its elements are already in wire format.
 pub fn list(elements: &[Vec<u8>]) -> Vec<u8> {
     let header = format!("*{}\r\n", elements.len()).into_bytes();
     [header, elements.concat()].concat()

@@ -6,32 +6,32 @@ use tempfile::TempDir;
 
 use crate::shim::{LIBRARY, compile};
 
-/// Lets a process fork with [`fork`]: a small library that is compiled with `cc` when it is needed,
-/// and preloaded into that process.
+/// Lets a process fork with [`fork`]. This is a small library that is compiled with `cc` when it is
+/// needed, and preloaded into that process.
 #[derive(Debug)]
 pub struct ForkShim {
     dir: TempDir,
 }
 
 impl ForkShim {
-    /// Compiles it.
+    /// Compiles the library.
     ///
     /// # Errors
     ///
-    /// When there is no C compiler, or nowhere to write.
+    /// Fails if there is no C compiler, or no folder to write to.
     pub fn new() -> io::Result<Self> {
         let dir = compile("leasehold-fork-", include_str!("fork_shim.c"))?;
         Ok(Self { dir })
     }
 
-    /// What a process that forks needs in its environment.
+    /// Returns the environment variable that a process needs in order to fork.
     #[must_use]
     pub fn environment(&self) -> (&'static str, PathBuf) {
         ("LD_PRELOAD", self.dir.path().join(LIBRARY))
     }
 }
 
-/// Forks this process, which the library is preloaded into. Says whether it returns in the child.
+/// Forks this process, into which the library must be preloaded. Returns `true` in the child.
 #[must_use]
 pub fn fork() -> bool {
     std::os::unix::process::parent_id() == 0

@@ -1,23 +1,23 @@
-//! Cuts a byte stream into requests, replies and messages, so that a fault can hit exactly one
-//! of them.
+//! Cuts a byte stream into requests, replies and messages, so that a fault can hit exactly one of
+//! them.
 
-/// One complete RESP2 or RESP3 value, or one inline request, with the bytes it came in.
+/// One complete RESP2 or RESP3 value, or one inline request, as the bytes in which it arrived.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Frame(pub(crate) Vec<u8>);
 
 impl Frame {
-    /// Whether the bytes of `needle` are in it.
+    /// Returns whether the frame contains the bytes of `needle`.
     pub(crate) fn contains(&self, needle: &[u8]) -> bool {
         self.0.windows(needle.len()).any(|window| window == needle)
     }
 
-    /// Whether it is a request after which messages come.
+    /// Returns whether the frame is a request that subscribes. Messages can arrive after it.
     pub(crate) fn subscribes(&self) -> bool {
         let word = self.first_word().to_ascii_uppercase();
         word.ends_with(b"SUBSCRIBE") && !word.ends_with(b"UNSUBSCRIBE")
     }
 
-    /// How many replies a request gets: a subscription gets one for each channel.
+    /// Returns how many replies a request gets: a subscription gets one for each channel.
     pub(crate) fn replies(&self) -> usize {
         let word = self.first_word().to_ascii_uppercase();
         if word.ends_with(b"SUBSCRIBE") {
@@ -27,9 +27,10 @@ impl Frame {
         }
     }
 
-    /// Whether it answers nothing, on a connection that has subscribed or not. A published
-    /// message is a push in RESP3 and an array like any other in RESP2; a confirmation
-    /// answers, also where it comes as a push.
+    /// Returns whether the frame is a published message, which answers no request. In RESP3 a
+    /// message is a push. In RESP2 it is an ordinary array, so `subscribed` must say whether the
+    /// connection has subscribed. The confirmation of a subscription is a reply, even when it
+    /// arrives as a push.
     pub(crate) fn is_message(&self, subscribed: bool) -> bool {
         match self.0[0] {
             b'>' => !self.first_word().ends_with(b"subscribe"),
@@ -43,7 +44,7 @@ impl Frame {
         number(line).unwrap_or(0)
     }
 
-    /// The first element of an array, or of an inline request.
+    /// Returns the first element of an array, or the first word of an inline request.
     fn first_word(&self) -> &[u8] {
         let mut lines = self.lines();
         let head = lines.next().unwrap_or_default();
@@ -67,20 +68,21 @@ impl Frame {
 /// Finds the ends of the frames in one direction of a connection.
 #[derive(Debug, Default)]
 pub(crate) struct Splitter {
-    /// What has come of the present frame.
+    /// The bytes of the current frame that have arrived.
     frame: Vec<u8>,
-    /// Where its last header line starts.
+    /// The position at which the frame's last header line starts.
     line: usize,
-    /// Bytes of a string's body that are still to come.
+    /// Number of bytes of a string's body that are still missing.
     body_left: usize,
-    /// How many elements each open aggregate still lacks, outermost first.
+    /// Number of elements that each open aggregate still lacks, outermost first.
     open: Vec<usize>,
-    /// The outermost open aggregate only comes before the frame it belongs to.
+    /// Whether the outermost open aggregate is an attribute, which only precedes the frame to which
+    /// it belongs.
     is_attribute: bool,
 }
 
 impl Splitter {
-    /// Reads `bytes`, and gives back the frames that are complete now.
+    /// Reads `bytes`, and returns the frames that are now complete.
     pub(crate) fn split(&mut self, mut bytes: &[u8]) -> Vec<Frame> {
         let mut frames = Vec::new();
         while !bytes.is_empty() {
@@ -107,15 +109,15 @@ impl Splitter {
         frames
     }
 
-    /// Reads a header line. `true` when the frame ends with it.
+    /// Reads a header line. Returns `true` when the frame ends with it.
     fn end_line(&mut self) -> bool {
         let line = &self.frame[self.line..];
         match (line[0], number(line)) {
             (b'*' | b'~' | b'>', Some(elements)) => self.open(elements),
             (b'%', Some(pairs)) => self.open(pairs * 2),
             (b'|', Some(pairs)) => {
-                // Attributes are part of no count: inside an aggregate, the attributed element
-                // follows as one more.
+                // Attributes are not counted as elements. Inside an aggregate, the element that has
+                // the attributes follows as one more.
                 match self.open.last_mut() {
                     Some(left) => *left += 1,
                     None => self.is_attribute = true,
@@ -153,7 +155,7 @@ impl Splitter {
     }
 }
 
-/// The number in a header line.
+/// Returns the number in a header line.
 fn number(line: &[u8]) -> Option<usize> {
     let text = std::str::from_utf8(line.get(1..)?).ok()?;
     text.trim().parse().ok()
@@ -163,7 +165,8 @@ fn number(line: &[u8]) -> Option<usize> {
 mod tests {
     use super::*;
 
-    /// The frames of a stream that comes one byte at a time, which is the worst way to cut it.
+    /// Returns the frames of a stream that arrives one byte at a time, which is the worst way to
+    /// cut it.
     fn frames(bytes: &[u8]) -> Vec<Frame> {
         let mut splitter = Splitter::default();
         let one_by_one: Vec<_> = bytes
@@ -210,7 +213,7 @@ mod tests {
         assert!(kind(b"*3\r\n$7\r\nmessage\r\n$1\r\nc\r\n$1\r\n0\r\n"));
         assert!(!kind(b">3\r\n$9\r\nsubscribe\r\n+c\r\n:1\r\n"));
         assert!(!kind(b"*3\r\n$9\r\nsubscribe\r\n$1\r\nc\r\n:1\r\n"));
-        // Somebody's data may say anything.
+        // User data may contain any word.
         let list = b"*1\r\n$7\r\nmessage\r\n";
         assert!(!frames(list)[0].is_message(false));
     }

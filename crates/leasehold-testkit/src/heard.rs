@@ -1,4 +1,4 @@
-//! What is published on a server, and which keys are touched there.
+//! Records the messages that are published on a server, and the keys that are changed there.
 
 use std::{fmt, io::Write};
 
@@ -7,7 +7,7 @@ use crate::{
     server::BufStream,
 };
 
-/// Where the server says what happens to keys.
+/// The prefix of the channels on which the server reports what happens to keys.
 const OF_A_KEY: &str = "__keyspace@0__:";
 
 /// A listener on all channels of a [`RedisServer`](crate::RedisServer), and on all its keys.
@@ -28,28 +28,28 @@ impl Heard {
         }
     }
 
-    /// The messages that were published since this was asked for last: channel and text.
+    /// Returns channel and text of each message that was published since the last call.
     ///
     /// # Panics
     ///
-    /// When the server does not answer, or a message is not UTF-8.
+    /// Panics if the server does not answer, or a message is not UTF-8.
     pub fn messages(&mut self) -> Vec<(String, String)> {
         self.catch_up();
         std::mem::take(&mut self.messages)
     }
 
-    /// The keys that were written or removed since this was asked for last, also those that
-    /// are gone again.
+    /// Returns the keys that were written or removed since the last call, including those that no
+    /// longer exist.
     ///
     /// # Panics
     ///
-    /// As [`messages`](Self::messages).
+    /// Like [`messages`](Self::messages).
     pub fn keys(&mut self) -> Vec<String> {
         self.catch_up();
         std::mem::take(&mut self.keys)
     }
 
-    /// Reads all that is on its way: the answer to a `PING` comes behind it.
+    /// Reads everything that is on its way: the server sends the answer to a `PING` after it.
     fn catch_up(&mut self) {
         let ping = b"*1\r\n$4\r\nPING\r\n";
         self.stream.write_all(ping).expect("it runs");

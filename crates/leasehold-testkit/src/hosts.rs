@@ -1,4 +1,5 @@
-//! Two hosts, and a cable between them that a test can pull: network namespaces of one machine.
+//! Two hosts, and a cable between them that a test can pull. The hosts are network namespaces of
+//! one machine.
 
 use std::{
     fmt, io,
@@ -6,24 +7,26 @@ use std::{
     sync::atomic::{AtomicU32, Ordering},
 };
 
-/// Two hosts with a network between them that nobody else has. Gone when this is dropped.
+/// Two hosts with a private network between them. They are removed when this is dropped.
 ///
-/// It takes the right to make network namespaces, which root has as a rule.
+/// The process needs the right to make network namespaces, which root usually has.
 pub struct Hosts {
     names: [String; 2],
 }
 
-/// The addresses of the hosts. Nobody outside sees them, so all pairs of hosts have the same.
+/// The addresses of the hosts. They are not visible outside, so all pairs of hosts use the same
+/// ones.
 const ADDRESSES: [&str; 2] = ["10.211.0.1", "10.211.0.2"];
-/// What each calls its end of the cable.
+/// The name that each host gives its end of the cable.
 const CABLE: &str = "cable";
 
 impl Hosts {
-    /// Makes them.
+    /// Makes the two hosts.
     ///
     /// # Errors
     ///
-    /// When this process may not, or `ip` is not there; the error says what `ip` has said.
+    /// Fails if this process lacks the right, or there is no `ip` program. The error contains the
+    /// output of `ip`.
     pub fn start() -> io::Result<Self> {
         static MADE: AtomicU32 = AtomicU32::new(0);
         let number = MADE.fetch_add(1, Ordering::Relaxed);
@@ -53,24 +56,24 @@ impl Hosts {
         Ok(hosts)
     }
 
-    /// The address of a host, of which the other one knows.
+    /// Returns the address of a host, which the other host can reach.
     #[must_use]
     pub fn address(&self, host: usize) -> &'static str {
         ADDRESSES[host]
     }
 
-    /// What stands before a command that runs on this host.
+    /// Returns the words to put before a command in order to run it on this host.
     #[must_use]
     pub fn on(&self, host: usize) -> Vec<String> {
         let words = ["ip", "netns", "exec", &self.names[host]];
         words.map(str::to_owned).into()
     }
 
-    /// Pulls the cable: whatever is on its way is lost, and nobody is told.
+    /// Pulls the cable. Everything on its way is lost, and neither side is notified.
     ///
     /// # Panics
     ///
-    /// When it can't be pulled.
+    /// Panics if it can't be pulled.
     pub fn cut(&self) {
         self.set("down");
     }
@@ -79,7 +82,7 @@ impl Hosts {
     ///
     /// # Panics
     ///
-    /// When that fails.
+    /// Panics if that fails.
     pub fn join(&self) {
         self.set("up");
     }
@@ -92,7 +95,7 @@ impl Hosts {
 impl Drop for Hosts {
     fn drop(&mut self) {
         for name in &self.names {
-            // One that was never made can't be removed.
+            // A namespace that was never made can't be removed.
             let _ = ip(&["netns", "del", name]);
         }
     }

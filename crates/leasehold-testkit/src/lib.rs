@@ -1,8 +1,8 @@
 //! Servers, cut connections and child processes for the tests.
 //!
-//! Everything here is for tests: what cannot go on panics and says why, and every child process
-//! is killed when its handle is dropped. Nothing here knows the `leasehold` crate, so that a test
-//! can look at Redis through eyes that do not share its mistakes.
+//! Everything here is for tests. Code that can't continue panics with a message that says why, and
+//! every child process is killed when its handle is dropped. Nothing here uses the `leasehold`
+//! crate. So a test looks at Redis with code that does not share the mistakes of `leasehold`.
 
 mod clock;
 pub mod clock_shim;

@@ -9,11 +9,11 @@ use nix::{
 
 use crate::wait::eventually;
 
-/// Stops a process and returns when none of its threads runs any more.
+/// Stops a process. Returns when none of its threads runs any longer.
 ///
 /// # Errors
 ///
-/// When the signal cannot be sent.
+/// Fails if the signal cannot be sent.
 pub fn pause(pid: u32) -> io::Result<()> {
     signal(pid, Signal::SIGSTOP)?;
     // The signal only starts the stop: a thread on another core may still answer a request.
@@ -23,11 +23,11 @@ pub fn pause(pid: u32) -> io::Result<()> {
     Ok(())
 }
 
-/// Lets a paused process run on.
+/// Lets a paused process continue.
 ///
 /// # Errors
 ///
-/// When the signal cannot be sent.
+/// Fails if the signal cannot be sent.
 pub fn resume(pid: u32) -> io::Result<()> {
     signal(pid, Signal::SIGCONT)
 }
@@ -37,21 +37,22 @@ fn signal(pid: u32, signal: Signal) -> io::Result<()> {
     kill(Pid::from_raw(pid), signal).map_err(io::Error::from)
 }
 
-/// Whether the process stands still.
+/// Returns whether the process is stopped.
 pub(crate) fn is_paused(pid: u32) -> bool {
     is_stopped(Path::new(&format!("/proc/{pid}")))
 }
 
 fn all_stopped(pid: u32) -> bool {
     let Ok(threads) = fs::read_dir(format!("/proc/{pid}/task")) else {
-        // No procfs, or no process: nothing to wait for.
+        // There is no procfs or no such process, so there is nothing to wait for.
         return true;
     };
     threads.flatten().all(|thread| is_stopped(&thread.path()))
 }
 
 fn is_stopped(thread: &Path) -> bool {
-    // The name in parentheses may hold any character; the state follows the last one.
+    // The process name in parentheses may hold any character. The state follows the last
+    // parenthesis.
     fs::read_to_string(thread.join("stat")).map_or(true, |stat| {
         stat.rsplit(')')
             .next()

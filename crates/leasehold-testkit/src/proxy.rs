@@ -1,4 +1,4 @@
-//! A TCP proxy in front of a server that loses, delays, doubles and cuts on command.
+//! A TCP proxy in front of a server. On command, it loses, delays, doubles and cuts traffic.
 
 mod fault;
 mod link;
@@ -18,10 +18,11 @@ use std::{
 use self::{fault::Armed, link::Link};
 pub use fault::{Fault, Strike};
 
-/// A loopback proxy that knows requests from replies, and whose faults can be switched while
+/// A loopback proxy that distinguishes requests from replies. Its faults can be switched while
 /// traffic flows.
 ///
-/// A request or reply that is on its way through when a switch is thrown still goes the old way.
+/// A request or reply that is already inside the proxy when a switch is changed is not affected by
+/// the change.
 pub struct Proxy {
     shared: Arc<Shared>,
     port: u16,
@@ -33,7 +34,7 @@ impl Proxy {
     ///
     /// # Panics
     ///
-    /// When no loopback port is free.
+    /// Panics if no loopback port is free.
     pub fn to(port: u16) -> Self {
         let listener =
             TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a loopback port is free");
@@ -56,87 +57,89 @@ impl Proxy {
         }
     }
 
-    /// Where clients connect: `redis://127.0.0.1:port`.
+    /// Returns the URL for clients: `redis://127.0.0.1:port`.
     pub fn url(&self) -> String {
         format!("redis://127.0.0.1:{}", self.port)
     }
 
-    /// The port clients connect to.
+    /// Returns the port to which clients connect.
     pub fn port(&self) -> u16 {
         self.port
     }
 
-    /// How many connections were accepted so far, refused ones included.
+    /// Returns how many connections were accepted so far, including the refused ones.
     pub fn connections(&self) -> usize {
         self.shared.connections.load(SeqCst)
     }
 
-    /// How many connections are open now.
+    /// Returns how many connections are open now.
     pub fn open_connections(&self) -> usize {
         self.shared.state().links.len()
     }
 
-    /// How many of the armed faults have struck.
+    /// Returns how many of the armed faults have struck.
     pub fn faults_fired(&self) -> usize {
         self.shared.faults.load(SeqCst)
     }
 
-    /// How many replies and messages were swallowed.
+    /// Returns how many replies and messages were swallowed.
     pub fn swallowed(&self) -> usize {
         self.shared.swallowed.load(SeqCst)
     }
 }
 
-/// Switches: what happens to all traffic.
+/// Switches, which affect all traffic.
 impl Proxy {
-    /// Closes all present connections, on both sides, whatever is on its way. Says how many.
+    /// Closes all present connections on both sides, even if data is on its way. Returns their
+    /// number.
     pub fn cut(&self) -> usize {
         self.cut_if(|_| true)
     }
 
-    /// Closes the present connections that have subscribed. Says how many.
+    /// Closes the present connections that have subscribed. Returns their number.
     pub fn cut_messages(&self) -> usize {
         self.cut_if(Link::has_subscribed)
     }
 
-    /// Closes the present connections that have not subscribed. Says how many.
+    /// Closes the present connections that have not subscribed. Returns their number.
     pub fn cut_calls(&self) -> usize {
         self.cut_if(|link| !link.has_subscribed())
     }
 
-    /// New connections go to this port of the loopback interface. Present ones stay, as when
-    /// a name stands for another server from now on.
+    /// Connects new clients to this port of the loopback interface. Present connections stay, as
+    /// when a host name is moved to another server.
     pub fn move_to(&self, port: u16) {
         self.shared.target.store(port, SeqCst);
     }
 
-    /// While `true`, new connections are accepted and closed at once. Present ones stay.
+    /// While `true`, closes each new connection as soon as it is accepted. Present connections
+    /// stay.
     pub fn refuse(&self, refuse: bool) {
         self.shared.state().refuse = refuse;
     }
 
-    /// While `true`, what the server says is read and dropped. A connection that has lost a
-    /// reply like this gets none any more.
+    /// While `true`, drops everything that the server sends. A connection that has lost a reply in
+    /// this way receives no further replies.
     pub fn swallow_replies(&self, swallow: bool) {
         self.shared.state().swallow_all = swallow;
     }
 
-    /// While `true`, published messages are dropped; replies and confirmations pass.
+    /// While `true`, drops published messages. Replies and confirmations pass.
     pub fn swallow_messages(&self, swallow: bool) {
         self.shared.state().swallow_messages = swallow;
     }
 
-    /// While `true`, nothing goes through in either direction; with `false` all that waited does.
+    /// While `true`, nothing passes in either direction. `false` lets everything that waited pass.
     pub fn hold(&self, hold: bool) {
         self.switch(|state| (state.hold_requests, state.hold_replies) = (hold, hold));
     }
 
-    /// While `true`, no request goes through; replies do.
+    /// While `true`, no request passes; replies do.
     pub fn hold_requests(&self, hold: bool) {
         self.switch(|state| state.hold_requests = hold);
     }
 
-    /// While `true`, no reply and no message goes through; requests do.
+    /// While `true`, no reply and no message passes; requests do.
     pub fn hold_replies(&self, hold: bool) {
         self.switch(|state| state.hold_replies = hold);
     }
@@ -156,19 +159,18 @@ impl Proxy {
     }
 }
 
-/// Armed faults: what happens to one request or its reply.
+/// Armed faults, which affect one request or its reply.
 impl Proxy {
-    /// Arms a fault for the next request in which the bytes of `needle` are, on whichever
-    /// connection it comes.
+    /// Arms a fault for the next request that contains the bytes of `needle`, on any connection.
     pub fn strike_next(&self, needle: &[u8], strike: Strike) -> Fault {
         self.strike_after(0, needle, strike)
     }
 
-    /// As [`Proxy::strike_next`], after `spare` such requests have gone by.
+    /// Like [`Proxy::strike_next`], but lets `spare` such requests pass first.
     ///
     /// # Panics
     ///
-    /// When the needle is empty.
+    /// Panics if the needle is empty.
     pub fn strike_after(&self, spare: usize, needle: &[u8], strike: Strike) -> Fault {
         assert!(!needle.is_empty(), "an empty needle is in every request");
         let fault = Fault::default();
@@ -181,23 +183,23 @@ impl Proxy {
         fault
     }
 
-    /// [`Strike::CutAfter`] for the next request with `needle`.
+    /// Arms [`Strike::CutAfter`] for the next request with `needle`.
     pub fn cut_after_next(&self, needle: &[u8]) -> Fault {
         self.strike_next(needle, Strike::CutAfter)
     }
 
-    /// [`Strike::CutBefore`] for the next request with `needle`.
+    /// Arms [`Strike::CutBefore`] for the next request with `needle`.
     pub fn cut_before_next(&self, needle: &[u8]) -> Fault {
         self.strike_next(needle, Strike::CutBefore)
     }
 
-    /// Lets what `fault` holds go through, now or when it comes.
+    /// Lets the request or reply that `fault` holds pass, now or when it arrives.
     pub fn let_go(&self, fault: &Fault) {
-        // Under the lock, or a thread about to wait would miss it.
+        // This happens under the lock. Otherwise a thread that is about to wait would miss it.
         self.switch(|_| fault.let_go());
     }
 
-    /// Takes back the faults that have not found their request.
+    /// Removes the faults that have not found their request.
     pub fn disarm(&self) {
         self.shared.state().armed.clear();
     }
@@ -206,12 +208,12 @@ impl Proxy {
 impl Drop for Proxy {
     fn drop(&mut self) {
         self.shared.state().closed = true;
-        // The acceptor looks at `closed` when somebody comes.
+        // The acceptor checks `closed` when a client connects.
         let _ = TcpStream::connect((Ipv4Addr::LOCALHOST, self.port));
         if let Some(acceptor) = self.acceptor.take() {
             let _ = acceptor.join();
         }
-        // Last: the acceptor may have opened one more.
+        // This is the last step because the acceptor may have opened one more connection.
         self.cut();
     }
 }
@@ -225,11 +227,11 @@ impl fmt::Debug for Proxy {
     }
 }
 
-/// What the threads of a proxy share.
+/// The state that the threads of a proxy share.
 struct Shared {
     target: AtomicU16,
     state: Mutex<State>,
-    /// Something that was held may go, or a link was closed.
+    /// Notified when held traffic may pass, or a link was closed.
     changed: Condvar,
     connections: AtomicUsize,
     faults: AtomicUsize,
@@ -260,7 +262,7 @@ impl Shared {
                 continue;
             }
             drop(state);
-            // Without a server the client's connection is closed: `client` is dropped.
+            // If there is no server, the client's connection is closed because `client` is dropped.
             let _ = client.and_then(|client| {
                 let server = TcpStream::connect((Ipv4Addr::LOCALHOST, self.target.load(SeqCst)))?;
                 self.serve(client, server)

@@ -1,4 +1,4 @@
-//! A real Redisson client in a JVM of its own, driven from a test.
+//! A real Redisson client in a JVM of its own, which a test drives.
 //!
 //! ```no_run
 //! use leasehold_testkit::{RedisServer, Redisson, RedissonVersion};
@@ -29,7 +29,7 @@ pub use thread::{LockKind, RedissonThread};
 
 use jvm::{Jvm, QUICK_TO_START};
 
-/// The Redisson releases the driver is built with.
+/// The Redisson releases with which the driver is built.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum RedissonVersion {
@@ -40,7 +40,7 @@ pub enum RedissonVersion {
 }
 
 impl RedissonVersion {
-    /// All of them, oldest first.
+    /// All releases, oldest first.
     pub const ALL: [Self; 2] = [Self::V3_16_8, Self::V4_7_0];
 }
 
@@ -61,22 +61,22 @@ pub struct Redisson {
 }
 
 impl Redisson {
-    /// Starts a JVM whose clients connect to `redis_url`, after building the driver if it is
-    /// older than its sources.
+    /// Starts a JVM whose clients connect to `redis_url`. Builds the driver first if it is older
+    /// than its sources.
     ///
     /// # Panics
     ///
-    /// When the driver cannot be built, or the JVM does not come up with this version.
+    /// Panics if the driver can't be built, or the JVM does not start with this version.
     pub fn start(version: RedissonVersion, redis_url: &str) -> Self {
         Self::start_with(version, redis_url, &QUICK_TO_START)
     }
 
-    /// The same with the JVM's own settings, as a service has them: slower to start, and fast once
-    /// it has compiled what runs often.
+    /// Like [`start`](Self::start), but with the JVM's default settings, as a service has them.
+    /// This JVM starts more slowly, and is fast once it has compiled the code that runs often.
     ///
     /// # Panics
     ///
-    /// When the driver cannot be built, or the JVM does not come up with this version.
+    /// Panics if the driver can't be built, or the JVM does not start with this version.
     pub fn start_as_shipped(version: RedissonVersion, redis_url: &str) -> Self {
         Self::start_with(version, redis_url, &[])
     }
@@ -97,28 +97,28 @@ impl Redisson {
         }
     }
 
-    /// The release that runs here.
+    /// Returns the release that runs in this JVM.
     pub fn version(&self) -> RedissonVersion {
         self.version
     }
 
-    /// Connects a client, in place of the one of this name if there is one. Returns its id: a
-    /// thread of it holds locks as `id:thread_id`.
+    /// Connects a client, which replaces a client of this name if there is one. Returns the
+    /// client's id: one of its threads holds locks as `id:thread_id`.
     ///
-    /// `watchdog` is the lease of locks that are renewed. Default 30 s.
+    /// `watchdog` is the lease of locks that are renewed. The default is 30 s.
     ///
     /// # Errors
     ///
-    /// When the server does not answer.
+    /// Fails if the server does not answer.
     pub fn client(&self, name: &str, watchdog: Option<Duration>) -> Result<String, RedissonError> {
         self.open(name, settings(watchdog, Value::Null))
     }
 
-    /// As [`Redisson::client`], with a server or proxy of its own.
+    /// Like [`Redisson::client`], with a server or proxy of its own.
     ///
     /// # Errors
     ///
-    /// When the server does not answer.
+    /// Fails if the server does not answer.
     pub fn client_at(
         &self,
         name: &str,
@@ -128,16 +128,16 @@ impl Redisson {
         self.open(name, settings(watchdog, redis_url.into()))
     }
 
-    /// As [`Redisson::client_at`], with any of the settings that the driver knows:
-    /// `interop/redisson/README.md` has them.
+    /// Like [`Redisson::client_at`], with any settings that the driver knows. They are listed in
+    /// `interop/redisson/README.md`.
     ///
     /// # Errors
     ///
-    /// When the server does not answer, or this version has no such setting.
+    /// Fails if the server does not answer, or this version has no such setting.
     ///
     /// # Panics
     ///
-    /// When `settings` is not an object.
+    /// Panics if `settings` is not an object.
     pub fn client_with(
         &self,
         name: &str,
@@ -148,23 +148,23 @@ impl Redisson {
         self.open(name, settings)
     }
 
-    /// Shuts a client down. What its threads hold stays held until it expires.
+    /// Shuts a client down. The locks of its threads stay held until they expire.
     ///
     /// # Errors
     ///
-    /// When there is no such client.
+    /// Fails if there is no such client.
     pub fn close_client(&self, name: &str) -> Result<(), RedissonError> {
         let answer: Answer<()> = self.call("close_client", fields(json!({ "client": name })));
         answer.map(|done| done.value)
     }
 
-    /// A thread of a client; Redisson takes each for another holder. It starts with its first
-    /// call, and its calls run one after the other.
+    /// Returns a thread of a client. To Redisson, each thread is a separate holder. The thread
+    /// starts with its first call, and its calls run one after the other.
     pub fn thread(&self, client: &str, thread: &str) -> RedissonThread {
         RedissonThread::new(Arc::clone(&self.jvm), client, thread)
     }
 
-    /// The process id of the JVM.
+    /// Returns the process id of the JVM.
     pub fn pid(&self) -> u32 {
         self.jvm.pid()
     }
@@ -174,32 +174,32 @@ impl Redisson {
         self.jvm.kill();
     }
 
-    /// Lets the JVM end itself between two instructions, and waits until it has.
+    /// Makes the JVM end itself between two instructions, and waits until it has ended.
     pub fn exit_hard(&self) {
-        // It never answers; the error is that it is gone.
+        // The JVM never answers this. The error says that it has ended.
         let _: Answer<()> = self.call("exit_hard", Map::new());
         self.jvm.kill();
     }
 
-    /// Stops the JVM, as a long garbage collection would: its watchdogs renew nothing.
+    /// Stops the JVM, as a long garbage collection would. Its watchdogs then renew nothing.
     ///
     /// # Panics
     ///
-    /// When the JVM is gone.
+    /// Panics if the JVM has ended.
     pub fn pause(&self) {
         crate::process::pause(self.pid()).expect("the JVM is our child");
     }
 
-    /// Lets a paused JVM run on.
+    /// Lets a paused JVM continue.
     ///
     /// # Panics
     ///
-    /// When the JVM is gone.
+    /// Panics if the JVM has ended.
     pub fn resume(&self) {
         crate::process::resume(self.pid()).expect("the JVM is our child");
     }
 
-    /// What the JVM has printed as errors so far.
+    /// Returns what the JVM has written to stderr so far.
     pub fn stderr(&self) -> String {
         self.jvm.stderr()
     }
@@ -221,12 +221,12 @@ impl Redisson {
 
 impl Drop for Redisson {
     fn drop(&mut self) {
-        // Threads of it may still be around; they must not keep the JVM alive.
+        // Handles of its threads may still exist. They must not keep the JVM alive.
         self.jvm.kill();
     }
 }
 
-/// How long a blocking call waits for its answer.
+/// The time limit for the answer to a blocking call.
 const ANSWER_LIMIT: Duration = Duration::from_secs(60);
 
 fn settings(watchdog: Option<Duration>, address: Value) -> Value {

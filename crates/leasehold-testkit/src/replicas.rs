@@ -1,4 +1,4 @@
-//! A master with replicas, and nobody who watches over them.
+//! A master with replicas, without sentinels.
 
 use std::{iter, thread, time::Duration};
 
@@ -18,20 +18,20 @@ pub struct Replicas {
 }
 
 impl Replicas {
-    /// Starts a plain master with so many replicas, all of them in step with it.
+    /// Starts a plain master with this number of replicas, all in step with it.
     ///
     /// # Panics
     ///
-    /// When the program is missing, or a replica is not in step within a minute.
+    /// Panics if the program is missing, or a replica is not in step within a minute.
     pub fn start(replicas: usize) -> Self {
         Self::of(&RedisServer::builder(), replicas)
     }
 
-    /// Starts servers with these settings.
+    /// Starts a master and replicas with these settings.
     ///
     /// # Panics
     ///
-    /// As [`Replicas::start`].
+    /// Like [`Replicas::start`].
     pub fn of(settings: &Builder, replicas: usize) -> Self {
         let settings = settings.clone().arg("repl-diskless-sync-delay", "0");
         let master = settings.clone().start();
@@ -56,35 +56,35 @@ impl Replicas {
         all
     }
 
-    /// The master.
+    /// Returns the master.
     pub fn master(&self) -> &RedisServer {
         &self.master
     }
 
-    /// The replicas, whether they follow the master or not.
+    /// Returns the replicas, whether they follow the master or not.
     pub fn replicas(&self) -> &[RedisServer] {
         &self.replicas
     }
 
-    /// Cuts a replica off. It keeps its data, and gets nothing that is written from now on.
+    /// Cuts a replica off. The replica keeps its data, but receives no further writes.
     ///
     /// # Panics
     ///
-    /// When it does not answer, or the master still feeds it after a minute.
+    /// Panics if it does not answer, or the master still feeds it after a minute.
     pub fn cut(&self, number: usize) {
         let fed = fed(&self.master);
-        // Not by stopping its process: the kernel would take what the master sends.
+        // Stopping the process would not do: the kernel would still accept what the master sends.
         self.run(number, &["REPLICAOF", "127.0.0.1", "1"]);
         eventually("the replica is cut off", IN_STEP_WITHIN, || {
             self::fed(&self.master) < fed
         });
     }
 
-    /// Lets it follow the master again, and waits until it is in step.
+    /// Lets the replica follow the master again, and waits until it is in step.
     ///
     /// # Panics
     ///
-    /// When that has not happened within a minute.
+    /// Panics if this takes more than a minute.
     pub fn mend(&self, number: usize) {
         let port = self.master.port().to_string();
         self.run(number, &["REPLICAOF", "127.0.0.1", &port]);
@@ -96,12 +96,12 @@ impl Replicas {
         assert_eq!(said.expect("it answers"), Reply::Text("OK".into()));
     }
 
-    /// Waits until this replica has told the master that it has all that the master has written
+    /// Waits until this replica has confirmed to the master everything that the master has written
     /// until now.
     ///
     /// # Panics
     ///
-    /// When it has not within a minute.
+    /// Panics if this takes more than a minute.
     pub fn wait_until_in_step(&self, number: usize) {
         let written = number_behind(&replication(&self.master), "master_repl_offset:");
         let port = format!("port={},", self.replicas[number].port());
@@ -109,7 +109,7 @@ impl Replicas {
             let info = replication(&self.master);
             let line = info.lines().find(|line| line.contains(&port));
             let has = line.and_then(|line| number_behind(line, ",offset="));
-            // It is 0 until the replica has told how far it is.
+            // The offset is 0 until the replica has reported its position.
             has > Some(0) && has >= written && line.is_some_and(|it| it.contains("state=online"))
         });
     }
@@ -121,7 +121,7 @@ fn number_behind(text: &str, label: &str) -> Option<u64> {
     digits[..end.unwrap_or(digits.len())].parse().ok()
 }
 
-/// How many replicas get what the master does.
+/// Returns how many replicas the master feeds.
 fn fed(master: &RedisServer) -> usize {
     let info = replication(master);
     let fed = info.lines().filter(|line| line.contains("state=online"));
@@ -148,7 +148,7 @@ mod tests {
             let wait = servers.master().command(&["WAIT", "2", "200"]);
             wait.expect("it runs")
         };
-        // Another connection's write: only 7.0 waits for that, so this is no proof.
+        // The write was made on another connection. Only 7.0 waits for it, so this proves nothing.
         let _ = set("x");
         eventually("both have it", IN_STEP_WITHIN, || {
             servers.replicas().iter().all(|one| one.keys() == ["x"])

@@ -1,8 +1,8 @@
-//! A RESP2 client as small as it can be: one command, one reply.
+//! A minimal RESP2 client: one command, one reply.
 
 use std::io::{self, BufRead, Write};
 
-/// What the server said to a command.
+/// The server's reply to a command.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Reply {
@@ -21,7 +21,7 @@ pub enum Reply {
 }
 
 impl Reply {
-    /// The number, if the reply is one.
+    /// Returns the number, if the reply is one.
     pub fn as_int(&self) -> Option<i64> {
         match self {
             Self::Int(number) => Some(*number),
@@ -29,7 +29,7 @@ impl Reply {
         }
     }
 
-    /// The text, if the reply is one.
+    /// Returns the text, if the reply is one.
     pub fn as_text(&self) -> Option<&str> {
         match self {
             Self::Text(text) => Some(text),
@@ -37,7 +37,7 @@ impl Reply {
         }
     }
 
-    /// The elements, if the reply is an array.
+    /// Returns the elements, if the reply is an array.
     pub fn as_array(&self) -> Option<&[Reply]> {
         match self {
             Self::Array(elements) => Some(elements),

@@ -1,4 +1,4 @@
-//! A master with replicas, and three sentinels that watch over it.
+//! A master with replicas, and three sentinels that watch it.
 
 use std::{
     fmt, io, iter, thread,
@@ -11,30 +11,31 @@ use crate::{
     wait::eventually,
 };
 
-/// How long the sentinels may take to agree on something.
+/// The time limit for the sentinels to agree on something.
 const AGREED_WITHIN: Duration = Duration::from_secs(60);
 
-/// What the sentinels call the master.
+/// The name that the sentinels use for the master.
 pub const MASTER: &str = "mymaster";
 
 /// A master, its replicas, and three sentinels. Every process is killed when this is dropped.
 pub struct Sentinels {
-    /// The first master first. A failover changes who is it, and leaves the order as it is.
+    /// The servers, the initial master first. A failover changes which server is the master, but
+    /// not the order.
     servers: Vec<RedisServer>,
     sentinels: Vec<RedisServer>,
     scheme: &'static str,
-    /// User and password of the master, as a URL has them.
+    /// User and password of the master, in the form that a URL has.
     login: String,
-    /// Those of the sentinels.
+    /// User and password of the sentinels, in the form that a URL has.
     query: String,
 }
 
 impl Sentinels {
-    /// Starts a plain master with so many replicas: no passwords, no TLS, empty.
+    /// Starts a plain master with this number of replicas: no passwords, no TLS, empty.
     ///
     /// # Panics
     ///
-    /// When the program is missing or is no server that can be a sentinel.
+    /// Panics if the program is missing, or the server can't be a sentinel.
     pub fn start(replicas: usize) -> Self {
         Self::of(&RedisServer::builder(), &RedisServer::builder(), replicas)
     }
@@ -43,11 +44,11 @@ impl Sentinels {
     ///
     /// # Panics
     ///
-    /// As [`Sentinels::start`].
+    /// Like [`Sentinels::start`].
     pub fn of(servers: &Builder, sentinels: &Builder, replicas: usize) -> Self {
         let password = servers.admin_password().map(quoted);
         let servers = servers.clone().arg("repl-diskless-sync-delay", "0");
-        // Each of them may have to follow another one.
+        // Any server may become a replica of another one.
         let servers = match password {
             Some(password) => servers.arg("masterauth", &password),
             None => servers,
@@ -89,8 +90,8 @@ impl Sentinels {
         all
     }
 
-    /// They look often, and a machine that stands still for a moment does not make them give up
-    /// for half a minute. Older servers take none of this, and are slower.
+    /// Makes the sentinels look often. Also, a short stall of the machine no longer makes them give
+    /// up for half a minute. Older servers accept none of these settings, and are slower.
     fn hurry(&self) {
         for sentinel in &self.sentinels {
             let settings = ["publish-period", "300", "info-period", "300"];
@@ -103,12 +104,12 @@ impl Sentinels {
         }
     }
 
-    /// Waits until every server that runs is the master or in step with it, and the sentinels that
-    /// run know of all that, and agree.
+    /// Waits until every running server is the master or in step with it, and all running sentinels
+    /// know this and agree.
     ///
     /// # Panics
     ///
-    /// When that has not happened within a minute.
+    /// Panics if this takes more than a minute.
     pub fn wait_until_whole(&self) {
         eventually("the sentinels know all", AGREED_WITHIN, || {
             let running: Vec<_> = self.servers.iter().filter(|one| answers(one)).collect();
@@ -130,13 +131,13 @@ impl Sentinels {
         });
     }
 
-    /// What a client connects to: all sentinels.
+    /// Returns the URL for clients, which names all sentinels.
     pub fn url(&self) -> String {
         let hosts = self.sentinels.iter().map(|one| self.host(one.port()));
         self.url_of(hosts)
     }
 
-    /// The same by these ports, of proxies for example.
+    /// Like [`url`](Self::url), but with these ports, for example those of proxies.
     pub fn url_by(&self, ports: impl IntoIterator<Item = u16>) -> String {
         self.url_of(ports.into_iter().map(|port| self.host(port)))
     }
@@ -156,26 +157,26 @@ impl Sentinels {
         format!("{scheme}://{login}{hosts}/{MASTER}{query}")
     }
 
-    /// All servers, the first master first.
+    /// Returns all servers, the initial master first.
     pub fn servers(&self) -> &[RedisServer] {
         &self.servers
     }
 
-    /// The three sentinels.
+    /// Returns the three sentinels.
     pub fn sentinels(&self) -> &[RedisServer] {
         &self.sentinels
     }
 
-    /// The certificate that signed those of all; empty without TLS.
+    /// Returns the certificate that signed all certificates; empty without TLS.
     pub fn ca_pem(&self) -> &str {
         self.servers[0].ca_pem()
     }
 
-    /// The number of the master, as the sentinels that run say it.
+    /// Returns the number of the master, according to the running sentinels.
     ///
     /// # Panics
     ///
-    /// When none runs.
+    /// Panics if no sentinel runs.
     pub fn master(&self) -> usize {
         let running = self.sentinels.iter().filter(|one| answers(one));
         let newest = running.max_by_key(|sentinel| {
@@ -186,35 +187,35 @@ impl Sentinels {
         named.expect("it is one of ours")
     }
 
-    /// The server that is the master, as the sentinels say it.
+    /// Returns the server that is the master, according to the sentinels.
     ///
     /// # Panics
     ///
-    /// When no sentinel runs.
+    /// Panics if no sentinel runs.
     pub fn master_server(&self) -> &RedisServer {
         &self.servers[self.master()]
     }
 
-    /// Orders a failover, and returns before anything has happened.
+    /// Orders a failover, and returns before it has begun.
     ///
     /// # Panics
     ///
-    /// When the sentinels refuse for a minute.
+    /// Panics if the sentinels refuse for a minute.
     pub fn order_failover(&self) {
         let sentinel = self.sentinels.iter().find(|one| answers(one));
         let sentinel = sentinel.expect("a sentinel runs");
-        // Refused while no replica is in step, and while another failover is not over.
+        // Sentinels refuse while no replica is in step, and while another failover is in progress.
         eventually("a failover begins", AGREED_WITHIN, || {
             run(sentinel, &["SENTINEL", "FAILOVER", MASTER]).as_text() == Some("OK")
         });
     }
 
-    /// Waits until all sentinels that run name another master than `old`, and that one takes
+    /// Waits until all running sentinels name another master than `old`, and that server accepts
     /// writes. Returns its number.
     ///
     /// # Panics
     ///
-    /// When that has not happened within a minute.
+    /// Panics if this takes more than a minute.
     pub fn wait_until_replaced(&self, old: usize) -> usize {
         eventually("another server is the master", AGREED_WITHIN, || {
             self.is_replaced(old)
@@ -222,25 +223,27 @@ impl Sentinels {
         self.master()
     }
 
-    /// Kills the master, has a replica promoted without waiting until the sentinels find that out,
-    /// and starts the old master again, as a replica of the new one. Returns the new one's number.
+    /// Kills the master and has a replica promoted, without waiting for the sentinels to notice.
+    /// Then starts the old master again, as a replica of the new one. Returns the number of the new
+    /// master.
     ///
     /// # Panics
     ///
-    /// When that has not happened within a minute.
+    /// Panics if this takes more than a minute.
     pub fn kill_and_replace(&self) -> usize {
         let old = self.master();
         self.servers[old].kill().expect("it is ours");
         self.order_failover();
         let new = self.wait_until_replaced(old);
         self.servers[old].restart().expect("it starts again");
-        // The sentinels would tell it so after ten seconds.
+        // The sentinels would also order this, but only after ten seconds.
         let port = self.servers[new].port().to_string();
         run(&self.servers[old], &["REPLICAOF", "127.0.0.1", &port]);
         new
     }
 
-    /// Whether all sentinels that run name another master than `old`, and that one takes writes.
+    /// Returns whether all running sentinels name another master than `old`, and that server
+    /// accepts writes.
     fn is_replaced(&self, old: usize) -> bool {
         let mut running = self.sentinels.iter().filter(|one| answers(one));
         running.all(|sentinel| {
@@ -249,14 +252,15 @@ impl Sentinels {
         })
     }
 
-    /// Makes another server the master, and waits until all is in order again. Returns its number.
+    /// Makes another server the master, and waits until everything is in order again. Returns its
+    /// number.
     ///
     /// # Panics
     ///
-    /// When that has not happened within a minute.
+    /// Panics if this takes more than a minute.
     pub fn fail_over(&self) -> usize {
-        // A sentinel gives up when it finds no replica that it has heard of lately, as on a machine
-        // that stood still, and says so to nobody.
+        // A sentinel gives up, and reports it to no client, when it has not heard from any replica
+        // recently. This happens on a machine that has stalled.
         const GIVEN_UP_AFTER: Duration = Duration::from_secs(10);
         let old = self.master();
         let mut next_order = Instant::now();
@@ -276,14 +280,14 @@ impl Sentinels {
         self.master()
     }
 
-    /// The number of the server that this sentinel names.
+    /// Returns the number of the server that this sentinel names.
     fn named_by(&self, sentinel: &RedisServer) -> Option<usize> {
         let named = run(sentinel, &["SENTINEL", "GET-MASTER-ADDR-BY-NAME", MASTER]);
         let port = named.as_array()?.get(1)?.as_text()?.parse::<u16>().ok()?;
         self.servers.iter().position(|server| server.port() == port)
     }
 
-    /// What a sentinel says of the master, by field.
+    /// Returns a sentinel's report about the master, as a function of the field's name.
     fn said_by(&self, sentinel: &RedisServer) -> impl Fn(&str) -> String + use<> {
         let said = run(sentinel, &["SENTINEL", "MASTER", MASTER]);
         let words = said.as_array().unwrap_or_default().iter();
@@ -297,12 +301,13 @@ impl Sentinels {
         }
     }
 
-    /// All keys of the master, sorted.
+    /// Returns all keys of the master, sorted.
     pub fn keys(&self) -> Vec<String> {
         self.master_server().keys()
     }
 
-    /// All channels of the master that somebody listens on, sorted, but for that of the sentinels.
+    /// Returns all channels of the master that have subscribers, sorted, except the sentinels'
+    /// channel.
     pub fn channels(&self) -> Vec<String> {
         let mut channels = self.master_server().channels();
         channels.retain(|channel| channel != "__sentinel__:hello");
@@ -319,7 +324,7 @@ impl fmt::Debug for Sentinels {
     }
 }
 
-/// A sentinel that watches over the master at `port`.
+/// Returns the settings of a sentinel that watches the master at `port`.
 fn watching(settings: &Builder, port: u16, password: Option<&str>) -> Builder {
     let about = |setting: &str, value: &str| format!("{setting} {MASTER} {value}");
     let watching = settings
@@ -329,8 +334,8 @@ fn watching(settings: &Builder, port: u16, password: Option<&str>) -> Builder {
             "sentinel",
             &about("monitor", &format!("127.0.0.1 {port} 2")),
         )
-        // A failover takes half a minute by default, and a test waits for it. A machine that stands
-        // still for this long makes all sentinels replace a master that lives.
+        // A failover takes half a minute by default, and a test waits for it. If the machine stalls
+        // for 3 s, the sentinels replace a master that is alive.
         .arg("sentinel", &about("down-after-milliseconds", "3000"))
         .arg("sentinel", &about("failover-timeout", "5000"));
     match password {
@@ -357,7 +362,7 @@ fn start_all<'a>(settings: impl Iterator<Item = &'a Builder>) -> Vec<RedisServer
 }
 
 fn answers(server: &RedisServer) -> bool {
-    // Not asked of a process that stands still: the answer would take as long as the limit.
+    // A stopped process is not asked: the answer would take the whole time limit.
     server.is_running() && server.command(&["PING"]).is_ok()
 }
 
@@ -374,8 +379,8 @@ fn is_in_step(server: &RedisServer) -> bool {
     replication(server).contains("master_link_status:up")
 }
 
-/// To how many replicas it sends what it does. That begins when one has told how far it is, and not
-/// with the connection.
+/// Returns how many replicas the server feeds. It starts to feed a replica when the replica has
+/// reported its position, not when the replica connects.
 fn fed_by(server: &RedisServer) -> usize {
     let info = replication(server);
     let fed = info.lines().filter(|line| {
@@ -384,7 +389,7 @@ fn fed_by(server: &RedisServer) -> usize {
     fed.count()
 }
 
-/// What it answers; nothing when it has just been killed.
+/// Runs a command. Returns `Nil` when the server has just been killed.
 fn run(server: &RedisServer, command: &[&str]) -> Reply {
     server.command(command).unwrap_or(Reply::Nil)
 }
@@ -417,8 +422,8 @@ mod tests {
         sentinels.servers[0].kill().expect("it is ours");
         assert_eq!(sentinels.wait_until_replaced(0), 1);
         sentinels.servers[0].restart().expect("it starts again");
-        // Not asked is who the master is in the end: a machine that stands still for long enough
-        // makes the sentinels replace the new one too.
+        // The test does not check which server is the master in the end. If the machine stalls for
+        // long enough, the sentinels replace the new master too.
         eventually("the old master is a replica", AGREED_WITHIN, || {
             is_in_step(&sentinels.servers[0])
         });

@@ -1,4 +1,4 @@
-//! A Redis server of one's own.
+//! A Redis server for one test.
 
 use std::{
     env, fmt, fs,
@@ -25,9 +25,9 @@ use crate::{
 
 /// A `redis-server` process on the loopback interface, with a temporary folder of its own.
 ///
-/// The program is the one on the path, or what `LEASEHOLD_REDIS_SERVER` or [`Builder::program`]
-/// names: a Redis or a Valkey, as `scripts/servers` installs them. It is killed when this is
-/// dropped.
+/// The program is the one on the path, or the one that `LEASEHOLD_REDIS_SERVER` or
+/// [`Builder::program`] names: a Redis or a Valkey, as `scripts/servers` installs them. The process
+/// is killed when this is dropped.
 pub struct RedisServer {
     settings: Builder,
     dir: TempDir,
@@ -41,17 +41,17 @@ impl RedisServer {
     ///
     /// # Errors
     ///
-    /// When the program is missing or ends at once; the error has its log.
+    /// Fails if the program is missing or ends at once. The error contains its log.
     pub fn start() -> io::Result<Self> {
         Self::builder().start()
     }
 
-    /// The settings of a server to start.
+    /// Returns the settings of a server to start.
     pub fn builder() -> Builder {
         Builder::default()
     }
 
-    /// Whether there is a server program to start.
+    /// Returns whether a server program is installed.
     pub fn available() -> bool {
         Command::new(program())
             .arg("--version")
@@ -61,7 +61,7 @@ impl RedisServer {
             .is_ok_and(|status| status.success())
     }
 
-    /// Where clients connect, with user and password if there are any.
+    /// Returns the URL for clients, with user and password if there are any.
     pub fn url(&self) -> String {
         let Builder { user, password, .. } = &self.settings;
         if self.settings.unix_socket {
@@ -85,28 +85,29 @@ impl RedisServer {
         }
     }
 
-    /// The address that it listens at: that of its host, if it is on one of [`Hosts`].
+    /// Returns the address at which the server listens: its host's address, if it runs on one of
+    /// [`Hosts`].
     pub fn host(&self) -> &'static str {
         self.settings.address()
     }
 
-    /// The TCP port; 0 when the server listens on a socket only.
+    /// Returns the TCP port; 0 when the server listens on a socket only.
     pub fn port(&self) -> u16 {
         self.port
     }
 
-    /// The process id; a new one after [`RedisServer::restart`].
+    /// Returns the process id, which changes at [`RedisServer::restart`].
     pub fn pid(&self) -> u32 {
         self.child().id()
     }
 
-    /// The certificate that signed the server's; empty without TLS.
+    /// Returns the certificate that signed the server's certificate; empty without TLS.
     pub fn ca_pem(&self) -> &str {
         &self.ca_pem
     }
 
-    /// The files of a client's certificate and key that the CA has signed, for a server with TLS:
-    /// three pairs, each as good as the others.
+    /// Returns the files of certificates and keys for clients, signed by the CA, for a server with
+    /// TLS. There are three pairs, and all are equally valid.
     #[must_use]
     pub fn client_certificates(&self) -> Vec<(PathBuf, PathBuf)> {
         let file = |name: String| self.dir.path().join(name);
@@ -121,40 +122,40 @@ impl RedisServer {
             .collect()
     }
 
-    /// The file of [`ca_pem`](Self::ca_pem).
+    /// Returns the file of [`ca_pem`](Self::ca_pem).
     #[must_use]
     pub fn ca_file(&self) -> PathBuf {
         self.dir.path().join("ca.pem")
     }
 
-    /// Runs one command on a connection of its own that needs neither the TCP port nor TLS.
+    /// Runs one command on a connection of its own, which uses neither the TCP port nor TLS.
     ///
     /// # Errors
     ///
-    /// When the server does not run, or does not answer within 10 s. What the server refuses is
+    /// Fails if the server does not run, or does not answer within 10 s. A refusal by the server is
     /// a [`Reply::Error`].
     pub fn command(&self, command: &[&str]) -> io::Result<Reply> {
         call(&mut self.connect()?, command)
     }
 
-    /// As [`command`](Self::command), for a key of a slot that this node of a cluster is about to
-    /// get.
+    /// Like [`command`](Self::command), for a key of a slot that is being moved to this cluster
+    /// node.
     ///
     /// # Errors
     ///
-    /// As [`command`](Self::command).
+    /// Like [`command`](Self::command).
     pub fn asking(&self, command: &[&str]) -> io::Result<Reply> {
         let mut stream = self.connect()?;
         call(&mut stream, &["ASKING"])?;
         call(&mut stream, command)
     }
 
-    /// How often it has run a command, also from scripts, such as `hset`; without those that
-    /// it refused.
+    /// Returns how often the server has run a command such as `hset`, including calls from scripts.
+    /// Refused calls are not counted.
     ///
     /// # Panics
     ///
-    /// When the server does not answer.
+    /// Panics if the server does not answer.
     pub fn calls(&self, command: &str) -> u64 {
         let stats = self.command(&["INFO", "commandstats"]).expect("it runs");
         let stats = stats.as_text().expect("a text");
@@ -164,20 +165,20 @@ impl RedisServer {
         calls.map_or(0, |calls| calls.parse().expect("a number"))
     }
 
-    /// How many scripts it has run.
+    /// Returns how many scripts the server has run.
     ///
     /// # Panics
     ///
-    /// As [`calls`](Self::calls).
+    /// Like [`calls`](Self::calls).
     pub fn scripts(&self) -> u64 {
         self.calls("eval") + self.calls("evalsha")
     }
 
-    /// Begins to listen to every channel, and to what happens to every key.
+    /// Starts to listen to every channel, and to changes of every key.
     ///
     /// # Panics
     ///
-    /// When the server does not answer.
+    /// Panics if the server does not answer.
     pub fn listen(&self) -> Heard {
         let set = self.command(&["CONFIG", "SET", "notify-keyspace-events", "KA"]);
         assert_eq!(set.expect("it runs"), Reply::Text("OK".to_owned()));
@@ -195,41 +196,41 @@ impl RedisServer {
         Ok(stream)
     }
 
-    /// All keys, sorted, but for those in which clients say who they are.
+    /// Returns all keys, sorted, except those in which clients announce themselves.
     ///
     /// # Panics
     ///
-    /// When the server does not answer.
+    /// Panics if the server does not answer.
     pub fn keys(&self) -> Vec<String> {
         let mut keys = self.texts(&["KEYS", "*"]);
         keys.retain(|key| !key.starts_with("leasehold:client"));
         keys
     }
 
-    /// All channels somebody listens on, sorted.
+    /// Returns all channels that have subscribers, sorted.
     ///
     /// # Panics
     ///
-    /// When the server does not answer.
+    /// Panics if the server does not answer.
     pub fn channels(&self) -> Vec<String> {
         self.texts(&["PUBSUB", "CHANNELS"])
     }
 
-    /// Ends the process without a chance to clean up. Does nothing when it has ended before.
+    /// Ends the process without a chance to clean up. Does nothing when it has already ended.
     ///
     /// # Errors
     ///
-    /// When the signal cannot be sent.
+    /// Fails if the signal cannot be sent.
     pub fn kill(&self) -> io::Result<()> {
         kill(&mut self.child())
     }
 
-    /// Ends the server without a chance to clean up, and starts it again on the same port: empty,
-    /// or with what it has in its `appendonly` file if it was told to keep one.
+    /// Ends the server without a chance to clean up, and starts it again on the same port. It is
+    /// then empty, or has the data of its `appendonly` file if it was told to keep one.
     ///
     /// # Errors
     ///
-    /// As [`RedisServer::start`].
+    /// Like [`RedisServer::start`].
     pub fn restart(&self) -> io::Result<()> {
         let mut child = self.child();
         kill(&mut child)?;
@@ -237,21 +238,21 @@ impl RedisServer {
         self.wait_until_ready(&mut child)
     }
 
-    /// How long the file is to which it appends what it does.
+    /// Returns the length of the append-only file.
     ///
     /// # Errors
     ///
-    /// When it was not told to keep one (`appendonly`).
+    /// Fails if the server was not told to keep such a file (`appendonly`).
     pub fn log_length(&self) -> io::Result<u64> {
         Ok(fs::metadata(self.appended()?)?.len())
     }
 
-    /// Takes away what that file has beyond this length, as when the power fails before a disk has
-    /// written it. For a server that does not run.
+    /// Cuts the append-only file to this length, as when the power fails before a disk has written
+    /// the rest. The server must not be running.
     ///
     /// # Errors
     ///
-    /// As [`log_length`](Self::log_length).
+    /// Like [`log_length`](Self::log_length).
     pub fn cut_log(&self, length: u64) -> io::Result<()> {
         let file = fs::OpenOptions::new().write(true).open(self.appended()?)?;
         file.set_len(length)
@@ -259,7 +260,7 @@ impl RedisServer {
 
     fn appended(&self) -> io::Result<PathBuf> {
         let dir = self.dir.path();
-        // Before 7.0 there is one file, and no folder.
+        // Servers before 7.0 have one file and no folder.
         let parts = match fs::read_dir(dir.join("appendonlydir")) {
             Ok(parts) => parts,
             Err(_) => fs::read_dir(dir)?,
@@ -273,26 +274,26 @@ impl RedisServer {
         found.ok_or_else(|| io::ErrorKind::NotFound.into())
     }
 
-    /// Whether the process runs: not killed, and not stopped.
+    /// Returns whether the process runs: it is neither killed nor stopped.
     pub fn is_running(&self) -> bool {
         let ended = self.child().try_wait();
         ended.is_ok_and(|ended| ended.is_none()) && !process::is_paused(self.pid())
     }
 
-    /// Stops the process: connections stay open, nothing is answered.
+    /// Stops the process. Connections stay open, but nothing is answered.
     ///
     /// # Errors
     ///
-    /// When the signal cannot be sent.
+    /// Fails if the signal cannot be sent.
     pub fn pause(&self) -> io::Result<()> {
         process::pause(self.pid())
     }
 
-    /// Lets a paused server run on.
+    /// Lets a paused server continue.
     ///
     /// # Errors
     ///
-    /// When the signal cannot be sent.
+    /// Fails if the signal cannot be sent.
     pub fn resume(&self) -> io::Result<()> {
         process::resume(self.pid())
     }
@@ -318,12 +319,12 @@ impl RedisServer {
     }
 
     fn child(&self) -> MutexGuard<'_, Child> {
-        // A test that panicked while it held this must not keep the server from being killed.
+        // A test that panicked while it held the lock must not prevent the kill of the server.
         self.child.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The socket answers after the ports are open: the server opens all of them before it
-    /// serves any, and ends if it cannot.
+    /// Waits until the socket answers. The ports are open by then, because the server opens all of
+    /// them before it serves any, and ends if it can't.
     fn wait_until_ready(&self, child: &mut Child) -> io::Result<()> {
         let deadline = Instant::now() + START_LIMIT;
         loop {
@@ -352,7 +353,7 @@ impl RedisServer {
 
 impl Drop for RedisServer {
     fn drop(&mut self) {
-        // Nobody is left to tell if it fails.
+        // A failure can't be reported to any caller.
         let _ = kill(&mut self.child());
     }
 }
@@ -380,91 +381,92 @@ pub struct Builder {
     args: Vec<String>,
     environment: Vec<(&'static str, PathBuf)>,
     is_sentinel: bool,
-    /// Its address, and what makes a command run there.
+    /// The host's address, and the words that run a command there.
     host: Option<(&'static str, Vec<String>)>,
 }
 
 impl Builder {
-    /// The default user's password. Default none.
+    /// Sets the default user's password. The default is none.
     pub fn password(mut self, password: &str) -> Self {
         self.password = Some(password.to_owned());
         self
     }
 
-    /// A user who may do everything; [`RedisServer::url`] is this user's. Without a password for
-    /// the default user, that one is shut, so that a client that forgets to authenticate fails.
+    /// Adds a user who may do everything. [`RedisServer::url`] names this user. Without a password
+    /// for the default user, that user is locked, so that a client that forgets to authenticate
+    /// fails.
     pub fn user(mut self, name: &str, password: &str) -> Self {
         self.user = Some((name.to_owned(), password.to_owned()));
         self
     }
 
-    /// What the [`user`](Self::user) may do instead of everything, as the server writes it:
+    /// Restricts the rights of the [`user`](Self::user) to these rules, in the server's notation:
     /// `"~* &* +get"`.
     pub fn rules(mut self, rules: &str) -> Self {
         self.rules = Some(rules.to_owned());
         self
     }
 
-    /// The program to start, whatever the environment says.
+    /// Sets the program to start, whatever the environment says.
     pub fn program(mut self, program: impl Into<PathBuf>) -> Self {
         self.program = Some(program.into());
         self
     }
 
-    /// Listens with TLS only; [`RedisServer::ca_pem`] is what to trust. The certificate is for
-    /// `localhost` and `127.0.0.1`.
+    /// Listens with TLS only. Clients must trust [`RedisServer::ca_pem`]. The certificate is valid
+    /// for `localhost` and `127.0.0.1`.
     ///
     /// # Panics
     ///
-    /// When no key can be made.
+    /// Panics if no key can be made.
     pub fn tls(self) -> Self {
         self.tls_for(&["localhost", "127.0.0.1"])
     }
 
-    /// The same with a certificate for these hosts.
+    /// Like [`tls`](Self::tls), with a certificate for these hosts.
     ///
     /// # Panics
     ///
-    /// As [`tls`](Self::tls).
+    /// Like [`tls`](Self::tls).
     pub fn tls_for(mut self, hosts: &[&str]) -> Self {
         self.tls = Some(Arc::new(tls::Authority::of(hosts)));
         self
     }
 
-    /// The same as [`tls`](Self::tls) with a certificate that has expired. Servers that check each
-    /// other's do not work together with it.
+    /// Like [`tls`](Self::tls), with a certificate that has expired. Servers that check each
+    /// other's certificates do not work together with it.
     ///
     /// # Panics
     ///
-    /// As [`tls`](Self::tls).
+    /// Like [`tls`](Self::tls).
     pub fn tls_expired(mut self) -> Self {
         let authority = tls::Authority::expired(&["localhost", "127.0.0.1"]);
         self.tls = Some(Arc::new(authority));
         self
     }
 
-    /// The same with a certificate that is self-signed, and an authority's, as `openssl req -x509`
-    /// makes it. [`RedisServer::ca_pem`] is that certificate.
+    /// Like [`tls_for`](Self::tls_for), with a self-signed certificate that is also an authority's,
+    /// as `openssl req -x509` makes it. [`RedisServer::ca_pem`] is that certificate.
     ///
     /// # Panics
     ///
-    /// As [`tls`](Self::tls).
+    /// Like [`tls`](Self::tls).
     pub fn tls_self_signed(mut self, hosts: &[&str]) -> Self {
         self.tls = Some(Arc::new(tls::Authority::self_signed(hosts, false)));
         self
     }
 
-    /// The same as [`tls_self_signed`](Self::tls_self_signed) with one that has expired.
+    /// Like [`tls_self_signed`](Self::tls_self_signed), with a certificate that has expired.
     ///
     /// # Panics
     ///
-    /// As [`tls`](Self::tls).
+    /// Like [`tls`](Self::tls).
     pub fn tls_self_signed_and_expired(mut self, hosts: &[&str]) -> Self {
         self.tls = Some(Arc::new(tls::Authority::self_signed(hosts, true)));
         self
     }
 
-    /// The same, and a client has to show a certificate:
+    /// Like [`tls`](Self::tls), but a client must present a certificate: see
     /// [`RedisServer::client_certificates`].
     pub fn tls_with_client_certificates(mut self) -> Self {
         self.wants_certificates = true;
@@ -477,7 +479,7 @@ impl Builder {
         self
     }
 
-    /// A setting of the server, as on its command line: `("--maxmemory", "1mb")`.
+    /// Sets a setting of the server, as on its command line: `("--maxmemory", "1mb")`.
     pub fn arg(mut self, name: &str, value: &str) -> Self {
         let name = name.trim_start_matches('-');
         self.args.push(format!("{name} {value}"));
@@ -490,7 +492,7 @@ impl Builder {
         self
     }
 
-    /// With TLS its certificates are of the other's authority, so that one authority is enough.
+    /// Uses certificates of the other's authority if both use TLS, so that one authority is enough.
     pub(crate) fn certificates_as(mut self, other: &Self) -> Self {
         if self.tls.is_some() && other.tls.is_some() {
             self.tls.clone_from(&other.tls);
@@ -498,8 +500,8 @@ impl Builder {
         self
     }
 
-    /// Runs on one of these hosts, which must not be dropped before the server. Other hosts reach
-    /// it there alone, this process only by [`RedisServer::command`].
+    /// Runs on one of these hosts, which must not be dropped before the server. Only the two hosts
+    /// can reach the server there. This process reaches it with [`RedisServer::command`] only.
     pub fn on(mut self, hosts: &Hosts, host: usize) -> Self {
         self.host = Some((hosts.address(host), hosts.on(host)));
         self
@@ -511,7 +513,7 @@ impl Builder {
             .map_or("127.0.0.1", |(address, _)| address)
     }
 
-    /// Lives by this wall clock, which must not be dropped before the server.
+    /// Uses this wall clock, which must not be dropped before the server.
     pub fn clock(mut self, clock: &ClockShim) -> Self {
         self.environment = clock.environment().into();
         self
@@ -521,13 +523,14 @@ impl Builder {
     ///
     /// # Errors
     ///
-    /// As [`RedisServer::start`].
+    /// Like [`RedisServer::start`].
     pub fn start(self) -> io::Result<RedisServer> {
         let mut tries = 0;
         loop {
             tries += 1;
             match self.clone().start_on_free_port() {
-                // Another process took the port between our look and the server's.
+                // Another process took the port after it was found free and before the server
+                // opened it.
                 Err(error) if error.kind() == io::ErrorKind::AddrInUse && tries < 10 => {}
                 outcome => return outcome,
             }
@@ -553,8 +556,8 @@ impl Builder {
         Ok(server)
     }
 
-    /// A file, not arguments: passwords with odd characters survive, and are not in the process
-    /// list.
+    /// Returns the text of a configuration file. A file is better than arguments: passwords with
+    /// odd characters survive, and do not appear in the process list.
     fn config(&self, dir: &Path, port: u16) -> String {
         let path = |name: &str| format!("\"{}\"", dir.join(name).display());
         let mut lines = vec![
@@ -563,13 +566,14 @@ impl Builder {
             "daemonize no".to_owned(),
             format!("bind {}", self.address()),
             format!("dir \"{}\"", dir.display()),
-            // On every server: `command` needs a way in that no test takes away.
+            // Every server has the socket, because `command` needs a connection that no test takes
+            // away.
             format!("unixsocket \"{}\"", socket(dir).display()),
         ];
         if self.tls.is_some() {
             lines.push("port 0".to_owned());
             lines.push(format!("tls-port {port}"));
-            // Between the nodes of a cluster; others need it not.
+            // This is for connections between cluster nodes. Other servers ignore it.
             lines.push("tls-cluster yes".to_owned());
             let wants = if self.wants_certificates { "yes" } else { "no" };
             lines.push(format!("tls-auth-clients {wants}"));
@@ -581,7 +585,7 @@ impl Builder {
             lines.push(format!("port {port}"));
         }
         if self.host.is_some() {
-            // Without a password others than this host would be refused.
+            // Without a password, the server would refuse clients of other hosts.
             lines.push("protected-mode no".to_owned());
         }
         if let Some(password) = self.admin_password() {
@@ -597,7 +601,7 @@ impl Builder {
     }
 
     fn spawn(&self, dir: &Path) -> io::Result<Child> {
-        // Emptied: the log of the process before would be taken for this one's.
+        // The log is emptied. Otherwise the log of the last process would be taken for this one's.
         let log = fs::File::create(dir.join(LOG))?;
         let there = self.host.iter().flat_map(|(_, there)| there);
         let mut words = there.map(|word| PathBuf::from(word).into_os_string());
@@ -619,7 +623,7 @@ impl Builder {
             .spawn()
     }
 
-    /// User and password of [`RedisServer::url`].
+    /// Returns user and password of [`RedisServer::url`].
     pub(crate) fn credentials(&self) -> (Option<&str>, Option<&str>) {
         match &self.user {
             Some((user, password)) => (Some(user), Some(password)),
@@ -627,14 +631,14 @@ impl Builder {
         }
     }
 
-    /// The default user's password.
+    /// Returns the default user's password.
     pub(crate) fn admin_password(&self) -> Option<&str> {
         let shut = self.user.as_ref().map(|_| "known to the testkit only");
         self.password.as_deref().or(shut)
     }
 }
 
-/// A socket to write to and to read from with a buffer.
+/// A socket that is read through a buffer.
 pub(crate) struct BufStream(BufReader<UnixStream>);
 
 impl io::Read for BufStream {
@@ -689,15 +693,15 @@ fn socket(dir: &Path) -> PathBuf {
     dir.join("redis.sock")
 }
 
-/// The nodes of a cluster talk to each other on the port that is 10,000 higher.
+/// The highest port to use. Cluster nodes talk to each other on the port that is 10,000 higher.
 const HIGHEST_PORT: u16 = 55_535;
 
 const CONFIG: &str = "redis.conf";
 const LOG: &str = "redis.log";
 
-/// How long the server may take to start: many start at once, on machines that do other things.
+/// The time limit for a server's start. Tests start many servers at once, on busy machines.
 const START_LIMIT: Duration = Duration::from_secs(60);
-/// How long it may take to answer a command.
+/// The time limit for a command's answer.
 const ANSWER_LIMIT: Duration = Duration::from_secs(10);
 
 #[cfg(test)]

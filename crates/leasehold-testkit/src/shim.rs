@@ -1,4 +1,4 @@
-//! Libraries in C that are loaded before a program, for what safe Rust can't do.
+//! C libraries that are loaded before a program. They do what safe Rust can't do.
 
 use std::fs;
 use std::io;
@@ -6,10 +6,10 @@ use std::process::Command;
 
 use tempfile::TempDir;
 
-/// The name of each compiled library in its folder.
+/// The file name of each compiled library in its folder.
 pub(crate) const LIBRARY: &str = "shim.so";
 
-/// Compiles a source into [`LIBRARY`] in a folder of its own.
+/// Compiles `code` into [`LIBRARY`] in a folder of its own.
 pub(crate) fn compile(prefix: &str, code: &str) -> io::Result<TempDir> {
     let dir = tempfile::Builder::new().prefix(prefix).tempdir()?;
     let source = dir.path().join("shim.c");

@@ -1,4 +1,4 @@
-//! Certificates for a server that only tests trust.
+//! Certificates for a server that only the tests trust.
 
 use std::{fmt, fs, io, path::Path};
 
@@ -7,16 +7,16 @@ use rcgen::{
     KeyUsagePurpose, date_time_ymd,
 };
 
-/// How many clients have certificates: one, and its later ones.
+/// Number of client certificates: one, and the ones that replace it later.
 pub(crate) const CLIENTS: usize = 3;
 
-/// Who signs the certificates of servers and clients, and for which hosts the servers' are.
+/// The authority that signs the certificates of servers and clients.
 pub(crate) struct Authority {
     issuer: CertifiedIssuer<'static, KeyPair>,
     hosts: Vec<String>,
-    /// The servers' certificates are of long ago.
+    /// Whether the servers' certificates have expired.
     are_expired: bool,
-    /// The servers show the authority's own certificate.
+    /// Whether the servers present the authority's own certificate.
     is_shown: bool,
 }
 
@@ -30,7 +30,7 @@ impl Authority {
         }
     }
 
-    /// Its own certificate is the servers', for these hosts.
+    /// Returns an authority whose own certificate is the servers' certificate, for these hosts.
     pub(crate) fn self_signed(hosts: &[&str], is_expired: bool) -> Self {
         Self {
             issuer: issuer(hosts, is_expired).expect("a key can be made"),
@@ -46,8 +46,8 @@ impl Authority {
         }
     }
 
-    /// Writes `ca.pem`, `leaf.pem` and `leaf.key` into `dir` and returns the PEM of the CA. Beside
-    /// them are `client0.pem` and `client0.key`, and so on.
+    /// Writes `ca.pem`, `leaf.pem` and `leaf.key` into `dir` and returns the PEM of the CA. Also
+    /// writes `client0.pem` and `client0.key`, and so on.
     pub(crate) fn write_certificates(&self, dir: &Path) -> io::Result<String> {
         let ca = &self.issuer;
         fs::write(dir.join("ca.pem"), ca.pem())?;
@@ -86,7 +86,7 @@ fn issuer(hosts: &[&str], is_expired: bool) -> Result<CertifiedIssuer<'static, K
         KeyUsagePurpose::KeyCertSign,
         KeyUsagePurpose::DigitalSignature,
     ];
-    // A chain whose issuer and subject have the same name looks self-signed to some verifiers.
+    // Some verifiers take a chain for self-signed if its issuer and subject have the same name.
     ca.distinguished_name
         .push(DnType::CommonName, "leasehold test CA");
     CertifiedIssuer::self_signed(ca, KeyPair::generate()?)

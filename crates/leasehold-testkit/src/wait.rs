@@ -1,4 +1,4 @@
-//! Waiting for a condition instead of for "long enough".
+//! Waits for a condition instead of for "long enough".
 
 use std::{
     thread,
@@ -9,12 +9,12 @@ use std::{
 ///
 /// # Panics
 ///
-/// When it does not hold after `limit`; the message is `what` was waited for.
+/// Panics if it does not hold after `limit`. The message is `what`.
 pub fn eventually(what: &str, limit: Duration, mut condition: impl FnMut() -> bool) {
     let deadline = Instant::now() + limit;
     while !condition() {
-        // Looked at after the condition: it gets its last chance at the limit, even if this
-        // thread was not scheduled for a while.
+        // The deadline is checked after the condition. So the condition gets its last chance at the
+        // limit, even if this thread was not scheduled for a while.
         assert!(Instant::now() < deadline, "not within {limit:?}: {what}");
         thread::sleep(POLL);
     }

@@ -1,4 +1,4 @@
-//! Both versions of Redisson against one server, by way of the driver.
+//! Tests of both Redisson versions against one server, by way of the driver.
 
 use std::time::{Duration, Instant};
 
@@ -9,7 +9,7 @@ use leasehold_testkit::{
 
 const LIMIT: Duration = Duration::from_secs(20);
 
-/// A client named `c` and its thread `t1`.
+/// The client `c` and its thread `t1`.
 struct Setup {
     redisson: Redisson,
     client_id: String,

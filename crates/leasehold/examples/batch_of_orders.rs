@@ -1,5 +1,5 @@
-//! Transfers between accounts, each under the locks of both: all or none of them, and no
-//! dead-lock, although every transfer names them in an order of its own.
+//! Transfers between accounts, each under the locks of both accounts. A transfer gets both locks or
+//! none. There is no dead-lock, although each transfer names the accounts in its own order.
 //!
 //! ```console
 //! $ cargo run -p leasehold --example batch_of_orders                          # in process
@@ -17,7 +17,7 @@ use std::time::Duration;
 
 use leasehold::{Client, MultiLock, Result};
 
-/// From, to, how much.
+/// The orders: from, to, and amount.
 const ORDERS: [(&str, &str, i64); 6] = [
     ("ann", "bob", 10),
     ("bob", "ann", 5),
@@ -27,7 +27,7 @@ const ORDERS: [(&str, &str, i64); 6] = [
     ("cid", "bob", 3),
 ];
 
-/// What the locks protect: read, thought about, written back.
+/// The accounts, which the locks protect: they are read, changed after a pause, and written back.
 type Accounts = Arc<Mutex<BTreeMap<&'static str, i64>>>;
 
 #[tokio::main]
@@ -53,7 +53,7 @@ async fn transfer(
     (from, to, amount): (&'static str, &'static str, i64),
 ) -> Result<()> {
     let both = MultiLock::new([from, to].map(|name| client.lock(&format!("account:{name}"))))?;
-    // Bounded, and the bound counts for both locks together.
+    // The time limit applies to both locks together.
     let Some(guard) = both.try_acquire_for(Duration::from_secs(30)).await? else {
         println!("{from} -> {to}: somebody has been busy for half a minute");
         return Ok(());
@@ -64,7 +64,7 @@ async fn transfer(
         set_balance(&accounts, from, before_from - amount);
         set_balance(&accounts, to, before_to + amount);
     };
-    // Dropped if one of the locks is lost: the whole is lost then.
+    // The transfer is dropped if one of the locks is lost, because then the whole is lost.
     guard.protect(move_money).await?;
     println!("{from} -> {to}: {amount}");
     guard.release().await

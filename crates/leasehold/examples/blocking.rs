@@ -1,4 +1,4 @@
-//! The same locks for threads: no runtime, no async.
+//! The same locks for threads, without a runtime and without async.
 //!
 //! ```console
 //! $ cargo run -p leasehold --example blocking                          # in process
@@ -23,7 +23,7 @@ fn main() -> Result<()> {
     });
 
     let guard = client.lock("till").acquire()?;
-    // Another thread does not get in; this one does: holds belong to threads.
+    // Another thread can't acquire the lock, but this thread can: holds belong to threads.
     let other = thread::scope(|scope| {
         let asked = scope.spawn(|| {
             let got_in = client.lock("till").try_acquire();

@@ -1,8 +1,8 @@
-//! A holder that stood still for too long, and a store that refuses its write.
+//! A holder that was stopped for too long, and a store that refuses its write.
 //!
-//! A lock can't reach into a process that is paused: when it goes on it may be in the
-//! middle of a write, for a lock that somebody else has by then. The store can: it
-//! remembers the greatest fencing token and refuses smaller ones.
+//! A lock can't reach into a process that is paused. When the process continues, it may be in the
+//! middle of a write, although another process holds the lock by then. The store can refuse the
+//! write: it remembers the greatest fencing token and refuses smaller ones.
 //!
 //! ```console
 //! $ cargo run -p leasehold --example fenced_writes                          # in process
@@ -31,14 +31,14 @@ async fn main() -> Result<()> {
         .write(first.token(), "10 left")
         .expect("the newest token");
 
-    // The first holder's process stands still here, past the end of its lease.
+    // Here the first holder's process is stopped until after the end of its lease.
     let second = lock.acquire().await?;
     println!("the second holder has token {}", second.token());
     store
         .write(second.token(), "9 left")
         .expect("the newest token");
 
-    // It goes on, and does not know yet.
+    // The first holder continues, and does not yet know that it has lost the lock.
     match store.write(first.token(), "8 left, for the second time") {
         Ok(()) => println!("the late write went through: the store does not check"),
         Err(seen) => println!(
@@ -52,8 +52,8 @@ async fn main() -> Result<()> {
     second.release().await
 }
 
-/// What the lock protects: a table, a file, a queue. `docs/fencing.md` has this check
-/// for SQL, Redis, HTTP and object stores.
+/// The resource that the lock protects: a table, a file, a queue. `docs/fencing.md` shows this
+/// check for SQL, Redis, HTTP and object stores.
 #[derive(Default)]
 struct Store {
     fence: u64,
@@ -61,7 +61,7 @@ struct Store {
 }
 
 impl Store {
-    /// One atomic step of the store.
+    /// Checks the token and writes, in one atomic step of the store.
     fn write(&mut self, token: u64, value: &str) -> std::result::Result<(), u64> {
         if token < self.fence {
             return Err(self.fence);

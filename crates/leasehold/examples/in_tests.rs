@@ -1,9 +1,8 @@
-//! Tests of code that locks: no server, and a clock that the test moves.
+//! Tests of code that uses locks, without a server and with a clock that the test moves.
 //!
-//! [`Embedded`] is a keyspace in this process; its clients see the same locks. Its
-//! leases run on tokio's clock, so that with a paused clock a lease of an hour ends at
-//! once, and always at the same point. [`leasehold::testing`] adds a network that can be
-//! cut, frozen or slow.
+//! [`Embedded`] is a keyspace in this process. All its clients see the same locks. Its leases run
+//! on tokio's clock. So with a paused clock, a lease of an hour ends at once, and always at the
+//! same point. [`leasehold::testing`] adds a network that can be cut, frozen or slow.
 //!
 //! ```console
 //! $ cargo run -p leasehold --example in_tests                          # in process
@@ -15,7 +14,7 @@ use std::time::Duration;
 
 use leasehold::{Client, Embedded, Error, ErrorKind, LossReason};
 
-/// The code under test: bills an order once, however many ask.
+/// The code under test: bills an order once, however many processes try.
 async fn bill(client: &Client, order: u32, work: Duration) -> Result<bool, Error> {
     let lock = client.lock(&format!("orders:{order}"));
     let Some(guard) = lock.try_acquire().await? else {
@@ -55,7 +54,7 @@ async fn one_of_two_bills(server: &Embedded) {
 async fn a_bill_takes_longer_than_the_lease(server: &Embedded) {
     let client = server.client();
     let day = Duration::from_secs(24 * 3600);
-    // Renewed all day, which takes the test a moment.
+    // The lock is renewed all day, which takes the test only a moment.
     assert!(bill(&client, 42, day).await.unwrap_or(false));
     println!("a bill that takes a day keeps its lock");
 }

@@ -1,5 +1,5 @@
-//! One leader at a time: whoever holds the lock leads, until it steps down, dies, or
-//! is told that it has lost the lock.
+//! One leader at a time. The holder of the lock leads until it steps down, dies, or learns that it
+//! has lost the lock.
 //!
 //! ```console
 //! $ cargo run -p leasehold --example leader_election                          # in process
@@ -18,7 +18,7 @@ use leasehold::{Client, LockGuard, Result};
 #[tokio::main]
 async fn main() -> Result<()> {
     let url = std::env::args().nth(1).unwrap_or("memory://".into());
-    // Another one takes over a second after a leader has died, and not sooner.
+    // Another candidate takes over one second after a leader has died, not sooner.
     let builder = Client::builder().lease(Duration::from_secs(1));
     let client = builder.connect(&url).await?;
     let candidates = ["anna", "ben", "carl"].map(|name| tokio::spawn(stand(client.clone(), name)));
@@ -28,11 +28,12 @@ async fn main() -> Result<()> {
     Ok(())
 }
 
-/// Waits to be the leader, and leads once.
+/// Waits until it is the leader, and leads once.
 async fn stand(client: Client, name: &str) -> Result<()> {
     let guard = client.lock("leader").acquire().await?;
     println!("{name} leads");
-    // Dropped at once when the lock is lost: there may be another leader then.
+    // The work is dropped at once when the lock is lost, because there may be another leader by
+    // then.
     match guard.protect(lead(name, &guard)).await {
         Ok(()) => {
             println!("{name} steps down");

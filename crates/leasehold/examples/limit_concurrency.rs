@@ -1,9 +1,9 @@
 //! Ten calls to a supplier that allows three at a time, counted over all processes.
 //!
-//! `cargo run -p leasehold --example limit_concurrency` runs on a keyspace of its own;
-//! with an address (`… -- redis://127.0.0.1`) on a server, beside other processes.
+//! `cargo run -p leasehold --example limit_concurrency` runs on a keyspace of its own. With an
+//! address (`… -- redis://127.0.0.1`) it runs on a server, together with other processes.
 //!
-//! The permits have leases: those of a process that is killed come back by themselves.
+//! The permits have leases. If a process is killed, its permits become free again by themselves.
 #![allow(clippy::print_stdout, reason = "an example")]
 
 use std::sync::Arc;
@@ -19,7 +19,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let url = std::env::args().nth(1);
     let client = Client::connect(url.as_deref().unwrap_or("memory://")).await?;
     let calls = client.expirable_semaphore("supplier:calls");
-    // The first process makes it; for the others it is there.
+    // The first process makes the semaphore. For the others, this does nothing.
     calls.try_set_permits(AT_A_TIME).await?;
 
     let (now, most) = (Arc::new(AtomicU32::new(0)), Arc::new(AtomicU32::new(0)));
@@ -31,7 +31,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
             let running = now.fetch_add(1, Ordering::SeqCst) + 1;
             most.fetch_max(running, Ordering::SeqCst);
             println!("call {number} runs, {running} at a time");
-            // Ends early if the permit is lost.
+            // The call ends early if the permit is lost.
             permit
                 .protect(tokio::time::sleep(Duration::from_millis(50)))
                 .await?;

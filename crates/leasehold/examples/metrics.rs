@@ -1,8 +1,8 @@
 //! Metrics for Prometheus: a recorder with buckets, and the text that Prometheus would read.
 //!
-//! A service would use `install_recorder` and serve the text of its handle, or `install` and let the
-//! exporter listen on a port. Install the recorder before the first client is made: a client asks
-//! for its counters once.
+//! A service would use `install_recorder` and serve the text of its handle, or `install` and let
+//! the exporter listen on a port. Install the recorder before the first client is made, because a
+//! client asks for its counters only once.
 //!
 //! ```console
 //! $ cargo run -p leasehold --features metrics --example metrics                          # in process
@@ -24,7 +24,7 @@ const TIMES: [f64; 10] = [
 async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let prometheus = PrometheusBuilder::new()
         .with_recommended_naming(true)
-        // Without buckets each of these would be a summary, for which the alerts have no use.
+        // Without buckets, each of these would be a summary, which the alerts can't use.
         .set_buckets_for_metric(Matcher::Suffix("duration".into()), &TIMES)?
         .set_buckets_for_metric(
             Matcher::Suffix("margin".into()),
@@ -37,7 +37,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
         .install_recorder()?;
 
     let client = match std::env::args().nth(1) {
-        // One label `name` for all orders: each value of a label is a series of its own.
+        // All orders share one label `name`, because each value of a label is a series of its own.
         Some(url) => {
             Client::builder()
                 .metric_names(["orders:*"])

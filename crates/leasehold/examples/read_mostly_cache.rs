@@ -1,7 +1,7 @@
-//! A file that many read and few rewrite, from several processes.
+//! A file that many processes read and few rewrite.
 //!
-//! Readers share the lock. The writer has it alone, sees its own write before anybody
-//! else can change it again (`downgrade`), and is not starved by the readers.
+//! Readers share the lock. The writer has the lock alone, and reads its own write before any other
+//! writer can change it again (`downgrade`). Readers do not starve the writer.
 //!
 //! ```console
 //! $ cargo run -p leasehold --example read_mostly_cache                          # in process
@@ -70,7 +70,7 @@ impl Cache {
         let inside = self.inside.fetch_add(1, Ordering::SeqCst) + 1;
         self.most_inside.fetch_max(inside, Ordering::SeqCst);
         sleep(Duration::from_millis(5)).await;
-        // Written in two halves, which no reader ever sees apart.
+        // The file is written in two halves. No reader ever sees one half without the other.
         let text = contents(&self.file);
         let (one, other) = text.split_once(' ').unwrap_or_default();
         assert_eq!(one, other, "a reader saw half a write");
@@ -83,7 +83,7 @@ impl Cache {
         let _ = std::fs::write(&self.file, format!("{version} "));
         sleep(Duration::from_millis(5)).await;
         let _ = std::fs::write(&self.file, format!("{version} {version}"));
-        // From here on others may read beside us, and nobody may write.
+        // From here on, others may read at the same time, but no other writer may write.
         let guard = guard.downgrade().await?;
         println!("wrote and read back: {}", contents(&self.file));
         guard.release().await

@@ -1,7 +1,7 @@
 //! A job that all machines start at the same minute and that runs on one of them.
 //!
-//! The lock is not given back after the job: it is left to its lease, so that a
-//! machine whose clock is late does not run the job once more.
+//! The lock is not given back after the job, but left to its lease. So a machine whose clock is
+//! late does not run the job again.
 //!
 //! ```console
 //! $ cargo run -p leasehold --example run_once                          # in process
@@ -18,7 +18,8 @@ use std::time::Duration;
 use leasehold::inspect::Ttl;
 use leasehold::{Client, Result};
 
-/// Longer than the machines' clocks are apart, shorter than the job's period.
+/// A lease that is longer than the difference between the machines' clocks, and shorter than the
+/// job's period.
 const NOT_AGAIN_WITHIN: Duration = Duration::from_secs(5);
 
 #[tokio::main]
@@ -36,14 +37,14 @@ async fn main() -> Result<()> {
 }
 
 async fn minute_has_come(client: Client, machine: u32) -> Result<()> {
-    // Renewed while the job runs, however long that takes.
+    // The lock is renewed while the job runs, however long that takes.
     let lock = client.lock("nightly").lease(NOT_AGAIN_WITHIN);
     let Some(guard) = lock.try_acquire().await? else {
         println!("machine {machine}: another one has it");
         return Ok(());
     };
     guard.protect(job(machine)).await?;
-    // Makes the lease start anew; then nobody renews or releases it.
+    // Restarts the lease. After `forget`, the lock is no longer renewed or released.
     guard.extend(NOT_AGAIN_WITHIN).await?;
     guard.forget();
     Ok(())

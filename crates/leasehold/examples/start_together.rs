@@ -1,8 +1,8 @@
-//! Workers that begin when all of them are ready, and a coordinator that goes on when all
-//! are done. Two latches, over all processes.
+//! Workers that start when all of them are ready, and a coordinator that continues when all are
+//! done. It uses two latches, over all processes.
 //!
-//! `cargo run -p leasehold --example start_together` runs on a keyspace of its own; with an
-//! address (`… -- redis://127.0.0.1`) on a server.
+//! `cargo run -p leasehold --example start_together` runs on a keyspace of its own. With an address
+//! (`… -- redis://127.0.0.1`) it runs on a server.
 #![allow(clippy::print_stdout, reason = "an example")]
 
 use std::time::Duration;
@@ -16,8 +16,8 @@ const WORKERS: u64 = 5;
 async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let url = std::env::args().nth(1);
     let client = Client::connect(url.as_deref().unwrap_or("memory://")).await?;
-    // A name for each run: a latch that was left by one that was killed would be counted
-    // down twice.
+    // Each run has a name of its own. Otherwise a latch that a killed run left behind would be
+    // counted down twice.
     let run = format!("import:{}", std::process::id());
     let ready = client.count_down_latch(&format!("{run}:ready"));
     let done = client.count_down_latch(&format!("{run}:done"));
@@ -37,7 +37,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
             done.count_down().await
         });
     }
-    // A worker can be killed: wait no longer than makes sense.
+    // A worker can be killed, so the wait has a limit.
     if done.wait_for(Duration::from_secs(10)).await? {
         println!("all {WORKERS} workers are done");
     } else {

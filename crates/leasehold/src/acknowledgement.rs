@@ -1,19 +1,19 @@
-//! Who has to confirm a grant or a renewal before it counts.
+//! The servers that must confirm a grant or a renewal before it counts.
 
 use std::time::Duration;
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::key::Key;
 
-/// Who has to confirm a grant, and each renewal, before it counts: the setting of
+/// The servers that must confirm a grant, and each renewal, before it counts: the setting of
 /// [`Lock::acknowledged_by`](crate::Lock::acknowledged_by).
 ///
-/// A master that fails loses what its replicas have not got yet. A hold that `n` replicas have
-/// confirmed is not lost as long as one of these is promoted. So set the number of all replicas that
-/// can be promoted: then no failover loses a hold. In return nobody gets such a lock while one of them
-/// is down.
+/// A master that fails loses the data that its replicas have not received yet. A hold that `n`
+/// replicas have confirmed is not lost as long as one of these replicas is promoted. So set the
+/// number of all replicas that can be promoted: then no failover loses a hold. In return, no client
+/// can acquire such a lock while one of these replicas is down.
 ///
-/// The number is always the caller's. A master that has lost its replicas can't tell how many there
+/// The caller must set the number. A master that has lost its replicas can't know how many there
 /// should be.
 ///
 /// ```
@@ -29,7 +29,7 @@ use crate::key::Key;
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Acknowledgement {
-    // As small as it is, so that it fits beside an operation that waits.
+    // Kept small, so that it fits beside an operation that waits.
     within_ms: u16,
     replicas: u8,
     on_disk: bool,
@@ -44,16 +44,17 @@ impl Default for Acknowledgement {
 impl Acknowledgement {
     const DEFAULT_MS: u16 = 500;
     const MOST_MS: u16 = 60_000;
-    /// So much longer at least is a reply waited for. A server ends a `WAIT` up to 100 ms late.
+    /// The minimum by which the wait for a reply must be longer. A server ends a `WAIT` up to 100
+    /// ms late.
     const BEFORE_THE_REPLY: Duration = Duration::from_millis(200);
 
-    /// The master's word is enough (the default).
+    /// Requires only the master's confirmation (the default).
     #[must_use]
     pub const fn master() -> Self {
         Self::replicas(0)
     }
 
-    /// So many replicas have to confirm it (`WAIT`).
+    /// Requires the confirmation of this number of replicas (`WAIT`).
     #[must_use]
     pub const fn replicas(replicas: u8) -> Self {
         Self {
@@ -63,24 +64,25 @@ impl Acknowledgement {
         }
     }
 
-    /// The master, and so many replicas, have to have it on their disks (`WAITAOF`): it is there
-    /// when all of them lose their power. With [`master`](Self::master) the master alone. It needs
-    /// Redis 7.2 with `appendonly yes`, and `appendfsync always` if it is to be quick: with
-    /// `everysec` each acquire takes up to a second, so it needs a longer [`within`](Self::within).
+    /// Requires the data on the disks of the master and of these replicas (`WAITAOF`), so that they
+    /// survive a power loss of all these servers. With [`master`](Self::master), only the master's
+    /// disk counts. This needs Redis 7.2 with `appendonly yes`. Use `appendfsync always` for speed:
+    /// with `everysec` each acquire takes up to a second, so it needs a longer
+    /// [`within`](Self::within).
     #[must_use]
     pub const fn on_disk(mut self) -> Self {
         self.on_disk = true;
         self
     }
 
-    /// Sets how long the confirmations are waited for. 500 ms by default; at least 1 ms, at most
-    /// 60 s, and at most 200 ms less than the client's
-    /// [`reply_timeout`](crate::ClientBuilder::reply_timeout). A server may answer up to 100 ms later
-    /// than that.
+    /// Sets how long to wait for the confirmations. 500 ms by default, at least 1 ms, at most 60 s.
+    /// It must also be at least 200 ms less than the client's
+    /// [`reply_timeout`](crate::ClientBuilder::reply_timeout), because a server may answer up to
+    /// 100 ms late.
     #[must_use]
     pub const fn within(mut self, limit: Duration) -> Self {
-        // Checked when it is used, as all settings are. Whatever is too long is too long as well when
-        // it is cut.
+        // Checked when it is used, like all settings. A limit that is too long is still too long
+        // after it is cut.
         let ms = limit.as_millis();
         self.within_ms = if ms > u16::MAX as u128 {
             u16::MAX
@@ -90,7 +92,7 @@ impl Acknowledgement {
         self
     }
 
-    /// Whether the master's word is not enough.
+    /// Returns whether the master's confirmation is not enough.
     pub(crate) fn is_needed(self) -> bool {
         self.replicas > 0 || self.on_disk
     }
@@ -110,8 +112,8 @@ impl Acknowledgement {
         self.within_ms
     }
 
-    /// Why these confirmations are too few; `None` if they are enough. `own_disk`: whether the master
-    /// has it on its own disk.
+    /// Returns why these confirmations are too few; `None` if they are enough. `own_disk` says
+    /// whether the master has the data on its own disk.
     #[cfg(any(feature = "redis", feature = "testing"))]
     pub(crate) fn too_few(self, replicas: i64, own_disk: bool) -> Option<String> {
         let (needed, within) = (i64::from(self.replicas), self.within_ms);
@@ -128,7 +130,7 @@ impl Acknowledgement {
             .then(|| format!("only {replicas} of {needed} replicas {confirmed} within {within} ms"))
     }
 
-    /// What is enough for both.
+    /// Returns a setting that satisfies both `self` and `other`.
     pub(crate) fn and(self, other: Self) -> Self {
         match (self.is_needed(), other.is_needed()) {
             (true, false) => self,
@@ -141,7 +143,7 @@ impl Acknowledgement {
         }
     }
 
-    /// The confirmations that both settings ask for.
+    /// Returns the confirmations that both settings require.
     pub(crate) fn least(self, other: Self) -> Self {
         match (self.covers(other), other.covers(self)) {
             (true, _) => other,
@@ -150,12 +152,13 @@ impl Acknowledgement {
         }
     }
 
-    /// Whether whatever confirms this confirms the other as well.
+    /// Returns whether confirmations that satisfy `self` always satisfy `other`, too.
     pub(crate) fn covers(self, other: Self) -> bool {
         self.replicas >= other.replicas && (self.on_disk || !other.on_disk)
     }
 
-    /// Checks how long it is waited for. `reply_timeout`: how long a reply is, if there is a server.
+    /// Checks the limit for the confirmations. `reply_timeout` is the limit for a reply, if there
+    /// is a server.
     pub(crate) fn check(self, key: &Key, reply_timeout: Option<Duration>) -> Result<()> {
         if !self.is_needed() {
             return Ok(());

@@ -1,4 +1,4 @@
-//! Where the addresses that servers announce lead, by the user's callback.
+//! Translates the addresses that servers announce, with the user's callback.
 
 use crate::observe::log;
 use std::fmt;
@@ -27,18 +27,18 @@ impl AddressMap {
         })))
     }
 
-    /// Where a server that is announced at this address is connected to.
+    /// Returns the address at which the client reaches a server that is announced at this address.
     #[cfg_attr(not(feature = "redis"), expect(dead_code))]
     pub(crate) fn lead(&self, host: &str, port: u16) -> (String, u16) {
         let announced = || (host.to_owned(), port);
         let Some(Mapper { map, has_panicked }) = self.0.as_deref() else {
             return announced();
         };
-        // A callback that panics must not take the task with it that keeps the connection.
+        // A callback that panics must not end the task that keeps the connection.
         match catch_unwind(AssertUnwindSafe(|| map(host, port))) {
             Ok(mapped) => mapped.unwrap_or_else(announced),
             Err(_) => {
-                // Once: the callback is asked each time that servers tell where they are.
+                // Logged once: the callback is asked each time that servers announce addresses.
                 if !has_panicked.swap(true, Ordering::Relaxed) {
                     log(|| {
                         tracing::warn!(

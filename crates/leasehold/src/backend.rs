@@ -1,5 +1,5 @@
-//! Where state lives: the embedded keyspace or a server. Both take the same
-//! [`Operation`]s and wake the same [`Channels`].
+//! The backends that keep the state of locks: the embedded keyspace, or a server. Both take the
+//! same [`Operation`]s and wake the same [`Channels`].
 
 #[cfg(any(feature = "redis", feature = "testing"))]
 pub(crate) mod about;
@@ -36,7 +36,7 @@ use step::{Operation, Value};
 #[derive(Clone)]
 pub(crate) enum Backend {
     Memory(memory::Memory),
-    /// The same keyspace, seen through a network that a test can disturb.
+    /// The embedded keyspace, seen through a network that a test can disturb.
     #[cfg(feature = "testing")]
     Network(Arc<network::Linked>),
     #[cfg(feature = "redis")]
@@ -44,24 +44,23 @@ pub(crate) enum Backend {
 }
 
 impl Backend {
-    /// Hands an operation over. It is queued when this returns, also if the reply
-    /// is never waited for; operations of one name run in the order they were
-    /// submitted.
+    /// Submits an operation. The operation is queued when this returns, even if nothing ever waits
+    /// for the reply. Operations of one name run in the order they were submitted.
     pub(crate) fn submit(&self, operation: Operation) -> Reply {
         self.submit_by(operation, Route::Plain)
     }
 
-    /// The same on this way. An operation runs behind those of its name that went the same way
-    /// before. An embedded keyspace has no replicas, and is not lost by itself: it confirms
-    /// everything, unless the network of a test says otherwise.
+    /// Like [`submit`](Self::submit), over `route`. An operation runs after all earlier operations
+    /// of its name that took the same route. An embedded keyspace has no replicas and is never lost
+    /// by itself, so it confirms everything, unless the network of a test says otherwise.
     #[cfg_attr(
         not(any(feature = "redis", feature = "testing")),
         expect(unused_variables)
     )]
     pub(crate) fn submit_by(&self, operation: Operation, route: Route) -> Reply {
         match self {
-            // Run here and not at the first poll: a future that is dropped before that submits its
-            // undo, which has to find what it undoes.
+            // Runs here and not at the first poll: a future that is dropped before its first poll
+            // submits its undo, and the undo must find the effect of this operation.
             Self::Memory(memory) => Reply::Ready(Some(memory.run(&operation))),
             #[cfg(feature = "testing")]
             Self::Network(linked) => Reply::Sent(linked.submit(operation, route)),
@@ -70,7 +69,7 @@ impl Backend {
         }
     }
 
-    /// Whether each reply is there when [`submit`](Self::submit) returns.
+    /// Returns whether each reply is already there when [`submit`](Self::submit) returns.
     pub(crate) fn is_in_process(&self) -> bool {
         matches!(self, Self::Memory(_))
     }
@@ -85,7 +84,7 @@ impl Backend {
         }
     }
 
-    /// How long a reply is waited for.
+    /// Returns how long to wait for a reply.
     pub(crate) fn reply_timeout(&self) -> std::time::Duration {
         match self {
             Self::Memory(_) => std::time::Duration::from_secs(1),
@@ -96,7 +95,7 @@ impl Backend {
         }
     }
 
-    /// Returns whether a request may have left: there has been a connection.
+    /// Returns whether a request may have left, which means that there has been a connection.
     pub(crate) fn was_connected(&self) -> bool {
         #[cfg(feature = "redis")]
         if let Self::Redis(redis) = self {
@@ -105,12 +104,12 @@ impl Backend {
         true
     }
 
-    /// A failure at this backend.
+    /// Returns a failure at this backend.
     pub(crate) fn failure(&self, outcome: Outcome, cause: Cause) -> Failure {
         Failure::new(outcome, cause, self.address())
     }
 
-    /// An answer that no version of the script gives.
+    /// Returns the failure for a reply that no version of the script gives.
     pub(crate) fn malformed(&self) -> Failure {
         let what = "the reply makes no sense";
         // Not `DidNotRun`: the caller would disarm its undo, although the step may have granted
@@ -118,18 +117,18 @@ impl Backend {
         self.failure(Outcome::MayHaveRun, Cause::Other(what.into()))
     }
 
-    /// Granted, but the answer took longer than the lease: it is given back.
+    /// Returns the failure for a grant whose reply took longer than the lease. The grant is given
+    /// back.
     pub(crate) fn granted_too_late(&self) -> Failure {
         let what = "it was granted, but the answer came after its lease was over; \
                     set a longer lease";
-        // The undo stays armed: our clock says that the lease is over, and the key may still be
-        // there.
+        // The undo stays armed: by our clock the lease is over, but the key may still be there.
         self.failure(Outcome::MayHaveRun, Cause::NoAnswer(what.into()))
     }
 
-    /// What tells this server, and the database on it, from others: the same for all its
-    /// clients in this process, and for a server in all processes that call it by the same
-    /// name. Whole, however long; [`address`](Self::address) is for messages.
+    /// Returns the identity of this server and of its database. It is the same for all clients of a
+    /// server in this process, and in all processes that use the same address for the server. It is
+    /// never shortened; messages use [`address`](Self::address).
     pub(crate) fn server(&self) -> String {
         match self {
             Self::Memory(memory) => memory.server(),
@@ -140,8 +139,8 @@ impl Backend {
         }
     }
 
-    /// When the server that has this key started, if that is known and it was later than `since`:
-    /// whatever it had before may be gone.
+    /// Returns when the server that has this key started, if that is known and was later than
+    /// `since`. Whatever the server had before then may be gone.
     #[cfg_attr(not(feature = "redis"), expect(unused_variables))]
     pub(crate) fn started_after(&self, key: &Key, since: Moment) -> Option<Moment> {
         let started = match self {
@@ -152,13 +151,13 @@ impl Backend {
             Self::Redis(redis) => redis.started(key.as_str().as_bytes()),
         };
         // `None` before the first connection, too. Nothing has been granted then, and a majority
-        // looks once more behind each vote.
+        // checks again after each vote.
         started.filter(|started| *started > since)
     }
 
-    /// If it is known that the server was started again, or is another one, since a request left at
-    /// `sent`: when it started at the earliest. Never for servers that pass their data on to each
-    /// other: what one of them has forgotten another may have.
+    /// Returns the earliest time at which the server can have started, if it is known to have been
+    /// restarted or replaced since a request left at `sent`. Always `None` for servers that
+    /// replicate to each other: one server may still have the data that another has lost.
     pub(crate) fn replaced_since(&self, sent: Moment) -> Option<Moment> {
         match self {
             Self::Memory(memory) => memory.started().filter(|started| sent <= *started),
@@ -169,9 +168,9 @@ impl Backend {
         }
     }
 
-    /// Which start of a server it is, and which of its databases: the same by whatever address
-    /// it is called. `None` if the server does not say, and for an embedded keyspace, which
-    /// has no second address.
+    /// Returns the id of the server's present start, and the number of the database. Both are the
+    /// same whichever address the client uses. `None` if the server does not report an id, and for
+    /// an embedded keyspace, which has no second address.
     pub(crate) fn run_id(&self) -> Option<(Arc<str>, i64)> {
         match self {
             Self::Memory(_) => None,
@@ -182,7 +181,7 @@ impl Backend {
         }
     }
 
-    /// The client's own address, as the server sees it.
+    /// Returns the client's own address, as the server sees it.
     pub(crate) fn seen_as(&self) -> Option<String> {
         match self {
             Self::Memory(_) => None,
@@ -193,7 +192,7 @@ impl Backend {
         }
     }
 
-    /// The numbers of the servers that have keys.
+    /// Returns the numbers of the servers that have keys.
     pub(crate) async fn masters(&self) -> Result<Vec<usize>, Failure> {
         #[cfg(feature = "redis")]
         if let Some(cluster) = self.cluster() {
@@ -202,7 +201,7 @@ impl Backend {
         Ok(vec![0])
     }
 
-    /// Sends an operation without keys to one of those.
+    /// Sends an operation without keys to one of the servers of [`masters`](Self::masters).
     #[cfg_attr(not(feature = "redis"), expect(unused_variables))]
     pub(crate) fn submit_to(&self, master: usize, operation: Operation) -> Reply {
         #[cfg(feature = "redis")]
@@ -212,7 +211,8 @@ impl Backend {
         self.submit(operation)
     }
 
-    /// Which of the backend's servers has this key: keys with the same number can travel together.
+    /// Returns the number of the server that has this key. Operations on keys with the same number
+    /// can travel together.
     #[cfg_attr(not(feature = "redis"), expect(unused_variables))]
     pub(crate) fn node_of(&self, key: &[u8]) -> usize {
         #[cfg(feature = "redis")]
@@ -222,8 +222,8 @@ impl Backend {
         0
     }
 
-    /// Whether the reply to a release tells how many connections heard of it. A node of a cluster
-    /// counts its own alone.
+    /// Returns whether the reply to a release says how many connections heard of the release. A
+    /// node of a cluster counts only its own connections.
     pub(crate) fn counts_listeners(&self) -> bool {
         #[cfg(feature = "redis")]
         if self.cluster().is_some() {
@@ -232,7 +232,7 @@ impl Backend {
         true
     }
 
-    /// Whether all keys of this name are at one place.
+    /// Refuses a name whose keys would not all be on one node of a cluster.
     #[cfg_attr(not(feature = "redis"), expect(unused_variables))]
     pub(crate) fn check_name(&self, key: &Key, kind: NameOf) -> Result<()> {
         #[cfg(feature = "redis")]
@@ -242,8 +242,8 @@ impl Backend {
         Ok(())
     }
 
-    /// Which of several servers has this key: in a cluster its slot as well, and of sentinels the
-    /// master. `None` for a single server.
+    /// Returns which of several servers has this key: the slot and the node's address in a cluster,
+    /// the master's address with sentinels. `None` for a single server.
     #[cfg_attr(not(feature = "redis"), expect(unused_variables))]
     pub(crate) fn location(&self, key: &Key) -> Option<(Option<u16>, Option<Arc<str>>)> {
         #[cfg(feature = "redis")]
@@ -258,8 +258,8 @@ impl Backend {
         None
     }
 
-    /// Resolves when whether the server still has the holds is not known, because it is another one
-    /// now or was started again.
+    /// Resolves when it is unknown whether the server still has the holds, because the server was
+    /// restarted or replaced by another one.
     pub(crate) async fn holds_in_doubt(&self) {
         match self {
             #[cfg(feature = "redis")]
@@ -268,7 +268,7 @@ impl Backend {
         }
     }
 
-    /// What each server says of itself; nothing of an embedded keyspace.
+    /// Asks each server for facts about itself. The list is empty for an embedded keyspace.
     #[cfg_attr(not(feature = "redis"), expect(unused_variables))]
     pub(crate) async fn examine(&self, channel: &str) -> Result<Vec<ServerFacts>, Failure> {
         match self {
@@ -286,7 +286,7 @@ impl Backend {
         }
     }
 
-    /// The server's address without credentials, for messages; shortened if it is long.
+    /// Returns the server's address without credentials, for messages. A long address is shortened.
     pub(crate) fn address(&self) -> &str {
         match self {
             Self::Memory(_) => memory::ADDRESS,
@@ -298,18 +298,18 @@ impl Backend {
     }
 }
 
-/// What a name is of.
+/// The kind of primitive that a name belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum NameOf {
-    /// Its channel has braces around the name, whatever that is.
+    /// A latch. Its channel wraps the name in braces, whatever the name contains.
     Latch,
     Other,
 }
 
-/// The reply to come of one operation.
+/// The pending reply of one operation.
 ///
-/// Dropped before the operation has left, it takes an operation that may be taken
-/// out (one that grants something) out of the queue.
+/// If this is dropped before the operation has left, an operation that grants something is removed
+/// from the queue.
 pub(crate) enum Reply {
     Ready(Option<Result<Value, Failure>>),
     #[cfg(feature = "testing")]
@@ -319,11 +319,12 @@ pub(crate) enum Reply {
 }
 
 impl Reply {
-    /// What tells, also when this has been dropped, whether the operation may have run.
+    /// Returns a ticket that says whether the operation may have run, even after this reply was
+    /// dropped.
     pub(crate) fn ticket(&self) -> Ticket {
         match self {
             Self::Ready(_) => Ticket::Ran,
-            // The simulated network has no queue from which a request could be taken out.
+            // The simulated network has no queue from which a request could be removed.
             #[cfg(feature = "testing")]
             Self::Sent(_) => Ticket::Ran,
             #[cfg(feature = "redis")]
@@ -358,7 +359,7 @@ impl Future for Reply {
     }
 }
 
-/// What became of a submitted operation, for the one who has to undo it.
+/// The fate of a submitted operation, for the code that must undo it.
 #[derive(Clone)]
 pub(crate) enum Ticket {
     Ran,
@@ -367,7 +368,7 @@ pub(crate) enum Ticket {
 }
 
 impl Ticket {
-    /// Whether there may be something to undo.
+    /// Returns whether there may be something to undo.
     pub(crate) fn may_have_run(&self) -> bool {
         match self {
             Self::Ran => true,

@@ -1,7 +1,7 @@
-//! The same locks for threads.
+//! The blocking facade: the same locks for threads.
 //!
 //! One thread per client owns the runtime, so leases are renewed while the caller computes. Each
-//! method here forwards to the async method of the same name, whose docs say what it promises.
+//! method here forwards to the async method of the same name, whose documentation has the details.
 //!
 //! ```
 //! # fn main() -> leasehold::Result<()> {
@@ -16,14 +16,15 @@
 //! # }
 //! ```
 //!
-//! When the drop of a guard returns, its lock has been given back. This is also so when `main` ends
+//! When the drop of a guard returns, its lock has been released. This is also true when `main` ends
 //! early, and for a guard in a `thread_local`. Inside a tokio runtime a drop must not wait. There,
 //! call [`Client::close`] before the program ends, from outside of async tasks.
 //!
 //! # Panics
 //!
-//! A method that waits would block the executor of an async task. Called inside one, it panics and
-//! names the async method to use instead. Inside `tokio::task::spawn_blocking` these methods work.
+//! A method that waits would block the executor of an async task. If it is called inside an async
+//! task, it panics, and the message names the async method to use instead. Inside
+//! `tokio::task::spawn_blocking` these methods work.
 
 mod any;
 mod client;

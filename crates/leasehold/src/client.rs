@@ -1,4 +1,4 @@
-//! The client: connects, then hands out primitives by name.
+//! The client, which connects to a server and creates primitives by name.
 
 use std::error::Error as StdError;
 use std::fmt;
@@ -36,47 +36,52 @@ use crate::primitives::semaphore::Semaphore;
 #[cfg(feature = "tls")]
 use crate::tls::{Identity, IdentitySource, TlsSettings};
 
-/// A connection to a server, or to an embedded keyspace. Cheap to clone; clones
-/// share the connection, the watchdog and the identity.
+/// A connection to a server, or to an embedded keyspace. It is cheap to clone, and clones share the
+/// connection, the watchdog and the client id.
 ///
-/// Its tasks run on the tokio runtime in which it was made. If that runtime is blocked, leases are
-/// not renewed, and guards say so at their [`valid_until`](crate::LockGuard::valid_until). When the
-/// runtime has ended, every call that needs it fails at once with [`ErrorKind::Misuse`].
+/// The tasks of the client run on the tokio runtime in which it was made. If that runtime is
+/// blocked, leases are not renewed, and guards report the loss at their
+/// [`valid_until`](crate::LockGuard::valid_until). When the runtime has ended, every call that
+/// needs it fails at once with [`ErrorKind::Misuse`].
 ///
 /// # When the program ends
 ///
-/// End it with [`close`](Self::close)`().await`, which waits until everything that was dropped is
-/// given back. Without it, as when `main` returns early with `?`, guards, waits and tasks still
-/// send what they have to give back while the runtime is dropped. They do so once:
+/// Call [`close`](Self::close)`().await` before the program ends. It waits until the holds of all
+/// dropped guards have been released. Without this call, for example when `main` returns early with
+/// `?`, guards, waits and tasks still send their releases while the runtime is dropped. They try
+/// only once:
 ///
-/// - A server that can't be reached at that time, or has forgotten the scripts, is not asked again.
-/// - The drop of the runtime waits for each server's answer for 250 ms at most. If the client or a
-///   guard outlives the runtime, nothing waits.
-/// - A runtime that is ended by `shutdown_background` may not get to send them.
-/// - A guard that is dropped after its runtime, or never (`std::process::exit`, a leak, a
-///   kill), sends nothing.
+/// - If a server can't be reached at that time, or has forgotten the scripts, the request is not
+///   sent again.
+/// - The drop of the runtime waits for the reply of each server for 250 ms at most. If the client
+///   or a guard outlives the runtime, nothing waits.
+/// - A runtime that is ended by `shutdown_background` might not send the releases.
+/// - A guard that is dropped after its runtime, or never (`std::process::exit`, a leak, a kill),
+///   sends nothing.
 ///
-/// A hold that was not given back ends with its lease; permits of a [`Semaphore`] have no lease.
-/// The hold of a leaked guard is renewed until [`close`](Self::close) or the end of the runtime.
+/// A hold that was not released ends with its lease. Permits of a [`Semaphore`] have no lease. The
+/// hold of a leaked guard is renewed until [`close`](Self::close) or the end of the runtime.
 ///
 /// # After a fork
 ///
-/// A client belongs to the process that made it, with its holds and its connections. In a child that
-/// was forked from that process, every call of the client, its locks and its guards that could reach
-/// a server fails with [`ErrorKind::Misuse`], and nothing is sent. A drop in the child gives nothing
-/// back: what the parent holds stays held, and is renewed by the parent alone. So connect after the
+/// A client belongs to the process that made it, with its holds and its connections. In a forked
+/// child of that process, every call of the client, its locks and its guards that could reach a
+/// server fails with [`ErrorKind::Misuse`], and nothing is sent. A drop in the child releases
+/// nothing: the holds of the parent remain, and only the parent renews them. So connect after the
+/// fork, in a runtime that the child has made itself.
 /// fork, in a runtime that the child has made itself.
 ///
-/// A guard in the child is not renewed there. Its [`is_held`](crate::LockGuard::is_held) says what
-/// was known at the fork, until [`valid_until`](crate::LockGuard::valid_until). If the parent ends
-/// and the child goes on, as a daemon does, the lock is free one lease later.
+/// A guard in the child is not renewed there. Its [`is_held`](crate::LockGuard::is_held) reports
+/// the state at the fork, until [`valid_until`](crate::LockGuard::valid_until). If the parent ends
+/// and the child continues, as a daemon does, the lock is free one lease later.
 ///
 /// A tokio runtime with several threads can be neither used nor dropped in the child, because its
-/// threads are the parent's. The runtime of a blocking client is left alone there, and dropping that
-/// client is fine.
+/// threads belong to the parent. Dropping a blocking client in the child is fine, because it leaves
+/// its runtime alone there.
 ///
-/// A process is known by its number. A child that has the number of its parent goes unnoticed, and gives
-/// back what the parent holds: PID 1 can fork such a child into a new PID namespace.
+/// A process is identified by its process id. A child that has the same process id as its parent is
+/// not recognised as a child, and releases the holds of the parent. This can happen if PID 1 forks
+/// a child into a new PID namespace.
 #[derive(Clone)]
 pub struct Client {
     context: Arc<Context>,
@@ -88,68 +93,70 @@ impl Client {
     /// | URL | meaning |
     /// |---|---|
     /// | `redis://USER:PASSWORD@HOST:PORT/DB` | TCP; port 6379 and database 0 by default |
-    /// | `rediss://…` | the same over TLS (feature `tls`) |
-    /// | `redis+unix:///PATH?db=N&user=U&pass=P` | a unix socket |
-    /// | `redis-cluster://USER:PASSWORD@HOST:PORT,HOST:PORT` | a cluster, by some of its nodes |
-    /// | `rediss-cluster://…` | the same over TLS |
-    /// | `redis-sentinel://USER:PASSWORD@HOST:PORT,HOST:PORT/MASTER/DB` | the master of that name, by its sentinels; port 26379 by default |
-    /// | `rediss-sentinel://…` | the same over TLS |
+    /// | `rediss://…` | like `redis://`, over TLS (feature `tls`) |
+    /// | `redis+unix:///PATH?db=N&user=U&pass=P` | a Unix socket |
+    /// | `redis-cluster://USER:PASSWORD@HOST:PORT,HOST:PORT` | a cluster, found through some of its nodes |
+    /// | `rediss-cluster://…` | like `redis-cluster://`, over TLS |
+    /// | `redis-sentinel://USER:PASSWORD@HOST:PORT,HOST:PORT/MASTER/DB` | the master of that name, found through its sentinels; port 26379 by default |
+    /// | `rediss-sentinel://…` | like `redis-sentinel://`, over TLS |
     /// | `memory://` | a new [`Embedded`] keyspace |
     ///
-    /// `?protocol=resp3` speaks RESP3. `valkey` may be written for `redis`. `?db=N` names the database
-    /// in every URL that can have one. Anything else in a URL is refused: another parameter, a
-    /// `#fragment`, the host of a socket.
+    /// `?protocol=resp3` selects RESP3. `valkey` may replace `redis` in every scheme. `?db=N` sets
+    /// the database in every URL that can have one. A URL with anything else is refused: another
+    /// parameter, a `#fragment`, or a host in the URL of a socket.
     ///
-    /// In a user or a password write `/`, `?`, `#`, `@`, `:` and `%` percent-encoded (`%2F`, `%3F`, `%23`,
-    /// `%40`, `%3A`, `%25`), in a parameter also `&` (`%26`). A user without a password logs in with an
-    /// empty one, which a user with `nopass` accepts.
+    /// In a user or a password, percent-encode `/`, `?`, `#`, `@`, `:` and `%` (`%2F`, `%3F`,
+    /// `%23`, `%40`, `%3A`, `%25`), and in a parameter also `&` (`%26`). A user without a password
+    /// logs in with an empty password, which a user with `nopass` accepts.
     ///
-    /// Of a cluster one node has to answer; it says where the others are. All are reached with the
-    /// same user, password and certificate authorities. A name is refused there if Redisson and the
-    /// servers would not put all its keys on one node, which only names with braces can be.
+    /// In a cluster, one of the named nodes must answer, and it reports where the other nodes are.
+    /// The client uses the same user, password and certificate authorities for all of them. In a
+    /// cluster, a name is refused if Redisson and the servers would not put all its keys on one
+    /// node. Only names with braces can have this problem.
     ///
-    /// Of the sentinels that the URL names a majority has to answer, so name all of them. User and
-    /// password are the master's; `?sentinel_user=U&sentinel_pass=P` are those of the sentinels, whose user
-    /// needs `+sentinel|master +sentinel|get-master-addr-by-name +subscribe +ping &+switch-master`. When
-    /// the sentinels name another server as the master, the connection to the old one ends at once,
-    /// and each renewed hold is renewed at the new one.
+    /// A majority of the sentinels in the URL must answer, so name all of them. User and password
+    /// are for the master. `?sentinel_user=U&sentinel_pass=P` are for the sentinels, whose user
+    /// needs `+sentinel|master +sentinel|get-master-addr-by-name +subscribe +ping &+switch-master`.
+    /// When the sentinels announce another server as the master, the client closes its connection
+    /// to the old one at once. Each renewed hold is then renewed at the new master.
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::Misuse`] for a bad URL, `Unavailable` when no server answers
-    /// there, `Denied` for a wrong password. No message shows credentials.
+    /// [`ErrorKind::Misuse`] for a bad URL, `Unavailable` if no server answers there, `Denied` for
+    /// a wrong password. No message shows credentials.
     ///
     /// # Cancel safety
     ///
-    /// Dropping the future gives up the attempt.
+    /// Dropping the future cancels the attempt.
     pub async fn connect(url: &str) -> Result<Self> {
         Self::builder().connect(url).await
     }
 
-    /// A client with an embedded keyspace of its own. For examples and for tests.
+    /// Returns a client with its own embedded keyspace, for examples and tests.
     ///
     /// # Panics
     ///
-    /// Outside a tokio runtime.
+    /// Panics if it is called outside a tokio runtime.
     #[must_use]
     pub fn embedded() -> Self {
         Embedded::new().client()
     }
 
-    /// Settings for a client, before it connects.
+    /// Returns the settings of a client that is not connected yet.
     #[must_use]
     pub fn builder() -> ClientBuilder {
         ClientBuilder::default()
     }
 
-    /// The lock called `name`. Nothing is sent. A bad name is reported when the lock is used.
+    /// Returns the lock called `name`. Nothing is sent. A bad name is reported when the lock is
+    /// used.
     #[doc(alias = "getLock")]
     #[must_use]
     pub fn lock(&self, name: &str) -> Lock {
         Lock::named(Arc::clone(&self.context), name, Plain)
     }
 
-    /// The lock on all of these `values` of a group at once. Nothing is sent. A bad name is
+    /// Returns a lock on all of these `values` of a group at once. Nothing is sent. A bad name is
     /// reported when the lock is used.
     #[doc(alias = "getMultiLock")]
     #[must_use]
@@ -161,14 +168,14 @@ impl Client {
         GroupLock::of_group(Arc::clone(&self.context), group, values)
     }
 
-    /// The lock called `name`, with a fencing token for each hold.
+    /// Returns the lock called `name`, which gives each hold a fencing token.
     #[doc(alias = "getFencedLock")]
     #[must_use]
     pub fn fenced_lock(&self, name: &str) -> FencedLock {
         Lock::named(Arc::clone(&self.context), name, Fenced)
     }
 
-    /// The fair lock called `name`: its waiters get it in the order in which they came.
+    /// Returns the fair lock called `name`. Its waiters acquire it in the order of their requests.
     #[doc(alias = "getFairLock")]
     #[doc(alias = "getNonReentrantFairLock")]
     #[must_use]
@@ -176,44 +183,45 @@ impl Client {
         Lock::named(Arc::clone(&self.context), name, Fair::new())
     }
 
-    /// The read-write lock called `name`.
+    /// Returns the read-write lock called `name`.
     #[doc(alias = "getReadWriteLock")]
     #[must_use]
     pub fn rw_lock(&self, name: &str) -> RwLock {
         RwLock::named(&self.context, name)
     }
 
-    /// The semaphore called `name`. Nothing is sent. A bad name is reported when the semaphore is
-    /// used.
+    /// Returns the semaphore called `name`. Nothing is sent. A bad name is reported when the
+    /// semaphore is used.
     #[doc(alias = "getSemaphore")]
     #[must_use]
     pub fn semaphore(&self, name: &str) -> Semaphore {
         Semaphore::new(Arc::clone(&self.context), name)
     }
 
-    /// The semaphore called `name` whose permits have leases. Nothing is sent. A bad name is
-    /// reported when the semaphore is used.
+    /// Returns the semaphore called `name` whose permits have leases. Nothing is sent. A bad name
+    /// is reported when the semaphore is used.
     #[doc(alias = "getPermitExpirableSemaphore")]
     #[must_use]
     pub fn expirable_semaphore(&self, name: &str) -> ExpirableSemaphore {
         ExpirableSemaphore::new(Arc::clone(&self.context), name)
     }
 
-    /// The latch called `name`. Nothing is sent. A bad name is reported when the latch is used.
+    /// Returns the latch called `name`. Nothing is sent. A bad name is reported when the latch is
+    /// used.
     #[doc(alias = "getCountDownLatch")]
     #[must_use]
     pub fn count_down_latch(&self, name: &str) -> CountDownLatch {
         CountDownLatch::new(Arc::clone(&self.context), name)
     }
 
-    /// What kind of lock or synchronizer `name` is, and who has it. For operators: the answer may
-    /// be out of date when it arrives. A kind is recognised by its keys, so kinds with the same
-    /// keys are reported as one: see [`Found`](crate::inspect::Found).
+    /// Returns the kind of lock or synchronizer that `name` is, and its holders. This is for
+    /// operators: the answer may be out of date when it arrives. A kind is recognised by its keys,
+    /// so kinds with the same keys are reported as one: see [`Found`](crate::inspect::Found).
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::Unavailable`] when no server answered, `Denied` when the server refuses,
-    /// `Misuse` for a bad name. A key of another kind is no error but an answer:
+    /// [`ErrorKind::Unavailable`] if no server answered, `Denied` if the server refuses, `Misuse`
+    /// for a bad name. A key of another kind is not an error: it is returned as
     /// [`Found::Unknown`](crate::inspect::Found::Unknown).
     ///
     /// # Cancel safety
@@ -241,20 +249,22 @@ impl Client {
         name::inspect(&self.context, name).await
     }
 
-    /// The names on this server that fit `pattern`, with what stands under each: locks and
-    /// synchronizers of every kind, also those of Redisson, and no keys of other people. For
-    /// operators. In a pattern `*` is any text, `?` any byte, `[a-c]` one of some; `*` alone is all
-    /// names.
+    /// Lists the names on this server that match `pattern`, with the content of each. This is for
+    /// operators. The list has locks and synchronizers of every kind, including those of Redisson,
+    /// and no other keys. In a pattern, `*` matches any text, `?` any byte and `[a-c]` one byte of
+    /// a range. `*` alone matches all names.
     ///
-    /// It walks over all keys of the server a page at a time (`SCAN`), and so it takes long on a
-    /// large one, but nobody else waits for long and the memory is bounded. A name that is held
-    /// from the beginning to the end of the walk is in it. One that comes or goes meanwhile may be,
-    /// and one may be there twice if the server moves its keys meanwhile.
+    /// The list is read with `SCAN`, a page at a time, over all keys of the server. On a large
+    /// server this takes long, but no other client waits for long, and the memory is bounded. A
+    /// name that is held during the whole walk is in the list. A name that is created or removed
+    /// during the walk might be in the list or not. A name may appear twice if the server moves its
+    /// keys during the walk.
     ///
-    /// Some keys say too little. A number alone is listed as [`Found::Count`], whoever it belongs
-    /// to. A lock that is free has no key, and is listed only if somebody waits in its line.
-    /// [`Listing::left_out`] counts what is not listed although it may be a name: keys that the user
-    /// may not look at, names of more than 1000 bytes, and names that are not UTF-8.
+    /// Some keys do not show which primitive they belong to. A key with only a number is listed as
+    /// [`Found::Count`], whatever it belongs to. A free lock has no key, and is listed only if a
+    /// waiter is in its queue. [`Listing::left_out`] counts keys that may be names but are not
+    /// listed: keys that the user is not allowed to read, names of more than 1000 bytes, and names
+    /// that are not UTF-8.
     ///
     /// [`Found::Count`]: crate::inspect::Found::Count
     ///
@@ -276,16 +286,16 @@ impl Client {
         name::list(&self.context, pattern)
     }
 
-    /// Asks each server that has keys about itself: its version, memory, disk, replicas and clock, and
-    /// whether a waiter for `name` could listen. For those who judge whether locks are safe there, as
-    /// `leasehold doctor` does. Nothing is changed. What a server refuses to tell is among the facts.
-    /// Of an embedded keyspace there are none.
+    /// Asks each server that has keys about its version, memory, disk, replicas and clock, and
+    /// whether a waiter for `name` could subscribe. This is for tools that judge whether locks are
+    /// safe there, such as `leasehold doctor`. Nothing is changed. The facts also list what a
+    /// server refuses to report. For an embedded keyspace the list is empty.
     ///
-    /// It takes a quarter of a second for each server.
+    /// The call takes a quarter of a second for each server.
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::Unavailable`] when a server did not answer, `Misuse` for a bad name.
+    /// [`ErrorKind::Unavailable`] if a server did not answer, `Misuse` for a bad name.
     ///
     /// # Cancel safety
     ///
@@ -307,56 +317,56 @@ impl Client {
         name::examine(&self.context, name).await
     }
 
-    /// Ends one hold by force, whatever kind of lock it is a hold of: for operators. `hold` is its
-    /// id, as [`inspect`](Self::inspect) shows it; of a group, all values of that hold are freed; of
-    /// a semaphore with leases, it is the id of a permit. The result says whether it was held.
+    /// Ends one hold by force, whatever its kind of lock. This is for operators. `hold` is its id,
+    /// as [`inspect`](Self::inspect) shows it. For a group, all values of that hold are freed. For
+    /// a semaphore with leases, the id is the id of a permit. Returns whether the hold existed.
     ///
-    /// No other hold is touched, not even if the lock changes hands meanwhile. There are two limits:
+    /// No other hold is affected, even if the lock changes hands meanwhile. There are two limits:
     ///
-    /// * For the first second after its grant, a hold may pass to the next waiter of the same client
-    ///   under the same id ([`local_hand_over`](crate::Lock::local_hand_over), and along the waiters of
-    ///   a fair lock). An id that was seen in that second may be another task's a moment later. From
-    ///   then on it belongs to one task until it is gone.
-    /// * Readers of one client may share a hold, and lose it together:
-    ///   [`HoldInfo::guards`](crate::inspect::HoldInfo::guards) says how many they are. None joins them
-    ///   after that second.
+    /// * For the first second after its grant, a hold may pass to the next waiter of the same
+    ///   client under the same id ([`local_hand_over`](crate::Lock::local_hand_over), and along the
+    ///   waiters of a fair lock). An id that was read in that second may belong to another task a
+    ///   moment later. After that second it belongs to one task until the hold ends.
+    /// * Readers of one client may share a hold, and lose it together.
+    ///   [`HoldInfo::guards`](crate::inspect::HoldInfo::guards) is their number. No reader joins
+    ///   the hold after that second.
     ///
-    /// A holder of this library is told [`LossReason::Forced`](crate::LossReason::Forced) at its next renewal, and
-    /// believes in its lock until then; a holder of Redisson is not told.
+    /// A holder of this library learns of [`LossReason::Forced`](crate::LossReason::Forced) at its
+    /// next renewal, and believes in its lock until then. A holder of Redisson is not notified.
     ///
     /// # Errors
     ///
-    /// As [`inspect`](Self::inspect), `WrongKind` for a name that nobody can hold, and
-    /// `OutcomeUnknown` when no answer came.
+    /// Like [`inspect`](Self::inspect), and also `WrongKind` for a name that cannot be held, and
+    /// `OutcomeUnknown` if no reply arrived.
     ///
     /// # Cancel safety
     ///
-    /// Dropping the future may leave the hold ended or not.
+    /// If the future is dropped, the hold may have ended or not.
     pub async fn force_release(&self, name: &str, hold: &str) -> Result<bool> {
         name::force_release(&self.context, name, hold).await
     }
 
-    /// This client's id: the part before the colon in the id of each of its holds.
+    /// Returns this client's id: the part before the colon in the id of each of its holds.
     #[must_use]
     pub fn id(&self) -> &str {
         &self.context.client_id
     }
 
-    /// The server's address, without credentials.
+    /// Returns the server's address, without credentials.
     #[must_use]
     pub fn address(&self) -> &str {
         self.context.backend.address()
     }
 
-    /// Refuses new acquires, stops renewing, and waits until dropped guards and waits have given
-    /// everything back. Call it before the program ends: then everything that was dropped is free
-    /// for others.
+    /// Refuses new acquires, stops renewing, and waits until the holds of all dropped guards and
+    /// waits have been released. Call it before the program ends, so that these locks are free for
+    /// other clients.
     ///
     /// A guard that is still alive, or was leaked, keeps its lock until its lease ends. It can be
-    /// released and extended, but is no longer renewed. It is told
+    /// released and extended, but is no longer renewed. It reports
     /// [`LossReason::Closed`](crate::LossReason::Closed) at its
-    /// [`valid_until`](crate::LockGuard::valid_until). The return value says how many such locks
-    /// are left.
+    /// [`valid_until`](crate::LockGuard::valid_until). The return value has the number of locks
+    /// that are still held.
     ///
     /// ```
     /// # #[tokio::main(flavor = "current_thread")]
@@ -370,34 +380,34 @@ impl Client {
     /// # }
     /// ```
     ///
-    /// If a server refuses to take something back, the request is sent again while that can help:
-    /// for a lock until its lease is over, for plain permits for up to ten minutes. Give the call a
-    /// time limit where that is too long.
+    /// If a server refuses a release, the request is sent again while that can help: for a lock
+    /// until its lease is over, for plain permits for up to ten minutes. Limit the time of the call
+    /// if that is too long.
     ///
     /// # Cancel safety
     ///
-    /// Once the future has been polled, new acquires are refused and nothing is renewed. The rest
-    /// goes on in the background.
+    /// Once the future has been polled, new acquires are refused and nothing is renewed. If the
+    /// future is dropped, the releases continue in the background.
     #[doc(alias = "shutdown")]
     pub async fn close(&self) -> Closed {
         if self.context.is_forked() {
             return Closed { holds_left: 0 };
         }
-        // Closed first: an acquire that is still let in could leave clean-up behind that the next
-        // line does not wait for.
+        // Closed first: an acquire that is still let in could leave clean-up behind that the wait
+        // below would miss.
         self.context.close();
         self.context.say_goodbye();
         self.context.cleanup.done().await;
-        // Counted behind the wait, which can last for a lease: some of these holds have ended
+        // Counted after the wait, which can last for a lease: some of these holds have ended
         // meanwhile.
         Closed {
             holds_left: self.context.standing.good(),
         }
     }
 
-    /// What this client holds now, the oldest hold first: locks of every kind, and permits with
-    /// leases. Makes no call to the server. Locks of several names are told one by one. Permits of a
-    /// [`Semaphore`] have no lease and are not among them.
+    /// Returns the holds of this client, the oldest first: locks of every kind, and permits with
+    /// leases. Makes no call to the server. A lock of several names has one entry for each name.
+    /// Permits of a [`Semaphore`] have no lease and are not included.
     ///
     /// ```
     /// # #[tokio::main(flavor = "current_thread")]
@@ -414,7 +424,8 @@ impl Client {
         holds::of(&self.context)
     }
 
-    /// What this client has under way. For tests that check that nothing is left behind.
+    /// Counts the work that this client has in progress, for tests that check that nothing is left
+    /// behind.
     #[must_use]
     pub fn activity(&self) -> Activity {
         let (lines, owners) = self.context.locals.activity();
@@ -427,16 +438,16 @@ impl Client {
         }
     }
 
-    /// Says who it is, also to an embedded keyspace.
+    /// Announces the client, even to an embedded keyspace.
     #[cfg(test)]
     pub(crate) fn announced(&self, label: &str) {
         presence::start(&self.context, label.to_owned());
     }
 
     fn over(backend: Backend, builder: &ClientBuilder) -> Self {
-        // Moments are compared across the two, for one when a server was started. So the client
-        // needs the clock of its backend: for the embedded one that of the keyspace, whose leases
-        // end on it.
+        // The client and its backend compare moments, for example the start of a server. So the
+        // client needs the clock of its backend. For an embedded keyspace that is the clock on
+        // which its leases end.
         let clock = match &backend {
             Backend::Memory(memory) => memory.clock(),
             #[cfg(feature = "testing")]
@@ -478,18 +489,18 @@ impl fmt::Debug for Client {
 }
 
 impl Embedded {
-    /// A client of this keyspace, with default settings.
+    /// Returns a client of this keyspace, with default settings.
     ///
     /// # Panics
     ///
-    /// Outside a tokio runtime.
+    /// Panics if it is called outside a tokio runtime.
     #[must_use]
     pub fn client(&self) -> Client {
         Client::over(Backend::Memory(self.memory()), &ClientBuilder::default())
     }
 
-    /// A client of this keyspace behind a network that the test can disturb: see
-    /// [`Network`].
+    /// Returns a client of this keyspace behind a network that the test can disturb, and that
+    /// network: see [`Network`].
     ///
     /// # Errors
     ///
@@ -497,7 +508,7 @@ impl Embedded {
     ///
     /// # Panics
     ///
-    /// Outside a tokio runtime.
+    /// Panics if it is called outside a tokio runtime.
     #[cfg(feature = "testing")]
     pub fn client_over_network(&self, builder: &ClientBuilder) -> Result<(Client, Network)> {
         builder.check()?;
@@ -507,14 +518,14 @@ impl Embedded {
         Ok((client, network))
     }
 
-    /// The keys that exist now. For tests that check that nothing is left behind.
+    /// Returns the keys that exist now, for tests that check that nothing is left behind.
     #[must_use]
     pub fn keys(&self) -> Vec<String> {
         self.memory().keys()
     }
 }
 
-/// Settings of a [`Client`].
+/// The settings of a [`Client`].
 #[derive(Clone, Debug)]
 pub struct ClientBuilder {
     lease: Duration,
@@ -563,8 +574,8 @@ impl Default for ClientBuilder {
 }
 
 impl ClientBuilder {
-    /// Sets the lease of renewed holds: how long a lock outlives a killed process. 30 s by default,
-    /// at least 100 ms, at most 2^53 ms. Redisson calls it `lockWatchdogTimeout`.
+    /// Sets the lease of renewed holds, which is how long a lock outlives a killed process. 30 s by
+    /// default, at least 100 ms, at most 2^53 ms. Redisson calls it `lockWatchdogTimeout`.
     #[doc(alias = "lockWatchdogTimeout")]
     #[must_use]
     pub fn lease(mut self, lease: Duration) -> Self {
@@ -572,43 +583,43 @@ impl ClientBuilder {
         self
     }
 
-    /// Sets who has to confirm the holds of this client's locks, unless a lock has
-    /// [its own setting](crate::Lock::acknowledged_by). [`Acknowledgement::master`] by default. It does
-    /// not apply to semaphores and latches.
+    /// Sets which servers must confirm the holds of this client's locks, unless a lock has
+    /// [its own setting](crate::Lock::acknowledged_by). [`Acknowledgement::master`] by default. The
+    /// setting does not apply to semaphores and latches.
     #[must_use]
     pub fn acknowledged_by(mut self, acknowledgement: Acknowledgement) -> Self {
         self.acknowledged = acknowledgement;
         self
     }
 
-    /// Sets how much clock drift to allow for, as a fraction of the lease: by how much the clocks
-    /// of this machine and of the server may drift apart within one lease. 0.01 by default, 0 to
-    /// 0.25. Holders stop that much earlier.
+    /// Sets by how much the clocks of this machine and of the server may drift apart within one
+    /// lease, as a fraction of the lease. 0.01 by default, 0 to 0.25. Holders stop earlier by this
+    /// fraction.
     #[must_use]
     pub fn drift_fraction(mut self, fraction: f64) -> Self {
         self.drift = fraction;
         self
     }
 
-    /// Sets who shares the client's names. [`Peers::All`] by default. Where Redisson does not share
-    /// them, keys that only Redisson needs to keep forever get an expiry.
+    /// Sets which other clients share the client's names. [`Peers::All`] by default. If Redisson
+    /// does not share them, keys that are kept forever only for Redisson get an expiry.
     ///
-    /// In a cluster this also sets by which messages clients wake each other: Redisson 3 publishes to
-    /// all nodes (`PUBLISH`), and Redisson 4 to those of the slot (`SPUBLISH`), which costs the other
-    /// nodes nothing. `All` publishes and hears both, `Redisson3` the first, `Redisson4` and
-    /// `RustOnly` the second. Set the same for all clients of a name: one that is not woken finds out
-    /// with its next poll.
+    /// In a cluster, this also sets the messages with which clients wake each other. Redisson 3
+    /// publishes to all nodes (`PUBLISH`). Redisson 4 publishes to the nodes of the slot
+    /// (`SPUBLISH`), which costs the other nodes nothing. `All` publishes and hears both,
+    /// `Redisson3` the first, `Redisson4` and `RustOnly` the second. Use the same setting for all
+    /// clients of a name: a client that misses a message notices the change only at its next poll.
     #[must_use]
     pub fn peers(mut self, peers: Peers) -> Self {
         self.peers = peers;
         self
     }
 
-    /// Sets a prefix for all names of this client, none by default. On the server `orders` is
-    /// `PREFIXorders`, and all keys and channels beside it are named by that, as with a `NameMapper`
-    /// of Redisson that puts the same prefix in front (from Redisson 3.52.0 on for every kind).
-    /// Guards, handles, [`Client::list`] and [`Client::holds`] have the names without it; messages
-    /// have those on the server.
+    /// Sets a prefix for all names of this client, none by default. On the server, `orders` is
+    /// `PREFIXorders`. All keys and channels that belong to it are derived from that name, as with
+    /// a `NameMapper` of Redisson that adds the same prefix (from Redisson 3.52.0 on for every
+    /// kind). Guards, handles, [`Client::list`] and [`Client::holds`] have the names without the
+    /// prefix. Error messages and logs have the names on the server.
     ///
     /// ```
     /// # #[tokio::main(flavor = "current_thread")]
@@ -628,49 +639,54 @@ impl ClientBuilder {
         self
     }
 
-    /// In a cluster, sends each operation alone and declares its keys to the server. `false` by
-    /// default; a single server is always told all keys.
+    /// Sets whether each operation in a cluster is sent alone and declares its keys to the server.
+    /// `false` by default. A single server always gets all keys declared.
     ///
-    /// By default the operations that wait for a node travel together, whatever slots their names
-    /// are in. They look for themselves whether their keys are there. A node that refuses this is
-    /// found out by itself, but a proxy may send such a request to any node. Set this behind a proxy
-    /// that chooses the node by the declared keys. It costs several times as much per operation.
+    /// By default, operations that wait for a node travel together, whatever the slots of their
+    /// names. Each operation checks itself that its keys are on the node. If a node refuses this,
+    /// the client notices and declares the keys. But a proxy may send an undeclared request to any
+    /// node. So set this to `true` behind a proxy that chooses the node by the declared keys. It
+    /// costs several times as much per operation.
     #[must_use]
     pub fn declare_keys(mut self, declare: bool) -> Self {
         self.declare_keys = declare;
         self
     }
 
-    /// Lets nobody get anything for `span` after a failover or a restart of the server. None by default;
-    /// at least as long as every lease of the client, at most a year.
+    /// Sets a failover guard: no client is granted anything for `span` after a failover or a
+    /// restart of the server. No guard by default. `span` is at least as long as every lease of the
+    /// client, and at most a year.
     ///
-    /// A replica that takes over may not have heard of the last grants of its master, and a server that
-    /// was started again may have forgotten all of them. Without a guard the next who asks gets the
-    /// lock, although its holder believes in it until its lease is over. With a guard the first acquire
-    /// finds that the server's replication id is another one than before, or that the server has never
-    /// noted one, and notes it with the time. From then on nobody is granted anything for `span`, and by
-    /// then every earlier hold is over. Waits go on meanwhile, and `try_acquire` returns `None`. What is
-    /// held is renewed, extended and released as always.
+    /// A promoted replica might not have received the last grants of its master, and a restarted
+    /// server may have forgotten all of them. Without a guard, the next client that asks gets the
+    /// lock, although its holder believes in it until its lease is over. With a guard, the first
+    /// acquire finds that the server's replication id has changed, or that no id was ever noted. It
+    /// notes the id and the time. From then on nothing is granted for `span`, and after that every
+    /// earlier hold is over. Waits continue meanwhile, and `try_acquire` returns `None`. Existing
+    /// holds are renewed, extended and released as always.
     ///
-    /// For it to hold:
+    /// The guard protects under these conditions:
     ///
     /// - Every client of these names has the same guard.
-    /// - [`peers`](Self::peers) is [`Peers::RustOnly`], because Redisson knows no guard.
-    /// - No lease is longer than `span`. An acquire, an extension or a client with a longer one is refused
-    ///   ([`ErrorKind::Misuse`]). Permits of a [`Semaphore`] have no lease: they are not granted during
-    ///   the span either, but after it they can be granted twice.
-    /// - The old master is dead. If it lives on beside the new one, its holders can renew for as long as
-    ///   they reach it, and the guard of the new master does not know.
+    /// - [`peers`](Self::peers) is [`Peers::RustOnly`], because Redisson does not know about
+    ///   guards.
+    /// - No lease is longer than `span`. An acquire, an extension or a client with a longer lease
+    ///   is refused ([`ErrorKind::Misuse`]). Permits of a [`Semaphore`] have no lease: they are not
+    ///   granted during the span either, but after it they can be granted twice.
+    /// - The old master is dead. If it lives on beside the new master, its holders can renew as
+    ///   long as they reach it, and the guard of the new master does not know.
     ///
-    /// What it costs: for `span` nothing is granted after each failover, each restart and each `FLUSHALL`,
-    /// when it is used first, when a master gets its first replica, and when it has had none any more for
-    /// an hour (`repl-backlog-ttl`), because the id is another one then. A fair lock may forget its line
-    /// meanwhile, and whoever stood in it lines up anew.
+    /// The cost: nothing is granted for `span` after each failover, each restart and each
+    /// `FLUSHALL`, and after the first use of the guard. The same happens when a master gets its
+    /// first replica, and when it has had no replica for an hour (`repl-backlog-ttl`), because its
+    /// replication id changes then. A fair lock may forget its queue meanwhile, and its waiters
+    /// must line up again.
     ///
     /// The note is the key `leasehold:guard` of the database, whatever the client's
-    /// [`prefix`](Self::prefix). A user of the server needs `~leasehold:guard +info +get +set +time`. A
-    /// cluster refuses a guard, because slots move between its servers ([`ErrorKind::Unsupported`]). An
-    /// embedded keyspace has no failover: there the settings are checked, and nothing else is done.
+    /// [`prefix`](Self::prefix). A user of the server needs
+    /// `~leasehold:guard +info +get +set +time`. A cluster refuses a guard, because slots move
+    /// between its servers ([`ErrorKind::Unsupported`]). An embedded keyspace has no failover, so
+    /// there the settings are only checked.
     ///
     /// ```
     /// # #[tokio::main(flavor = "current_thread")]
@@ -693,19 +709,23 @@ impl ClientBuilder {
         self
     }
 
-    /// Asks `credentials` for user and password each time that the client connects, instead of
-    /// taking them from the URL. For passwords that change while the client lives.
+    /// Sets a function that returns user and password. The client calls it each time that it
+    /// connects, instead of using the user and password in the URL. Use it for passwords that
+    /// change while the client lives.
+    /// client lives.
     ///
-    /// A client has two connections to each server, and opens the second one when it first waits. Every 10 s
-    /// ([`credentials_every`](Self::credentials_every)) the client asks `credentials` beside that,
-    /// and logs in again on its open connections for calls when the answer is a new one (`AUTH`). So
-    /// a server that ends the connections of an old password or user ends none that holds a lock, if
-    /// both are good for as long as that takes. When a connection is lost, the client asks
-    /// `credentials` anew, and goes on about once a second for as long as it lives. It also goes on
-    /// when the server refuses what `credentials` returned, and when `credentials` fails or has not
-    /// answered within the [`connect_timeout`](Self::connect_timeout). So a hold outlives the
-    /// change of a password if `credentials` knows the new one before the lease of the hold is
-    /// over.
+    /// A client has two connections to each server, and opens the second one when it first waits.
+    /// While it is connected, the client also asks `credentials` every 10 s
+    /// ([`credentials_every`](Self::credentials_every)). If the answer has changed, it logs in
+    /// again (`AUTH`) on its open connections for calls. So a server may end the connections of an
+    /// old password or user, and no connection that carries holds is lost. This requires that old
+    /// and new credentials are both valid for that time.
+    ///
+    /// When a connection is lost, the client asks `credentials` again, about once a second for as
+    /// long as it lives. It also retries when the server refuses the returned credentials, and when
+    /// `credentials` fails or has not answered within the
+    /// [`connect_timeout`](Self::connect_timeout). So a hold survives a change of the password if
+    /// `credentials` knows the new one before the lease of the hold is over.
     ///
     /// The values that `credentials` returns are never shown. The text of its error is shown, as
     /// part of [`ErrorKind::Unavailable`].
@@ -736,18 +756,20 @@ impl ClientBuilder {
         self
     }
 
-    /// Asks `map` where a server is reached that other servers announce at a host and a port: for
-    /// servers behind NAT, port forwarding or a container's network, whose own addresses lead nowhere
-    /// from here. `None` leaves an address as it is. Redisson calls it `natMapper`.
+    /// Sets a function that translates the addresses that servers announce into addresses that this
+    /// client can reach. Use it for servers behind NAT, port forwarding or a container's network,
+    /// whose own addresses are not reachable from here. If `map` returns `None`, the address is
+    /// used as announced. Redisson calls it `natMapper`.
     ///
-    /// Mapped are the nodes that a cluster names, and the master that sentinels name. The addresses in
-    /// the URL are used as they are. A node that announces no host is announced at the host of the node
-    /// that was asked, with its own port. The host that `map` returns is also the one that the server's
-    /// certificate has to be for, unless [`tls_server_name`](Self::tls_server_name) sets another.
+    /// The client maps the nodes that a cluster announces, and the master that sentinels announce.
+    /// It uses the addresses in the URL as they are. If a node announces no host, the client passes
+    /// the host of the node that it asked, and the announced port. The server's certificate must be
+    /// valid for the host that `map` returns, unless [`tls_server_name`](Self::tls_server_name)
+    /// sets another name.
     ///
-    /// `map` is called whenever servers say where they are, in the task that keeps a connection. It has
-    /// to be quick, and to return the same for the same address. If it panics, that is logged once, and
-    /// the announced address is used.
+    /// The client calls `map` whenever servers announce addresses, in the task that keeps a
+    /// connection. `map` must be quick, and must return the same result for the same address. If it
+    /// panics, that is logged once, and the announced address is used.
     ///
     /// ```
     /// let builder = leasehold::Client::builder().map_address(|host, port| match (host, port) {
@@ -767,7 +789,7 @@ impl ClientBuilder {
         self
     }
 
-    /// Sets how often [`credentials`](Self::credentials) are asked for while the client is connected.
+    /// Sets how often the client asks [`credentials`](Self::credentials) while it is connected.
     /// 10 s by default, at least 1 ms.
     #[must_use]
     pub fn credentials_every(mut self, period: Duration) -> Self {
@@ -775,9 +797,10 @@ impl ClientBuilder {
         self
     }
 
-    /// Sets what operators see of this client: the name of the job or service, for example. By default
-    /// it is `$LEASEHOLD_LABEL`, or else the program's name. Control characters become spaces, and
-    /// 200 bytes are kept. The server also has it as the name of the connection (`CLIENT LIST`).
+    /// Sets the label that operators see for this client, for example the name of the job or
+    /// service. By default it is `$LEASEHOLD_LABEL`, or else the program's name. Control characters
+    /// become spaces, and the label is cut after 200 bytes. The server also shows it as the name of
+    /// the connection (`CLIENT LIST`).
     ///
     /// ```
     /// let builder = leasehold::Client::builder().label("nightly billing");
@@ -789,26 +812,31 @@ impl ClientBuilder {
         self
     }
 
-    /// Sets whether the client says on the server who it is. Yes by default. It does so when its first
-    /// hold has lasted for 10 ms, a second after it was made, every 20 s from then on, and when a wait has ended that it has told of, in a
-    /// key of its own: label, machine, process, version, address, and what it holds and waits for
-    /// since when ([`ClientInfo`](crate::inspect::ClientInfo)). No acquire waits for that. A wait of
-    /// less than half a second is not told. [`Client::close`] removes the key and waits for that, for
-    /// a second at most; so does dropping the last handle, in the background. Behind a process that
-    /// was killed the key ends by itself within a minute. A user of the server who may not write
-    /// `leasehold:client*` needs not switch it off.
+    /// Sets whether the client announces itself on the server. `true` by default. The announcement
+    /// is a key of its own. It has the label, machine, process, version and address of the client,
+    /// its holds and waits, and how long they have lasted
+    /// ([`ClientInfo`](crate::inspect::ClientInfo)). Waits of less than half a second are left out.
     ///
-    /// Clients of an embedded keyspace say nothing.
+    /// The client announces itself a second after it was made, every 20 s from then on, and when a
+    /// wait has ended that it had announced. In its first second, it also announces its first hold
+    /// that has lasted for 10 ms. No acquire waits for an announcement.
+    ///
+    /// [`Client::close`] removes the key and waits for that, for a second at most. Dropping the
+    /// last handle removes it too, in the background. The key of a process that was killed expires
+    /// within a minute. If a user of the server is not allowed to write `leasehold:client*`,
+    /// the setting may remain `true`.
+    ///
+    /// Clients of an embedded keyspace make no announcements.
     #[must_use]
     pub fn presence(mut self, presence: bool) -> Self {
         self.presence = presence;
         self
     }
 
-    /// Sets a function that is called after each acquire that got what it wanted. It runs in the task
-    /// that acquires, so it has to be quick. Locks over several names call it for each of them. A hook
-    /// that panics changes nothing else: the panic is caught, and logged the first, second, fourth,
-    /// eighth time and so on.
+    /// Sets a function that is called after each successful acquire. It runs in the task that
+    /// acquires, so it must be quick. Locks over several names call it for each name. If the
+    /// function panics, the panic is caught and changes nothing else. It is logged the first,
+    /// second, fourth, eighth time and so on.
     ///
     /// ```
     /// # #[tokio::main(flavor = "current_thread")]
@@ -828,23 +856,25 @@ impl ClientBuilder {
     }
 
     /// Sets a function that is called once for each hold that is lost, as soon as this client knows
-    /// of it: when a renewal finds it, or the request that ends the hold, which the guard's release,
-    /// `keep_for` or downgrade waits for. That a fixed lease has run out, it knows when the guard is
-    /// asked or dropped. What only the release of a dropped guard finds, it does not tell.
+    /// of the loss. A renewal can find a loss. So can the request that ends the hold, if the guard
+    /// waits for its reply in a release, `keep_for` or downgrade. The client notices the end of a
+    /// fixed lease when the guard is checked or dropped. A loss that only the release of a dropped
+    /// guard finds is not reported.
     ///
-    /// The function must not block: it may run in the task that renews the other holds. It may also
-    /// run inside a call on the guard, on the thread of the caller: `is_held`, `loss`, `extend`, the
-    /// guard's end and its drop. A function that takes a mutex which that caller has locked waits for
-    /// ever. A panic is caught, as that of [`on_acquired`](Self::on_acquired).
+    /// The function must not block, because it may run in the task that renews the other holds. It
+    /// may also run on the thread of the caller, inside a call on the guard: `is_held`, `loss`,
+    /// `extend`, the end of the guard and its drop. If the function locks a mutex that this caller
+    /// has already locked, it waits forever. A panic is caught, as in
+    /// [`on_acquired`](Self::on_acquired).
     #[must_use]
     pub fn on_lost(mut self, hook: impl Fn(&Lost<'_>) + Send + Sync + 'static) -> Self {
         self.hooks.on_lost(Box::new(hook));
         self
     }
 
-    /// Sets a function that is called once for each acquire that has lasted for `longest` and goes
-    /// on waiting. It runs in the task that acquires, so it has to be quick. Any span is allowed. A
-    /// panic is caught, as that of [`on_acquired`](Self::on_acquired).
+    /// Sets a function that is called once for each acquire that has waited for `longest` and still
+    /// waits. It runs in the task that acquires, so it must be quick. Any duration is allowed. A
+    /// panic is caught, as in [`on_acquired`](Self::on_acquired).
     #[must_use]
     pub fn on_waiting_longer_than(
         mut self,
@@ -855,22 +885,22 @@ impl ClientBuilder {
         self
     }
 
-    /// Sets patterns for names whose metrics are kept apart, none by default. The metrics of a name
-    /// have the first pattern that it fits as their label `name`, or `other`; without patterns they
-    /// have no such label. So the user decides how many series there are. Patterns are those of
-    /// [`Client::list`]. They change nothing without the feature `metrics`.
+    /// Sets patterns for names whose metrics are kept apart, none by default. In the metrics of a
+    /// name, the label `name` is the first pattern that the name matches, or `other`. Without
+    /// patterns there is no such label. So the user decides how many series there are. Patterns are
+    /// written as in [`Client::list`]. They have no effect without the feature `metrics`.
     #[must_use]
     pub fn metric_names<P: Into<String>>(mut self, patterns: impl IntoIterator<Item = P>) -> Self {
         self.metric_names = patterns.into_iter().map(Into::into).collect();
         self
     }
 
-    /// Sets how long connecting may take, handshake included. 3 s by default, at least 1 ms. If a
-    /// server has been loading its data for longer than that, the client leaves it and looks up its
-    /// name again.
+    /// Sets how long connecting may take, including the handshake. 3 s by default, at least 1 ms.
+    /// If a server has been loading its data for longer than that, the client disconnects and looks
+    /// up the server's name again.
     ///
-    /// Sentinels are asked for up to half of that before the master is connected to, and again behind
-    /// it.
+    /// The client asks sentinels for up to half of this time before it connects to the master, and
+    /// once more after that.
     #[must_use]
     pub fn connect_timeout(mut self, timeout: Duration) -> Self {
         self.connect_timeout = timeout;
@@ -885,13 +915,13 @@ impl ClientBuilder {
         self
     }
 
-    /// Adds certificate authorities, as PEM, to the system's own for `rediss://`. A text without a
-    /// certificate makes the builder fail ([`ErrorKind::Misuse`]).
+    /// Adds certificate authorities, as PEM, to those of the system for `rediss://`. A text without
+    /// a certificate makes the builder fail ([`ErrorKind::Misuse`]).
     ///
-    /// A server may also show one of these certificates itself, byte for byte: one that is self-signed,
-    /// or whose authority is not known. It must not have expired, and it must be for the name of the
-    /// server, if it names any host (as `subjectAltName`); it may be a certificate for authorities. One
-    /// of version 1 is refused.
+    /// A server may also present one of these certificates itself, byte for byte, if it is
+    /// self-signed or its authority is not known. The certificate must not have expired. If it
+    /// names any host (as `subjectAltName`), it must be valid for the name of the server. It may be
+    /// a certificate for authorities. A certificate of version 1 is refused.
     #[cfg(feature = "tls")]
     #[must_use]
     pub fn tls_authorities(mut self, pem: impl Into<Vec<u8>>) -> Self {
@@ -899,10 +929,10 @@ impl ClientBuilder {
         self
     }
 
-    /// Asks `identity` for a certificate of the client and its key each time that the client
-    /// connects, for a server that wants one. So a certificate can be renewed while the client
-    /// lives. An `identity` that fails or panics, or is no certificate, makes the builder fail at first,
-    /// and later an attempt to connect, which is repeated.
+    /// Sets a function that returns the client's certificate and its key, for servers that require
+    /// one. The client calls it each time that it connects, so the certificate can be renewed while
+    /// the client lives. If `identity` fails or panics, or returns no valid certificate, the
+    /// builder fails. If this happens later, the attempt to connect fails, and is repeated.
     ///
     /// ```no_run
     /// use leasehold::Client;
@@ -930,8 +960,8 @@ impl ClientBuilder {
         self
     }
 
-    /// Sets the name that the server's certificate has to be for, and that is sent to the server
-    /// (SNI). By default it is the host in the URL.
+    /// Sets the name for which the server's certificate must be valid, and which is sent to the
+    /// server (SNI). By default it is the host in the URL.
     #[cfg(feature = "tls")]
     #[must_use]
     pub fn tls_server_name(mut self, name: impl Into<String>) -> Self {
@@ -943,11 +973,11 @@ impl ClientBuilder {
     ///
     /// # Errors
     ///
-    /// As [`Client::connect`], and `Misuse` for a setting out of its range.
+    /// Like [`Client::connect`], and also `Misuse` for a setting out of its range.
     ///
     /// # Cancel safety
     ///
-    /// Dropping the future gives up the attempt.
+    /// Dropping the future cancels the attempt.
     pub async fn connect(&self, url: &str) -> Result<Client> {
         self.check()?;
         if url.trim() == "memory://" {
@@ -956,14 +986,14 @@ impl ClientBuilder {
         self.connect_to_server(url).await
     }
 
-    /// A client of the server at `url` that connects in the background, and keeps trying for as
-    /// long as it lives. For a server that may be down now, such as one of several under a
-    /// [`RedLock`](crate::RedLock). A wait for a lock bears a server that does not answer yet for its
-    /// outage timeout, while [`connect`](Self::connect) makes one attempt.
+    /// Returns a client of the server at `url` that connects in the background, and keeps trying
+    /// for as long as it lives. Use it for a server that may be down now, such as one of several
+    /// under a [`RedLock`](crate::RedLock). A wait for a lock tolerates a server that does not
+    /// answer yet for its outage timeout, while [`connect`](Self::connect) makes only one attempt.
     ///
     /// Until the first attempt has ended, requests wait for it. After that they fail at once while
-    /// there is no connection. A wrong address or password is reported by the requests, with the
-    /// errors that [`connect`](Self::connect) has for it.
+    /// there is no connection. Requests report a wrong address or password with the same errors as
+    /// [`connect`](Self::connect).
     ///
     /// # Errors
     ///
@@ -971,17 +1001,17 @@ impl ClientBuilder {
     ///
     /// # Panics
     ///
-    /// Outside a tokio runtime.
+    /// Panics if it is called outside a tokio runtime.
     pub fn connect_in_background(&self, url: &str) -> Result<Client> {
         self.check()?;
-        // Looked at before it is an address: this works in a build without servers, too.
+        // Checked before the URL is parsed: this works in a build without servers, too.
         if url.trim() == "memory://" {
             return self.embedded(&Embedded::new());
         }
         self.start_to_server(url)
     }
 
-    /// A client of a keyspace in this process.
+    /// Returns a client of a keyspace in this process.
     ///
     /// ```
     /// # #[tokio::main(flavor = "current_thread")]
@@ -1000,7 +1030,7 @@ impl ClientBuilder {
     ///
     /// # Panics
     ///
-    /// Outside a tokio runtime.
+    /// Panics if it is called outside a tokio runtime.
     pub fn embedded(&self, keyspace: &Embedded) -> Result<Client> {
         self.check()?;
         Ok(Client::over(Backend::Memory(keyspace.memory()), self))
@@ -1082,8 +1112,8 @@ impl ClientBuilder {
                 ));
             }
         }
-        // Not two comparisons: no range has NaN in it, so this refuses that as well. With it every
-        // deadline would be a panic in `mul_f64`.
+        // Not two comparisons: no range contains NaN, so this refuses NaN, too. NaN would make
+        // `mul_f64` panic at every deadline.
         if !(0.0..=0.25).contains(&self.drift) {
             return Err(Error::new(
                 ErrorKind::Misuse,
@@ -1100,28 +1130,29 @@ impl ClientBuilder {
     }
 }
 
-/// What is left after [`Client::close`].
+/// The result of [`Client::close`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Closed {
-    /// Holds that are still valid, of guards that are alive or were leaked. They end with their
-    /// leases. Permits of a [`Semaphore`] have no lease and are not counted.
+    /// Number of holds that are still valid, because their guards are alive or were leaked. They
+    /// end with their leases. Permits of a [`Semaphore`] have no lease and are not counted.
     pub holds_left: usize,
 }
 
-/// What a client has under way: see [`Client::activity`]. All numbers are zero when nothing is.
+/// The work that a client has in progress: see [`Client::activity`]. All numbers are zero if there
+/// is none.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Activity {
-    /// Holds that the watchdog renews or ends.
+    /// Number of holds that the watchdog renews or ends.
     pub renewed_holds: usize,
-    /// Names for which somebody of this client waits.
+    /// Number of names that have waiters in this client.
     pub lines: usize,
-    /// Names that an [`Owner`](crate::Owner) holds or asks for.
+    /// Number of names that an [`Owner`](crate::Owner) holds or asks for.
     pub owners: usize,
-    /// Channels that are listened to, or were until just now.
+    /// Number of channels to which the client subscribes, or subscribed until just now.
     pub channels: usize,
-    /// Releases in the background.
+    /// Number of releases in the background.
     pub releases: usize,
 }
 
@@ -1134,8 +1165,8 @@ mod tests {
     async fn holds_that_are_over_are_forgotten() {
         let client = Client::embedded();
         let owner = Owner::new();
-        // A hold ends in several ways without a release: by a drop, as a downgrade, left to its
-        // lease and then broken by force. Each way has to take it out of the table, or a client
+        // A hold can end in several ways without a release: by a drop, by a downgrade, or left to
+        // its lease and then ended by force. Each way must remove it from the table, or a client
         // that lives for months grows with each hold.
         for _ in 0..100 {
             drop(client.lock("x").acquire().await.expect("free"));

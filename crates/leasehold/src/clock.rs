@@ -1,4 +1,4 @@
-//! The clock that validity is measured on, and sleeping on it.
+//! The clock on which validity is measured, and sleeping on that clock.
 
 mod alarms;
 mod timers;
@@ -12,8 +12,8 @@ pub(crate) use timers::Timers;
 
 /// A point on a [`Clock`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-// In nanoseconds since the clock began, half as large as a `Duration`: a hold has six of them. They
-// last for 584 years; a later point is that end.
+// In nanoseconds since the clock began, half as large as a `Duration`: a hold has six of them. The
+// range is 584 years. A later point becomes that end.
 pub(crate) struct Moment(u64);
 
 impl Moment {
@@ -58,8 +58,8 @@ impl Sub<Duration> for Moment {
     }
 }
 
-/// A point on tokio's clock and on the real one. A test can pause the first, and then it runs ahead
-/// of every server.
+/// A point on tokio's clock and on the real clock. A test can pause tokio's clock, which then runs
+/// ahead of every server.
 #[cfg(feature = "redis")]
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Both {
@@ -77,7 +77,8 @@ impl Both {
         }
     }
 
-    /// What to add to an error about a time-out of `limit`, if tokio's clock made up that time.
+    /// Returns a hint for an error about a time-out of `limit`, if tokio's clock has jumped by that
+    /// time.
     pub(crate) fn paused_hint(self, limit: Duration) -> &'static str {
         let now = Self::now();
         let tokios = now.tokios.saturating_duration_since(self.tokios);
@@ -91,22 +92,21 @@ impl Both {
     }
 }
 
-/// Where `now` comes from.
+/// The source of `now`.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Clock {
-    /// Goes on while the machine sleeps, as the server's leases do. The runtime's
-    /// clock stands still then, and a holder would wake up and believe in a lease
-    /// that ended an hour ago.
+    /// A clock that continues while the machine sleeps, like the server's leases. The runtime's
+    /// clock stops then, so a holder would wake up and believe in a lease that ended an hour ago.
     Boot,
-    /// The runtime's clock, which a test can pause. Right for the embedded
-    /// backend, whose leases stand still together with their holders.
+    /// The runtime's clock, which a test can pause. This is right for the embedded backend, whose
+    /// leases stop together with their holders.
     Runtime(Instant),
-    /// That of a machine which a test puts to sleep.
+    /// The clock of a machine that a test puts to sleep.
     #[cfg(feature = "testing")]
     Machine(&'static MachineClock),
 }
 
-/// The runtime's clock, and how long the machine has slept.
+/// The runtime's clock, plus the time for which the machine has slept.
 #[cfg(feature = "testing")]
 #[derive(Debug)]
 pub(crate) struct MachineClock {
@@ -148,29 +148,30 @@ impl Clock {
         }
     }
 
-    /// Whether it goes on while the runtime's timers stand still.
+    /// Returns whether the clock continues while the runtime's timers stop.
     fn can_jump(self) -> bool {
         !matches!(self, Self::Runtime(_))
     }
 
-    /// The same point in time on the runtime's clock, for `timeout_at` and the like.
+    /// Returns the same point in time on the runtime's clock, for `timeout_at` and similar
+    /// functions.
     pub(crate) fn to_instant(self, moment: Moment) -> Instant {
-        // The runtime's clock first: if the thread is stopped between the two, a deadline
-        // comes out early, never late.
+        // The runtime's clock first: if the thread is stopped between the two reads, a deadline is
+        // early, never late.
         let (now, here) = (Instant::now(), self.now());
         if moment < here {
-            // A time that is over must not look as if it ended just now.
+            // A time that has passed must not look as if it ended just now.
             return now.checked_sub(here.saturating_sub(moment)).unwrap_or(now);
         }
-        // As far ahead as tokio's own far future. On some systems a hundred years are more than an
-        // instant can hold.
+        // As far ahead as tokio's own far future. On some systems an instant can't hold a hundred
+        // years.
         now.checked_add(moment.saturating_sub(here))
             .unwrap_or_else(|| now + Duration::from_secs(30 * 365 * 24 * 3600))
     }
 
     pub(crate) fn moment_of(self, instant: Instant) -> Moment {
-        // This clock first, unlike above: if the thread is stopped between the two, this deadline
-        // comes out early as well. An instant that has passed becomes now, and counts as passed.
+        // This clock first, unlike above: if the thread is stopped between the two reads, this
+        // deadline is early, too. An instant that has passed becomes now, and counts as passed.
         self.now() + instant.saturating_duration_since(Instant::now())
     }
 }
@@ -180,8 +181,8 @@ fn since_boot() -> Moment {
     moment_of(rustix::time::clock_gettime(rustix::time::ClockId::Boottime))
 }
 
-// On Apple's systems this clock goes on during sleep, and the runtime's does not. On the others
-// both are one clock, and what becomes of it during sleep is the system's affair.
+// On Apple's systems this clock continues during sleep, and the runtime's clock does not. On other
+// systems both are the same clock, and the system decides what happens to it during sleep.
 #[cfg(not(any(target_os = "linux", target_os = "android")))]
 fn since_boot() -> Moment {
     moment_of(rustix::time::clock_gettime(

@@ -6,47 +6,51 @@ use crate::acknowledgement::Acknowledgement;
 use crate::error::{Error, ErrorKind, Result};
 use crate::key::Key;
 
-/// How long a hold lasts on the server without renewal (Redisson's
+/// The default lease: how long a hold lasts on the server without renewal (Redisson's
 /// `lockWatchdogTimeout`).
 pub(crate) const DEFAULT_LEASE: Duration = Duration::from_secs(30);
-/// The longest lease of a majority, where the clients have not agreed on another one.
+/// The longest lease of a majority, unless the clients have agreed on another one.
 pub(crate) const DEFAULT_LONGEST_LEASE: Duration = DEFAULT_LEASE;
-/// A year: a server that was started has no vote for that long.
+/// The maximum for the longest lease: a year. A server that was restarted has no vote for the
+/// longest lease.
 const MAX_LONGEST_LEASE: Duration = Duration::from_secs(365 * 24 * 3600);
-/// Returns the pause between two asks of a waiter that nothing wakes.
+/// The pause between two requests of a waiter that is not notified.
 const DEFAULT_POLL_INTERVAL: Duration = Duration::from_secs(1);
-/// A waiter that listens asks this often at least. Thousands of names with a waiter each would keep
-/// client and server busy while nothing happens.
+/// The longest pause between two requests of a waiter that is subscribed and not notified. With
+/// thousands of names and a waiter for each, shorter pauses would keep client and server busy while
+/// nothing happens.
 const LONGEST_POLL_INTERVAL: Duration = Duration::from_secs(5);
-/// How long a wait goes on while no server answers. One default lease: by then every earlier hold
-/// is over. It has no range: any span is allowed (`Lock::outage_timeout` in `setters.rs`).
+/// The time for which a wait continues while no server answers: one default lease, after which
+/// every earlier hold is over. The setting has no range: any duration is allowed
+/// (`Lock::outage_timeout` in `setters.rs`).
 pub(crate) const DEFAULT_OUTAGE_TIMEOUT: Duration = DEFAULT_LEASE;
 
-/// How long a process keeps what its waiters hand over, from a grant of the server on. A longer time
-/// would hardly be faster, and others wait for its end.
+/// The time for which a process may hand a grant over from waiter to waiter, counted from the
+/// grant. A longer time would hardly be faster, and other processes wait for its end.
 pub(crate) const DEFAULT_TURN: Duration = Duration::from_millis(10);
 
 const MIN_LEASE: Duration = Duration::from_millis(10);
 const MIN_RENEWED_LEASE: Duration = Duration::from_millis(100);
-/// Beyond 2^53 a number is not exact in Lua.
+/// The longest duration: numbers beyond 2^53 are not exact in Lua.
 pub(crate) const MAX_SPAN: Duration = Duration::from_millis(1 << 53);
 
-/// How a waiter learns that it may ask again.
+/// The way in which a waiter learns that it may try again.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum WaitStrategy {
-    /// Sleeps until a release is published (the default). The lease's end and
-    /// [`poll_interval`](crate::Lock::poll_interval) are the safety net.
+    /// A subscription (the default): the waiter sleeps until a release is published. If the message
+    /// is lost, the waiter still tries again when the lease ends, and after each
+    /// [`poll_interval`](crate::Lock::poll_interval).
     PubSub,
-    /// Asks again after growing pauses and subscribes to nothing, as Redisson's spin lock does. For
-    /// very short holds, or where the server denies channels. In one process one waiter for a name
-    /// asks for all waiters behind it, so its pace is theirs: don't mix this strategy with the
-    /// other one on one name.
+    /// Growing pauses without a subscription, as in Redisson's spin lock. Use it for very short
+    /// holds, or if the server denies channels. In one process, the first waiter for a name asks
+    /// for all waiters behind it, so its pace applies to all of them. So don't use different
+    /// strategies for one name.
     Backoff(Backoff),
 }
 
-/// Growing pauses between two asks: `first`, then `factor` times the last pause with a small random
-/// part, at most `cap`.
+/// Growing pauses between two requests of a waiter: `first`, then `factor` times the last pause
+/// with a small random part, at most `cap`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Backoff {
     pub(crate) first: Duration,
@@ -57,7 +61,7 @@ pub struct Backoff {
 impl Backoff {
     const LONGEST: Duration = Duration::from_secs(3600);
 
-    /// Redisson's exponential back-off: 1 ms, doubled, at most 128 ms.
+    /// Returns Redisson's exponential back-off: 1 ms, doubled each time, at most 128 ms.
     #[must_use]
     pub fn exponential() -> Self {
         Self {
@@ -67,12 +71,12 @@ impl Backoff {
         }
     }
 
-    /// The same pause each time (Redisson's constant back-off; its default is 64 ms).
-    /// At least 1 ms, at most an hour.
+    /// Returns a back-off with the same pause each time, at least 1 ms and at most an hour. This is
+    /// Redisson's constant back-off, whose default is 64 ms.
     #[must_use]
     pub fn constant(pause: Duration) -> Self {
-        // No error, because making a handle can't fail. A pause of zero would make a waiter ask at
-        // full speed.
+        // No error, because making a handle can't fail. With a pause of zero, a waiter would poll
+        // at full speed.
         let pause = pause.clamp(Duration::from_millis(1), Self::LONGEST);
         Self {
             first: pause,
@@ -81,17 +85,17 @@ impl Backoff {
         }
     }
 
-    /// Sets the first pause. At least 1 ms, at most an hour.
+    /// Sets the first pause, at least 1 ms and at most an hour.
     #[must_use]
     pub fn first(mut self, pause: Duration) -> Self {
         self.first = pause.clamp(Duration::from_millis(1), Self::LONGEST);
-        // The cap rises along, for a caller who sets this after `cap`: otherwise the second pause
+        // If the caller sets this after `cap`, the cap must rise, too: otherwise the second pause
         // would be shorter than the first.
         self.cap = self.cap.max(self.first);
         self
     }
 
-    /// Sets the longest pause. At least the first one, at most an hour.
+    /// Sets the longest pause, at least as long as the first one and at most an hour.
     #[must_use]
     pub fn cap(mut self, pause: Duration) -> Self {
         self.cap = pause.min(Self::LONGEST).max(self.first);
@@ -99,7 +103,8 @@ impl Backoff {
     }
 }
 
-/// Who shares a client's names: see [`ClientBuilder::peers`](crate::ClientBuilder::peers).
+/// The other clients that share a client's names: see
+/// [`ClientBuilder::peers`](crate::ClientBuilder::peers).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Peers {
@@ -108,57 +113,58 @@ pub enum Peers {
     All,
     /// Clients of this library alone.
     RustOnly,
-    /// Clients of this library, and Redisson before 3.22.0: in a cluster it hears messages to all
-    /// nodes alone.
+    /// Clients of this library, and Redisson before 3.22.0. In a cluster, that Redisson hears only
+    /// messages that are published to all nodes.
     Redisson3,
-    /// Clients of this library, and Redisson from 3.22.0 on: in a cluster of Redis 7 or later it
-    /// hears messages to a shard alone.
+    /// Clients of this library, and Redisson from 3.22.0 on. In a cluster of Redis 7 or later, that
+    /// Redisson hears only messages that are published to a shard.
     Redisson4,
 }
 
-/// The terms on which a hold is held.
+/// The lease, renewal and limits of a hold.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Terms {
     pub(crate) lease: Duration,
-    /// `None`: a fixed lease, never renewed.
+    /// `None` for a fixed lease, which is never renewed.
     pub(crate) renew_every: Option<Duration>,
-    /// How often the server is reminded of what is left of a fixed lease, where other clients could
-    /// cut that short.
+    /// The period of reminders that send the rest of a fixed lease to the server, if other clients
+    /// could shorten it.
     pub(crate) remind_every: Option<Duration>,
     pub(crate) max_hold: Option<Duration>,
-    /// The longest lease that the hold may have; `None` where nobody relies on such a limit.
+    /// The longest lease that the hold may have; `None` if no client relies on such a limit.
     pub(crate) longest_lease: Option<Duration>,
-    /// Who has to confirm it.
+    /// The servers that must confirm the hold.
     pub(crate) acknowledged: Acknowledgement,
 }
 
 impl Terms {
-    /// Whether the watchdog only reminds the server of the lease.
+    /// Returns whether the watchdog only reminds the server of a fixed lease.
     pub(crate) fn reasserts_fixed_lease(&self) -> bool {
         self.renew_every.is_none() && self.remind_every.is_some()
     }
 
-    /// Terms that are good enough for both. A maximum hold time belongs to one guard alone.
+    /// Returns terms that satisfy both `self` and `other`. A maximum hold time belongs to one
+    /// guard, so the result has none.
     pub(crate) fn and(self, other: Self) -> Self {
-        // Not `min` of the two options: in their order `None`, which means never here, comes before
-        // every duration.
+        // Not `min` of the two options: `None` means never here, but sorts before every duration.
         let sooner = |one: Option<Duration>, two| one.into_iter().chain(two).min();
         Self {
             lease: self.lease.max(other.lease),
             renew_every: sooner(self.renew_every, other.renew_every),
             remind_every: sooner(self.remind_every, other.remind_every),
             max_hold: None,
-            // The greater bound: it was noted on every member before the first hold by it, and all
-            // who count on a bound go by the greatest note (`majority/longest.rs`).
+            // The greater bound: it was noted on every member before the first hold that relies on
+            // it. Every client that relies on a bound uses the greatest note
+            // (`majority/longest.rs`).
             longest_lease: self.longest_lease.max(other.longest_lease),
             acknowledged: self.acknowledged.and(other.acknowledged),
         }
     }
 
-    /// How often the watchdog has to act on the hold.
+    /// Returns how often the watchdog must act on the hold.
     pub(crate) fn watch_every(&self) -> Option<Duration> {
-        // A renewal reminds the server as well. The sooner of the two: an owner may have entered
-        // through two handles, one that renews and one that only reminds, but more often.
+        // The shorter of the two, because a renewal also reminds the server. An owner may have
+        // entered through two handles: one that renews, and one that only reminds, but more often.
         self.renew_every.into_iter().chain(self.remind_every).min()
     }
 }
@@ -167,25 +173,26 @@ impl Terms {
 /// fail.
 #[derive(Clone, Debug)]
 pub(crate) struct Settings {
-    /// The client's lease, for holds without a setting of their own.
+    /// The client's lease, for holds without their own setting.
     pub(crate) default_lease: Duration,
     /// The lease of renewed holds.
     pub(crate) lease: Option<Duration>,
-    /// The lease of holds that are not renewed. With it, `lease` and `renew_every` must not be set.
+    /// The lease of holds that are not renewed. If it is set, `lease` and `renew_every` must not be
+    /// set.
     pub(crate) fixed_lease: Option<Duration>,
     pub(crate) renew_every: Option<Duration>,
     pub(crate) max_hold: Option<Duration>,
     pub(crate) longest_lease: Option<Duration>,
     pub(crate) strategy: WaitStrategy,
-    /// `None`: the default, which grows while a waiter listens and nothing wakes it.
+    /// `None` for the default, which grows while a waiter is subscribed and not notified.
     pub(crate) poll_interval: Option<Duration>,
-    /// How often a waiter asks at least, whatever its strategy is: what it leaves on the server while
-    /// it waits ends otherwise.
+    /// The longest time between two requests of a waiter, with any strategy. Otherwise its entry on
+    /// the server expires while it waits.
     pub(crate) ask_every: Option<Duration>,
     pub(crate) outage_timeout: Duration,
-    /// For how long the process keeps a lock that its waiters hand over; zero for never.
+    /// The time for which the process may hand a lock over from waiter to waiter; zero for never.
     pub(crate) local_hand_over: Duration,
-    /// Who has to confirm a hold.
+    /// The servers that must confirm a hold.
     pub(crate) acknowledged: Acknowledgement,
 }
 
@@ -218,32 +225,33 @@ impl Settings {
         )
     }
 
-    /// Returns the pause between two asks of a waiter that nothing wakes.
+    /// Returns the pause between two requests of a waiter that is not notified.
     pub(crate) fn poll_interval(&self) -> Duration {
         self.poll_interval.unwrap_or(DEFAULT_POLL_INTERVAL)
     }
 
-    /// Returns the pause of a waiter that listens, after `quiet` sleeps that nothing has ended.
+    /// Returns the pause of a subscribed waiter after `quiet` pauses in a row that no message has
+    /// ended.
     pub(crate) fn poll_interval_after(&self, quiet: u32) -> Duration {
-        // An interval that was set is a promise: no lost message costs more than that.
+        // An interval that the user has set is a promise: a lost message never costs more than
+        // that.
         self.poll_interval.unwrap_or_else(|| {
             let grown = DEFAULT_POLL_INTERVAL.saturating_mul(1 << quiet.min(16));
             grown.min(LONGEST_POLL_INTERVAL)
         })
     }
 
-    /// How long a hold lasts if nothing renews it.
+    /// Returns how long a hold lasts without renewal.
     pub(crate) fn lease(&self) -> Duration {
         self.fixed_lease
             .or(self.lease)
             .unwrap_or(self.default_lease)
     }
 
-    /// Takes over the terms of an existing hold.
+    /// Copies the terms of an existing hold into these settings.
     pub(crate) fn take(&mut self, terms: Terms) {
         let lease = Some(terms.lease);
-        // One of them is cleared, not only the other one set: `check_fixed` refuses a handle that
-        // has both.
+        // One of the two is cleared, because `check_fixed` refuses a handle that has both.
         (self.lease, self.fixed_lease) = match terms.renew_every {
             Some(_) => (lease, None),
             None => (None, lease),
@@ -254,7 +262,7 @@ impl Settings {
         self.acknowledged = terms.acknowledged;
     }
 
-    /// The terms of a new hold, after a check of every value.
+    /// Checks every value and returns the terms of a new hold.
     pub(crate) fn terms(&self, key: &Key) -> Result<Terms> {
         let lease = self.lease();
         let renew_every = match self.fixed_lease {
@@ -273,13 +281,13 @@ impl Settings {
         if let Some(span) = self.max_hold {
             check_span("maximum hold", span, least, "", key)?;
         }
-        // Checked for all, although `try_acquire` does not wait: so the first call finds a wrong
-        // setting, and not the first one that is contended.
+        // Checked for all calls, although `try_acquire` does not wait. So the first call reports a
+        // wrong setting, not the first contended call.
         check_span("poll interval", self.poll_interval(), least, "", key)?;
         Ok(Terms {
             lease,
             renew_every,
-            // No setting of a handle: the read-write lock adds it, where the watchdog of a Java
+            // Not a setting of a handle: the read-write lock adds it if the watchdog of a Java
             // reader can shorten a hold.
             remind_every: None,
             max_hold: self.max_hold,
@@ -288,7 +296,7 @@ impl Settings {
         })
     }
 
-    /// Refuses a setting that only a renewed hold can keep, on a handle with a fixed lease.
+    /// Refuses a setting that requires renewal on a handle with a fixed lease.
     fn check_fixed(&self, key: &Key) -> Result<()> {
         let (what, span) = match (self.lease, self.renew_every) {
             (Some(lease), _) => ("a lease that is renewed", lease),
@@ -307,8 +315,8 @@ impl Settings {
 
     fn renewal_period(&self, lease: Duration, key: &Key) -> Result<Duration> {
         let Some(period) = self.renew_every else {
-            // As Redisson's watchdog does it. If this renewal fails, two thirds of the lease are
-            // left for others.
+            // Like Redisson's watchdog. If this renewal fails, two thirds of the lease remain for
+            // further attempts.
             return Ok(lease / 3);
         };
         check_span("renewal period", period, Duration::from_millis(1), "", key)?;
@@ -325,14 +333,14 @@ impl Settings {
     }
 }
 
-/// Checks a lease that is asked for after the acquire.
+/// Checks a lease that is requested after the acquire.
 pub(crate) fn check_lease(lease: Duration, key: &Key) -> Result<()> {
     check_span("lease", lease, MIN_LEASE, "", key)
 }
 
-/// Checks a lease against the longest one that others rely on.
+/// Checks a lease against the longest lease that other clients rely on.
 pub(crate) fn check_longest(lease: Duration, longest: Option<Duration>, key: &Key) -> Result<()> {
-    // The bound itself is allowed: by default it is as long as the default lease.
+    // A lease equal to the bound is allowed: by default the bound is as long as the default lease.
     match longest.filter(|longest| lease > *longest) {
         None => Ok(()),
         Some(longest) => Err(misuse(
@@ -345,7 +353,7 @@ pub(crate) fn check_longest(lease: Duration, longest: Option<Duration>, key: &Ke
     }
 }
 
-/// The error of a lease that could outlast a failover guard.
+/// Returns the error for a lease that could outlast a failover guard.
 pub(crate) fn outlasts_guard(lease: &str, span: Duration) -> Error {
     Error::new(
         ErrorKind::Misuse,
@@ -356,7 +364,7 @@ pub(crate) fn outlasts_guard(lease: &str, span: Duration) -> Error {
     )
 }
 
-/// Checks a failover guard by what else the client is to do.
+/// Checks a failover guard against the other settings of the client.
 pub(crate) fn check_failover_guard(span: Duration, lease: Duration, peers: Peers) -> Result<()> {
     if span > MAX_LONGEST_LEASE {
         return Err(Error::new(
@@ -396,12 +404,12 @@ pub(crate) fn check_longest_lease(longest: Duration, key: &Key) -> Result<()> {
     Ok(())
 }
 
-/// Checks how long a key is to live.
+/// Checks the time to live of a key.
 pub(crate) fn check_life(life: Duration, key: &Key) -> Result<()> {
     check_span("life", life, Duration::from_millis(1), "", key)
 }
 
-/// Checks a number of permits or steps: Redisson counts to 2^31 - 1.
+/// Checks a number of permits or steps. Redisson counts to 2^31 - 1.
 pub(crate) fn check_number(what: &str, number: u64, most: u64, key: &Key) -> Result<()> {
     if number > most {
         return Err(misuse(
@@ -419,15 +427,17 @@ pub(crate) fn check_wait(wait: Duration, key: &Key) -> Result<()> {
             format!("a wait of zero for `{key}`; call try_acquire to ask once without waiting"),
         ));
     }
-    // Only for the upper bound: a zero has been answered above, with what to call instead.
+    // Checks the upper bound only: the test above has refused a zero and named the method to use
+    // instead.
     check_span("wait", wait, Duration::ZERO, "", key)
 }
 
-/// If the timeout is too short, a slow network costs a waiter its place; if it is too long, a dead
-/// waiter keeps everybody waiting.
+/// Checks the waiter timeout. If it is too short, a slow network costs a waiter its place. If it is
+/// too long, a dead waiter delays all other waiters.
 pub(crate) fn check_waiter_timeout(timeout: Duration, key: &Key) -> Result<()> {
-    // `KEPT_MS` in `fair/queue.lua`, in which the key of our waiters ends when nobody asks. With a
-    // longer timeout that key would go first, and the server would take our waiters for Redisson's.
+    // Equals `KEPT_MS` in `fair/queue.lua`, after which the key of our waiters expires if no waiter
+    // asks. With a longer timeout that key would expire first, and the server would take our
+    // waiters for Redisson's.
     let longest = Duration::from_secs(3600);
     check_span(
         "waiter timeout",
@@ -471,8 +481,8 @@ fn misuse(key: &Key, message: String) -> Error {
     Error::new(ErrorKind::Misuse, message).with_key(key)
 }
 
-/// Whole milliseconds for the wire, rounded up so that a lease is never shorter
-/// on the server than the holder was told.
+/// Returns whole milliseconds for the wire, rounded up: the lease on the server is never shorter
+/// than the lease that the holder assumes.
 pub(crate) fn wire_ms(span: Duration) -> u64 {
     u64::try_from(span.as_nanos().div_ceil(1_000_000)).unwrap_or(u64::MAX)
 }

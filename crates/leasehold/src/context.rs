@@ -1,4 +1,4 @@
-//! What every primitive of a client shares.
+//! The state that all primitives of a client share.
 
 pub(crate) mod namesakes;
 
@@ -28,12 +28,12 @@ use crate::process::Process;
 use crate::sync::Mutex;
 use namesakes::Namesakes;
 
-/// How long a client that ends waits for the answer to its goodbye. Without it, what the client has
-/// said of itself ends by itself, a little later.
+/// The time for which a client that ends waits for the reply to its goodbye. Without the goodbye,
+/// the client's announcement expires a little later.
 const GOODBYE_WITHIN: Duration = Duration::from_secs(1);
 
-/// Shared by a client, its primitives and its guards. The connection and the
-/// watchdog live as long as one of them does.
+/// The state shared by a client, its primitives and its guards. The connection and the watchdog
+/// live as long as one of them does.
 pub(crate) struct Context {
     pub(crate) backend: Backend,
     pub(crate) clock: Clock,
@@ -47,21 +47,22 @@ pub(crate) struct Context {
     pub(crate) observer: Observer,
     pub(crate) client_id: String,
     pub(crate) peers: Peers,
-    /// In front of each name.
+    /// The prefix of each name.
     pub(crate) prefix: String,
-    /// For how long nothing is granted after a failover: no lease may be longer.
+    /// The time without grants after a failover: no lease may be longer.
     failover_guard: Option<Duration>,
     default_lease: Duration,
-    /// Who has to confirm the holds of its locks.
+    /// The servers that must confirm the holds of its locks.
     acknowledged: Acknowledgement,
     process: Process,
     holds: AtomicU64,
     closed: AtomicBool,
-    /// What takes back what the client has said of itself on the server.
+    /// The operations that remove the client's announcement from the server.
     goodbye: Mutex<Vec<Operation>>,
 }
 
-/// Who shares a client's names, what stands in front of them, and what is told of them.
+/// The settings for a client's names: the clients that share them, their prefix, and their
+/// observer.
 pub(crate) struct Naming {
     pub(crate) peers: Peers,
     pub(crate) prefix: String,
@@ -96,7 +97,7 @@ impl Context {
             locals: Locals::new(clock, runtime.clone()),
             standing: Arc::default(),
             namesakes: Namesakes::default(),
-            // A new one for each client, even in one process: all of them count their holds from 1.
+            // A new id for each client, even in one process: each client counts its holds from 1.
             client_id: uuid::Uuid::new_v4().to_string(),
             default_lease,
             acknowledged,
@@ -111,22 +112,22 @@ impl Context {
         })
     }
 
-    /// A wire id for one hold, in Redisson's form. Never reused, not even after an unknown
-    /// outcome: a late or doubled request could otherwise merge with the next hold and let two
-    /// in.
+    /// Returns a wire id for one hold, in Redisson's form. An id is never reused, not even after an
+    /// unknown outcome: a late or duplicated request could otherwise merge with the next hold and
+    /// admit two holders.
     pub(crate) fn fresh_wire_id(&self) -> String {
-        // Relaxed is enough: the number has to be unique, and nothing else is read by it.
+        // Relaxed is enough: the number must be unique, and no other data depends on it.
         let n = self.holds.fetch_add(1, Ordering::Relaxed);
-        // With room for exactly that: an id is made for each acquire, and kept with its hold.
+        // With room for exactly this text: an id is made for each acquire, and kept with its hold.
         let digits = n.checked_ilog10().unwrap_or(0) as usize + 1;
         let mut id = String::with_capacity(self.client_id.len() + 1 + digits);
         id.push_str(&self.client_id);
-        // Writing to a text never fails.
+        // Writing to a string never fails.
         let _ = write!(id, ":{n}");
         id
     }
 
-    /// The name of something of this client, behind the client's prefix.
+    /// Returns the key for a name of this client, with the client's prefix.
     pub(crate) fn key(&self, name: &str, of: NameOf) -> Result<Key> {
         let key = Key::prefixed(&self.prefix, name)?;
         self.backend.check_name(&key, of)?;
@@ -149,7 +150,7 @@ impl Context {
         }
     }
 
-    /// Those of a lock. Permits and latches need no confirmation.
+    /// Returns the settings of a lock. Permits and latches are never acknowledged by replicas.
     pub(crate) fn lock_settings(&self) -> Settings {
         Settings {
             acknowledged: self.acknowledged,
@@ -157,7 +158,7 @@ impl Context {
         }
     }
 
-    /// Checks that its confirmations come before its reply is given up.
+    /// Checks that the confirmations arrive before the client stops waiting for the reply.
     pub(crate) fn check_acknowledged(&self, terms: Terms, key: &Key) -> Result<()> {
         let has_server = !self.backend.is_in_process();
         let reply_timeout = has_server.then(|| self.backend.reply_timeout());
@@ -165,23 +166,24 @@ impl Context {
     }
 
     pub(crate) fn close(&self) {
-        // An acquire that has passed `check_open` just now is still granted. Its hold is told by
-        // `standing`, which it enters behind this, that it is not renewed.
+        // An acquire that has just passed `check_open` is still granted. Its hold enters `standing`
+        // after this, and learns there that it is not renewed.
         self.closed.store(true, Ordering::SeqCst);
         for hold in self.standing.close() {
-            // Due by its new terms: it is not renewed any more, but its maximum hold time still
+            // Scheduled on its new terms: it is no longer renewed, but its maximum hold time still
             // ends it.
             self.watchdog.remove(&hold);
             self.watchdog.keep(&hold);
             self.leave_line(&hold);
         }
-        // A waiter for several locks can't get the one that is this client's any more. It learns
-        // so when it asks again.
+        // A waiter for several locks can no longer get the lock of this client. It learns so when
+        // it asks again.
         self.backend.channels().wake_all();
     }
 
-    /// The hold is left to its lease. Waiters to which it was handed over may be in a line on the
-    /// server still, where they would be in the way behind its end.
+    /// Removes the waiters of a hold that is left to its lease from the queue. Waiters to which it
+    /// was handed over may still be in a queue on the server, and would be in the way after its
+    /// end.
     pub(crate) fn leave_line(&self, hold: &Grant) {
         let queued = hold.steps.queued();
         if let Some(leaves) = queued.and_then(Queued::leave_line) {
@@ -193,14 +195,14 @@ impl Context {
         self.closed.load(Ordering::SeqCst)
     }
 
-    /// Says on the server who the client is; `goodbye` takes that back. `None` when the client is
-    /// closed.
+    /// Announces the client on the server. `goodbye` removes the announcement. `None` if the client
+    /// is closed.
     pub(crate) fn announce<T>(
         &self,
         goodbye: Vec<Operation>,
         say: impl FnOnce(&Backend) -> T,
     ) -> Option<T> {
-        // With this locked: nothing is said behind the goodbye.
+        // With this locked: nothing is announced after the goodbye.
         let mut kept = self.goodbye.lock();
         if self.is_closed() || self.is_forked() {
             return None;
@@ -209,10 +211,10 @@ impl Context {
         Some(say(&self.backend))
     }
 
-    /// Takes back what the client has said of itself. A close waits for that.
+    /// Removes the client's announcement. A close waits for that.
     pub(crate) fn say_goodbye(&self) {
         if self.is_forked() {
-            // The parent is still there.
+            // The parent still exists.
             return;
         }
         let goodbye = std::mem::take(&mut *self.goodbye.lock());
@@ -226,8 +228,8 @@ impl Context {
         });
     }
 
-    /// Whether this process is a fork of that which the client belongs to. There every call fails and
-    /// no drop does anything: the holds are the parent's.
+    /// Returns whether this process is a fork of the client's process. In a fork every call fails
+    /// and no drop does anything: the holds belong to the parent.
     pub(crate) fn is_forked(&self) -> bool {
         self.process.is_gone()
     }
@@ -261,7 +263,8 @@ impl Context {
 }
 
 impl Drop for Context {
-    /// The last handle of a client goes, which may not have been closed.
+    /// Removes the announcement when the last handle is dropped: the client might not have been
+    /// closed.
     fn drop(&mut self) {
         self.say_goodbye();
     }

@@ -1,4 +1,4 @@
-//! User and password of a client, when they can change while it lives.
+//! User and password of a client that may change while the client lives.
 
 use std::error::Error as StdError;
 use std::fmt;
@@ -8,8 +8,9 @@ use std::sync::Arc;
 
 use futures_util::FutureExt as _;
 
-/// A user and a password, as [`ClientBuilder::credentials`](crate::ClientBuilder::credentials)
-/// asks for them. Its debug form shows no password.
+/// A user and a password, as returned to
+/// [`ClientBuilder::credentials`](crate::ClientBuilder::credentials). The debug form shows no
+/// password.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Credentials {
     pub(crate) user: Option<String>,
@@ -17,7 +18,8 @@ pub struct Credentials {
 }
 
 impl Credentials {
-    /// The password of the user in the URL, or of the default user if the URL names none.
+    /// Returns credentials with this password, for the user in the URL, or for the default user if
+    /// the URL names none.
     #[must_use]
     pub fn password(password: impl Into<String>) -> Self {
         Self {
@@ -26,7 +28,7 @@ impl Credentials {
         }
     }
 
-    /// The password of this user.
+    /// Returns credentials with this user and password.
     #[must_use]
     pub fn user(user: impl Into<String>, password: impl Into<String>) -> Self {
         Self {
@@ -45,7 +47,7 @@ impl fmt::Debug for Credentials {
     }
 }
 
-/// Why there are no credentials.
+/// The reason why there are no credentials.
 pub(crate) type NoCredentials = Box<dyn StdError + Send + Sync>;
 
 type Asked = Pin<Box<dyn Future<Output = Result<Credentials, NoCredentials>> + Send>>;
@@ -65,8 +67,8 @@ impl Source {
 
     #[cfg_attr(not(feature = "redis"), expect(dead_code))]
     pub(crate) async fn ask(&self) -> Result<Credentials, NoCredentials> {
-        // A callback that panics must not take the connection's task with it.
-        // The call is inside as well: a callback can panic before there is a future.
+        // A callback that panics must not end the connection's task. The call is inside, too: a
+        // callback can panic before there is a future.
         let asked = AssertUnwindSafe(async { (self.0)().await }).catch_unwind();
         let panicked = |_| Err("the callback panicked".into());
         asked.await.unwrap_or_else(panicked)

@@ -1,6 +1,6 @@
-//! The twins against the scripts: random steps on the embedded keyspace and on a
-//! server, replies and state compared. What differs is shrunk to the shortest
-//! sequence that shows it. Each primitive has a file that says how its steps are sent.
+//! The twins against the scripts: runs random steps on the embedded keyspace and on a server, and
+//! compares replies and state. A difference is shrunk to the shortest sequence that shows it. Each
+//! primitive has a file that defines how its steps are sent.
 
 mod expirable;
 mod fair;
@@ -29,20 +29,19 @@ use crate::backend::step::{Operation, Step, Value};
 use crate::clock::Clock;
 use crate::key::Key;
 
-/// How the steps of one primitive are tried out.
+/// The test setup for the steps of one primitive.
 struct Suite {
-    /// Where its files are, below `primitives`.
+    /// The folder of its files, below `primitives`.
     folder: &'static str,
     steps: &'static [&'static Step],
-    /// The value of the key or argument of that name.
+    /// The value of the key or argument with this name.
     argument: fn(&Sample, name: &str) -> String,
-    /// What strangers do to a key: each is a command, with `KEY` for the key and `TAG` for the
-    /// key in braces, that runs
-    /// after the key that it writes was removed.
+    /// Commands of other programs on a key. `KEY` is replaced by the key, and `TAG` by the key in
+    /// braces. Each command runs after the key that it writes was removed.
     foreign: &'static [&'static [&'static str]],
 }
 
-/// What a step is sent for: a key, for a hold, in one of eight variants.
+/// The parameters of a step: a key, a hold, and one of eight variants.
 struct Sample {
     step: &'static str,
     key: &'static str,
@@ -51,7 +50,7 @@ struct Sample {
 }
 
 impl Sample {
-    /// Some requests come twice, and some markers are taken along.
+    /// Returns a marker. Some requests are repeated, and some markers are taken along.
     fn marker(&self) -> String {
         self.marker_of(self.step, self.variant / 2)
     }
@@ -69,7 +68,7 @@ impl Sample {
     }
 }
 
-/// A text with the id of a client for each `<a>`, `<c>` and so on.
+/// Replaces `<a>`, `<c>` and so on by the id of a client.
 fn with_ids(text: &str) -> String {
     ["a", "c", "d", "e"]
         .iter()
@@ -79,7 +78,8 @@ fn with_ids(text: &str) -> String {
         })
 }
 
-/// All keys of a name are in one slot, as those that the primitives make are.
+/// Returns an additional key of a name that is in the same slot, like the additional keys of the
+/// primitives.
 fn beside(key: &str, other: &[u8]) -> Vec<u8> {
     if slot_of(other) == slot_of(key.as_bytes()) {
         return other.to_vec();
@@ -88,7 +88,8 @@ fn beside(key: &str, other: &[u8]) -> Vec<u8> {
     [tag.as_bytes(), b":", other].concat()
 }
 
-/// How a hold is renewed, lease and most: some for longer than they have it, others for less.
+/// Returns lease and maximum of a renewal: some holds are renewed for longer than they have, others
+/// for less.
 fn renewed(hold: &str) -> (&'static str, &'static str) {
     match HOLDS.iter().position(|other| *other == hold) {
         Some(0) => ("30000", "0"),
@@ -110,9 +111,7 @@ const SUITES: [Suite; 10] = [
     presence::SUITE,
 ];
 
-// Redisson makes the names beside a key in two ways, by whether it has a brace.
-/// Commands that put a foreign key in the place of the list of clients that wait for permits, and odd
-/// items into the list.
+/// Commands that replace the list of waiting clients by another type, and add odd items to it.
 const NO_LIST_OF_CLIENTS: &[&str] = &["SET", "KEY:asking", "text"];
 const ODD_CLIENTS: &[&str] = &[
     "RPUSH",
@@ -125,21 +124,22 @@ const ODD_CLIENTS: &[&str] = &[
     "9012:1",
 ];
 
+// Redisson builds additional keys in two ways, depending on whether the name has a brace.
 const KEYS: [&str; 3] = ["x", "a{b}c", "other"];
-/// Of two clients.
+/// The holds of two clients.
 const HOLDS: [&str; 3] = [
     "cccccccc-0000-4000-8000-000000000000:1",
     "cccccccc-0000-4000-8000-000000000000:2",
     "dddddddd-0000-4000-8000-000000000000:1",
 ];
 
-/// Something that is done to both.
+/// An action on both the keyspace and the server.
 #[derive(Clone, Debug)]
 enum Action {
-    /// Step, key, hold, variant. Several at once travel as one call.
+    /// Step, key, hold and variant of each operation. Several operations travel as one call.
     Run(Vec<(usize, usize, usize, usize)>),
     Foreign(usize, usize),
-    /// All leases end.
+    /// The end of all leases.
     Expire,
 }
 
@@ -151,8 +151,8 @@ fn action(suite: &'static Suite) -> impl Strategy<Value = Action> {
         0..8usize,
     );
     prop_oneof![
-        // Strangers and ends of leases remove what there is: with more of them the steps would
-        // mostly find nothing.
+        // Other programs and ends of leases remove state: with more of them, the steps would mostly
+        // find nothing.
         8 => prop::collection::vec(operation, 1..6).prop_map(Action::Run),
         1 => (0..suite.foreign.len(), 0..KEYS.len()).prop_map(|(what, key)| Action::Foreign(what, key)),
         1 => Just(Action::Expire),
@@ -211,8 +211,8 @@ impl Suite {
                 .collect(),
             Action::Foreign(what, key) => {
                 let command = self.foreign(*what, *key);
-                // As on the server: most commands fail on a key of another type. The key is the
-                // second word of each.
+                // The key is removed, as on the server: most commands fail on a key of another
+                // type. The key is the second word of each command.
                 keyspace.del(command[1].as_bytes());
                 write(keyspace, &command);
                 Vec::new()
@@ -228,8 +228,9 @@ impl Suite {
         let command = |parts: &[&str]| server.command(parts).unwrap();
         match action {
             Action::Run(operations) => {
-                // Submitted before the first one is awaited. Awaited one by one, each would be alone in
-                // its call. A renewal leaves before what waits, so it is submitted behind that.
+                // Submitted before the first reply is awaited. If each were awaited at once, it
+                // would be alone in its call. A renewal is sent before waiting operations, so it is
+                // submitted after them.
                 let mut shown_replies = Vec::new();
                 let renews = |sample: &_| self.operation(*sample).step.renews;
                 for together in operations.chunk_by(|_, next| !renews(next)) {
@@ -254,7 +255,7 @@ impl Suite {
             }
             Action::Expire => {
                 for key in server.keys() {
-                    // A key without an expiry stays: so it does on the keyspace.
+                    // A key without an expiry stays, as on the keyspace.
                     if command(&["PTTL", &key]).as_int().unwrap() >= 0 {
                         command(&["PEXPIRE", &key, "0"]);
                     }
@@ -265,7 +266,7 @@ impl Suite {
     }
 }
 
-/// A stranger's command.
+/// Runs a command of another program.
 fn write(keyspace: &mut Keyspace, command: &[String]) {
     let parts: Vec<_> = command.iter().map(|part| part.as_bytes()).collect();
     match &parts[..] {
@@ -288,8 +289,8 @@ fn write(keyspace: &mut Keyspace, command: &[String]) {
     }
 }
 
-/// A step's reply without what differs by right: the order of the holders, who are the fields of a
-/// hash, and the time left beyond tens of seconds.
+/// Returns a step's reply without its legitimate differences: the order of the holders, which are
+/// the fields of a hash, and the exact time left.
 fn shown_reply(step: &Step, reply: &Value) -> String {
     let Value::List(items) = reply else {
         return shown(reply);
@@ -306,7 +307,7 @@ fn shown_reply(step: &Step, reply: &Value) -> String {
     format!("[{}, {holders:?}]", shown(ttl))
 }
 
-/// A value without the time left beyond tens of seconds.
+/// Returns a value with its times rounded to tens of seconds.
 fn shown(reply: &Value) -> String {
     match reply {
         Value::Int(number) => shown_number(*number),
@@ -314,7 +315,7 @@ fn shown(reply: &Value) -> String {
         Value::Text(text) => shown_word(&String::from_utf8_lossy(text)),
         Value::List(items) => {
             let mut items: Vec<_> = items.iter().map(shown).collect();
-            // The fields of a hash are in no order.
+            // The fields of a hash have no order.
             if items.iter().all(|item| item.starts_with('[')) {
                 items.sort();
             }
@@ -323,20 +324,20 @@ fn shown(reply: &Value) -> String {
     }
 }
 
-/// A time left is the same within some seconds, and so is a time of the clock.
+/// Returns a number as text. A time left, or a time of the clock, is rounded.
 fn shown_number(number: i64) -> String {
     let now_ms = i64::try_from(now_ms()).unwrap();
     match number {
-        // A count or an answer, which has to be exact: but for 0, no lease of the samples is that
+        // A count or a reply, which must be exact: except for 0, no lease of the samples is so
         // short.
         ..=1000 => number.to_string(),
-        // The two are asked one after the other, on a machine that may be busy. Leases are of thirty
-        // seconds and more, and what is shorter is much shorter.
+        // The keyspace and the server are asked one after the other, on a machine that may be busy.
+        // Leases last thirty seconds or more, and shorter times are much shorter.
         1001..=9000 => "some s".into(),
         9001..=100_000_000_000 => format!("{}0 s", (number + 5000) / 10_000),
-        // A stranger's time far ahead, or what is left until then.
+        // A time far ahead that another program has written, or the time left until then.
         2_000_000_000_000..20_000_000_000_000 => "far".into(),
-        // A fencing token: the time in microseconds, or somewhat more.
+        // A fencing token: the time in microseconds, or slightly more.
         _ if (number / 1000 - now_ms).abs() < 10_000_000_000 => "a token".into(),
         _ if (number - now_ms).abs() < 10_000_000_000 => {
             format!("now and {}0 s", (number - now_ms + 5000).div_euclid(10_000))
@@ -361,7 +362,7 @@ fn now_ms() -> u64 {
     u64::try_from(since.as_millis()).unwrap()
 }
 
-/// Per key its type, its content and how long it lives.
+/// The type, content and TTL of each key.
 type State = BTreeMap<String, (String, Vec<String>, String)>;
 
 fn state(kind: &str, mut content: Vec<String>, ttl_ms: i64) -> (String, Vec<String>, String) {
@@ -370,7 +371,7 @@ fn state(kind: &str, mut content: Vec<String>, ttl_ms: i64) -> (String, Vec<Stri
         let words: Vec<_> = item.split(' ').map(shown_word).collect();
         *item = words.join(" ");
     }
-    // Of times that were taken within a millisecond either may be the first.
+    // If times were taken within the same millisecond, either may be first.
     if kind == "hash" || kind == "zset" {
         content.sort();
     }
@@ -405,7 +406,7 @@ fn state_by(server: &RedisServer, ask: &dyn Fn(&[&str]) -> Reply) -> State {
             "hash" => pairs(&["HGETALL", name]),
             "list" => list(&["LRANGE", name, "0", "-1"]),
             "zset" => pairs(&["ZRANGE", name, "0", "-1", "WITHSCORES"]),
-            // A key may go while it is looked at.
+            // A key may expire while it is read.
             _ => vec![ask(&["GET", name]).as_text().unwrap_or("").to_owned()],
         };
         state(&kind, content, ask(&["PTTL", name]).as_int().unwrap())
@@ -444,19 +445,18 @@ fn twins_and_scripts_agree() {
         });
         let actions = prop::collection::vec(action(suite), 1..25);
         let result = runner.run(&actions, |actions| {
-            // For each sequence, also those of the shrinking: what an earlier one left would make a
-            // short one fail for no reason of its own.
+            // For each sequence, including those of the shrinking: leftovers of an earlier sequence
+            // would make a short one fail without a reason of its own.
             server.command(&["FLUSHALL"]).unwrap();
             let mut keyspace = Keyspace::default();
             for action in &actions {
-                // The machine's clock, which the server has as well. Steps write times into values,
-                // and those are compared.
+                // The machine's clock, which the server also uses. Steps write times into values,
+                // and these values are compared.
                 keyspace.set_now(now_ms());
                 let ours = suite.on_keyspace(&mut keyspace, action);
                 let theirs = runtime.block_on(suite.on_server(&server, &redis, action));
                 prop_assert_eq!(ours, theirs, "{}: replies of {:?}", suite.folder, action);
-                // After each action and not at the end, where a later step may have covered the
-                // difference.
+                // After each action, not at the end: a later step may cover the difference.
                 prop_assert_eq!(
                     keyspace_state(&mut keyspace),
                     server_state(&server),
@@ -513,7 +513,8 @@ fn every_step_is_tried_out_here() {
 #[test]
 fn every_file_is_a_step_of_its_own() {
     for suite in &SUITES {
-        // No compiler sees a Lua file that no step includes. It would look as if it were in use.
+        // No compiler sees a Lua file that no step includes, and it would look as if it were in
+        // use.
         let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/src/primitives/");
         let mut files: Vec<_> = std::fs::read_dir(format!("{folder}{}", suite.folder))
             .unwrap()

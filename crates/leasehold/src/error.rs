@@ -1,4 +1,4 @@
-//! What can go wrong, named by what the caller can do about it.
+//! The errors of this library, sorted by what the caller can do.
 
 use std::error::Error as StdError;
 use std::fmt;
@@ -7,13 +7,14 @@ use std::sync::Arc;
 use crate::key::Key;
 use crate::loss::LossReason;
 
-/// The result of every call here that can fail.
+/// The result of every call in this library that can fail.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// An error: what is known, about which name, and the next step.
+/// An error, with the facts, the name concerned, and the next step.
 ///
-/// It is one word wide and cheap to clone, because one loss may be reported to several waiters. The
-/// underlying cause (an error of the driver or the system) is its [`source`](StdError::source).
+/// The type is one word wide and cheap to clone, because one loss may be reported to several
+/// waiters. The underlying cause (an error of the driver or the system) is its
+/// [`source`](StdError::source).
 #[derive(Clone)]
 pub struct Error(Arc<Inner>);
 
@@ -22,24 +23,24 @@ struct Inner {
     message: String,
     key: Option<Key>,
     lost: Option<LossReason>,
-    /// The cause in few words, for a message that lists several.
+    /// A short form of the cause, for a message that lists several errors.
     brief: Option<String>,
     members: Vec<Error>,
     source: Option<Box<dyn StdError + Send + Sync>>,
 }
 
-/// What the caller can do about an [`Error`].
+/// The kinds of an [`Error`], by what the caller can do about it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum ErrorKind {
-    /// No server answered, the server can't serve now (loading, out of memory, read-only), or what the
-    /// client needs to log in could not be had. Nothing is held. Try again later.
+    /// No server answered, the server can't serve now (loading, out of memory, read-only), or the
+    /// client could not obtain its credentials. Nothing is held. Try again later.
     Unavailable,
-    /// A request was sent and no answer came, so it may have run. Anything that an acquire may have
-    /// left behind is undone in the background while the client's runtime goes on, and ends with
-    /// its lease at the latest. Permits go on being given back. Changes that have no owner (a count
-    /// that was set or counted down, permits that were added, a forced unlock) are not undone: look
-    /// before you ask again.
+    /// A request was sent and no reply arrived, so it may have run. The library undoes in the
+    /// background what an acquire may have left behind, while the client's runtime is running.
+    /// Otherwise it ends with its lease at the latest. The release of permits is also retried.
+    /// Changes that have no owner are not undone: a count that was set or counted down, permits
+    /// that were added, a forced unlock. Check the state before you ask again.
     OutcomeUnknown,
     /// The lock was held and is no longer held; see [`Error::loss`]. Stop the protected work.
     Lost,
@@ -47,17 +48,18 @@ pub enum ErrorKind {
     WrongKind,
     /// The server refuses the credentials or lacks a permission. Nothing is held.
     Denied,
-    /// There is no semaphore of that name, and the handle says that there
-    /// [`must`](crate::Semaphore::must_exist) be one. Nothing was changed.
+    /// There is no semaphore of that name, and the handle requires one
+    /// ([`must_exist`](crate::Semaphore::must_exist)). Nothing was changed.
     NotFound,
-    /// The call itself is wrong: a bad name, a lease of zero, a client that was closed,
-    /// whose runtime has ended, or that belongs to the process from which this one was forked.
+    /// The call itself is wrong: a bad name, a lease of zero, a client that was closed, a client
+    /// whose runtime has ended, or a client that belongs to the process from which this process was
+    /// forked.
     Misuse,
-    /// The call would have waited for ever: for what its own [`Owner`](crate::Owner) holds, or for an
-    /// owner that waits for this one. Give back what you hold, and acquire in the same order
-    /// everywhere.
+    /// The call would have waited forever: for something that its own [`Owner`](crate::Owner)
+    /// holds, or for an owner that waits for this one. Release what you hold, and acquire locks in
+    /// the same order everywhere.
     Deadlock,
-    /// This server or this build can't do it.
+    /// This server or this build does not support the call.
     Unsupported,
 }
 
@@ -81,8 +83,7 @@ impl Error {
                 "the lock `{key}` is lost: {reason}; stop the protected work and acquire again"
             ),
             key: Some(key.clone()),
-            // Without the advice, which an error over several members would repeat for each of
-            // them.
+            // Without the advice, which an error over several members would repeat for each member.
             brief: Some(format!("`{key}`: {reason}")),
             lost: Some(reason),
             members: Vec::new(),
@@ -90,9 +91,9 @@ impl Error {
         }))
     }
 
-    /// The error of a lock over several members, some of which failed. `loss` is its loss, if the
-    /// whole lock is lost by that. Its kind is that of the member which leaves the caller the least
-    /// hope.
+    /// Returns the error of a lock over several members, some of which failed. `loss` is the loss
+    /// of the whole lock, if the failures lose it. Otherwise the kind is that of the member that
+    /// leaves the caller the least hope.
     pub(crate) fn of_members(
         key: &Key,
         what: &str,
@@ -101,8 +102,8 @@ impl Error {
     ) -> Self {
         let told: Vec<_> = members.iter().map(Error::brief).collect();
         let kind = match loss {
-            // Whatever a member says: a holder who has lost the whole lock must stop its work, and
-            // looks at the kind only.
+            // Whatever the members report: a holder that has lost the whole lock must stop its
+            // work, and looks only at the kind.
             Some(_) => ErrorKind::Lost,
             None => worst(&members),
         };
@@ -126,7 +127,7 @@ impl Error {
         self.change(|inner| inner.brief = Some(brief))
     }
 
-    /// The cause in few words.
+    /// Returns a short form of the cause.
     pub(crate) fn brief(&self) -> &str {
         self.0.brief.as_deref().unwrap_or(&self.0.message)
     }
@@ -140,24 +141,25 @@ impl Error {
         self.change(|inner| inner.source = Some(source))
     }
 
-    /// Changes only an error that nobody else has yet.
+    /// Changes the error only if it has not been shared yet.
     fn change(mut self, change: impl FnOnce(&mut Inner)) -> Self {
-        // Not `make_mut`: the source can't be cloned. A shared error stays as the others know it.
+        // Not `make_mut`: the source can't be cloned. A shared error stays as its other owners know
+        // it.
         if let Some(inner) = Arc::get_mut(&mut self.0) {
             change(inner);
         }
         self
     }
 
-    /// What the caller can do about the error.
+    /// Returns what the caller can do about the error.
     #[must_use]
     pub fn kind(&self) -> ErrorKind {
         self.0.kind
     }
 
-    /// Whether the same call may succeed later without any change: no server answered or it could
-    /// not serve ([`Unavailable`](ErrorKind::Unavailable)), or its answer never came
-    /// ([`OutcomeUnknown`](ErrorKind::OutcomeUnknown)).
+    /// Returns whether the same call may succeed later without any change. Either no server
+    /// answered or it could not serve ([`Unavailable`](ErrorKind::Unavailable)), or the reply never
+    /// arrived ([`OutcomeUnknown`](ErrorKind::OutcomeUnknown)).
     #[must_use]
     pub fn is_transient(&self) -> bool {
         matches!(
@@ -166,31 +168,31 @@ impl Error {
         )
     }
 
-    /// The name that the error is about, if it is about one; without the prefix of the client.
+    /// Returns the name that the error is about, if any, without the prefix of the client.
     #[must_use]
     pub fn key(&self) -> Option<&str> {
         self.0.key.as_ref().map(Key::given)
     }
 
-    /// The errors of those members of a [`MultiLock`](crate::MultiLock) or
-    /// [`RedLock`](crate::RedLock) that failed; empty for other locks.
+    /// Returns the errors of the failed members of a [`MultiLock`](crate::MultiLock) or
+    /// [`RedLock`](crate::RedLock); empty for other locks.
     #[must_use]
     pub fn members(&self) -> &[Error] {
         &self.0.members
     }
 
-    /// Why the lock was lost, if [`kind`](Self::kind) is [`ErrorKind::Lost`].
+    /// Returns why the lock was lost, if [`kind`](Self::kind) is [`ErrorKind::Lost`].
     #[must_use]
     pub fn loss(&self) -> Option<&LossReason> {
         self.0.lost.as_ref()
     }
 }
 
-/// The kind that leaves the caller the least hope.
+/// Returns the kind that leaves the caller the least hope.
 fn worst(errors: &[Error]) -> ErrorKind {
-    // First those that the caller has to act on. If one that passes came before them,
-    // `is_transient` would have the caller try again for ever. Of the two that pass, the unknown
-    // outcome comes first, because something may be left behind.
+    // First the kinds that require action by the caller: if a transient kind had precedence,
+    // `is_transient` would make the caller try again forever. Of the two transient kinds, the
+    // unknown outcome is first, because something may be left behind.
     const ORDER: [ErrorKind; 9] = [
         ErrorKind::Lost,
         ErrorKind::Misuse,
@@ -202,7 +204,8 @@ fn worst(errors: &[Error]) -> ErrorKind {
         ErrorKind::OutcomeUnknown,
         ErrorKind::Unavailable,
     ];
-    // A kind that is missing above has the rank `None`, before all others: it is shown, not hidden.
+    // A kind that is missing in `ORDER` has the rank `None`, before all others: it is shown, not
+    // hidden.
     let rank = |kind| ORDER.iter().position(|other| *other == kind);
     let kinds = errors.iter().map(Error::kind);
     kinds
@@ -217,8 +220,8 @@ impl fmt::Display for Error {
 }
 
 impl fmt::Debug for Error {
-    /// Writes the message and the kind, because this is what a `main` that returns an error prints.
-    /// With `{:#?}` it is a structure with the source.
+    /// Writes the message and the kind, because a `main` that returns an error prints this form.
+    /// `{:#?}` writes a structure with the source.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if !f.alternate() {
             return write!(f, "{} ({:?})", self.0.message, self.0.kind);
@@ -226,7 +229,7 @@ impl fmt::Debug for Error {
         f.debug_struct("Error")
             .field("kind", &self.0.kind)
             .field("message", &self.0.message)
-            // No members: the message has each of them in few words.
+            // No members: the message mentions each of them briefly.
             .field("source", &self.0.source)
             .finish()
     }

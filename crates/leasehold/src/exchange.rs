@@ -1,6 +1,6 @@
-//! Giving permits up for those of the next waiter of the process, in one request. Their ids are known
-//! to their holder, so they can't be handed over as a lock is (`local/hand_over.rs`): the request puts
-//! permits with new ids into their place.
+//! The exchange: gives permits up for permits of the next waiter of the process, in one request.
+//! Permits can't be handed over like a lock (`local/hand_over.rs`), because their holder knows
+//! their ids. So the request replaces them with permits that have new ids.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,30 +16,30 @@ use crate::local::Local;
 use crate::local::hand_over::give_back;
 use crate::local::reentry::Held;
 
-/// A request that is on its way. What it takes out has its undo still, and so has what it puts in:
-/// if this is dropped, both go back.
+/// A request in progress. The old permits keep their undo, and the new permits have one, too. If
+/// the exchange is dropped, both are released.
 pub(crate) struct Exchange {
     context: Arc<Context>,
-    /// What it takes out.
+    /// The permits that the request removes.
     held: Arc<Held>,
-    /// What it puts in.
+    /// The permits that the request adds.
     next: Undo,
-    /// A second time it changes nothing.
+    /// The operation, which changes nothing when it is repeated.
     operation: Operation,
     first: (Reply, Moment),
     back: Back,
 }
 
-/// The permits did not go to the next waiter.
+/// The reason why the permits did not pass to the next waiter.
 pub(crate) enum NotExchanged {
-    /// They have to be given back; an earlier request may have taken them out.
+    /// The permits must be released. An earlier request may have removed them.
     GiveBack { asked_before: bool },
-    /// Nobody answers. They are given back in the background.
+    /// No reply arrived. The permits are released in the background.
     Unanswered(Failure),
 }
 
-/// Unless the next waiter gets them, permits go back to the server, and the waiters of the process
-/// may ask behind that.
+/// The return of the permits to the server unless the next waiter gets them. After it, waiters of
+/// the process may ask again.
 struct Back {
     local: Local,
     clock: Clock,
@@ -55,15 +55,14 @@ impl Drop for Back {
 }
 
 impl Exchange {
-    /// Sends the request if the next waiter in line wants as many permits as nobody has a share in
-    /// any more.
+    /// Sends the request if the next waiter in the queue wants the same number of permits.
     pub(crate) fn leaves(context: &Arc<Context>, held: &Arc<Held>, local: &Local) -> Option<Self> {
         let hold = held.hold();
         let exchanged = hold.steps.exchanged()?;
         let terms = local.next_wants(exchanged.permits())?;
         let (steps, operation) = exchanged.next(terms.lease);
         let (clock, margin) = (context.clock, context.margin);
-        // The validity counts from before the request leaves, as that of any other.
+        // The validity counts from before the request is sent, as for any other request.
         let now = clock.now();
         let next = Grant::new(
             hold.key.clone(),
@@ -76,7 +75,7 @@ impl Exchange {
         );
         next.follows(hold);
         let mut next = Undo::arm(&context.cleanup, next);
-        // A renewal behind the request would find the permits gone.
+        // A renewal that ran after the request would not find the permits.
         hold.end();
         context.watchdog.remove(hold);
         let reply = context.backend.submit(operation.clone());
@@ -109,8 +108,8 @@ impl Exchange {
         let (backend, clock) = (&context.backend, context.clock);
         let (mut limit, mut asked_before) = (None, false);
         let goes_on = |failed: Failed<'_>| {
-            // As long as a release is sent again. Asked again, the server says whether the permits
-            // were held until now, also if only its answer was lost.
+            // Sent again for as long as a release. The server's reply to a repeated request still
+            // says whether the permits were held until now, even if only the first reply was lost.
             let limit = *limit.get_or_insert(clock.now() + backend.reply_timeout());
             let goes_on = failed.failure.may_heal() && clock.now() < limit;
             asked_before |= failed.failure.outcome == Outcome::MayHaveRun;
@@ -126,11 +125,12 @@ impl Exchange {
                 return Ok(());
             }
             Ok(Value::Int(0)) => {
-                // Otherwise an earlier request may have put them in, and somebody has ended them.
+                // Otherwise an earlier request may have added the new permits, and another client
+                // has ended them.
                 if !asked_before {
                     next.disarm();
                 }
-                // Whoever gives them back tells the waiters of the process.
+                // The release that follows notifies the waiters of the process.
                 back.done = true;
                 return Err(NotExchanged::GiveBack { asked_before });
             }
@@ -143,7 +143,7 @@ impl Exchange {
             false => failure.outcome,
         };
         next.failed(outcome);
-        // Both are queued before the waiters of the process hear of it.
+        // Both releases are queued before the waiters of the process are notified.
         drop(next);
         held.give_back_now();
         Err(NotExchanged::Unanswered(Failure { outcome, ..failure }))
@@ -153,11 +153,11 @@ impl Exchange {
 impl Back {
     fn deliver(&mut self, next: Undo) {
         let now = self.clock.now();
-        // Otherwise the answer came when the lease was over.
+        // If not granted, the reply arrived after the lease was over.
         if next.hold().granted(None) {
             match self.local.give_new(next, now) {
                 Ok(()) => self.done = true,
-                // The first in line wants other ones by now, or nobody waits any more.
+                // The first waiter in the queue now wants another number, or no waiter is left.
                 Err(next) => give_back(next),
             }
         }

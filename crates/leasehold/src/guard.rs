@@ -1,4 +1,4 @@
-//! What every guard is made of: a share in a hold, and the ways to give it up.
+//! The common part of all guards: a share in a hold, and the ways to give it up.
 
 use std::fmt;
 use std::sync::Arc;
@@ -26,39 +26,42 @@ use crate::loss::LossReason;
 use crate::observe::{Ended, Way};
 use crate::owner::Owner;
 
-/// One guard's share in a hold. Dropped, it is given up in the background.
+/// One guard's share in a hold. If it is dropped, it is given up in the background.
 pub(crate) struct Share {
     context: Arc<Context>,
     held: Arc<Held>,
-    /// What it wants of the hold.
+    /// The claim of this guard on the hold.
     claim: ClaimId,
     left: bool,
-    /// That of its holder: of several readers that share a hold, each has one.
+    /// The number of its holder. Readers that share a hold have one number each.
     number: u64,
-    /// The server has granted the hold to a request of this one's.
+    /// Whether the server granted the hold to this guard's own request.
     was_asked_for: bool,
-    /// It is one of several readers', each of which hears from the server whether it had the lock.
+    /// Whether the guard belongs to one of several readers that share the hold. Each reader learns
+    /// from the server whether it had the lock.
     of_crowd: bool,
-    /// A downgrade is in progress: nobody may join the hold, and it is not renewed.
+    /// Whether the hold is becoming another one, as in a downgrade: no guard may join it, and it is
+    /// not renewed.
     turns: bool,
-    /// How long its acquire took.
+    /// The duration of its acquire.
     waited: Duration,
 }
 
 impl Share {
-    /// The first share in a new hold.
+    /// Returns the first share in a new hold.
     pub(crate) fn new(context: Arc<Context>, held: Arc<Held>) -> Self {
         Self::with_claim(context, held, ClaimId::FIRST)
     }
 
-    /// That of the next holder, to whom the hold was handed over.
+    /// Returns the share of the next holder, to whom the hold was handed over.
     pub(crate) fn handed_over(context: Arc<Context>, held: Arc<Held>) -> Self {
         let mut share = Self::new(context, held);
         share.was_asked_for = false;
         share
     }
 
-    /// That of a reader, in a hold that others may enter: the first one's, or one that has entered.
+    /// Returns the share of a reader in a hold that other readers may join. The reader is the first
+    /// one, or has joined.
     pub(crate) fn of_crowd(context: Arc<Context>, held: Arc<Held>, joined: Option<Joined>) -> Self {
         let claim = joined.map_or(ClaimId::FIRST, |joined| joined.claim);
         let mut share = Self::with_claim(context, held, claim);
@@ -69,7 +72,7 @@ impl Share {
         share
     }
 
-    /// One more share in a hold that [`Hold::join`] has counted.
+    /// Returns another share in a hold that [`Hold::join`] has counted.
     pub(crate) fn joined(context: Arc<Context>, held: Arc<Held>, joined: Joined) -> Self {
         Self::with_claim(context, held, joined.claim)
     }
@@ -88,7 +91,7 @@ impl Share {
         }
     }
 
-    /// The same, after that acquire.
+    /// Notes the acquire that has led to this share.
     pub(crate) fn after(mut self, ended: Ended) -> Self {
         self.waited = ended.waited;
         if ended.is_heard() {
@@ -101,7 +104,7 @@ impl Share {
         self.waited
     }
 
-    /// How its acquire came by the hold.
+    /// Returns how the acquire has obtained the hold.
     pub(crate) fn way(&self) -> Way {
         match self.claim == ClaimId::FIRST {
             true => Way::Granted,
@@ -109,13 +112,13 @@ impl Share {
         }
     }
 
-    /// What this guard asked for.
+    /// Returns the terms that this guard asked for.
     pub(crate) fn terms(&self) -> Terms {
         self.hold().terms_of(self.claim)
     }
 
-    /// Resolves with the reason when this guard's hold is lost. It does not borrow the share: a future
-    /// that lives on in another task must not keep the guard's drop from giving the lock back.
+    /// Resolves with the reason when this guard's hold is lost. The future does not borrow the
+    /// share: if it lives on in another task, the guard's drop must still release the lock.
     pub(crate) fn lost(&self) -> impl Future<Output = LossReason> + Send + use<> {
         let (hold, claim) = (self.hold().clone(), self.of_crowd.then_some(self.claim));
         let timers = self.context.timers.clone();
@@ -151,7 +154,7 @@ impl Share {
         &self.context
     }
 
-    /// Gives the share up and says whether the lock was held until now.
+    /// Gives the share up, and reports whether the lock was held until now.
     pub(crate) async fn release(self) -> Result<()> {
         let told = self.hold().releases();
         let held = told.is_heard().then(|| Arc::clone(&self.held));
@@ -164,13 +167,13 @@ impl Share {
 
     async fn give_up(mut self) -> Result<()> {
         // First: if this future is dropped, the share must not leave the hold a second time. The
-        // undo, which is armed still, gives back what has to be.
+        // undo, which is still armed, then sends the release.
         self.left = true;
         let hold = Arc::clone(self.hold());
-        // Asked before the guard leaves, whose limit may be the one that is over.
+        // Asked before the guard leaves: its own limit may be the one that is over.
         let loss = hold.loss();
-        // Before it leaves: the last one may be gone at once, and the server's answer to its release
-        // counts for this one, too.
+        // Registered before the share leaves: the last share may be given up at any time, and the
+        // server's reply to that release also applies to this share.
         let word = (self.of_crowd && loss.is_none()).then(|| hold.await_word());
         match hold.leave(self.claim) {
             Leaving::Shared { moves_look } => {
@@ -191,10 +194,11 @@ impl Share {
         }
     }
 
-    /// Nobody has a share any more: the next waiter of the process gets the hold, or the server.
+    /// Ends a hold that no guard shares any longer: hands it over to the next waiter of the
+    /// process, or releases it on the server.
     async fn leave_last(&self, loss: Option<LossReason>) -> Result<()> {
         let hold = self.hold();
-        // Not at each guard's end: a re-entry that ends costs no system call.
+        // Not at each guard's end: the end of a re-entry costs no system call.
         self.context.check_process(&hold.key)?;
         let local = self.held.local(&self.context.locals);
         let now = self.context.clock.now();
@@ -204,45 +208,45 @@ impl Share {
         {
             if hold.is_exchanged() {
                 if let Some(exchange) = self.exchange(local) {
-                    // The next waiter waits for the answer, whether this future is polled or not.
+                    // The next waiter needs the reply, whether this future is polled or not.
                     return self.in_background(exchange).await;
                 }
             } else {
-                // Taken before the hold goes: the next holder may give it back at once, and the
-                // server's answer to that counts for this one, too.
+                // Registered before the hold is handed over: the next holder may release it at
+                // once, and the server's reply to that also applies to this share.
                 let (word, begins) = hold.await_word();
                 if self.held.hand_over(local, now) {
                     return self.confirmed(word, begins).await;
                 }
             }
         }
-        // Ended before it is removed: a renewal that is under way puts back no hold that is over.
+        // Ended before it is removed: a renewal in progress does not put back a hold that is over.
         hold.end();
         self.context.watchdog.remove(hold);
         match loss {
             None => self.give_back(local).await,
             Some(reason) => {
-                // Lost here, but the server may still have it: the undo gives it back.
+                // Lost here, but the server may still have the hold. The undo releases it.
                 self.clear_owner();
                 Err(Error::lost(&hold.key, reason))
             }
         }
     }
 
-    /// Asks the server to take the hold back, and waits for its answer.
+    /// Asks the server to end the hold, and waits for its reply.
     async fn give_back(&self, local: Option<Local>) -> Result<()> {
         let (release, first) = Release::leaves(&self.context, &self.held, local, false);
-        // Behind the release: whatever the owner asks next has to run behind that.
+        // After the release was sent: the owner's next request must run after it.
         self.clear_owner();
         if !self.hold().has_waiting() && !release.grants {
             return release.answered(first).await;
         }
-        // Those to whom the hold belonged before wait for the same answer, or the next holder does.
+        // Earlier holders wait for the same reply, or the next holder does.
         self.in_background(release.answered(first)).await
     }
 
-    /// Gives permits up for those of the next waiter of the process. The request has left when this
-    /// returns. `None` if nobody wants as many.
+    /// Exchanges the permits for new ones of the next waiter of the process. The request has been
+    /// sent when this returns. `None` if no waiter wants the same number of permits.
     fn exchange(&self, local: &Local) -> Option<impl Future<Output = Result<()>> + Send + use<>> {
         let exchange = Exchange::leaves(&self.context, &self.held, local)?;
         let (context, held) = (Arc::clone(&self.context), Arc::clone(&self.held));
@@ -260,14 +264,15 @@ impl Share {
         })
     }
 
-    /// Sees the end of a hold through, although this future may be dropped, or polled by nobody.
+    /// Completes the end of a hold in the background, because this future may be dropped or never
+    /// polled.
     async fn in_background(
         &self,
         ends: impl Future<Output = Result<()>> + Send + 'static,
     ) -> Result<()> {
         let (sender, ended) = oneshot::channel();
         self.context.cleanup.spawn(async move {
-            // If this fails, the releaser has gone.
+            // If this fails, the releasing future has been dropped.
             let _ = sender.send(ends.await);
         });
         ended.await.unwrap_or_else(|_| {
@@ -277,7 +282,8 @@ impl Share {
         })
     }
 
-    /// Others have the hold now. Waits for the server's word that it was held until then.
+    /// Waits for the server's word that the hold, which now belongs to other guards, was held until
+    /// it passed to them.
     async fn confirmed(&self, word: oneshot::Receiver<Word>, begins: bool) -> Result<()> {
         let Context {
             backend,
@@ -287,14 +293,15 @@ impl Share {
         } = &*self.context;
         let hold = self.hold();
         if begins {
-            // A task, not this future: it asks for all who wait, and this one may be dropped.
+            // A task, not this future: the task asks for all that wait, and this future may be
+            // dropped.
             cleanup.carry(ask_for_word(
                 backend.clone(),
                 timers.clone(),
                 Arc::clone(hold),
             ));
         }
-        // As long as a release that nobody answers.
+        // The same limit as for a release that is not answered.
         let limit = backend.reply_timeout() * 2;
         let failure = match timers.timeout(limit, word).await {
             Some(Ok(Word::Held)) => return Ok(()),
@@ -310,8 +317,8 @@ impl Share {
         Err(failure.into_error(&hold.key))
     }
 
-    /// The hold is about to become another one in one step: nobody joins it any more and
-    /// it is not renewed. `false`, and nothing has changed, while others share it.
+    /// Prepares the hold to become another one in one step: no guard can join it, and it is not
+    /// renewed. Returns `false` and changes nothing if other guards share it.
     pub(crate) fn begin_to_turn(&mut self) -> bool {
         self.turns = self.hold().end_with_last();
         if self.turns {
@@ -320,7 +327,8 @@ impl Share {
         self.turns
     }
 
-    /// It has become another one. Dropped without this, it is given back.
+    /// Notes that the hold has become another one. If the share is dropped without this call, the
+    /// hold is released.
     pub(crate) fn has_turned(mut self) {
         self.left = true;
         self.held.disarm();
@@ -347,23 +355,23 @@ impl Share {
                 "several can have a lock of its kind at a time",
             ));
         };
-        // Ended before the request leaves: no renewal leaves later.
+        // Ended before the request is sent: no renewal is sent later.
         if !self.begin_to_turn() {
             return Err(not_kept(&hold.key, self.who_shares()));
         }
         let (keeping, first) = Keeping::leaves(&context, &self.held, operation);
-        // After the request, because whatever the owner asks next has to run later. And before its
-        // answer, because an unknown outcome leaves the hold to its lease, old or new.
+        // After the request, because the owner's next request must run later. Before its reply,
+        // because an unknown outcome leaves the hold to its lease, old or new.
         self.left = true;
         self.leave_to_lease();
         if !hold.has_waiting() {
             return keeping.answered(first).await;
         }
-        // Those to whom the hold belonged before wait for the same answer.
+        // Earlier holders wait for the same reply.
         self.in_background(keeping.answered(first)).await
     }
 
-    /// Why the hold can't end with this guard.
+    /// Returns why the hold can't end with this guard.
     fn who_shares(&self) -> &'static str {
         match self.hold().guards() {
             0 | 1 => "another guard of its owner has left it to its lease",
@@ -389,13 +397,13 @@ impl Share {
         check_lease(lease, &hold.key)?;
         self.context.check_lease(lease, &hold.key)?;
         hold.check()?;
-        // The claim alone: the deadline moves when the server has confirmed it.
+        // Only the claim is raised. The deadline moves when the server has confirmed it.
         hold.raise(self.claim, lease)?;
         self.confirm().await
     }
 
-    /// Makes sure that the hold lasts as long as a re-entry wants. Costs no round trip unless
-    /// that is longer than the server has confirmed.
+    /// Makes sure that the hold lasts as long as a re-entry wants. Costs no round trip unless the
+    /// re-entry wants more time than the server has confirmed.
     pub(crate) async fn enter_again(&self, joined: Joined) -> Result<()> {
         if joined.must_confirm {
             return self.confirm().await;
@@ -404,8 +412,8 @@ impl Share {
         Ok(())
     }
 
-    /// A guard that came or went may have moved the watchdog's next look. Most move nothing, and a
-    /// re-entry costs nothing then.
+    /// Updates the watchdog if a guard that has joined or left has moved the time of its next look.
+    /// Most guards move nothing, so a re-entry usually costs nothing.
     pub(crate) fn look_again(&self, moves_look: bool) {
         if moves_look {
             self.context.watchdog.keep(self.hold());
@@ -418,28 +426,29 @@ impl Share {
         self.context.watchdog.keep(self.hold());
     }
 
-    /// When its maximum hold time is over, and what that is.
+    /// Returns when this guard's maximum hold time is over, and how long it is.
     pub(crate) fn limited(&self) -> Option<Limit> {
         self.hold().limit_of(self.claim)
     }
 
-    /// Ends the hold when the one before in its place would have ended.
+    /// Limits the hold to the time at which its predecessor would have ended.
     pub(crate) fn limit_as(&self, before: Option<Limit>) {
         if let Some((end, limit)) = before {
             self.limit(limit, end - limit);
         }
     }
 
-    /// Asks the server for what the guards want. An error if the hold is lost, or no server says.
+    /// Asks the server for the lease that the guards want. Fails if the hold is lost, or no server
+    /// answers.
     pub(crate) async fn confirm(&self) -> Result<()> {
         let hold = self.hold();
-        // All that the guards want, not what the watchdog may ask for: an extension extends even
+        // All that the guards want, not what the watchdog may ask for: an extension works even
         // after the client was closed.
         let lease = hold.lease_to_ask(self.context.clock.now());
         match try_renew(&self.context.backend, &self.context.timers, hold, lease).await {
             Ok(Renewed::Yes) => {
                 self.context.watchdog.keep(hold);
-                // The answer may have come when the hold was lost already.
+                // The reply may have arrived after the hold was lost.
                 hold.check()
             }
             Ok(Renewed::Lost) => Err(Error::lost(
@@ -450,8 +459,8 @@ impl Share {
         }
     }
 
-    /// Renews the hold, even one with a fixed lease, until the returned value is dropped: for a
-    /// wait that goes on while it is held.
+    /// Renews the hold, even one with a fixed lease, until the returned value is dropped. Used for
+    /// a wait during which the hold must last.
     pub(crate) fn keep(&self) -> Kept {
         let hold = Arc::clone(self.hold());
         hold.keep(true);
@@ -462,7 +471,7 @@ impl Share {
     /// Runs `work` until it is done or the lock is lost.
     pub(crate) async fn protect<T>(&self, work: impl Future<Output = T>) -> Result<T> {
         tokio::select! {
-            // Polled first: after a loss the work must not go on for one step more.
+            // Polled first: after a loss the work must not continue for another step.
             biased;
             reason = self.lost() => Err(Error::lost(&self.hold().key, reason)),
             output = work => Ok(output),
@@ -482,14 +491,14 @@ pub(crate) fn not_kept(key: &Key, why: &str) -> Error {
     Error::new(ErrorKind::Misuse, message).with_key(key)
 }
 
-/// A request that leaves a hold to a span has left. Its hold is over here: nobody counts on it any
-/// more, and all renewals went before, by the same way.
+/// A request that leaves a hold to a span, and that was sent. The hold is over here: no guard
+/// relies on it, and all its renewals were sent before, by the same route.
 struct Keeping {
     context: Arc<Context>,
     held: Arc<Held>,
-    /// The one request that makes a hold shorter.
+    /// The only operation that makes a hold shorter.
     operation: Operation,
-    /// All to whom the hold belonged in this process before.
+    /// The earlier holders of the hold in this process.
     mark: Mark,
 }
 
@@ -503,21 +512,21 @@ impl Keeping {
             context: Arc::clone(context),
             held: Arc::clone(held),
             operation,
-            // Before the request leaves: whoever renews the hold for a word of the server stops, and
-            // this answer is that word.
+            // Taken before the request is sent: a task that renews the hold to get a word of the
+            // server stops, because the reply to this request is that word.
             mark: held.hold().ends_or_turns(),
         };
         let first = (keeping.ask(), context.clock.now());
         (keeping, first)
     }
 
-    /// Sends it. A copy that arrives late adds as much time as it is late.
+    /// Sends the request. A copy that arrives late prolongs the hold by its delay.
     fn ask(&self) -> Reply {
         let (backend, route) = (&self.context.backend, self.held.hold().route());
         backend.submit_by(self.operation.clone(), route)
     }
 
-    /// Sends it again until it is answered, or the time for that is over.
+    /// Sends the request again until it is answered, or the time limit is over.
     async fn answered(self, first: (Reply, Moment)) -> Result<()> {
         let (context, hold) = (&self.context, self.held.hold());
         let (mut limit, mut unheard) = (None, None);
@@ -544,7 +553,8 @@ impl Keeping {
             }
             Ok(_) => Err(self.is_gone(unheard).await),
             Err(failure) => {
-                // Earlier holders only need the server's own answer.
+                // Earlier holders only need the server's own reply, without confirmations of
+                // replicas.
                 let word = match failure.cause {
                     Cause::Unconfirmed(_) => Word::Held,
                     _ => Word::Failed(failure.clone()),
@@ -555,8 +565,8 @@ impl Keeping {
         }
     }
 
-    /// The hold is not there. `unheard`: the failure of an earlier request that may have kept it, for
-    /// a span that is over.
+    /// Returns the error for a hold that no longer exists. `unheard` is the failure of an earlier
+    /// request. That request may have kept the hold for a span that is over.
     async fn is_gone(&self, unheard: Option<Failure>) -> Error {
         let (context, hold) = (&self.context, self.held.hold());
         if let Some(failure) = unheard {
@@ -568,19 +578,20 @@ impl Keeping {
     }
 }
 
-/// A release that has left. Its hold's undo stays armed until the answer is there, so that a dropped
-/// call and a lost reply end the same way: in the background.
+/// A release that was sent. The undo of its hold stays armed until the reply arrives. So a dropped
+/// call and a lost reply end in the same way: in the background.
 struct Release {
     context: Arc<Context>,
     held: Arc<Held>,
     local: Option<Local>,
-    /// All to whom the hold belonged in this process before.
+    /// The earlier holders of the hold in this process.
     mark: Mark,
-    /// How many of the connections that are told of it are our own.
+    /// Number of connections of this client among those that the release notifies.
     ours: Option<i64>,
-    /// The server gives the lock to the next waiter, if that is of this process.
+    /// Whether the server grants the lock to the next waiter, if that waiter belongs to this
+    /// process.
     grants: bool,
-    /// An earlier request may have released it.
+    /// Whether an earlier request may have released the hold.
     asked_before: bool,
 }
 
@@ -599,12 +610,12 @@ impl Release {
         let now = context.clock.now();
         let terms = held.hold().terms();
         let is_known = |local: &Local| local.next_is_known(terms);
-        // Nobody confirms what a release grants on its way.
+        // Replicas do not confirm a hold that a release grants.
         let is_confirmed = terms.acknowledged.is_needed();
         let next = (steps.queued().filter(|_| !is_confirmed))
             .filter(|_| local.as_ref().is_some_and(is_known));
         let calls = match &local {
-            // Where nobody else listens there is nobody to call.
+            // If no other client is subscribed, there is no client to call.
             Some(local) => !local.turn.lock().is_alone(),
             None => held.is_wanted(),
         };
@@ -612,7 +623,7 @@ impl Release {
         let release = match next {
             Some(queued) => queued.release_to_next(terms.lease),
             None => {
-                // Made only where it is sent: most releases call nobody.
+                // Made only if it is sent: most releases call no client.
                 let call = calls.then(|| steps.release_and_call()).flatten();
                 call.unwrap_or_else(|| steps.release())
             }
@@ -651,7 +662,7 @@ impl Release {
         let is_given = next.is_some_and(|(queued, ids)| {
             let Some(id) = ids.first() else { return false };
             let steps = queued.of_waiter(id.clone());
-            // Its lease counts from the release, which was asked for before.
+            // Its lease counts from the release, which was sent before the grant.
             let grant = Grant::new(
                 hold.key.clone(),
                 steps,
@@ -677,7 +688,8 @@ impl Release {
         }
     }
 
-    /// The release has told others, or nobody.
+    /// Notes how many other clients the release has notified. `told` is 1 plus the number of
+    /// connections.
     fn published(&self, told: i64, sent: Moment) {
         if let (Some(local), Some(ours)) = (&self.local, self.ours) {
             let others = u32::try_from(told - 1 - ours).ok();
@@ -686,8 +698,8 @@ impl Release {
         if self.local.is_some() || told <= 1 || !self.held.takes_turns() {
             return;
         }
-        // A task that is alone in its process has no turn as long as nobody else wants the lock: of
-        // most names nothing has to be remembered.
+        // A task that is alone in its process needs no turn as long as no other client wants the
+        // lock. So for most names nothing is remembered.
         let (backend, hold) = (&self.context.backend, self.held.hold());
         let ours = (hold.steps.counted_channel())
             .is_some_and(|channel| backend.channels().is_live(channel));
@@ -697,15 +709,15 @@ impl Release {
         }
     }
 
-    /// Sends it again until it is answered, or the time for that is over.
+    /// Sends the release again until it is answered, or the time limit is over.
     async fn answered(self, first: (Reply, Moment)) -> Result<()> {
         let (backend, timers) = (&self.context.backend, &self.context.timers);
         let hold = self.held.hold();
         let sent = first.1;
         let (mut limit, mut asked_before) = (None, self.asked_before);
         let goes_on = |failed: Failed<'_>| {
-            // For as long as one more reply may take. Then the caller gets the error, and the
-            // undo goes on in the background.
+            // For as long as one more reply may take. Then the caller gets the error, and the undo
+            // continues in the background.
             let limit = *limit.get_or_insert(timers.now() + backend.reply_timeout());
             let goes_on = failed.failure.may_heal() && timers.now() < limit;
             asked_before |= goes_on && failed.failure.outcome == Outcome::MayHaveRun;
@@ -722,7 +734,7 @@ impl Release {
             }
         };
         self.held.given_back();
-        // A list has the one that holds it now.
+        // A list contains the id of the new holder.
         let is_granted = self.grants && matches!(reply, Value::List(_));
         if was_ours(&reply) || is_granted {
             hold.tell(self.mark, &Word::Held);
@@ -737,8 +749,8 @@ impl Release {
             Some(reason) => reason,
             None => why_lost(backend, hold, timers).await,
         };
-        // An earlier request that was not answered may have released it, and then it was held until
-        // that. The server notes only whose hold was ended by force.
+        // An earlier request that was not answered may have released the hold, which was then held
+        // until that request. The server only notes whose hold was ended by force.
         if asked_before && reason != LossReason::Forced {
             hold.tell(self.mark, &Word::Unknown);
             return Err(nobody_knows(&self.context, hold));
@@ -747,7 +759,8 @@ impl Release {
     }
 }
 
-/// A hold is not there, and a request that was not answered may have ended it, or its lease is over.
+/// Returns the error for a hold that no longer exists, if a request without a reply may have ended
+/// it, or its lease is over.
 fn nobody_knows(context: &Context, hold: &Grant) -> Error {
     let what =
         "the hold is not there any more, and an earlier request about it was not answered in time";
@@ -759,7 +772,7 @@ fn nobody_knows(context: &Context, hold: &Grant) -> Error {
     )
 }
 
-/// A hold that is renewed for a wait.
+/// A hold that is renewed during a wait.
 pub(crate) struct Kept(Arc<Grant>);
 
 impl Drop for Kept {
@@ -781,7 +794,7 @@ impl Drop for Share {
         match leaving {
             Leaving::Shared { moves_look } => self.look_again(moves_look),
             Leaving::LeftToLease => self.leave_to_lease(),
-            // The parent has it.
+            // The parent process still has the hold.
             Leaving::Last if self.context.is_forked() => {}
             Leaving::Last => {
                 let local = self.held.local(&self.context.locals);
@@ -793,7 +806,8 @@ impl Drop for Share {
                     if self.hold().is_exchanged() {
                         if let Some(exchange) = self.exchange(local) {
                             self.context.cleanup.spawn(async move {
-                                // If it fails, the undo goes on, and nobody waits for that.
+                                // If the exchange fails, the undo continues, and no caller waits
+                                // for it.
                                 drop(exchange.await);
                             });
                             return;
@@ -804,8 +818,8 @@ impl Drop for Share {
                 }
                 self.hold().end();
                 self.context.watchdog.remove(self.hold());
-                // The release is queued before the owner's slot is cleared: whatever the owner
-                // asks next runs behind it.
+                // The release is queued before the owner's slot is cleared: the owner's next
+                // request runs after it.
                 self.held.give_back_now();
                 self.clear_owner();
                 if let Some(local) = &local {

@@ -1,9 +1,8 @@
-//! A hold: what the guards of one acquire share. It stands under a grant of the server, of which it
-//! is one stay: the grant says until when the server keeps the lock (`grant.rs`), the stay what its
-//! guards want and what they were given (`stay.rs`).
+//! A hold: the state that the guards of one acquire share. A grant of the server may have several
+//! holds in turn. The grant says until when the server keeps the lock (`grant.rs`). The stay says
+//! what the guards of one hold want and have received (`stay.rs`).
 //!
-//! What watches grants, gives them back and ends them is here as well: nothing above decides when
-//! a lock is lost.
+//! This module also watches, releases and ends grants. No other module decides when a lock is lost.
 
 pub(crate) mod acks;
 mod claims;
@@ -29,181 +28,187 @@ pub(crate) use grant::Grant;
 pub(crate) use stay::next_number;
 pub(crate) use undo::Undo;
 
-/// How much earlier the holder's deadline is than the server's: clocks drift, and servers count
-/// in whole milliseconds.
+/// The margin between the holder's deadline and the server's: clocks drift, and servers count in
+/// whole milliseconds.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct SafetyMargin {
     pub(crate) drift: f64,
 }
 
 impl SafetyMargin {
-    /// A server counts in whole milliseconds, when it sets the end of a lease and when it looks
-    /// whether that has come.
+    /// The rounding of a server. It counts in whole milliseconds when it sets the end of a lease,
+    /// and when it checks whether the lease has ended.
     // Up to 1 ms each time. The drift is a fraction of the lease that the client's builder sets
     // (`drift_fraction` in `client.rs`).
     const ROUNDING: Duration = Duration::from_millis(2);
 
-    /// The end of a hold whose confirmed request was sent at `sent`.
+    /// Returns the end of a hold whose confirmed request was sent at `sent`.
     fn end(self, sent: Moment, lease: Duration) -> Moment {
         let drift = lease.mul_f64(self.drift);
         sent + lease.saturating_sub(drift).saturating_sub(Self::ROUNDING)
     }
 }
 
-/// A hold that one request renews together with others.
+/// A hold that one request renews together with other holds.
 pub(crate) struct Together<'a> {
-    /// The step of many that does it. Its argument for all is the lease in ms. It replies a list
-    /// with the numbers, from 1, of those that have to be renewed alone.
+    /// The step that renews many holds. Its argument for all of them is the lease in ms. It replies
+    /// with a list of the numbers, from 1, of the holds that must be renewed alone.
     pub(crate) step: &'static Step,
     pub(crate) key: &'a [u8],
     pub(crate) hold: &'a [u8],
 }
 
-/// The operations on one hold: what a primitive adds to the mechanism.
+/// The operations on one hold, which each primitive adds to the common mechanism.
 pub(crate) trait HoldSteps: Any + Send + Sync {
-    /// Asks for the hold. Asked again for a hold that is there, it takes nothing more.
+    /// Asks for the hold. If the hold already exists, asking again takes nothing more.
     fn acquire(&self, lease: Duration) -> Operation;
-    /// Asks for the hold, and for a call to this client by the release of whoever has it. `None` for
-    /// a kind whose releases call nobody.
+    /// Asks for the hold, and for a call to this client when the present holder releases it. `None`
+    /// for a kind whose releases call no client.
     fn acquire_in_turn(&self, _lease: Duration, _client: Caller) -> Option<Operation> {
         None
     }
-    /// Says that this client waits no longer for what it has asked for so.
+    /// Withdraws this client from the queue of `acquire_in_turn`.
     fn leave_turn(&self, _client: Caller) -> Option<Operation> {
         None
     }
-    /// Reads the reply to either; `None` when it makes no sense.
+    /// Reads the reply to either request; `None` if it makes no sense.
     fn read_acquire(&self, reply: Value) -> Option<Asked>;
-    /// Extends the hold to at least `lease` from now; if more than `most` is left, shortens it to
-    /// `lease`. Replies the time left in ms, or 0 when the hold is not there.
+    /// Extends the hold to at least `lease` from now. If more than `most` is left, shortens it to
+    /// `lease`. Replies with the time left in ms, or with 0 if the hold does not exist.
     fn renew(&self, lease: Duration, most: Option<Duration>) -> Operation;
-    /// Leaves the hold to a lease of `span` from now on, even if that is shorter, and wakes those who
-    /// wait for its end. Replies 1, 0 when the hold is not there, or -1 when its owner has more beside
-    /// it that goes on: then it was ended. `None` for a kind that several can hold at a time.
+    /// Leaves the hold to a lease of `span` from now, even if that is shorter, and wakes the
+    /// waiters for its end. Replies 1, or 0 if the hold does not exist. Replies -1 if its owner has
+    /// another hold inside it that continues: then the hold was ended. `None` for a kind that
+    /// several clients can hold at a time.
     fn keep_for(&self, _span: Duration) -> Option<Operation> {
         None
     }
-    /// What it is renewed by together with others; `None` if it is renewed alone.
+    /// Returns how the hold is renewed together with others; `None` if it is renewed alone.
     fn renewed_together(&self) -> Option<Together<'_>> {
         None
     }
-    /// For a kind whose holders know the ids of what they hold; `None` for others.
+    /// Returns the exchange operations of a kind whose holders know the ids of what they hold;
+    /// `None` for other kinds.
     fn exchanged(&self) -> Option<&dyn Exchanged> {
         None
     }
-    /// For a kind whose waiters stand in a line on the server; `None` for others.
+    /// Returns the queue operations of a kind whose waiters are in a queue on the server; `None`
+    /// for other kinds.
     fn queued(&self) -> Option<&dyn Queued> {
         None
     }
-    /// Gives the hold back. Replies 1 or more, or 0 when it is not there.
+    /// Releases the hold. Replies 1 or more, or 0 if the hold does not exist.
     fn release(&self) -> Operation;
-    /// Gives it back in the same way, and calls one of the clients that have asked for it; `None` for
-    /// a kind whose releases call nobody.
+    /// Releases the hold in the same way, and calls one of the clients that have asked for it.
+    /// `None` for a kind whose releases call no client.
     fn release_and_call(&self) -> Option<Operation> {
         None
     }
-    /// The channel of its releases, if the reply to one is 1 and how many connections were told on
-    /// it.
+    /// Returns the channel of its releases, if a release replies 1 plus the number of connections
+    /// that received its message.
     fn counted_channel(&self) -> Option<&str> {
         None
     }
-    /// Reads from such a reply why the hold, or a part of it, is not there. `None`: it does not
-    /// say.
+    /// Reads from a reply to a release why the hold, or a part of it, does not exist. `None` if the
+    /// reply does not say.
     fn read_release(&self, _reply: &Value) -> Option<LossReason> {
         None
     }
 
-    /// The longest time until nothing of the hold keeps anybody out, if it is neither renewed nor
-    /// given back.
+    /// Returns the longest time until the hold keeps no client out, if it is neither renewed nor
+    /// released.
     fn gone_within(&self, lease: Duration) -> Duration {
         lease
     }
-    /// Asks why the hold is not there.
+    /// Asks why the hold does not exist.
     fn why_lost(&self) -> Operation;
-    /// The id of the hold on the wire.
+    /// Returns the id of the hold on the wire.
     fn wire_id(&self) -> &str;
-    /// An unused wire id that belongs to this hold. Returned once.
+    /// Returns an unused wire id that belongs to this hold. Each id is returned once.
     fn take_read_id(&self) -> Option<String> {
         None
     }
-    /// Reads that reply. `None`: nothing says why.
+    /// Reads the reply to `why_lost`. `None` if nothing gives a reason.
     fn read_why_lost(&self, reply: Value) -> Option<LossReason>;
-    /// Why such a hold has no fencing token, and what to do. `None` when it can have one: it
-    /// keeps everybody else out, and is one field of the hash that has the lock's name.
+    /// Returns why such a hold has no fencing token, and what to do. `None` if it can have a token:
+    /// it keeps every other client out, and is one field of the hash that has the lock's name.
     fn unfenced(&self) -> Option<&'static str> {
         None
     }
 }
 
-/// What is held by ids that its holders know, and may tell others. The next holder can't have the
-/// same ids, so one request takes them out and puts new ones into their place.
+/// Permits that are held by ids, which their holders know and may pass on. The next holder can't
+/// have the same ids, so one request replaces them with new ids.
 pub(crate) trait Exchanged {
-    /// How many permits are held.
+    /// Returns the number of permits.
     fn permits(&self) -> u32;
-    /// As many permits with new ids, for this lease, and the operation that puts them into the place
-    /// of these. It replies 1, or 0 when one of these is not held any more.
+    /// Returns the same number of permits with new ids, for this lease, and the operation that
+    /// exchanges these permits for them. It replies 1, or 0 if one of these permits is no longer
+    /// held.
     fn next(&self, lease: Duration) -> (Box<dyn HoldSteps>, Operation);
 }
 
-/// What the server gives to the first in its line.
+/// A hold that the server grants to the first waiter in its queue.
 pub(crate) trait Queued {
-    /// Gives the hold back, and grants one for `lease` to the first in line, if that is a waiter of
-    /// this client. Replies as [`HoldSteps::release`], or who has it now.
+    /// Releases the hold, and grants a hold for `lease` to the first waiter in the queue, if it
+    /// belongs to this client. Replies like [`HoldSteps::release`], or with the id of the new
+    /// holder.
     fn release_to_next(&self, lease: Duration) -> Operation;
-    /// Reads who has it now, and behind it those of this client that are next in line. `None` if
-    /// nobody was granted anything.
+    /// Reads the id of the new holder, followed by the ids of this client's next waiters in the
+    /// queue. `None` if nothing was granted.
     fn read_next(&self, reply: Value) -> Option<Vec<String>>;
-    /// The operations on the hold of the waiter with this id.
+    /// Returns the operations on the hold of the waiter with this id.
     fn of_waiter(&self, id: String) -> Box<dyn HoldSteps>;
-    /// The hold was handed over to the waiter with this id, whose place goes when the hold is given
-    /// back.
+    /// Notes that the hold was handed over to the waiter with this id. Its place in the queue is
+    /// removed when the hold is released.
     fn serves(&self, id: &str);
-    /// Takes the places of those waiters out of the line: the hold is left to its lease, and not given
-    /// back. `None` if there are none.
+    /// Removes the places of the waiters that were handed the hold, which is left to its lease and
+    /// not released. `None` if there are no places.
     fn leave_line(&self) -> Option<Operation>;
 }
 
 /// The server's answer to a request for a hold.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Asked {
-    /// With the fencing token, where one was asked for.
+    /// The hold was granted, with its fencing token if one was requested.
     Granted { token: Option<u64> },
-    /// Somebody is in the way for `ttl_ms`; negative when that never expires. So many clients are
-    /// called before this one, if it is called at all.
+    /// Another holder is in the way for `ttl_ms`; negative if that never expires. `before` is the
+    /// number of clients that are called before this one, if this one is called at all.
     Busy { ttl_ms: i64, before: Option<u32> },
 }
 
 /// A client that a release may call.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Caller {
-    /// By this number.
+    /// The number by which the client is called.
     pub(crate) number: u64,
-    /// It was called, and somebody else was quicker: it comes first now.
+    /// Whether the client was called before, and another client was quicker. It is called first
+    /// now.
     pub(crate) was_called: bool,
 }
 
-/// A hold of a grant. All that is asked of it, its grant answers.
+/// One hold of a grant. Its grant answers all questions about it.
 #[derive(Clone, Debug)]
 pub(crate) struct Hold {
     grant: Arc<Grant>,
-    /// Counts the holds of this process. Drawn here, so that two holds of one grant would differ.
+    /// The number of this hold in this process. Drawn here, so that two holds of one grant differ.
     pub(crate) number: u64,
 }
 
 impl Hold {
-    /// Resolves with the reason when it is lost. Never once it was given back in time, or handed
-    /// over.
+    /// Resolves with the reason when the hold is lost. Never resolves once the hold was released in
+    /// time, or handed over.
     pub(crate) async fn lost(&self, timers: &Timers) -> LossReason {
         self.grant.lost(self.number, None, timers).await
     }
 
-    /// The same for one of several guards that have nothing to do with each other: never once it has
-    /// left.
+    /// Like [`lost`](Self::lost), for one of several independent guards. Never resolves once that
+    /// guard has left.
     pub(crate) async fn lost_by(&self, claim: ClaimId, timers: &Timers) -> LossReason {
         self.grant.lost(self.number, Some(claim), timers).await
     }
 
-    /// The present hold of `grant`.
+    /// Returns the present hold of `grant`.
     pub(crate) fn of(grant: &Arc<Grant>) -> Self {
         Self {
             grant: Arc::clone(grant),
@@ -220,25 +225,25 @@ impl Deref for Hold {
     }
 }
 
-/// A guard that shares a hold.
+/// A guard that has joined a hold.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Joined {
     pub(crate) claim: ClaimId,
-    /// It wants more than the server has confirmed.
+    /// Whether the guard wants more than the server has confirmed.
     pub(crate) must_confirm: bool,
-    /// The watchdog has to look at the hold at another time than before.
+    /// Whether the watchdog must look at the hold at another time than before.
     pub(crate) moves_look: bool,
 }
 
-/// What a guard that leaves has to do about the server.
+/// The duty of a guard that leaves, on the server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Leaving {
-    /// Others still share the hold. The watchdog may have to look at it at another time than
-    /// before.
+    /// Nothing, because other guards still share the hold. The watchdog may have to look at it at
+    /// another time than before.
     Shared { moves_look: bool },
-    /// The last one: give it back.
+    /// Release the hold: the guard was the last one.
     Last,
-    /// The last one, but it stays until its lease ends.
+    /// Nothing: the guard was the last one, but the hold remains until its lease ends.
     LeftToLease,
 }
 

@@ -1,4 +1,4 @@
-//! Names: what may be one, and the keys and channels derived from it.
+//! Names: which texts are allowed, and the keys and channels derived from a name.
 
 use std::cmp::Ordering;
 use std::fmt;
@@ -8,27 +8,27 @@ use std::sync::Arc;
 use crate::error::{Error, ErrorKind, Result};
 use crate::text::Shown;
 
-/// The register of the clients that are there: a key of our own.
+/// The register of the clients that exist: a key of our own.
 pub(crate) const CLIENTS: &str = "leasehold:clients";
 
-/// A key of our own: what a client says of itself.
+/// Returns the key of a client's announcement: a key of our own.
 pub(crate) fn client_key(id: &str) -> String {
     format!("leasehold:client:{id}")
 }
 
-/// A checked name, and which part of what the server keeps under it is meant. Cheap to clone.
+/// A checked name, and the part of its data on the server that is meant. Cheap to clone.
 ///
-/// The part is compared beside the name, so no name can be equal to the key of a part.
+/// The part is compared together with the name, so no name can be equal to the key of a part.
 #[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) struct Key {
-    /// As it stands on the server, with the client's prefix.
+    /// The name on the server, with the client's prefix.
     name: Arc<str>,
     prefix: Prefix,
     part: Option<Arc<Part>>,
 }
 
-/// How many bytes of a name are the client's prefix. Names are compared as they stand on the server:
-/// two clients with different prefixes may mean the same one.
+/// The length of the client's prefix in a name, in bytes. Names are compared as they are on the
+/// server: two clients with different prefixes may mean the same name.
 #[derive(Clone, Copy, Default)]
 struct Prefix(usize);
 
@@ -56,20 +56,20 @@ impl Ord for Prefix {
     }
 }
 
-/// What a key means, if not everything under one name.
+/// The part that a key means, if it does not mean everything under one name.
 #[derive(PartialEq, Eq, Hash, PartialOrd, Ord)]
 enum Part {
     /// These values of a group.
     Fields(String),
     /// Locks of these names together.
     Names(Vec<Arc<str>>),
-    /// A majority of these locks: the server and the name of each.
+    /// A majority of these locks: the server and the name of each lock.
     Members(Vec<(String, Key)>),
 }
 
 impl Key {
-    /// The longest name, in bytes. One longer would stall the server for
-    /// everybody while it is read.
+    /// The longest name, in bytes. A longer name would stall the server for all clients while it is
+    /// read.
     pub(crate) const MAX_BYTES: usize = 64 * 1024;
 
     pub(crate) fn parse(name: &str) -> Result<Self> {
@@ -90,8 +90,8 @@ impl Key {
                 ),
             ));
         }
-        // Nothing else is refused: Redisson takes any text for a name, and both have to be able to
-        // lock it. `Shown` makes odd ones harmless in messages.
+        // Nothing else is refused: Redisson takes any text for a name, and both libraries must be
+        // able to lock it. `Shown` makes odd names harmless in messages.
         Ok(Self {
             name: name.into(),
             prefix: Prefix::default(),
@@ -99,10 +99,10 @@ impl Key {
         })
     }
 
-    /// The name behind a prefix, as Redisson's `NameMapper` makes one: all keys and channels are
-    /// derived from both together.
+    /// Returns the key for a name with a prefix, like Redisson's `NameMapper`: all keys and
+    /// channels are derived from both together.
     pub(crate) fn prefixed(prefix: &str, name: &str) -> Result<Self> {
-        // On its own first: a prefix does not make an empty name a good one.
+        // Checked alone first: a prefix does not make an empty name valid.
         let key = Self::parse(name)?;
         if prefix.is_empty() {
             return Ok(key);
@@ -114,27 +114,27 @@ impl Key {
         })
     }
 
-    /// The name as it stands on the server.
+    /// Returns the name on the server.
     pub(crate) fn as_str(&self) -> &str {
         &self.name
     }
 
-    /// The name as the user gave it.
+    /// Returns the name as the user gave it.
     pub(crate) fn given(&self) -> &str {
         &self.name[self.prefix.0..]
     }
 
-    /// These values of the group.
+    /// Returns the key of these values of the group.
     pub(crate) fn fields(&self, fields: &str) -> Self {
         self.with_part(Part::Fields(fields.into()))
     }
 
-    /// A majority of these locks, each with its server.
+    /// Returns the key of a majority of these locks, each with its server.
     pub(crate) fn members(&self, members: Vec<(String, Self)>) -> Self {
         self.with_part(Part::Members(members))
     }
 
-    /// Locks of several names, and what messages call them.
+    /// Returns the key of locks of several names, with the text that messages show.
     pub(crate) fn joined(keys: &[&Self]) -> Self {
         let names: Vec<_> = keys.iter().map(|key| Arc::clone(&key.name)).collect();
         let given: Vec<_> = keys.iter().map(|key| key.given()).collect();
@@ -155,7 +155,8 @@ impl Key {
         }
     }
 
-    /// Which name a key stands beside, and as what; `None` for a key that is a name itself.
+    /// Returns the name to which an additional key belongs, and the kind of that key. `None` for a
+    /// key that is a name itself.
     pub(crate) fn beside(key: &str) -> Option<(Beside, &str)> {
         const OURS: &str = "leasehold:";
         const THEIRS: [&str; 4] = [
@@ -176,16 +177,16 @@ impl Key {
         if THEIRS.iter().any(|prefix| key.starts_with(prefix)) || key.contains(":rwlock_timeout:") {
             return Some((Beside::Other, key));
         }
-        // Such a key may also be a name: it depends on its type.
+        // Such a key may also be a name: that depends on its type.
         let tag = key.strip_suffix(":timeout").filter(|tag| tag.contains('{'));
         tag.map(|tag| (Beside::Leases, name_of(tag)))
     }
 
-    /// Of `{x}` it is `x`, whose keys beside the name are the same; `None` for any other.
+    /// Returns `x` for `{x}`: both names have the same additional keys. `None` for any other name.
     pub(crate) fn without_braces(&self) -> Option<Self> {
         let name = self.name.strip_prefix('{')?.strip_suffix('}')?;
-        // No name is empty. And a name with a `{` of its own gets no braces from Redisson: nothing
-        // beside `{x}` stands where the keys beside `{{x}}` do.
+        // No name is empty. A name with a `{` of its own gets no braces from Redisson: no
+        // additional key of `{x}` is equal to an additional key of `{{x}}`.
         let is_other = !name.is_empty() && !name.contains('{');
         is_other.then(|| Self {
             name: name.into(),
@@ -194,7 +195,7 @@ impl Key {
         })
     }
 
-    /// Of `x` it is `{x}`.
+    /// Returns `{x}` for `x`.
     pub(crate) fn in_braces(&self) -> Self {
         Self {
             name: format!("{{{}}}", self.name).into(),
@@ -203,106 +204,109 @@ impl Key {
         }
     }
 
-    /// Where a release of the plain lock is published (Redisson's channel).
+    /// Returns the channel of releases of the plain lock (Redisson's channel).
     pub(crate) fn lock_channel(&self) -> String {
         self.with_prefix("redisson_lock__channel")
     }
 
-    /// The waiters for a fair lock, first come first (Redisson's list).
+    /// Returns the key of the waiters for a fair lock, first come first (Redisson's list).
     pub(crate) fn fair_queue(&self) -> String {
         self.with_prefix("redisson_lock_queue")
     }
 
-    /// When Redisson takes each of them for gone (Redisson's sorted set).
+    /// Returns the key with the time at which Redisson regards each of these waiters as dead
+    /// (Redisson's sorted set).
     pub(crate) fn fair_timeouts(&self) -> String {
         self.with_prefix("redisson_lock_timeout")
     }
 
-    /// A key of our own: which of them are ours, and until when they are alive.
+    /// Returns the key of our own waiters for a fair lock, and until when they are alive: a key of
+    /// our own.
     pub(crate) fn fair_waiters(&self) -> String {
         format!("{}:waiters", self.with_prefix("leasehold"))
     }
 
-    /// The counter of fencing tokens (Redisson's key).
+    /// Returns the key of the counter of fencing tokens (Redisson's key).
     pub(crate) fn token_counter(&self) -> String {
         self.with_prefix("redisson_lock_token")
     }
 
-    /// Where a release of either side of a read-write lock is published (Redisson's
-    /// channel).
+    /// Returns the channel of releases of either side of a read-write lock (Redisson's channel).
     pub(crate) fn rw_channel(&self) -> String {
         self.with_prefix("redisson_rwlock")
     }
 
-    /// The key of one read hold, whose expiry is the end of its lease (Redisson's: it
-    /// numbers the re-entries, which are counted in the client here).
+    /// Returns the key of one read hold, which expires with its lease. This is Redisson's key:
+    /// Redisson numbers the re-entries, which this library counts in the client.
     pub(crate) fn read_timeout(&self, hold: &str) -> String {
         format!("{}:{hold}:rwlock_timeout:1", self.as_tag())
     }
 
-    /// A key of our own: the writers that wait for a read-write lock.
+    /// Returns the key of the writers that wait for a read-write lock: a key of our own.
     pub(crate) fn waiting_writers(&self) -> String {
         format!("{}:writers", self.with_prefix("leasehold"))
     }
 
-    /// A key of our own: the readers that have waited for a read-write lock for long.
+    /// Returns the key of the readers that have waited for a read-write lock for a long time: a key
+    /// of our own.
     pub(crate) fn waiting_readers(&self) -> String {
         format!("{}:readers", self.with_prefix("leasehold"))
     }
 
-    /// A key of our own: the holds that were ended by force. Redisson never looks at it.
+    /// Returns the key of the holds that were ended by force: a key of our own, which Redisson
+    /// never reads.
     pub(crate) fn forced_marker(&self) -> String {
         format!("{}:forced", self.with_prefix("leasehold"))
     }
 
-    /// A key of our own: the clients that wait for a plain lock, by the numbers by which a release
-    /// calls them.
+    /// Returns the key of the clients that wait for a plain lock, with the numbers by which a
+    /// release calls them: a key of our own.
     pub(crate) fn asking_clients(&self) -> String {
         format!("{}:asking", self.with_prefix("leasehold"))
     }
 
-    /// A key of our own: the longest lease that a majority may give the lock.
+    /// Returns the key of the longest lease that a majority may give the lock: a key of our own.
     pub(crate) fn longest_lease(&self) -> String {
         format!("{}:longest", self.with_prefix("leasehold"))
     }
 
-    /// Where a semaphore publishes the number of free permits (Redisson's channel).
+    /// Returns the channel on which a semaphore publishes its free permits (Redisson's channel).
     pub(crate) fn semaphore_channel(&self) -> String {
         self.with_prefix("redisson_sc")
     }
 
-    /// Where a latch publishes that it is set or open (Redisson's channel, which has
-    /// braces whatever the name is; in a cluster such a name could not be one).
+    /// Returns the channel on which a latch publishes that it is set or open. Redisson's channel
+    /// always has braces around the name, so in a cluster a latch's name must not contain a brace.
     pub(crate) fn latch_channel(&self) -> String {
         format!("redisson_countdownlatch__channel__{{{}}}", self.name)
     }
 
-    /// Redisson's `suffixName` for the leases of permits.
+    /// Returns the key of the leases of permits (Redisson's `suffixName`).
     pub(crate) fn timeout_key(&self) -> String {
         format!("{}:timeout", self.as_tag())
     }
 
-    /// A key of our own: what the request `id` has replied.
+    /// Returns the key of the reply to the request `id`: a key of our own.
     pub(crate) fn idempotency_key(&self, id: &str) -> String {
         format!("{}:did:{id}", self.with_prefix("leasehold"))
     }
 
-    /// A key of our own: which request has given permits back last.
+    /// Returns the key of the request that released permits last: a key of our own.
     pub(crate) fn released_marker(&self) -> String {
         format!("{}:released", self.with_prefix("leasehold"))
     }
 
-    /// A key of our own: when the latch was opened last.
+    /// Returns the key of the time at which the latch was last opened: a key of our own.
     pub(crate) fn opened_marker(&self) -> String {
         format!("{}:opened", self.with_prefix("leasehold"))
     }
 
-    /// The keys and channels of everything that bears this name, as the rules of a user of
-    /// the server who may touch nothing else. `docs/wire-format.md` says the same.
+    /// Returns the keys and channels of everything with this name, as the rules of a server user
+    /// that may access nothing else. `docs/wire-format.md` has the same rules.
     #[cfg_attr(not(feature = "redis"), expect(dead_code))]
     pub(crate) fn access_rules(&self) -> String {
-        // As much as `Shown` lets through: the name is in the rules five times, and the rules are
-        // part of an error's message.
+        // The same limit as in `Shown`: the rules contain the name five times, and are part of an
+        // error's message.
         const LONGEST: usize = 120;
         let shown = if self.name.len() > LONGEST {
             "NAME"
@@ -314,13 +318,13 @@ impl Key {
             true => name.clone(),
             false => format!("{{{name}}}"),
         };
-        // The channels have no colon before the tag, because that of a latch has none. They end in
-        // a star, because each waiter of a fair lock has a channel of its own.
+        // The channels have no colon before the tag, because a latch's channel has none. They end
+        // in a star, because each waiter of a fair lock has its own channel.
         format!("~{name} ~redisson_*:{tag}* ~{tag}:* ~leasehold:{tag}:* &redisson_*{tag}*")
     }
 
-    /// Redisson's `prefixName`: the name becomes the hash tag unless it has a
-    /// brace of its own.
+    /// Returns Redisson's `prefixName`: the name becomes the hash tag, unless it already has a
+    /// brace.
     fn with_prefix(&self, prefix: &str) -> String {
         format!("{prefix}:{}", self.as_tag())
     }
@@ -346,35 +350,36 @@ impl fmt::Debug for Key {
     }
 }
 
-/// What a key is that stands beside a name.
+/// The kind of an additional key of a name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Beside {
-    /// The line before a fair lock.
+    /// The queue of a fair lock.
     Line,
     /// The leases of permits.
     Leases,
     /// The note that a latch was open.
     Opening,
-    /// Anything that says nothing of whether the name is in use.
+    /// Any key that does not show whether the name is in use.
     Other,
 }
 
-/// The name whose tag this is. `{{x}}` is the name in one pair of braces less: a name with a brace
-/// of its own gets none.
+/// Returns the name that belongs to a tag. `{{x}}` stays as it is: a name with a brace of its own
+/// gets no further braces.
 fn name_of(tag: &str) -> &str {
     let inner = tag.strip_prefix('{').and_then(|tag| tag.strip_suffix('}'));
     inner.filter(|name| !name.contains('{')).unwrap_or(tag)
 }
 
-/// A pattern that fits this text. The server takes no space in one, so that any byte fits
-/// there.
+/// Returns a pattern that matches this text. The server accepts no space in a pattern, so any byte
+/// matches there.
 pub(crate) fn as_pattern(text: &str) -> String {
     let mut pattern = String::new();
     for letter in text.chars() {
         match letter {
             '*' | '?' | '[' | ']' | '^' | '\\' => pattern.extend(['\\', letter]),
             _ if letter.is_whitespace() || letter.is_control() => {
-                // One for each byte: the server knows nothing of letters that have several.
+                // One `?` for each byte: the server does not know about characters of several
+                // bytes.
                 pattern.extend(std::iter::repeat_n('?', letter.len_utf8()));
             }
             _ => pattern.push(letter),
@@ -389,8 +394,8 @@ mod tests {
 
     #[test]
     fn channel_hash_tags_names_without_a_brace() {
-        // Redisson looks for a `{` and for nothing else. Where the result is odd, ours has to be as
-        // odd, or the two would not wake each other.
+        // Redisson looks for a `{` and for nothing else. If its result is odd, ours must be the
+        // same, or the two libraries would not wake each other.
         let channel = |name| Key::parse(name).unwrap().lock_channel();
         assert_eq!(channel("plain"), "redisson_lock__channel:{plain}");
         assert_eq!(channel("a{b}c"), "redisson_lock__channel:a{b}c");
@@ -446,7 +451,7 @@ mod tests {
         let rules = |name| Key::parse(name).unwrap().access_rules();
         let page = include_str!("../../../docs/wire-format.md");
         for rule in rules("orders").split(' ') {
-            // The tag first: the name is part of it.
+            // The tag first, because the name is part of it.
             let said = rule
                 .replace("{orders}", "<tag>")
                 .replace("orders", "<name>");
@@ -469,7 +474,7 @@ mod tests {
     fn no_name_is_equal_to_a_part() {
         let key = |name: &str| Key::parse(name).unwrap();
         // A process finds its record of a lock by the key. If a part were equal to a name, the
-        // waiters of two locks would stand in one line, and an owner would be inside both.
+        // waiters of two locks would be in one queue, and an owner would be inside both locks.
         let x = key("x");
         let parts = [
             x.fields("a b"),
@@ -481,7 +486,7 @@ mod tests {
             Key::joined(&[&key("x + a")]),
         ];
         for (n, part) in parts.iter().enumerate() {
-            // Whatever a user calls a lock: each text that a part could be written as.
+            // The names that a user might choose: each text as which a part could be written.
             for name in ["x", "x\0a", "x\0a b", "xa", "x a", "x + a", part.as_str()] {
                 assert_ne!(*part, key(name), "{name:?}");
             }

@@ -1,10 +1,10 @@
-//! Distributed locks and synchronizers on Redis and Valkey, for async and blocking Rust, on
+//! Distributed locks and synchronizers on Redis and Valkey, for async and blocking Rust. They use
 //! the same keys as Java's Redisson.
 //!
-//! A lock is held on a server for a *lease*, which the client renews in the background. The
-//! holder learns that its lock is lost, and why, before the server gives the lock to anybody
-//! else ([`LockGuard::lost`]; `docs/guarantees.md` in the repository names the conditions of
-//! each promise). A holder that is killed keeps others out for one lease at most.
+//! A lock is held on a server for a *lease*, which the client renews in the background. If the lock
+//! is lost, its holder learns so, and why, before the server grants the lock to another client
+//! ([`LockGuard::lost`]). `docs/guarantees.md` in the repository lists the conditions of each
+//! promise. A holder that is killed keeps others out for one lease at most.
 //!
 //! # The first lock
 //!
@@ -22,70 +22,70 @@
 //! # }
 //! ```
 //!
-//! Before the program ends, call [`Client::close`]`().await`: a guard that is dropped releases
-//! its lock in the background, and a runtime that ends takes its background tasks with it.
+//! Call [`Client::close`]`().await` before the program ends. A guard that is dropped releases its
+//! lock in the background, and a runtime that ends cancels its background tasks.
 //!
-//! # Which kind
+//! # Which primitive to use
 //!
-//! | I need | take |
+//! | I need | use |
 //! |---|---|
-//! | one at a time | [`Lock`], from [`Client::lock`] |
-//! | the same, first come, first served | [`FairLock`] |
+//! | one holder at a time | [`Lock`], from [`Client::lock`] |
+//! | one holder at a time, first come, first served | [`FairLock`] |
 //! | many readers or one writer | [`RwLock`] |
-//! | a number that rises with each holder, so that a database can refuse an old one | [`FencedLock`] |
-//! | several locks, all or none of them | [`MultiLock`]; several values of one group: [`GroupLock`] |
-//! | a lock that outlives the loss of a server | [`RedLock`], on three or five independent servers |
+//! | a number that rises with each holder, so that a database can refuse an old holder | [`FencedLock`] |
+//! | several locks, all or none of them | [`MultiLock`]; for several values of one group, [`GroupLock`] |
+//! | a lock that survives the loss of a server | [`RedLock`], on three or five independent servers |
 //! | one of these, chosen at run time | [`AnyLock`] |
-//! | at most N at a time | [`ExpirableSemaphore`]; [`Semaphore`] where no process is ever killed |
+//! | at most N holders at a time | [`ExpirableSemaphore`]; [`Semaphore`] if no process is ever killed |
 //! | to wait until N things are done | [`CountDownLatch`] |
 //!
-//! Each of them waits in the same ways (`acquire`, `try_acquire`, `try_acquire_for`,
-//! `try_acquire_until`), and [`blocking`] has all of them for threads. An acquire is anonymous:
-//! a task that must be able to acquire what it already holds passes an [`Owner`] along.
+//! All of them wait in the same ways (`acquire`, `try_acquire`, `try_acquire_for`,
+//! `try_acquire_until`), and [`blocking`] has all of them for threads. An acquire is anonymous. A
+//! task that must be able to acquire a lock that it already holds passes an [`Owner`].
 //!
-//! A client belongs to the tokio runtime in which it is made, and its tasks run there. Its futures
-//! can be polled by any executor: outside of that runtime they sleep by a thread of the process, which is
-//! started when the first one does.
+//! A client belongs to the tokio runtime in which it is made, and its tasks run there. Any executor
+//! can poll its futures. Outside that runtime they sleep with the help of a timer thread, which the
+//! process starts when it is first needed.
 //!
 //! # What can go wrong
 //!
-//! *Somebody else holds it* is no error: `try_acquire` and the acquires with a limit return
-//! `Ok(None)`. An [`Error`] says by its [kind](ErrorKind) what the caller can do:
-//! [`Unavailable`](ErrorKind::Unavailable) and [`OutcomeUnknown`](ErrorKind::OutcomeUnknown)
-//! pass ([`Error::is_transient`]); [`Lost`](ErrorKind::Lost) means *stop the protected work*,
-//! and carries a [`LossReason`]; the others say what to change.
+//! A lock that another client holds is not an error: `try_acquire` and the acquires with a limit
+//! return `Ok(None)`. The [kind](ErrorKind) of an [`Error`] says what the caller can do.
+//! [`Unavailable`](ErrorKind::Unavailable) and [`OutcomeUnknown`](ErrorKind::OutcomeUnknown) are
+//! transient ([`Error::is_transient`]). [`Lost`](ErrorKind::Lost) means *stop the protected work*,
+//! and carries a [`LossReason`]. The other kinds say what to change.
 //!
-//! A lock cannot stop a process that does not look. Work that must never run twice at the same
-//! time watches [`LockGuard::lost`], runs inside [`LockGuard::protect`], or hands a
-//! [fencing token](LockGuard::fencing_token) to whatever it writes to.
+//! A lock cannot stop a process that does not check it. Work that must never run twice at the same
+//! time watches [`LockGuard::lost`], runs inside [`LockGuard::protect`], or passes a [fencing
+//! token](LockGuard::fencing_token) to the system that it writes to.
 //!
 //! # Testing
 //!
-//! [`Client::embedded`] and [`Embedded`] are the same locks inside the process, without a
-//! server: on tokio's paused clock a lease of 30 s passes in no time. With the feature `testing`
+//! [`Client::embedded`] and [`Embedded`] provide the same locks inside the process, without a
+//! server. On tokio's paused clock a lease of 30 s passes in no time. With the feature `testing`,
 //! the module [`testing`] puts a network between clients and keyspace that loses, delays and
-//! doubles requests, and judges whether two holds overlapped.
+//! duplicates requests, and checks whether two holds overlapped.
 //!
-//! # When not to use it
+//! # When not to use Leasehold
 //!
 //! - Inside one process: `tokio::sync` and `std::sync` are faster and cannot be lost.
-//! - Where two holders at once would be a disaster and nothing checks a fencing token: no lock
-//!   with a lease can promise that against a process that was stopped for longer than its lease.
-//! - Where the data live in one database that has locks or conditional writes of its own.
+//! - If two holders at once would be a disaster and nothing checks a fencing token. A process may
+//!   be stopped for longer than its lease, and no lock with a lease can promise exclusion then.
+//! - If the data are in one database that has locks or conditional writes of its own.
 //!
 //! # Features
 //!
-//! - `redis` (default): servers over TCP and unix sockets. Without it there is only the
-//!   embedded keyspace.
+//! - `redis` (default): servers over TCP and Unix sockets. Without this feature, only the embedded
+//!   keyspace is available.
 //! - `tls`: `rediss://`, with rustls.
 //! - `blocking` (default): the facade for threads.
-//! - `metrics`: counters, times and gauges through the facade `metrics` (`docs/metrics.md` in the
+//! - `metrics`: counters, times and gauges through the `metrics` facade (`docs/metrics.md` in the
 //!   repository).
-//! - `testing`: the module [`testing`], for tests of code that locks. Nothing of it is in a
-//!   build without the feature.
+//! - `testing`: the module [`testing`], for tests of code that locks. A build without the feature
+//!   contains none of its code.
 //!
-//! Warnings and spans go through [`tracing`] (`docs/tracing.md` in the repository).
-// Not `deny`, which a module could lift for itself.
+//! Warnings and spans are emitted through [`tracing`] (`docs/tracing.md` in the repository).
+// `forbid`, not `deny`: a module could override `deny` for itself.
 #![forbid(unsafe_code)]
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
@@ -99,7 +99,7 @@ mod clock;
 mod config;
 mod context;
 mod credentials;
-// Here and not in `tests/`: steps and twins are private.
+// Here and not in `tests/`, because steps and twins are private.
 #[cfg(all(test, feature = "redis"))]
 #[allow(clippy::unwrap_used, reason = "a test")]
 mod differential;
@@ -141,14 +141,14 @@ pub use primitives::lock::{GroupLock, Lock, LockGuard};
 pub use primitives::rw::{NotUpgraded, ReadGuard, RwLock, WriteGuard};
 pub use primitives::semaphore::{Semaphore, SemaphorePermit};
 
-/// What a [`Lock`] is a lock of: for code that is generic over the kinds. Where the kind is known at
-/// run time only, take an [`AnyLock`].
+/// The kinds of a [`Lock`], for code that is generic over them. If the kind is known at run time
+/// only, use an [`AnyLock`].
 ///
 /// ```
 /// use leasehold::kind::Kind;
 /// use leasehold::{Lock, LockGuard, Result};
 ///
-/// /// Runs with any kind of lock: plain, fair, fenced, the sides of an `RwLock`, several as one.
+/// /// Works with any kind of lock: plain, fair, fenced, a side of an `RwLock`, several as one.
 /// async fn update<K: Kind>(lock: &Lock<K>) -> Result<()> {
 ///     let guard: LockGuard = lock.acquire().await?.into();
 ///     guard.release().await
@@ -163,10 +163,10 @@ pub mod kind {
     pub use crate::primitives::rw::{Read, Write};
 }
 
-/// What stands under a name, and what a client has under way.
+/// The types that describe what is stored under a name, and what a client is doing.
 ///
-/// [`Client::inspect`] recognises every kind of lock and synchronizer, also those that Redisson
-/// made; [`Lock::inspect`] tells the holder of one lock.
+/// [`Client::inspect`] recognises every kind of lock and synchronizer, including those that
+/// Redisson created. [`Lock::inspect`] returns the holder of one lock.
 pub mod inspect {
     pub use crate::backend::facts::ServerFacts;
     pub use crate::client::Activity;
@@ -179,7 +179,7 @@ pub mod inspect {
     pub use crate::primitives::presence::ClientInfo;
 }
 
-/// What the hooks of a client are called with: see [`ClientBuilder::on_acquired`].
+/// The types that a client passes to its hooks: see [`ClientBuilder::on_acquired`].
 pub mod hooks {
     pub use crate::observe::{Acquired, Lost, Waiting};
 }
@@ -192,7 +192,7 @@ pub mod settings {
     pub use crate::tls::Identity;
 }
 
-/// The examples of the README compile and run.
+/// Compiles and runs the examples of the README.
 #[cfg(doctest)]
 #[doc = include_str!("../../../README.md")]
 struct Readme;

@@ -1,9 +1,9 @@
-//! What this process knows of one name: one table for a client, one record for each name.
+//! This process's knowledge of each name: one table for a client, one record for each name.
 //!
-//! Waiters, guards with an owner and requests under way use a record. When the last of them goes,
-//! the record goes as well, unless it remembers something that the next user needs: whose turn it
-//! is among processes, or markers on the server that a later request removes. Those records are
-//! swept out when there are many of them.
+//! Waiters, guards with an owner and requests under way use a record. When its last user is
+//! dropped, the record is removed, unless it remembers something that the next user needs: whose
+//! turn it is among processes, or markers on the server that a later request removes. Such records
+//! are swept out when there are many of them.
 
 mod arrivals;
 pub(crate) mod crowd;
@@ -47,7 +47,7 @@ use returns::Returns;
 use single_flight::SingleFlight;
 use turn::Turn;
 
-/// The most records that stay without a user.
+/// Largest number of records that stay without a user.
 const MOST_REMEMBERED: usize = 1024;
 
 /// The records of a client, by name.
@@ -56,30 +56,31 @@ pub(crate) struct Locals {
     waits: Waits,
     looks: Arc<Looks>,
     clock: Clock,
-    /// Notified when a wait has ended that operators were told of.
+    /// Notified when a wait has ended that had been reported to operators.
     pub(crate) told_wait_over: Arc<Notify>,
 }
 
 #[derive(Default)]
 struct Table {
     records: HashMap<Key, Arc<Record>>,
-    /// Records that have stayed without a user since the table was swept, each counted once.
+    /// Number of records that have stayed without a user since the table was swept, each counted
+    /// once.
     new: usize,
 }
 
-/// All that is known of one name. Each part has a lock of its own. The table may be locked before
-/// one of them, never behind it.
+/// The knowledge of one name. Each part has its own lock. The table may be locked before one of
+/// them, never after it.
 #[derive(Default)]
 pub(crate) struct Record {
-    /// How many use it. Rises from 0, and falls to it, with the table locked.
+    /// Number of users. Rises from 0, and falls to 0, only with the table locked.
     users: AtomicUsize,
-    /// It has stayed without a user.
+    /// Whether the record has stayed without a user.
     has_stayed: AtomicBool,
     line: Standing,
     arrivals: Arrivals,
-    /// The waiter that came first, while it asks alone.
+    /// The waiter that arrived first, while it asks alone.
     first: Mutex<Option<Arc<Seat>>>,
-    /// Whose turn it is to get permits, of this process and others.
+    /// The turns that this process and other processes take.
     pub(crate) turn: Mutex<Turn>,
     pub(crate) owners: Reentry,
     crowd: Crowd,
@@ -106,23 +107,23 @@ impl Locals {
         })
     }
 
-    /// The record of this name, which is made if there is none.
+    /// Returns the record of this name. Creates it if it does not exist.
     pub(crate) fn of(self: &Arc<Self>, key: &Key) -> Local {
         let mut table = self.table.lock();
-        // By one look: to hash a name costs more than to clone it.
+        // With one look-up: hashing a name costs more than cloning it.
         let record = Arc::clone(table.records.entry(key.clone()).or_default());
         self.used(key, record)
     }
 
-    /// The record of this name, if there is one.
+    /// Returns the record of this name, if it exists.
     pub(crate) fn known(self: &Arc<Self>, key: &Key) -> Option<Local> {
         let table = self.table.lock();
         let record = Arc::clone(table.records.get(key)?);
-        // With the table locked: the record must not go meanwhile.
+        // With the table locked: the record must not be removed meanwhile.
         Some(self.used(key, record))
     }
 
-    /// What this owner holds under a name, in its role.
+    /// Returns what this owner holds under a name, in its role.
     pub(crate) fn held_by(&self, key: &Key, owner: &Owner) -> Option<Arc<Held>> {
         let record = self.table.lock().records.get(key).cloned()?;
         record.owners.held(owner)
@@ -137,7 +138,8 @@ impl Locals {
         }
     }
 
-    /// How many names have waiters, and how often an owner holds or asks for a name.
+    /// Returns how many names have waiters, and how many holds and acquires all owners have
+    /// together.
     pub(crate) fn activity(&self) -> (usize, usize) {
         let table = self.table.lock();
         let records: Vec<_> = table.records.values().map(Arc::clone).collect();
@@ -154,30 +156,29 @@ impl Locals {
 }
 
 impl Table {
-    /// A record stays without a user.
+    /// Notes that a record stays without a user.
     fn stays(&mut self, record: &Record, clock: Clock) {
         if record.has_stayed.swap(true, Ordering::Relaxed) {
             return;
         }
         self.new += 1;
-        // Seldom, as the table grows: that costs each name next to nothing, and a record that is
+        // Rarely, as the table grows: that costs each name next to nothing, and a record that is
         // unused for a moment keeps what it remembers.
         if self.new > MOST_REMEMBERED.max(self.records.len() / 2) {
             self.sweep(clock.now());
         }
     }
 
-    /// Forgets what nobody uses and few will miss.
+    /// Removes records that are unused and rarely missed.
     fn sweep(&mut self, now: Moment) {
         self.new = 0;
-        // Half, so that the next names don't make this necessary again.
+        // Half of the limit, so that the next names do not need another sweep.
         let mut room = MOST_REMEMBERED / 2;
         self.records.retain(|_, record| {
             if record.users.load(Ordering::Relaxed) > 0 {
                 return true;
             }
-            // Whose turn it is counts for a moment only. A marker that is forgotten here ends by
-            // itself.
+            // Whose turn it is matters only for a moment. A forgotten marker expires by itself.
             let stays = room > 0 && record.markers.are_fresh(now);
             room -= usize::from(stays);
             stays
@@ -187,7 +188,7 @@ impl Table {
 }
 
 impl Record {
-    /// Whether the next user needs it.
+    /// Returns whether the next user needs the record.
     fn remembers(&self) -> bool {
         !self.markers.is_empty() || !self.turn.lock().is_unknown()
     }
@@ -213,7 +214,7 @@ impl Deref for Local {
 
 impl Clone for Local {
     fn clone(&self) -> Self {
-        // Not from 0: `self` uses it.
+        // The count does not rise from 0, because `self` is a user.
         self.locals.used(&self.key, Arc::clone(&self.record))
     }
 }
@@ -228,7 +229,7 @@ impl Drop for Local {
         if self.record.remembers() {
             table.stays(&self.record, self.locals.clock);
         } else {
-            // Not the record's end: `self` still has it, and it ends behind the lock.
+            // The record is not dropped here: `self` still has it, and drops it after unlocking.
             table.records.remove(&self.key);
             table.records.give_back();
         }

@@ -1,8 +1,9 @@
-//! What others are told of a client: its hooks, monitoring through the facade `metrics`, and spans
-//! for `tracing`.
+//! The output of a client: its hooks, metrics through the `metrics` facade, and spans for
+//! `tracing`.
 //!
-//! The rest of the crate says here what happens, whether anybody listens or not. Without the feature
-//! `metrics`, without hooks and without a subscriber nothing is kept and nothing is counted.
+//! The rest of the crate reports events here, whether there is a listener or not. Without the
+//! feature `metrics`, without hooks and without a subscriber, nothing is stored and nothing is
+//! counted.
 
 mod hooks;
 #[cfg(feature = "metrics")]
@@ -28,7 +29,7 @@ use series::ServerSeries;
 use series::{Gauged, Series, Table};
 pub(crate) use spans::{AcquireSpan, Renewal, Told, Why, log};
 
-/// What is acquired.
+/// The kind of a primitive that is acquired.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
     /// A plain or fenced lock.
@@ -39,7 +40,7 @@ pub(crate) enum Kind {
     Group,
     /// Permits with leases.
     Permit,
-    /// Permits without.
+    /// Permits without leases.
     Semaphore,
 }
 
@@ -57,7 +58,7 @@ impl Kind {
     }
 }
 
-/// What a client tells, and to whom.
+/// The hooks and metrics of a client.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Observer {
     hooks: Hooks,
@@ -66,7 +67,7 @@ pub(crate) struct Observer {
 }
 
 impl Observer {
-    /// `patterns`: the names that are counted apart from the others.
+    /// Creates an observer. `patterns` select the names that are counted apart from the others.
     #[cfg_attr(not(feature = "metrics"), expect(unused_variables))]
     pub(crate) fn new(hooks: Hooks, patterns: &[String]) -> Self {
         Self {
@@ -76,7 +77,7 @@ impl Observer {
         }
     }
 
-    /// What is told of one name.
+    /// Returns the observer of one name.
     #[cfg_attr(not(feature = "metrics"), expect(unused_variables))]
     pub(crate) fn of(&self, kind: Kind, key: &Key) -> Observed {
         Observed {
@@ -88,7 +89,7 @@ impl Observer {
     }
 }
 
-/// What is told of one name.
+/// The observer of one name.
 #[derive(Clone, Debug)]
 pub(crate) struct Observed {
     kind: Kind,
@@ -98,7 +99,7 @@ pub(crate) struct Observed {
 }
 
 impl Observed {
-    /// Somebody acquires it from now on.
+    /// Notes that an acquire begins.
     pub(crate) fn acquires<'a>(&'a self, key: &'a Key, timers: &'a Timers) -> Acquiring<'a> {
         Acquiring {
             observed: self,
@@ -112,47 +113,47 @@ impl Observed {
         }
     }
 
-    /// A hold begins.
+    /// Notes that a hold begins.
     pub(crate) fn begins(&self) {
         #[cfg(feature = "metrics")]
         self.series.begins();
     }
 
-    /// The hold ends that began so long ago.
+    /// Notes that a hold ends, which lasted for `held`.
     #[cfg_attr(not(feature = "metrics"), expect(unused_variables))]
     pub(crate) fn ends(&self, held: Duration) {
         #[cfg(feature = "metrics")]
         self.series.ends(held);
     }
 
-    /// A hold is lost. Told once for each.
+    /// Reports that a hold is lost. Called once for each hold.
     pub(crate) fn lost(&self, key: &Key, reason: &LossReason) {
         #[cfg(feature = "metrics")]
         self.series.lost(reason);
         self.hooks.lost(self.kind, key, reason);
     }
 
-    /// A renewal or an extension was confirmed when so much of the lease was left, as a part of it.
+    /// Notes a confirmed renewal or extension. `left` is the part of the lease that was left then.
     #[cfg_attr(not(feature = "metrics"), expect(unused_variables))]
     pub(crate) fn renewed(&self, left: Duration, lease: Duration) {
         #[cfg(feature = "metrics")]
         self.series.renewed(left, lease);
     }
 
-    /// A renewal had no answer, or no good one.
+    /// Notes a renewal without a reply, or with a bad one.
     pub(crate) fn renewal_failed(&self) {
         #[cfg(feature = "metrics")]
         self.series.renewal_failed();
     }
 
-    /// A hold has passed to a waiter of the process.
+    /// Notes that a hold has passed to a waiter of the process.
     pub(crate) fn handed_over(&self) {
         #[cfg(feature = "metrics")]
         self.series.handed_over();
     }
 }
 
-/// An acquire that is under way. Dropped before it has ended, it was cancelled.
+/// An acquire in progress. If it is dropped before it has ended, it was cancelled.
 pub(crate) struct Acquiring<'a> {
     observed: &'a Observed,
     key: &'a Key,
@@ -164,17 +165,17 @@ pub(crate) struct Acquiring<'a> {
     _waiting: Gauged<'a>,
 }
 
-/// How an acquire that was granted came by it.
+/// The way in which a granted acquire obtained its hold.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Way {
-    /// A hold of its own.
+    /// The acquire has its own hold.
     Granted,
-    /// It has joined a hold of its process.
+    /// The acquire has joined a hold of its process.
     Entered,
 }
 
 impl Acquiring<'_> {
-    /// Waits for the end of the acquire, and tells when it takes long.
+    /// Waits for the end of the acquire, and reports an acquire that takes long.
     pub(crate) async fn watch<T>(&self, mut acquire: Pin<&mut impl Future<Output = T>>) -> T {
         if let Some(longest) = self.observed.hooks.longest_wait() {
             tokio::select! {
@@ -193,17 +194,17 @@ impl Acquiring<'_> {
         self.timers.now().saturating_sub(self.begun)
     }
 
-    /// What its wait tells.
+    /// Returns the span of the acquire.
     pub(crate) fn span(&self) -> &AcquireSpan {
         &self.span
     }
 
-    /// What is told of its name.
+    /// Returns the observer of its name.
     pub(crate) fn observed(&self) -> &Observed {
         self.observed
     }
 
-    /// It has ended so; `way` says how it came by what it got.
+    /// Notes how the acquire has ended. `way` returns how it obtained its hold.
     pub(crate) fn ended<T>(
         mut self,
         result: &Result<Option<T>>,
@@ -224,7 +225,7 @@ impl Acquiring<'_> {
         Ended { waited, told }
     }
 
-    /// Returns its span, if anybody listens.
+    /// Returns its span, if there is a subscriber.
     #[cfg_attr(not(feature = "metrics"), expect(unused_variables))]
     fn note(&mut self, end: End, waited: Duration) -> Told {
         #[cfg(feature = "metrics")]
@@ -243,12 +244,12 @@ impl Drop for Acquiring<'_> {
 
 /// An acquire that has ended.
 pub(crate) struct Ended {
-    /// How long it took.
+    /// The duration of the acquire.
     pub(crate) waited: Duration,
     told: Told,
 }
 
-/// How an acquire ended.
+/// The ways in which an acquire can end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum End {
     Got(Way),
@@ -257,7 +258,7 @@ enum End {
     Failed(ErrorKind),
 }
 
-/// What is told of one server.
+/// The observer of one server.
 #[cfg(feature = "redis")]
 #[derive(Debug)]
 pub(crate) struct ServerObserved {
@@ -278,25 +279,26 @@ impl ServerObserved {
         }
     }
 
-    /// A call leaves, with so many operations.
+    /// Counts a call and its operations.
     pub(crate) fn calls(&self, operations: usize) {
         #[cfg(feature = "metrics")]
         self.series.calls(operations);
     }
 
-    /// A connection was lost, and is opened again.
+    /// Counts a connection that was lost and is opened again.
     pub(crate) fn reconnects(&self) {
         #[cfg(feature = "metrics")]
         self.series.reconnects();
     }
 
-    /// The node has named another one of its cluster, which has the slot or is about to.
+    /// Counts a redirect: the node has named another node of its cluster, which has the slot or is
+    /// about to.
     pub(crate) fn redirects(&self) {
         #[cfg(feature = "metrics")]
         self.series.redirects();
     }
 
-    /// The server has said its time just now, in ms since 1970.
+    /// Notes the server's time, in ms since 1970, as reported just now.
     pub(crate) fn says_time(&self, server_ms: i64) {
         #[cfg(feature = "metrics")]
         self.series.says_time(server_ms);

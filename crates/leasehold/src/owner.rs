@@ -1,12 +1,12 @@
-//! Who may enter again.
+//! The identity of an acquirer, which allows re-entrant acquires.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Who acquires: the value that makes acquires re-entrant.
+/// The identity of an acquirer: the value that makes acquires re-entrant.
 ///
-/// Async acquires are anonymous, so nothing is re-entrant by accident and two
-/// branches of a `join!` exclude each other. Code that must be able to acquire
-/// what it already holds passes an owner along:
+/// Async acquires are anonymous, so nothing is re-entrant by accident and two branches of a `join!`
+/// exclude each other. Code that must be able to acquire a lock that it already holds passes an
+/// owner:
 ///
 /// ```
 /// # #[tokio::main(flavor = "current_thread")]
@@ -23,29 +23,30 @@ use std::sync::atomic::{AtomicU64, Ordering};
 /// # }
 /// ```
 ///
-/// Each guard adds what it asked for: with a fixed lease so much from its own acquire, for
-/// which the server is asked unless the hold is good for as long already. When the guard
-/// goes, so does what it added; the others may be over at once then.
-///
-/// An owner does one thing at a time, as a thread does. If it waits without a limit for an owner
-/// that waits, in the end, for it, no message would ever end that: the acquire that closes the circle
-/// ends at once with [`Deadlock`](crate::ErrorKind::Deadlock), and the error names the circle. That is
-/// known for the owners of one client, and for holds that are renewed. So branches that go on side by
+/// Each guard adds its own claim to the hold. With a fixed lease, the hold lasts at least that long
+/// from the guard's own acquire. The server is asked to extend the hold only if it does not last
+/// that long already. When a guard is released or dropped, its claim ends, and the hold may be over
+/// at once for the remaining guards.
+/// An owner does one thing at a time, like a thread. If owners wait for each other in a circle,
+/// without a limit, no message would ever end their waits. The acquire that closes the circle fails
+/// at once with [`Deadlock`](crate::ErrorKind::Deadlock), and the error names the circle. This
+/// works for the owners of one client, and for holds that are renewed. Concurrent branches need one
+/// owner each.
 /// side need an owner each.
 ///
-/// A clone is the same owner. Nothing of it goes over the wire: in Redis each
-/// hold has an id of its own.
+/// A clone is the same owner. An owner is never sent over the wire: in Redis each hold has its own
+/// id.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Owner(u64, Role);
 
-/// What an owner is to a name: it can hold it in each of these at the same time.
+/// The role of an owner under a name. An owner can hold a name in each role at the same time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Role {
-    /// All of it.
+    /// The whole lock.
     Whole,
-    /// To read, of a read-write lock.
+    /// The read side of a read-write lock.
     Reader,
-    /// To write, of a read-write lock.
+    /// The write side of a read-write lock.
     Writer,
 }
 
@@ -56,17 +57,17 @@ impl Owner {
         Self(self.0, role)
     }
 
-    /// The same in all roles.
+    /// Returns the owner's number, which is the same in all roles.
     pub(crate) fn number(&self) -> u64 {
         self.0
     }
 
-    /// Whether `waiter` can't have a name while this one has it in its role.
+    /// Returns whether `waiter` can't acquire a name while this owner holds it in its role.
     pub(crate) fn excludes(&self, waiter: &Self) -> bool {
         self.0 != waiter.0 && (self.1, waiter.1) != (Role::Reader, Role::Reader)
     }
 
-    /// A new owner, different from all others of this process.
+    /// Returns a new owner, different from all others of this process.
     #[must_use]
     #[expect(
         clippy::new_without_default,

@@ -1,6 +1,6 @@
-//! Patterns for names, as the server's `KEYS` and `SCAN` read them.
+//! Patterns for names, in the syntax of the server's `KEYS` and `SCAN`.
 
-/// Why a text is no pattern; `None` if it is one.
+/// Returns why a text is not a pattern; `None` if it is one.
 pub(crate) fn fault(pattern: &str) -> Option<&'static str> {
     let mut letters = pattern.chars();
     let mut in_class = false;
@@ -19,10 +19,11 @@ pub(crate) fn fault(pattern: &str) -> Option<&'static str> {
     }
 }
 
-/// Whether a text fits a pattern: `*` is any text, `?` any byte, `[a-c]` and `[^ab]` one of some,
-/// and a backslash takes the meaning from what follows it.
+/// Returns whether a text matches a pattern. `*` matches any text, `?` any byte, `[a-c]` and
+/// `[^ab]` one byte of a set. A backslash makes the next byte literal.
 pub(crate) fn fits(pattern: &[u8], text: &[u8]) -> bool {
-    // Where to go on when the rest does not fit: behind the last star, which takes a byte more.
+    // `back` is where to continue when the rest does not match: after the last star, which takes
+    // one more byte.
     let (mut at, mut place, mut back) = (0, 0, None);
     while place < text.len() {
         if pattern.get(at) == Some(&b'*') {
@@ -40,7 +41,8 @@ pub(crate) fn fits(pattern: &[u8], text: &[u8]) -> bool {
     pattern[at..].iter().all(|byte| *byte == b'*')
 }
 
-/// The place behind the part of the pattern that stands for this byte; `None` if it does not.
+/// Returns the index after the part of the pattern that matches this byte; `None` if it does not
+/// match.
 fn one(pattern: &[u8], at: usize, byte: u8) -> Option<usize> {
     match *pattern.get(at)? {
         b'?' => Some(at + 1),

@@ -1,5 +1,4 @@
-//! What users hold: one file for each primitive, with its promise, its API, its guard and its
-//! steps.
+//! The primitives: one file for each, with its promise, its API, its guard and its steps.
 
 mod absence;
 pub(crate) mod any;
@@ -24,7 +23,7 @@ mod twin;
 
 use crate::backend::step::Step;
 
-/// The steps of all primitives, from which the call's script is put together.
+/// Returns the steps of all primitives, from which the call's script is assembled.
 #[cfg_attr(not(any(feature = "redis", test)), expect(dead_code))]
 pub(crate) fn steps() -> Vec<&'static Step> {
     [
@@ -52,7 +51,7 @@ mod tests {
         for step in steps().iter().filter(|step| step.for_holders) {
             assert!(step.grants, "{}", step.name);
             let mut keyspace = Keyspace::default();
-            // A number, and as long as the id of a permit.
+            // A number with the length of a permit id.
             let id = b"1000000000000016".to_vec();
             let count = if step.many { 3 } else { step.parameters.len() };
             let parts = std::iter::repeat_n(&id, count).collect();
@@ -61,7 +60,7 @@ mod tests {
         }
     }
 
-    /// Whoever adds a step that grants something finds here that it is one of these.
+    /// Lists the guarded steps: a new step that grants something must be added here.
     #[cfg(feature = "redis")]
     #[test]
     fn acquires_are_guarded() {

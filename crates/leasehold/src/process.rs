@@ -1,7 +1,7 @@
-//! The process that something belongs to. A fork copies a client with its connections and the ids of
-//! its holds, and the copy must not speak for it.
+//! The process to which a client belongs. A fork copies a client with its connections and the ids
+//! of its holds, and the copy must not act for the client.
 
-/// The process in which something was made.
+/// The process in which an object was made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Process(u32);
 
@@ -10,9 +10,9 @@ impl Process {
         Self(std::process::id())
     }
 
-    /// Whether this code runs in another one: in a child after a fork. A child with the number of its
-    /// parent, which it can have in a new PID namespace, goes unnoticed.
-    // A system call each time, because a fork leaves no trace in memory that safe code could read.
+    /// Returns whether this code runs in another process: in a child after a fork. A child with the
+    /// process id of its parent goes unnoticed. It can have that id in a new PID namespace.
+    // A system call each time: a fork leaves no trace in memory that safe code could read.
     pub(crate) fn is_gone(self) -> bool {
         self != Self::own()
     }

@@ -1,21 +1,21 @@
-//! Memory that a table needed in a burst: given back when few entries are left.
+//! Memory that a table needed in a burst, and that is freed when few entries are left.
 
 use std::collections::{HashMap, VecDeque};
 use std::hash::Hash;
 
-/// The capacity that a table keeps in any case.
+/// The capacity that a table always keeps.
 const KEPT: usize = 1024;
 
 pub(crate) trait Room {
-    /// To be called when an entry was taken out. It costs next to nothing: it acts only when most
-    /// entries have gone since it acted last.
+    /// Frees unused memory. Must be called after an entry was removed. The call is cheap: it acts
+    /// only when most entries have been removed since it last acted.
     fn give_back(&mut self);
 }
 
 impl<K: Eq + Hash, V> Room for HashMap<K, V> {
     fn give_back(&mut self) {
-        // Only at an eighth, and then to twice the entries: shrinking copies the table, and a table
-        // whose size goes up and down must not pay for that each time.
+        // Only below an eighth, and then to twice the number of entries: shrinking copies the
+        // table, and a table whose size goes up and down must not pay for that each time.
         if self.capacity() > KEPT && self.len() < self.capacity() / 8 {
             self.shrink_to(self.len() * 2);
         }

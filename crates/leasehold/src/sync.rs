@@ -1,7 +1,7 @@
-//! A mutex whose lock is still taken after a panic.
+//! A mutex that can still be locked after a panic.
 //!
-//! No code that can panic runs under the locks of this library, so none of them guards a state
-//! that a panic has left half changed.
+//! No code that can panic runs under the locks of this library. So a panic can't leave the
+//! protected state half changed.
 
 use std::sync::PoisonError;
 #[cfg(feature = "redis")]
@@ -21,13 +21,13 @@ impl<T> Mutex<T> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// `None` while somebody else has it.
+    /// Locks the mutex; `None` while another thread has it locked.
     #[cfg(feature = "redis")]
     pub(crate) fn try_lock(&self) -> Option<MutexGuard<'_, T>> {
         match self.0.try_lock() {
             Ok(guard) => Some(guard),
-            // Not `None`, which says that another thread is about to send a call. After one panic
-            // no waiter would ever carry its own call again.
+            // Not `None`: that would mean that another thread is about to send a call. After one
+            // panic, no waiter would ever send its own call again.
             Err(TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()),
             Err(TryLockError::WouldBlock) => None,
         }

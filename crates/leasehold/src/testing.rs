@@ -1,4 +1,4 @@
-//! What tests of locking code need beside an [`Embedded`](crate::Embedded) keyspace on a paused
+//! Tools for tests of locking code, besides an [`Embedded`](crate::Embedded) keyspace on a paused
 //! clock: faults on demand. The [history checker](crate::testing::history) judges the outcome.
 
 pub mod history;

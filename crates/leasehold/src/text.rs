@@ -9,7 +9,7 @@ pub(crate) struct Shown<'a>(pub(crate) &'a str);
 impl fmt::Display for Shown<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         const LIMIT: usize = 120;
-        // Letters and not bytes: a cut inside a letter would be a panic.
+        // By characters, not bytes: a cut inside a character would panic.
         for (index, letter) in self.0.chars().enumerate() {
             if index == LIMIT {
                 return f.write_str("…");

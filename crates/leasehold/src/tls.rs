@@ -1,17 +1,17 @@
-//! What a client needs for TLS beside a server's address.
+//! The settings that a client needs for TLS besides a server's address.
 
 use std::error::Error as StdError;
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
-/// Why there is no certificate.
+/// The reason why there is no certificate.
 pub(crate) type NoIdentity = Box<dyn StdError + Send + Sync>;
 
 type Read = dyn Fn() -> Result<Identity, NoIdentity> + Send + Sync;
 
-/// A client's certificate and its key, as [`ClientBuilder::tls_identity`] asks for them. Its debug
-/// form shows neither.
+/// A client's certificate and its private key, as returned to [`ClientBuilder::tls_identity`]. The
+/// debug form shows neither.
 ///
 /// [`ClientBuilder::tls_identity`]: crate::ClientBuilder::tls_identity
 #[derive(Clone)]
@@ -21,8 +21,8 @@ pub struct Identity {
 }
 
 impl Identity {
-    /// The certificate, with those that lead from it to its authority, and its private key; both as
-    /// PEM.
+    /// Returns an identity from the client's certificate and its private key, both as PEM.
+    /// `certificates` also contains the intermediate certificates up to the authority.
     #[must_use]
     pub fn from_pem(certificates: impl Into<Vec<u8>>, key: impl Into<Vec<u8>>) -> Self {
         Self {
@@ -51,7 +51,7 @@ impl IdentitySource {
     }
 
     pub(crate) fn read(&self) -> Result<Identity, NoIdentity> {
-        // A callback that panics must not take the connection's task with it.
+        // A callback that panics must not end the connection's task.
         let read = catch_unwind(AssertUnwindSafe(|| (self.0)()));
         read.unwrap_or_else(|_| Err("the callback panicked".into()))
     }
@@ -63,12 +63,12 @@ impl fmt::Debug for IdentitySource {
     }
 }
 
-/// The settings together.
+/// All TLS settings of a client.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct TlsSettings {
     pub(crate) authorities: Vec<Vec<u8>>,
     pub(crate) identity: Option<IdentitySource>,
-    /// The name that the server's certificate is for, if not the host of the URL.
+    /// The name for which the server's certificate must be valid, if it is not the host of the URL.
     pub(crate) server_name: Option<String>,
 }
 

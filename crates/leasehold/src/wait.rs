@@ -1,10 +1,9 @@
-//! The only wait loop: ask, listen, ask again, sleep until a wake-up, the lease's
-//! end, the poll interval or the deadline, ask again.
+//! The only wait loop. A waiter asks, listens and asks again. Then it sleeps until a wake-up, the
+//! end of the lease, the poll interval or the deadline, and asks again.
 //!
-//! No wait depends on a message: each sleep has an end of its own, and a wake-up is a hint to
-//! ask the server, never a grant. One kind of grant comes without an ask: another waiter of this
-//! process was granted something for this one, or a holder passes permits on to it
-//! (`Ask::meanwhile`).
+//! No wait depends on a message. Each sleep ends by itself, and a wake-up is a hint to ask the
+//! server, never a grant. One kind of grant needs no ask: another waiter of this process was
+//! granted something for this one, or a holder passes permits on to it (`Ask::meanwhile`).
 
 pub(crate) mod backoff;
 mod deadline;
@@ -35,21 +34,22 @@ pub(crate) use deadline::Deadline;
 use sleep::Sleep;
 use throttle::Evidence;
 
-/// What the server says to one ask.
+/// The server's answer to one ask.
 pub(crate) enum Answer<T> {
     Granted(T),
-    /// Somebody holds it, for `ttl` more; `None` when it has no expiry.
+    /// Another client holds it, for `ttl` more; `None` if the hold has no expiry.
     Busy {
         ttl: Option<Duration>,
     },
-    /// Not yet, and no holder's expiry says when; perhaps after `within`.
+    /// The request is not granted yet, and no holder's expiry says when it will be. Perhaps it will
+    /// be after `within`.
     Later {
         within: Option<Duration>,
         evidence: Evidence,
     },
 }
 
-/// What a waiter does after one ask.
+/// The waiter's next action after one ask.
 enum Asked<T> {
     Granted(T),
     /// Ask again at once.
@@ -58,25 +58,26 @@ enum Asked<T> {
     Pause(Duration),
 }
 
-/// Until when a waiter does not ask.
+/// The moment until which a waiter does not ask, and the reason.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum NotBefore {
-    /// Others ask first. A wait that ends before that asks nevertheless: somebody has to say that
-    /// the name is held.
+    /// Other processes ask first. A wait that ends before that moment asks anyway: only a server
+    /// can say that the name is held.
     Others(Moment),
-    /// Its own process has the name, and hands over what comes back.
+    /// The waiter's own process has the name, and hands over what is given back.
     Own(Moment),
 }
 
-/// How a waiter asks: what a primitive adds to the loop.
+/// The way a waiter asks: what a primitive adds to the loop.
 pub(crate) trait Ask: Sync {
-    /// What the waiter gets when its request is granted.
+    /// The value that the waiter gets when its request is granted.
     type Grant: Send;
 
     /// Asks the server once.
     fn ask(&self) -> impl Future<Output = Result<Answer<Self::Grant>, Failure>> + Send;
 
-    /// The moment before which this waiter does not ask. Whoever brings it forward wakes the waiter.
+    /// Returns the moment before which this waiter does not ask. Code that brings it forward wakes
+    /// the waiter.
     fn not_before(&self) -> Option<NotBefore> {
         None
     }
@@ -90,10 +91,11 @@ pub(crate) trait Ask: Sync {
     /// Called when a message has woken the waiter.
     fn woken(&self) {}
 
-    /// Called before each ask, so that the primitive can look at what the channels have brought.
+    /// Called before each ask, so that the primitive can check what the channels have received.
     fn heard(&self, _listeners: &[Listener]) {}
 
-    /// How many other clients are called before this one, if a release calls it; by the last answer.
+    /// Returns how many other clients a release calls before this one, if it calls this one. The
+    /// number is from the last answer.
     fn before(&self) -> Option<u32> {
         None
     }
@@ -110,33 +112,34 @@ pub(crate) struct Wait<'a> {
     pub(crate) channels: &'a [(&'a Arc<Channels>, &'a str)],
     pub(crate) settings: &'a Settings,
     pub(crate) deadline: Deadline,
-    /// How it lines up with the other waiters of this process.
+    /// The way in which this waiter lines up with the other waiters of this process.
     pub(crate) line: Line,
-    /// The place that it has in that line already.
+    /// The waiter's place in that line, if it has one already.
     pub(crate) place: Option<&'a Place>,
-    /// A server has said to an earlier request of the same caller that the name is held.
+    /// Whether a server has said, to an earlier request of the same caller, that the name is held.
     pub(crate) was_held: bool,
-    /// Whose wait it is, if monitoring is told of it.
+    /// The span of this acquire, if monitoring observes it.
     pub(crate) told: Option<&'a AcquireSpan>,
 }
 
 /// The answer to a request.
 pub(crate) struct Answered<T> {
-    /// When the request left.
+    /// The time at which the request left.
     pub(crate) sent: Moment,
     pub(crate) answer: Result<Answer<T>, Failure>,
 }
 
-/// So long before its end at least, a wait asks that no server has answered, also in the turn of
-/// others: it ends with an error if there is no answer in time.
+/// The time before its end at which a wait asks at the latest, if no server has answered it yet. It
+/// asks even when it is another process's turn, because it ends with an error if no answer arrives
+/// in time.
 pub(crate) const FOR_AN_ANSWER: Duration = Duration::from_millis(100);
-/// How long a waiter bears a key without expiry. An operator may have made a holder's key
-/// persistent, and the holder gives it an expiry again at its next renewal: after 10 s, if it
+/// The time for which a waiter tolerates a key without expiry. An operator may have made a holder's
+/// key persistent. The holder gives the key an expiry again at its next renewal: after 10 s, if it
 /// has the default lease.
 const PATIENCE_WITHOUT_EXPIRY: Duration = Duration::from_secs(12);
 impl Wait<'_> {
-    /// Asks until the lock is granted or the deadline has passed. The first ask
-    /// comes before listening, so that a free lock costs one round trip.
+    /// Asks until the lock is granted or the deadline has passed. Asks once before it listens, so
+    /// that a free lock costs one round trip.
     pub(crate) async fn until_granted<A: Ask>(self, asker: &A) -> Result<Option<A::Grant>> {
         match self.deadline {
             Deadline::Now => self.once(asker).await,
@@ -144,8 +147,8 @@ impl Wait<'_> {
         }
     }
 
-    /// Asks as the first waiter for the name, for as long as this wait may last. `None` when its
-    /// time is over.
+    /// Asks as the first waiter for the name, for as long as this wait may last. Returns `None`
+    /// when that time is over.
     pub(crate) async fn as_first<A: Ask>(
         &self,
         asker: &A,
@@ -164,8 +167,8 @@ impl Wait<'_> {
         Some(Answered { sent, answer })
     }
 
-    /// Goes on until the lock is granted, or the deadline has passed. `met` is what came of a
-    /// request that this waiter has sent already.
+    /// Waits until the lock is granted or the deadline has passed. `met` is the answer to a request
+    /// that this waiter has sent already.
     pub(crate) async fn on_from<A: Ask>(
         self,
         asker: &A,
@@ -185,7 +188,7 @@ impl Wait<'_> {
         match poll_fn(|context| place.attend(context, waiting.as_mut())).await {
             Ok(Some(granted)) => Ok(Some(granted)),
             // Another waiter may have been granted something for this one just before the end.
-            // Unclaimed, it would go back to the server although its waiter is still here.
+            // Unclaimed, the grant would return to the server although its waiter is still here.
             missed => match self.given(asker).now_or_never() {
                 Some(granted) => Ok(Some(granted)),
                 None => missed,
@@ -193,7 +196,7 @@ impl Wait<'_> {
         }
     }
 
-    /// Runs the wait within this waiter's own limits, wherever in the line it is.
+    /// Runs the wait within this waiter's own time limits, wherever in the line it is.
     async fn in_line<A: Ask>(
         &self,
         asker: &A,
@@ -203,7 +206,7 @@ impl Wait<'_> {
         let now = self.context.clock.now();
         let began = met.as_ref().map_or(now, |met| met.sent);
         tokio::select! {
-            // Polled first: an answer that has come when the time is up still counts.
+            // Polled first: an answer that has arrived when the time is up still counts.
             biased;
             result = self.asks(asker, place, met) => result,
             // Dropping the ask undoes what it may have been granted.
@@ -230,8 +233,8 @@ impl Wait<'_> {
                     () = self.stand_down(asker, place) => {}
                 }
             }
-            // Marked before the request leaves: a release between the server's answer and a
-            // later mark would wake nobody.
+            // Marked before the request leaves: a release between the server's answer and a later
+            // mark would wake no waiter.
             let marks = sleep.marks();
             let answered = match met.take() {
                 Some(met) => met,
@@ -245,8 +248,8 @@ impl Wait<'_> {
             };
             let behind = self.is_behind(place);
             tokio::select! {
-                // Also during the sleep: permits that a holder of this process passes on come
-                // without a message, and would lie unused until the next ask.
+                // Polled during the sleep too: permits that a holder of this process passes on
+                // arrive without a message, and would lie unused until the next ask.
                 biased;
                 granted = self.given(asker) => return Ok(Some(granted)),
                 woken = sleep.until(&marks, clock.now() + pause) => {
@@ -257,12 +260,13 @@ impl Wait<'_> {
                 }
                 () = place.turn(), if behind => {}
             }
-            // `in_line` polls this side first: without this look one more request would leave
-            // when the sleep and the time end together.
+            // `in_line` polls this side first. Without this check one more request would leave when
+            // the sleep and the time end together.
             if self.deadline.has_passed(clock) {
                 return self.ended(place);
             }
-            // Passed over while nobody polled it: another waiter asks for the line now.
+            // The waiter was passed over while it was not polled: another waiter asks for the line
+            // now.
             if !place.has_turn()
                 && let Some(granted) = self.turn(asker, place).await?
             {
@@ -271,25 +275,26 @@ impl Wait<'_> {
         }
     }
 
-    /// Whether it has a place in a line on the server, and others of its process are before it. Those
-    /// hand the lock over, or the first of them listens; this one only keeps its place.
+    /// Returns whether this waiter has a place in a line on the server, with other waiters of its
+    /// process before it. Those waiters hand the lock over, or the first of them listens. This
+    /// waiter only keeps its place.
     fn is_behind(&self, place: &Place) -> bool {
         matches!(self.line, Line::OnServer { .. }) && !place.has_turn()
     }
 
-    /// Asks once, as the one who asks for its line.
+    /// Asks once, as the waiter that asks for its line.
     async fn ask<A: Ask>(&self, asker: &A, place: &Place, sleep: &Sleep<'_>) -> Answered<A::Grant> {
         let clock = self.context.clock;
         asker.heard(&sleep.listeners);
         let sent = clock.now();
-        // Noted before it leaves: if the time is up meanwhile, the error must not say that
+        // Noted before the request leaves: if the time is up meanwhile, the error must not say that
         // nothing ran.
         place.asks();
         let answer = self.in_time(asker).await;
         Answered { sent, answer }
     }
 
-    /// What follows from an answer.
+    /// Decides what the waiter does after an answer.
     fn read<T>(
         &self,
         Answered { sent, answer }: Answered<T>,
@@ -308,14 +313,14 @@ impl Wait<'_> {
                     return Ok(Asked::Pause(sleep.after_busy(ttl)));
                 }
                 if sleep.listen() {
-                    // The subscription was live already, for another waiter; but this one
-                    // had no mark when it asked. A release since the server's answer has
-                    // not woken it, so it asks again.
+                    // The subscription was live already, for another waiter, but this waiter had no
+                    // mark when it asked. A release since the server's answer has not woken it, so
+                    // it asks again.
                     return Ok(Asked::Again);
                 }
                 sleep.throttle.busy(sent, clock.now(), ttl);
                 if ttl.is_none() {
-                    // The wait ends if that stays so, and not much later than it has to.
+                    // If the key still has no expiry later, the wait must end without much delay.
                     sleep.polls_anew();
                 }
                 sleep.after_busy(ttl)
@@ -326,7 +331,7 @@ impl Wait<'_> {
                     return Ok(Asked::Again);
                 }
                 if sleep.throttle.refused(sent, evidence) {
-                    // Perhaps without a message.
+                    // The change may have been made without a message.
                     sleep.polls_anew();
                 }
                 sleep.after_busy(within)
@@ -339,12 +344,12 @@ impl Wait<'_> {
         }))
     }
 
-    /// Waits until this waiter is the one who asks for its line. `Some` if it gets what it
+    /// Waits until this waiter is the one that asks for its line. Returns `Some` if it gets what it
     /// wants before that.
     async fn turn<A: Ask>(&self, asker: &A, place: &Place) -> Result<Option<A::Grant>> {
         match self.line {
             Line::Together { patience } => return self.together(asker, place, patience).await,
-            // Each takes a place there.
+            // Each waiter takes a place in the line on the server.
             Line::OnServer { .. } => return Ok(None),
             _ => {}
         }
@@ -358,8 +363,8 @@ impl Wait<'_> {
         }
     }
 
-    /// Notes that the server calls the lock held. An error when it has had no expiry for too
-    /// long: nobody is known who would ever free it.
+    /// Notes that the server reports the lock as held. Returns an error if the lock has had no
+    /// expiry for too long: no known holder would ever release it.
     fn check_expiry(&self, place: &Place, sent: Moment, ttl: Option<Duration>) -> Result<()> {
         let now = self.context.clock.now();
         let mut outage = place.outage();
@@ -373,16 +378,16 @@ impl Wait<'_> {
     }
 
     /// Resolves at the deadline, or when no server has answered for as long as this waiter
-    /// bears an outage.
+    /// tolerates an outage.
     async fn time_is_up(&self, place: &Place, began: Moment) {
         let clock = self.context.clock;
         loop {
-            // Registered before the state is read, or a failure between the two is missed.
+            // Registered before the state is read, or a failure between the two would be missed.
             let mut went_down = pin!(place.went_down().notified());
             went_down.as_mut().enable();
             let since = place.outage().down_since(clock.now(), self.gap());
-            // An outage that others of the line have met before counts for this waiter from
-            // when it came: each has a limit of its own.
+            // An outage that other waiters of the line met earlier counts for this waiter from its
+            // own arrival: each waiter has its own limit.
             let since = since.map(|since| since.max(began));
             let end = since.map_or(self.deadline, |since| {
                 self.deadline.or(since + self.settings.outage_timeout)
@@ -390,8 +395,8 @@ impl Wait<'_> {
             if end.has_passed(clock) {
                 return;
             }
-            // At `end` the state is read again: an answer may have ended the outage, and it counts
-            // no more if nobody has asked since the failure.
+            // At `end` the state is read again. An answer may have ended the outage, and an outage
+            // does not count if no waiter has asked since the failure.
             tokio::select! {
                 biased;
                 () = end.passed(&self.context.timers) => {}
@@ -400,13 +405,13 @@ impl Wait<'_> {
         }
     }
 
-    /// The longest time between two failures while somebody asks: that of a reply, and that of
-    /// the pause before the next request.
+    /// Returns the longest time between two failures while a waiter asks: the time-out of a reply,
+    /// and the pause before the next request.
     fn gap(&self) -> Duration {
         self.context.backend.reply_timeout() + Duration::from_secs(1)
     }
 
-    /// The same for a wait whose only request was not answered.
+    /// Returns the result of a wait whose only request was not answered.
     pub(crate) fn ended_unanswered<T>(&self) -> Result<Option<T>> {
         if self.was_held {
             return Ok(None);
@@ -414,8 +419,8 @@ impl Wait<'_> {
         Err(self.error(no_answer_in_time(self.context)))
     }
 
-    /// The result of a wait that was granted nothing. `None`, "still held", only if a server
-    /// has said so: a waiter that no server answered gets an error.
+    /// Returns the result of a wait that was granted nothing. The result is `None`, "still held",
+    /// only if a server has said so. A waiter that no server has answered gets an error.
     fn ended<T>(&self, place: &Place) -> Result<Option<T>> {
         let outage = place.outage();
         let failure = match outage.down().cloned() {
@@ -426,7 +431,8 @@ impl Wait<'_> {
         };
         Err(self.error(match place.has_asked() {
             true => failure,
-            // Another waiter of the line sent the request that failed: none of this one's ran.
+            // Another waiter of the line sent the request that failed. No request of this waiter
+            // ran.
             false => Failure {
                 outcome: Outcome::DidNotRun,
                 ..failure
@@ -438,7 +444,7 @@ impl Wait<'_> {
     async fn stand_down<A: Ask>(&self, asker: &A, place: &Place) {
         while let Some(until) = self.stands_down(asker, place) {
             let mut sleep = pin!(self.context.timers.sleep_until(until));
-            // Looked at again with each poll: a turn can end before its time.
+            // Checked again with each poll: the turn of other processes can end early.
             poll_fn(
                 |context| match self.stands_down(asker, place) == Some(until) {
                     true => sleep.as_mut().poll(context),
@@ -452,9 +458,10 @@ impl Wait<'_> {
     fn stands_down<A: Ask>(&self, asker: &A, place: &Place) -> Option<Moment> {
         match asker.not_before()? {
             NotBefore::Others(until) => {
-                // Those behind it may end soon, and only this one asks.
-                // One after the other: whoever takes a place locks the line first, and then what it
-                // knows of the server.
+                // Waiters behind this one may end soon, and only this one asks.
+                //
+                // The two locks are taken one after the other: a waiter that takes a place locks
+                // the line first, and then the outage.
                 let answered = place.outage().has_answered();
                 let others = place.has_others();
                 let ends = if answered {
@@ -465,13 +472,14 @@ impl Wait<'_> {
                 let stands_down = !self.deadline.comes_before(ends) && (answered || !others);
                 stands_down.then_some(until)
             }
-            // "Held" may only be said when a server has said so, and a waiter behind may end soon.
+            // A wait may report "held" only if a server has said so, and a waiter behind may end
+            // soon.
             NotBefore::Own(until) => place.outage().has_answered().then_some(until),
         }
     }
 
-    /// Readers that enter together ask at once. When that was in vain, one of them has the
-    /// turn: it waits for the server, and its grant makes the others ask again.
+    /// Waits as one of the readers that enter together. They ask at once. If that fails, one of
+    /// them has the turn: it waits for the server, and its grant makes the others ask again.
     async fn together<A: Ask>(
         &self,
         asker: &A,
@@ -479,8 +487,8 @@ impl Wait<'_> {
         patience: Duration,
     ) -> Result<Option<A::Grant>> {
         let clock = self.context.clock;
-        // Not behind the writers of its process for ever: the first of them may itself wait for
-        // long, beside a process that writes all the time.
+        // A reader does not wait for ever behind the writers of its process: the first of them may
+        // itself wait for long, beside another process that writes all the time.
         tokio::select! {
             biased;
             () = place.entered() => {}
@@ -515,8 +523,8 @@ impl Wait<'_> {
         Ok(None)
     }
 
-    /// `try_acquire`: it does not overtake the waiters of this process, as long as the server
-    /// answers them.
+    /// Asks once, for `try_acquire`. Does not overtake the waiters of this process, as long as the
+    /// server answers them.
     pub(crate) async fn once<A: Ask>(self, asker: &A) -> Result<Option<A::Grant>> {
         if self.context.locals.anyone_waits(self.line_key, self.line) {
             self.tell(|told| told.waits(Why::InLine));
@@ -537,7 +545,7 @@ impl Wait<'_> {
         }
     }
 
-    /// Asks once. A server that refuses a request as too late tells its time, so the next request
+    /// Asks once. A server that refuses a request as too late reports its time, so the next request
     /// is in time.
     async fn in_time<A: Ask>(&self, asker: &A) -> Result<Answer<A::Grant>, Failure> {
         for _ in 0..2 {
@@ -559,7 +567,7 @@ impl Wait<'_> {
                 cause: Cause::Guarded { left },
                 ..
             }) => {
-                // Nobody can have it now, and an earlier holder may have it still.
+                // No client can have the lock now, and an earlier holder may still have it.
                 self.tell(|told| told.waits(Why::Held));
                 return Ok(Answer::Busy { ttl: Some(*left) });
             }
@@ -571,7 +579,7 @@ impl Wait<'_> {
         answer
     }
 
-    /// Waits until the waiter is given what it wants, by another one of its process.
+    /// Waits until another waiter or a holder of this process gives this waiter what it wants.
     async fn given<A: Ask>(&self, asker: &A) -> A::Grant {
         let granted = asker.meanwhile().await;
         self.tell(AcquireSpan::was_given);
@@ -586,7 +594,7 @@ impl Wait<'_> {
 
     fn error(&self, failure: Failure) -> Error {
         match self.line {
-            // A waiter for a latch takes nothing: it makes no difference whether its request ran.
+            // A waiter for a latch takes nothing, so it does not matter whether its request ran.
             Line::AllAsk => failure.into_error_of_question(self.key),
             _ => failure.into_error(self.key),
         }
@@ -597,7 +605,7 @@ impl Wait<'_> {
     }
 }
 
-/// The wait was shorter than the server takes to answer.
+/// Returns the failure of a wait that was shorter than the server's time to answer.
 pub(crate) fn no_answer_in_time(context: &Context) -> Failure {
     let what = "no answer before the wait was over";
     let outcome = match context.backend.was_connected() {
@@ -610,7 +618,7 @@ pub(crate) fn no_answer_in_time(context: &Context) -> Failure {
         .failure(outcome, Cause::NoAnswer(what.into()))
 }
 
-/// The error for a wait that met a lock without expiry.
+/// Returns the error for a wait that met a lock without expiry.
 fn never_expires(key: &Key, address: &str) -> Error {
     Error::new(
         ErrorKind::WrongKind,
@@ -622,7 +630,7 @@ fn never_expires(key: &Key, address: &str) -> Error {
     .with_key(key)
 }
 
-/// The last failure, with how long it has been so.
+/// Returns the last failure, with the duration of the outage.
 fn still_down(down: Down, now: Moment) -> Failure {
     let (failure, for_so_long) = (down.failure, now.saturating_sub(down.since));
     match &failure.cause {

@@ -1,5 +1,5 @@
-//! The blocking facade: renewal while the caller computes, re-entrance per thread,
-//! and a clear word where it must not be called.
+//! The blocking facade: renewal while the caller computes, re-entrance per thread, and a clear
+//! error where it must not be called.
 #![cfg(feature = "blocking")]
 #![allow(
     clippy::unwrap_used,
@@ -37,7 +37,7 @@ fn a_lock_is_renewed_while_its_thread_computes() {
     let client = Client::connect_with(&builder, &server.url()).unwrap();
     let guard = client.lock("x").acquire().unwrap();
     let started = Instant::now();
-    // Never yields, beyond its lease.
+    // The thread computes beyond its lease and never yields.
     let mut sum = 0u64;
     while started.elapsed() < LEASE * 4 {
         sum = sum.wrapping_mul(31).wrapping_add(7);
@@ -183,7 +183,7 @@ fn guard_drop_blocks_until_released() {
     });
     assert!(panicked.is_err());
     assert!(server.keys().is_empty());
-    // Also if the client goes first.
+    // A guard that is dropped after the client is released too.
     let guard = client.lock("x").acquire().unwrap();
     drop(client);
     drop(guard);
@@ -200,7 +200,7 @@ fn thread_waits_for_the_loss_reason() {
     assert_eq!(guard.release().unwrap_err().kind(), ErrorKind::Lost);
 }
 
-/// A thread enters again without an owner of its own making.
+/// A thread enters again without making an owner of its own.
 #[test]
 fn thread_reentry_gets_its_own_lease() {
     let client = Client::embedded();
@@ -219,7 +219,7 @@ fn thread_reentry_gets_its_own_lease() {
     long.acquire().unwrap().release().unwrap();
     assert!(outer.valid_until() <= first_end + LEASE / 10);
     assert_eq!(outer.lost_within(SOON), Some(LossReason::Expired));
-    // Given back then, and not when the re-entry would have ended.
+    // The lock is given back then, and not when the re-entry would have ended.
     let lost = Instant::now();
     while lock.is_locked().unwrap() {
         assert!(lost.elapsed() < SOON, "it is kept for the re-entry");
@@ -383,7 +383,7 @@ fn threads_never_exceed_the_semaphores_permits() {
         }
     });
     assert!(most.load(Ordering::SeqCst) <= 3);
-    // Dropped by a thread means released before the drop returns.
+    // A permit that a thread drops is released before the drop returns.
     assert_eq!(semaphore.available_permits().unwrap(), 3);
     let mut two = semaphore.try_acquire_many(2).unwrap().unwrap();
     two.split(1).unwrap().release().unwrap();
@@ -427,10 +427,10 @@ fn a_latch_lets_threads_go_on_together() {
     assert_eq!(latch.count().unwrap(), 0);
 }
 
-/// One client for each server.
+/// Starts three servers, and one client for each.
 fn masters() -> ([RedisServer; 3], [Client; 3]) {
     let servers = [(); 3].map(|()| RedisServer::start().unwrap());
-    // Shorter than the test waits: what is held then was renewed.
+    // The lease is shorter than the test waits: a hold that remains was renewed.
     let builder = leasehold::Client::builder().lease(LEASE * 3);
     let clients = servers
         .each_ref()
@@ -447,12 +447,12 @@ fn composite_locks_keep_all_client_threads_alive() {
         .distrust_restarted(false);
     drop(clients);
     let guards = (multi.acquire().unwrap(), red.acquire().unwrap());
-    // A guard keeps them, too.
+    // A guard keeps the clients too.
     drop((multi, red));
     thread::sleep(LEASE * 4);
     assert!(guards.0.is_held(), "{:?}", guards.0.loss());
     assert!(guards.1.is_held(), "{:?}", guards.1.loss());
-    // On a busy machine one vote may come too late to be counted.
+    // On a busy machine one vote may be too late to be counted.
     let members = guards.1.as_async().members();
     assert!(members.iter().all(leasehold::LockGuard::is_held));
     guards.0.release().unwrap();
@@ -477,7 +477,8 @@ fn group_lock_keeps_its_clients_thread_alive() {
     assert!(server.keys().is_empty());
 }
 
-/// Looks past a network that holds requests back for a while, right behind the drop.
+/// The network holds requests back for a while, and the test looks at the server right after the
+/// drop.
 #[test]
 fn every_blocking_drop_releases_before_it_returns() {
     let server = RedisServer::start().unwrap();

@@ -1,5 +1,5 @@
-//! What every backend has to do: each module below is mounted once per backend, so
-//! a new test runs on all of them, and a failing name says where.
+//! The duties of every backend. Each module below is mounted once per backend, so a new test runs
+//! on all of them, and the name of a failing test shows its backend.
 #![allow(clippy::duplicate_mod, reason = "mounted once per backend on purpose")]
 #![allow(
     clippy::unwrap_used,
@@ -108,7 +108,7 @@ mod on_cluster {
     mod wait;
 }
 
-/// Behind a failover, which takes a while: the short form.
+/// Short form on a master after a failover, which takes a while to make.
 #[path = "conformance"]
 mod on_sentinels {
     pub(super) use crate::support::plain_lock as lock_of;
@@ -176,7 +176,7 @@ mod on_tls {
     mod rw;
 }
 
-/// What holds for the plain lock holds for the fair one.
+/// The tests of the plain lock apply to the fair one.
 #[path = "conformance"]
 mod fair_on_embedded {
     pub(super) use crate::support::embedded_place as place;
@@ -198,7 +198,7 @@ mod fair_on_server {
     mod wait;
 }
 
-/// Its counter stays.
+/// The tests of the plain lock, except that the counter of a fenced lock stays.
 #[path = "conformance"]
 mod fenced_on_embedded {
     pub(super) use crate::support::embedded_place as place;

@@ -1,6 +1,6 @@
-//! Servers and publishers that send what they should not: garbage, half of it, too much
-//! of it, and what was meant for somebody else. Whatever comes, no code panics, no call
-//! hangs, nothing grows, and no lock is said to be held that was not granted.
+//! Servers and publishers that send garbage: half a reply, too much, or a reply for another client.
+//! Whatever arrives, no code panics, no call hangs, nothing grows, and the client never reports a
+//! hold that was not granted.
 #![allow(
     clippy::unwrap_used,
     clippy::print_stdout,

@@ -1,4 +1,4 @@
-//! Beside a live Redisson, in both versions that the wire format is promised for.
+//! The library beside a live Redisson, in both versions that the wire format is promised for.
 #![allow(clippy::duplicate_mod, reason = "mounted once per version on purpose")]
 #![allow(
     clippy::unwrap_used,
@@ -9,7 +9,7 @@
 
 mod support;
 
-/// The checks on one primitive as tests, in a module of its name.
+/// Makes tests of the checks on one primitive, in a module of its name.
 macro_rules! each_check {
     ($primitive:ident, $what:expr) => {
         crate::each_check!(@ $primitive, $what, [
@@ -123,7 +123,7 @@ mod with_4_7_0 {
     mod wire;
 }
 
-/// Both at once, and ours, on one name.
+/// Both versions of Redisson and this library at once, on one name.
 #[path = "interop"]
 mod with_both {
     pub(super) const CAST: &[leasehold_testkit::RedissonVersion] =

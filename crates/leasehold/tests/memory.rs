@@ -1,5 +1,5 @@
-//! Names that were used once leave nothing with the client, counted in bytes. A binary of
-//! its own: the allocator counts for all of it.
+//! Names that were used once leave nothing with the client, counted in bytes. These tests have a
+//! binary of their own, because the allocator counts for the whole process.
 #![allow(
     clippy::unwrap_used,
     clippy::print_stdout,
@@ -21,20 +21,21 @@ use tokio::task::JoinSet;
 #[global_allocator]
 static COUNTED: &StatsAlloc<System> = &INSTRUMENTED_SYSTEM;
 
-/// No two tests at a time: each would count the other's.
+/// The lock that keeps two tests from running at a time: each would count the other's memory.
 static ALONE: tokio::sync::Mutex<()> = tokio::sync::Mutex::const_new(());
 
-/// So many names are used before what is kept is counted, and so many then.
+/// Number of names that are used before the memory is counted, and number of names that are used
+/// then.
 const BEFORE: usize = 4096;
 const NAMES: usize = 20_000;
-/// So many at the same time.
+/// Number of names in use at the same time.
 const AT_ONCE: usize = 200;
-/// One that kept a name would keep more.
+/// Bytes that may be kept. A client that kept each name would keep more.
 const MOST: usize = NAMES * 50;
 const SHORT: Duration = Duration::from_millis(20);
 
 struct Place {
-    /// Ends last.
+    /// The server, which ends last.
     server: RedisServer,
     client: Client,
     rival: Client,
@@ -58,11 +59,12 @@ impl Place {
                 tokio::time::sleep(Duration::from_millis(5)).await;
             }
         }
-        // What the server sends back, and what the tasks of the connection drop.
+        // This leaves time for the server's last replies, and for the connection's tasks to drop
+        // their memory.
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
 
-    /// Uses many names, so many at once, and says how many bytes more are in use.
+    /// Uses many names, `AT_ONCE` at a time. Returns how many more bytes are in use afterwards.
     async fn kept(&self, use_name: impl AsyncFn(&Place, String)) -> usize {
         let mut region = None;
         for (part, names) in [("a", BEFORE), ("b", NAMES)] {
@@ -83,7 +85,7 @@ impl Place {
 
 macro_rules! leaves_nothing {
     ($($name:ident: $use_name:expr;)+) => {
-        /// One after the other: what each of them keeps is counted by itself.
+        /// The uses run one after the other, so the memory that each keeps is counted by itself.
         #[tokio::test]
         async fn unused_names_keep_no_memory() {
             let _alone = ALONE.lock().await;
@@ -137,7 +139,7 @@ leaves_nothing! {
     };
     waited: async |place: &Place, name: String| {
         let guard = place.rival.lock(&name).acquire().await.unwrap();
-        // Or an error, where the answer took longer.
+        // The wait may end in an error too, if the reply took longer.
         let waited = place.client.lock(&name).try_acquire_for(SHORT).await;
         assert!(!matches!(waited, Ok(Some(_))));
         guard.release().await.unwrap();
@@ -168,8 +170,7 @@ leaves_nothing! {
     };
 }
 
-/// A burst of names that are all there at once leaves no room behind that only a burst
-/// needs.
+/// A burst of names that are all in use at once leaves no allocation that only a burst needs.
 #[tokio::test]
 async fn a_burst_of_names_leaves_no_room_behind() {
     let _alone = ALONE.lock().await;
@@ -207,7 +208,7 @@ async fn a_burst_of_names_leaves_no_room_behind() {
     drop(place.server);
 }
 
-/// A walk over many keys, of which some are locks, has no more of them at a time than it looks at.
+/// A walk over many keys, of which some are locks, keeps no more names at a time than it looks at.
 #[tokio::test]
 async fn a_listing_keeps_no_names() {
     const KEYS: usize = 200_000;
@@ -237,15 +238,16 @@ async fn a_listing_keeps_no_names() {
     }
     let (looked_at, total) = names.progress();
     println!("listing: {most} bytes at most, {looked_at} of {total} keys");
-    // A walk may come across a key twice.
+    // A walk may find a key twice.
     assert!((LOCKS..LOCKS * 2).contains(&found), "{found}");
     assert!(looked_at >= (KEYS + LOCKS) as u64, "{looked_at} of {total}");
-    // All of the names would be a megabyte.
+    // All of the names would take a megabyte.
     assert!(most <= 512 * 1024, "{most} bytes");
     drop(place.server);
 }
 
-/// To compare each member with each other would take more for each of them, the more there are.
+/// If each member were compared with each other one, the cost of a member would grow with their
+/// number.
 #[tokio::test]
 async fn members_of_a_multi_lock_cost_the_same_however_many_they_are() {
     let _alone = ALONE.lock().await;
@@ -253,7 +255,7 @@ async fn members_of_a_multi_lock_cost_the_same_however_many_they_are() {
     let blocks_a_member = async |members: usize| {
         let names = (0..members).map(|number| place.client.lock(&format!("{members}:{number}")));
         let lock = MultiLock::new(names).unwrap();
-        // The first one makes tables that stay, and learns which server it is.
+        // The first acquire makes tables that stay, and learns which server it is.
         lock.acquire().await.unwrap().release().await.unwrap();
         place.settled().await;
         let region = Region::new(COUNTED);

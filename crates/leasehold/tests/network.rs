@@ -1,5 +1,5 @@
-//! An embedded keyspace behind a network that loses, doubles and delays: what tests
-//! of users can do, and what simulated histories have found.
+//! An embedded keyspace behind a network that loses, doubles and delays requests: tests that users
+//! could write too, and cases that simulated histories have found.
 #![allow(
     clippy::unwrap_used,
     clippy::print_stdout,
@@ -138,7 +138,7 @@ async fn max_hold_ends_by_the_holders_clock() {
     let start = Instant::now();
     let lock = client.lock("x").max_hold(500 * MS);
     let guard = lock.acquire().await.unwrap();
-    // A renewal is on its way when the time is over, and its answer does not come.
+    // A renewal is on its way when the maximum is over, and its reply does not arrive.
     network.freeze(true);
     let limit = 500 * MS;
     assert_eq!(guard.lost().await, LossReason::MaxHold { limit });
@@ -172,7 +172,7 @@ async fn lost_token_reply_can_be_retried() {
     let next = client.lock("x").acquire().await.unwrap();
     let after = next.fencing_token().await.unwrap();
     assert!(after > token);
-    // The second request comes again, for a hold that is gone.
+    // The second request arrives once more, for a hold that has ended.
     sleep(200 * MS).await;
     let last = server.client().fenced_lock("x").last_token().await.unwrap();
     assert_eq!(last, Some(after));
@@ -241,7 +241,7 @@ async fn duplicated_renewal_shortens_nothing() {
         _ => Fate::default(),
     });
     let guard = client.lock("x").acquire().await.unwrap();
-    // The first renewal has been, its double is still on its way.
+    // The first renewal has arrived; its copy is still on its way.
     sleep(400 * MS).await;
     guard.extend(60_000 * MS).await.unwrap();
     sleep(300 * MS).await;
@@ -264,7 +264,7 @@ async fn duplicated_acquire_shortens_nothing() {
     guard.release().await.unwrap();
 }
 
-/// The guard is valid for no longer than the server keeps the key.
+/// Asserts that the guard is valid for no longer than the server keeps the key.
 async fn believes_no_longer_than(guard: &leasehold::LockGuard, server: &Embedded) {
     let ttl = server.client().lock("x").remaining_ttl().await.unwrap();
     let leasehold::inspect::Ttl::Left(left) = ttl else {
@@ -296,7 +296,8 @@ async fn waiter_behind_a_holder_times_out() {
     let lock = client.lock("x");
     network.on_request(takes(25 * MS));
     let behind = lock.clone();
-    // The turn comes when the first one is granted, and the answer would come at 100.
+    // The second waiter's turn begins when the first is granted. The reply to the second would
+    // arrive at 100 ms.
     let (first, second) = tokio::join!(lock.acquire(), behind.try_acquire_for(60 * MS));
     assert!(second.unwrap().is_none());
     first.unwrap().release().await.unwrap();
@@ -390,7 +391,7 @@ async fn released_reentrys_max_hold_is_dropped() {
     let outer = lock.acquire().await.unwrap();
     let short = lock.clone().max_hold(2000 * MS);
     short.acquire().await.unwrap().release().await.unwrap();
-    // One that fails leaves nothing either.
+    // An acquire that fails leaves no maximum either.
     let (failing, asks) = (std::sync::Arc::new(()), short.fixed_lease(60_000 * MS));
     let watched = std::sync::Arc::downgrade(&failing);
     network.on_request(move |_| match watched.upgrade() {
@@ -437,7 +438,7 @@ async fn extension_answered_late_is_lost() {
 async fn old_subscription_confirms_no_new_one() {
     let server = Embedded::new();
     let (client, network) = over_network(&server);
-    // The first arrives when its listener has long been gone.
+    // The first subscription arrives long after its listener has ended.
     let mut times = [600 * MS, 300 * MS].into_iter();
     network.on_subscription(move |_| times.next().unwrap_or_default());
     let held = server.client().lock("x").fixed_lease(3600 * 1000 * MS);
@@ -453,7 +454,7 @@ async fn old_subscription_confirms_no_new_one() {
     guard.release().await.unwrap();
 }
 
-/// Two clients, one near the server and one far from it.
+/// Returns two clients, one near the server and one far from it.
 fn near_and_far(server: &Embedded) -> (Client, Client) {
     let client = |distance| {
         let (client, network) = server.client_over_network(&Client::builder()).unwrap();
@@ -488,7 +489,7 @@ async fn overdue_reader_takes_an_idle_lock() {
     let server = Embedded::new();
     let (near, _) = near_and_far(&server);
     let reading = server.client().rw_lock("x").read().await.unwrap();
-    // It leaves its mark and is heard of no more, so the lock is free while the mark stands.
+    // The writer leaves its mark and then asks no more, so the lock is free while the mark is set.
     let (gone, network) = over_network(&server);
     let lock = gone.rw_lock("x");
     let writer = tokio::spawn(async move { lock.write().await });
@@ -512,7 +513,8 @@ async fn far_writers_never_starve_near_readers() {
     let server = Embedded::new();
     let (near, far) = near_and_far(&server);
     let lock = far.rw_lock("x");
-    // A process that hands its hold over stands down now and then, and one that does not never does.
+    // A process that hands its hold over lets other processes have their turn now and then. A
+    // process that does not hand over never does.
     for lock in [lock.clone(), lock.local_hand_over(Duration::ZERO)] {
         let mut writers = tokio::task::JoinSet::new();
         for _ in 0..3 {
@@ -561,7 +563,7 @@ async fn refused_multi_lock_times_out_cleanly() {
     let held = server.client().lock("x").acquire().await.unwrap();
     let both = MultiLock::new([client.lock("x"), client.lock("y")]).unwrap();
     assert!(both.try_acquire_for(60 * MS).await.unwrap().is_none());
-    // One that has never been answered does not know.
+    // A lock whose requests were never answered does not know whether it was held.
     let error = both.try_acquire_for(30 * MS).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::OutcomeUnknown, "{error}");
     held.release().await.unwrap();
@@ -593,7 +595,8 @@ async fn max_hold_releases_after_an_outage() {
     guard.lost().await;
     sleep(2000 * MS).await;
     network.refuse(false);
-    // The one who had it is told, and stands still with its guard.
+    // The client that held the lock gives it back: its holder has learned of the loss, but keeps
+    // its guard.
     let beside = server.client().lock("x");
     let next = beside.try_acquire_for(5000 * MS).await.unwrap();
     next.expect("freed").release().await.unwrap();
@@ -625,7 +628,7 @@ async fn failed_majority_reentry_counts_own_members() {
     let lock = lock.owned_by(&owner).poll_interval(3600 * 1000 * MS);
     let third = masters[2].client().lock("x").acquire().await.unwrap();
     let outer = lock.acquire().await.unwrap();
-    // One of those that it has can't be entered any more, and the third is a stranger's.
+    // One of its members can't be entered any more, and another client holds the third.
     clients[0].close().await;
     let inner = tokio::spawn(async move { lock.acquire().await });
     sleep(100 * MS).await;
@@ -659,7 +662,7 @@ fn ended_runtime_is_reported_as_misuse() {
     let (ended, waits) = one.block_on(async {
         let (client, network) = over_network(&server);
         let ended = [client.clone(), server.client()];
-        // Nobody answers before the runtime ends.
+        // No server answers before the runtime ends.
         network.freeze(true);
         let question = client.lock("x");
         let mut asks = Box::pin(async move { question.is_locked().await });
@@ -699,8 +702,8 @@ async fn duplicated_lease_cut_shortens_nothing() {
     while server.ttl_ms("x") > 2000 {
         sleep(MS).await;
     }
-    // Now its lease is the one that was asked for. It is made longer, and then the request
-    // comes again that made it shorter.
+    // Now the guard's lease is the one that was asked for. The holder extends it, and then a copy
+    // of the request arrives that had shortened it.
     guard.extend(3000 * MS).await.unwrap();
     let start = Instant::now();
     while start.elapsed() < 200 * MS {

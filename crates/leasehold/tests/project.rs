@@ -17,6 +17,7 @@ mod project {
     mod layers;
     mod metrics;
     mod pairs;
+    mod prose;
     mod surfaces;
     mod wire_format;
 }

@@ -1,5 +1,5 @@
-//! A master that is another server from one moment to the next, and the sentinels that say so: some
-//! of them gone, wrong, or late. Every test waits for what it expects.
+//! A master that is replaced by another server, and the sentinels that report it: some of them
+//! down, wrong, or late. Every test waits for the fault it expects.
 #![allow(
     clippy::unwrap_used,
     clippy::print_stdout,

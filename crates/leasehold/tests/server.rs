@@ -1,6 +1,6 @@
-//! What only a server can do to us: refuse, vanish, come back empty, lose a reply,
-//! run out of memory. Every test waits for what it expects; a fault that did not
-//! happen fails its test.
+//! Faults that only a real server can cause: it refuses, vanishes, restarts empty, loses a reply,
+//! runs out of memory. Every test waits for the fault it expects; a fault that did not happen fails
+//! the test.
 #![allow(
     clippy::unwrap_used,
     clippy::print_stdout,

@@ -1,4 +1,4 @@
-//! Several clients at once, and what that costs them and the servers.
+//! Runs several clients at once, and measures what this costs them and the servers.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -12,9 +12,9 @@ use crate::system::Worker;
 use crate::task::{Done, Task};
 use crate::{Result, usage};
 
-/// What clients did, and what it cost.
+/// The work of the clients, and its cost.
 pub(super) struct Measured {
-    /// One for each client.
+    /// The reports of the clients, one for each.
     pub(super) done: Vec<Done>,
     pub(super) commands: u64,
     pub(super) scripts: u64,
@@ -22,7 +22,7 @@ pub(super) struct Measured {
     pub(super) client_cpu: Duration,
 }
 
-/// Lets each client do its task, all at the same time.
+/// Lets all clients do their tasks at the same time.
 pub(super) async fn measure(
     servers: &[RedisServer],
     tasks: Vec<(&Arc<dyn Worker>, Task)>,

@@ -1,5 +1,5 @@
-//! How soon a waiter of another client has a lock whose slot has just moved, or whose master has
-//! just been replaced.
+//! Measures how soon a waiter of another client gets a lock whose slot has just moved, or whose
+//! master has just been replaced.
 
 use std::time::{Duration, Instant};
 
@@ -11,7 +11,8 @@ use super::site::Site;
 use crate::Result;
 use crate::delays::Delays;
 
-/// From the call of a release to the return of the other client's acquire, so many times.
+/// Measures the time from the call of a release to the return of the other client's acquire,
+/// `times` times, each after the slot has moved.
 pub(super) async fn hand_overs(site: &Site, name: &str, times: usize) -> Result<Delays> {
     let Site::Cluster(cluster) = site else {
         return Err("a single server has no slots".into());
@@ -29,14 +30,14 @@ pub(super) async fn hand_overs(site: &Site, name: &str, times: usize) -> Result<
     Ok(delays)
 }
 
-/// The same with failovers, on a cluster that has replicas.
+/// Like [`hand_overs`], but with failovers instead of moves, on a cluster with replicas.
 pub(super) async fn failed_over(name: &str, times: usize) -> Result<Delays> {
     const MASTERS: usize = 3;
-    // A voter gives two replicas of one master no vote within twice the node timeout.
+    // Within twice the node timeout, a voter does not vote for a second replica of the same master.
     const VOTES_AGAIN: Duration = Duration::from_secs(3);
     let cluster = block_in_place(|| Cluster::start(MASTERS, 1));
     let names = (0..MASTERS).map(|node| name_at(&cluster, name, node));
-    // The names stay where they are, and what leads there changes.
+    // The slots stay where they are. Only their masters change.
     let mut shards: Vec<_> = names.map(|name| (name, Instant::now())).collect();
     let pair = Pair::connect(&cluster.url()).await?;
     let mut delays = Delays::default();
@@ -54,7 +55,7 @@ pub(super) async fn failed_over(name: &str, times: usize) -> Result<Delays> {
     Ok(delays)
 }
 
-/// A name whose slot this node has.
+/// Returns a name whose slot this node has.
 fn name_at(cluster: &Cluster, name: &str, node: usize) -> String {
     let mut names = (0..).map(|n| format!("{name}:{n}"));
     let found = names.find(|name| cluster.owner(cluster.slot_of(name)) == node);
@@ -70,7 +71,8 @@ impl Pair {
         Ok(Self(clients))
     }
 
-    /// How many nanoseconds it takes behind what is done while one holds and the other waits.
+    /// Measures how many nanoseconds a hand-over takes after `behind`, which runs while one client
+    /// holds the lock and the other waits.
     async fn hand_over(&self, turn: usize, name: &str, behind: impl FnOnce()) -> Result<u64> {
         let [holder, waiter] = [turn, turn + 1].map(|client| &self.0[client % 2]);
         let held = holder.lock(name).acquire().await?;

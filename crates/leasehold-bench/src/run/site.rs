@@ -1,4 +1,4 @@
-//! What the systems of a scenario use: one server or several.
+//! The servers that the systems of a scenario use: one server or several.
 
 use std::{env, slice};
 
@@ -7,8 +7,8 @@ use leasehold_testkit::{Cluster, RedisServer, Sentinels};
 use crate::scenario::Topology;
 use crate::{Result, server};
 
-/// The server for locks that have to be on its disk, if the one on the path can't tell that they are:
-/// Redis 7.2 and later can, and Valkey.
+/// The environment variable that names a server for locks that must be on its disk. It is for
+/// machines where the server on the path can't confirm that. Redis 7.2 and later can, and Valkey.
 const DISK_SERVER: &str = "LEASEHOLD_DISK_SERVER";
 
 #[allow(clippy::large_enum_variant, reason = "there are a few per run")]
@@ -47,7 +47,7 @@ impl Site {
         }
     }
 
-    /// Those that run what clients ask for. What replicas cost is their own.
+    /// Returns the servers that run the clients' requests. The cost of replicas is not counted.
     pub(crate) fn servers(&self) -> &[RedisServer] {
         match self {
             Self::Single(server) => slice::from_ref(server),
@@ -56,7 +56,7 @@ impl Site {
         }
     }
 
-    /// Bytes that the servers have allocated.
+    /// Returns how many bytes the servers have allocated.
     pub(super) fn memory(&self) -> Result<u64> {
         self.servers().iter().map(server::memory).sum()
     }

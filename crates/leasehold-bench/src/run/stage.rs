@@ -1,4 +1,4 @@
-//! A system's clients for a scenario, and one round of it.
+//! The clients of a system for a scenario, and one round of it.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -23,7 +23,7 @@ pub(super) struct Stage<'a> {
     site: &'a Site,
     systems: &'a Systems,
     kind: Kind,
-    /// Of the lock, or what the names of locks begin with.
+    /// The name of the lock, or the prefix of the names of locks.
     name: String,
     clients: Vec<(System, Place)>,
     workers: Vec<Arc<dyn Worker>>,
@@ -37,7 +37,7 @@ impl<'a> Stage<'a> {
         name: String,
     ) -> Result<Self> {
         let clients = match kind {
-            // It connects its own.
+            // These scenarios connect clients of their own.
             Kind::Moved { .. } | Kind::FailedOver { .. } => Vec::new(),
             Kind::Own { .. } | Kind::One { .. } | Kind::Latch { .. } => {
                 vec![(system, Place::Here)]
@@ -45,7 +45,8 @@ impl<'a> Stage<'a> {
             Kind::Beside { waiter, .. } => vec![(system, Place::Here), (waiter, Place::Apart)],
             Kind::Processes { processes, .. } => vec![(system, Place::Apart); processes],
             Kind::HandOver => vec![(system, Place::Apart); 2],
-            // Its memory is measured, which a process that did something before would hide.
+            // The memory of this process is measured. An earlier measurement in the process would
+            // hide it.
             Kind::Held { .. } | Kind::Line { .. } => vec![(system, Place::Apart)],
         };
         let mut stage = Self {
@@ -68,7 +69,7 @@ impl<'a> Stage<'a> {
         Ok(())
     }
 
-    /// A round that nobody measures.
+    /// Runs a round that is not measured.
     pub(super) async fn warm_up(&mut self, run: Duration) -> Result<()> {
         match self.kind {
             Kind::Held { .. }
@@ -82,7 +83,8 @@ impl<'a> Stage<'a> {
     pub(super) async fn round(&mut self, run: Duration) -> Result<(Figures, Delays)> {
         let run_ms = u64::try_from(run.as_millis())?;
         if matches!(self.kind, Kind::Held { .. } | Kind::Line { .. }) {
-            // A process keeps the memory of one round in reserve for the next.
+            // After a round, a process keeps freed memory in reserve. So each round uses a new
+            // process.
             self.connect().await?;
         }
         if let Kind::Held { locks } = self.kind {
@@ -112,7 +114,7 @@ impl<'a> Stage<'a> {
         })
     }
 
-    /// What each client does.
+    /// Returns the tasks of the clients.
     fn tasks(&self, run_ms: u64) -> Vec<Task> {
         let name = || self.name.clone();
         let pairs = |what, tasks, writes_every| {
@@ -148,7 +150,7 @@ impl<'a> Stage<'a> {
                 vec![pairs(What::Lock, tasks, 1), pairs(What::Lock, 1, 1)]
             }
             Kind::HandOver => {
-                // While one holds it, the other asks and goes to sleep.
+                // While one client holds the lock, the other asks and goes to sleep.
                 let task = Task::HandOver {
                     name: name(),
                     run_ms,
@@ -193,7 +195,7 @@ impl<'a> Stage<'a> {
             (Figure::ServerBytes, each(memory as f64)),
             (Figure::Lost, released.lost as f64),
         ]);
-        // Only ours can look at these.
+        // Only Leasehold can report these figures.
         if let Some(validity) = watched.done[0].least_validity {
             figures.insert(Figure::Validity, validity);
             figures.insert(Figure::Rss, each(held.rss as f64));
@@ -203,7 +205,7 @@ impl<'a> Stage<'a> {
     }
 }
 
-/// Throughput, delays, cost, and how even it is.
+/// Returns throughput, delays and cost, and how evenly the pairs are shared.
 fn pairs(measured: &Measured) -> (Figures, Delays) {
     let mut delays = Delays::default();
     for done in &measured.done {
@@ -229,7 +231,8 @@ fn costs(measured: &Measured, pairs: u64) -> Figures {
     ])
 }
 
-/// The least and the most that one of several processes got, or else one of several tasks.
+/// Returns the smallest and the largest rate of one process, or of one task if there is only one
+/// process.
 fn evenness(done: &[Done]) -> Figures {
     let rates: Vec<f64> = match done {
         [alone] => {
@@ -250,7 +253,7 @@ fn evenness(done: &[Done]) -> Figures {
     ])
 }
 
-/// The first client's figures, and those of the waiter beside it.
+/// Returns the figures of the first client, and of the waiter beside it.
 fn beside(mut measured: Measured) -> (Figures, Delays) {
     let all = measured.done.iter().map(Done::all_pairs).sum();
     let cost = costs(&measured, all);
@@ -266,9 +269,10 @@ fn beside(mut measured: Measured) -> (Figures, Delays) {
     (figures, delays)
 }
 
-/// From one client's release to the other's grant, where the other had been waiting.
+/// Returns the delays from one client's release to the other's grant, if the other had been
+/// waiting.
 fn hand_overs(measured: &Measured) -> (Figures, Delays) {
-    /// It has asked and gone to sleep by then.
+    /// The time after which a waiter has asked and gone to sleep.
     const ASLEEP_NS: u64 = 1_000_000;
     let clients = measured.done.iter().enumerate();
     let mut holds: Vec<(usize, [u64; 3])> = clients
@@ -316,7 +320,8 @@ mod tests {
     fn only_delays_of_those_that_waited_count() {
         const MS: u64 = 1_000_000;
         let one = [[0, 1, 5 * MS], [6 * MS, 12 * MS, 16 * MS]];
-        // Waited for the first, and had not asked before the release of the second.
+        // This client waited for the first hold. It had not asked before the release of the second
+        // one.
         let other = [[2 * MS, 7 * MS, 10 * MS], [17 * MS, 25 * MS, 26 * MS]];
         let client = |holds: [[u64; 3]; 2]| Done {
             holds: holds.to_vec(),

@@ -1,6 +1,6 @@
-//! The least scripts that acquire and release, one call each, through the driver that Leasehold
-//! uses: they run five commands a pair, where Redisson's run seven. In a cluster each call goes to
-//! the node of its name by a map of the slots that was learned at the start.
+//! The smallest scripts that acquire and release, one call each, through the driver that Leasehold
+//! uses. They run five commands a pair, where Redisson's run seven. In a cluster, each call is sent
+//! to the node of its name, by a map of the slots that is read at the start.
 
 use std::ops::RangeInclusive;
 use std::sync::Arc;
@@ -56,7 +56,7 @@ impl Bare {
     }
 }
 
-/// Ranges of slots, each with a connection to its node.
+/// Ranges of slots, each with a connection to the node that has them.
 struct Nodes(Vec<(RangeInclusive<u16>, MultiplexedConnection)>);
 
 impl Nodes {
@@ -91,7 +91,7 @@ impl Nodes {
 
 async fn connection(url: &str) -> Result<MultiplexedConnection> {
     let client = redis::Client::open(url)?;
-    // On a busy machine a reply may take longer than the driver's own half a second.
+    // On a busy machine, a reply may take longer than half a second, the driver's default limit.
     let config = AsyncConnectionConfig::new().set_response_timeout(None);
     Ok(client
         .get_multiplexed_async_connection_with_config(&config)
@@ -156,7 +156,7 @@ impl Pair for Named {
     }
 }
 
-/// With a connection of its own each time.
+/// A pair that opens a new connection each time.
 struct Fresh(String, Named);
 
 impl Pair for Fresh {

@@ -13,7 +13,7 @@ use super::{Worker, cannot};
 use crate::Result;
 use crate::task::{Done, Task};
 
-/// Only ends a call that never answers.
+/// The time limit for a call, only to end calls that are never answered.
 const LIMIT: Duration = Duration::from_secs(300);
 
 pub(super) struct Java {
@@ -60,7 +60,7 @@ impl Worker for Java {
     fn run(&self, task: Task) -> BoxFuture<'_, Result<Done>> {
         Box::pin(async move {
             match task {
-                // Its watchdog renews them by itself.
+                // The client's watchdog renews the locks by itself.
                 Task::Watch { run_ms } => {
                     tokio::time::sleep(Duration::from_millis(run_ms)).await;
                     Ok(Done::default())
@@ -79,7 +79,7 @@ impl Worker for Java {
 impl Drop for Java {
     fn drop(&mut self) {
         let (jvm, client) = (Arc::clone(&self.jvm), std::mem::take(&mut self.client));
-        // Nobody waits for it: it may take a second, and its threads sleep from now on.
+        // No task waits for this: it may take a second, and the client's threads sleep from now on.
         std::thread::spawn(move || jvm.close_client(&client));
     }
 }

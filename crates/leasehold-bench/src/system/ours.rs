@@ -1,4 +1,4 @@
-//! Leasehold, as a user would call it.
+//! Leasehold, called as a user would call it.
 
 mod holds;
 mod waits;
@@ -110,8 +110,8 @@ impl Ours {
         };
         let lock = self.lock(&self.client, name);
         let [run, hold, pause] = [run_ms, hold_ms, pause_ms].map(|ms| Duration::from_millis(*ms));
-        // As a service would: the runtime wakes a task sooner than the thread that is blocked on
-        // the whole program.
+        // The turns run in a spawned task, as in a service. The runtime wakes such a task sooner
+        // than the thread that blocks on the whole program.
         let holds = tokio::spawn(take_turns(lock, run, hold, pause)).await??;
         Ok(Done {
             holds,
@@ -120,7 +120,7 @@ impl Ours {
     }
 }
 
-/// When each hold was asked for, granted and released.
+/// Acquires and releases in a loop. Returns when each hold was requested, granted and released.
 async fn take_turns(
     lock: Lock,
     run: Duration,
@@ -198,7 +198,7 @@ impl Pair for ReadOrWrite {
     }
 }
 
-/// With a client of its own each time.
+/// A pair that connects a new client each time.
 struct Fresh(String, String);
 
 impl Pair for Fresh {

@@ -8,13 +8,13 @@ use crate::Result;
 use crate::delays::Delays;
 use crate::task::Done;
 
-/// What one task acquires and releases.
+/// Something that one task acquires and releases.
 pub(super) trait Pair: Send + 'static {
-    /// `turn` counts the pairs of this task.
+    /// Acquires and releases once. `turn` counts the pairs of this task.
     fn pair(&mut self, turn: u64) -> impl Future<Output = Result<()>> + Send;
 }
 
-/// Runs so many tasks for so long. Each ends with the pair that it is in.
+/// Runs this number of tasks for this time. Each task completes its last pair.
 pub(super) async fn run<P: Pair>(
     tasks: usize,
     run_ms: u64,
@@ -37,7 +37,8 @@ pub(super) async fn run<P: Pair>(
 
 async fn work<P: Pair>(mut pair: P, start: Instant, run: Duration) -> Result<(u64, Delays)> {
     let (mut pairs, mut delays) = (0, Delays::default());
-    // One look at the clock for each pair: the shortest pairs take less than two looks.
+    // The clock is read once for each pair, because the shortest pairs take less time than two
+    // readings.
     let mut before = start.elapsed();
     while before < run {
         pair.pair(pairs).await?;

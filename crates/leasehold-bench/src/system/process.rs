@@ -1,4 +1,4 @@
-//! A client in a process of its own: this program, told over its pipes what to do.
+//! A client in its own process. The process runs this program, which gets its tasks through a pipe.
 
 use std::process::Stdio;
 
@@ -12,7 +12,7 @@ use super::{System, Worker, here};
 use crate::Result;
 use crate::task::{Done, Task};
 
-/// What the process is started with.
+/// The arguments with which the process is started.
 #[derive(Args, Debug)]
 pub(crate) struct Apart {
     system: System,
@@ -20,14 +20,14 @@ pub(crate) struct Apart {
 }
 
 impl Apart {
-    /// Does what comes on stdin, line by line, until that ends.
+    /// Does the tasks that arrive on stdin, line by line, until stdin ends.
     pub(crate) async fn run(self) -> Result<()> {
         let worker = here(self.system, &self.url).await?;
         let mut requests = BufReader::new(stdin()).lines();
         let mut answers = stdout();
         while let Some(request) = requests.next_line().await? {
             let done = worker.run(serde_json::from_str(&request)?).await;
-            // An error travels as its text.
+            // An error is sent as its text.
             let done = done.map_err(|error| error.to_string());
             let answer = format!("{}\n", serde_json::to_string(&done)?);
             answers.write_all(answer.as_bytes()).await?;
@@ -37,14 +37,14 @@ impl Apart {
     }
 }
 
-/// The process, from outside. It is killed when this is dropped.
+/// A handle of the process, which is killed when the handle is dropped.
 pub(super) struct Process {
     pid: u32,
     pipes: Mutex<Pipes>,
 }
 
 struct Pipes {
-    // Kept, because dropping it kills the process.
+    // The handle is kept because dropping it kills the process.
     _child: Child,
     requests: ChildStdin,
     answers: Lines<BufReader<ChildStdout>>,
@@ -52,7 +52,7 @@ struct Pipes {
 
 impl Process {
     pub(super) async fn start(system: System, url: &str) -> Result<Self> {
-        // This program itself, even if its file has been replaced by a newer build meanwhile.
+        // This runs the present program even if its file was replaced by a newer build.
         let mut child = Command::new("/proc/self/exe")
             .args(["worker", system.name(), url])
             .stdin(Stdio::piped())

@@ -1,5 +1,5 @@
-//! The crate rslock, with the settings it comes with: who finds the lock held asks again after
-//! up to 200 ms.
+//! The crate rslock, with its default settings. A task that finds the lock held asks again after up
+//! to 200 ms.
 
 use std::time::Duration;
 
@@ -64,7 +64,7 @@ impl Pair for Named {
     }
 }
 
-/// With a connection of its own each time.
+/// A pair that opens a new connection each time.
 struct Fresh(String, String);
 
 impl Pair for Fresh {

@@ -1,4 +1,4 @@
-//! Histories in which replicas have to confirm holds.
+//! Histories in which replicas must confirm holds.
 
 use fastrand::Rng;
 
@@ -6,8 +6,9 @@ use super::{Fault, LONG_LEASE_MS, Scenario};
 use crate::faults::Kind;
 
 impl Scenario {
-    /// In some histories a replica has to confirm the holds of some workers, or of all, and does not
-    /// do so for a while. Drawn from numbers of its own: the others are as they would be without.
+    /// In some histories, makes a replica confirm the holds of some or all workers, and makes it
+    /// fail to do so for a while. This uses a random source of its own, so everything else is drawn
+    /// as without it.
     pub(super) fn draw_replicas(&mut self) {
         let mut rng = Rng::with_seed(self.seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) ^ 0xAC4);
         if rng.u32(0..4) > 0 {
@@ -17,7 +18,7 @@ impl Scenario {
         for worker in &mut self.workers {
             worker.acknowledged = all || rng.bool();
         }
-        // A failover loses the holds that nobody has to confirm.
+        // A failover loses the holds that no replica must confirm.
         let kind = if all && rng.bool() {
             Kind::FailedOver
         } else {
@@ -29,7 +30,7 @@ impl Scenario {
         }
         let mut at = 0;
         for _ in 0..count {
-            // One behind the other: they are of the same replicas.
+            // These faults follow one another, because they hit the same replicas.
             at += rng.u64(5..250);
             let span_ms = rng.u64(10..self.lease_ms.min(3000) * 2);
             self.faults.push(Fault {
@@ -44,7 +45,8 @@ impl Scenario {
         }
     }
 
-    /// A failover loses releases: the lock comes back, and no client knows of it.
+    /// Makes leases short. A failover loses releases, so a lock may be held again without any
+    /// client knowing of it.
     fn let_leases_end(&mut self, rng: &mut Rng) {
         if self.lease_ms == LONG_LEASE_MS {
             self.lease_ms = rng.u64(300..3500);

@@ -7,8 +7,8 @@ use crate::faults::Kind;
 use crate::subject::Subject;
 
 impl Scenario {
-    /// Draws a scenario in which tasks don't poll their acquires for a while, give many of them up,
-    /// and hold the lock for a moment only. Requests may be lost or doubled.
+    /// Draws a scenario in which tasks don't poll their acquires for a while, give up many of them,
+    /// and hold the lock only for a moment. Requests may be lost or doubled.
     #[must_use]
     pub fn draw_unpolled(subject: Subject, seed: u64) -> Self {
         let mut rng = Rng::with_seed(seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) ^ 0x0F01);
@@ -31,7 +31,7 @@ impl Scenario {
                 LONG_LEASE_MS
             },
             poll_cap_ms: match subject {
-                // The servers of a majority don't say when a hold ends.
+                // The servers of a majority don't notify waiters when a hold ends.
                 Subject::Red if needs_end => 1000,
                 _ => LONG_LEASE_MS,
             },

@@ -1,4 +1,4 @@
-//! What the servers have of a hold, beside the network.
+//! The servers' state of a hold, read past the network.
 
 use std::time::Duration;
 
@@ -8,12 +8,12 @@ use leasehold::{Client, LockGuard, Result};
 use super::{NAME, Subject, multi, rw, values};
 use crate::scenario::Turn;
 
-/// What the servers have of a hold.
+/// The state of a hold on the servers.
 pub(crate) enum Belief {
-    /// It is there for so long.
+    /// The servers keep the hold for this duration.
     Held(Duration),
     NotHeld,
-    /// A server can't be asked now.
+    /// A server can't be asked at the moment.
     Unknown,
 }
 
@@ -43,8 +43,8 @@ impl Subject {
             .map_or(Belief::NotHeld, |left| Belief::Held(*left))
     }
 
-    /// Each hold that a guard consists of, and who can tell about it. An id is that of one
-    /// client and so of one server: on the others it is not there.
+    /// Returns each hold of which a guard consists, with each operator that may know it. An id
+    /// belongs to one client, and so to one server. The other servers do not have it.
     fn holds<'a>(
         self,
         operators: &'a [Client],
@@ -72,7 +72,7 @@ impl Subject {
         }
     }
 
-    /// How many of its parts a hold has to have.
+    /// Returns the number of parts that a hold must have.
     fn parts_needed(self, servers: usize, turn: &Turn) -> usize {
         match self {
             Self::Red => servers / 2 + 1,

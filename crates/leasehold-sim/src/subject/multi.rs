@@ -6,12 +6,13 @@ use leasehold::{AnyLock, Client, MultiLock, Result};
 use super::{Wanted, Wish};
 use crate::scenario::Turn;
 
-/// A plain or a fenced lock, which exclude each other; a fair one; a read-write lock.
+/// The names of the members: a plain or a fenced lock, which exclude each other; a fair lock; a
+/// read-write lock.
 pub(super) const NAMES: [&str; 3] = ["x", "y", "z"];
 
-/// What a turn's number says of the members.
+/// The members that a turn's number chooses.
 struct Choice {
-    /// Which of the names, and whether as a reader, in the order of the call.
+    /// The names, each with whether it is locked as a reader, in the order of the call.
     names: Vec<(&'static str, bool)>,
     fenced: bool,
 }
@@ -35,7 +36,7 @@ impl Choice {
     }
 }
 
-/// Each name, and whether it is shared with others.
+/// Returns each name with whether its hold is shared with other holders.
 pub(super) fn names(turn: &Turn) -> Vec<(&'static str, bool)> {
     Choice::of(turn).names
 }
@@ -54,7 +55,7 @@ pub(super) fn lock(client: &Client, wish: &Wish<'_>) -> Wanted {
     wish.of(MultiLock::new(members).expect("a member at least, each as one kind"))
 }
 
-/// What the server has under a member's name.
+/// Returns the server's state of a member.
 pub(super) async fn inspect(operator: &Client, name: &str, holder_id: &str) -> Result<LockInfo> {
     match name {
         "z" => super::rw::inspect(operator, holder_id, name).await,

@@ -1,5 +1,4 @@
-//! The read-write lock in a history: readers, writers, and those who go from one side
-//! to the other.
+//! The read-write lock in a history: readers, writers, and holders that change sides.
 
 use std::time::Duration;
 
@@ -9,14 +8,14 @@ use leasehold::{Client, LockGuard, Result, RwLock};
 use super::{Wanted, Wish};
 use crate::scenario::{Ask, Turn};
 
-/// What a turn comes to.
+/// The way in which a turn uses the lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Way {
     Read,
     Write,
-    /// Writes, and stays to read.
+    /// Writes, then keeps reading.
     Downgrade,
-    /// Reads, and stays to write.
+    /// Reads, then keeps writing.
     Upgrade,
 }
 
@@ -27,8 +26,8 @@ impl Way {
 }
 
 pub(super) fn way(turn: &Turn) -> Way {
-    // Two steps are more than one wish to wait for so long, and what an owner has been
-    // downgraded to it enters as a reader.
+    // An ask with a time limit can't cover two steps. And an owner that was downgraded would
+    // re-enter as a reader.
     let simple = turn.reenters || !matches!(turn.ask, Ask::Acquire);
     match turn.way % 8 {
         6 if !simple => Way::Downgrade,
@@ -90,7 +89,8 @@ impl OneWay {
         Ok(guard.map(Into::into))
     }
 
-    /// What a fault breaks on the way is begun again: the lock as such is to be had.
+    /// Acquires as a writer, then downgrades. If a fault breaks the downgrade, starts again as a
+    /// reader: the lock itself can be acquired.
     async fn downgrade(&self) -> Result<Option<LockGuard>> {
         match self.lock.write().await?.downgrade().await {
             Ok(guard) => Ok(Some(guard.into())),
@@ -109,7 +109,7 @@ impl OneWay {
     }
 }
 
-/// The side that the hold is of.
+/// Returns the state of the side to which the hold belongs.
 pub(super) async fn inspect(operator: &Client, holder_id: &str, name: &str) -> Result<LockInfo> {
     let lock = operator.rw_lock(name);
     if holder_id.ends_with(":write") {

@@ -1,4 +1,4 @@
-//! What can happen to one request or its reply.
+//! Faults that can hit one request or its reply.
 
 use std::sync::{
     Arc, Mutex, PoisonError,
@@ -7,37 +7,37 @@ use std::sync::{
 
 use crate::frames::Frame;
 
-/// What happens to the request that an armed fault hits.
+/// The effect of an armed fault on the request that it hits.
 ///
-/// TCP loses nothing from the middle of a stream. So a request or a reply that is lost without
-/// the connection being closed takes everything behind it along, and one that is held holds up
-/// what is behind it.
+/// TCP loses nothing from the middle of a stream. So if a request or reply is lost while the
+/// connection stays open, everything after it is lost too. A request or reply that is held also
+/// holds up everything after it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Strike {
-    /// The connection is closed instead, and the server sees nothing of the request.
+    /// The connection is closed, and the server sees nothing of the request.
     CutBefore,
     /// Half of the request reaches the server, then the connection is closed.
     CutInRequest,
-    /// The request runs; its reply is dropped and the connection closed.
+    /// The request runs. Its reply is dropped, and the connection is closed.
     CutAfter,
     /// The request runs; half of its reply reaches the client, then the connection is closed.
     CutInReply,
     /// The reply reaches the client, then the connection is closed.
     CutBehindReply,
-    /// The request vanishes and the connection stays open.
+    /// The request is lost, and the connection stays open.
     LoseRequest,
-    /// The request runs, its reply vanishes and the connection stays open.
+    /// The request runs, its reply is lost, and the connection stays open.
     LoseReply,
-    /// The request reaches the server twice in a row; the second reply is dropped.
+    /// The request reaches the server twice in a row. The second reply is dropped.
     Double,
     /// The request waits until [`Proxy::let_go`](super::Proxy::let_go).
     HoldRequest,
-    /// The request runs; its reply waits until [`Proxy::let_go`](super::Proxy::let_go).
+    /// The request runs. Its reply waits until [`Proxy::let_go`](super::Proxy::let_go).
     HoldReply,
 }
 
-/// Says whether an armed fault has struck, and what.
+/// A handle of an armed fault, which shows whether the fault has struck, and which request.
 #[derive(Clone, Debug, Default)]
 pub struct Fault(Arc<State>);
 
@@ -49,12 +49,13 @@ struct State {
 }
 
 impl Fault {
-    /// Whether it has happened: the connection is closed, the reply is lost, the request waits.
+    /// Returns whether the fault has struck: the connection is closed, the reply is lost, or the
+    /// request waits.
     pub fn fired(&self) -> bool {
         self.0.fired.load(SeqCst)
     }
 
-    /// The bytes of the request it hit; empty before.
+    /// Returns the bytes of the request that was hit; empty before that.
     pub fn request(&self) -> Vec<u8> {
         let request = self.0.request.lock();
         request.unwrap_or_else(PoisonError::into_inner).clone()
@@ -81,14 +82,14 @@ impl Fault {
 /// A fault that waits for its request.
 pub(super) struct Armed {
     pub(super) needle: Vec<u8>,
-    /// How many requests with the needle go by before.
+    /// Number of requests with the needle that pass before the fault strikes.
     pub(super) spare: usize,
     pub(super) strike: Strike,
     pub(super) fault: Fault,
 }
 
 impl Armed {
-    /// Whether `frame` is the request it waits for.
+    /// Returns whether `frame` is the request that this fault waits for.
     pub(super) fn is_for(&mut self, frame: &Frame) -> bool {
         if !frame.contains(&self.needle) {
             return false;

@@ -1,4 +1,4 @@
-//! One client's connection, frame by frame.
+//! One client's connection, handled frame by frame.
 
 use std::{
     collections::VecDeque,
@@ -17,7 +17,7 @@ use super::{
 };
 use crate::frames::{Frame, Splitter};
 
-/// A client's connection and the one to the server that belongs to it.
+/// A client's connection and the connection to the server that belongs to it.
 pub(super) struct Link {
     client: TcpStream,
     server: TcpStream,
@@ -25,12 +25,12 @@ pub(super) struct Link {
     flow: Mutex<Flow>,
 }
 
-/// How far the conversation on a link is.
+/// The state of the conversation on a link.
 #[derive(Default)]
 struct Flow {
-    /// It has subscribed, so messages come.
+    /// Whether the client has subscribed, so that messages can arrive.
     subscribed: bool,
-    /// What becomes of the replies to come, in their order.
+    /// The fates of the replies that are still missing, in their order.
     replies: VecDeque<Fate>,
     requests_vanish: bool,
     replies_vanish: bool,
@@ -57,7 +57,7 @@ impl Link {
         self.flow.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Notes what becomes of the replies to `request`; `first` is for the first of them.
+    /// Notes the fates of the replies to `request`. `first` is for the first reply.
     fn expect(&self, request: &Frame, first: Fate) {
         let mut flow = self.flow();
         flow.subscribed |= request.subscribes();
@@ -83,7 +83,7 @@ impl Shared {
         for direction in [Direction::Requests, Direction::Replies] {
             let (shared, link) = (Arc::clone(self), Arc::clone(&link));
             thread::spawn(move || {
-                // Any error ends the link, and the peers see that.
+                // Any error ends the link, and both peers see that.
                 let _ = shared.forward(&link, direction);
                 shared.close(&link);
             });
@@ -124,7 +124,7 @@ impl Shared {
         }
         let mut server = &link.server;
         let Some(Armed { strike, fault, .. }) = self.take_armed(frame) else {
-            // Before it leaves: the reply must not be faster.
+            // The reply is noted before the request is sent, because the server may answer at once.
             link.expect(frame, Fate::Passes);
             return server.write_all(&frame.0);
         };
@@ -175,7 +175,7 @@ impl Shared {
     fn reply(&self, link: &Link, frame: &Frame) -> io::Result<()> {
         let is_message = frame.is_message(link.has_subscribed());
         if self.swallows(is_message) {
-            // Replies that follow would be taken for the one that is lost.
+            // The client would take later replies for the one that is lost.
             link.flow().replies_vanish |= !is_message;
             return Ok(());
         }
@@ -188,7 +188,7 @@ impl Shared {
             return Ok(());
         }
         match fate {
-            // What nobody asked for, such as a refusal at the door, passes too.
+            // A reply to no request also passes, for example a refusal to accept the connection.
             Some(Fate::Passes) | None => client.write_all(&frame.0),
             Some(Fate::IsDropped) => Ok(()),
             Some(Fate::Meets(strike, fault)) => self.strike_reply(link, frame, strike, &fault),
@@ -225,7 +225,7 @@ impl Shared {
         }
     }
 
-    /// The fault that waits for this request, if there is one.
+    /// Removes and returns the fault that waits for this request, if there is one.
     fn take_armed(&self, frame: &Frame) -> Option<Armed> {
         let armed = &mut self.state().armed;
         let index = armed.iter_mut().position(|armed| armed.is_for(frame))?;
@@ -247,9 +247,10 @@ impl Shared {
         self.faults.fetch_add(1, SeqCst);
     }
 
-    /// Closes the link, and gives the error that ends its threads.
+    /// Closes the link, and returns the error that ends its threads.
     fn cut_by(&self, fault: &Fault, link: &Link) -> io::Error {
-        // Closed first: a test that sees the fault counts on the connection being gone.
+        // The link is closed first: a test that sees the fault relies on the connection being
+        // closed.
         self.close(link);
         self.fire(fault);
         io::ErrorKind::ConnectionAborted.into()
@@ -273,12 +274,12 @@ impl Shared {
 
     pub(super) fn close(&self, link: &Link) {
         let mut state = self.state();
-        // Under the lock, or a thread about to wait would miss it.
+        // This happens under the lock. Otherwise a thread that is about to wait would miss it.
         link.closed.store(true, SeqCst);
         state.links.retain(|other| !std::ptr::eq(&**other, link));
         drop(state);
         self.changed.notify_all();
-        // It fails when the peer has closed already, which is what is wanted.
+        // This fails when the peer has already closed the connection, which is fine.
         let _ = link.client.shutdown(Shutdown::Both);
         let _ = link.server.shutdown(Shutdown::Both);
     }

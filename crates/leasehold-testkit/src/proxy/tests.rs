@@ -6,7 +6,7 @@ use std::{
 use super::*;
 use crate::{RedisServer, Reply, eventually};
 
-/// A server, a proxy in front of it and one client behind that.
+/// A server, and a proxy in front of it.
 struct Setup {
     proxy: Proxy,
     server: RedisServer,
@@ -40,7 +40,7 @@ fn send(mut stream: &TcpStream, text: &str) {
     stream.write_all(text.as_bytes()).expect("the proxy reads");
 }
 
-/// Reads until something came or the connection ended.
+/// Reads until some data has arrived or the connection has ended.
 fn receive(mut stream: &TcpStream) -> String {
     let mut buffer = [0; 1024];
     let length = stream.read(&mut buffer).unwrap_or(0);
@@ -99,7 +99,7 @@ fn swallowed_reply_belongs_to_a_command_that_ran() {
     let next = setup.connect();
     send(&next, "GET x\r\n");
     assert_eq!(receive(&next), "$1\r\n1\r\n");
-    // The first one would take any reply for the one that is lost.
+    // The first client would take any reply for the one that is lost.
     send(&client, "DEL x\r\n");
     eventually("x is gone", LIMIT, || !setup.is_set("x"));
     setup.proxy.cut();
@@ -139,7 +139,7 @@ fn cut_after_drops_reply_of_executed_command() {
     assert_eq!(receive(&client), "+OK\r\n");
     assert!(!fault.fired());
 
-    // In two chunks, and in a pipeline whose first reply is not the one to lose.
+    // The request arrives in two chunks, in a pipeline whose first reply must not be lost.
     send(&client, "GET y\r\nSE");
     assert_eq!(receive(&client), "$1\r\n1\r\n");
     send(&client, "T x 1\r\nSET z 1\r\n");
@@ -221,7 +221,7 @@ fn lost_request_or_reply_drops_later_ones() {
         eventually("what reached the server has run", LIMIT, || {
             (setup.is_set("x"), setup.is_set("z")) == (runs, runs)
         });
-        // It stays open until somebody closes it.
+        // The connection stays open until one side closes it.
         client.shutdown(std::net::Shutdown::Write).expect("open");
         assert_eq!(receive(&client), "", "{strike:?}");
         assert_eq!((setup.is_set("x"), setup.is_set("z")), (runs, runs));
@@ -248,7 +248,7 @@ fn held_request_or_reply_continues_when_released() {
         let fault = setup.proxy.strike_next(b"SET x", strike);
         send(&client, "SET x 1\r\nGET x\r\n");
         eventually("fault fired", LIMIT, || fault.fired());
-        // Only its own connection waits.
+        // Only the connection that was hit waits.
         send(&other, "PING\r\n");
         assert_eq!(receive(&other), "+PONG\r\n");
         assert_eq!(setup.is_set("x"), runs, "{strike:?}");
@@ -280,7 +280,7 @@ fn one_direction_can_be_held() {
 fn pubsub_traffic_fails_separately_from_calls() {
     let setup = setup();
     let (caller, listener) = (setup.connect(), setup.connect());
-    // The confirmation is a reply like any other.
+    // The confirmation of a subscription is an ordinary reply.
     let fault = setup.proxy.strike_next(b"SUBSCRIBE", Strike::HoldReply);
     send(&listener, "*2\r\n$9\r\nSUBSCRIBE\r\n$1\r\nc\r\n");
     eventually("subscribed", LIMIT, || fault.fired());

@@ -1,4 +1,4 @@
-//! What comes back from a call, and waiting for it.
+//! Answers to calls, and waiting for them.
 
 use std::{
     error::Error,
@@ -11,31 +11,31 @@ use std::{
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
-/// A value, and when the call ran in the JVM, on the clock of [`monotonic_ns`].
+/// A value, and the time at which the call ran in the JVM, on the clock of [`monotonic_ns`].
 ///
 /// [`monotonic_ns`]: crate::monotonic_ns
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Timed<T> {
-    /// What Redisson returned.
+    /// The value that Redisson returned.
     pub value: T,
-    /// Just before the call.
+    /// The time just before the call.
     pub from_ns: u64,
-    /// Just after it.
+    /// The time just after the call.
     pub until_ns: u64,
 }
 
-/// What a call comes to.
+/// The result of a call.
 pub type Answer<T> = Result<Timed<T>, RedissonError>;
 
-/// What Redisson, or the driver, threw.
+/// The exception that Redisson or the driver threw.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct RedissonError {
-    /// The name of the Java class without its package; [`RedissonError::GONE`] or
-    /// [`RedissonError::NO_ANSWER`] when the driver said nothing.
+    /// The name of the Java class without its package. [`RedissonError::GONE`] or
+    /// [`RedissonError::NO_ANSWER`] when the driver sent no answer.
     pub class: String,
-    /// Its message.
+    /// The message of the exception.
     pub message: String,
 }
 
@@ -43,7 +43,7 @@ impl RedissonError {
     /// The class of the error when the JVM has ended.
     pub const GONE: &str = "JvmGone";
 
-    /// The class of the error when the answer did not come in time.
+    /// The class of the error when the answer did not arrive in time.
     pub const NO_ANSWER: &str = "NoAnswer";
 
     pub(super) fn new(class: &str, message: impl Into<String>) -> Self {
@@ -62,9 +62,9 @@ impl fmt::Display for RedissonError {
 
 impl Error for RedissonError {}
 
-/// A call that was sent and may not have come back yet.
+/// A call that was sent and may not have been answered yet.
 ///
-/// Dropping it does not take the call back.
+/// Dropping it does not cancel the call.
 #[must_use = "the call may still be running, or may have failed"]
 pub struct Pending<T> {
     slot: Arc<Slot>,
@@ -79,16 +79,16 @@ impl<T: DeserializeOwned> Pending<T> {
         }
     }
 
-    /// Whether the answer is there.
+    /// Returns whether the answer has arrived.
     pub fn is_done(&self) -> bool {
         self.slot.answer().is_some()
     }
 
-    /// Waits at most `limit` for the answer. It can be asked again.
+    /// Waits at most `limit` for the answer. Can be called again.
     ///
     /// # Errors
     ///
-    /// What Redisson threw, or [`RedissonError::NO_ANSWER`].
+    /// Returns what Redisson threw, or [`RedissonError::NO_ANSWER`].
     pub fn wait(&self, limit: Duration) -> Answer<T> {
         let answer = self.slot.wait(limit).unwrap_or_else(|| {
             let message = format!("no answer to `{}` within {limit:?}", self.slot.request);
@@ -115,7 +115,7 @@ impl<T> fmt::Debug for Pending<T> {
     }
 }
 
-/// Where the thread that reads answers leaves one.
+/// A place for one answer, which the thread that reads answers fills.
 pub(super) struct Slot {
     /// The request, for messages.
     request: String,
@@ -133,7 +133,7 @@ impl Slot {
     }
 
     pub(super) fn fill(&self, answer: Answer<Value>) {
-        // The first stays: it is the true one if the JVM ended right after it.
+        // The first answer stays: it is the true one if the JVM ended right after it.
         self.answer().get_or_insert(answer);
         self.filled.notify_all();
     }

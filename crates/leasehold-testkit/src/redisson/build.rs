@@ -1,4 +1,4 @@
-//! Finding the driver and building it.
+//! Finds the driver and builds it.
 
 use std::{
     path::{Path, PathBuf},
@@ -8,8 +8,8 @@ use std::{
 
 use super::RedissonVersion;
 
-/// Whether this machine can run the driver: there is a Java, and a driver or the Maven to build
-/// it with.
+/// Returns whether this machine can run the driver: it has Java, and either a built driver or the
+/// Maven to build one.
 pub fn java_available() -> bool {
     static AVAILABLE: OnceLock<bool> = OnceLock::new();
     *AVAILABLE.get_or_init(|| {
@@ -20,8 +20,8 @@ pub fn java_available() -> bool {
     })
 }
 
-/// Builds the driver unless it is newer than its sources. Other processes that want to build it
-/// at the same time wait for each other inside the script.
+/// Builds the driver unless it is newer than its sources. If several processes want to build it at
+/// the same time, they wait for each other inside the script.
 pub(super) fn build() {
     static BUILT: OnceLock<Result<(), String>> = OnceLock::new();
     if let Err(message) = BUILT.get_or_init(run_script) {
@@ -29,7 +29,7 @@ pub(super) fn build() {
     }
 }
 
-/// The folder with the driver for a version.
+/// Returns the folder with the driver for a version.
 pub(super) fn target(version: RedissonVersion) -> PathBuf {
     home().join(format!("target-{version}"))
 }

@@ -1,14 +1,14 @@
-//! What many threads that increment one counter report.
+//! The report of many threads that increment one counter.
 
 use serde::Deserialize;
 
-/// What a hammer run did.
+/// The report of a hammer run.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[non_exhaustive]
 pub struct HammerReport {
-    /// How often the counter was incremented; it must have grown by this.
+    /// Number of increments. The counter must have grown by this number.
     pub increments: u64,
-    /// When the lock was held, one for each increment, in no order.
+    /// The holds of the lock, one for each increment, in no order.
     pub intervals: Vec<Interval>,
 }
 
@@ -17,18 +17,18 @@ pub struct HammerReport {
 #[serde(from = "(u64, u64, u64, u64)")]
 #[non_exhaustive]
 pub struct Interval {
-    /// Who held it.
+    /// The thread that held the lock.
     pub thread: u64,
-    /// Just before it was asked for.
+    /// The time just before the request.
     pub asked_ns: u64,
-    /// Just after it was granted.
+    /// The time just after the grant.
     pub acquired_ns: u64,
-    /// Just before it was given back.
+    /// The time just before the release.
     pub released_ns: u64,
 }
 
 impl Interval {
-    /// A hold that a test measured itself.
+    /// Returns a hold that a test measured itself.
     pub fn new(thread: u64, asked_ns: u64, acquired_ns: u64, released_ns: u64) -> Self {
         Self {
             thread,
@@ -45,13 +45,13 @@ impl From<(u64, u64, u64, u64)> for Interval {
     }
 }
 
-/// The first two holds that were in force at the same time, if there are any.
+/// Returns the first two holds that overlapped in time, if there are any.
 pub fn first_overlap(
     intervals: impl IntoIterator<Item = Interval>,
 ) -> Option<(Interval, Interval)> {
     let mut sorted: Vec<Interval> = intervals.into_iter().collect();
     sorted.sort_by_key(|interval| (interval.acquired_ns, interval.released_ns));
-    // Sorted by their beginning, any overlap shows between neighbours.
+    // When holds are sorted by their beginning, any overlap shows between neighbours.
     sorted
         .windows(2)
         .find(|pair| pair[1].acquired_ns < pair[0].released_ns)

@@ -1,4 +1,4 @@
-//! The process with the driver, and the lines to and from it.
+//! The process with the driver, and the lines that are sent to it and received from it.
 
 use std::{
     collections::HashMap,
@@ -27,7 +27,7 @@ pub(super) struct Jvm {
 #[derive(Default)]
 struct Waiting {
     next_id: u64,
-    /// No answer will come any more.
+    /// Whether the JVM has ended, so that no further answers arrive.
     is_gone: bool,
     slots: HashMap<u64, Arc<Slot>>,
 }
@@ -46,7 +46,7 @@ struct Line {
 }
 
 impl Jvm {
-    /// Starts the driver in `target`, with these flags. It comes up while the caller goes on.
+    /// Starts the driver in `target`, with these flags. Does not wait until it has started.
     pub(super) fn start(target: &Path, redis_url: &str, flags: &[&str]) -> Arc<Self> {
         let target = target.display();
         let mut child = Command::new("java")
@@ -77,7 +77,7 @@ impl Jvm {
         jvm
     }
 
-    /// Sends a request; its answer is waited for with what is returned.
+    /// Sends a request. The returned value waits for its answer.
     pub(super) fn send<T: DeserializeOwned>(
         &self,
         op: &str,
@@ -97,7 +97,8 @@ impl Jvm {
 
         request.insert("id".to_owned(), id.into());
         let line = format!("{}\n", Value::from(request));
-        // A closed pipe is the end of the JVM; the thread that reads answers tells the slot.
+        // A closed pipe means that the JVM has ended. The thread that reads answers then fills the
+        // slot.
         let _ = lock(&self.stdin).write_all(line.as_bytes());
         Pending::new(slot)
     }
@@ -106,10 +107,10 @@ impl Jvm {
         self.pid
     }
 
-    /// Ends the JVM. Does nothing when it has ended before.
+    /// Ends the JVM. Does nothing when it has already ended.
     pub(super) fn kill(&self) {
         let mut child = lock(&self.child);
-        // It fails only if the process has ended and was waited for.
+        // This fails only if the process has ended and was waited for.
         let _ = child.kill();
         let _ = child.wait();
     }
@@ -176,7 +177,8 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Quick to start and small: the tests run several JVMs at once, each for seconds.
+/// The flags of a small JVM that starts quickly. The tests run several JVMs at once, each for
+/// seconds.
 pub(super) const QUICK_TO_START: [&str; 4] = [
     "-Xshare:auto",
     "-XX:TieredStopAtLevel=1",

@@ -1,4 +1,4 @@
-//! The calls a thread of a Redisson client can make.
+//! The calls that a thread of a Redisson client can make.
 
 use std::{sync::Arc, time::Duration};
 
@@ -7,7 +7,7 @@ use serde_json::{Map, Value, json};
 
 use super::{ANSWER_LIMIT, Answer, HammerReport, Pending, fields, jvm::Jvm, millis};
 
-/// Which of Redisson's locks a name is for.
+/// The kind of Redisson lock that a name refers to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum LockKind {
@@ -15,7 +15,7 @@ pub enum LockKind {
     Plain,
     /// `getSpinLock`: asks again and again.
     Spin,
-    /// `getFairLock`: first come, first served.
+    /// `getFairLock`: waiters are served in order of arrival.
     Fair,
     /// `getFencedLock`: with tokens. Not in 3.16.8.
     Fenced,
@@ -25,9 +25,9 @@ pub enum LockKind {
     Write,
     /// `getMultiLock(locks...)`: the name is `a,b`, or `client/a,other/a`.
     Multi,
-    /// `RedissonRedLock`: names as for [`LockKind::Multi`].
+    /// `RedissonRedLock`: names as in [`LockKind::Multi`].
     Red,
-    /// `getMultiLock(group, values)`, which 3.16.8 has not: the name is `group/a,b`.
+    /// `getMultiLock(group, values)`, which 3.16.8 does not have: the name is `group/a,b`.
     Group,
 }
 
@@ -47,10 +47,10 @@ impl LockKind {
     }
 }
 
-/// One Java thread of a Redisson client: one holder.
+/// One Java thread of a Redisson client, which is one holder.
 ///
-/// Every call exists twice: `start_..` sends it and comes back at once, the other waits up to a
-/// minute for the answer. Calls of one thread run in the order they were sent.
+/// Every call has two methods. `start_..` sends it and returns at once; the other one waits up to a
+/// minute for the answer. Calls of one thread run in the order in which they were sent.
 #[derive(Clone, Debug)]
 pub struct RedissonThread {
     jvm: Arc<Jvm>,
@@ -71,7 +71,7 @@ impl RedissonThread {
         }
     }
 
-    /// The same Java thread, whose names stand for this kind of lock. Default
+    /// Returns the same Java thread, whose names refer to this kind of lock. The default is
     /// [`LockKind::Plain`].
     #[must_use = "the thread it is called on stays as it is"]
     pub fn kind(&self, kind: LockKind) -> Self {
@@ -81,8 +81,8 @@ impl RedissonThread {
         }
     }
 
-    /// The same Java thread, which uses one Java object for a name, together with all threads of
-    /// its client that do so too. Default: each call has an object of its own.
+    /// Returns the same Java thread, but with one Java object for each name, which it shares with
+    /// all threads of its client that do this too. By default, each call has its own object.
     #[must_use = "the thread it is called on stays as it is"]
     pub fn shared(&self) -> Self {
         Self {
@@ -91,20 +91,20 @@ impl RedissonThread {
         }
     }
 
-    /// Interrupts this thread in the call that it is in.
+    /// Interrupts this thread in its current call.
     ///
     /// # Errors
     ///
-    /// When it has not made a call yet.
+    /// Fails if it has not made a call yet.
     pub fn interrupt(&self) -> Answer<()> {
         self.start_call("interrupt", json!({})).wait(ANSWER_LIMIT)
     }
 
-    /// Sends any operation of the driver on the lock `name`, for those without a method here.
+    /// Sends any operation of the driver on the lock `name`, for operations without a method here.
     ///
     /// # Panics
     ///
-    /// When `request` is not an object.
+    /// Panics if `request` is not an object.
     pub fn start_on<T: DeserializeOwned>(
         &self,
         op: &str,
@@ -114,11 +114,11 @@ impl RedissonThread {
         self.start_with(op, name, request)
     }
 
-    /// Sends any operation of the driver, for those without a method here.
+    /// Sends any operation of the driver, for operations without a method here.
     ///
     /// # Panics
     ///
-    /// When `request` is not an object.
+    /// Panics if `request` is not an object.
     pub fn start_call<T: DeserializeOwned>(&self, op: &str, request: Value) -> Pending<T> {
         let mut request: Map<String, Value> = fields(request);
         request.insert("client".to_owned(), self.client.as_str().into());
@@ -126,32 +126,33 @@ impl RedissonThread {
         self.jvm.send(op, request)
     }
 
-    /// `Thread.getId()`: the second half of the holder id.
+    /// Calls `Thread.getId()`, the second half of the holder id.
     ///
     /// # Errors
     ///
-    /// When there is no such client.
+    /// Fails if there is no such client.
     pub fn thread_id(&self) -> Answer<u64> {
         self.start_call("thread_id", json!({})).wait(ANSWER_LIMIT)
     }
 
-    /// Whether the thread sleeps until a message wakes it: from then on a release can't be
-    /// missed. Until then some can: Redisson counts the sleepers when "wake all" comes.
+    /// Returns whether the thread sleeps until a message wakes it. From then on it can't miss a
+    /// release. Before that it can: Redisson counts the sleepers when the "wake all" message
+    /// arrives.
     ///
     /// # Panics
     ///
-    /// When there is no such client, or the JVM is gone.
+    /// Panics if there is no such client, or the JVM has ended.
     #[must_use]
     pub fn sleeps(&self) -> bool {
         let answer: Answer<bool> = self.start_call("sleeps", json!({})).wait(ANSWER_LIMIT);
         answer.expect("the JVM runs").value
     }
 
-    /// `lock()`: waits without limit, and is renewed by the watchdog.
+    /// Calls `lock()`: waits without limit, and the watchdog renews the lock.
     ///
     /// # Errors
     ///
-    /// What Redisson threw.
+    /// Returns what Redisson threw.
     pub fn lock(&self, name: &str) -> Answer<()> {
         self.start_lock(name).wait(ANSWER_LIMIT)
     }
@@ -161,11 +162,11 @@ impl RedissonThread {
         self.start("lock", name)
     }
 
-    /// `lock(lease)`: waits without limit, and is not renewed.
+    /// Calls `lock(lease)`: waits without limit, and the lock is not renewed.
     ///
     /// # Errors
     ///
-    /// What Redisson threw.
+    /// Returns what Redisson threw.
     pub fn lock_lease(&self, name: &str, lease: Duration) -> Answer<()> {
         self.start_lock_lease(name, lease).wait(ANSWER_LIMIT)
     }
@@ -175,11 +176,11 @@ impl RedissonThread {
         self.start_with("lock_lease", name, json!({ "lease_ms": millis(lease) }))
     }
 
-    /// `tryLock()`: now or never, and is renewed.
+    /// Calls `tryLock()`: does not wait, and the lock is renewed.
     ///
     /// # Errors
     ///
-    /// What Redisson threw.
+    /// Returns what Redisson threw.
     pub fn try_lock(&self, name: &str) -> Answer<bool> {
         self.start_try_lock(name).wait(ANSWER_LIMIT)
     }
@@ -189,11 +190,11 @@ impl RedissonThread {
         self.start("try_lock", name)
     }
 
-    /// `tryLock(wait, lease)`; without a lease it is renewed.
+    /// Calls `tryLock(wait, lease)`. Without a lease, the lock is renewed.
     ///
     /// # Errors
     ///
-    /// What Redisson threw.
+    /// Returns what Redisson threw.
     pub fn try_lock_wait(
         &self,
         name: &str,
@@ -216,25 +217,25 @@ impl RedissonThread {
         self.start_with("try_lock_wait", name, times)
     }
 
-    /// `lockAndGetToken()` of a fenced lock.
+    /// Calls `lockAndGetToken()` of a fenced lock.
     ///
     /// # Errors
     ///
-    /// What Redisson threw.
+    /// Returns what Redisson threw.
     pub fn lock_and_get_token(&self, name: &str) -> Answer<u64> {
         self.start("lock_and_get_token", name).wait(ANSWER_LIMIT)
     }
 
-    /// `getToken()` of a fenced lock: the last one that anybody got.
+    /// Calls `getToken()` of a fenced lock: the last token that any thread got.
     ///
     /// # Errors
     ///
-    /// What Redisson threw.
+    /// Returns what Redisson threw.
     pub fn token(&self, name: &str) -> Answer<u64> {
         self.start("token", name).wait(ANSWER_LIMIT)
     }
 
-    /// `unlock()`.
+    /// Calls `unlock()`.
     ///
     /// # Errors
     ///
@@ -248,11 +249,11 @@ impl RedissonThread {
         self.start("unlock", name)
     }
 
-    /// `forceUnlock()`: whoever holds it; `false` when nobody did.
+    /// Calls `forceUnlock()`, whichever thread holds the lock. `false` when no thread held it.
     ///
     /// # Errors
     ///
-    /// What Redisson threw.
+    /// Returns what Redisson threw.
     pub fn force_unlock(&self, name: &str) -> Answer<bool> {
         self.start_force_unlock(name).wait(ANSWER_LIMIT)
     }
@@ -262,11 +263,11 @@ impl RedissonThread {
         self.start("force_unlock", name)
     }
 
-    /// `isLocked()`, by anybody.
+    /// Calls `isLocked()`: whether any thread holds the lock.
     ///
     /// # Errors
     ///
-    /// What Redisson threw.
+    /// Returns what Redisson threw.
     pub fn is_locked(&self, name: &str) -> Answer<bool> {
         self.start_is_locked(name).wait(ANSWER_LIMIT)
     }
@@ -276,11 +277,11 @@ impl RedissonThread {
         self.start("is_locked", name)
     }
 
-    /// `isHeldByCurrentThread()`.
+    /// Calls `isHeldByCurrentThread()`.
     ///
     /// # Errors
     ///
-    /// What Redisson threw.
+    /// Returns what Redisson threw.
     pub fn is_held_by_current_thread(&self, name: &str) -> Answer<bool> {
         self.start_is_held_by_current_thread(name)
             .wait(ANSWER_LIMIT)
@@ -291,11 +292,11 @@ impl RedissonThread {
         self.start("is_held_by_current_thread", name)
     }
 
-    /// `getHoldCount()`: how often this thread holds it.
+    /// Calls `getHoldCount()`: how often this thread holds the lock.
     ///
     /// # Errors
     ///
-    /// What Redisson threw.
+    /// Returns what Redisson threw.
     pub fn hold_count(&self, name: &str) -> Answer<i64> {
         self.start_hold_count(name).wait(ANSWER_LIMIT)
     }
@@ -305,11 +306,12 @@ impl RedissonThread {
         self.start("hold_count", name)
     }
 
-    /// `remainTimeToLive()` in ms; -2 when nobody holds it, -1 when it does not expire.
+    /// Calls `remainTimeToLive()`, in ms: -2 when no thread holds the lock, -1 when it does not
+    /// expire.
     ///
     /// # Errors
     ///
-    /// What Redisson threw.
+    /// Returns what Redisson threw.
     pub fn ttl(&self, name: &str) -> Answer<i64> {
         self.start_ttl(name).wait(ANSWER_LIMIT)
     }
@@ -319,8 +321,8 @@ impl RedissonThread {
         self.start("ttl", name)
     }
 
-    /// Lets `threads` new Java threads of the client take the lock `name` and increment the
-    /// string at key `counter` in two steps, again and again, for as long as `run`.
+    /// Lets `threads` new Java threads of the client acquire the lock `name` and increment the
+    /// string at key `counter` in two steps, again and again, for the duration `run`.
     pub fn hammer(
         &self,
         name: &str,
@@ -333,12 +335,13 @@ impl RedissonThread {
     }
 
     /// Lets `threads` new Java threads claim the numbers of the string `counter` under the lock
-    /// `name` until there is a key `over`: each in the hash `claims`, as `who-thread asked_ns
-    /// acquired_ns claimed_ns`, so that nothing of it is lost when the JVM is killed. A number
-    /// that has an owner already is an error. The value is how many were claimed.
+    /// `name`, until the key `over` exists. Each claim is written to the hash `claims`, as
+    /// `who-thread asked_ns acquired_ns claimed_ns`, so that no claim is lost when the JVM is
+    /// killed. Claiming a number that already has an owner is an error. The value is the number of
+    /// claims.
     ///
-    /// With `wait` a thread asks for that long and then again, so that what is left of it in
-    /// the queue of a fair lock after its death ends.
+    /// With `wait`, a thread waits at most this long and then asks again. So the thread's entry in
+    /// the queue of a fair lock does not last for long after it dies.
     pub fn torment(
         &self,
         name: &str,

@@ -1,4 +1,4 @@
-//! What a server has said of itself when the present connection to it was opened.
+//! The facts that a server reported about itself when the present connection to it was opened.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -6,24 +6,25 @@ use std::time::Duration;
 use crate::clock::Moment;
 use crate::sync::Mutex;
 
-/// What is known of a server. Each client has its own, which it learns by connecting.
+/// The facts known about a server. Each client has its own, and learns them by connecting.
 #[derive(Debug, Default)]
 pub(crate) struct About(Mutex<Known>);
 
 #[derive(Clone, Debug, Default)]
 struct Known {
-    /// When the server has said it.
+    /// The time at which the server reported these facts.
     told: Moment,
     started: Option<Moment>,
     run_id: Option<Arc<str>>,
-    /// The last id that was told, also if the server of the present connection tells none.
+    /// The last id that was reported, kept even if the server of the present connection reports
+    /// none.
     last_run_id: Option<Arc<str>>,
-    /// When a connection told another id than the one before, and when that server started at the
-    /// earliest.
+    /// The time at which a connection reported another id than the connection before it, and the
+    /// earliest time at which that server can have started.
     replaced: Option<(Moment, Moment)>,
 }
 
-/// For how long a server has been up, as far as it tells.
+/// The time for which a server has been up, as precisely as the server reports it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Uptime {
     pub(crate) least: Duration,
@@ -31,19 +32,19 @@ pub(crate) struct Uptime {
 }
 
 impl About {
-    /// A server has said at `now`, on a new connection, how long it has been up and which start of
-    /// a server it is; `None` where it has not said so. Of two connections the one that heard it
-    /// later knows better, whichever of them comes first to say so here.
+    /// Notes what a server reported at `now` on a new connection: how long it has been up, and the
+    /// id of its present start. Each is `None` if the server did not report it. Of two connections,
+    /// the later report counts, whichever connection calls this first.
     pub(crate) fn connected(&self, now: Moment, uptime: Option<Uptime>, run_id: Option<&str>) {
         let mut before = self.0.lock();
         if now < before.told {
             return;
         }
-        // All of it anew: the address may be another server's by now. One that does not say how
-        // old it is may have been started just now, and what it forgot nobody can look up; so it
-        // counts as if it had.
+        // All facts are replaced: another server may have the address now. A server that does not
+        // report its age may have started just now. What it forgot can't be looked up, so it counts
+        // as just started.
         let run_id: Option<Arc<str>> = run_id.map(Arc::from);
-        // An id that is not told proves nothing, and nor does the first one.
+        // A missing id proves nothing, and neither does the first id.
         let is_another =
             before.last_run_id.is_some() && run_id.is_some() && before.last_run_id != run_id;
         let replaced = uptime.filter(|_| is_another);
@@ -59,19 +60,21 @@ impl About {
         };
     }
 
-    /// If a connection has told since `sent` that the server is another one by now, or was started
-    /// again: when that server started at the earliest.
+    /// Returns the earliest time at which the server can have started, if a connection has reported
+    /// since `sent` that the server was replaced or restarted.
     pub(crate) fn replaced_since(&self, sent: Moment) -> Option<Moment> {
         let (told, earliest) = self.known().replaced?;
         (sent <= told).then_some(earliest)
     }
 
-    /// When the server started at the latest; `None` before the first connection.
+    /// Returns the latest time at which the server can have started; `None` before the first
+    /// connection.
     pub(crate) fn started(&self) -> Option<Moment> {
         self.known().started
     }
 
-    /// The id that no other server has, and this one only until it is started again.
+    /// Returns the id of the server's present start. No other server has it, and a restart changes
+    /// it.
     #[cfg_attr(not(any(feature = "redis", test)), expect(dead_code))]
     pub(crate) fn run_id(&self) -> Option<Arc<str>> {
         self.known().run_id
@@ -101,7 +104,7 @@ mod tests {
         let at = |seconds: u64| Moment::from_millis(seconds * 1000);
         about.connected(at(100), up(60), Some("a"));
         about.connected(at(110), up(70), Some("a"));
-        // It may have been started again, and it may not.
+        // The server may have been restarted, or not.
         about.connected(at(120), None, None);
         about.connected(at(130), up(90), Some("a"));
         assert_eq!(about.replaced_since(at(0)), None);

@@ -1,15 +1,16 @@
-//! Wake-ups: which waiters of this process listen to which channel. One entry and one
-//! subscription per channel, however many waiters listen. (Here and not beside the wait loop,
+//! Wake-ups: which waiters of this process listen to which channel. Each channel has one entry and
+//! one subscription, however many waiters listen. (This module is not next to the wait loop,
 //! because the connection's task shares it with the waiters, and imports point down.)
 //!
-//! A message is a hint and nothing else. A listener sees a counter: if it has moved since the
-//! listener asked, that means "ask again". Messages, confirmations of a subscription and lost
-//! connections all move it, so a lost message needs no case of its own. (The subscription that
-//! follows a lost connection finds out what was missed: its confirmation makes the waiter ask.)
+//! A message is only a hint. A listener sees a counter: if the counter has moved since the listener
+//! asked, the listener asks again. Messages, confirmations of a subscription and lost connections
+//! all move the counter, so a lost message is not a special case. (After a lost connection, the
+//! confirmation of the next subscription makes the waiter ask, which finds out what was missed.)
 //!
-//! A release may call one client by its number, in a message right behind its `0`. The two are taken
-//! together ([`Heard`]): to the client that is called they mean "ask again", to the others that
-//! somebody else does. Permits that come back call each client on a channel of its own.
+//! A release can notify one client by its number, in a message right after its `0`. The two
+//! messages are read together ([`Heard`]). For the client with that number they mean "ask again",
+//! for all others that another client asks. Permits that are given back notify each client on a
+//! channel of its own.
 
 mod heard;
 #[cfg(any(feature = "redis", feature = "testing"))]
@@ -34,16 +35,17 @@ use crate::sync::Mutex;
 #[derive(Debug)]
 pub(crate) struct Channels {
     table: Mutex<Table>,
-    /// Channels live without a subscription (the embedded backend).
+    /// Whether channels are live without a subscription (the embedded backend).
     always_live: bool,
     place: Place,
-    /// By this number a release calls this client. Never 0 or 1, which mean something to Redisson.
+    /// The number by which a release notifies this client. Never 0 or 1, which have a meaning in
+    /// Redisson.
     number: u64,
-    /// Messages come by both transports, and others may hear only one of them.
+    /// Whether messages arrive by both transports. Some clients may hear only one of them.
     both_transports: AtomicBool,
 }
 
-/// Which node's connection brings the messages of a channel; `None` while no node is known to.
+/// Finds the node whose connection brings the messages of a channel; `None` while no node is known.
 pub(crate) struct Place(Box<FindNode>);
 
 type FindNode = dyn Fn(&str) -> Option<usize> + Send + Sync;
@@ -54,7 +56,7 @@ impl Place {
         Self(Box::new(place))
     }
 
-    /// There is one connection, for all channels.
+    /// Makes a place for one connection that brings the messages of all channels.
     fn single() -> Self {
         Self(Box::new(|_| Some(0)))
     }
@@ -69,7 +71,7 @@ impl fmt::Debug for Place {
 #[derive(Debug, Default)]
 struct Table {
     entries: HashMap<Arc<str>, Entry>,
-    /// What the connection of each node has to do.
+    /// The work of each node's connection.
     work: HashMap<usize, Work>,
 }
 
@@ -79,14 +81,15 @@ impl Table {
     }
 }
 
-/// The work of one connection's task, however many entries stay as they are.
+/// The work of one connection's task. It is proportional to the entries that change, not to all
+/// entries.
 #[derive(Debug, Default)]
 struct Work {
-    /// Entries for which no subscription was requested yet.
+    /// Entries for which no subscription has been requested yet.
     fresh: Vec<Arc<str>>,
-    /// Entries whose last listener has left, and those that are another connection's now.
+    /// Entries whose last listener has left, and entries that another connection has now.
     left: Vec<Arc<str>>,
-    /// How many entries are this connection's.
+    /// Number of entries that this connection has.
     entries: usize,
     /// Notified when a channel is wanted or no longer wanted.
     changed: Arc<Notify>,
@@ -94,25 +97,26 @@ struct Work {
 
 #[derive(Debug)]
 struct Entry {
-    /// Whose connection brings its messages; `None` until that is known.
+    /// The node whose connection brings the channel's messages; `None` while it is unknown.
     node: Option<usize>,
     signal: watch::Sender<Signal>,
     listeners: usize,
-    /// It is among `left`; it may have listeners again.
+    /// Whether the entry is in `left`. It may have listeners again.
     noted: bool,
-    /// Of the listeners that want the subscription confirmed once more, and of those whose
-    /// confirmation is on its way.
+    /// `wanted` is for listeners that want the subscription confirmed once more, `asked` for
+    /// listeners whose confirmation is on its way.
     wanted: Option<Start>,
     asked: Vec<Start>,
-    /// The zeros that the channel had brought when a waiter passed one on.
+    /// The number of zeros that the channel had brought when a waiter last passed one on.
     passed_on: Option<Zeros>,
 }
 
-/// The zeros that a channel had brought when a confirmation came, once it has come. They are noted
-/// there and then: a listener that looked only later would count from a later confirmation.
+/// The number of zeros that a channel had brought when a confirmation arrived; unset until then. It
+/// is noted when the confirmation arrives: a listener that looked later would count from a later
+/// confirmation.
 pub(crate) type Start = Arc<OnceLock<Zeros>>;
 
-/// How many messages `0` have come by each transport: a latch was opened.
+/// Number of messages `0` by each transport. Each says that a latch was opened.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Zeros {
     global: u64,
@@ -140,48 +144,50 @@ impl Zeros {
 }
 
 impl Entry {
-    /// A confirmation is requested now.
+    /// Notes that a confirmation is requested now.
     fn ask(&mut self) {
         self.asked.extend(self.wanted.take());
     }
 
-    /// The last confirmation that was requested has come; so have those before it.
+    /// Notes that the confirmation requested last has arrived, and so have all earlier ones.
     fn confirm(&mut self) {
         let zeros = self.signal.borrow().zeros;
-        // Also those that a lost connection took along: the next confirmation is later still, so
-        // no zero counts that was published before its listener came.
+        // This includes confirmations that were lost with a connection. The present one is even
+        // later, so no zero counts that was published before its listener began to listen.
         for start in self.asked.drain(..) {
-            // Drained, so each is set once.
+            // The list is drained, so each start is set once.
             let _ = start.set(zeros);
         }
     }
 }
 
-/// What a listener sees of its channel.
+/// The state of a channel, as a listener sees it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Signal {
-    /// Moves with everything that may mean "ask again".
+    /// A counter that moves with everything that may mean "ask again".
     count: u64,
-    /// The server has confirmed the subscription, and its connection is up.
+    /// Whether the server has confirmed the subscription, and its connection is up.
     pub(crate) live: bool,
-    /// The server refuses the channel; only polling helps.
+    /// Whether the server refuses the channel, so that only polling helps.
     pub(crate) denied: bool,
-    /// Messages `0` so far.
+    /// Number of messages `0` so far.
     zeros: Zeros,
-    /// Releases that have called this client so far.
+    /// Number of releases that have notified this client so far.
     pub(crate) called: u64,
-    /// Clients that releases have called so far; of locks, other ones.
+    /// Number of clients that releases have notified so far. Releases of locks count only other
+    /// clients here.
     pub(crate) passed: u64,
 }
 
 impl Signal {
-    /// Moves with everything that may mean "ask again".
+    /// Returns the counter that moves with everything that may mean "ask again".
     pub(crate) fn count(&self) -> u64 {
         self.count
     }
 }
 
-/// Of 15 or 16 digits, so that no two clients have the same, and exact in every script.
+/// Draws a client's number. It has 15 or 16 digits, so that no two clients have the same, and is
+/// exact in every script.
 fn draw_number() -> u64 {
     fastrand::u64(100_000_000_000_000..1 << 53)
 }
@@ -197,7 +203,7 @@ impl Channels {
         })
     }
 
-    /// The channels of several nodes.
+    /// Makes the channels of several nodes.
     #[cfg(feature = "redis")]
     pub(crate) fn placed(place: Place, both_transports: bool) -> Arc<Self> {
         Arc::new(Self {
@@ -209,7 +215,7 @@ impl Channels {
         })
     }
 
-    /// Listens to `name`; the subscription may still be on its way.
+    /// Listens to `name`. The subscription may still be on its way.
     pub(crate) fn listen(self: &Arc<Self>, name: &str) -> Listener {
         let mut table = self.table.lock();
         let entries = &mut table.entries;
@@ -244,8 +250,8 @@ impl Channels {
             let work = table.work(node);
             work.entries += 1;
             work.fresh.push(Arc::clone(&name));
-            // Behind the entry: the connection's task looks when it is notified, and a notice
-            // before the entry would find nothing to subscribe.
+            // After the entry is inserted: the connection's task looks when it is notified.
+            // Notified before that, the task would find nothing to subscribe to.
             work.changed.notify_one();
         }
         drop(table);
@@ -254,34 +260,35 @@ impl Channels {
 
     /// Listens to `name` only if a subscription is already confirmed.
     pub(crate) fn listen_if_live(self: &Arc<Self>, name: &str) -> Option<Listener> {
-        // The entry may go between the two. Then this listens to a new one, whose confirmation
-        // wakes the listener.
+        // The entry may be removed between the two calls. Then this listens to a new entry, whose
+        // confirmation wakes the listener.
         self.is_live(name).then(|| self.listen(name))
     }
 
-    /// Whether a subscription to `name` is confirmed.
+    /// Returns whether a subscription to `name` is confirmed.
     pub(crate) fn is_live(&self, name: &str) -> bool {
         let table = self.table.lock();
         let entry = table.entries.get(name);
         entry.is_some_and(|entry| entry.signal.borrow().live)
     }
 
-    /// Listens to `name`, and has the subscription confirmed once more. A message that comes
-    /// behind that confirmation was published after this call; one that an older subscription
-    /// brings may have been on its way for any time. For a latch, where a message is more than a
-    /// hint: Redisson leaves no note of a zero, and when it has also set the latch again, only
-    /// the message tells that it was open.
+    /// Listens to `name`, and has the subscription confirmed once more. A message after that
+    /// confirmation was published after this call; a message of an older subscription may have been
+    /// on its way for any length of time. Latches use this, because for them a message is more than
+    /// a hint: Redisson leaves no trace of an opened latch, and once it has set the latch again,
+    /// only the message shows that the latch was open.
     pub(crate) fn listen_from_now(self: &Arc<Self>, name: &str) -> Listener {
         let mut listener = self.listen(name);
         let mut table = self.table.lock();
         let Some(entry) = table.entries.get_mut(name) else {
             return listener;
         };
-        // Shared by all that come before the next request, which one confirmation answers.
+        // All listeners that arrive before the next request share this. One confirmation answers
+        // that request.
         let start = Arc::clone(entry.wanted.get_or_insert_default());
         listener.start = Some(start);
         if self.always_live {
-            // Nothing is ever on its way.
+            // In the embedded backend, no message is ever on its way.
             entry.ask();
             entry.confirm();
         } else if let Some(node) = entry.node {
@@ -302,7 +309,7 @@ impl Channels {
         }
     }
 
-    /// A message came.
+    /// Handles a message that has arrived.
     pub(crate) fn told(&self, message: Message<'_>) {
         if let Some(entry) = self.table.lock().entries.get(message.channel) {
             entry.signal.send_modify(|signal| {
@@ -323,8 +330,8 @@ impl Channels {
         }
     }
 
-    /// Whether a waiter that has been let in by a latch should publish that once more: others may
-    /// listen where nobody has published it. `true` for one waiter of this process at a time.
+    /// Returns whether a waiter that was let in by an open latch must publish that once more, for
+    /// clients that hear only the other transport. `true` for one waiter of this process at a time.
     pub(crate) fn passes_on(&self, name: &str, start: &Start) -> bool {
         if !self.both_transports.load(Ordering::Relaxed) {
             return false;
@@ -342,7 +349,7 @@ impl Channels {
         is_needed
     }
 
-    /// The number by which a release calls this client.
+    /// Returns the number by which a release notifies this client.
     pub(crate) fn number(&self) -> u64 {
         self.number
     }
@@ -359,8 +366,8 @@ impl Channels {
         }
     }
 
-    /// Counts the channels with an entry, for checks that nothing is left over. The channels on which
-    /// this client alone is called don't count.
+    /// Counts the channels with an entry, for checks that nothing is left over. Channels on which
+    /// only this client is notified don't count.
     pub(crate) fn len(&self) -> usize {
         let own = format!(":{}", self.number);
         let table = self.table.lock();
@@ -369,38 +376,41 @@ impl Channels {
     }
 }
 
-/// One waiter's interest in a channel; dropping it ends that.
+/// One waiter's interest in a channel. It ends when this is dropped.
 #[derive(Debug)]
 pub(crate) struct Listener {
     channels: Arc<Channels>,
     name: Arc<str>,
     signal: watch::Receiver<Signal>,
-    /// The confirmation that it has requested, if it has.
+    /// The confirmation that the listener has requested, if any.
     start: Option<Start>,
 }
 
 impl Listener {
-    /// The channel's present state. A waiter takes it before the request whose answer it will
-    /// trust.
+    /// Returns the channel's present state. A waiter takes it before it sends the request whose
+    /// reply it will trust.
     pub(crate) fn mark(&self) -> Signal {
         *self.signal.borrow()
     }
 
-    /// Whether a message `0` has come that was published after it began to listen.
+    /// Returns whether a message `0` has arrived that was published after the listener began to
+    /// listen.
     pub(crate) fn heard_zero(&self) -> bool {
         let before = self.start.as_ref().and_then(|start| start.get());
-        // Until its confirmation has come, every zero may be from before this listener.
+        // Until its confirmation has arrived, every zero may be older than the listener.
         before.is_some_and(|before| self.mark().zeros != *before)
     }
 
-    /// From where it counts messages `0`, if it does.
+    /// Returns the start from which the listener counts messages `0`, if it counts them.
     pub(crate) fn start(&self) -> Option<&Start> {
         self.start.as_ref()
     }
 
-    /// Resolves when the channel has moved since `mark`, whichever client is meant.
+    /// Resolves when the channel has moved since `mark`, whether or not a release has notified this
+    /// client.
     pub(crate) async fn moved_since(&mut self, mark: Signal) {
-        // It can't fail: the sender lives in the entry, and the entry as long as this listener.
+        // This can't fail: the sender is in the entry, and the entry lives as long as this
+        // listener.
         let _ = self
             .signal
             .wait_for(|signal| signal.count != mark.count || signal.passed != mark.passed)
@@ -424,8 +434,8 @@ impl Drop for Listener {
             return;
         };
         if !std::mem::replace(&mut entry.noted, true) {
-            // Left for the connection's task, which forgets it after a while: the next waiter of
-            // a busy name finds the subscription in place.
+            // The channel is left to the connection's task, which forgets it after a while. Until
+            // then, the next waiter for a busy name finds the subscription in place.
             let work = table.work(node);
             work.left.push(Arc::clone(&self.name));
             work.changed.notify_one();

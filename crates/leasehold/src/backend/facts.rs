@@ -1,28 +1,29 @@
-//! What servers say of themselves, for those who judge whether locks are safe there.
+//! The facts that servers report about themselves, to judge whether locks are safe there.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-/// What one server says of itself: see [`Client::examine`](crate::Client::examine).
+/// The facts that one server reports about itself: see [`Client::examine`](crate::Client::examine).
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ServerFacts {
-    /// Its address, without credentials.
+    /// The server's address, without credentials.
     pub address: String,
-    /// Its answer to `INFO`, by field; empty if it refuses.
+    /// The server's answer to `INFO`, by field; empty if the server refuses it.
     pub info: BTreeMap<String, String>,
-    /// Those of its settings (`CONFIG`) that matter to locks; empty if it refuses.
+    /// The server's settings (`CONFIG`) that matter to locks; empty if the server refuses to show
+    /// them.
     pub settings: BTreeMap<String, String>,
-    /// Commands that not every server has, and whether it has them: `WAIT`, `WAITAOF`, and
-    /// `SPUBLISH`. One that it refuses to this user is not among them.
+    /// Whether the server has certain commands that not every server has: `WAIT`, `WAITAOF` and
+    /// `SPUBLISH`. A command that the server refuses to this user is missing here.
     pub commands: BTreeMap<String, bool>,
-    /// Its clock minus this machine's, in milliseconds.
+    /// The server's clock minus this machine's, in milliseconds.
     pub clock_offset_ms: Option<i64>,
-    /// By how much its clock has moved against one that nobody sets, while it was looked at, in
-    /// milliseconds. What the network adds is in it.
+    /// The distance that the server's clock moved against a clock that is never set, during the
+    /// examination, in milliseconds. The value includes delays of the network.
     pub clock_moved_ms: Option<i64>,
-    /// How long the quickest answer took.
+    /// The time that the quickest answer took.
     pub round_trip: Option<Duration>,
-    /// What it refused to tell, and its words.
+    /// The questions that the server refused, each with the text of the refusal.
     pub refused: BTreeMap<String, String>,
 }

@@ -1,4 +1,4 @@
-//! Why an operation has no reply, and the error that a caller gets of it.
+//! The reasons why an operation has no reply, and the errors that callers get for them.
 
 mod texts;
 
@@ -12,7 +12,7 @@ use crate::error::{Error, ErrorKind};
 use crate::key::Key;
 use crate::text::Shown;
 
-/// Why an operation has no reply, and whether it may have run.
+/// The reason why an operation has no reply, and whether the operation may have run.
 #[derive(Clone, Debug)]
 pub(crate) struct Failure {
     pub(crate) outcome: Outcome,
@@ -29,31 +29,31 @@ pub(crate) enum Outcome {
     MayHaveRun,
 }
 
-/// What stood in the way.
+/// The cause of a failure.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Cause {
-    /// Nobody answered: not reachable, cut, too slow. May heal.
+    /// No answer: the server is not reachable, was cut off, or is too slow. May heal.
     NoAnswer(String),
-    /// What the client needs to log in could not be read or made. May heal: it is asked for at each
-    /// attempt.
+    /// The client could not read or make what it needs to log in. May heal: each attempt asks for
+    /// it again.
     #[cfg_attr(not(feature = "redis"), expect(dead_code))]
     NoCredentials(String),
-    /// An error reply that ends by itself: loading, busy, out of memory. May heal.
+    /// An error reply for a state that ends by itself: loading, busy, out of memory. May heal.
     NotNow(String),
-    /// A server that was started a moment ago has no vote in a majority yet. That ends at a known
-    /// time, and is no outage.
+    /// A server in a majority has no vote yet, because it has just started. This ends at a known
+    /// time and is not an outage.
     NoVoteYet(String),
     /// The call reached the server after its deadline and granted nothing.
     Late,
-    /// The server has been another one, or was started again, and a failover guard lets nobody get
-    /// anything for so long. That is no outage.
+    /// The server was replaced or restarted, and a failover guard grants nothing for `left`. This
+    /// is not an outage.
     #[cfg_attr(not(feature = "redis"), expect(dead_code))]
     Guarded { left: Duration },
-    /// A permission or a password. Does not heal by itself.
+    /// A permission or a password is missing. Does not heal by itself.
     Denied(String),
     /// The key holds something else. Does not heal by itself.
     WrongKind(String),
-    /// There is nothing, although the caller wants it to exist. Does not heal by itself.
+    /// The key does not exist, and the caller requires it to. Does not heal by itself.
     Missing,
     /// The server can't run the scripts. Does not heal by itself.
     #[cfg_attr(not(feature = "redis"), expect(dead_code))]
@@ -63,14 +63,14 @@ pub(crate) enum Cause {
     RuntimeEnded,
     /// The client belongs to the process from which this one was forked. Does not heal.
     Forked,
-    /// It ran, and too few have confirmed that. May heal.
+    /// The operation ran, and too few servers have confirmed it. May heal.
     #[cfg_attr(not(any(feature = "redis", feature = "testing")), expect(dead_code))]
     Unconfirmed(Box<Unconfirmed>),
-    /// Anything else the server says.
+    /// Any other error of the server.
     Other(String),
 }
 
-/// What the server has replied, and why that does not count.
+/// The server's reply, and the reason why it does not count.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Unconfirmed {
     pub(crate) reply: Value,
@@ -118,7 +118,7 @@ impl Failure {
         }
     }
 
-    /// Nobody answered.
+    /// Makes the failure of a request that was not answered.
     pub(crate) fn no_answer(
         outcome: Outcome,
         what: impl Into<String>,
@@ -131,17 +131,17 @@ impl Failure {
         Self::new(outcome, Cause::RuntimeEnded, address)
     }
 
-    /// This process is a fork of that which the client belongs to.
+    /// Makes the failure of a client that belongs to the process from which this one was forked.
     pub(crate) fn forked(address: impl Into<Arc<str>>) -> Self {
         Self::new(Outcome::DidNotRun, Cause::Forked, address)
     }
 
-    /// Whether it is worth asking again.
+    /// Returns whether it is worth asking again.
     pub(crate) fn may_heal(&self) -> bool {
         matches!(
             self.cause,
-            // Not `RuntimeEnded`: nothing carries a later request, and a wait would go on until its
-            // outage limit.
+            // Not `RuntimeEnded`: nothing carries a later request, and a wait would continue until
+            // its outage limit.
             Cause::NoAnswer(_)
                 | Cause::NoCredentials(_)
                 | Cause::NotNow(_)
@@ -152,22 +152,22 @@ impl Failure {
         )
     }
 
-    /// Whether a waiter counts the time until it heals as an outage.
+    /// Returns whether a waiter counts the time until this heals as an outage.
     pub(crate) fn is_outage(&self) -> bool {
-        // The servers answer, and a longest lease is as long as the outage limit by default: a wait
-        // would end just before they vote again.
+        // In these cases the servers answer. By default a longest lease is as long as the outage
+        // limit, so a wait would end just before the servers vote again.
         !matches!(self.cause, Cause::NoVoteYet(_) | Cause::Guarded { .. })
     }
 
-    /// Whether it lasts as long as the key holds what it holds.
+    /// Returns whether the failure lasts for as long as the key holds its present content.
     pub(crate) fn is_about_the_key(&self) -> bool {
-        // Nothing else that stays counts here: a permission may be given back while a release is
-        // still sent, and permits without a lease would be lost.
+        // No other lasting cause counts here: a permission may be granted again while a release is
+        // still being sent, and permits without a lease would be lost.
         matches!(self.cause, Cause::WrongKind(_))
     }
 
-    /// Sorts an error reply of the server by its code. The texts differ between
-    /// servers and versions, the codes don't.
+    /// Sorts an error reply of the server by its code. The texts differ between servers and
+    /// versions, but the codes don't.
     pub(crate) fn from_reply(text: &str, address: &Arc<str>) -> Self {
         let text = without_arguments(without_place(text.trim_end()));
         let code = text.split([' ', ':']).next().unwrap_or("");
@@ -178,21 +178,21 @@ impl Failure {
             "NOAUTH" | "WRONGPASS" | "NOPERM" => Cause::Denied(said),
             "WRONGTYPE" => Cause::WrongKind("a key of another type".into()),
             "WRONGKIND" => Cause::WrongKind(said[code.len()..].trim_start().to_owned()),
-            // Inside a script a missing permission comes as a plain error: since 7.2 with
-            // the first text, before with the second.
+            // Inside a script, a missing permission is a plain error: since 7.2 with the first
+            // text, before that with the second.
             _ if text.contains("ACL failure in script")
                 || text.contains("The user executing the script can't") =>
             {
                 Cause::Denied(said)
             }
-            // A plain `ERR`, and it ends when another client leaves.
+            // A plain `ERR`, which ends when another client disconnects.
             _ if text.contains("max number of clients") => Cause::NotNow(said),
             _ => Cause::Other(said),
         };
         Self::new(Outcome::DidNotRun, cause, Arc::clone(address))
     }
 
-    /// Adds what the step expects. The server has named what the key holds.
+    /// Adds the kind that the step expects. The server has named the kind that the key holds.
     pub(crate) fn of(mut self, step: &Step) -> Self {
         if let Cause::WrongKind(said) = &mut self.cause {
             said.push_str(", not ");
@@ -202,8 +202,8 @@ impl Failure {
     }
 }
 
-/// The reply to a request that had to be confirmed, if it is a refusal: whoever is refused got
-/// nothing that could be lost. Whatever `gives` something stays unconfirmed.
+/// Accepts a reply without its confirmation if it is a refusal: a refused caller got nothing that
+/// could be lost. A reply for which `gives` is true stays unconfirmed.
 pub(crate) fn refusal_counts(
     result: Result<Value, Failure>,
     gives: impl FnOnce(&Value) -> bool,
@@ -218,7 +218,7 @@ pub(crate) fn refusal_counts(
 }
 
 impl Failure {
-    /// The error of an operation on `key` that is undone when its outcome is not known.
+    /// Makes the error of an operation on `key` that is undone when its outcome is unknown.
     pub(crate) fn into_error(self, key: &Key) -> Error {
         let if_it_ran = match &self.cause {
             Cause::Unconfirmed(_) => "it was given back",
@@ -227,7 +227,7 @@ impl Failure {
         self.into_error_with(key, if_it_ran)
     }
 
-    /// The error of a request that was to prolong a hold. Nothing is undone.
+    /// Makes the error of a request to prolong a hold. Nothing is undone.
     pub(crate) fn into_error_of_renewal(self, key: &Key) -> Error {
         match &self.cause {
             Cause::Unconfirmed(_) => {
@@ -237,15 +237,16 @@ impl Failure {
         }
     }
 
-    /// The error of a question: it has changed nothing, whether it ran or not.
+    /// Makes the error of a question, which changed nothing, whether it ran or not.
     pub(crate) fn into_error_of_question(mut self, key: &Key) -> Error {
         self.outcome = Outcome::DidNotRun;
         self.into_error(key)
     }
 
-    /// The error of a change that nothing undoes if it was made.
+    /// Makes the error of a change that nothing undoes if it was made.
     pub(crate) fn into_error_of_change(mut self, key: &Key) -> Error {
-        // Whatever the server said to the last request, an earlier one may have made the change.
+        // Whatever the server replied to the last request, an earlier request may have made the
+        // change.
         if self.outcome == Outcome::MayHaveRun
             && let Cause::NotNow(said)
             | Cause::Denied(said)
@@ -260,9 +261,9 @@ impl Failure {
         )
     }
 
-    /// The error of a return that goes on in the background.
+    /// Makes the error of a release that continues in the background.
     pub(crate) fn into_error_of_return(self, key: &Key) -> Error {
-        // Here nothing is sent again, so the error must not promise it.
+        // In these cases nothing is sent again, so the error must not promise it.
         if self.is_about_the_key() || matches!(self.cause, Cause::RuntimeEnded | Cause::Forked) {
             return self.into_error(key);
         }
@@ -286,13 +287,13 @@ impl Failure {
             .with_brief(brief)
     }
 
-    /// The error of connecting, which is about no name.
+    /// Makes the error of connecting, which is not about a name.
     #[cfg(feature = "redis")]
     pub(crate) fn into_connect_error(self) -> Error {
         self.explain("", "nothing was changed")
     }
 
-    /// The error of a question that is about no name.
+    /// Makes the error of a question that is not about one name.
     pub(crate) fn into_error_of_listing(mut self) -> Error {
         self.outcome = Outcome::DidNotRun;
         self.explain("", "nothing was changed")
@@ -303,7 +304,7 @@ impl Failure {
         self.error(self.kind(), message)
     }
 
-    /// What the caller can do about it.
+    /// Returns the kind of the error, by what the caller can do about it.
     fn kind(&self) -> ErrorKind {
         match (&self.cause, self.outcome) {
             (Cause::NoAnswer(_) | Cause::NoVoteYet(_), Outcome::DidNotRun)
@@ -332,9 +333,9 @@ impl Failure {
     }
 }
 
-/// An error without the place in the script that servers before 7 put before its code, as in
+/// Removes the script location that servers before 7 put before the error code, as in
 /// `@user_script: 34: -OOM command not allowed`. An error that ended the whole script has the
-/// place twice, behind a text of its own.
+/// location twice, after a text of its own.
 fn without_place(text: &str) -> &str {
     let mut rest = match text.strip_prefix("ERR Error running script (call to ") {
         Some(rest) => rest.split_once("): ").map_or(text, |(_, error)| error),
@@ -349,14 +350,14 @@ fn without_place(text: &str) -> &str {
     rest.strip_prefix('-').unwrap_or(rest)
 }
 
-/// An error without the arguments that a server repeats when it does not know the command: one of
-/// them may be a password.
+/// Removes the arguments that a server repeats when it does not know the command. One of them may
+/// be a password.
 pub(crate) fn without_arguments(text: &str) -> &str {
     let repeated = text.split_once(", with args beginning with");
     repeated.map_or(text, |(text, _)| text)
 }
 
-/// One cause below the failures of all operations of a call.
+/// One cause that the failures of all operations of a call share.
 #[derive(Debug)]
 struct SharedSource(Arc<dyn StdError + Send + Sync>);
 
@@ -380,8 +381,8 @@ mod tests {
         Failure::from_reply(text, &Arc::from("redis://h")).cause
     }
 
-    /// What each server says when the same command fails inside a script: Redis 6.2, Redis
-    /// 7.0, Valkey 8 (and Redis 7.2).
+    /// The texts of one command that fails inside a script on Redis 6.2, Redis 7.0, and Valkey 8
+    /// (like Redis 7.2).
     #[test]
     fn script_errors_classify_alike_on_every_server() {
         for said in [

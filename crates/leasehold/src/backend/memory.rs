@@ -1,5 +1,5 @@
-//! The embedded backend: a keyspace, expiry and channels in this process, with no
-//! I/O. It knows keys and types, and no primitive.
+//! The embedded backend: a keyspace, expiry and channels in this process, without I/O. It knows
+//! keys and types, but not the primitives.
 
 #[cfg(feature = "testing")]
 mod faults;
@@ -82,15 +82,15 @@ impl fmt::Debug for Embedded {
 pub(crate) struct Memory {
     keyspace: Arc<Mutex<Keyspace>>,
     channels: Arc<Channels>,
-    /// The clients that sit behind a network.
+    /// The clients that reach the keyspace through a network.
     links: Links,
     clock: Clock,
-    /// Server time minus the clock. Far enough from zero that it can be stepped
-    /// back.
+    /// Server time minus the clock's time. Far enough from zero that a test can step it back.
     offset_ms: Arc<AtomicI64>,
-    /// When it was restarted last; nothing is forgotten by a start from nothing.
+    /// The time of the last restart; `None` before the first one, because the first start forgets
+    /// nothing.
     started: Arc<Mutex<Option<Moment>>>,
-    /// Which keyspace of this process it is.
+    /// The number of this keyspace in this process.
     number: u64,
 }
 
@@ -102,7 +102,8 @@ impl Memory {
         let audience = {
             let (channels, links) = (Arc::clone(&channels), links.clone());
             Box::new(move |channel: &str| {
-                // Those without a network share theirs: nobody listens, or more than one may.
+                // Clients without a network share one set of channels, so their number is unknown:
+                // none listens, or possibly several do.
                 let shared = if channels.is_live(channel) { 2 } else { 0 };
                 links.subscribed(channel).saturating_add(shared)
             })
@@ -123,12 +124,12 @@ impl Memory {
         keyspace.sweep();
         let reply = (operation.step.twin)(&mut keyspace, &operation.parts);
         let published = std::mem::take(&mut keyspace.published);
-        // Published without the lock: a test that decides about a message may look at this
-        // keyspace.
+        // Published after unlocking: a test that decides about a message may look at this keyspace.
         drop(keyspace);
         let mut heard = Heard::default();
         for (channel, message) in published {
-            // Looked at for being text once, and not copied if it is, as it nearly always is.
+            // The bytes are checked for UTF-8 once. They are copied only if they are not UTF-8,
+            // which is rare.
             let channel = String::from_utf8(channel);
             let channel = channel
                 .unwrap_or_else(|other| String::from_utf8_lossy(other.as_bytes()).into_owned());
@@ -148,7 +149,7 @@ impl Memory {
         self.keyspace.lock()
     }
 
-    /// The keyspace, with the server's present time.
+    /// Locks the keyspace and sets it to the server's present time.
     fn at_now(&self) -> MutexGuard<'_, Keyspace> {
         let now_ms = i64::try_from(self.clock.now().as_millis()).unwrap_or(i64::MAX);
         let mut keyspace = self.keyspace();
@@ -169,8 +170,8 @@ impl Memory {
     }
 
     pub(crate) fn server(&self) -> String {
-        // By its number, because all have the same address: two of them are two members of a
-        // majority.
+        // All keyspaces have the same address, so the number distinguishes them: two keyspaces are
+        // two members of a majority.
         format!("{ADDRESS}#{}", self.number)
     }
 
@@ -178,7 +179,7 @@ impl Memory {
         *self.started.lock()
     }
 
-    /// The keys that have not expired, for tests.
+    /// Returns the keys that have not expired, for tests.
     pub(crate) fn keys(&self) -> Vec<String> {
         let mut keyspace = self.at_now();
         keyspace.drop_expired();

@@ -1,10 +1,10 @@
-//! The network between one client and an embedded keyspace, for tests of what goes
-//! wrong on the way: the same steps as on a server, with requests, replies and
-//! wake-ups that take their time, get lost, come twice or come too late.
+//! The network between one client and an embedded keyspace, for tests of faults on the way. The
+//! steps are the same as on a server, but requests, replies and wake-ups take time, get lost,
+//! arrive twice or arrive too late.
 //!
-//! Like the connections to a server it has one line for calls, one for calls that are
-//! acknowledged and one for messages, each in order. One task carries everything, so that
-//! with a paused clock the same faults give the same history.
+//! Like the connections to a server, the network has one line for calls, one for acknowledged calls
+//! and one for messages. Each line keeps its order. One task carries everything, so with a paused
+//! clock the same faults give the same history.
 
 mod line;
 mod step;
@@ -34,13 +34,13 @@ use crate::sync::{Mutex, MutexGuard};
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub struct Request<'a> {
-    /// What it asks for.
+    /// The step that the request asks for.
     pub step: Step,
-    /// The first key it touches: the name of the primitive.
+    /// The first key that the request touches: the name of the primitive.
     pub name: &'a str,
 }
 
-/// What becomes of a request and its reply.
+/// The fate of a request and its reply.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Fate {
     request: Duration,
@@ -58,7 +58,7 @@ enum Lost {
 }
 
 impl Fate {
-    /// Both arrive, after the time each takes.
+    /// Delivers both the request and the reply, each after its own time.
     #[must_use]
     pub fn delivered(request: Duration, reply: Duration) -> Self {
         Self {
@@ -68,7 +68,7 @@ impl Fate {
         }
     }
 
-    /// The server never sees the request.
+    /// Loses the request: the server never sees it.
     #[must_use]
     pub fn request_lost(self) -> Self {
         Self {
@@ -77,7 +77,7 @@ impl Fate {
         }
     }
 
-    /// The request is carried out and its reply never comes.
+    /// Loses the reply: the server carries out the request, but the client hears nothing.
     #[must_use]
     pub fn reply_lost(self) -> Self {
         Self {
@@ -86,8 +86,8 @@ impl Fate {
         }
     }
 
-    /// The server sees the request a second time, so long after the first, past
-    /// whatever was sent in between.
+    /// Lets the server see the request a second time, `pause` after the first. Requests sent in
+    /// between may arrive before the copy.
     #[must_use]
     pub fn duplicated_after(self, pause: Duration) -> Self {
         Self {
@@ -102,8 +102,8 @@ type OnMessage = Box<dyn FnMut(&str) -> Option<Duration> + Send>;
 type OnSubscription = Box<dyn FnMut(&str) -> Duration + Send>;
 
 /// The network of one client of an [`Embedded`](crate::Embedded) keyspace, as
-/// [`client_over_network`](crate::Embedded::client_over_network) makes it. At first
-/// everything arrives at once.
+/// [`client_over_network`](crate::Embedded::client_over_network) makes it. At first everything
+/// arrives at once.
 ///
 /// ```
 /// use leasehold::testing::{Fate, Step};
@@ -130,47 +130,49 @@ pub struct Network {
 }
 
 impl Network {
-    /// Decides the fate of each request from now on. What decides may use this network,
-    /// to cut it for example, but not decide anew who decides.
+    /// Sets the closure that decides the fate of each request from now on. The closure may use this
+    /// network, for example to cut it, but it must not call `on_request`.
     pub fn on_request(&self, fate: impl FnMut(&Request<'_>) -> Fate + Send + 'static) {
         *self.link.on_request.lock() = Box::new(fate);
     }
 
-    /// Decides for each message on a channel how long it takes; `None`: it is lost.
+    /// Sets the closure that decides how long each message on a channel takes. `None` loses the
+    /// message.
     pub fn on_message(&self, fate: impl FnMut(&str) -> Option<Duration> + Send + 'static) {
         *self.link.on_message.lock() = Box::new(fate);
     }
 
-    /// Decides how long the subscription to a channel takes to reach the server.
+    /// Sets the closure that decides how long the subscription to a channel takes to reach the
+    /// server.
     pub fn on_subscription(&self, takes: impl FnMut(&str) -> Duration + Send + 'static) {
         *self.link.on_subscription.lock() = Box::new(takes);
     }
 
-    /// Closes the connections. What is on its way is lost, and who waits for a reply
-    /// is told that the outcome is unknown. New ones stand at once.
+    /// Closes the connections. Everything on its way is lost, and callers that wait for a reply
+    /// learn that the outcome is unknown. New connections are up at once.
     pub fn cut(&self) {
         self.link.cut(None);
     }
 
-    /// As [`cut`](Self::cut), but the requests on their way still reach the server,
-    /// so long from now and past everything sent in the meantime.
+    /// Like [`cut`](Self::cut), but requests on their way still reach the server, `arrive_after`
+    /// from now. Requests sent in the meantime may arrive before them.
     pub fn cut_while_requests_travel(&self, arrive_after: Duration) {
         self.link.cut(Some(arrive_after));
     }
 
-    /// Closes the connection for messages alone.
+    /// Closes only the connection for messages.
     pub fn cut_messages(&self) {
         self.link.cut_messages();
     }
 
-    /// While `true` nothing gets through in either direction and nobody is told, as
-    /// when packets are dropped; with `false` all that waited does.
+    /// Stops all traffic in both directions while `true`, without notice to either side, as when
+    /// packets are dropped. With `false`, everything that waited gets through.
     pub fn freeze(&self, frozen: bool) {
         self.link.state().frozen = frozen;
         self.link.changed.notify_one();
     }
 
-    /// While `true` connections are cut and new ones refused.
+    /// Cuts the connections and refuses new ones while `true`.
     pub fn refuse(&self, refused: bool) {
         self.link.state().refused = refused;
         if refused {
@@ -181,19 +183,21 @@ impl Network {
         self.link.changed.notify_one();
     }
 
-    /// While `true` the server does not say on new connections when it was started, as one
-    /// that denies `INFO`, or whose answer to it does not come in time.
+    /// While `true`, new connections don't learn when the server was started, as if it denied
+    /// `INFO` or answered it too late.
     pub fn hide_start(&self, hidden: bool) {
         self.link.state().start_hidden = hidden;
     }
 
-    /// So many replicas confirm what this client writes from now on: for holds that are
-    /// [acknowledged](crate::Lock::acknowledged_by). At first [`u8::MAX`], which is enough for any
-    /// setting. Where fewer confirm it than the lock wants, the reply comes when the time for the
-    /// confirmations is over, and no other request for an acknowledged hold of this client leaves
-    /// before that. A refusal comes as late, and counts all the same. With
-    /// [`on_disk`](crate::Acknowledgement::on_disk) these replicas, and the server, have it on their
-    /// disks.
+    /// Sets how many replicas confirm what this client writes from now on, for holds that are
+    /// [acknowledged](crate::Lock::acknowledged_by). At first this is [`u8::MAX`], which is enough
+    /// for any setting.
+    ///
+    /// If fewer replicas confirm than the lock wants, the reply arrives only when the time for the
+    /// confirmations is over. Until then, this client sends no other request for an acknowledged
+    /// hold. A refusal arrives equally late, but still counts. With
+    /// [`on_disk`](crate::Acknowledgement::on_disk), these replicas and the server have the write
+    /// on their disks.
     ///
     /// ```
     /// use leasehold::{Acknowledgement, Client, Embedded, ErrorKind};
@@ -214,7 +218,7 @@ impl Network {
         self.link.state().confirmed_by = replicas;
     }
 
-    /// How many requests have been sent.
+    /// Returns how many requests have been sent.
     #[must_use]
     pub fn requests(&self) -> u64 {
         self.link.state().requests
@@ -227,7 +231,7 @@ impl fmt::Debug for Network {
     }
 }
 
-/// The client's side: what its backend is.
+/// The client's side of the network: its backend.
 pub(crate) struct Linked {
     link: Arc<Link>,
     carrier: JoinHandle<()>,
@@ -300,46 +304,47 @@ impl Drop for Linked {
 
 type Reply = Result<Value, Failure>;
 
-/// What both ends and the carrier share.
+/// The state that the client, the test and the carrier share.
 pub(crate) struct Link {
     memory: Memory,
     channels: Arc<Channels>,
-    /// The side of the connection that carries the messages.
+    /// The connection's side of the channels.
     section: Section,
     clock: Clock,
     reply_timeout: Duration,
-    /// Each under a lock of its own: what decides may use the network.
+    /// Each closure has a lock of its own, because it may use the network.
     on_request: Mutex<OnRequest>,
     on_message: Mutex<OnMessage>,
     on_subscription: Mutex<OnSubscription>,
-    /// What the server said when the present connection was opened.
+    /// The facts that the server reported when the present connection was opened.
     about: About,
     state: Mutex<State>,
-    /// Told when there is something new to carry.
+    /// Notified when there is something new to carry.
     changed: Notify,
 }
 
 struct State {
-    /// The runtime that carried has ended.
+    /// Whether the carrier's runtime has ended.
     ended: bool,
     frozen: bool,
     refused: bool,
     start_hidden: bool,
-    /// So many replicas.
+    /// Number of replicas that confirm a write.
     confirmed_by: u8,
     requests: u64,
     events: Events,
     pending: Pending,
-    /// Replies in a row that did not come.
+    /// Number of replies in a row that did not arrive.
     silent: u32,
-    /// Server time minus our clock, as the client knows it.
+    /// Server time minus our clock's time, as the client knows it.
     offset_ms: i64,
-    /// What the server knows to be subscribed to.
+    /// The channels that the server has a subscription to.
     at_server: HashSet<Arc<str>>,
-    /// Subscriptions that are not confirmed yet. As on the connection to a server nothing
-    /// else is subscribed or given up meanwhile: a confirmation could be taken for another.
+    /// Number of subscriptions that are not confirmed yet. Until they are, no other channel is
+    /// subscribed to or given up, as on the connection to a server: a confirmation could be taken
+    /// for another one.
     unconfirmed: usize,
-    /// When channels that nobody listens to are given up.
+    /// The time at which channels without listeners are given up.
     linger_until: Option<Moment>,
 }
 
@@ -362,7 +367,8 @@ impl State {
         }
     }
 
-    /// The reply to an operation, judged by its confirmations, and how long the server waits for these.
+    /// Judges the reply to an operation by its confirmations. Also returns how long the server
+    /// waits for them.
     fn confirm(&self, route: Route, reply: Reply) -> (Reply, Duration) {
         let too_few = |wanted: Acknowledgement| {
             let why = wanted.too_few(self.confirmed_by.into(), true)?;
@@ -378,9 +384,9 @@ impl State {
     }
 }
 
-/// As the connection to a server: two replies in a row that don't come end it.
+/// Number of missing replies in a row that end the connection, as on a connection to a server.
 const MAX_SILENCE: u32 = 2;
-/// As there: how long a subscription outlives its last listener.
+/// The time for which a subscription outlives its last listener, as on a connection to a server.
 const LINGER: Duration = Duration::from_millis(500);
 
 impl Link {
@@ -391,7 +397,8 @@ impl Link {
     fn submit(&self, operation: Operation, route: Route) -> oneshot::Receiver<Reply> {
         let (sender, receiver) = oneshot::channel();
         let now = self.clock.now();
-        // Before the state is locked: what decides may cut this network, which locks it.
+        // Decided before the state is locked: the closure may cut this network, which locks the
+        // state.
         let fate = self.on_request.lock()(&Request {
             step: Step::of(operation.step.name).expect("every step has its name"),
             name: &String::from_utf8_lossy(operation.parts.first()),
@@ -435,11 +442,11 @@ impl Link {
         self.state().at_server.contains(channel)
     }
 
-    /// The server publishes on `channel`.
+    /// Publishes a message of the server on `channel`.
     pub(crate) fn publish(&self, message: Message<'_>) {
         let (channel, called) = (message.channel, message.called);
-        // When it is published and not when it arrives: a server keeps no message for a later
-        // subscriber.
+        // Checked when the message is published, not when it arrives: a server keeps no message for
+        // a later subscriber.
         if !self.is_subscribed(channel) {
             return;
         }
@@ -461,8 +468,8 @@ impl Link {
         let waiting = state.pending.take_all();
         let opened_again = !state.refused;
         drop(state);
-        // Before the waiters are told: they ask again at once, and a majority judges the new answer
-        // by the start that this connection has brought.
+        // Done before the waiters get their failures: they ask again at once, and a majority judges
+        // the new reply by the start that this connection has reported.
         if opened_again {
             self.connected();
         }
@@ -473,18 +480,18 @@ impl Link {
         self.cut_messages();
     }
 
-    /// A new connection stands.
+    /// Notes what the server reports on a new connection.
     fn connected(&self) {
         let now = self.clock.now();
         let told = !self.state().start_hidden;
         let started = self.memory.started();
-        // One that was never started again is older than anything.
+        // A server that was never restarted counts as infinitely old.
         let uptime = started.map_or(Duration::MAX, |started| now.saturating_sub(started));
         let uptime = Uptime {
             least: uptime,
             most: uptime,
         };
-        // Which start it is.
+        // The id of the server's present start.
         let run_id = format!("{started:?}");
         self.about
             .connected(now, told.then_some(uptime), told.then_some(&*run_id));
@@ -500,7 +507,7 @@ impl Link {
         self.changed.notify_one();
     }
 
-    /// Carries everything that is due, and says when there is more.
+    /// Carries everything that is due. Returns when more is due.
     fn carry_due(&self) -> Option<Moment> {
         self.subscribe_wanted();
         let now = self.clock.now();
@@ -508,7 +515,7 @@ impl Link {
             self.arrive(event);
         }
         self.end_overdue(now);
-        // What waited for a confirmation.
+        // Subscriptions that waited for a confirmation.
         self.subscribe_wanted();
         let state = self.state();
         let carried = (!state.frozen).then(|| state.events.next()).flatten();
@@ -546,7 +553,7 @@ impl Link {
                 }
                 let waiting = state.pending.take(id);
                 drop(state);
-                // Whoever waited may be gone; the undo is theirs.
+                // The waiter may have given up; then it has seen to the undo.
                 let _ = waiting.map(|sender| sender.send(reply));
             }
             Event::Subscribe(channel) => {
@@ -578,7 +585,7 @@ impl Link {
     ) {
         let now = self.clock.now();
         let server_now_ms = clock_ms(now).saturating_add(self.memory.offset_ms());
-        // As in `call.lua`. A step that gives something back runs whenever it arrives.
+        // Judged as in `call.lua`. A step that gives something back runs whenever it arrives.
         let result = if operation.step.grants && server_now_ms > not_after_ms {
             Err(Failure::new(Outcome::DidNotRun, Cause::Late, ADDRESS))
         } else {
@@ -596,7 +603,7 @@ impl Link {
         }
     }
 
-    /// Replies that did not come in time.
+    /// Fails the requests whose replies did not arrive in time.
     fn end_overdue(&self, now: Moment) {
         let overdue = self.state().pending.take_overdue(now);
         for sender in overdue {
@@ -606,14 +613,14 @@ impl Link {
             state.silent += 1;
             if state.silent == MAX_SILENCE {
                 drop(state);
-                // The requests arrive nevertheless, as from a connection whose bytes the kernel
-                // still sends after the client has given it up.
+                // The requests still arrive, as from a connection whose bytes the kernel still
+                // sends after the client has given it up.
                 self.cut(Some(Duration::ZERO));
             }
         }
     }
 
-    /// Keeps the subscriptions equal to what is listened to.
+    /// Keeps the subscriptions equal to the channels that have listeners.
     fn subscribe_wanted(&self) {
         let now = self.clock.now();
         let mut state = self.state();
@@ -646,14 +653,14 @@ impl Link {
     }
 }
 
-/// Ends the link when it is dropped, with the runtime of the task that carries.
+/// Ends the link when the carrier's task is dropped with its runtime.
 struct Ending(Arc<Link>);
 
 impl Drop for Ending {
     fn drop(&mut self) {
         let mut state = self.0.state();
-        // Under the lock under which `submit` adds a request: one that comes later finds the end,
-        // so no waiter is left behind.
+        // Set under the lock under which `submit` adds a request: a later request sees that the
+        // runtime has ended, so no waiter is left over.
         state.ended = true;
         let waiting = state.pending.take_all();
         drop(state);
@@ -664,7 +671,7 @@ impl Drop for Ending {
     }
 }
 
-/// Carries for as long as the client lives.
+/// Carries requests, replies and messages for as long as the client lives.
 async fn carry(link: Ending, timers: Timers) {
     let link = &link.0;
     loop {
@@ -676,7 +683,8 @@ async fn carry(link: Ending, timers: Timers) {
             }
         };
         tokio::select! {
-            // In this order always: at random the same seed would not give the same history.
+            // Always in this order: with a random order, the same seed would not give the same
+            // history.
             biased;
             () = link.section.changed() => link.start_to_linger(),
             () = link.changed.notified() => {}

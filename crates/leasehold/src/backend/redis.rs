@@ -1,13 +1,14 @@
-//! Servers as the backend: a single one, the master that sentinels name, or the nodes of a cluster. Each has a connection for calls
-//! and one for messages, and tasks that open them again whenever they are lost. Only this folder
-//! names the driver.
+//! The backend on servers: a single server, the master that sentinels name, or the nodes of a
+//! cluster. Each server has a connection for calls and one for messages, and tasks that open a lost
+//! connection again. Only this folder names the driver.
 //!
-//! A [`Node`] owns the facts about one server, a [`Lane`](lane::Lane) is one connection to it, and a
-//! [`Server`] is both with their tasks. Calls between the files go one way: lane to queue, codec and
-//! node. What a node of a cluster did not run goes back by [`Strays`](lane::Strays).
+//! A [`Node`] owns the facts about one server, a [`Lane`](lane::Lane) is one connection to it, and
+//! a [`Server`] is both with their tasks. Function calls between the files have one direction: from
+//! lane to queue, codec and node. [`Strays`](lane::Strays) takes back operations that a node of a
+//! cluster did not run.
 //!
-//! The first key of an operation is its name (`parts[0]`), a name has one slot, and a slot one node,
-//! so primitives see only operations and replies, whatever the servers are.
+//! The first key of an operation is its name (`parts[0]`). A name has one slot, and a slot one
+//! node, so primitives see only operations and replies, whatever the servers are.
 
 mod acks;
 mod address;
@@ -62,30 +63,30 @@ use crate::error::Result;
 #[cfg(feature = "tls")]
 use crate::tls::TlsSettings;
 
-/// How a server is reached.
+/// The settings by which a server is reached.
 #[derive(Clone, Debug)]
 pub(crate) struct Endpoint {
     pub(crate) url: String,
-    /// What the server calls our connection; empty for no name.
+    /// The server's name for our connection; empty for no name.
     pub(crate) label: String,
     pub(crate) credentials: Option<Source>,
     pub(crate) credentials_every: Duration,
-    /// Where announced addresses lead.
+    /// The map from announced addresses to the addresses that are reachable from here.
     pub(crate) addresses: AddressMap,
     pub(crate) connect_timeout: Duration,
     pub(crate) reply_timeout: Duration,
-    /// Who has to hear of releases, and is heard.
+    /// The clients that must hear of releases, and whose releases are heard.
     pub(crate) peers: Peers,
-    /// Each operation goes to a node of a cluster alone, with its keys declared.
+    /// Whether each operation is sent to a node of a cluster alone, with its keys declared.
     pub(crate) declare_keys: bool,
-    /// For how long nothing is granted after a failover or a restart.
+    /// The time for which nothing is granted after a failover or a restart.
     pub(crate) failover_guard: Option<Duration>,
     #[cfg(feature = "tls")]
     pub(crate) tls: TlsSettings,
 }
 
 impl Endpoint {
-    /// What runs on a single server.
+    /// Returns the form of the script for a single server.
     fn form(&self) -> Form {
         match self.failover_guard {
             Some(span) => Form::Guarded {
@@ -109,7 +110,7 @@ pub(crate) enum Redis {
 }
 
 impl Redis {
-    /// Connects once, so that a wrong address or password is an error here, and from then on in
+    /// Connects once, so that a wrong address or password is an error here. After that, connects in
     /// the background.
     pub(crate) async fn connect(endpoint: Endpoint, steps: &[&Step], clock: Clock) -> Result<Self> {
         match Place::parse(&endpoint.url)? {
@@ -127,13 +128,13 @@ impl Redis {
     async fn connect_to(node: Arc<Node>) -> Result<Self> {
         let first = prepare(&node).await;
         let first = first.map_err(Failure::into_connect_error)?;
-        // Not left to the task that uses the connection, which may not have run yet: an
-        // acquire of a majority compares the run ids of its servers before it asks them.
+        // Learned here, and not in the task that uses the connection, which might not have run yet:
+        // an acquire of a majority compares the run ids of its servers before it asks them.
         node.learn(&first.told);
         Ok(Self::run(node, Some(first)))
     }
 
-    /// Connects in the background. Until the first attempt has ended, operations wait.
+    /// Connects in the background. Operations wait until the first attempt has ended.
     pub(crate) fn start(endpoint: Endpoint, steps: &[&Step], clock: Clock) -> Result<Self> {
         match Place::parse(&endpoint.url)? {
             Place::Server(address) => {
@@ -186,7 +187,7 @@ impl Redis {
         }
     }
 
-    /// What the URL names, without credentials.
+    /// Returns what the URL names, without credentials.
     pub(crate) fn address(&self) -> &str {
         match self {
             Self::Single { server, .. } => server.node.connector.address.shown(),
@@ -201,7 +202,7 @@ impl Redis {
         }
     }
 
-    /// When the server that has this key started.
+    /// Returns when the server that has this key started.
     pub(crate) fn started(&self, key: &[u8]) -> Option<Moment> {
         match self {
             Self::Single { server, .. } => server.node.about.started(),
@@ -209,8 +210,8 @@ impl Redis {
         }
     }
 
-    /// If it is known that the server is another one than at `sent`, or was started again: when it
-    /// started at the earliest.
+    /// Returns the earliest time at which the server can have started, if it is known to have been
+    /// restarted or replaced since `sent`.
     pub(crate) fn replaced_since(&self, sent: Moment) -> Option<Moment> {
         match self {
             Self::Single { server, .. } if server.node.connector.sentinels.is_none() => {
@@ -220,7 +221,8 @@ impl Redis {
         }
     }
 
-    /// Of the server, and the database. A cluster is several servers.
+    /// Returns the run id of the server, and the number of the database. A cluster has none,
+    /// because it is several servers.
     pub(crate) fn run_id(&self) -> Option<(Arc<str>, i64)> {
         match self {
             Self::Single { server, .. } => {
@@ -239,7 +241,7 @@ impl Redis {
         }
     }
 
-    /// The address of our connection, as the server sees it.
+    /// Returns the address of our connection, as the server sees it.
     pub(crate) fn seen_as(&self) -> Option<String> {
         match self {
             Self::Single { server, .. } => server.node.seen_as.lock().clone(),
@@ -247,7 +249,7 @@ impl Redis {
         }
     }
 
-    /// Where the master is, if sentinels say that.
+    /// Returns the address of the master, if sentinels name it.
     pub(crate) fn master(&self) -> Option<Arc<str>> {
         match self {
             Self::Single { server, .. } if server.node.connector.sentinels.is_some() => {
@@ -257,12 +259,12 @@ impl Redis {
         }
     }
 
-    /// Resolves when the server is another one, or was started again: whether it has the holds of
-    /// the one before is not known.
+    /// Resolves when the server was restarted or replaced by another one, so that it is unknown
+    /// whether it has the holds.
     pub(crate) async fn holds_in_doubt(&self) {
         match self {
             Self::Single { server, .. } => server.node.holds_in_doubt.notified().await,
-            // A slot moves with its holds, far more often than a master is lost.
+            // A slot moves together with its holds, and far more often than a master is lost.
             Self::Cluster { .. } => std::future::pending().await,
         }
     }

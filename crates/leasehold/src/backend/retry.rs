@@ -7,7 +7,7 @@ use super::failure::Failure;
 use super::step::Value;
 use crate::clock::{Moment, Timers};
 
-/// The pauses between two requests: each is twice the one before.
+/// The pauses between two requests. Each pause is twice the one before it, up to a limit.
 pub(crate) struct Pauses {
     next: Duration,
     longest: Duration,
@@ -35,14 +35,14 @@ impl Pauses {
 /// A request that has failed.
 pub(crate) struct Failed<'a> {
     pub(crate) failure: &'a Failure,
-    /// When it left.
+    /// The time at which the request left.
     pub(crate) sent: Moment,
-    /// How long the next one would wait.
+    /// The pause before the next request, if there is one.
     pub(crate) pause: Duration,
 }
 
-/// Waits for `first`, which left at `sent`, and sends again until a request is answered, or
-/// `goes_on` says that there is no use. Then the last failure is returned.
+/// Waits for `first`, which left at `sent`. Sends the request again until one is answered, or until
+/// `goes_on` returns `false`. Then it returns the last failure.
 pub(crate) async fn until_answered(
     timers: &Timers,
     (first, mut sent): (Reply, Moment),
@@ -66,8 +66,8 @@ pub(crate) async fn until_answered(
             return Err(failure);
         }
         timers.sleep(pause).await;
-        // Before the request leaves: a marker that it makes on the server is younger, so a limit
-        // that counts from here never outlives that.
+        // Taken before the request leaves. A marker that the request makes on the server is
+        // younger, so a limit counted from here never outlives the marker.
         sent = timers.now();
         reply = send();
     }

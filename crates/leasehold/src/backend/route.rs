@@ -1,4 +1,4 @@
-//! By which connection an operation goes, and who has to confirm it.
+//! The route of an operation: the connection that carries it, and who must confirm it.
 
 #[cfg(any(feature = "redis", feature = "testing"))]
 use std::sync::Arc;
@@ -9,20 +9,22 @@ use super::failure::{Cause, Failure, Outcome, Unconfirmed};
 use super::step::Value;
 use crate::acknowledgement::Acknowledgement;
 
-/// The way of an operation. Those of one hold go the same way, or they would not run in their order.
+/// The route of an operation. All operations of one hold take the same connection; otherwise they
+/// would not run in order.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Route {
-    /// With all others.
+    /// The connection for ordinary calls.
     #[default]
     Plain,
-    /// Behind those that are acknowledged; nobody has to confirm this one.
+    /// The connection for acknowledged calls. This operation itself needs no confirmation.
     Behind,
-    /// It counts when these have confirmed it.
+    /// The connection for acknowledged calls. The operation counts once it is confirmed as wanted
+    /// here.
     Confirmed(Acknowledgement),
 }
 
 impl Route {
-    /// The way of what has to be confirmed so.
+    /// Returns the route of an operation that must be confirmed as `acknowledged` says.
     pub(crate) fn of(acknowledged: Acknowledgement) -> Self {
         match acknowledged.is_needed() {
             true => Self::Confirmed(acknowledged),
@@ -30,7 +32,7 @@ impl Route {
         }
     }
 
-    /// The way of what follows it, and needs no confirmation.
+    /// Returns the route of operations that follow this one and need no confirmation.
     pub(crate) fn behind(self) -> Self {
         match self {
             Self::Plain => Self::Plain,
@@ -48,8 +50,8 @@ impl Route {
         }
     }
 
-    /// The reply to an operation that went this way, judged by the confirmations of its call.
-    /// `too_few`: why these are not enough. A server that says so is at `address`.
+    /// Judges the reply to an operation on this route by the confirmations of its call. `too_few`
+    /// says why the confirmations are not enough. `address` is the server's.
     pub(crate) fn confirmed(
         self,
         reply: Result<Value, Failure>,

@@ -1,6 +1,6 @@
-//! A step: one atomic change with three faces, which are kept together: the Lua function, the
-//! keys and arguments that it is sent with, and its twin on the embedded keyspace. The steps
-//! themselves are beside their primitives, each declared once with [`step!`].
+//! A step: one atomic change in three forms, which are kept together. The forms are the Lua
+//! function, the keys and arguments sent to it, and its twin on the embedded keyspace. Each step is
+//! declared next to its primitive, once, with [`step!`].
 
 mod parts;
 
@@ -12,55 +12,57 @@ pub(crate) use parts::Parts;
 /// One atomic change.
 #[derive(Debug)]
 pub(crate) struct Step {
-    /// Unique: the call's script finds the step by it.
+    /// The unique name by which the call's script finds the step.
     pub(crate) name: &'static str,
-    /// The file: a header and one `local function`.
+    /// The text of the Lua file: a header and one `local function`.
     #[cfg_attr(not(feature = "redis"), expect(dead_code))]
     pub(crate) lua: &'static str,
-    /// What the function calls that other steps call as well.
+    /// The Lua that the function shares with other steps.
     #[cfg_attr(not(feature = "redis"), expect(dead_code))]
     pub(crate) uses: &'static [&'static Shared],
-    /// The function's parameters. Those that are keys come first.
+    /// The function's parameters. The keys are first.
     pub(crate) parameters: &'static [&'static str],
-    /// How many of them are keys.
+    /// The number of parameters that are keys.
     #[cfg_attr(not(feature = "redis"), expect(dead_code))]
     pub(crate) keys: usize,
-    /// It is sent with as many keys as one likes, then an argument for all of them, then one for
-    /// each. Its function gets their count and where they begin in `KEYS` and `ARGV`.
+    /// Whether the step takes any number of keys. It is sent with its keys, one argument for all of
+    /// them, and one argument for each. Its function gets the number of keys and where they begin
+    /// in `KEYS` and `ARGV`.
     pub(crate) many: bool,
-    /// Whether it gives the caller something: a grant, or more time. The server does not run such
-    /// a step when its call arrives too late (a grant would be a lock for nobody), and the queue
-    /// drops it when nobody waits for it any more.
+    /// Whether the step gives the caller something: a grant, or more time. The server does not run
+    /// such a step when its call arrives too late, because no client would use the grant. The queue
+    /// drops such a step when its waiter has given up.
     #[cfg_attr(not(any(feature = "redis", feature = "testing")), expect(dead_code))]
     pub(crate) grants: bool,
-    /// What it gives, it gives to those alone who hold already, instead of what they hold: more time,
-    /// a token, the same hold in another form. A failover guard lets such a step run.
+    /// Whether the step gives something only to present holders, in place of what they hold: more
+    /// time, a token, the same hold in another form. A failover guard lets such a step run.
     #[cfg_attr(not(any(feature = "redis", test)), expect(dead_code))]
     pub(crate) for_holders: bool,
-    /// It only makes holds last longer. It leaves before all that waits for the connection: a hold must
-    /// not end because thousands of waiters ask.
+    /// Whether the step only makes holds last longer. Such a step leaves before all others in the
+    /// queue: a hold must not end because thousands of waiters ask.
     #[cfg_attr(not(feature = "redis"), expect(dead_code))]
     pub(crate) renews: bool,
-    /// It touches only keys that are declared, and none that it may have removed before. Then it may
-    /// run while its slot moves from one node of a cluster to another, as soon as all of them are on
-    /// one side. Any other step waits until the slot is whole.
+    /// Whether the step touches only declared keys, and none that it may have removed earlier. Such
+    /// a step may run while its slot moves from one node of a cluster to another, as soon as all
+    /// its keys are on one side. Any other step waits until the slot is whole.
     #[cfg_attr(not(feature = "redis"), expect(dead_code))]
     pub(crate) while_moving: bool,
-    /// It has a script of its own on a single server, for when it travels alone: that costs the
-    /// server a fifth less. Each is loaded with each connection, so only those that often travel
-    /// alone have one.
+    /// Whether the step has a script of its own on a single server, for when it travels alone. Such
+    /// a script costs the server a fifth less. Every connection loads each of these scripts, so
+    /// only steps that often travel alone have one.
     #[cfg_attr(not(feature = "redis"), expect(dead_code))]
     pub(crate) own_script: bool,
-    /// The same change on the embedded keyspace.
+    /// The function that makes the same change on the embedded keyspace.
     pub(crate) twin: fn(&mut Keyspace, &Parts) -> Result<Value, Refusal>,
 }
 
-/// Lua that several steps use: a file of local functions and constants. The script has it once.
+/// Lua that several steps use: a file of local functions and constants. The script contains it
+/// once.
 #[derive(Debug)]
 #[cfg_attr(not(feature = "redis"), expect(dead_code))]
 pub(crate) struct Shared {
     pub(crate) lua: &'static str,
-    /// What it uses itself. A step that uses this one can call that too.
+    /// The Lua that this file itself uses. A step that uses this file can call that Lua too.
     pub(crate) uses: &'static [&'static Shared],
 }
 
@@ -70,10 +72,10 @@ impl Shared {
     }
 }
 
-/// Declares a step, whose file is called like the last word of its name: a [`Step`], and a struct
-/// of its keys and arguments with the names that they have in the file. Who sends the step fills
-/// the struct in and makes an [`Operation`] of it. The step's twin is the method `twin` of the
-/// struct, so it reads the same names. An argument without a type is text.
+/// Declares a step: a [`Step`], and a struct of its keys and arguments, named as in the Lua file.
+/// The file is named after the last word of the step's name. A caller fills in the struct and makes
+/// an [`Operation`] of it. The step's twin is the method `twin` of the struct, so it reads the same
+/// names. An argument without a type is text.
 macro_rules! step {
     (
         $STEP:ident: $Arguments:ident = $family:ident.$function:ident, grants: $grants:literal,
@@ -120,7 +122,7 @@ macro_rules! step {
                 if parts.len() != $STEP.parameters.len() {
                     return Err(Refusal("ERR wrong number of arguments for a step".into()));
                 }
-                // As many as there are fields.
+                // There are as many texts as fields.
                 let mut texts = parts.iter();
                 let mut next = || texts.next().unwrap_or_default();
                 Ok(Self {
@@ -135,9 +137,9 @@ macro_rules! step {
 }
 pub(crate) use step;
 
-/// What an argument can be. On the wire all are texts.
+/// A type that an argument can have. On the wire every argument is text.
 pub(crate) trait Argument<'a>: Sized {
-    /// At most so many bytes.
+    /// Returns an upper limit for the number of bytes of the text.
     fn room(&self) -> usize;
     fn write(&self, parts: &mut Parts);
     fn read(text: &'a [u8]) -> Result<Self, Refusal>;
@@ -157,7 +159,7 @@ impl<'a> Argument<'a> for &'a [u8] {
     }
 }
 
-/// The digits of the longest number, and its sign.
+/// The length of the longest number: its digits and a sign.
 const LONGEST_NUMBER: usize = 20;
 
 impl Argument<'_> for u64 {
@@ -188,7 +190,7 @@ impl Argument<'_> for i64 {
     }
 }
 
-/// 1 or 0.
+/// A bool is sent as 1 or 0.
 impl Argument<'_> for bool {
     fn room(&self) -> usize {
         1
@@ -199,12 +201,12 @@ impl Argument<'_> for bool {
     }
 
     fn read(text: &[u8]) -> Result<Self, Refusal> {
-        // As Lua compares it: there the text `0` is true, so the scripts look at the text.
+        // The text itself is compared, as the scripts do: in Lua the text `0` would be true.
         Ok(text == b"1")
     }
 }
 
-/// Reads a number. For other texts it gives the error that Redis gives.
+/// Reads a number. For any other text, returns the error that Redis gives.
 pub(crate) fn number<T: FromStr>(text: &[u8]) -> Result<T, Refusal> {
     std::str::from_utf8(text)
         .ok()
@@ -213,14 +215,14 @@ pub(crate) fn number<T: FromStr>(text: &[u8]) -> Result<T, Refusal> {
 }
 
 impl Step {
-    /// Whether a failover guard keeps it from running. A step that grants something is taken for an
-    /// acquire unless it says otherwise.
+    /// Returns whether a failover guard may keep this step from running. A step that grants
+    /// something counts as an acquire unless it is declared `for_holders`.
     #[cfg(feature = "redis")]
     pub(crate) fn is_guarded(&self) -> bool {
         self.grants && !self.for_holders
     }
 
-    /// What the step works on, in words: the first part of its name.
+    /// Returns what the step works on, in words, by the first part of its name.
     pub(super) fn kind(&self) -> &'static str {
         match self.name.split('.').next() {
             Some("lock") => "a plain lock",
@@ -236,7 +238,7 @@ impl Step {
     }
 }
 
-/// A step with its keys and arguments, as they go over the wire.
+/// A step with its keys and arguments, as they are sent.
 #[derive(Clone, Debug)]
 pub(crate) struct Operation {
     pub(crate) step: &'static Step,
@@ -272,13 +274,13 @@ impl Operation {
         self.parts.iter().take(self.key_count())
     }
 
-    /// Those that are no keys.
+    /// Returns the parts that are not keys.
     pub(crate) fn arguments(&self) -> impl Iterator<Item = &[u8]> {
         self.parts.iter().skip(self.key_count())
     }
 
-    /// The name that the operation is about: all its keys are derived from that. `None` if it is
-    /// about many names, or about none.
+    /// Returns the name that the operation is about, from which all its keys are derived. `None` if
+    /// the operation is about many names, or about none.
     pub(crate) fn name(&self) -> Option<&[u8]> {
         let has_one = !self.step.many && self.step.keys > 0;
         has_one.then(|| self.parts.first())
@@ -292,7 +294,8 @@ impl Operation {
     }
 }
 
-/// A step's reply. An error text is not one of them: it is a [`Failure`](super::failure::Failure).
+/// A step's reply. An error text is not a `Value`: it becomes a
+/// [`Failure`](super::failure::Failure).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Value {
     Nil,
@@ -301,7 +304,7 @@ pub(crate) enum Value {
     List(Vec<Value>),
 }
 
-/// An error that the step itself replied: it ran and changed nothing.
+/// An error that the step itself replied. The step ran and changed nothing.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Refusal(pub(crate) String);
 

@@ -1,4 +1,4 @@
-//! The lock of any kind, for threads: forwards to the async one.
+//! The lock of any kind for threads, which forwards to the async one.
 
 use super::forward::{reads, waits};
 use super::lock::{Lock, Ownership, PerThread, this_thread};
@@ -48,8 +48,8 @@ impl<O: Ownership> From<&Self> for AnyLock<O> {
 }
 
 macro_rules! any_of_several {
-    // For each kind, and not for all kinds at once: `Any` is one of them, and that impl would
-    // collide with the one of the standard library that makes each type from itself.
+    // For each kind, not for all kinds at once: `Any` is a kind, too, and its impl would collide
+    // with the standard library's `impl From<T> for T`.
     ($($kind:ty)+) => {
         $(
             impl<O: Ownership> From<Lock<O, $kind>> for AnyLock<O> {
@@ -70,7 +70,7 @@ macro_rules! any_of_several {
 any_of_several! { Multi Majority }
 
 impl AnyLock {
-    /// Whether the calling thread holds the lock; see
+    /// Returns whether the calling thread holds the lock; see
     /// [`AnyLock::is_held_by`](crate::AnyLock::is_held_by).
     #[doc(alias = "isHeldByCurrentThread")]
     #[must_use]
@@ -81,15 +81,16 @@ impl AnyLock {
 
 impl<O: Ownership> AnyLock<O> {
     reads! { AnyLock by as_async:
-        "The locks that a lock of several is made of" members() -> &[crate::AnyLock];
-        "The address of its server" address() -> &str;
+        "Returns the locks that a lock of several is made of" members() -> &[crate::AnyLock];
+        "Returns the address of the lock's server" address() -> &str;
     }
     waits! { AnyLock by as_async:
-        "Whether anybody holds the lock" is_locked() -> bool;
-        "Who holds the lock" inspect() -> LockInfo;
+        "Returns whether any client holds the lock" is_locked() -> bool;
+        "Returns the lock's holders" inspect() -> LockInfo;
     }
 
-    /// Whether `owner` holds the lock; see [`AnyLock::is_held_by`](crate::AnyLock::is_held_by).
+    /// Returns whether `owner` holds the lock; see
+    /// [`AnyLock::is_held_by`](crate::AnyLock::is_held_by).
     #[must_use]
     pub fn is_held_by(&self, owner: &Owner) -> bool {
         self.as_async().is_held_by(owner)

@@ -1,4 +1,4 @@
-//! [`Client`]: connects and hands out primitives.
+//! [`Client`], which connects and creates primitives.
 
 use super::expirable::ExpirableSemaphore;
 use super::fair::FairLock;
@@ -30,7 +30,7 @@ impl Client {
     ///
     /// # Errors
     ///
-    /// As the async method.
+    /// Returns the same errors as the async method.
     pub fn connect(url: &str) -> Result<Self> {
         Self::connect_with(&ClientBuilder::default(), url)
     }
@@ -39,56 +39,57 @@ impl Client {
     ///
     /// # Errors
     ///
-    /// As the async method.
+    /// Returns the same errors as the async method.
     pub fn connect_with(builder: &ClientBuilder, url: &str) -> Result<Self> {
         let runtime = Runtime::start()?;
         let inner = runtime.block_on("ClientBuilder::connect", builder.connect(url))?;
         Ok(Self { inner, runtime })
     }
 
-    /// A client that connects in the background; see
+    /// Returns a client that connects in the background; see
     /// [`ClientBuilder::connect_in_background`].
     ///
     /// # Errors
     ///
-    /// As the async method.
+    /// Returns the same errors as the async method.
     pub fn connect_in_background_with(builder: &ClientBuilder, url: &str) -> Result<Self> {
         let runtime = Runtime::start()?;
-        // A client belongs to the runtime in which it is made, and the calling thread is in none.
+        // A client belongs to the runtime in which it is made. The calling thread is in no runtime.
         let entered = runtime.handle().enter();
         let inner = builder.connect_in_background(url)?;
-        // Left by hand: it borrows the runtime, which moves into the client now.
+        // Left explicitly: `entered` borrows the runtime, which is about to move into the client.
         drop(entered);
         Ok(Self { inner, runtime })
     }
 
-    /// A client with an embedded keyspace of its own; see
+    /// Returns a client with its own embedded keyspace; see
     /// [`Client::embedded`](crate::Client::embedded).
     ///
     /// # Panics
     ///
-    /// When the client's thread can't be started.
+    /// Panics if the client's thread can't be started.
     #[must_use]
     pub fn embedded() -> Self {
         Self::of(&Embedded::new())
     }
 
-    /// A client of this embedded keyspace; see [`Embedded::client`].
+    /// Returns a client of this embedded keyspace; see [`Embedded::client`].
     ///
     /// # Panics
     ///
-    /// When the client's thread can't be started.
+    /// Panics if the client's thread can't be started.
     #[must_use]
     pub fn of(embedded: &Embedded) -> Self {
         Self::embedded_with(&ClientBuilder::default(), embedded)
             .expect("a thread for the client can be started")
     }
 
-    /// A client of this embedded keyspace, with settings; see [`ClientBuilder::embedded`].
+    /// Returns a client of this embedded keyspace, with settings; see [`ClientBuilder::embedded`].
     ///
     /// # Errors
     ///
-    /// As the async method, and `Unavailable` when the client's thread can't be started.
+    /// Returns the same errors as the async method, and `Unavailable` if the client's thread can't
+    /// be started.
     pub fn embedded_with(builder: &ClientBuilder, embedded: &Embedded) -> Result<Self> {
         let runtime = Runtime::start()?;
         let entered = runtime.handle().enter();
@@ -97,13 +98,13 @@ impl Client {
         Ok(Self { inner, runtime })
     }
 
-    /// The lock called `name`; see [`Client::lock`](crate::Client::lock).
+    /// Returns the lock called `name`; see [`Client::lock`](crate::Client::lock).
     #[must_use]
     pub fn lock(&self, name: &str) -> Lock<PerThread> {
         Lock::per_thread(self.inner.lock(name), self.runtime.clone())
     }
 
-    /// The lock on all of these `values` of a group; see
+    /// Returns a lock on all of these `values` of a group; see
     /// [`Client::group_lock`](crate::Client::group_lock).
     #[must_use]
     pub fn group_lock<V: Into<String>>(
@@ -114,62 +115,61 @@ impl Client {
         Lock::per_thread(self.inner.group_lock(group, values), self.runtime.clone())
     }
 
-    /// The lock called `name`, with a fencing token for each hold; see
+    /// Returns the lock called `name`, with a fencing token for each hold; see
     /// [`Client::fenced_lock`](crate::Client::fenced_lock).
     #[must_use]
     pub fn fenced_lock(&self, name: &str) -> FencedLock {
         Lock::per_thread(self.inner.fenced_lock(name), self.runtime.clone())
     }
 
-    /// The fair lock called `name`; see
-    /// [`Client::fair_lock`](crate::Client::fair_lock).
+    /// Returns the fair lock called `name`; see [`Client::fair_lock`](crate::Client::fair_lock).
     #[must_use]
     pub fn fair_lock(&self, name: &str) -> FairLock {
         Lock::per_thread(self.inner.fair_lock(name), self.runtime.clone())
     }
 
-    /// The read-write lock called `name`; see [`Client::rw_lock`](crate::Client::rw_lock).
+    /// Returns the read-write lock called `name`; see [`Client::rw_lock`](crate::Client::rw_lock).
     #[must_use]
     pub fn rw_lock(&self, name: &str) -> RwLock {
         RwLock::per_thread(self.inner.rw_lock(name), self.runtime.clone())
     }
 
-    /// The semaphore called `name`; see [`Client::semaphore`](crate::Client::semaphore).
+    /// Returns the semaphore called `name`; see [`Client::semaphore`](crate::Client::semaphore).
     #[must_use]
     pub fn semaphore(&self, name: &str) -> Semaphore {
         Semaphore::new(self.inner.semaphore(name), self.runtime.clone())
     }
 
-    /// The semaphore with leases called `name`; see
+    /// Returns the semaphore with leases called `name`; see
     /// [`Client::expirable_semaphore`](crate::Client::expirable_semaphore).
     #[must_use]
     pub fn expirable_semaphore(&self, name: &str) -> ExpirableSemaphore {
         ExpirableSemaphore::new(self.inner.expirable_semaphore(name), self.runtime.clone())
     }
 
-    /// The latch called `name`; see
+    /// Returns the latch called `name`; see
     /// [`Client::count_down_latch`](crate::Client::count_down_latch).
     #[must_use]
     pub fn count_down_latch(&self, name: &str) -> CountDownLatch {
         CountDownLatch::new(self.inner.count_down_latch(name), self.runtime.clone())
     }
 
-    /// The names on this server that fit `pattern`, as an iterator; see
+    /// Returns an iterator over the names on this server that match `pattern`; see
     /// [`Client::list`](crate::Client::list).
     pub fn list(&self, pattern: &str) -> Listing {
         Listing::new(self.inner.list(pattern), self.runtime.clone())
     }
 
     waits! { Client:
-        "What kind of lock or synchronizer `name` is" inspect(name: &str) -> NameInfo;
-        "What its servers say of themselves" examine(name: &str) -> Vec<ServerFacts>;
+        "Returns the kind of lock or synchronizer that `name` is" inspect(name: &str) -> NameInfo;
+        "Asks the servers of `name` about themselves" examine(name: &str) -> Vec<ServerFacts>;
         "Ends one hold by force" force_release(name: &str, hold: &str) -> bool;
     }
     reads! { Client:
-        "What this client has under way" activity() -> Activity;
-        "What this client holds now" holds() -> Vec<HeldInfo>;
-        "This client's id" id() -> &str;
-        "The server's address, without credentials" address() -> &str;
+        "Counts the work that this client has in progress" activity() -> Activity;
+        "Returns the holds of this client" holds() -> Vec<HeldInfo>;
+        "Returns this client's id" id() -> &str;
+        "Returns the server's address, without credentials" address() -> &str;
     }
 
     fn twin(&self) -> &crate::Client {
@@ -180,15 +180,15 @@ impl Client {
         &self.runtime
     }
 
-    /// The async client, which shares the connection and the watchdog. These live as long as this
-    /// client, its locks and its guards. A clone of the async client alone does not keep them
+    /// Returns the async client, which shares the connection and the watchdog. They live as long as
+    /// this client, its locks and its guards. A clone of the async client alone does not keep them
     /// alive.
     #[must_use]
     pub fn as_async(&self) -> &crate::Client {
         &self.inner
     }
 
-    /// Refuses new acquires, stops renewing and waits for what is under way; see
+    /// Refuses new acquires, stops renewing, and waits for releases in progress; see
     /// [`Client::close`](crate::Client::close).
     pub fn close(&self) -> Closed {
         self.runtime.block_on("Client::close", self.inner.close())

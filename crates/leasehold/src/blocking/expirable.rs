@@ -1,4 +1,4 @@
-//! [`ExpirableSemaphore`]: forwards to the async one.
+//! [`ExpirableSemaphore`], which forwards to the async one.
 
 use std::fmt;
 use std::time::{Duration, Instant};
@@ -18,7 +18,7 @@ pub struct ExpirableSemaphore {
     runtime: Runtime,
 }
 
-/// Settings; see the async methods.
+/// Settings: see the async methods.
 impl ExpirableSemaphore {
     pub(crate) fn new(inner: crate::ExpirableSemaphore, runtime: Runtime) -> Self {
         Self { inner, runtime }
@@ -36,36 +36,36 @@ impl ExpirableSemaphore {
     wait_setters! { ExpirableSemaphore }
     must_exist_setter! { ExpirableSemaphore }
     setters! { ExpirableSemaphore:
-        "Sets for how long permits pass inside this process" local_hand_over(turn: Duration);
+        "Sets how long this process may pass permits on among its own waiters" local_hand_over(turn: Duration);
     }
 }
 
-/// Acquiring, permits by id, and their number.
+/// Acquiring, permits by id, and the number of permits.
 impl ExpirableSemaphore {
     reads! { ExpirableSemaphore:
-        "The semaphore's name, as it was given" name() -> &str;
+        "Returns the semaphore's name as it was given" name() -> &str;
     }
     waits! { ExpirableSemaphore:
         "Waits for a permit" acquire() -> ExpirablePermit => own;
         "Acquires a permit if one is free" try_acquire() -> Option<ExpirablePermit> => own_some;
         "Waits at most `wait` for a permit" try_acquire_for(wait: Duration) -> Option<ExpirablePermit> => own_some;
-        "Waits until `deadline` for a permit" try_acquire_until(deadline: Instant) -> Option<ExpirablePermit> => own_some;
-        "Waits for several permits, all at once" acquire_many(permits: u32) -> ExpirablePermit => own;
-        "Acquires several permits if they are free" try_acquire_many(permits: u32) -> Option<ExpirablePermit> => own_some;
-        "Waits at most `wait` for several permits" try_acquire_many_for(permits: u32, wait: Duration) -> Option<ExpirablePermit> => own_some;
-        "Waits until `deadline` for several permits" try_acquire_many_until(permits: u32, deadline: Instant) -> Option<ExpirablePermit> => own_some;
+        "Waits for a permit until `deadline` at the latest" try_acquire_until(deadline: Instant) -> Option<ExpirablePermit> => own_some;
+        "Waits for `permits` permits, all at once" acquire_many(permits: u32) -> ExpirablePermit => own;
+        "Acquires `permits` permits if that many are free" try_acquire_many(permits: u32) -> Option<ExpirablePermit> => own_some;
+        "Waits at most `wait` for `permits` permits" try_acquire_many_for(permits: u32, wait: Duration) -> Option<ExpirablePermit> => own_some;
+        "Waits for `permits` permits until `deadline` at the latest" try_acquire_many_until(permits: u32, deadline: Instant) -> Option<ExpirablePermit> => own_some;
         "Gives a permit back by its id" release(id: PermitId) -> bool;
         "Gives permits back by their ids, all of them or none" release_many(ids: &[PermitId]) -> bool;
-        "Sets the lease of a permit by its id" update_lease(id: PermitId, lease: Duration) -> bool;
-        "How much is left of a permit's lease" remaining_ttl(id: PermitId) -> Ttl;
-        "How many permits are free" available_permits() -> i64;
-        "How many permits are in use" acquired_permits() -> u64;
-        "How many permits there are in total" permits() -> i64;
-        "How many permits there are in total, if there is a semaphore" capacity() -> Option<i64>;
-        "Makes the semaphore" try_set_permits(permits: u32) -> bool;
+        "Sets a new lease for a permit" update_lease(id: PermitId, lease: Duration) -> bool;
+        "Returns how much of a permit's lease is left" remaining_ttl(id: PermitId) -> Ttl;
+        "Returns how many permits are free" available_permits() -> i64;
+        "Returns how many permits are in use" acquired_permits() -> u64;
+        "Returns how many permits there are in total" permits() -> i64;
+        "Returns how many permits there are in total, or `None` if the semaphore does not exist" capacity() -> Option<i64>;
+        "Makes the semaphore, with `permits` permits" try_set_permits(permits: u32) -> bool;
         "Sets how many permits there are in total" set_permits(permits: u32) -> ();
-        "Changes the number of permits" add_permits(permits: i32) -> ();
-        "Removes the semaphore" delete() -> bool;
+        "Changes the number of permits by `permits`, up or down" add_permits(permits: i32) -> ();
+        "Removes the semaphore together with the permits in use" delete() -> bool;
     }
 
     fn twin(&self) -> &crate::ExpirableSemaphore {
@@ -103,9 +103,9 @@ impl fmt::Debug for ExpirableSemaphore {
 
 /// Permits in use; see [`leasehold::ExpirablePermit`](crate::ExpirablePermit).
 ///
-/// Dropping them gives the permits back before the drop returns. If the server does not answer
-/// within the client's reply timeout, they are given back in the background. Inside a tokio runtime
-/// that is always in the background.
+/// Dropping them returns the permits to the semaphore before the drop returns. If the server does
+/// not answer within the client's reply timeout, the release continues in the background. Inside a
+/// tokio runtime the permits are always released in the background.
 #[must_use = "the permits are given back as soon as this is dropped"]
 #[clippy::has_significant_drop]
 pub struct ExpirablePermit {
@@ -115,12 +115,12 @@ pub struct ExpirablePermit {
 }
 
 impl ExpirablePermit {
-    /// Gives the permits back; see
+    /// Returns the permits to the semaphore; see
     /// [`ExpirablePermit::release`](crate::ExpirablePermit::release).
     ///
     /// # Errors
     ///
-    /// As the async method.
+    /// Returns the same errors as the async method.
     pub fn release(mut self) -> Result<()> {
         match self.inner.take() {
             Some(permit) => self
@@ -131,14 +131,14 @@ impl ExpirablePermit {
     }
 
     reads! { ExpirablePermit:
-        "The id of the permit, or of the first one" id() -> PermitId;
-        "The ids of all permits" ids() -> &[PermitId];
-        "Why a permit is lost" loss() -> Option<LossReason>;
-        "Whether the permits are held" is_held() -> bool;
-        "Why renewal is failing" renewal_failure() -> Option<LossReason>;
-        "This hold's number" number() -> u64;
-        "How long its acquire took" waited() -> Duration;
-        "The semaphore's name" name() -> &str;
+        "Returns the id of the permit, or of the first one" id() -> PermitId;
+        "Returns the ids of all permits" ids() -> &[PermitId];
+        "Returns why a permit was lost" loss() -> Option<LossReason>;
+        "Returns whether the permits are held" is_held() -> bool;
+        "Returns the failure of renewal since the last confirmation" renewal_failure() -> Option<LossReason>;
+        "Returns the number of this hold" number() -> u64;
+        "Returns how long the acquire took" waited() -> Duration;
+        "Returns the name of the semaphore" name() -> &str;
     }
     waits! { ExpirablePermit:
         "Extends the lease of the permits" extend(lease: Duration) -> ();
@@ -153,14 +153,14 @@ impl ExpirablePermit {
             .block_on("ExpirablePermit::lost", timers.timeout(wait, lost))
     }
 
-    /// Until when the permits are held for sure; see
+    /// Returns the time until which the permits are certainly held; see
     /// [`ExpirablePermit::valid_until`](crate::ExpirablePermit::valid_until).
     #[must_use]
     pub fn valid_until(&self) -> Instant {
         self.twin().valid_until().into_std()
     }
 
-    /// Leaves the permits to their lease; see
+    /// Leaves the permits to their lease: they are neither released nor renewed; see
     /// [`ExpirablePermit::forget`](crate::ExpirablePermit::forget).
     pub fn forget(mut self) {
         if let Some(permit) = self.inner.take() {
@@ -168,7 +168,7 @@ impl ExpirablePermit {
         }
     }
 
-    /// The async guard, for methods that only read it.
+    /// Returns the async guard, for methods that only read it.
     pub fn as_async(&self) -> &crate::ExpirablePermit {
         self.twin()
     }

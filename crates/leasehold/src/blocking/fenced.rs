@@ -1,4 +1,4 @@
-//! [`FencedLock`]: forwards to the async one.
+//! [`FencedLock`], which forwards to the async one.
 
 use super::forward::{reads, waits};
 use super::lock::{Lock, LockGuard, Ownership, PerThread};
@@ -10,12 +10,12 @@ pub type FencedLock<O = PerThread> = Lock<O, Fenced>;
 
 impl<O: Ownership> Lock<O, Fenced> {
     waits! { FencedLock by as_async:
-        "The last token that was given" last_token() -> Option<u64>;
+        "Returns the last token that was given to any hold" last_token() -> Option<u64>;
     }
 }
 
 impl<O: Ownership> LockGuard<O, FencedGuard> {
     reads! { FencedGuard by as_async:
-        "The token of this hold" token() -> u64;
+        "Returns the token of this hold" token() -> u64;
     }
 }

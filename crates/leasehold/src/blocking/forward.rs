@@ -1,11 +1,12 @@
 //! Macros for the methods of the facade. Each method forwards to the async method of the same name,
-//! whose docs say what it does.
+//! whose documentation describes it.
 //!
-//! Each line of a macro call is `"What it does" name(value: Type) -> Output;`. The type around it
-//! has `twin()`, the async handle, and `runtime()`; `by name` takes the handle from `name()` instead.
+//! Each line of a macro call is `"What it does" name(value: Type) -> Output;`. The surrounding type
+//! has `twin()`, the async handle, and `runtime()`. `by name` takes the handle from `name()`
+//! instead.
 
-/// Methods that block until the async method of the same name is done. With `=> wrap` the result
-/// goes through that method of the type, which turns the async guard into a blocking one.
+/// Defines methods that block until the async method of the same name is done. With `=> wrap`, the
+/// result passes through that method of the type, which turns the async guard into a blocking one.
 macro_rules! waits {
     ($twin:ident: $($lines:tt)+) => {
         $crate::blocking::forward::waits! { $twin by twin: $($lines)+ }
@@ -22,12 +23,12 @@ macro_rules! waits {
             ///
             /// # Errors
             ///
-            /// As the async method.
+            /// Returns the same errors as the async method.
             $(#[$meta])*
             pub fn $name(&self $(, $value: $type)*) -> crate::error::Result<$out> {
                 let name = concat!(stringify!($twin), "::", stringify!($name));
-                // The future is made before `block_on` looks whether this thread may wait. It does
-                // nothing until it is polled: if that look panics, nothing was sent.
+                // The future is made before `block_on` checks whether this thread may wait. It does
+                // nothing until it is polled, so nothing was sent if that check panics.
                 let result = self.runtime().block_on(name, self.$through().$name($($value),*));
                 $( let result = self.$wrap(result); )?
                 result
@@ -36,7 +37,7 @@ macro_rules! waits {
     };
 }
 
-/// Methods that answer without waiting.
+/// Defines methods that answer without waiting.
 macro_rules! reads {
     ($twin:ident: $($lines:tt)+) => {
         $crate::blocking::forward::reads! { $twin by twin: $($lines)+ }
@@ -55,7 +56,7 @@ macro_rules! reads {
     };
 }
 
-/// Setters of a handle. The type around them has `with`, which changes the async handle.
+/// Defines setters of a handle. The surrounding type has `with`, which changes the async handle.
 macro_rules! setters {
     ($twin:ident: $($what:literal $name:ident($value:ident: $type:ty);)+) => {
         $(
@@ -71,35 +72,35 @@ macro_rules! setters {
     };
 }
 
-/// How long a hold lasts.
+/// Defines the settings for the duration of a hold.
 macro_rules! lease_setters {
     ($twin:ident) => {
         // By its path: the files that use this macro need not import `setters`.
         $crate::blocking::forward::setters! { $twin:
             "Sets the lease of renewed holds" lease(lease: std::time::Duration);
             "Sets a fixed lease" fixed_lease(lease: std::time::Duration);
-            "Sets how often holds are renewed" renew_every(period: std::time::Duration);
+            "Sets how often a hold is renewed" renew_every(period: std::time::Duration);
             "Sets how long a hold may last in total" max_hold(limit: std::time::Duration);
         }
     };
 }
 
-/// How a waiter waits.
+/// Defines the settings for waiting.
 macro_rules! wait_setters {
     ($twin:ident) => {
         $crate::blocking::forward::setters! { $twin:
-            "Sets how a waiter waits" wait_strategy(strategy: $crate::config::WaitStrategy);
-            "Sets how often a waiter asks by itself" poll_interval(interval: std::time::Duration);
-            "Sets how long a wait outlasts an outage" outage_timeout(timeout: std::time::Duration);
+            "Sets how a waiter learns that it may ask again" wait_strategy(strategy: $crate::config::WaitStrategy);
+            "Sets how often a waiter asks when nothing wakes it" poll_interval(interval: std::time::Duration);
+            "Sets how long a wait continues while no server answers" outage_timeout(timeout: std::time::Duration);
         }
     };
 }
 
-/// What an acquire does where there is no semaphore.
+/// Defines the setting for an acquire of a semaphore that does not exist.
 macro_rules! must_exist_setter {
     ($twin:ident) => {
         $crate::blocking::forward::setters! { $twin:
-            "Sets whether there must be a semaphore" must_exist(must: bool);
+            "Sets whether the semaphore must exist" must_exist(must: bool);
         }
     };
 }

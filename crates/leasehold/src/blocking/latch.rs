@@ -1,4 +1,4 @@
-//! [`CountDownLatch`]: forwards to the async one.
+//! [`CountDownLatch`], which forwards to the async one.
 
 use std::fmt;
 use std::time::{Duration, Instant};
@@ -33,16 +33,16 @@ impl CountDownLatch {
 
     wait_setters! { CountDownLatch }
     reads! { CountDownLatch:
-        "The latch's name, as it was given" name() -> &str;
+        "Returns the latch's name as it was given" name() -> &str;
     }
     waits! { CountDownLatch:
         "Waits until the latch is open" wait() -> ();
         "Waits at most `wait` until the latch is open" wait_for(wait: Duration) -> bool;
-        "Waits until `deadline` at the latest" wait_until(deadline: Instant) -> bool;
+        "Waits until the latch is open, until `deadline` at the latest" wait_until(deadline: Instant) -> bool;
         "Sets the latch to a count" try_set_count(count: u64) -> bool;
         "Counts down by one" count_down() -> u64;
         "Counts down by several steps at once" count_down_by(steps: u64) -> u64;
-        "How much is left to count down" count() -> u64;
+        "Returns how much is left to count down" count() -> u64;
         "Removes the latch" delete() -> bool;
     }
 }

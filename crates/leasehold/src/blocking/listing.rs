@@ -4,7 +4,7 @@ use super::runtime::Runtime;
 use crate::error::Result;
 use crate::primitives::name::{self, LeftOut, Listed};
 
-/// The names on a server; see [`Listing`](crate::inspect::Listing). An iterator.
+/// An iterator over the names on a server; see [`Listing`](crate::inspect::Listing).
 #[derive(Debug)]
 #[must_use = "nothing is asked for until the listing is read"]
 pub struct Listing {
@@ -17,19 +17,22 @@ impl Listing {
         Self { inner, runtime }
     }
 
-    /// How far the walk is; see [`Listing::progress`](crate::inspect::Listing::progress).
+    /// Returns how far the walk has advanced; see
+    /// [`Listing::progress`](crate::inspect::Listing::progress).
     #[must_use]
     pub fn progress(&self) -> (u64, u64) {
         self.inner.progress()
     }
 
-    /// What was left out so far; see [`Listing::left_out`](crate::inspect::Listing::left_out).
+    /// Counts what was left out so far; see
+    /// [`Listing::left_out`](crate::inspect::Listing::left_out).
     #[must_use]
     pub fn left_out(&self) -> LeftOut {
         self.inner.left_out()
     }
 
-    /// Some names that were left out; see [`Listing::not_utf8`](crate::inspect::Listing::not_utf8).
+    /// Returns some names that were left out; see
+    /// [`Listing::not_utf8`](crate::inspect::Listing::not_utf8).
     #[must_use]
     pub fn not_utf8(&self) -> Vec<Vec<u8>> {
         self.inner.not_utf8()

@@ -1,4 +1,4 @@
-//! [`Lock`] and its guard: forwards to the async ones.
+//! [`Lock`] and its guard, which forward to the async ones.
 
 use std::fmt;
 use std::marker::PhantomData;
@@ -12,7 +12,7 @@ use crate::loss::LossReason;
 use crate::owner::Owner;
 use crate::primitives::lock::{Kind, LockInfo, OneKey, Plain, Ttl};
 
-/// To whom the holds of a [`Lock`] belong: [`PerThread`] or [`Explicit`].
+/// The owner of the holds of a [`Lock`]: [`PerThread`] or [`Explicit`].
 pub trait Ownership: sealed::Sealed {}
 
 /// Holds belong to the thread that acquires them. That thread can acquire again, and the guards
@@ -50,26 +50,26 @@ mod sealed {
 }
 
 thread_local! {
-    // Not the id that the system has for the thread, which the next thread may get: that one would
-    // be inside the locks whose guards this one leaked.
+    // Not the system's thread id, which a later thread may get: that thread would then be inside
+    // the locks whose guards this thread leaked.
     static THREAD: Owner = Owner::new();
 }
 
-/// The owner of the calling thread's holds.
+/// Returns the owner of the calling thread's holds.
 pub(super) fn this_thread() -> Owner {
     THREAD.with(Clone::clone)
 }
 
 /// A lock for threads; see [`leasehold::Lock`](crate::Lock).
 ///
-/// It is re-entrant per thread. [`owned_by`](Self::owned_by) ties re-entrance to an [`Owner`]
-/// instead; the guards can then be sent to other threads.
+/// The lock is re-entrant per thread. [`owned_by`](Self::owned_by) makes it re-entrant per
+/// [`Owner`] instead. The guards can then be sent to other threads.
 pub struct Lock<O: Ownership = PerThread, K = Plain> {
     inner: crate::Lock<K>,
-    /// `None`: the thread that acquires.
+    /// `None` for the thread that acquires.
     owner: Option<Owner>,
     runtime: Runtime,
-    // A function and not an `O`: handles may be sent to other threads, only guards may not.
+    // A function and not an `O`: handles may be sent to other threads, guards may not.
     ownership: PhantomData<fn() -> O>,
 }
 
@@ -83,7 +83,7 @@ impl<K: Kind> Lock<PerThread, K> {
         }
     }
 
-    /// Acquires as `owner`; see [`Lock::owned_by`](crate::Lock::owned_by).
+    /// Returns a handle that acquires as `owner`; see [`Lock::owned_by`](crate::Lock::owned_by).
     #[must_use]
     pub fn owned_by(&self, owner: &Owner) -> Lock<Explicit, K> {
         Lock {
@@ -96,12 +96,12 @@ impl<K: Kind> Lock<PerThread, K> {
 }
 
 impl<K: OneKey> Lock<PerThread, K> {
-    /// Whether the calling thread holds the lock; see
+    /// Returns whether the calling thread holds the lock; see
     /// [`Lock::is_held_by`](crate::Lock::is_held_by).
     ///
     /// # Errors
     ///
-    /// As the async method.
+    /// Returns the same errors as the async method.
     #[doc(alias = "isHeldByCurrentThread")]
     pub fn is_held_by_current_thread(&self) -> Result<bool> {
         self.is_held_by(&this_thread())
@@ -109,7 +109,7 @@ impl<K: OneKey> Lock<PerThread, K> {
 }
 
 impl<O: Ownership, K> Lock<O, K> {
-    /// The async lock, for methods that only read it.
+    /// Returns the async lock, for methods that only read it.
     pub(super) fn as_async(&self) -> &crate::Lock<K> {
         &self.inner
     }
@@ -118,7 +118,7 @@ impl<O: Ownership, K> Lock<O, K> {
         &self.runtime
     }
 
-    /// The same lock, as a handle of another type.
+    /// Returns the same lock as a handle of another type.
     pub(super) fn of_kind<J>(
         self,
         turn: impl FnOnce(crate::Lock<K>) -> crate::Lock<J>,
@@ -132,11 +132,11 @@ impl<O: Ownership, K> Lock<O, K> {
     }
 
     reads! { Lock by as_async:
-        "The lock's name, as it was given" name() -> &str;
+        "Returns the lock's name as it was given" name() -> &str;
     }
 }
 
-/// Settings; see the async methods.
+/// Settings: see the async methods.
 impl<O: Ownership, K: Kind> Lock<O, K> {
     pub(super) fn with(mut self, change: impl FnOnce(crate::Lock<K>) -> crate::Lock<K>) -> Self {
         self.inner = change(self.inner);
@@ -147,10 +147,10 @@ impl<O: Ownership, K: Kind> Lock<O, K> {
     wait_setters! { Lock }
 }
 
-/// Settings of locks with one name; see the async methods.
+/// Settings of locks with one name: see the async methods.
 impl<O: Ownership, K: OneKey> Lock<O, K> {
     setters! { Lock:
-        "Sets who has to confirm a hold" acknowledged_by(acknowledgement: Acknowledgement);
+        "Sets which servers must confirm a hold" acknowledged_by(acknowledgement: Acknowledgement);
     }
 }
 
@@ -160,27 +160,28 @@ impl<O: Ownership, K: Kind> Lock<O, K> {
         "Waits for the lock" acquire() -> LockGuard<O, K::Guard> => own;
         "Acquires the lock if it is free" try_acquire() -> Option<LockGuard<O, K::Guard>> => own_some;
         "Waits at most `wait` for the lock" try_acquire_for(wait: Duration) -> Option<LockGuard<O, K::Guard>> => own_some;
-        "Waits until `deadline` for the lock" try_acquire_until(deadline: Instant) -> Option<LockGuard<O, K::Guard>> => own_some;
+        "Waits for the lock until `deadline` at the latest" try_acquire_until(deadline: Instant) -> Option<LockGuard<O, K::Guard>> => own_some;
     }
 
     /// Runs `work` under the lock; see [`Lock::run`](crate::Lock::run). A thread can't be
-    /// cancelled: when the lock is lost, `work` goes on, and the call returns the loss. `work` can
-    /// ask the guard.
+    /// cancelled: if the lock is lost, `work` continues, and the call returns the loss afterwards.
+    /// `work` can check the guard.
     ///
     /// # Errors
     ///
-    /// As the async method.
+    /// Returns the same errors as the async method.
     pub fn run<T>(&self, work: impl FnOnce(&LockGuard<O, K::Guard>) -> T) -> Result<T> {
         let guard = self.acquire()?;
         let output = work(&guard);
-        // Not left to the drop, which could not tell the caller that the lock was lost.
+        // Not left to the drop, which could not report to the caller that the lock was lost.
         guard.release()?;
         Ok(output)
     }
 
-    /// The async lock, with the owner of this handle or of the calling thread.
+    /// Returns the async lock, with the owner of this handle or of the calling thread.
     fn twin(&self) -> crate::Lock<K> {
-        // Asked at each call and not when the handle was made: clones of it may be on any thread.
+        // Asked at each call, not when the handle was made: clones of the handle may be on any
+        // thread.
         match &self.owner {
             Some(owner) => self.inner.clone().owned_by(owner),
             None => THREAD.with(|thread| self.inner.clone().owned_by(thread)),
@@ -203,15 +204,15 @@ impl<O: Ownership, K: Kind> Lock<O, K> {
 /// Inspecting the lock, and ending a hold by force.
 impl<O: Ownership, K: OneKey> Lock<O, K> {
     waits! { Lock by as_async:
-        "Whether anybody holds the lock" is_locked() -> bool;
-        "Whether `owner` holds the lock" is_held_by(owner: &Owner) -> bool;
-        "How much is left of the lease" remaining_ttl() -> Ttl;
-        "Who holds the lock" inspect() -> LockInfo;
-        "Ends all holds of the lock, whoever has them" force_unlock() -> bool;
+        "Returns whether any client holds the lock" is_locked() -> bool;
+        "Returns whether `owner` holds the lock" is_held_by(owner: &Owner) -> bool;
+        "Returns how much of the lease is left" remaining_ttl() -> Ttl;
+        "Returns the lock's holders" inspect() -> LockInfo;
+        "Ends all holds of the lock, of any client" force_unlock() -> bool;
     }
 }
 
-// By hand: a derive would demand an `O` that can be cloned, and no `Ownership` can.
+// By hand: a derive would require `O: Clone`, and no `Ownership` is `Clone`.
 impl<O: Ownership, K: Clone> Clone for Lock<O, K> {
     fn clone(&self) -> Self {
         Self {
@@ -231,9 +232,9 @@ impl<O: Ownership, K: fmt::Debug> fmt::Debug for Lock<O, K> {
 
 /// Proof that the lock is held; see [`leasehold::LockGuard`](crate::LockGuard).
 ///
-/// Dropping it releases the lock before the drop returns. If the server does not answer within the
-/// client's reply timeout, the lock is released in the background. Inside a tokio runtime that is
-/// always in the background.
+/// Dropping the guard releases the lock before the drop returns. If the server does not answer
+/// within the client's reply timeout, the release continues in the background. Inside a tokio
+/// runtime the lock is always released in the background.
 #[must_use = "the lock is released as soon as the guard is dropped"]
 #[clippy::has_significant_drop]
 pub struct LockGuard<O: Ownership = PerThread, G: Into<crate::LockGuard> = crate::LockGuard> {
@@ -244,46 +245,46 @@ pub struct LockGuard<O: Ownership = PerThread, G: Into<crate::LockGuard> = crate
 }
 
 impl<O: Ownership, G: AsRef<crate::LockGuard> + Into<crate::LockGuard>> LockGuard<O, G> {
-    /// Gives the lock back; see [`LockGuard::release`](crate::LockGuard::release).
+    /// Releases the lock; see [`LockGuard::release`](crate::LockGuard::release).
     ///
     /// # Errors
     ///
-    /// As the async method.
+    /// Returns the same errors as the async method.
     pub fn release(mut self) -> Result<()> {
-        // Taken out, so that the drop of `self` does not give back once more.
+        // Taken out, so that the drop of `self` does not release a second time.
         match self.inner.take() {
             Some(guard) => {
                 let release = guard.into().release();
                 self.runtime.finish("LockGuard::release", release)
             }
-            // Can't be: whoever takes the guard out has consumed `self`.
+            // Can't happen: any method that takes the guard out has consumed `self`.
             None => Ok(()),
         }
     }
 
     reads! { LockGuard:
-        "Why the lock is lost" loss() -> Option<LossReason>;
-        "Whether the lock is held" is_held() -> bool;
-        "Why renewal is failing" renewal_failure() -> Option<LossReason>;
-        "How many guards share the hold" hold_count() -> usize;
-        "The number of this hold" number() -> u64;
-        "How long its acquire took" waited() -> Duration;
-        "The id of this hold in Redis" holder_id() -> &str;
-        "The lock's name" name() -> &str;
+        "Returns why the lock was lost" loss() -> Option<LossReason>;
+        "Returns whether the lock is held" is_held() -> bool;
+        "Returns the failure of renewal since the last confirmation" renewal_failure() -> Option<LossReason>;
+        "Returns how many guards share the hold" hold_count() -> usize;
+        "Returns the number of this hold" number() -> u64;
+        "Returns how long the acquire took" waited() -> Duration;
+        "Returns the id of this hold in Redis" holder_id() -> &str;
+        "Returns the name of the lock" name() -> &str;
     }
     waits! { LockGuard:
-        "Extends the lock" extend(lease: Duration) -> ();
-        "The fencing token of this hold" fencing_token() -> u64;
+        "Extends the lease of the lock" extend(lease: Duration) -> ();
+        "Returns the fencing token of this hold" fencing_token() -> u64;
     }
 
-    /// The guards of the members; see [`LockGuard::members`](crate::LockGuard::members).
+    /// Returns the guards of the members; see [`LockGuard::members`](crate::LockGuard::members).
     pub fn members(&self) -> &[crate::LockGuard] {
         self.twin().members()
     }
 
     /// Waits at most `wait` for the lock to be lost; see
-    /// [`LockGuard::lost`](crate::LockGuard::lost). For a thread that watches over the work of
-    /// other threads.
+    /// [`LockGuard::lost`](crate::LockGuard::lost). This is for a thread that supervises the work
+    /// of other threads.
     #[must_use]
     pub fn lost_within(&self, wait: Duration) -> Option<LossReason> {
         let (lost, timers) = (self.twin().lost(), self.twin().timers());
@@ -291,14 +292,14 @@ impl<O: Ownership, G: AsRef<crate::LockGuard> + Into<crate::LockGuard>> LockGuar
             .block_on("LockGuard::lost", timers.timeout(wait, lost))
     }
 
-    /// Until when the lock is held for sure; see
+    /// Returns the time until which the lock is certainly held; see
     /// [`LockGuard::valid_until`](crate::LockGuard::valid_until).
     #[must_use]
     pub fn valid_until(&self) -> Instant {
         self.twin().valid_until().into_std()
     }
 
-    /// Leaves the lock to its lease; see
+    /// Leaves the lock to its lease: it is neither released nor renewed; see
     /// [`LockGuard::forget`](crate::LockGuard::forget).
     pub fn forget(mut self) {
         if let Some(guard) = self.inner.take() {
@@ -306,24 +307,24 @@ impl<O: Ownership, G: AsRef<crate::LockGuard> + Into<crate::LockGuard>> LockGuar
         }
     }
 
-    /// Keeps the lock for a span and leaves it to that; see
+    /// Keeps the lock for `span` from now, and then lets its lease end; see
     /// [`LockGuard::keep_for`](crate::LockGuard::keep_for).
     ///
     /// # Errors
     ///
-    /// As the async method.
+    /// Returns the same errors as the async method.
     pub fn keep_for(mut self, span: Duration) -> Result<()> {
         match self.inner.take() {
             Some(guard) => {
                 let keep = guard.into().keep_for(span);
                 self.runtime.block_on("LockGuard::keep_for", keep)
             }
-            // As in `release`.
+            // Can't happen: see `release`.
             None => Ok(()),
         }
     }
 
-    /// The async guard, for methods that only read it.
+    /// Returns the async guard, for methods that only read it.
     pub fn as_async(&self) -> &G {
         self.inner
             .as_ref()
@@ -348,7 +349,7 @@ impl<O: Ownership, G: Into<crate::LockGuard>> LockGuard<O, G> {
         &self.runtime
     }
 
-    /// The guard that `turn` makes of this one, for the same thread or owner.
+    /// Returns the guard into which `turn` converts this one, for the same thread or owner.
     pub(super) fn turned<T, E, F>(
         mut self,
         twin: &str,
@@ -362,8 +363,8 @@ impl<O: Ownership, G: Into<crate::LockGuard>> LockGuard<O, G> {
             .inner
             .take()
             .expect("a guard that has been given up is gone");
-        // Should this panic inside a task, the future goes with the guard in it, and the lock is
-        // given back in the background.
+        // If this panics inside a task, the future is dropped with the guard in it, and the lock is
+        // released in the background.
         let turned = self.runtime.block_on(twin, turn(guard))?;
         Ok(LockGuard::of(turned, self.runtime.clone()))
     }
@@ -371,8 +372,8 @@ impl<O: Ownership, G: Into<crate::LockGuard>> LockGuard<O, G> {
 
 impl<O: Ownership, G: Into<crate::LockGuard>> Drop for LockGuard<O, G> {
     fn drop(&mut self) {
-        // Here, where the field `runtime` is still there: it may be the last clone, and its end is
-        // that of the thread that sends the release.
+        // Here, while the field `runtime` still exists: it may be the last clone, and the thread
+        // that sends the release ends with it.
         if let Some(guard) = self.inner.take() {
             self.runtime
                 .release_dropped(guard.into(), crate::LockGuard::release);

@@ -1,4 +1,4 @@
-//! Locks over several others, for threads: forwards to the async ones.
+//! Locks over several others, for threads, which forward to the async ones.
 
 use std::time::Duration;
 
@@ -33,20 +33,20 @@ pub type RedLock<O = PerThread> = Lock<O, Majority>;
 /// Several values of one group; see [`leasehold::GroupLock`](crate::GroupLock).
 pub type GroupLock<O = PerThread> = Lock<O, Group>;
 
-/// The async members, and the runtime to wait on. A thread that waits for several clients waits on
-/// the runtime of one of them, but needs the threads of all: the other threads renew the holds of
-/// their clients and carry the requests to their servers.
+/// Returns the async members, and the runtime to wait on. A thread that waits for several clients
+/// waits on the runtime of one of them, but needs the threads of all. The other threads renew the
+/// holds of their clients and carry the requests to their servers.
 fn parts<O: Ownership, M: Into<AnyLock<O>>>(
     members: impl IntoIterator<Item = M>,
 ) -> Result<(Vec<crate::AnyLock>, Runtime)> {
     let members = members.into_iter().map(Into::into);
     let (members, runtimes): (Vec<_>, Vec<_>) = members
-        // Without the owner of the member's handle: whoever acquires the whole lock is the owner of
-        // each member.
+        // Without the owner of the member's handle: the owner that acquires the whole lock is also
+        // the owner of each member.
         .map(|member: AnyLock<O>| (member.as_async().clone(), member.runtime().clone()))
         .unzip();
-    // Refused here, before the async lock refuses it as well: without a member there is no runtime
-    // to wait on.
+    // Refused here, before the async lock would refuse it: without a member there is no runtime to
+    // wait on.
     let runtime = Runtime::first_of(runtimes).ok_or_else(|| {
         let what = "a lock of several that has no members; give it some";
         Error::new(ErrorKind::Misuse, what)
@@ -55,11 +55,11 @@ fn parts<O: Ownership, M: Into<AnyLock<O>>>(
 }
 
 impl Lock<PerThread, Multi> {
-    /// The lock on all of these members; see [`MultiLock::new`](crate::MultiLock::new).
+    /// Returns the lock on all of these members; see [`MultiLock::new`](crate::MultiLock::new).
     ///
     /// # Errors
     ///
-    /// As the async method.
+    /// Returns the same errors as the async method.
     pub fn new<O: Ownership, M: Into<AnyLock<O>>>(
         members: impl IntoIterator<Item = M>,
     ) -> Result<Self> {
@@ -67,7 +67,7 @@ impl Lock<PerThread, Multi> {
         Ok(Self::per_thread(crate::MultiLock::new(members)?, runtime))
     }
 
-    /// Whether the calling thread holds all members; see
+    /// Returns whether the calling thread holds all members; see
     /// [`MultiLock::is_held_by`](crate::MultiLock::is_held_by).
     #[doc(alias = "isHeldByCurrentThread")]
     #[must_use]
@@ -77,13 +77,13 @@ impl Lock<PerThread, Multi> {
 }
 
 impl<O: Ownership> Lock<O, Multi> {
-    /// The members; see [`MultiLock::members`](crate::MultiLock::members).
+    /// Returns the members; see [`MultiLock::members`](crate::MultiLock::members).
     #[must_use]
     pub fn members(&self) -> &[crate::AnyLock] {
         self.as_async().members()
     }
 
-    /// Whether `owner` holds all members; see
+    /// Returns whether `owner` holds all members; see
     /// [`MultiLock::is_held_by`](crate::MultiLock::is_held_by).
     #[must_use]
     pub fn is_held_by(&self, owner: &Owner) -> bool {
@@ -92,11 +92,11 @@ impl<O: Ownership> Lock<O, Multi> {
 }
 
 impl Lock<PerThread, Majority> {
-    /// The lock of a majority of these members; see [`RedLock::new`](crate::RedLock::new).
+    /// Returns a lock on a majority of these members; see [`RedLock::new`](crate::RedLock::new).
     ///
     /// # Errors
     ///
-    /// As the async method.
+    /// Returns the same errors as the async method.
     pub fn new<O: Ownership, M: Into<AnyLock<O>>>(
         members: impl IntoIterator<Item = M>,
     ) -> Result<Self> {
@@ -104,7 +104,7 @@ impl Lock<PerThread, Majority> {
         Ok(Self::per_thread(crate::RedLock::new(members)?, runtime))
     }
 
-    /// Whether the calling thread holds a majority; see
+    /// Returns whether the calling thread holds a majority; see
     /// [`RedLock::is_held_by`](crate::RedLock::is_held_by).
     #[doc(alias = "isHeldByCurrentThread")]
     #[must_use]
@@ -117,16 +117,16 @@ impl<O: Ownership> Lock<O, Majority> {
     setters! { RedLock:
         "Sets how long to wait for each server" member_timeout(limit: Duration);
         "Sets the longest lease that any hold of the lock may have" longest_lease(longest: Duration);
-        "Sets whether a server that was just started is left out" distrust_restarted(distrust: bool);
+        "Sets whether to leave out a server that has just started" distrust_restarted(distrust: bool);
     }
 
-    /// The members; see [`RedLock::members`](crate::RedLock::members).
+    /// Returns the members; see [`RedLock::members`](crate::RedLock::members).
     #[must_use]
     pub fn members(&self) -> &[crate::AnyLock] {
         self.as_async().members()
     }
 
-    /// Whether `owner` holds a majority; see
+    /// Returns whether `owner` holds a majority; see
     /// [`RedLock::is_held_by`](crate::RedLock::is_held_by).
     #[must_use]
     pub fn is_held_by(&self, owner: &Owner) -> bool {

@@ -1,4 +1,5 @@
-//! The thread that owns a client's runtime, and waiting for it from another.
+//! The thread that owns a client's runtime, and the ways to wait for that runtime from other
+//! threads.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, mpsc};
@@ -11,7 +12,7 @@ use crate::observe::log;
 use crate::process::Process;
 
 /// A runtime with one worker thread, and other runtimes that must not end before it. Clones share
-/// them; each runtime ends with its last clone.
+/// the runtimes. Each runtime ends with its last clone.
 #[derive(Clone, Debug)]
 pub(crate) struct Runtime {
     inner: Arc<Inner>,
@@ -20,16 +21,16 @@ pub(crate) struct Runtime {
 
 #[derive(Debug)]
 struct Inner {
-    /// There until the drop.
+    /// `Some` until the drop.
     runtime: Option<tokio::runtime::Runtime>,
-    /// In another one its threads are missing.
+    /// The process that made the runtime. In a forked child the threads of the runtime are missing.
     process: Process,
 }
 
 impl Runtime {
     pub(crate) fn start() -> Result<Self> {
-        // Not a runtime of the calling thread: that one runs timers and sockets only while somebody
-        // waits on it, and no lease would be renewed while the caller computes.
+        // Not a current-thread runtime: it runs timers and sockets only while a thread waits on it,
+        // so no lease would be renewed while the caller computes.
         let runtime = Builder::new_multi_thread()
             .worker_threads(1)
             .thread_name("leasehold")
@@ -51,8 +52,8 @@ impl Runtime {
         })
     }
 
-    /// The first of several clients' runtimes, which keeps the others alive: a lock that uses all
-    /// of those clients waits on one of them. `None` if there are no runtimes.
+    /// Returns the first of several clients' runtimes, which keeps the others alive. A lock over
+    /// several clients waits on one runtime and needs them all. `None` if there are no runtimes.
     pub(crate) fn first_of(runtimes: Vec<Self>) -> Option<Self> {
         let inner = Arc::clone(&runtimes.first()?.inner);
         Some(Self {
@@ -69,27 +70,28 @@ impl Runtime {
             .handle()
     }
 
-    /// Gives back what a thread drops, before the drop returns: the program may end right after
-    /// that, and then nobody is left to send the release. Inside a task this must not wait; there
-    /// the client's own thread sends the release.
+    /// Releases what a thread drops, before the drop returns. The program may end right after that,
+    /// and then no thread is left to send the release. Inside a task this method must not wait:
+    /// there the client's own thread sends the release.
     pub(crate) fn release_dropped<G, F>(&self, guard: G, release: impl FnOnce(G) -> F)
     where
         F: Future<Output = Result<()>> + Send + 'static,
     {
-        // Not `may_block`, which asks by a panic: inside tasks the panic hook would print that at
-        // each drop. So a drop inside `spawn_blocking` does not wait, although it could.
+        // Not `may_block`, which finds out by a panic: inside tasks the panic hook would print that
+        // panic at each drop. So a drop inside `spawn_blocking` does not wait, although it could.
         if Handle::try_current().is_ok() || self.inner.process.is_gone() {
             return drop(guard);
         }
         if let Err(error) = self.finish("release", release(guard)) {
-            // Not a panic: a drop may run while another panic unwinds the thread, and a second one
-            // ends the process.
+            // Not a panic: a drop may run while another panic unwinds the thread, and a second
+            // panic aborts the process.
             log(|| tracing::warn!(%error, "releasing what was dropped"));
         }
     }
 
-    /// As [`block_on`](Self::block_on), but also works on a thread that is just ending: a value in
-    /// a `thread_local` may be dropped after tokio's own values, which waiting there would need.
+    /// Runs `work` like [`block_on`](Self::block_on), but also on a thread that is just ending. A
+    /// value in a `thread_local` may be dropped after tokio's own thread-locals, which `block_on`
+    /// needs.
     #[track_caller]
     pub(crate) fn finish<T, F>(&self, twin: &str, work: F) -> F::Output
     where
@@ -107,14 +109,14 @@ impl Runtime {
         F: Future<Output = Result<T>> + Send + 'static,
         T: Send + 'static,
     {
-        // A channel of std, because those of tokio wait with values of the thread that are gone.
-        // With room for the result, so that the client's only worker never waits for this thread.
+        // A channel of std: the channels of tokio wait with thread-locals that no longer exist. The
+        // channel has room for the result, so the client's only worker never waits for this thread.
         let (sender, done) = mpsc::sync_channel(1);
         self.handle().spawn(async move {
-            // Nothing to do about an error: then nobody is left who waits for the result.
+            // An error needs no handling: no thread waits for the result then.
             let _ = sender.send(work.await);
         });
-        // The sender goes without a word when the runtime ends and drops the task.
+        // The sender is dropped without a result when the runtime ends and drops the task.
         done.recv().unwrap_or_else(|_| {
             Err(Error::new(
                 ErrorKind::OutcomeUnknown,
@@ -123,8 +125,8 @@ impl Runtime {
         })
     }
 
-    /// Runs `future` on the calling thread; the worker drives what it waits for. `twin` is the
-    /// async method to use instead inside a task.
+    /// Runs `future` on the calling thread. The worker drives the timers and sockets that it waits
+    /// for. `twin` is the async method to use instead inside a task.
     #[track_caller]
     pub(crate) fn block_on<F: Future>(&self, twin: &str, future: F) -> F::Output {
         assert!(
@@ -136,10 +138,10 @@ impl Runtime {
     }
 }
 
-/// Whether this thread may wait: a thread that is running async tasks may not.
+/// Returns whether this thread may wait. A thread that is running async tasks must not.
 ///
-/// A thread of `spawn_blocking` is inside a runtime and may wait. Tokio tells the two cases apart
-/// only by panicking, so it is asked only inside a runtime.
+/// A thread of `spawn_blocking` is inside a runtime and may wait. Tokio reports the difference only
+/// by a panic, so we ask it only inside a runtime.
 fn may_block() -> bool {
     let Ok(here) = Handle::try_current() else {
         return true;
@@ -147,20 +149,21 @@ fn may_block() -> bool {
     catch_unwind(AssertUnwindSafe(|| here.block_on(std::future::ready(())))).is_ok()
 }
 
-/// How long the last clone waits for the client's thread to end. That thread still sends what is
-/// left to give back, so this is longer than the thread waits for the server
-/// (`backend/redis/driver.rs`). The wait has a limit because the thread may be looking up a name.
+/// The time for which the last clone waits for the client's thread to end. That thread still sends
+/// the remaining releases, so this is longer than the thread waits for the server
+/// (`backend/redis/driver.rs`). The wait has a limit because the thread may be resolving a host
+/// name.
 const PATIENCE: Duration = Duration::from_millis(300);
 
 impl Drop for Inner {
     fn drop(&mut self) {
-        // Taken out, because only its owner can end a runtime. Its own drop would wait without a
-        // limit, and would panic inside a task.
+        // Taken out, because only its owner can shut a runtime down. The runtime's own drop would
+        // wait without a limit, and would panic inside a task.
         let Some(runtime) = self.runtime.take() else {
             return;
         };
         if self.process.is_gone() {
-            // Its end would wait for threads that only the parent has.
+            // Shutting down would wait for threads that only the parent process has.
             return std::mem::forget(runtime);
         }
         match Handle::try_current() {

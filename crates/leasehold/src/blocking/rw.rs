@@ -1,4 +1,4 @@
-//! [`RwLock`] and its guards: forwards to the async ones.
+//! [`RwLock`] and its guards, which forward to the async ones.
 
 use std::time::{Duration, Instant};
 
@@ -11,7 +11,7 @@ use crate::primitives::rw::{self, Read, Write};
 
 /// A read-write lock for threads; see [`leasehold::RwLock`](crate::RwLock).
 ///
-/// It is re-entrant per thread: a thread that holds the write side can also read.
+/// The lock is re-entrant per thread: a thread that holds the write side can also read.
 ///
 /// ```
 /// # fn main() -> leasehold::Result<()> {
@@ -43,7 +43,8 @@ impl RwLock<PerThread> {
         }
     }
 
-    /// Acquires both sides as `owner`; see [`RwLock::owned_by`](crate::RwLock::owned_by).
+    /// Returns a lock that acquires both sides as `owner`; see
+    /// [`RwLock::owned_by`](crate::RwLock::owned_by).
     #[must_use]
     pub fn owned_by(&self, owner: &Owner) -> RwLock<Explicit> {
         RwLock {
@@ -55,13 +56,13 @@ impl RwLock<PerThread> {
     }
 }
 
-/// Settings; see the async methods.
+/// Settings: see the async methods.
 impl<O: Ownership> RwLock<O> {
     fn with(self, change: impl FnOnce(crate::RwLock) -> crate::RwLock) -> Self {
         let inner = change(self.inner);
         Self {
-            // Made anew from the lock with the new setting. `with` keeps the owner that the handle
-            // of each side has.
+            // Built again from the lock with the new setting. `with` keeps the owner of each side's
+            // handle.
             read: self.read.with(|_| inner.read_lock()),
             write: self.write.with(|_| inner.write_lock()),
             inner,
@@ -74,14 +75,14 @@ impl<O: Ownership> RwLock<O> {
     }
 
     reads! { RwLock:
-        "The lock's name, as it was given" name() -> &str;
+        "Returns the lock's name as it was given" name() -> &str;
     }
     lease_setters! { RwLock }
     wait_setters! { RwLock }
     setters! { RwLock:
-        "Sets who has to confirm a hold of either side" acknowledged_by(acknowledgement: crate::Acknowledgement);
+        "Sets which servers must confirm a hold of either side" acknowledged_by(acknowledgement: crate::Acknowledgement);
         "Sets whether a waiting writer keeps new readers out" prefer_writers(preferred: bool);
-        "Sets the watchdog timeout of Redisson's clients" redisson_watchdog(timeout: Duration);
+        "Sets the shortest `lockWatchdogTimeout` of the Redisson clients that share this lock" redisson_watchdog(timeout: Duration);
     }
 }
 
@@ -90,20 +91,20 @@ type Reading<O> = LockGuard<O, rw::ReadGuard>;
 /// A guard of the write side.
 type Writing<O> = LockGuard<O, rw::WriteGuard>;
 
-/// Errors are those of the async methods.
+/// Errors are the same as those of the async methods.
 #[allow(
     clippy::missing_errors_doc,
     reason = "said once, on the impl and in each twin"
 )]
 impl<O: Ownership> RwLock<O> {
-    /// The read side as a lock; see [`RwLock::read_lock`](crate::RwLock::read_lock).
+    /// Returns the read side as a lock; see [`RwLock::read_lock`](crate::RwLock::read_lock).
     #[doc(alias = "readLock")]
     #[must_use]
     pub fn read_lock(&self) -> Lock<O, Read> {
         self.read.clone()
     }
 
-    /// The write side as a lock; see [`RwLock::write_lock`](crate::RwLock::write_lock).
+    /// Returns the write side as a lock; see [`RwLock::write_lock`](crate::RwLock::write_lock).
     #[doc(alias = "writeLock")]
     #[must_use]
     pub fn write_lock(&self) -> Lock<O, Write> {
@@ -115,7 +116,7 @@ impl<O: Ownership> RwLock<O> {
         self.read.acquire()
     }
 
-    /// Acquires the read side if nobody writes; see
+    /// Acquires the read side if there is no writer; see
     /// [`RwLock::try_read`](crate::RwLock::try_read).
     pub fn try_read(&self) -> Result<Option<Reading<O>>> {
         self.read.try_acquire()
@@ -157,7 +158,7 @@ impl<O: Ownership> RwLock<O> {
     }
 }
 
-// By hand, as for the lock: no `Ownership` can be cloned.
+// By hand, as for the lock: no `Ownership` is `Clone`.
 impl<O: Ownership> Clone for RwLock<O> {
     fn clone(&self) -> Self {
         Self {
@@ -175,21 +176,21 @@ impl<O: Ownership> LockGuard<O, rw::WriteGuard> {
     ///
     /// # Errors
     ///
-    /// As the async method.
+    /// Returns the same errors as the async method.
     pub fn downgrade(self) -> Result<Reading<O>> {
         self.turned("WriteGuard::downgrade", |guard| guard.downgrade())
     }
 }
 
 impl<O: Ownership> LockGuard<O, rw::ReadGuard> {
-    /// Turns the read hold into a write hold if nobody else reads; see
+    /// Turns the read hold into a write hold if there is no other reader; see
     /// [`ReadGuard::try_upgrade`](crate::ReadGuard::try_upgrade).
     ///
     /// # Errors
     ///
-    /// [`NotUpgraded`], which has this guard.
+    /// Returns [`NotUpgraded`], which contains this guard.
     pub fn try_upgrade(self) -> Result<Writing<O>, NotUpgraded<O>> {
-        // Cloned before the guard goes: if it is refused, it comes back without a runtime.
+        // Cloned before the guard is consumed: a refused guard is returned without a runtime.
         let runtime = self.runtime().clone();
         self.turned("ReadGuard::try_upgrade", |guard| guard.try_upgrade())
             .map_err(|refused| {
@@ -200,7 +201,7 @@ impl<O: Ownership> LockGuard<O, rw::ReadGuard> {
     }
 }
 
-/// Why a read guard has not become a write guard, together with that read guard; see
+/// The reason why a read guard has not become a write guard, together with that read guard; see
 /// [`leasehold::NotUpgraded`](crate::NotUpgraded).
 #[derive(Debug)]
 pub struct NotUpgraded<O: Ownership = PerThread> {
@@ -209,12 +210,12 @@ pub struct NotUpgraded<O: Ownership = PerThread> {
 }
 
 impl<O: Ownership> NotUpgraded<O> {
-    /// The guard, which still holds the read side.
+    /// Returns the guard, which still holds the read side.
     pub fn into_guard(self) -> Reading<O> {
         self.guard
     }
 
-    /// The error; `None` when the reason is other readers.
+    /// Returns the error; `None` if the reason is other readers.
     #[must_use]
     pub fn error(&self) -> Option<&Error> {
         self.error.as_ref()

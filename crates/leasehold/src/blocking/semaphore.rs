@@ -1,4 +1,4 @@
-//! [`Semaphore`]: forwards to the async one.
+//! [`Semaphore`], which forwards to the async one.
 
 use std::fmt;
 use std::time::{Duration, Instant};
@@ -7,15 +7,15 @@ use super::forward::{must_exist_setter, reads, wait_setters, waits};
 use super::runtime::Runtime;
 use crate::error::Result;
 
-/// A semaphore for threads; see [`leasehold::Semaphore`](crate::Semaphore), which says what becomes
-/// of the permits of a killed process.
+/// A semaphore for threads; see [`leasehold::Semaphore`](crate::Semaphore), which describes what
+/// happens to the permits of a killed process.
 #[derive(Clone)]
 pub struct Semaphore {
     inner: crate::Semaphore,
     runtime: Runtime,
 }
 
-/// Settings; see the async methods.
+/// Settings: see the async methods.
 impl Semaphore {
     pub(crate) fn new(inner: crate::Semaphore, runtime: Runtime) -> Self {
         Self { inner, runtime }
@@ -33,24 +33,24 @@ impl Semaphore {
 /// Acquiring, and the number of permits.
 impl Semaphore {
     reads! { Semaphore:
-        "The semaphore's name, as it was given" name() -> &str;
+        "Returns the semaphore's name as it was given" name() -> &str;
     }
     waits! { Semaphore:
         "Waits for a permit" acquire() -> SemaphorePermit => own;
         "Acquires a permit if one is free" try_acquire() -> Option<SemaphorePermit> => own_some;
         "Waits at most `wait` for a permit" try_acquire_for(wait: Duration) -> Option<SemaphorePermit> => own_some;
-        "Waits until `deadline` for a permit" try_acquire_until(deadline: Instant) -> Option<SemaphorePermit> => own_some;
-        "Waits for several permits, all at once" acquire_many(permits: u32) -> SemaphorePermit => own;
-        "Acquires several permits if they are free" try_acquire_many(permits: u32) -> Option<SemaphorePermit> => own_some;
-        "Waits at most `wait` for several permits" try_acquire_many_for(permits: u32, wait: Duration) -> Option<SemaphorePermit> => own_some;
-        "Waits until `deadline` for several permits" try_acquire_many_until(permits: u32, deadline: Instant) -> Option<SemaphorePermit> => own_some;
-        "Adds free permits" release(permits: u32) -> ();
-        "Adds free permits to a semaphore that exists" release_if_exists(permits: u32) -> bool;
-        "Changes the number of permits" add_permits(permits: i32) -> ();
-        "Takes all free permits" drain() -> i64;
-        "How many permits are free" available_permits() -> i64;
-        "Makes the semaphore" try_set_permits(permits: u32) -> bool;
-        "Makes a semaphore with an expiry" try_set_permits_for(permits: u32, life: Duration) -> bool;
+        "Waits for a permit until `deadline` at the latest" try_acquire_until(deadline: Instant) -> Option<SemaphorePermit> => own_some;
+        "Waits for `permits` permits, all at once" acquire_many(permits: u32) -> SemaphorePermit => own;
+        "Acquires `permits` permits if that many are free" try_acquire_many(permits: u32) -> Option<SemaphorePermit> => own_some;
+        "Waits at most `wait` for `permits` permits" try_acquire_many_for(permits: u32, wait: Duration) -> Option<SemaphorePermit> => own_some;
+        "Waits for `permits` permits until `deadline` at the latest" try_acquire_many_until(permits: u32, deadline: Instant) -> Option<SemaphorePermit> => own_some;
+        "Adds `permits` free permits" release(permits: u32) -> ();
+        "Adds `permits` free permits if the semaphore exists" release_if_exists(permits: u32) -> bool;
+        "Changes the number of permits by `permits`, up or down" add_permits(permits: i32) -> ();
+        "Takes all free permits and returns how many there were" drain() -> i64;
+        "Returns how many permits are free" available_permits() -> i64;
+        "Makes the semaphore, with `permits` permits" try_set_permits(permits: u32) -> bool;
+        "Makes the semaphore, which ends by itself after `life`" try_set_permits_for(permits: u32, life: Duration) -> bool;
         "Removes the semaphore" delete() -> bool;
     }
 
@@ -89,10 +89,11 @@ impl fmt::Debug for Semaphore {
 
 /// Permits in use; see [`leasehold::SemaphorePermit`](crate::SemaphorePermit).
 ///
-/// Dropping them gives the permits back before the drop returns. If the server does not answer
-/// within the client's reply timeout, they are given back in the background. Inside a tokio runtime
-/// that is always in the background. A waiting thread of this process may then get the permits; if
-/// it still waits when the program ends, it takes them with it.
+/// Dropping them returns the permits to the semaphore before the drop returns. If the server does
+/// not answer within the client's reply timeout, the release continues in the background. Inside a
+/// tokio runtime the permits are always released in the background. A waiting thread of this
+/// process may then get the permits. If that thread still waits when the program ends, the permits
+/// are lost with it.
 #[must_use = "the permits are given back as soon as this is dropped"]
 #[clippy::has_significant_drop]
 pub struct SemaphorePermit {
@@ -102,12 +103,12 @@ pub struct SemaphorePermit {
 }
 
 impl SemaphorePermit {
-    /// Gives the permits back; see
+    /// Returns the permits to the semaphore; see
     /// [`SemaphorePermit::release`](crate::SemaphorePermit::release).
     ///
     /// # Errors
     ///
-    /// As the async method.
+    /// Returns the same errors as the async method.
     pub fn release(mut self) -> Result<()> {
         match self.inner.take() {
             Some(permit) => self
@@ -124,11 +125,11 @@ impl SemaphorePermit {
         }
     }
 
-    /// Takes some of the permits out; see
+    /// Splits off some of the permits; see
     /// [`SemaphorePermit::split`](crate::SemaphorePermit::split).
     #[must_use]
     pub fn split(&mut self, permits: u32) -> Option<Self> {
-        // Each part keeps the thread alive: either may be the last that is left of the client.
+        // Each part keeps the thread alive: either may be the last part of the client that remains.
         let inner = self.inner.as_mut()?.split(permits)?;
         Some(Self {
             inner: Some(inner),
@@ -136,21 +137,23 @@ impl SemaphorePermit {
         })
     }
 
-    /// Adds other permits to these; see [`SemaphorePermit::merge`](crate::SemaphorePermit::merge).
+    /// Adds the permits of `other` to these; see
+    /// [`SemaphorePermit::merge`](crate::SemaphorePermit::merge).
     ///
     /// # Panics
     ///
-    /// When `other` is of another semaphore or client, or when the sum is too large.
+    /// Panics if `other` is of another semaphore or client, or if the sum is too large.
     pub fn merge(&mut self, mut other: Self) {
-        // Taken out of `other`, whose drop would give back the permits that are in `self` by then.
+        // Taken out of `other`, whose drop would otherwise release permits that are already in
+        // `self`.
         if let (Some(inner), Some(other)) = (&mut self.inner, other.inner.take()) {
             inner.merge(other);
         }
     }
 
     reads! { SemaphorePermit:
-        "How many permits these are" permits() -> u32;
-        "The semaphore's name" name() -> &str;
+        "Returns how many permits these are" permits() -> u32;
+        "Returns the name of the semaphore" name() -> &str;
     }
 
     fn twin(&self) -> &crate::SemaphorePermit {

@@ -1,5 +1,5 @@
-//! One thread of the process that wakes whoever sleeps outside of its client's runtime: there a
-//! timer of tokio can be missing, stand still with a runtime that is blocked, or end with it.
+//! One thread of the process that wakes sleepers outside of their client's runtime. There, a timer
+//! of tokio may be missing, may stop with a runtime that is blocked, or may end with the runtime.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -14,18 +14,19 @@ use super::{Clock, Moment};
 use crate::process::Process;
 use crate::sync::Mutex;
 
-/// The longest sleep of the thread while others sleep: its timer stands still while the machine
+/// The longest sleep of the thread while there are sleepers: its timer stops while the machine
 /// sleeps, and this clock does not.
 const NAP: Duration = Duration::from_millis(200);
 const CLOCK: Clock = Clock::Boot;
 
-/// The alarms of the first process that needs some. A process that was forked from one with alarms
-/// keeps its own in `of_child`.
+/// The alarms of the first process that needs any. A forked child of a process with alarms has its
+/// own in `of_child`.
 static FIRST: OnceLock<Alarms> = OnceLock::new();
 
 /// The sleepers that the thread of one process wakes.
 struct Alarms {
-    /// The thread is missing in any other one, where the lock may be taken for ever, too.
+    /// The process of the thread. In a forked child the thread is missing, and the lock may be
+    /// taken forever.
     process: Process,
     sleepers: Mutex<Sleepers>,
     /// The function that starts the thread.
@@ -66,13 +67,14 @@ impl Alarms {
         Ok(started.thread().clone())
     }
 
-    /// Wakes each sleeper in time, for as long as the process lives.
+    /// Wakes each sleeper in time, as long as the process lives.
     fn run(&self) {
         loop {
             let now = CLOCK.now();
             let (due, next) = self.sleepers.lock().take_due(now);
             for waker in due {
-                // It is code of the executor, and a panic there must not end the sleep of others.
+                // The waker is code of the executor. A panic there must not end the sleep of
+                // others.
                 let _ = catch_unwind(AssertUnwindSafe(|| waker.wake()));
             }
             match next {
@@ -84,12 +86,13 @@ impl Alarms {
 
     /// Adds a sleeper. `None` if there is no thread that could wake it.
     fn add(&'static self, at: Moment, waker: &Waker) -> Option<(Moment, u64)> {
-        // Code of the executor, as its drop is: it runs with nothing locked.
+        // Cloned with nothing locked, because this is code of the executor, and so is its drop.
         let waker = waker.clone();
         let mut sleepers = self.sleepers.lock();
         let thread = match &sleepers.thread {
             Some(thread) => thread.clone(),
-            // With the lock taken: there must not be two. The new thread waits for the lock.
+            // With the lock taken: there must not be two threads. The new thread waits for the
+            // lock.
             None => sleepers.thread.insert((self.start)(self).ok()?).clone(),
         };
         sleepers.number += 1;
@@ -124,7 +127,7 @@ impl Alarms {
 }
 
 impl Sleepers {
-    /// Takes the wakers whose time is over, and returns the time of the next one.
+    /// Removes the wakers whose time is over, and returns the time of the next one.
     fn take_due(&mut self, now: Moment) -> (Vec<Waker>, Option<Moment>) {
         let later = self.wakers.split_off(&(now, u64::MAX));
         let due = std::mem::replace(&mut self.wakers, later);
@@ -133,7 +136,7 @@ impl Sleepers {
     }
 }
 
-/// Sleeps for a span by the thread of the process that polls it.
+/// A sleep of fixed length, woken by the thread of the process that polls it.
 pub(super) struct Nap {
     at: Moment,
     place: Option<(&'static Alarms, (Moment, u64))>,
@@ -152,7 +155,7 @@ impl Nap {
         own: impl Fn() -> &'static Alarms,
         context: &mut Context<'_>,
     ) -> Poll<()> {
-        // What was noted before a fork, the thread of the parent has.
+        // A place from before a fork belongs to the thread of the parent.
         self.place.take_if(|(alarms, _)| alarms.process.is_gone());
         let goes_on = match self.place {
             Some((alarms, key)) => alarms.goes_on(key, context.waker()),
@@ -168,8 +171,8 @@ impl Nap {
             self.place = key.map(|key| (alarms, key));
         }
         if self.place.is_none() {
-            // The process can't start a thread now. The executor goes on with others and comes
-            // back: it is busy then, and not blocked.
+            // The process can't start a thread now. The executor continues with other tasks and
+            // polls again: it is busy then, but not blocked.
             context.waker().wake_by_ref();
         }
         Poll::Pending

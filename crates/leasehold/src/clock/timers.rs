@@ -1,4 +1,4 @@
-//! Sleeping by the clock that decides, whatever executor polls.
+//! Sleeping on the clock that decides, with any executor.
 
 use std::pin::pin;
 use std::sync::Arc;
@@ -13,20 +13,19 @@ use super::alarms::Nap;
 use super::{Clock, Moment};
 use crate::process::Process;
 
-/// How late a sleep can end after its machine has slept, and how often the client looks whether that
-/// has happened.
+/// The maximum delay of a sleep whose machine has slept, and the period of the check for that.
 const NAP: Duration = Duration::from_millis(200);
-/// By how much the two clocks have to part before that counts as a sleep of the machine.
+/// The minimum difference between the two clocks that counts as a sleep of the machine.
 const LEAST: Duration = Duration::from_millis(1);
-/// Timers far in the future overflow in the runtime.
+/// The longest timer: timers far in the future overflow in the runtime.
 const LONGEST: Duration = Duration::from_secs(24 * 3600);
 
 /// The timers of one client. Clones share them.
 ///
-/// A timer of the runtime is a hint to look at the clock. It stands still while the machine sleeps, so
-/// a task of the client, which naps while others sleep for long, compares the two clocks and wakes all
-/// of them. One task for all: a nap for each hold and each waiter would be thousands of wake-ups a
-/// second.
+/// A timer of the runtime is a hint to look at the clock. It stops while the machine sleeps. So a
+/// task of the client compares the two clocks, in short naps, while there are long sleeps, and
+/// wakes all of them. There is one task for all, because a nap for each hold and each waiter would
+/// be thousands of wake-ups a second.
 #[derive(Clone, Debug)]
 pub(crate) struct Timers(Arc<Shared>);
 
@@ -34,20 +33,20 @@ pub(crate) struct Timers(Arc<Shared>);
 struct Shared {
     clock: Clock,
     runtime: Handle,
-    /// A child of it has none of the threads that drive the runtime.
+    /// The process of the runtime. A forked child has none of the threads that drive it.
     process: Process,
-    /// The runtime's clock is compared from here on.
+    /// The instant from which the runtime's clock is compared.
     start: Instant,
-    /// How many sleep for longer than a nap.
+    /// Number of sleeps that are longer than a nap.
     sleepers: AtomicUsize,
-    /// A task compares the clocks.
+    /// Whether a task compares the clocks.
     watched: AtomicBool,
     /// Notified when the machine has slept.
     slept: Notify,
 }
 
 impl Timers {
-    /// `runtime`: where the client's tasks run.
+    /// Returns the timers of a client whose tasks run on `runtime`.
     pub(crate) fn new(clock: Clock, runtime: Handle) -> Self {
         Self(Arc::new(Shared {
             clock,
@@ -68,7 +67,7 @@ impl Timers {
         self.sleep_until(self.now() + span).await;
     }
 
-    /// Sleeps until `moment` has come by the clock.
+    /// Sleeps until the clock has reached `moment`.
     pub(crate) async fn sleep_until(&self, moment: Moment) {
         let mut has_napped = false;
         loop {
@@ -77,22 +76,22 @@ impl Timers {
                 return;
             }
             if !self.has_timers_here() {
-                // In a box: the futures of all others stay small.
+                // In a box, so that all other futures stay small.
                 Box::pin(self.sleep_elsewhere(left)).await;
             } else if !self.0.clock.can_jump() {
                 tokio::time::sleep(left.min(LONGEST)).await;
             } else if !has_napped {
-                // Most sleeps end within a nap, and need no other to wake them.
+                // Most sleeps end within a nap, and need no other wake-up.
                 has_napped = true;
                 tokio::time::sleep(left.min(NAP)).await;
             } else {
-                // In a box: a few bytes for each sleep are many in a future that waits in many ways.
+                // In a box: a few bytes for each sleep add up in a future that waits in many ways.
                 Box::pin(self.sleep_long(moment)).await;
             }
         }
     }
 
-    /// What `work` results in; `None` if that takes longer than `limit`.
+    /// Returns the output of `work`; `None` if it takes longer than `limit`.
     pub(crate) async fn timeout<T>(
         &self,
         limit: Duration,
@@ -108,7 +107,8 @@ impl Timers {
     /// Sleeps until `moment`, or until the machine has slept.
     async fn sleep_long(&self, moment: Moment) {
         let mut slept = pin!(self.0.slept.notified());
-        // Registered before the clock is read, or a sleep between the two would be missed.
+        // Registered before the clock is read, or a sleep of the machine between the two would be
+        // missed.
         slept.as_mut().enable();
         let _sleeper = Sleeper::new(&self.0);
         let left = moment.saturating_sub(self.now());
@@ -119,19 +119,19 @@ impl Timers {
         }
     }
 
-    /// Returns whether the client's runtime polls this, so that its timers work. Another runtime may
-    /// have no timers, and a forked child has none of the threads that drive them.
+    /// Returns whether the client's runtime polls this, so that its timers work. Another runtime
+    /// may have no timers, and a forked child has none of the threads that drive them.
     fn has_timers_here(&self) -> bool {
         let is_own = |here: Handle| here.id() == self.0.runtime.id();
         Handle::try_current().is_ok_and(is_own) && !self.0.process.is_gone()
     }
 
-    /// Sleeps for `left`, or less, outside of the client's runtime.
+    /// Sleeps for at most `left`, outside of the client's runtime.
     async fn sleep_elsewhere(&self, left: Duration) {
         match self.0.clock {
             Clock::Boot => Nap::new(left).await,
-            // It stands still until all of its runtime's tasks wait for timers of that. A runtime
-            // whose clock can be paused has timers.
+            // A paused clock only moves when all tasks of its runtime wait for timers of that
+            // runtime. A runtime whose clock can be paused has timers.
             _ if is_paused() => tokio::time::sleep(left.min(LONGEST)).await,
             _ => Nap::new(left.min(NAP)).await,
         }
@@ -146,7 +146,7 @@ fn is_paused() -> bool {
     Instant::now() == tokios
 }
 
-/// Somebody sleeps for long.
+/// A long sleep that is counted in `sleepers`.
 struct Sleeper<'a>(&'a Shared);
 
 impl<'a> Sleeper<'a> {
@@ -171,10 +171,11 @@ impl Drop for Sleeper<'_> {
     }
 }
 
-/// Compares the clocks while somebody sleeps for long.
+/// The task that compares the clocks while there are long sleeps.
 struct Watch {
     shared: Arc<Shared>,
-    /// Where the clock would have stood at the start, if it had gone on as the runtime's.
+    /// The value that the clock would have had at the start, if it had always run like the
+    /// runtime's.
     ahead: Moment,
     is_needed: bool,
 }
@@ -188,7 +189,7 @@ impl Watch {
                 self.shared.slept.notify_waiters();
                 self.ahead = ahead;
             }
-            // A test that pauses the runtime's clock moves that ahead.
+            // A test that pauses the runtime's clock moves that clock ahead.
             self.ahead = self.ahead.min(ahead);
             self.is_needed = self.shared.is_watched_on();
         }
@@ -197,7 +198,7 @@ impl Watch {
 
 impl Drop for Watch {
     fn drop(&mut self) {
-        // Dropped by a runtime that ends: whoever has begun to sleep there goes on elsewhere, and must
+        // Dropped by a runtime that ends. A sleeper that began there continues elsewhere, and must
         // not poll its timer again.
         if self.is_needed {
             self.shared.slept.notify_waiters();
@@ -210,21 +211,21 @@ impl Shared {
         loop {
             let before = Instant::now();
             let now = self.clock.now();
-            // A thread that is stopped between the two looks like a machine that slept.
+            // A thread that is stopped between the two reads looks like a machine that slept.
             if before.elapsed() < LEAST {
                 return now - before.saturating_duration_since(self.start);
             }
         }
     }
 
-    /// Whether the task that compares the clocks goes on.
+    /// Returns whether the task that compares the clocks continues.
     fn is_watched_on(&self) -> bool {
         let is_needed = || self.sleepers.load(Ordering::SeqCst) > 0;
         if is_needed() {
             return true;
         }
         self.watched.store(false, Ordering::SeqCst);
-        // Whoever came before that line has seen that there is a task.
+        // A sleeper that began before that line has seen that there is a task.
         is_needed() && !self.watched.swap(true, Ordering::SeqCst)
     }
 }
@@ -235,11 +236,11 @@ mod tests {
 
     const SPAN: Duration = Duration::from_secs(1);
 
-    /// Whether a sleep ends before a timer of the same length, if the runtime's clock stands still
-    /// for that long.
+    /// Returns whether a sleep ends before a timer of the same length, if the runtime's clock stops
+    /// for that duration.
     async fn ends_before_its_timer(timers: &Timers) -> bool {
         let (mut sleep, mut timer) = (pin!(timers.sleep(SPAN)), pin!(tokio::time::sleep(SPAN)));
-        // Until it sleeps for long.
+        // Wait until it sleeps for long.
         while timers.0.sleepers.load(Ordering::SeqCst) == 0 {
             tokio::select! {
                 biased;
@@ -260,7 +261,7 @@ mod tests {
     #[tokio::test]
     async fn a_sleep_by_the_boot_clock_ends_behind_a_sleep_of_the_machine() {
         let timers = Timers::new(Clock::Boot, Handle::current());
-        // A machine without time for this thread can let the timer be over as well.
+        // On a machine without time for this thread, the timer may be over, too.
         for _ in 0..5 {
             if ends_before_its_timer(&timers).await {
                 return;

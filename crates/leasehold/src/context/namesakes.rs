@@ -1,5 +1,5 @@
-//! The names in braces that a client has used: `{x}` shares the keys beside it with `x`,
-//! because Redisson makes those of `x` with `{x}`.
+//! The names in braces that a client has used. `{x}` and `x` share the additional keys, because
+//! Redisson builds those of `x` with `{x}`.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -7,22 +7,24 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use crate::key::Key;
 use crate::sync::Mutex;
 
-/// When there are more, all are forgotten and looked at anew. Few names have braces around them.
+/// Maximum number of names. When there are more, all are forgotten and checked again. Few names
+/// have braces around them.
 const MOST: usize = 1024;
 
-/// By the name without its braces; whether this client has been told that it uses both.
+/// The names in braces. The key is the name without braces. The value is whether this client was
+/// warned that it uses both.
 #[derive(Default)]
 pub(crate) struct Namesakes {
     any: AtomicBool,
     braced: Mutex<HashMap<Key, bool>>,
 }
 
-/// What a client has to do because it uses a name.
+/// An action of a client because it uses a name.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Reason {
-    /// To look whether this other name is used by anybody.
+    /// To check whether another client uses this other name.
     Look(Key),
-    /// To tell that this client has used this other name.
+    /// To warn that this client has used this other name.
     Tell(Key),
 }
 
@@ -30,7 +32,7 @@ impl Namesakes {
     pub(crate) fn used(&self, key: &Key) -> Option<Reason> {
         if let Some(bare) = key.without_braces() {
             let mut braced = self.braced.lock();
-            // Once for each name: to look costs a request, and each acquire comes by here.
+            // Once for each name: checking costs a request, and each acquire passes through here.
             if braced.contains_key(&bare) {
                 return None;
             }
@@ -65,8 +67,8 @@ mod tests {
         let look = Some(Reason::Look(key("x")));
         assert_eq!(namesakes.used(&key("{x}")), look);
         assert_eq!(namesakes.used(&key("{x}")), None);
-        // Redisson puts braces around a name only if it has no `{`. So none of these has keys
-        // beside it that are those of another name that is used here.
+        // Redisson puts braces around a name only if it has no `{`. So none of these names shares
+        // its additional keys with another name that is used here.
         for other in ["x}", "a{x}", "{x}a", "{", "{}", "{{x}}", "y"] {
             assert_eq!(namesakes.used(&key(other)), None, "{other}");
         }

@@ -1,4 +1,4 @@
-//! How the steps of the semaphore with leases are tried out.
+//! The test setup for the steps of the semaphore with leases.
 
 use super::{HOLDS, NO_LIST_OF_CLIENTS, ODD_CLIENTS, Sample, Suite};
 use crate::primitives::expirable::steps;
@@ -12,7 +12,7 @@ pub(super) const SUITE: Suite = Suite {
         &["SET", "KEY", "3"],
         &["SET", "KEY", "9"],
         &["HSET", "KEY", "<c>:1", "1"],
-        // A permit by its id as Redisson 3.16.8 writes it: the text of 32 hex digits.
+        // The id of a permit as Redisson 3.16.8 writes it: the text of 32 hex digits.
         &[
             "ZADD",
             "KEY:timeout",
@@ -24,7 +24,7 @@ pub(super) const SUITE: Suite = Suite {
     ],
 };
 
-/// Ids of 16 bytes that can be shown.
+/// Returns ids of 16 bytes that can be printed.
 fn ids(hold: &str, count: usize) -> String {
     let holder = HOLDS.iter().position(|other| *other == hold).unwrap();
     let letter = ["a", "b", "c"][holder];
@@ -32,7 +32,7 @@ fn ids(hold: &str, count: usize) -> String {
     (0..count).map(id).collect()
 }
 
-/// Who stands behind a holder.
+/// Returns the holder after this one.
 fn next(hold: &str) -> &'static str {
     let holder = HOLDS.iter().position(|other| *other == hold).unwrap();
     HOLDS[(holder + 1) % HOLDS.len()]
@@ -42,7 +42,7 @@ fn argument(to: &Sample, name: &str) -> String {
     let key = to.key;
     match name {
         "permits" => key.into(),
-        // One that is something else, now and then.
+        // A key of another type in some cases.
         "timeout" if to.variant == 7 => "x".into(),
         "timeout" => format!("{key}:timeout"),
         "marker" => to.marker(),

@@ -1,4 +1,4 @@
-//! How the steps of the fair lock are tried out.
+//! The test setup for the steps of the fair lock.
 
 use super::{Sample, Suite};
 use crate::primitives::fair::steps;
@@ -14,15 +14,15 @@ pub(super) const SUITE: Suite = Suite {
         &["SET", "KEY:queue", "text"],
         &["SET", "KEY:timeouts", "text"],
         &["HSET", "KEY:waiters", "a", "1"],
-        // Only one of list and set.
+        // Only one of list and set exists.
         &["RPUSH", "KEY:queue", "<d>:1"],
         &["RPUSH", "KEY:queue", "<a>:1", "<c>:1"],
         &["ZADD", "KEY:timeouts", "1", "<c>:1"],
-        // One of Redisson's, whose timeout is far or long ago.
+        // A waiter of Redisson, whose timeout is far ahead or long past.
         &["RPUSH", "KEY:queue", "<c>:1", "<a>:1", "<c>:2"],
         &["ZADD", "KEY:timeouts", "9000000000000", "<a>:1"],
         &["ZADD", "KEY:timeouts", "1", "<a>:1"],
-        // Ours that are gone, or have no place.
+        // Our waiters that are dead, or have no place.
         &["ZADD", "KEY:waiters", "1", "<c>:1"],
         &["ZADD", "KEY:waiters", "1", "<c>:2"],
         &["ZADD", "KEY:waiters", "9000000000000", "<d>:1"],
@@ -31,7 +31,7 @@ pub(super) const SUITE: Suite = Suite {
 
 fn argument(to: &Sample, name: &str) -> String {
     let Sample { key, hold, .. } = *to;
-    // Not near what the comparison rounds to, and of those that wait all but one often.
+    // Not close to a value at which the comparison rounds. In most variants waiters do not expire.
     let (lease_ms, stay_ms) = match to.variant {
         0 => ("60000", "0"),
         1 => ("30000", "2000"),

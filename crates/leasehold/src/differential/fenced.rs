@@ -1,4 +1,4 @@
-//! How the steps of the fenced lock are tried out.
+//! The test setup for the steps of the fenced lock.
 
 use super::{Sample, Suite};
 use crate::primitives::fenced::steps;
@@ -11,9 +11,9 @@ pub(super) const SUITE: Suite = Suite {
         &["HSET", "KEY", "mode", "read"],
         &["SET", "KEY", "text"],
         &["SET", "KEY:token", "7"],
-        // The last token there is: none can be drawn behind it, by either side.
+        // The last token: neither side can draw another one after it.
         &["SET", "KEY:token", "9007199254740991"],
-        // A number to Lua's `tonumber`, and none to Redis and Java.
+        // A number for Lua's `tonumber`, but not for Redis and Java.
         &["SET", "KEY:token", "1e3"],
         &["HSET", "KEY:token", "a", "b"],
     ],

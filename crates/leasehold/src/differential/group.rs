@@ -1,4 +1,4 @@
-//! How the steps of a group of locks are tried out.
+//! The test setup for the steps of a group of locks.
 
 use super::{Sample, Suite};
 use crate::primitives::lock::group::steps;
@@ -11,7 +11,7 @@ pub(super) const SUITE: Suite = Suite {
         &["SET", "KEY", "text"],
         &["HSET", "KEY", "mode", "read", "<c>:1", "1"],
         &["HSET", "KEY", "<c>:1", "1"],
-        // A dead holder, and one that never had an end.
+        // A dead holder, and a holder without an expiry.
         &[
             "HSET",
             "KEY",

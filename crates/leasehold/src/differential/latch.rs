@@ -1,4 +1,4 @@
-//! How the steps of the latch are tried out.
+//! The test setup for the steps of the latch.
 
 use super::{Sample, Suite};
 use crate::primitives::latch::steps;
@@ -9,7 +9,7 @@ pub(super) const SUITE: Suite = Suite {
     argument,
     foreign: &[
         &["SET", "KEY", "text"],
-        // A latch at zero has no key in Redisson. Here it has one, and has to count as open.
+        // A latch at zero has no key in Redisson. Here it has one, and must count as open.
         &["SET", "KEY", "0"],
         &["SET", "KEY", "-3"],
         &["HSET", "KEY", "<c>:1", "1"],
@@ -26,8 +26,8 @@ fn argument(to: &Sample, name: &str) -> String {
         "opened" => format!("opened:{key}"),
         "channel" => format!("channel:{key}"),
         "count" => (to.variant + 1).to_string(),
-        // Mostly one step, so that a latch opens by the last of several. 50 are more than it ever
-        // has: it opens, and never counts below zero.
+        // Mostly one step, so that a latch opens by the last of several steps. 50 is more than it
+        // ever has: it opens, and never counts below zero.
         "by" => ["1", "1", "1", "2", "1", "3", "1", "50"][to.variant].into(),
         _ => to.has_no(name),
     }

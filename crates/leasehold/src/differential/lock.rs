@@ -1,4 +1,4 @@
-//! How the steps of the plain lock are tried out.
+//! The test setup for the steps of the plain lock.
 
 use super::{Sample, Suite};
 use crate::primitives::lock::steps;
@@ -10,13 +10,13 @@ pub(super) const SUITE: Suite = Suite {
     foreign: &[
         &["SET", "KEY", "text"],
         &["HSET", "KEY", "mode", "read"],
-        // Neither has the shape of a lock, although one of our holds is in it: the first has no
-        // count, the second a field too many.
+        // Neither has the shape of a lock, although it contains one of our holds: the first has no
+        // count, the second has an extra field.
         &["HSET", "KEY", "<c>:1", "1.5"],
         &["HSET", "KEY", "<c>:1", "1", "name", "Ann"],
         &["SET", "KEY:longest", "40000"],
         &["SET", "KEY:longest", "-1"],
-        // 2^53 and one less: the least number that is not exact in Lua, and the greatest that is.
+        // 2^53 and 2^53 - 1: the smallest number that is not exact in Lua, and the largest that is.
         &["SET", "KEY:longest", "9007199254740992"],
         &["SET", "KEY:longest", "9007199254740991"],
         &["SET", "KEY:longest", ""],

@@ -1,16 +1,16 @@
-//! Every step while its slot moves: some of its keys are on one node and the others on another. It
-//! runs right, or it waits and has changed nothing; when the slot is whole again it has done what its
-//! twin does.
+//! Runs each step while its slot moves: some of its keys are on one node and the rest on another.
+//! Either the step runs correctly, or it waits and has changed nothing. When the slot is whole
+//! again, it has done the same as its twin.
 //!
-//! `LEASEHOLD_MOVING_CASES` says how many states of each step are tried, `LEASEHOLD_MOVING_SEED`
-//! repeats those of another run.
+//! `LEASEHOLD_MOVING_CASES` is the number of states that are tried for each step.
+//! `LEASEHOLD_MOVING_SEED` repeats the states of another run.
 
 use leasehold_testkit::Cluster;
 
 use super::*;
 use crate::backend::redis::Queued;
 
-/// How long a step may take that need not wait. Much shorter than a slot is left open.
+/// The longest time for a step that need not wait. A slot is left open for much longer.
 const AT_ONCE: Duration = Duration::from_millis(20);
 
 struct Stage {
@@ -51,13 +51,13 @@ impl Stage {
         }
     }
 
-    /// A step of the suite for the one key, by chance for this hold or another.
+    /// Returns a step of the suite for the one key, with a random hold and variant.
     fn sample(&mut self, step: usize) -> (usize, usize, usize, usize) {
         let (hold, variant) = (self.random.usize(..HOLDS.len()), self.random.usize(..8));
         (step, 0, hold, variant)
     }
 
-    /// What has happened before to the key.
+    /// Returns random earlier actions on the key.
     fn past(&mut self, suite: &Suite) -> Vec<Action> {
         let steps: Vec<_> = (0..suite.steps.len())
             .filter(|step| !suite.steps[*step].many && suite.steps[*step].keys > 0)
@@ -73,7 +73,7 @@ impl Stage {
         (0..count).map(|_| action(self)).collect()
     }
 
-    /// Of both nodes together.
+    /// Returns the state of both nodes together.
     fn state(&self) -> State {
         let of = |node| state_by(node, &|parts| node.asking(parts).unwrap());
         self.cluster.nodes().iter().flat_map(of).collect()
@@ -84,14 +84,15 @@ impl Stage {
         self.runtime.block_on(wait)
     }
 
-    /// The step is sent while some keys have moved, after any past. Returns whether it had to wait.
+    /// Sends the step while some keys have moved, after random earlier actions. Returns whether it
+    /// had to wait.
     fn try_one(&mut self, suite: &Suite, step: usize) -> bool {
         let (past, sample) = (self.past(suite), self.sample(step));
         let mut random = self.random.fork();
         self.try_case(suite, &past, sample, &mut |_| random.bool())
     }
 
-    /// The same for this past and this sample, when those keys have moved that `moves` names.
+    /// Tries this past and this sample, with those keys moved that `moves` selects.
     fn try_case(
         &self,
         suite: &Suite,
@@ -131,14 +132,14 @@ impl Stage {
         let mut reply = self.redis.submit(operation);
         let mut at_once = self.replied(&mut reply, AT_ONCE);
         if at_once.is_none() {
-            // One that has changed something has run, however late its reply comes on a busy
+            // A step that has changed something has run, however late its reply arrives on a busy
             // machine. A step that is half done waits for its slot, and has no reply.
             if self.state() != before {
                 at_once = self.replied(&mut reply, Duration::from_secs(20));
                 assert!(at_once.is_some(), "it waits: {case}");
             }
         }
-        // The twin goes by the clock, so it runs when the step has.
+        // The twin uses the clock, so it runs when the step has run.
         let mut twin = || {
             keyspace.set_now(now_ms());
             suite.on_keyspace(&mut keyspace, &Action::Run(vec![sample]))
@@ -175,7 +176,7 @@ impl Stage {
     }
 }
 
-/// A reply without the number of listeners, which a cluster does not know.
+/// Returns a reply without the number of listeners, which a cluster does not know.
 fn without_listeners(step: &str, reply: &str) -> String {
     match (step, reply.split_once(',')) {
         ("semaphore.add", Some((counted, _))) => counted.to_owned(),
@@ -192,7 +193,8 @@ fn steps_are_whole_while_their_slot_moves() {
     let (mut at_once, mut waited) = (0, 0);
     for suite in &SUITES {
         for step in 0..suite.steps.len() {
-            // Its keys are of many slots, and it says of each whether it is there; or it has none.
+            // Skipped: its keys are in many slots, and it reports for each whether it exists. Or it
+            // has no keys.
             if suite.steps[step].many || suite.steps[step].keys == 0 {
                 continue;
             }
@@ -210,8 +212,8 @@ fn steps_are_whole_while_their_slot_moves() {
     );
 }
 
-/// Where an acquire was given up after it ran: its undo takes its marker away and puts another one
-/// there, which an open slot refuses.
+/// Checks an acquire that was given up after it ran. Its undo removes its marker and writes another
+/// one, which an open slot refuses.
 #[test]
 fn undo_gives_permits_back_while_its_slot_moves() {
     const PERMITS: usize = 5;
@@ -223,7 +225,7 @@ fn undo_gives_permits_back_while_its_slot_moves() {
     };
     // The variant is the number of permits.
     let set = Action::Run(vec![(step("semaphore.set"), 0, 0, PERMITS)]);
-    // Of these two, it says which marker is meant. All permits are taken.
+    // In these two steps, the variant selects the marker. All permits are taken.
     let acquire = Action::Run(vec![(step("semaphore.acquire"), 0, 0, 2)]);
     let undo = (step("semaphore.undo"), 0, 0, 2);
     for moved in [[false, false], [true, false], [false, true], [true, true]] {

@@ -1,4 +1,4 @@
-//! How the step that looks at a name is tried out: on what strangers leave there.
+//! The test setup for the step that looks at a name: it runs on keys that other programs write.
 
 use super::{HOLDS, KEYS, Sample, Suite, renewed};
 use crate::key::Key;
@@ -32,15 +32,15 @@ pub(super) const SUITE: Suite = Suite {
         &["HSET", "leasehold:TAG:forced", "<c>:1", "1"],
         &["ZADD", "leasehold:TAG:writers", "9000000000000", "<c>:1"],
         &["ZADD", "leasehold:TAG:readers", "1", "<d>:1"],
-        // Keys of read holds, which no argument names: the step makes their names itself. One of
-        // them is a list, and `PTTL` asks for no type.
+        // Keys of read holds, which are not arguments: the step builds their names itself. One of
+        // them is a list, because `PTTL` accepts any type.
         &["SET", "{x}:<c>:1:rwlock_timeout:1", "1"],
         &["RPUSH", "{x}:<c>:1:rwlock_timeout:2", "1"],
     ],
 };
 
-/// The name, and what stands beside it, in the places of each other, so that each is now and
-/// then of a type that it should not be.
+/// Returns the name and its additional keys, sometimes exchanged, so that each key sometimes has
+/// the wrong type.
 fn argument(to: &Sample, name: &str) -> String {
     let at = LOOK.parameters.iter().position(|other| *other == name);
     let at = at.unwrap_or_default();

@@ -1,4 +1,4 @@
-//! How the steps of the clients' presence are tried out.
+//! The test setup for the steps of the clients' presence.
 
 use super::{HOLDS, KEYS, Sample, Suite};
 use crate::primitives::presence::steps;

@@ -1,4 +1,4 @@
-//! How the steps of the read-write lock are tried out.
+//! The test setup for the steps of the read-write lock.
 
 use super::{Sample, Suite};
 use crate::key::Key;
@@ -13,7 +13,7 @@ pub(super) const SUITE: Suite = Suite {
         &["HSET", "KEY", "<c>:1", "1"],
         &["HSET", "KEY", "mode", "odd"],
         &["HSET", "KEY", "<c>:1", "1", "name", "Ann"],
-        // Redisson's: a thread that has entered twice, and one whose lease has ended.
+        // Holds of Redisson: a thread that has entered twice, and a thread whose lease has ended.
         &["HSET", "KEY", "mode", "read", "<e>:1", "2", "<e>:2", "1"],
         &["SET", "TAG:<e>:1:rwlock_timeout:2", "1"],
         &[
@@ -27,7 +27,7 @@ pub(super) const SUITE: Suite = Suite {
             "1",
         ],
         &["HSET", "KEY", "mode", "read", "name", "Ann"],
-        // Marks that are no marks: they keep nobody out.
+        // Values that are not marks: they keep no client out.
         &["SET", "KEY:writers", "text"],
         &["SET", "KEY:readers", "text"],
         &["SET", "KEY:asking", "text"],
@@ -48,7 +48,7 @@ fn argument(to: &Sample, name: &str) -> String {
     ];
     match (to.step, name) {
         (_, "lock") => key.into(),
-        // One whose own key is not there: its lease has ended.
+        // A hold whose own key does not exist: its lease has ended.
         ("rw.acquire_read", "timeout") if to.variant == 7 => format!("{key}:elsewhere"),
         (_, "timeout") => Key::parse(key).unwrap().read_timeout(hold),
         (_, "client") => ["1234", "5678", "0", "3456"][to.variant / 2].into(),

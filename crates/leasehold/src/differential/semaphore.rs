@@ -1,4 +1,4 @@
-//! How the steps of the semaphore are tried out.
+//! The test setup for the steps of the semaphore.
 
 use super::{NO_LIST_OF_CLIENTS, ODD_CLIENTS, Sample, Suite};
 use crate::primitives::semaphore::steps;
@@ -10,9 +10,9 @@ pub(super) const SUITE: Suite = Suite {
     foreign: &[
         &["SET", "KEY", "text"],
         &["SET", "KEY", "1.5"],
-        // One digit more than `number_at.lua` takes for a count.
+        // One digit more than `number_at.lua` accepts as a count.
         &["SET", "KEY", "123456789012345"],
-        // Redisson lets permits be missing, so this is a semaphore.
+        // Redisson lets the number be negative, so this is a semaphore.
         &["SET", "KEY", "-4"],
         &["HSET", "KEY", "<c>:1", "1"],
         &["RPUSH", "KEY", "item"],
@@ -25,12 +25,12 @@ fn argument(to: &Sample, name: &str) -> String {
     let key = to.key;
     match (to.step, name) {
         (_, "semaphore") => key.into(),
-        // That of an acquire with the same number: with a marker of its own an undo would never
+        // The marker of an acquire with the same number: with its own marker, an undo would never
         // find anything to give back.
         ("semaphore.undo", "marker") => to.marker_of("semaphore.acquire", to.variant / 2),
         (_, "marker") => to.marker(),
         (_, "done") => to.done(),
-        // One that is something else, now and then.
+        // A key of another type in some cases.
         (_, "released") if to.variant == 7 => "x".into(),
         (_, "released") => format!("released:{key}"),
         (_, "asking") => format!("{key}:asking"),
@@ -38,7 +38,8 @@ fn argument(to: &Sample, name: &str) -> String {
         (_, "called") => (to.variant % 2).to_string(),
         (_, "channel") => format!("channel:{key}"),
         (_, "sizes") => {
-            // Some begin with an ask that rarely fits: those behind it must not overtake it.
+            // Some lists begin with a request that rarely fits: requests behind it must not
+            // overtake it.
             let sizes = ["1", "2", "3 1 1", "1 5 1", "10", "2 2 2", "1 1", "40 1"];
             sizes[to.variant].into()
         }

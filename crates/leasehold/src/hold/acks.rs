@@ -1,5 +1,6 @@
-//! Who waits for the server's word about a grant that was handed over: a holder whose hold went
-//! to another waiter of its process is told by the next reply whether it was held until then.
+//! The holders that wait for the server's word about a grant that was handed over. If a holder's
+//! hold passed to another waiter of its process, the next reply says whether it was held until
+//! then.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -17,22 +18,22 @@ use crate::error::Error;
 use crate::loss::LossReason;
 use crate::sync::Mutex;
 
-/// What the server says of a grant to those who had it.
+/// The server's statement about a grant to its earlier holders.
 #[derive(Clone, Debug)]
 pub(crate) enum Word {
-    /// It was held until now.
+    /// The hold lasted until now.
     Held,
     Lost(LossReason),
-    /// Nobody can know: it is not there, and its lease is over, or a request without an answer may
-    /// have ended it.
+    /// The outcome can't be known: the hold does not exist, and its lease is over, or a request
+    /// without a reply may have ended it.
     Unknown,
-    /// It refuses to say.
+    /// The server refuses to answer.
     Failed(Failure),
 }
 
 impl Word {
-    /// Converts a loss for the holders that gave the hold up before it. A lease that ran out later says
-    /// nothing about their time.
+    /// Converts a loss for the holders that gave the hold up before it. A lease that ran out later
+    /// says nothing about their time.
     fn of_loss(reason: &LossReason) -> Self {
         match reason {
             LossReason::Expired | LossReason::RenewalFailed { .. } | LossReason::Closed => {
@@ -43,29 +44,29 @@ impl Word {
     }
 }
 
-/// Those who wait, each until a request is answered that left behind its release.
+/// The waiting holders. Each waits until the reply to a request that was sent after its release.
 #[derive(Default)]
 pub(super) struct Acks(Mutex<Option<Box<Waiting>>>);
 
 #[derive(Default)]
 struct Waiting {
-    /// How many have ever waited.
+    /// Number of holders that have ever waited.
     came: u64,
     senders: VecDeque<(u64, oneshot::Sender<Word>)>,
-    /// A task asks for them.
+    /// Whether a task asks for them.
     asked: bool,
-    /// A release has left, whose reply tells all.
+    /// Whether a release was sent, whose reply is for all of them.
     released: bool,
-    /// A request has left that ends the hold or makes it another one, and its answer may be missed.
+    /// Whether a request was sent that ends the hold or replaces it, and whose reply may be missed.
     may_be_gone: bool,
 }
 
-/// Those who waited when a request left.
+/// The holders that waited when a request was sent.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Mark(u64);
 
 impl Acks {
-    /// One more waits. `true` if nobody asks for it yet.
+    /// Adds a waiting holder. Returns `true` if no task asks for it yet.
     fn wait(&self) -> (oneshot::Receiver<Word>, bool) {
         let (sender, receiver) = oneshot::channel();
         let mut waiting = self.0.lock();
@@ -76,7 +77,8 @@ impl Acks {
         (receiver, begins)
     }
 
-    /// Taken before a release leaves. Nobody comes behind it: its reply tells all who wait.
+    /// Marks a release that is about to be sent. No holder waits after it: its reply is for all
+    /// that wait.
     pub(super) fn release(&self) -> Mark {
         let mut waiting = self.0.lock();
         Mark(waiting.as_mut().map_or(0, |waiting| {
@@ -85,7 +87,7 @@ impl Acks {
         }))
     }
 
-    /// The same for a request whose answer may be missed.
+    /// Marks a request like [`release`](Self::release) does, but its reply may be missed.
     fn end(&self) -> Mark {
         let mut waiting = self.0.lock();
         Mark(waiting.as_mut().map_or(0, |waiting| {
@@ -104,18 +106,20 @@ impl Acks {
         waiting.as_ref().is_some_and(|waiting| waiting.released)
     }
 
-    /// The same for the task that asks: `None`, and the task has ended, when nobody waits.
+    /// Returns the holders that wait now, for the task that asks. `None` if no holder waits: the
+    /// task then ends.
     fn next(&self) -> Option<Mark> {
         let mut waiting = self.0.lock();
         let waiting = waiting.as_mut()?;
-        // Whoever does not wait any more needs no request.
+        // A holder that no longer waits needs no request.
         waiting.senders.retain(|(_, sender)| !sender.is_closed());
-        // Decided under the lock: who comes next finds this task at work, or starts one.
+        // Decided under the lock: the next holder that waits finds this task at work, or starts
+        // another.
         waiting.asked = !waiting.released && !waiting.senders.is_empty();
         waiting.asked.then_some(Mark(waiting.came))
     }
 
-    /// The server has said this to a request behind `mark`.
+    /// Delivers the server's reply to a request that was sent at `mark`.
     pub(super) fn tell(&self, mark: Mark, word: &Word) {
         let mut told = Vec::new();
         if let Some(waiting) = self.0.lock().as_mut() {
@@ -123,34 +127,35 @@ impl Acks {
             let count = waiting.senders.iter().take_while(|one| before(one)).count();
             told.extend(waiting.senders.drain(..count));
         }
-        // Behind the lock: whoever is woken may hand over the next hold at once.
+        // After unlocking: a woken holder may hand over the next hold at once.
         for (_, sender) in told {
-            // Nobody waits any more if this fails.
+            // If this fails, the holder no longer waits.
             let _ = sender.send(word.clone());
         }
     }
 }
 
 impl Grant {
-    /// Waits for the server's next word. Whoever begins has to have [`ask_for_word`] run.
+    /// Waits for the server's next word. If the returned flag is `true`, the caller must run
+    /// [`ask_for_word`].
     pub(crate) fn await_word(&self) -> (oneshot::Receiver<Word>, bool) {
         self.acks.wait()
     }
 
-    /// Whether anybody waits.
+    /// Returns whether any holder waits.
     pub(crate) fn has_waiting(&self) -> bool {
         let waiting = self.acks.0.lock();
         let mut senders = waiting.iter().flat_map(|waiting| &waiting.senders);
         senders.any(|(_, sender)| !sender.is_closed())
     }
 
-    /// A release leaves.
+    /// Notes that a release is sent.
     pub(crate) fn mark(&self) -> Mark {
         self.acks.release()
     }
 
-    /// A request leaves that ends this hold or makes it another one. Its future may be dropped before
-    /// the answer, so from then on the hold's absence does not mean that it was lost.
+    /// Notes that a request is sent that ends this hold or replaces it. Its future may be dropped
+    /// before the reply. So from then on, the absence of the hold does not mean that it was lost.
     pub(crate) fn ends_or_turns(&self) -> Mark {
         self.acks.end()
     }
@@ -160,13 +165,13 @@ impl Grant {
         self.acks.may_be_gone()
     }
 
-    /// The server has answered a release.
+    /// Delivers the server's reply to a release.
     pub(crate) fn tell(&self, mark: Mark, word: &Word) {
         self.acks.tell(mark, word);
     }
 
-    /// The server has answered a request that ends it, and it was lost before. All who want to know
-    /// are told.
+    /// Notes that the server found the hold lost when it answered a request that ends it. Notifies
+    /// all waiting holders.
     pub(crate) fn was_lost(&self, mark: Mark, reason: LossReason) -> Error {
         self.tell(mark, &Word::of_loss(&reason));
         self.ended_lost(&reason);
@@ -174,15 +179,16 @@ impl Grant {
     }
 }
 
-/// Renews a grant that is handed from one to the next, as long as somebody waits for a word of
-/// the server: one request at a time tells all who waited when it left. Ends when a release
-/// leaves, which tells the others. A hold that was forgotten has none, and is asked for as it is.
+/// Renews a grant that is handed over from holder to holder, as long as a holder waits for a word
+/// of the server. One request at a time answers all holders that waited when it was sent. The task
+/// ends when a release is sent, whose reply answers the rest. A hold that was left to its lease has
+/// no release, and this task does not lengthen it.
 pub(crate) async fn ask_for_word(backend: Backend, timers: Timers, grant: Arc<Grant>) {
     let pauses = || Pauses::from(Duration::from_millis(10)).up_to(Duration::from_secs(1));
     let mut pause = pauses();
     while let Some(mark) = grant.acks.next() {
         let lease = match grant.is_over() {
-            // It is left to its lease, which this must not lengthen.
+            // The hold is left to its lease, which this request must not lengthen.
             true => Duration::from_millis(1),
             false => grant.lease_to_ask(timers.now()),
         };
@@ -191,7 +197,8 @@ pub(crate) async fn ask_for_word(backend: Backend, timers: Timers, grant: Arc<Gr
                 pause = pauses();
                 grant.acks.tell(mark, &Word::Held);
             }
-            // It was given back before this request left: the reply to that tells.
+            // The hold was released before this request was sent. The reply to the release has the
+            // answer.
             Ok(Renewed::Lost) if grant.acks.is_released() => {}
             Ok(Renewed::Lost) => {
                 let reason = match grant.loss() {
@@ -202,7 +209,8 @@ pub(crate) async fn ask_for_word(backend: Backend, timers: Timers, grant: Arc<Gr
                 grant.ended_lost(&reason);
             }
             Err(failure) if failure.may_heal() => {
-                // Earlier holders only need the server's own answer.
+                // Earlier holders only need the server's own reply, without confirmations of
+                // replicas.
                 if matches!(failure.cause, Cause::Unconfirmed(_)) {
                     grant.acks.tell(mark, &Word::Held);
                 }

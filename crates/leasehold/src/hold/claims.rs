@@ -1,5 +1,5 @@
-//! What the guards of one hold have asked for, each for itself: a re-entry adds to what
-//! the hold is promised, and takes that back when its guard goes.
+//! The claims of the guards of one hold. Each guard has its own claim. A re-entry adds a claim to
+//! the hold, and the claim is removed when its guard leaves.
 
 use std::time::Duration;
 
@@ -8,25 +8,25 @@ use crate::config::{Terms, check_longest};
 use crate::error::Result;
 use crate::key::Key;
 
-/// When a guard's maximum hold time is over, and what that was.
+/// The time at which a guard's maximum hold time is over, and the length of that maximum.
 pub(crate) type Limit = (Moment, Duration);
 
-/// Names a guard's claim within its hold.
+/// The id of a guard's claim within its hold.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct ClaimId(u64);
 
 impl ClaimId {
-    /// That of the guard for which the hold was acquired.
+    /// The claim of the guard for which the hold was acquired.
     pub(crate) const FIRST: Self = Self(0);
 }
 
 struct Claim {
     id: ClaimId,
     terms: Terms,
-    /// When its lease ends, if that is fixed.
+    /// The end of its lease, if the lease is fixed.
     end: Moment,
     limit: Option<Limit>,
-    /// Its guard was forgotten: it has gone, and has not given the claim up.
+    /// Whether its guard was forgotten: the guard has left without giving the claim up.
     forgotten: bool,
 }
 
@@ -41,21 +41,21 @@ impl Claim {
         }
     }
 
-    /// One claim for two forgotten ones, which are both renewed or both fixed.
+    /// Merges two forgotten claims, which are both renewed or both fixed.
     fn and(self, other: Self) -> Self {
         let (one, two) = (self.terms, other.terms);
         Self {
             terms: one.and(two),
             end: self.end.max(other.end),
-            // No guard is there that it could end.
+            // No guard is left that the limit could end.
             limit: None,
             ..self
         }
     }
 
-    /// How long a hold whose request leaves now has to last for it.
+    /// Returns how long the hold must last for this claim if a request is sent now.
     fn wants(&self, now: Moment) -> Duration {
-        // A renewed lease begins anew with each request. A fixed one has an end, which the
+        // A renewed lease starts again with each request. A fixed lease has an end, which the
         // request may only confirm.
         match self.terms.renew_every {
             Some(_) => self.terms.lease,
@@ -64,7 +64,7 @@ impl Claim {
     }
 }
 
-/// Never empty: what the last guard wanted is needed until the hold is given back.
+/// The claims of a hold. Never empty: the last guard's claim is needed until the hold is released.
 pub(super) struct Claims {
     list: Vec<Claim>,
     next: u64,
@@ -89,8 +89,8 @@ impl Claims {
         id
     }
 
-    /// Whether one guard has asked for the hold, on these terms, which the watchdog can keep for
-    /// the next one as well.
+    /// Returns whether one guard alone has asked for the hold, on these terms, which the watchdog
+    /// can keep for the next guard, too.
     pub(super) fn are_only(&self, terms: Terms) -> bool {
         let [claim] = &self.list[..] else {
             return false;
@@ -99,42 +99,43 @@ impl Claims {
         plain && !claim.forgotten && claim.terms.longest_lease.is_none() && claim.terms == terms
     }
 
-    /// Whether all guards have asked for the hold on these terms.
+    /// Returns whether all guards have asked for the hold on these terms.
     pub(super) fn are_all(&self, terms: Terms) -> bool {
         let alike =
             |claim: &Claim| !claim.forgotten && claim.limit.is_none() && claim.terms == terms;
         self.list.iter().all(alike)
     }
 
-    /// All of them count from now: nothing has been granted yet.
+    /// Makes all claims count from now: nothing has been granted yet.
     pub(super) fn start_again(&mut self, now: Moment) {
         for claim in &mut self.list {
             *claim = Claim::new(claim.id, claim.terms, now);
         }
     }
 
-    /// This guard wants the hold to last `lease` from now at least.
+    /// Raises a guard's claim: the hold must last at least `lease` from now.
     pub(super) fn raise(&mut self, id: ClaimId, lease: Duration, now: Moment) {
         if let Some(claim) = self.find(id) {
-            // Never less: the guard counts on what it was promised before.
+            // Never less: the guard relies on its earlier claim.
             claim.terms.lease = claim.terms.lease.max(lease);
             claim.end = claim.end.max(now + lease);
         }
     }
 
-    /// When this guard's maximum hold time is over, and what that is.
+    /// Returns when this guard's maximum hold time is over, and how long it is.
     pub(super) fn limit_of(&self, id: ClaimId) -> Option<Limit> {
         self.list.iter().find(|claim| claim.id == id)?.limit
     }
 
-    /// This guard holds for no longer than `limit` from `since`.
+    /// Limits this guard's hold to `limit` from `since`.
     pub(super) fn limit(&mut self, id: ClaimId, limit: Duration, since: Moment) {
         if let Some(claim) = self.find(id) {
             claim.limit = Some((since + limit, limit));
         }
     }
 
-    /// Its guard goes. `false`, and nothing has changed, if no other guard remains.
+    /// Removes a guard with its claim. Returns `false` and changes nothing if no other guard
+    /// remains.
     pub(super) fn remove(&mut self, id: ClaimId) -> bool {
         let remain = self.remain_without(id);
         if remain {
@@ -143,22 +144,22 @@ impl Claims {
         remain
     }
 
-    /// Its guard goes, and its claim stays. `false` if no other guard remains.
+    /// Removes a guard but keeps its claim. Returns `false` if no other guard remains.
     pub(super) fn forget(&mut self, id: ClaimId) -> bool {
         let remain = self.remain_without(id);
         if let Some(claim) = self.find(id) {
             claim.forgotten = true;
             claim.limit = None;
         }
-        // A hold that is entered and forgotten again and again must not grow with each time.
+        // A hold that is entered and forgotten again and again must not grow each time.
         self.fold_forgotten();
         remain
     }
 
-    /// Makes the claims without a guard into two at most, whatever their number.
+    /// Merges the claims without a guard into at most two, whatever their number.
     fn fold_forgotten(&mut self) {
-        // One renewed and one fixed: as one claim, a fixed lease would be renewed for ever, or a
-        // renewed one would end.
+        // One renewed and one fixed claim: as a single claim, a fixed lease would be renewed
+        // forever, or a renewed lease would end.
         for renewed in [true, false] {
             let alike =
                 |claim: &mut Claim| claim.forgotten && claim.terms.renew_every.is_some() == renewed;
@@ -180,7 +181,7 @@ impl Claims {
         self.list.iter().any(|claim| claim.id == id)
     }
 
-    /// How many have a guard.
+    /// Returns the number of claims that have a guard.
     pub(super) fn guards(&self) -> usize {
         self.list.iter().filter(|claim| !claim.forgotten).count()
     }
@@ -189,13 +190,13 @@ impl Claims {
         self.list.iter().any(|claim| claim.forgotten)
     }
 
-    /// What one guard asked for.
+    /// Returns the terms that one guard asked for.
     pub(super) fn terms_of(&self, id: ClaimId) -> Terms {
         let claim = self.list.iter().find(|claim| claim.id == id);
         claim.map_or_else(|| self.terms(), |claim| claim.terms)
     }
 
-    /// How often the watchdog has to act on the hold for one of them.
+    /// Returns how often the watchdog must act on the hold for any of the claims.
     pub(super) fn watch_every(&self) -> Option<Duration> {
         let each = self
             .list
@@ -204,38 +205,38 @@ impl Claims {
         each.min()
     }
 
-    /// Terms that are good enough for all of them.
+    /// Returns terms that are good enough for all claims.
     pub(super) fn terms(&self) -> Terms {
         let each = self.list.iter().map(|claim| claim.terms);
         let all = each.reduce(Terms::and).expect("there is always one");
         Terms {
-            // Each guard has its own: `first_limit`.
+            // Each guard has its own limit: see `first_limit`.
             max_hold: None,
             ..all
         }
     }
 
-    /// An error if the hold would last longer than others count on, whichever of its guards
-    /// belongs to a majority.
+    /// Fails if the hold would last longer than other clients rely on, if any of its guards belongs
+    /// to a majority.
     pub(super) fn check(
         &self,
         lease: Duration,
         longest: Option<Duration>,
         key: &Key,
     ) -> Result<()> {
-        // Both ways: a guard of a majority may enter a longer hold, and a hold of a majority may
-        // be extended or entered by another guard.
+        // Both ways: a guard of a majority may enter a longer hold, and another guard may enter or
+        // extend the hold of a majority.
         let all = self.terms();
         check_longest(lease.max(all.lease), longest.max(all.longest_lease), key)
     }
 
-    /// How long the hold has to last if a request for it leaves now.
+    /// Returns how long the hold must last if a request for it is sent now.
     pub(super) fn want(&self, now: Moment) -> Duration {
         let each = self.list.iter().map(|claim| claim.wants(now));
         each.max().unwrap_or_default()
     }
 
-    /// The longest lease of those that are renewed.
+    /// Returns the longest lease of the renewed claims.
     pub(super) fn renewed_lease(&self) -> Option<Duration> {
         let renewed = self
             .list
@@ -244,7 +245,7 @@ impl Claims {
         renewed.map(|claim| claim.terms.lease).max()
     }
 
-    /// Of several maximum hold times the one that is over first counts.
+    /// Returns the maximum hold time that is over first.
     pub(super) fn first_limit(&self) -> Option<Limit> {
         self.list.iter().filter_map(|claim| claim.limit).min()
     }

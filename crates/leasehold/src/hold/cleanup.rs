@@ -1,5 +1,5 @@
-//! The work that dropped guards and dropped waits leave: giving back what the server granted,
-//! or may have granted.
+//! The background work that dropped guards and dropped waits leave: releasing what the server
+//! granted, or may have granted.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -21,21 +21,21 @@ use crate::loss::LossReason;
 use crate::observe::log;
 use crate::process::Process;
 
-/// What can be given back.
+/// A hold or a place that can be given back.
 pub(crate) trait Return: Send + Sync + 'static {
     fn key(&self) -> &Key;
 
-    /// Gives it back. Asked for again, it changes nothing more.
+    /// Returns the operation that gives it back. Repeating the operation changes nothing more.
     fn give_back(&self) -> Operation;
 
-    /// The way of that: behind the request for it.
+    /// Returns the route of that operation: after the request for the hold.
     fn way_back(&self) -> Route {
         Route::Plain
     }
 
-    /// The moment after which retrying is pointless. `unsure_since`: when the first request left
-    /// that may have run; `None` if each is known not to have run. A reply takes `reply_timeout`
-    /// at most.
+    /// Returns the moment after which retrying is pointless. `unsure_since` is when the first
+    /// request was sent that may have run; `None` if every request is known not to have run. A
+    /// reply takes `reply_timeout` at most.
     fn over_at(
         &self,
         started: Moment,
@@ -43,10 +43,10 @@ pub(crate) trait Return: Send + Sync + 'static {
         reply_timeout: Duration,
     ) -> Moment;
 
-    /// The server has answered. `sure`: no earlier request may have run.
+    /// Notes the server's reply. `sure` means that no earlier request may have run.
     fn answered(&self, _reply: &Value, _sure: bool) {}
 
-    /// That time has come, and no server has answered.
+    /// Notes that this moment has passed, and no server has answered.
     fn given_up(&self) {}
 }
 
@@ -74,8 +74,8 @@ impl Return for Grant {
     }
 
     fn answered(&self, reply: &Value, sure: bool) {
-        // Those whose hold was handed over wait for this as well, where the last holder has gone
-        // without a wait of its own.
+        // Holders whose hold was handed over also wait for this reply, if the last holder was
+        // dropped without waiting.
         let word = match was_ours(reply) {
             true => Word::Held,
             false if sure && !self.may_be_gone() && !self.is_past_lease() => {
@@ -87,12 +87,12 @@ impl Return for Grant {
     }
 }
 
-/// Gives back in the background.
+/// The background tasks that release holds.
 pub(crate) struct Cleanup {
     pub(super) backend: Backend,
     pub(super) timers: Timers,
     runtime: Handle,
-    /// In another one nothing is given back.
+    /// The process of the client. In a forked child nothing is released.
     process: Process,
     pending: Arc<Pending>,
 }
@@ -114,8 +114,8 @@ impl Cleanup {
         })
     }
 
-    /// Sends an operation for which nobody waits. If it does not arrive, what it would take back
-    /// ends by itself.
+    /// Sends an operation for which no caller waits. If it does not arrive, the state that it would
+    /// remove expires by itself.
     pub(crate) fn send(&self, operation: Operation, route: Route) {
         let reply = self.backend.submit_by(operation, route);
         if matches!(reply, Reply::Ready(_)) {
@@ -126,13 +126,13 @@ impl Cleanup {
         });
     }
 
-    /// Runs work in the background that has something to give back. The connection stays for it,
-    /// even if the last handle of the client goes meanwhile.
+    /// Runs work in the background that releases something. The connection stays open for it, even
+    /// if the last handle of the client is dropped meanwhile.
     pub(crate) fn spawn(&self, work: impl Future<Output = ()> + Send + 'static) {
         if self.process.is_gone() {
             return;
         }
-        // Counted from here, not from when the task begins: a close that comes next waits for it.
+        // Counted from here, not from when the task begins: a close that follows waits for it.
         let (pending, backend) = (PendingOne::new(&self.pending), self.backend.clone());
         self.runtime.spawn(async move {
             let (_pending, _backend) = (pending, backend);
@@ -140,26 +140,25 @@ impl Cleanup {
         });
     }
 
-    /// Runs work in the background for which waiters wait. A close of the client does not wait
-    /// for it.
+    /// Runs work in the background for waiters. A close of the client does not wait for it.
     pub(crate) fn carry(&self, work: impl Future<Output = ()> + Send + 'static) {
         if !self.process.is_gone() {
             self.runtime.spawn(work);
         }
     }
 
-    /// Gives `hold` back. The first request is queued when this returns, so that
-    /// whatever is asked for the same name next runs behind it.
+    /// Releases `hold`. The first request is queued when this returns, so the next request for the
+    /// same name runs after it.
     ///
-    /// `unanswered`: no reply has come to the request that may have been granted. It can still
-    /// be on the network, so the release is sent once more when the server would refuse that
-    /// request as too late.
+    /// `unanswered` means that no reply has arrived to the request that may have been granted. That
+    /// request may still be on the network. So the release is sent once more at the time when the
+    /// server would refuse that request as too late.
     pub(crate) fn give_back<H: Return>(self: &Arc<Self>, hold: Arc<H>, unanswered: bool) {
         if self.process.is_gone() {
             return;
         }
-        // Here, not in the task, which begins some time later: other requests for the name would
-        // come before it.
+        // Here, not in the task, which begins later: other requests for the name would run before
+        // it.
         let first = self.backend.submit_by(hold.give_back(), hold.way_back());
         if let Reply::Ready(Some(Ok(reply))) = &first {
             hold.answered(reply, true);
@@ -175,7 +174,7 @@ impl Cleanup {
         });
     }
 
-    /// `hold` is given back, but an earlier request for it can still be on the network.
+    /// Releases `hold` again, because an earlier request for it may still be on the network.
     pub(super) fn give_back_again<H: Return>(self: &Arc<Self>, hold: Arc<H>) {
         let cleanup = Arc::clone(self);
         self.spawn(async move {
@@ -184,9 +183,9 @@ impl Cleanup {
         });
     }
 
-    /// Once more, when the server would refuse an earlier request as too late.
+    /// Sends the release once more when the server would refuse an earlier request as too late.
     async fn give_back_what_comes_late<H: Return>(&self, hold: &H, started: Moment) {
-        // A request may run until this long after it left (`not_after` in `call.rs`).
+        // A request may run until this time after it was sent (`not_after` in `call.rs`).
         let limit = self.backend.reply_timeout();
         self.timers.sleep(limit).await;
         let again = self.backend.submit_by(hold.give_back(), hold.way_back());
@@ -206,8 +205,8 @@ impl Cleanup {
                 });
                 return false;
             }
-            // Sent again nevertheless: an operator may mend a permission, a password or an error
-            // that we don't know while there is still time.
+            // Sent again anyway: an operator may repair a permission, a password or an error that
+            // we don't know while there is still time.
             if !failure.may_heal() && !std::mem::replace(&mut told, true) {
                 log(|| {
                     tracing::warn!(
@@ -228,7 +227,7 @@ impl Cleanup {
         };
         let pauses = Pauses::from(Duration::from_millis(20)).up_to(Duration::from_secs(1));
         let release = || self.backend.submit_by(hold.give_back(), hold.way_back());
-        // If it was given up, nothing more can be done here.
+        // If the release was given up, nothing more can be done here.
         if let Ok(reply) =
             until_answered(&self.timers, (first, started), pauses, release, goes_on).await
         {
@@ -236,12 +235,12 @@ impl Cleanup {
         }
     }
 
-    /// How much is still to be given back.
+    /// Returns the number of releases in progress.
     pub(crate) fn pending(&self) -> usize {
         self.pending.count.load(Ordering::SeqCst)
     }
 
-    /// Resolves when nothing is left to give back.
+    /// Resolves when no release is in progress.
     pub(crate) async fn done(&self) {
         loop {
             let changed = self.pending.changed.notified();
@@ -272,7 +271,7 @@ impl Drop for PendingOne {
     }
 }
 
-/// Whether a reply to a release says "yours".
+/// Returns whether a reply to a release says that the hold was ours.
 pub(crate) fn was_ours(reply: &Value) -> bool {
     matches!(reply, Value::Int(1..))
 }

@@ -1,4 +1,4 @@
-//! One grant of the server: how long it is valid, and whether it has been lost.
+//! A grant of the server: how long it is valid, and whether it has been lost.
 
 use std::fmt;
 use std::sync::Arc;
@@ -25,49 +25,51 @@ use crate::sync::Mutex;
 /// One grant of the server.
 pub(crate) struct Grant {
     pub(crate) key: Key,
-    /// That of its first hold: its order in the watchdog.
+    /// The number of its first hold, which orders grants in the watchdog.
     pub(super) number: u64,
     pub(crate) steps: Box<dyn HoldSteps>,
-    /// The way of its release and of its undo: the one on which it was asked for.
+    /// The route for its release and its undo, which keeps them after the request for it.
     way_back: Route,
     clock: Clock,
     margin: SafetyMargin,
     state: Mutex<State>,
-    /// When the watchdog looks at it next, in nanoseconds; [`NEVER`] when it does not. Written
+    /// The time of the watchdog's next look, in nanoseconds; [`NEVER`] if there is none. Written
     /// with the watchdog's table locked.
     due: AtomicU64,
-    /// Its place among those that are due then. Read and written with that table locked.
+    /// Its index among the grants that are due at that time. Read and written with that table
+    /// locked.
     place: AtomicUsize,
     /// Notified when the hold is lost or its deadline has moved.
     changed: Notify,
-    /// Who waits for a word of the server since it was handed over.
+    /// The earlier holders that wait for a word of the server since the hold was handed over.
     pub(super) acks: Acks,
     pub(crate) observed: Observed,
-    /// Its loss was told.
+    /// Whether the loss was reported.
     loss_is_told: AtomicBool,
 }
 
-/// No time: the watchdog does not look at such a grant.
+/// The due time of a grant at which the watchdog does not look.
 const NEVER: u64 = u64::MAX;
 
-/// What the watchdog has to do about a hold.
+/// The task of the watchdog for a hold.
 #[derive(Debug)]
 pub(crate) enum Due {
-    /// Nothing any more: it was released, or the server has ended it as well.
+    /// Nothing: the hold was released, or the server has ended it, too.
     Nothing,
     /// Nothing yet.
     Later,
-    /// To ask the server for this lease.
+    /// Ask the server for this lease.
     Renew {
         lease: Duration,
-        /// It is the first renewal since one was confirmed.
+        /// Whether it is the first renewal since one was confirmed.
         first: bool,
     },
-    /// To give it back: its guards have lost it for this reason, and the server keeps it still.
+    /// End the hold: its guards have lost it for this reason, and the server still keeps it.
     End(LossReason),
 }
 
-/// When the watchdog looks at a hold, and by how much earlier a renewal may travel with others.
+/// The time at which the watchdog looks at a hold, and by how much earlier its renewal may travel
+/// with others.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Look {
     pub(crate) at: Moment,
@@ -102,44 +104,44 @@ impl Grant {
         })
     }
 
-    /// Whether the next holder gets another one in its place, and can't have this one.
+    /// Returns whether the next holder gets another grant instead, because it can't have this one.
     pub(crate) fn is_exchanged(&self) -> bool {
         self.steps.exchanged().is_some()
     }
 
-    /// How many permits it is; 1 for a lock.
+    /// Returns the number of permits; 1 for a lock.
     pub(crate) fn permits(&self) -> u32 {
         let exchanged = self.steps.exchanged();
         exchanged.map_or(1, |exchanged| exchanged.permits())
     }
 
-    /// That of its present hold.
+    /// Returns the number of its present hold.
     pub(crate) fn hold_number(&self) -> u64 {
         self.state.lock().stay.number
     }
 
-    /// Terms that are good enough for all its guards.
+    /// Returns terms that are good enough for all its guards.
     pub(crate) fn terms(&self) -> Terms {
         self.state.lock().stay.claims.terms()
     }
 
-    /// What one guard asked for.
+    /// Returns the terms that one guard asked for.
     pub(crate) fn terms_of(&self, claim: ClaimId) -> Terms {
         self.state.lock().stay.claims.terms_of(claim)
     }
 
-    /// The way of what gives it back: behind the request for it.
+    /// Returns the route of operations that release it: after the request for it.
     pub(crate) fn way_back(&self) -> Route {
         self.way_back
     }
 
-    /// The way of what gives its guards something more. It has to be confirmed for the guard that
-    /// wants most.
+    /// Returns the route of operations that give its guards more. They must be confirmed for the
+    /// guard with the strictest setting.
     pub(crate) fn route(&self) -> Route {
         let mut state = self.state.lock();
         let wanted = state.stay.claims.terms().acknowledged;
-        // Noted before it leaves: a guard that enters meanwhile must not take what it wants itself
-        // for what was confirmed.
+        // Noted before the operation is sent: a guard that joins meanwhile must not mistake what it
+        // wants itself for what was confirmed.
         state.confirmed_by = state.confirmed_by.least(wanted);
         drop(state);
         match Route::of(wanted) {
@@ -148,12 +150,13 @@ impl Grant {
         }
     }
 
-    /// The longest lease that was asked for: the server may keep the hold that long.
+    /// Returns the longest lease that was requested: the server may keep the hold for this
+    /// duration.
     pub(crate) fn longest_asked(&self) -> Duration {
         self.state.lock().longest_asked
     }
 
-    /// What the watchdog has to do about it now. A renewal counts as sent.
+    /// Returns what the watchdog must do about the hold now. A renewal counts as sent.
     pub(crate) fn due(&self, now: Moment) -> Due {
         let mut state = self.state.lock();
         if state.over {
@@ -177,8 +180,8 @@ impl Grant {
         }
     }
 
-    /// When the watchdog looks at it next: one renewal period after it was confirmed last, by
-    /// `part` of the period earlier, or when it has to end. `None`: never.
+    /// Returns when the watchdog looks at the hold next. That is one renewal period after the last
+    /// confirmation, earlier by `part` of the period, or when the hold must end. `None` for never.
     pub(crate) fn next_look(&self, part: f64) -> Option<Look> {
         let state = self.state.lock();
         let renewal = state.watch_every();
@@ -187,24 +190,24 @@ impl Grant {
         state.look_at(at)
     }
 
-    /// The same, if it looks at `at` whatever the terms are.
+    /// Returns the next look if the watchdog looks at `at`, whatever the terms are.
     pub(crate) fn look_at(&self, at: Moment) -> Option<Look> {
         self.state.lock().look_at(at)
     }
 
-    /// From here on its lease is a fixed one, whatever its terms are.
+    /// Makes the lease a fixed one from here on, whatever the terms are.
     pub(crate) fn stop_renewing(&self) {
         self.state.lock().closed = true;
     }
 
-    /// Renews it for a wait, or no longer.
+    /// Begins or ends the renewal of the hold for a wait.
     pub(crate) fn keep(&self, keep: bool) {
         let mut state = self.state.lock();
         state.kept = if keep { state.kept + 1 } else { state.kept - 1 };
     }
 
-    /// One more request for it leaves: a grant counts from here. (Until then nobody has the hold,
-    /// so a grant that came too late for the request before is no loss.)
+    /// Notes another request for the grant: its lease counts from here. Until then no guard has the
+    /// hold, so a grant that arrived too late for the earlier request is not a loss.
     pub(crate) fn asked_again(&self) {
         let now = self.clock.now();
         let mut state = self.state.lock();
@@ -214,56 +217,57 @@ impl Grant {
         state.lost = None;
     }
 
-    /// The server has answered "yours" to the request for it. `false` if the answer
-    /// took longer than the lease.
+    /// Notes that the server has granted the request. Returns `false` if the reply took longer than
+    /// the lease.
     pub(crate) fn granted(&self, token: Option<u64>) -> bool {
         let now = self.clock.now();
         let mut state = self.state.lock();
         state.stay.token = token;
         state.granted_at = state.confirmed_at;
-        // Counted from before the request left, never from the reply: the server's lease began
+        // Counted from before the request was sent, never from the reply: the server's lease began
         // at some time between the two.
         let end = self.margin.end(state.confirmed_at, state.longest_asked);
         (state.valid_until, state.kept_until) = (end, end);
         state.check(now).is_none()
     }
 
-    /// The fencing token that came with the grant, or was drawn later.
+    /// Returns the fencing token that arrived with the grant, or was drawn later.
     pub(crate) fn token(&self) -> Option<u64> {
         self.state.lock().stay.token
     }
 
-    /// A token was drawn for it. Returns its token: the first one that was drawn.
+    /// Notes a token that was drawn for the hold. Returns the hold's token: the first one that was
+    /// drawn.
     pub(crate) fn set_token(&self, token: u64) -> u64 {
-        // Guards may draw at the same time, and a hold has one token, whoever asks.
+        // Guards may draw tokens at the same time, but a hold has only one token.
         *self.state.lock().stay.token.get_or_insert(token)
     }
 
-    /// Its lock gives no token below this one any more.
+    /// Notes that the lock no longer gives a token below this one.
     pub(crate) fn raised(&self, token: u64) {
         let mut state = self.state.lock();
         state.stay.raised_to = state.stay.raised_to.max(Some(token));
     }
 
-    /// The greatest token that its lock was raised to for it.
+    /// Returns the greatest token to which the lock was raised for this hold.
     pub(crate) fn raised_to(&self) -> Option<u64> {
         self.state.lock().stay.raised_to
     }
 
-    /// The lease to ask for now: what its guards want, all of it or what is left of a
+    /// Returns the lease to ask for now: the whole lease that its guards want, or the rest of a
     /// fixed one.
     pub(crate) fn lease_to_ask(&self, now: Moment) -> Duration {
         self.state.lock().wants(now)
     }
 
-    /// When the request left to which the server granted it.
+    /// Returns when the request was sent that the server granted.
     pub(crate) fn granted_at(&self) -> Moment {
         self.state.lock().granted_at
     }
 
-    /// Begins the next holder's hold, on the same terms. `false`, and nothing has changed, if the
-    /// grant is no good for another holder: it may be lost soon or unnoticed, or somebody has a
-    /// claim on it still. Called when no guard has it.
+    /// Begins the next holder's hold, on the same terms. Returns `false` and changes nothing if the
+    /// grant is not good for another holder: it may be lost soon or unnoticed, or another claim on
+    /// it remains. Called when no guard has it.
     pub(crate) fn hand_over(&self, terms: Terms, now: Moment) -> bool {
         let mut state = self.state.lock();
         let may = state.can_be_handed_over(terms, now);
@@ -277,7 +281,7 @@ impl Grant {
         may
     }
 
-    /// An acquire has got it: their spans are linked.
+    /// Links the span of an acquire that got this grant with the span of its hold.
     pub(crate) fn acquired(&self, ended: &Ended, way: Way) {
         let mut state = self.state.lock();
         let before = state.before.replace(Told::default());
@@ -294,7 +298,7 @@ impl Grant {
         }
     }
 
-    /// It is what the next waiter of the process gets in the place of `other`.
+    /// Notes that the next waiter of the process gets this grant in the place of `other`.
     pub(crate) fn follows(&self, other: &Self) {
         let told = other.told();
         if told.is_heard() {
@@ -303,32 +307,32 @@ impl Grant {
         }
     }
 
-    /// The span of its present hold.
+    /// Returns the span of its present hold.
     fn told(&self) -> Told {
         self.state.lock().stay.told.clone()
     }
 
-    /// A request leaves that renews it.
+    /// Returns the span of a renewal that is sent now.
     pub(crate) fn renews(&self) -> Told {
         self.observed.renews(&self.key, || self.told())
     }
 
-    /// A guard gives it back.
+    /// Returns the span of a release by a guard.
     pub(crate) fn releases(&self) -> Told {
         self.observed.releases(&self.key, || self.told())
     }
 
-    /// When its present hold began.
+    /// Returns when its present hold began.
     pub(crate) fn since(&self) -> Moment {
         self.state.lock().stay.since
     }
 
-    /// How long it is since `since`.
+    /// Returns the time since `since`.
     pub(crate) fn age(&self, since: Moment) -> Duration {
         self.clock.now().saturating_sub(since)
     }
 
-    /// How often the server has renewed it, and how many guards have it.
+    /// Returns how often the server has renewed it, and how many guards have it.
     pub(crate) fn counts(&self) -> (u32, usize) {
         let state = self.state.lock();
         (
@@ -337,28 +341,28 @@ impl Grant {
         )
     }
 
-    /// The time from which its present lease counts.
+    /// Returns the time from which its present lease counts.
     pub(crate) fn confirmed_at(&self) -> Moment {
         self.state.lock().confirmed_at
     }
 
-    /// The server has confirmed `lease` from a request that left at `sent`. A hold
-    /// that is lost stays lost, whatever comes later. Returns the longest lease that was asked
-    /// for until now.
+    /// Notes that the server has confirmed `lease` for a request that was sent at `sent`. A hold
+    /// that is lost stays lost, whatever arrives later. Returns the longest lease that was
+    /// requested until now.
     pub(crate) fn confirmed(&self, sent: Moment, lease: Duration) -> Duration {
         let mut state = self.state.lock();
         let longest = state.longest_asked;
-        // Lost is final: the holder has been told, and somebody else may have the lock by now.
+        // Lost is final: the holder was notified, and another client may already have the lock.
         if state.check(self.clock.now()).is_some() {
             drop(state);
             self.is_found_lost();
             return longest;
         }
         let left = state.valid_until.saturating_sub(self.clock.now());
-        // The latest end, whichever answer comes last: no request makes a hold shorter on the
+        // The latest end, whichever reply arrives last: no request makes a hold shorter on the
         // server, so renewals may overlap.
         state.kept_until = state.kept_until.max(self.margin.end(sent, lease));
-        // A guard that wanted more may have gone since.
+        // A guard that wanted more may have left since.
         let wanted = lease.min(state.wants(sent));
         state.valid_until = state.valid_until.max(self.margin.end(sent, wanted));
         state.confirmed_at = state.confirmed_at.max(sent);
@@ -366,18 +370,18 @@ impl Grant {
         state.failing = None;
         drop(state);
         self.changed.notify_waiters();
-        // Behind the lock: the recorder is the user's.
+        // After unlocking: the recorder is code of the user.
         self.observed.renewed(left, lease);
         longest
     }
 
-    /// A renewal leaves that the watchdog has not asked for. `true` for the first one after a
-    /// confirmation.
+    /// Notes that a renewal is sent without a request of the watchdog. Returns `true` for the first
+    /// renewal since one was confirmed.
     pub(crate) fn asked_to_renew(&self, sent: Moment) -> bool {
         self.state.lock().asked_to_renew(sent)
     }
 
-    /// A renewal that left at `sent` has failed.
+    /// Notes that a renewal that was sent at `sent` has failed.
     pub(crate) fn failed_to_renew(&self, sent: Moment, failure: &Failure) {
         let cause = format!("{}: {}", failure.address, failure.cause);
         let mut state = self.state.lock();
@@ -388,7 +392,7 @@ impl Grant {
         state.failing = Some((since, cause.into()));
     }
 
-    /// Lost for good, unless it was lost or released before.
+    /// Marks the hold as lost, unless it was lost or released before.
     pub(crate) fn lose(&self, reason: LossReason) {
         let mut state = self.state.lock();
         if state.over || state.check(self.clock.now()).is_some() {
@@ -399,37 +403,37 @@ impl Grant {
         self.is_found_lost();
     }
 
-    /// It is lost, and whoever waits for that learns it now.
+    /// Reports the loss, and wakes the tasks that wait for it.
     fn is_found_lost(&self) {
         self.changed.notify_waiters();
         self.tell_loss();
     }
 
-    /// Its server has forgotten it, because it was started again, at `started` at the earliest.
-    /// Whoever asks a majority does not count that server for a longest lease.
+    /// Notes that the server has forgotten the hold in a restart, at `started` at the earliest. A
+    /// client that asks a majority does not count that server for the longest lease.
     pub(crate) fn forgotten(&self, started: Moment) {
         let until = self.no_vote_until(started);
         self.state.lock().no_vote_until = until;
     }
 
-    /// Until when no majority counts a server that was started then. `None` if nobody relies on
-    /// that.
+    /// Returns until when no majority counts a server that was started at `started`. `None` if no
+    /// client relies on that.
     pub(crate) fn no_vote_until(&self, started: Moment) -> Option<Moment> {
         let longest = self.terms().longest_lease?;
-        // Less the drift, as any lease.
+        // Minus the drift, as for any lease.
         Some(self.margin.end(started, longest))
     }
 
-    /// Until when it stands for a majority although its server has forgotten it: nobody else counts
-    /// that server. `None` if that is not so.
+    /// Returns until when the hold counts for a majority although its server has forgotten it:
+    /// until then no other client counts that server. `None` if the hold does not count.
     pub(crate) fn stands_until(&self) -> Option<Moment> {
         let state = self.state.lock();
         let until = state.no_vote_until.filter(|_| state.lost.is_some())?;
         Some(until.min(state.deadline()))
     }
 
-    /// Why it is lost. Tells the log, monitoring and hooks of it, once: called with nothing locked,
-    /// because a hook may ask for anything.
+    /// Returns why the hold is lost. Reports the loss once, to the log, metrics and hooks. Called
+    /// with nothing locked, because a hook may do anything.
     pub(crate) fn tell_loss(&self) -> Option<LossReason> {
         let reason = self.loss()?;
         self.ended_lost(&reason);
@@ -445,23 +449,23 @@ impl Grant {
         }
     }
 
-    /// Why it is lost; `None` while it is good.
+    /// Returns why the hold is lost; `None` while it is good.
     pub(crate) fn loss(&self) -> Option<LossReason> {
         self.state.lock().check(self.clock.now()).cloned()
     }
 
-    /// Whether nothing but its holder ends it, as far as this process knows.
+    /// Returns whether only its holder can end it, as far as this process knows.
     pub(crate) fn lasts(&self) -> bool {
         let mut state = self.state.lock();
         state.check(self.clock.now()).is_none() && state.lasts()
     }
 
-    /// How it will be lost at its deadline unless a renewal gets through; `None` while
-    /// they are answered soon.
+    /// Returns the loss that will occur at the deadline unless a renewal succeeds. `None` while
+    /// renewals are answered soon.
     pub(crate) fn renewal_failure(&self) -> Option<LossReason> {
         let now = self.clock.now();
         let state = self.state.lock();
-        // A renewal that has left just now is no failure yet.
+        // A renewal that was sent just now is not a failure yet.
         let soon = state.stay.claims.terms().lease / 20;
         let (since, cause) = state.failing.as_ref()?;
         let on_its_way = cause == NO_REPLY_YET && now.saturating_sub(*since) < soon;
@@ -475,7 +479,7 @@ impl Grant {
         }
     }
 
-    /// Until when its guards have it for sure.
+    /// Returns until when its guards certainly have it.
     pub(crate) fn valid_until(&self) -> Moment {
         self.state.lock().valid_until
     }
@@ -485,14 +489,15 @@ impl Grant {
         self.clock.now() >= self.valid_until()
     }
 
-    /// When the holder has to have stopped: then, or when its maximum hold time is over.
+    /// Returns when the holder must have stopped: at the end of its validity, or of its maximum
+    /// hold time.
     pub(crate) fn deadline(&self) -> Moment {
         self.state.lock().deadline()
     }
 
-    /// Resolves when its hold of this number is lost: at its deadline at the latest, even if the
-    /// server says nothing.
-    /// With a claim, only while that is its guard's.
+    /// Resolves when the hold with this number is lost: at its deadline at the latest, even if the
+    /// server says nothing. With a claim, it resolves only while the guard of that claim shares the
+    /// hold.
     pub(super) async fn lost(
         &self,
         number: u64,
@@ -507,18 +512,18 @@ impl Grant {
             changed.as_mut().enable();
             let has_left = claim.is_some_and(|claim| !self.has(claim));
             if has_left || self.hold_number() != number {
-                // Handed over in time: whatever comes, the next holder has lost it.
+                // Handed over in time: from then on only the next holder can lose it.
                 return std::future::pending().await;
             }
             if let Some(reason) = self.tell_loss() {
                 return reason;
             }
             if self.is_over() {
-                // Given back in time: it can't be lost any more.
+                // Released in time: it can no longer be lost.
                 return std::future::pending().await;
             }
-            // The deadline comes by our own clock: a holder whose network is gone has to stop
-            // before anybody else can have the lock.
+            // The deadline is judged by our own clock: a holder without a network must stop before
+            // another client can have the lock.
             tokio::select! {
                 biased;
                 () = changed => {}
@@ -527,13 +532,13 @@ impl Grant {
         }
     }
 
-    /// Whether the guard with this claim shares the hold still.
+    /// Returns whether the guard with this claim still shares the hold.
     fn has(&self, claim: ClaimId) -> bool {
         self.state.lock().stay.claims.has(claim)
     }
 
-    /// One more guard shares the hold, on terms of its own. `None` if the hold is lost or ends;
-    /// an error if the lease is longer than others count on.
+    /// Adds a guard to the hold, on its own terms. `None` if the hold is lost or ends. Fails if the
+    /// lease is longer than other clients rely on.
     pub(crate) fn join(&self, terms: Terms) -> Result<Option<Joined>> {
         let now = self.clock.now();
         let mut state = self.state.lock();
@@ -545,13 +550,13 @@ impl Grant {
             .claims
             .check(terms.lease, terms.longest_lease, &self.key)?;
         let must_confirm = match terms.renew_every {
-            // Fewer have confirmed it than this guard wants. What the other guards want says nothing
-            // of that: their own request may still be under way.
+            // The hold has fewer confirmations than this guard wants. It does not help if other
+            // guards want as many: their request may still be in progress.
             _ if !state.confirmed_by.covers(terms.acknowledged) => true,
             // A fixed lease counts from this re-entry, as if its guard were alone.
             None => state.valid_until < self.margin.end(now, terms.lease),
-            // The watchdog sees to a renewed lease, unless this one is longer than the others, or
-            // less than a third of it is left.
+            // The watchdog takes care of a renewed lease, unless this one is longer than the
+            // others, or less than a third of it is left.
             Some(_) => {
                 let left = state.valid_until.saturating_sub(now);
                 state.stay.claims.renewed_lease() < Some(terms.lease) || left < terms.lease / 3
@@ -563,7 +568,7 @@ impl Grant {
         let moves_look = state.course() != before;
         drop(state);
         if moves_look {
-            // With the guard's limit the deadline may come earlier.
+            // The guard's limit may make the deadline earlier.
             self.changed.notify_waiters();
         }
         Ok(Some(Joined {
@@ -573,8 +578,8 @@ impl Grant {
         }))
     }
 
-    /// One more guard shares the hold, on the terms on which it was acquired. `None` if it can't:
-    /// the hold is lost or over, or its guards want something else by now.
+    /// Adds a guard to the hold, on the terms on which it was acquired. `None` if that is not
+    /// possible: the hold is lost or over, or its guards want something else now.
     pub(crate) fn share(&self, terms: Terms) -> Option<Joined> {
         let now = self.clock.now();
         let mut state = self.state.lock();
@@ -585,7 +590,7 @@ impl Grant {
         if !state.passes(now) {
             return None;
         }
-        // As much as a hold that is handed over.
+        // The same limit as for a hold that is handed over.
         if state.valid_until.saturating_sub(now) < terms.lease / 2 {
             return None;
         }
@@ -596,7 +601,8 @@ impl Grant {
         })
     }
 
-    /// Nobody shares it from now on. `false`, and nothing has changed, if somebody does.
+    /// Lets no other guard share the hold from now on. Returns `false` and changes nothing if
+    /// another guard shares it.
     pub(crate) fn close_to_others(&self) -> bool {
         let mut state = self.state.lock();
         let is_alone = state.stay.claims.guards() <= 1;
@@ -604,19 +610,19 @@ impl Grant {
         is_alone
     }
 
-    /// One guard less, and with it its claim.
+    /// Removes a guard with its claim.
     pub(crate) fn leave(&self, claim: ClaimId) -> Leaving {
         let now = self.clock.now();
         let mut state = self.state.lock();
-        // Judged first: a hold whose time is over stays lost without the guard whose limit that
-        // was.
+        // Checked first: a hold whose time is over stays lost after the guard with that limit has
+        // left.
         state.check(now);
         let before = state.course();
         if !state.stay.claims.remove(claim) {
             return state.nobody_left();
         }
-        // What the guard added goes with it, although the server keeps the hold for longer. The
-        // watchdog gives it back when the remaining claims are over (`is_cut`).
+        // The guard's claim ends with it, although the server keeps the hold for longer. The
+        // watchdog releases the hold when the remaining claims are over (`is_cut`).
         let wanted = self.margin.end(now, state.wants(now));
         state.valid_until = state.valid_until.min(wanted);
         let moves_look = state.course() != before;
@@ -627,19 +633,20 @@ impl Grant {
         Leaving::Shared { moves_look }
     }
 
-    /// One guard less, for which the hold is left to its lease when the last one goes.
+    /// Removes a guard whose claim remains: the hold is left to its lease when the last guard
+    /// leaves.
     pub(crate) fn forget(&self, claim: ClaimId) -> Leaving {
         let mut state = self.state.lock();
         if state.stay.claims.forget(claim) {
-            // Its claim stays. A limit that has gone makes the next look come too early at most.
+            // The claim remains. Without the guard's limit, the next look is too early at worst.
             return Leaving::Shared { moves_look: false };
         }
         state.nobody_left()
     }
 
-    /// Ends the hold here if this is its last guard, which would have to give it back.
+    /// Ends the hold here if this is its last guard, which would have to release it.
     pub(crate) fn end_with_last(&self) -> bool {
-        // Ended under the lock under which guards are counted: nobody joins in between.
+        // Ended under the lock that protects the number of guards: no guard joins in between.
         let mut state = self.state.lock();
         let last = state.stay.claims.guards() == 1 && !state.stay.claims.any_forgotten();
         if last {
@@ -652,7 +659,7 @@ impl Grant {
         self.state.lock().stay.claims.guards()
     }
 
-    /// Given back: nothing more to renew or to report.
+    /// Ends the hold: nothing is left to renew or to report.
     pub(crate) fn end(&self) {
         self.state.lock().over = true;
     }
@@ -661,43 +668,44 @@ impl Grant {
         self.state.lock().over
     }
 
-    /// A guard wants it to last `lease` from now at least. An error, and nothing has changed,
-    /// if that is longer than others count on.
+    /// Raises a guard's claim to at least `lease` from now. Fails and changes nothing if that is
+    /// longer than other clients rely on.
     pub(crate) fn raise(&self, claim: ClaimId, lease: Duration) -> Result<()> {
         let now = self.clock.now();
         let mut state = self.state.lock();
         state.stay.claims.check(lease, None, &self.key)?;
         state.stay.claims.raise(claim, lease, now);
-        // Before the request leaves: the server may grant it whether its answer comes or not.
+        // Before the request is sent: the server may grant it even if its reply is lost.
         state.longest_asked = state.longest_asked.max(lease);
         Ok(())
     }
 
-    /// When a guard's maximum hold time is over, and what that is.
+    /// Returns when a guard's maximum hold time is over, and how long it is.
     pub(crate) fn limit_of(&self, claim: ClaimId) -> Option<Limit> {
         self.state.lock().stay.claims.limit_of(claim)
     }
 
-    /// A guard holds for no longer than `limit` from `since`.
+    /// Limits a guard's hold to `limit` from `since`.
     pub(crate) fn limit(&self, claim: ClaimId, limit: Duration, since: Moment) {
         self.state.lock().stay.claims.limit(claim, limit, since);
         self.changed.notify_waiters();
     }
 
-    /// Whether the server still keeps it when its guards have lost it for this reason.
+    /// Returns whether the server still keeps the hold when its guards have lost it for this
+    /// reason.
     pub(crate) fn outlasts(&self, reason: &LossReason) -> bool {
         self.state.lock().outlasts(reason)
     }
 
-    /// Notes when the watchdog looks at it next, and returns what was noted. Called with the
-    /// watchdog's table locked.
+    /// Notes when the watchdog looks at the hold next, and returns what was noted before. Called
+    /// with the watchdog's table locked.
     pub(crate) fn set_due(&self, due: Option<Moment>) -> Option<Moment> {
         let nanos = due.map_or(NEVER, Moment::as_nanos);
         let before = self.due.swap(nanos, Ordering::Relaxed);
         (before != NEVER).then(|| Moment::from_nanos(before))
     }
 
-    /// Where the watchdog finds it among those that are due at its time.
+    /// Returns its index among the grants that are due at its time.
     pub(super) fn place(&self) -> usize {
         self.place.load(Ordering::Relaxed)
     }

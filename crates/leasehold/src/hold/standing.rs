@@ -1,5 +1,5 @@
-//! The holds of a client's guards, leaked guards included. Closing the client leaves them to
-//! their leases.
+//! The holds of a client's guards, including leaked guards. Closing the client leaves them to their
+//! leases.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Weak};
@@ -18,7 +18,7 @@ pub(crate) struct Standing {
 struct Table {
     holds: BTreeMap<u64, Weak<Grant>>,
     closed: bool,
-    /// Told of the next hold.
+    /// Notified of the next hold.
     awaited: Option<oneshot::Sender<()>>,
 }
 
@@ -26,8 +26,8 @@ impl Table {
     fn all(&self) -> Vec<Arc<Grant>> {
         let holds = self.holds.iter().filter_map(|(number, grant)| {
             let grant = grant.upgrade()?;
-            // A guard that has handed its hold over may wait for the server's word still. The hold
-            // is the next guard's.
+            // A guard that has handed its hold over may still wait for the server's word. The hold
+            // belongs to the next guard.
             (grant.hold_number() == *number).then_some(grant)
         });
         holds.collect()
@@ -35,10 +35,10 @@ impl Table {
 }
 
 impl Standing {
-    /// A guard has this hold from now on.
+    /// Adds a hold that a guard has from now on.
     pub(crate) fn enter(&self, hold: &Hold) {
         // Under the lock under which the client is closed: a hold that is granted meanwhile is
-        // in the table by then, or finds the client closed. Else it would be renewed on.
+        // already in the table, or finds the client closed. Otherwise its renewal would continue.
         let mut table = self.table.lock();
         table.holds.insert(hold.number, Arc::downgrade(hold));
         if table.closed {
@@ -47,7 +47,7 @@ impl Standing {
         let awaited = table.awaited.take();
         drop(table);
         if let Some(awaited) = awaited {
-            // If this fails, the waiter is gone.
+            // If this fails, the waiter no longer exists.
             let _ = awaited.send(());
         }
     }
@@ -64,12 +64,12 @@ impl Standing {
         any
     }
 
-    /// No guard has it any more.
+    /// Removes a hold that no guard has any longer.
     pub(crate) fn leave(&self, hold: &Hold) {
         self.table.lock().holds.remove(&hold.number);
     }
 
-    /// From here on no hold is renewed. Returns those that guards have.
+    /// Stops the renewal of all holds, and returns the holds that guards have.
     pub(crate) fn close(&self) -> Vec<Arc<Grant>> {
         let mut table = self.table.lock();
         table.closed = true;
@@ -86,14 +86,14 @@ impl Standing {
         self.table.lock().holds.len()
     }
 
-    /// All of them that were neither released nor left to their lease.
+    /// Returns all holds that were neither released nor left to their leases.
     pub(crate) fn all(&self) -> Vec<Arc<Grant>> {
         let mut holds = self.table.lock().all();
         holds.retain(|hold| !hold.is_over());
         holds
     }
 
-    /// How many of them are valid.
+    /// Returns the number of valid holds.
     pub(crate) fn good(&self) -> usize {
         let holds = self.all();
         holds.iter().filter(|hold| hold.loss().is_none()).count()

@@ -1,4 +1,4 @@
-//! What is known of a grant. Pure: nothing here locks, sleeps or asks the time.
+//! The state of a grant. The code is pure: it does not lock, sleep or read the clock.
 
 use std::borrow::Cow;
 use std::time::Duration;
@@ -12,50 +12,52 @@ use crate::config::Terms;
 use crate::loss::LossReason;
 use crate::observe::Told;
 
-/// A hold is handed over no longer than this after the server has confirmed it.
+/// The longest time since the last confirmation at which a hold may still be handed over.
 const UNCONFIRMED: Duration = Duration::from_millis(5);
 /// The time after its grant in which a hold may pass to another holder of the process or be shared
 /// by another reader. Later, the id that operators see belongs to one holder, or to these readers.
 const PASSES_FOR: Duration = Duration::from_secs(1);
-/// The cause of a renewal that is on its way.
+/// The cause of a renewal that is in progress.
 pub(super) const NO_REPLY_YET: &str = "no reply yet";
 /// The latest time that can be noted, 584 years after the clock began.
 const LATEST: Moment = Moment::from_nanos(u64::MAX - 1);
 
 pub(super) struct State {
-    /// What holds it now.
+    /// The present hold of the grant.
     pub(super) stay: Stay,
-    /// The span of the hold before that in this process, until that of its holder's acquire is linked
-    /// to it.
+    /// The span of the previous hold in this process, until the span of its holder's acquire is
+    /// linked to it.
     pub(super) before: Told,
-    /// The longest lease that was asked for: the server may keep the hold that long.
+    /// The longest lease that was requested: the server may keep the hold for this duration.
     pub(super) longest_asked: Duration,
-    /// Until when the guards have it: no longer than they want, nor than the server keeps
-    /// it for sure.
+    /// The end of the guards' hold: not later than they want, nor later than the server certainly
+    /// keeps it.
     pub(super) valid_until: Moment,
-    /// Until when the server keeps it for sure.
+    /// The time until which the server certainly keeps the hold.
     pub(super) kept_until: Moment,
-    /// When the last confirmed request left; before the first, when that did.
+    /// The time at which the last confirmed request was sent, or the first request, if none was
+    /// confirmed.
     pub(super) confirmed_at: Moment,
-    /// When the request left to which it was granted.
+    /// The time at which the granted request was sent.
     pub(super) granted_at: Moment,
     /// The weakest confirmation that any of its requests asked for.
     pub(super) confirmed_by: Acknowledgement,
-    /// How often the server has confirmed it, its grant included.
+    /// Number of confirmations by the server, including the grant.
     pub(super) confirmations: u32,
-    /// How many waits need it meanwhile: it is renewed for them, whatever its terms are.
+    /// Number of waits that need the hold to last: it is renewed for them, whatever its terms are.
     pub(super) kept: usize,
-    /// Released, or left to its lease: nothing is reported any more.
+    /// Whether the hold was released, or left to its lease: nothing is reported any more.
     pub(super) over: bool,
-    /// Its client was closed: it is not renewed any more.
+    /// Whether the client was closed: the hold is no longer renewed.
     pub(super) closed: bool,
     pub(super) lost: Option<LossReason>,
-    /// Its server has forgotten it by a restart, and no majority counts that server before then.
+    /// Set if the server has forgotten the hold in a restart: no majority counts that server before
+    /// this time.
     pub(super) no_vote_until: Option<Moment>,
     pub(super) failing: Option<(Moment, Cow<'static, str>)>,
 }
 
-/// How often a hold is looked at, and when it ends.
+/// The times at which a hold is looked at, and its end.
 #[derive(PartialEq, Eq)]
 pub(super) struct Course {
     watch_every: Option<Duration>,
@@ -64,7 +66,7 @@ pub(super) struct Course {
 }
 
 impl State {
-    /// Asked for at `asked_at`, by one guard.
+    /// Returns the state of a hold that one guard asked for at `asked_at`.
     pub(super) fn new(terms: Terms, asked_at: Moment) -> Self {
         Self {
             stay: Stay::new(terms, asked_at),
@@ -85,7 +87,8 @@ impl State {
         }
     }
 
-    /// How often the watchdog has to do with it; `None` for a fixed lease that nobody keeps.
+    /// Returns how often the watchdog acts on the hold; `None` for a fixed lease that no wait
+    /// needs.
     pub(super) fn watch_every(&self) -> Option<Duration> {
         let claims = &self.stay.claims;
         if self.closed {
@@ -95,8 +98,8 @@ impl State {
         claims.watch_every().into_iter().chain(kept).min()
     }
 
-    /// What the holder and the watchdog go by. While it is the same, nobody has to be told that
-    /// guards have come or gone.
+    /// Returns the values that the holder and the watchdog depend on. While they do not change,
+    /// neither must be notified of guards that join or leave.
     pub(super) fn course(&self) -> Course {
         Course {
             watch_every: self.watch_every(),
@@ -105,7 +108,7 @@ impl State {
         }
     }
 
-    /// Whether another holder of the process can have it, on these terms.
+    /// Returns whether another holder of the process can have the hold, on these terms.
     pub(super) fn can_be_handed_over(&mut self, terms: Terms, now: Moment) -> bool {
         let is_free = !self.over && !self.closed && self.kept == 0;
         // A token belongs to one hold, and only the server draws the next one.
@@ -113,8 +116,8 @@ impl State {
         if !is_free || has_token || !self.stay.claims.are_only(terms) || !self.passes(now) {
             return false;
         }
-        // The next holder relies on what the server said last: that must not be long ago, because
-        // somebody may have ended the hold by force since.
+        // The next holder relies on the last word of the server. It must be recent, because another
+        // client may have ended the hold by force since.
         let unconfirmed = now.saturating_sub(self.confirmed_at);
         self.check(now).is_none()
             && unconfirmed <= UNCONFIRMED.min(terms.lease / 20)
@@ -139,21 +142,23 @@ impl State {
         Some(Look { at, earlier })
     }
 
-    /// When it is to be given back although the server would keep it: its maximum hold time
-    /// is over, or what the guards want that remain.
+    /// Returns when the hold must be released although the server would keep it: its maximum hold
+    /// time is over, or the claims of the remaining guards are.
     pub(super) fn must_end_at(&self) -> Option<Moment> {
         let limit = self.stay.claims.first_limit().map(|(end, _)| end);
         let cut = self.is_cut().then_some(self.valid_until);
         limit.into_iter().chain(cut).min()
     }
 
-    /// Whether the server still keeps it when its guards have lost it for this reason.
+    /// Returns whether the server still keeps the hold when its guards have lost it for this
+    /// reason.
     pub(super) fn outlasts(&self, reason: &LossReason) -> bool {
         matches!(reason, LossReason::MaxHold { .. }) || self.is_cut()
     }
 
-    /// The lease that the watchdog asks for: what its guards want, all of it or what is left of
-    /// a fixed one. Once the client is closed, that only reminds the server of what is left.
+    /// Returns the lease that the watchdog asks for: the whole lease that its guards want, or the
+    /// rest of a fixed one. After the client was closed, the request only reminds the server of the
+    /// rest.
     pub(super) fn lease_to_keep(&self, now: Moment) -> Duration {
         let wanted = self.wants(now);
         match self.closed {
@@ -162,9 +167,9 @@ impl State {
         }
     }
 
-    /// A renewal leaves. Until it is confirmed, it counts as failing; but not a reminder of
-    /// a fixed lease, which ends when it ends. `true` for the first one after a
-    /// confirmation.
+    /// Notes that a renewal is sent. It counts as failing until it is confirmed. This does not
+    /// apply to a reminder of a fixed lease, whose end does not move. Returns `true` for the first
+    /// renewal since one was confirmed.
     pub(super) fn asked_to_renew(&mut self, sent: Moment) -> bool {
         if self.reasserts_fixed_lease() {
             return false;
@@ -175,21 +180,21 @@ impl State {
         first
     }
 
-    /// Whether the watchdog only reminds the server of it.
+    /// Returns whether the watchdog only reminds the server of the hold.
     pub(super) fn reasserts_fixed_lease(&self) -> bool {
         let terms = self.stay.claims.terms();
         terms.remind_every.is_some()
             && (self.closed || terms.reasserts_fixed_lease() && self.kept == 0)
     }
 
-    /// Whether it is renewed without an end.
+    /// Returns whether the hold is renewed without an end.
     pub(super) fn lasts(&self) -> bool {
         let claims = &self.stay.claims;
         let is_renewed = self.kept > 0 || claims.terms().renew_every.is_some();
         is_renewed && !self.over && !self.closed && claims.first_limit().is_none()
     }
 
-    /// How long it has to last if a request for it leaves now.
+    /// Returns how long the hold must last if a request for it is sent now.
     pub(super) fn wants(&self, now: Moment) -> Duration {
         match self.kept {
             0 => self.stay.claims.want(now),
@@ -197,15 +202,15 @@ impl State {
         }
     }
 
-    /// Whether a guard that wanted more than the others has gone: the server keeps it for
-    /// longer than they want.
+    /// Returns whether a guard that wanted more than the others has left: the server keeps the hold
+    /// for longer than they want.
     pub(super) fn is_cut(&self) -> bool {
-        // With a margin: of a fixed lease a little less is left when a request for it leaves than
-        // when it was counted.
+        // With a margin: when a request for a fixed lease is sent, slightly less is left than when
+        // the lease was computed.
         self.valid_until + SafetyMargin::ROUNDING < self.kept_until
     }
 
-    /// The last guard goes.
+    /// Ends the hold when its last guard has left.
     pub(super) fn nobody_left(&mut self) -> Leaving {
         let leaving = self.stay.nobody_left();
         self.over |= leaving == Leaving::LeftToLease;
@@ -286,7 +291,7 @@ mod tests {
         }
     }
 
-    /// Confirmed at a request that left one second after the clock began.
+    /// Returns a state that was confirmed by a request sent one second after the clock began.
     fn confirmed() -> (State, Moment) {
         let now = Moment::from_millis(1000);
         let mut state = State::new(terms(), now);
@@ -301,7 +306,7 @@ mod tests {
         assert!(state.can_be_handed_over(terms(), now + UNCONFIRMED));
         let late = now + UNCONFIRMED + Duration::from_millis(1);
         assert!(!state.can_be_handed_over(terms(), late));
-        // Of a short lease no more than a twentieth.
+        // With a short lease, a twentieth of the lease is the limit.
         let short = Terms {
             lease: Duration::from_millis(60),
             ..terms()
@@ -311,7 +316,7 @@ mod tests {
         assert!(!state.can_be_handed_over(short, now + UNCONFIRMED));
     }
 
-    /// However lately it was confirmed.
+    /// Checks that even a recent confirmation does not help.
     #[test]
     fn only_what_was_granted_within_a_second_is_handed_over() {
         let (mut state, granted) = confirmed();
@@ -373,7 +378,7 @@ mod tests {
             let plain = other.renew_every.is_some() && other.max_hold.is_none();
             assert_eq!(own.can_be_handed_over(other, now), plain, "{other:?}");
         }
-        // What more than one guard has is handed over when the last of them goes.
+        // A hold that several guards share is handed over only when the last of them leaves.
         state.stay.claims.add(terms(), now);
         assert!(!state.can_be_handed_over(terms(), now));
     }

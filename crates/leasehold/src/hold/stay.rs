@@ -1,4 +1,4 @@
-//! One stay under a grant: what its guards want, and what they were given.
+//! One stay under a grant: what its guards want, and what they have received.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -8,28 +8,29 @@ use crate::clock::Moment;
 use crate::config::Terms;
 use crate::observe::Told;
 
-/// A number that no other hold of this process has.
+/// Returns a number that no other hold of this process has.
 pub(crate) fn next_number() -> u64 {
     static NUMBERS: AtomicU64 = AtomicU64::new(1);
     NUMBERS.fetch_add(1, Ordering::Relaxed)
 }
 
-/// The next holder of the same grant would begin a new one.
+/// The state of one hold under a grant. The next holder of the grant begins a new stay.
 pub(super) struct Stay {
     pub(super) number: u64,
-    /// When it began: for a first one, when the request left to which it was granted.
+    /// The begin of the stay. For the first stay of a grant, the time at which the granted request
+    /// was sent.
     pub(super) since: Moment,
-    /// What its guards want.
+    /// The claims of its guards.
     pub(super) claims: Claims,
-    /// Its fencing token.
+    /// The fencing token of the hold.
     pub(super) token: Option<u64>,
     /// The token of several locks to which this hold's lock was raised.
     pub(super) raised_to: Option<u64>,
-    /// The last guard has gone: nobody joins it any more.
+    /// Whether the last guard has left: no guard can join any more.
     pub(super) left: bool,
-    /// Its guard wants it for itself: nobody shares it any more.
+    /// Whether its guard wants the hold for itself: no other guard can share it any more.
     pub(super) closed: bool,
-    /// Its span.
+    /// The span of the hold.
     pub(super) told: Told,
 }
 
@@ -47,10 +48,10 @@ impl Stay {
         }
     }
 
-    /// The last guard goes.
+    /// Notes that the last guard has left.
     pub(super) fn nobody_left(&mut self) -> Leaving {
         self.left = true;
-        // A guard that was forgotten counts on the hold until its lease ends.
+        // A forgotten guard relies on the hold until its lease ends.
         match self.claims.any_forgotten() {
             true => Leaving::LeftToLease,
             false => Leaving::Last,

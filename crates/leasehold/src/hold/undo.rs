@@ -1,4 +1,4 @@
-//! The undo of a request: what gives back what the server has granted, or may have granted.
+//! The undo of a request, which releases what the server has granted or may have granted.
 
 use std::sync::Arc;
 
@@ -8,31 +8,31 @@ use crate::backend::failure::Outcome;
 use crate::backend::{Reply, Ticket};
 use crate::clock::Moment;
 
-/// The undo of a hold. Armed before the request for it leaves, it travels into the guard; dropped
-/// while armed it gives the hold back. A request that has not left is taken out of the queue; one
-/// that has is followed by its release on the same connection.
+/// The undo of a hold. It is armed before the request for the hold is sent, and then moves into the
+/// guard. If it is dropped while armed, it releases the hold. A request that was not sent yet is
+/// removed from the queue. A request that was sent is followed by its release on the same
+/// connection.
 ///
-/// If it were armed later, a future that is dropped while the reply travels would leave the lock
+/// If it were armed later, a future that is dropped before the reply arrives would leave the lock
 /// held for a whole lease.
 ///
-/// A waiter that has a place in a line on the server asks again and again with one id, and keeps
-/// one undo from its first request on: the release gives back the lock or the place, whichever
-/// there is.
+/// A waiter with a place in a queue on the server asks again and again with one id. It keeps one
+/// undo from its first request on: the release gives back the lock or the place, whichever exists.
 pub(crate) struct Undo<H: Return = Grant> {
     cleanup: Arc<Cleanup>,
     hold: Arc<H>,
     state: Armed,
-    /// An earlier request for the same hold has taken a place in line, or may have.
+    /// Whether an earlier request for the same hold has taken a place in the queue, or may have.
     in_line: bool,
-    /// Until when the server could still run an earlier request that it never answered.
+    /// The time until which the server could still run an earlier request that it never answered.
     late_until: Option<Moment>,
 }
 
 enum Armed {
     No,
-    /// Nobody knows yet what became of the request; with its ticket once it is queued.
+    /// The outcome of the request is not known yet. The ticket is set once the request is queued.
     Asking(Option<Ticket>),
-    /// Refused for now, with a place in line.
+    /// The request was refused for now, with a place in the queue.
     Waiting,
     Held,
 }
@@ -48,44 +48,45 @@ impl<H: Return> Undo<H> {
         }
     }
 
-    /// The request is in the queue, or on its way, as `reply`.
+    /// Notes that the request is in the queue or was sent, as `reply`.
     pub(crate) fn watch(&mut self, reply: &Reply) {
         self.state = Armed::Asking(Some(reply.ticket()));
     }
 
-    /// The server has granted it.
+    /// Notes that the server has granted the request.
     pub(crate) fn granted(&mut self) {
         self.state = Armed::Held;
     }
 
-    /// The server has not granted it, and keeps its place in line.
+    /// Notes that the server has not granted the request, and keeps its place in the queue.
     pub(crate) fn in_line(&mut self) {
         self.in_line = true;
         self.state = Armed::Waiting;
     }
 
-    /// There is nothing to undo.
+    /// Disarms the undo: nothing must be undone.
     pub(crate) fn disarm(&mut self) {
         self.state = Armed::No;
     }
 
-    /// The server has taken the hold back.
+    /// Notes that the server has released the hold.
     pub(crate) fn given_back(&mut self) {
         self.disarm();
-        // An earlier request may arrive behind the release, and take the lock for nobody.
+        // An earlier request may arrive after the release, and take the lock without a holder.
         if self.may_come_late() {
             self.cleanup.give_back_again(Arc::clone(&self.hold));
         }
     }
 
-    /// The request has failed: armed only if it, or one before it, may have run.
+    /// Notes that the request has failed. The undo stays armed only if this request or an earlier
+    /// one may have run.
     pub(crate) fn failed(&mut self, outcome: Outcome) {
         match outcome {
-            // Still armed: an earlier request has a place in line.
+            // Still armed: an earlier request has a place in the queue.
             Outcome::DidNotRun if self.in_line => self.state = Armed::Waiting,
             Outcome::DidNotRun => self.disarm(),
             Outcome::MayHaveRun => {
-                // It may have taken one, which the next request has to know.
+                // The request may have taken a place, which the next request has to know.
                 self.in_line = true;
                 let limit = self.cleanup.backend.reply_timeout();
                 self.late_until = Some(self.cleanup.timers.now() + limit);
@@ -93,19 +94,20 @@ impl<H: Return> Undo<H> {
         }
     }
 
-    /// Whoever drops this gives back what `other` would have given back, too: the same hold, or a
-    /// place that goes with this one's.
+    /// Takes over the duty of `other`: this undo also releases what `other` would have released.
+    /// That is the same hold, or a place that is removed with the place of this one.
     pub(crate) fn takes_over(&mut self, mut other: Self) {
         self.late_until = self.late_until.max(other.late_until);
         other.disarm();
     }
 
-    /// An earlier request may take what it asks for when nobody wants it any more.
+    /// Returns whether an earlier request may still take what it asks for when no waiter wants it
+    /// any more.
     pub(crate) fn comes_late(&self) -> bool {
         self.may_come_late()
     }
 
-    /// Moves it out; what is left has nothing to undo.
+    /// Moves the undo out. The rest has nothing to undo.
     pub(crate) fn take(&mut self) -> Self {
         let rest = Self {
             cleanup: Arc::clone(&self.cleanup),
@@ -126,12 +128,12 @@ impl<H: Return> Undo<H> {
         &self.hold
     }
 
-    /// Does now what dropping it would do; afterwards it is disarmed.
+    /// Does immediately what dropping would do. Afterwards the undo is disarmed.
     pub(crate) fn give_back_now(&mut self) {
         let unanswered = match std::mem::replace(&mut self.state, Armed::No) {
-            // It may arrive behind its release, so that goes twice.
+            // The request may arrive after its release, so the release is sent twice.
             Armed::Asking(Some(ticket)) if ticket.may_have_run() => true,
-            // It never left, and no earlier request has left anything.
+            // The request was never sent, and no earlier request has left anything.
             Armed::Asking(_) if !self.in_line => return,
             Armed::No => return,
             Armed::Asking(_) | Armed::Waiting | Armed::Held => self.may_come_late(),

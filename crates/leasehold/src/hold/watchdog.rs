@@ -1,8 +1,8 @@
-//! The watchdog: renews the holds of a client before their leases end, each on its own terms,
-//! and tells a holder that its hold is lost.
+//! The watchdog: renews the holds of a client before their leases end, each on its own terms, and
+//! notifies a holder that its hold is lost.
 //!
-//! One task and one order of due times per client. Watchdogs that are due together travel
-//! together, because the connection's queue makes one call of them.
+//! Each client has one task and one table of due times. Renewals that are due together travel
+//! together, because the connection's queue puts them into one call.
 
 use std::pin::pin;
 use std::sync::Arc;
@@ -39,18 +39,18 @@ struct Shared {
     cleanup: Arc<Cleanup>,
     timers: Timers,
     holds: Mutex<Table>,
-    /// When the task wakes by itself, in ms; the greatest number for never. Only a hold that is
-    /// due earlier has to wake it, and few are.
+    /// The time at which the task wakes by itself, in ms; `u64::MAX` for never. Only a hold that is
+    /// due earlier must wake the task, and few are.
     wakes_at_ms: AtomicU64,
     changed: Notify,
 }
 
-/// By when the watchdog looks at them.
+/// The watched holds, by the time of their next look.
 type Table = Wheel<Watched>;
 
 struct Watched {
     hold: Arc<Grant>,
-    /// By how much earlier its renewal may travel with others.
+    /// The time by which its renewal may be early, to travel with others.
     earlier: Duration,
 }
 
@@ -79,23 +79,23 @@ impl Watchdog {
         Self { shared, task }
     }
 
-    /// Watches a hold from now on, by its present terms.
+    /// Watches a hold from now on, on its present terms.
     pub(crate) fn keep(&self, hold: &Arc<Grant>) {
         self.shared.schedule(hold);
     }
 
-    /// Forgets a hold: it is released, or left to its lease.
+    /// Forgets a hold that was released, or left to its lease.
     pub(crate) fn remove(&self, hold: &Grant) {
         self.shared.unschedule(hold);
     }
 
-    /// Whether the client's runtime has ended, and the watchdog with it.
+    /// Returns whether the client's runtime has ended, and the watchdog with it.
     pub(crate) fn has_ended(&self) -> bool {
         self.task.is_finished()
     }
 
-    /// How many holds it watches. One that went back while a waiter that has gone was to get it is
-    /// over, and is taken out when it is due.
+    /// Returns the number of watched holds. A hold that was released because its next waiter had
+    /// left is over. It is removed from the table when it is due.
     pub(crate) fn len(&self) -> usize {
         let holds = self.shared.holds.lock();
         holds
@@ -112,14 +112,14 @@ impl Drop for Watchdog {
 }
 
 impl Shared {
-    /// Due when the hold says, or somewhat earlier.
+    /// Schedules the hold for the time that it wants, or somewhat earlier.
     fn schedule(&self, hold: &Arc<Grant>) {
-        // Holds that were acquired together, or renewed together after an outage, drift apart.
-        // Otherwise thousands of them would be due in one burst each time, and the client's other
-        // requests would wait behind it.
+        // Lets holds drift apart that were acquired together, or renewed together after an outage.
+        // Otherwise thousands of holds would be due in one burst each time, and the client's other
+        // requests would wait behind that burst.
         let part = SPREAD * fastrand::f64();
-        // Asked with the table locked: a hold that is released meanwhile is taken out after
-        // this, or says that it is over.
+        // Asked with the table locked: a hold that is released meanwhile is removed from the table
+        // after this, or is already over.
         let holds = self.holds.lock();
         let look = hold.next_look(part);
         self.put(holds, hold, look);
@@ -136,7 +136,7 @@ impl Shared {
         let old = old.and_then(|old| holds.remove(old, hold.place()));
         let Some(look) = look else {
             drop(holds);
-            // Dropped behind the lock: a grant may go with it.
+            // Dropped after unlocking: this may drop the last reference to a grant.
             drop(old);
             return;
         };
@@ -161,8 +161,8 @@ impl Shared {
         drop(watched);
     }
 
-    /// Takes the holds that are due, and those that are due so soon that they may as well travel
-    /// along, but no more than there is room for. Their task puts them back.
+    /// Takes the holds that are due, and holds that are due so soon that they may travel with them.
+    /// Takes no more than there is room for. Their task puts them back.
     fn take_due(&self, now: Moment, room: usize) -> Vec<Arc<Grant>> {
         let mut due = Vec::new();
         let mut holds = self.holds.lock();
@@ -185,7 +185,7 @@ impl Shared {
         due
     }
 
-    /// All are due now.
+    /// Makes all holds due now.
     fn look_at_all(&self) {
         let now = self.timers.now();
         let mut all = Vec::new();
@@ -200,10 +200,10 @@ impl Shared {
         }
     }
 
-    /// When the task wakes by itself. An earlier time that was set stays, even if its hold is
-    /// gone: one idle wake-up costs less than a notice of each short hold.
+    /// Returns when the task wakes by itself. An earlier time that was set remains, even if its
+    /// hold no longer exists: one idle wake-up costs less than a notification for each short hold.
     fn next_wake(&self) -> Option<Moment> {
-        // Under the lock: a hold that comes later sees the new time, and wakes the task if it is
+        // Under the lock: a hold that is added later sees the new time, and wakes the task if it is
         // due earlier.
         let holds = self.holds.lock();
         let now_ms = self.timers.now().as_millis();
@@ -217,20 +217,20 @@ impl Shared {
     }
 }
 
-/// Up to which part of its period a renewal comes earlier.
+/// The part of its period by which a renewal may be early.
 const SPREAD: f64 = 0.2;
-/// This many fill a call: then no more travel along.
+/// Number of renewals that fill a call: then no further ones travel along.
 const ONE_CALL: usize = 256;
-/// Most holds that one operation renews. The server runs an operation without a break, and this many
-/// take it half a millisecond.
+/// Maximum number of holds that one operation renews. The server runs an operation without
+/// interruption, and this number takes it half a millisecond.
 const TOGETHER: usize = 128;
 
-/// Most renewals on their way. After a pause of the process all holds can be due at once. The
-/// others wait here, and not in the connection's queue, where the client's other requests would
-/// wait behind them.
+/// Maximum number of renewals in progress. After a pause of the process, all holds can be due at
+/// once. The rest waits here. In the connection's queue, the client's other requests would wait
+/// behind them.
 const MOST_AT_ONCE: usize = 8 * ONE_CALL;
 
-/// The first whole millisecond at which it is due.
+/// Returns the first whole millisecond at which the hold is due.
 fn wake_for(due: Moment) -> u64 {
     due.as_millis().saturating_add(1)
 }
@@ -239,8 +239,8 @@ async fn run(shared: Arc<Shared>) {
     let mut renewals = JoinSet::new();
     let mut on_their_way = 0;
     loop {
-        // In one task, so that they are queued together and make one call: a task for each would
-        // cost more than the renewal.
+        // In one task, so that renewals are queued together and become one call: a task for each
+        // would cost more than the renewal.
         let due = shared.take_due(shared.timers.now(), MOST_AT_ONCE - on_their_way);
         on_their_way += due.len();
         for due in due.chunks(ONE_CALL) {
@@ -250,7 +250,7 @@ async fn run(shared: Arc<Shared>) {
             on_their_way -= done.unwrap_or(0);
         }
         if renewals.is_empty() {
-            // A task that panicked has not returned how many holds it had.
+            // A task that panicked has not returned the number of its holds.
             on_their_way = 0;
         }
         if on_their_way == MOST_AT_ONCE {
@@ -277,7 +277,7 @@ async fn run(shared: Arc<Shared>) {
     }
 }
 
-/// These holds are due: each is renewed or ended. Returns how many they were.
+/// Renews or ends each of these holds, which are due. Returns their number.
 async fn look_after_all(shared: Arc<Shared>, holds: Vec<Arc<Grant>>) -> usize {
     let count = holds.len();
     let now = shared.timers.now();
@@ -300,7 +300,7 @@ async fn look_after_all(shared: Arc<Shared>, holds: Vec<Arc<Grant>>) -> usize {
             }
         }
     }
-    // All that can travel together and ask for one lease are beside each other.
+    // Sorted so that renewals that can travel together and ask for the same lease are adjacent.
     renewals.sort_by_key(Renewal::order);
     let groups = renewals
         .chunk_by(|one, other| one.group().is_some() && one.travels_with(other))
@@ -309,26 +309,26 @@ async fn look_after_all(shared: Arc<Shared>, holds: Vec<Arc<Grant>>) -> usize {
     count
 }
 
-/// A hold that is to be renewed.
+/// A hold that must be renewed.
 struct Renewal {
     hold: Arc<Grant>,
     lease: Duration,
-    /// It is the first one since one was confirmed.
+    /// Whether it is the first renewal since one was confirmed.
     first: bool,
-    /// The server that has it.
+    /// The server that has the hold.
     node: usize,
     route: Route,
     told: Told,
 }
 
 impl Renewal {
-    /// The step by which it travels with others, and the server to which.
+    /// Returns the step with which the renewal travels with others, and its server.
     fn group(&self) -> Option<(&'static str, usize)> {
         let together = self.hold.steps.renewed_together()?;
         Some((together.step.name, self.node))
     }
 
-    /// By which all that can travel together are beside each other.
+    /// Returns the sort key that makes renewals adjacent that can travel together.
     fn order(&self) -> (Option<(&'static str, usize)>, Route, Duration) {
         (self.group(), self.route, self.lease)
     }
@@ -339,7 +339,7 @@ impl Renewal {
 }
 
 impl Shared {
-    /// Renews these, which travel together or are one.
+    /// Renews a group of holds that travel together, or a single hold.
     async fn renew(&self, now: Moment, group: &[Renewal]) {
         let Some(request) = together(group) else {
             join_all(group.iter().map(|one| self.renew_alone(now, one))).await;
@@ -364,11 +364,11 @@ impl Shared {
                         Some(failure) => self.renewal_failed(now, one, failure),
                     }
                 }
-                // One by one, the server says of each what has become of it.
+                // Sent one by one, because the server then says what happened to each hold.
                 let now = self.timers.now();
                 join_all(odd.into_iter().map(|(_, one)| self.renew_alone(now, one))).await;
             }
-            // It says nothing of each: a name that is denied, or none that is.
+            // The reply does not say anything about single holds: one name is denied, or all are.
             Ok(_) => self.renew_one_by_one(group).await,
             Err(failure) if failure.outcome == Outcome::DidNotRun && !failure.may_heal() => {
                 self.renew_one_by_one(group).await;
@@ -419,10 +419,11 @@ impl Shared {
     }
 }
 
-/// At most so long is a lease in ms.
+/// Maximum length of a lease in ms.
 const LEASE_LEN: usize = 20;
 
-/// The request that renews all of these; `None` if there is none for them, or only one.
+/// Returns the request that renews all of these; `None` if they have no such request, or there is
+/// only one.
 fn together(group: &[Renewal]) -> Option<Operation> {
     let [first, _, ..] = group else {
         return None;
@@ -442,7 +443,7 @@ fn together(group: &[Renewal]) -> Option<Operation> {
 
 impl Grant {
     fn renewal_failed(&self, sent: Moment, first: bool, failure: &Failure) {
-        // Once per trouble: it is tried again many times before the lease ends.
+        // Once per outage: the renewal is retried many times before the lease ends.
         if first {
             log(
                 || tracing::warn!(key = %self.key, cause = %failure.cause, "renewal failed; trying again"),
@@ -453,12 +454,12 @@ impl Grant {
     }
 }
 
-/// It could not be renewed: it is tried again, unless its time is over.
+/// Schedules the next attempt after a failed renewal, unless the lease is over.
 fn try_again_soon(shared: &Shared, hold: &Arc<Grant>) {
     let now = shared.timers.now();
     let left = hold.valid_until().saturating_sub(now);
     if left.is_zero() {
-        // This look marks it lost, with the failure as the reason.
+        // This check marks the hold as lost, with the failure as the reason.
         if let Some(reason) = hold.tell_loss()
             && hold.outlasts(&reason)
         {
@@ -466,29 +467,30 @@ fn try_again_soon(shared: &Shared, hold: &Arc<Grant>) {
         }
         return;
     }
-    // An eighth of what is left: several tries fit into the rest of any lease, and they come faster
-    // as it ends. At most half a second, so that a short outage costs no more than that; at least
-    // 5 ms, so that the last ones are no busy loop.
+    // An eighth of the remaining time: several attempts fit into the rest of any lease, and they
+    // follow faster towards its end. At most half a second, so that a short outage costs no more
+    // than that. At least 5 ms, so that the last attempts are not a busy loop.
     let pause = (left / 8).clamp(Duration::from_millis(5), Duration::from_millis(500));
     shared.schedule_at(hold, now + pause);
 }
 
-/// The holder has been told by its clock; now the lock is free for others.
+/// Ends a hold that its holder already counts as lost by the clock. Then the lock is free for other
+/// clients.
 fn end_hold(shared: &Shared, hold: &Arc<Grant>, reason: &LossReason) {
     log(|| tracing::warn!(key = %hold.key, %reason, "releasing what the server still keeps"));
-    // Not by the guard, which may live on for long.
+    // Not left to the guard, which may exist for a long time.
     shared.cleanup.give_back(Arc::clone(hold), false);
 }
 
 /// The result of a renewal that the server has answered.
 pub(crate) enum Renewed {
-    /// Confirmed.
+    /// The hold was confirmed.
     Yes,
-    /// The server does not have it any more; the hold knows why.
+    /// The server no longer has the hold, which knows the reason.
     Lost,
 }
 
-/// Renews a hold now, for a caller who waits for it.
+/// Renews a hold now, for a caller that waits for the reply.
 pub(crate) async fn try_renew(
     backend: &Backend,
     timers: &Timers,
@@ -507,9 +509,9 @@ pub(crate) async fn try_renew(
 
 /// The server's answer to a renewal.
 struct Confirmed {
-    /// How long the server keeps the hold now.
+    /// The time for which the server keeps the hold now.
     left: Duration,
-    /// The longest lease that was asked for until now.
+    /// The longest lease that was requested until now.
     longest: Duration,
 }
 
@@ -521,7 +523,7 @@ struct Request<'a> {
 }
 
 impl Request<'_> {
-    /// Renews; `sent` says when, and whether it is the first since one was confirmed.
+    /// Sends the renewal. `sent` has its time, and whether it is the first since one was confirmed.
     async fn send(
         &self,
         lease: Duration,
@@ -541,13 +543,13 @@ impl Request<'_> {
         let Some(confirmed) = self.ask(lease, None, sent).await? else {
             return Ok(Renewed::Lost);
         };
-        // More than any guard asked for: the server's clock was set back, or somebody has changed
-        // the expiry. If its holder died, the lock would stay that long. Judged by the longest
-        // lease that was asked for by now, not when this left: an extension may have left
-        // meanwhile.
+        // More than any guard asked for: the server's clock was set back, or another client has
+        // changed the expiry. If the holder died, the lock would stay for that long. The comparison
+        // uses the longest lease that is requested by now, not when this request was sent: an
+        // extension may have been sent meanwhile.
         let Confirmed { left, longest } = confirmed;
         if left > longest + Duration::from_secs(1) {
-            // Half-way: a copy of this request that comes late must find nothing to shorten.
+            // Half-way: a copy of this request that arrives late must find nothing to shorten.
             let most = longest + (left - longest) / 2;
             let now = self.timers.now();
             let sent = (now, self.hold.asked_to_renew(now));
@@ -558,7 +560,7 @@ impl Request<'_> {
         Ok(Renewed::Yes)
     }
 
-    /// Asks once. `None`: it is lost, and knows why.
+    /// Asks once. `None` if the hold is lost, which then knows the reason.
     async fn ask(
         &self,
         lease: Duration,
@@ -579,7 +581,7 @@ impl Request<'_> {
                 is_gone(self.backend, hold, self.timers).await;
                 Ok(None)
             }
-            // The key holds something else, so the hold is gone.
+            // The key holds something else, so the hold no longer exists.
             Err(Failure {
                 cause: Cause::WrongKind(_),
                 ..
@@ -595,14 +597,14 @@ impl Request<'_> {
     }
 }
 
-/// The server says that it does not have a hold any more: its holder is told why.
+/// Marks a hold as lost that the server no longer has, and reports the reason to its holder.
 pub(crate) async fn is_gone(backend: &Backend, hold: &Grant, timers: &Timers) {
     if !hold.is_over() {
-        // Asked first: it is about the answer that has come, and the server may be started again at
+        // Asked first: this concerns the reply that has arrived, and the server may be restarted at
         // any time.
         let started = backend.replaced_since(hold.confirmed_at());
         let reason = why_lost(backend, hold, timers).await;
-        // An operator that ends it by force has done so since.
+        // If the reason is `Forced`, an operator ended the hold after the restart.
         if let (Some(started), false) = (started, reason == LossReason::Forced) {
             hold.forgotten(started);
         }
@@ -610,13 +612,13 @@ pub(crate) async fn is_gone(backend: &Backend, hold: &Grant, timers: &Timers) {
     }
 }
 
-/// Why the server does not have a hold any more, as far as it can tell.
+/// Returns why the server no longer has a hold, as far as the server can tell.
 pub(crate) async fn why_lost(backend: &Backend, hold: &Grant, timers: &Timers) -> LossReason {
-    // A hold past its deadline has run out, whether somebody else has come since or not.
+    // A hold past its deadline has run out, whether another client has the lock since or not.
     if timers.now() >= hold.valid_until() {
         return LossReason::Expired;
     }
-    // The holder must not wait long for the reason: it is still at work.
+    // The holder must not wait long for the reason: it is still working.
     const LIMIT: Duration = Duration::from_millis(250);
     let asked = backend.submit(hold.steps.why_lost());
     match timers.timeout(LIMIT, asked).await {
@@ -643,7 +645,7 @@ mod tests {
         }
         tokio::time::sleep(Duration::from_secs(15)).await;
 
-        // One group for each instant at which some were renewed.
+        // One group for each instant at which holds were renewed.
         let mut groups = BTreeMap::new();
         for guard in &guards {
             *groups.entry(guard.valid_until()).or_insert(0) += 1;
@@ -652,7 +654,7 @@ mod tests {
         let apart = last.and_then(|last| Some(*last - *first?));
         assert!(apart >= Some(Duration::from_secs(1)), "{apart:?}");
         let largest = groups.values().max();
-        // Holds that are due already travel along, and those are a few each millisecond.
+        // Holds that are due already travel along, and there are a few of them each millisecond.
         assert!(largest <= Some(&(2 * ONE_CALL)), "{largest:?} at once");
     }
 }

@@ -1,20 +1,20 @@
-//! What is due when, for very many: put in, taken out and put elsewhere at a cost that does not
-//! grow with their number. What is due in the same 67 ms is in one list, in no order; each knows
-//! its place in the list.
+//! A table of due times for very many things. Inserting, removing and moving a thing costs the same
+//! for any number of them. Things that are due in the same 67 ms are in one list, in no order. Each
+//! thing knows its index in the list.
 
 use std::collections::BTreeMap;
 
 use crate::clock::Moment;
 
-/// How many bits of a time in nanoseconds a list has in common: 2^26 ns are 67 ms.
+/// Width of a list in bits of a time in nanoseconds: 2^26 ns are 67 ms.
 const LIST_BITS: u32 = 26;
 
-/// What knows its place in a list.
+/// A thing that knows its index in a list.
 pub(super) trait Placed {
     fn set_place(&self, place: usize);
 }
 
-/// Things by the time at which they are due.
+/// Things, sorted by the time at which they are due.
 pub(super) struct Wheel<T> {
     lists: BTreeMap<u64, Vec<(Moment, T)>>,
 }
@@ -42,7 +42,7 @@ impl<T: Placed> Wheel<T> {
         list.push((at, thing));
     }
 
-    /// Takes out the thing that is due at `at` and knows this place.
+    /// Removes the thing that is due at `at` and has this index.
     pub(super) fn remove(&mut self, at: Moment, place: usize) -> Option<T> {
         let number = list_of(at);
         let list = self.lists.get_mut(&number)?;
@@ -51,8 +51,8 @@ impl<T: Placed> Wheel<T> {
         Some(thing)
     }
 
-    /// Takes out the next thing for which `wanted` is true. Of those that are due in the same list
-    /// it looks at each; if none is wanted there, at no other list.
+    /// Removes the next thing for which `wanted` is true. It checks each thing in the first list.
+    /// If none is wanted there, it checks no other list.
     pub(super) fn take_next(&mut self, wanted: impl Fn(Moment, &T) -> bool) -> Option<T> {
         let (number, list) = self.lists.iter_mut().next()?;
         let place = list.iter().rposition(|(at, thing)| wanted(*at, thing))?;
@@ -61,7 +61,7 @@ impl<T: Placed> Wheel<T> {
         Some(thing)
     }
 
-    /// When the next one is due.
+    /// Returns when the next thing is due.
     pub(super) fn next(&self) -> Option<Moment> {
         let (_, list) = self.lists.iter().next()?;
         list.iter().map(|(at, _)| *at).min()
@@ -74,7 +74,7 @@ impl<T: Placed> Wheel<T> {
     }
 }
 
-/// The last one gets its place.
+/// Removes a thing from a list. The last thing of the list moves to its index.
 fn take<T: Placed>(list: &mut Vec<(Moment, T)>, place: usize) -> Option<T> {
     if place >= list.len() {
         return None;
@@ -140,7 +140,7 @@ mod tests {
         for thing in &things {
             wheel.insert(at(thing.number), Rc::clone(thing));
         }
-        // In an order of its own: each leaves its place to another.
+        // In an order unrelated to the due times: each thing leaves its index to another.
         for step in 0..300 {
             let thing = &things[step * 7 % 300];
             let taken = wheel.remove(at(thing.number), thing.place.get());

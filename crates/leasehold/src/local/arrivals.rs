@@ -1,4 +1,5 @@
-//! Since when waiters of this process wait for a name. Operators see the oldest wait of each name.
+//! The times since when waiters of this process wait for a name. Operators see the oldest wait of
+//! each name.
 
 use std::collections::{BTreeMap, BinaryHeap};
 
@@ -8,7 +9,7 @@ use super::Locals;
 use crate::clock::Moment;
 use crate::sync::Mutex;
 
-/// The waiters of one name, by the order in which they came.
+/// The waiters of one name, in order of arrival.
 #[derive(Default)]
 pub(super) struct Arrivals(Mutex<Waits>);
 
@@ -16,12 +17,12 @@ pub(super) struct Arrivals(Mutex<Waits>);
 struct Waits {
     next: u64,
     since: BTreeMap<u64, Moment>,
-    /// The wait that operators have been told of.
+    /// The wait that has been reported to operators.
     told: Option<u64>,
 }
 
 impl Arrivals {
-    /// Notes a waiter that comes now. The number is for [`leave`](Self::leave).
+    /// Notes a waiter that arrives now. Returns its number, for [`leave`](Self::leave).
     pub(super) fn come(&self, now: Moment) -> u64 {
         let mut waits = self.0.lock();
         let number = waits.next;
@@ -30,7 +31,7 @@ impl Arrivals {
         number
     }
 
-    /// Notes that a wait has ended, and notifies `told_over` if operators were told of this wait.
+    /// Notes that a wait has ended. Notifies `told_over` if this wait was reported to operators.
     pub(super) fn leave(&self, number: u64, told_over: &Notify) {
         let mut waits = self.0.lock();
         waits.since.remove(&number);
@@ -41,13 +42,13 @@ impl Arrivals {
         }
     }
 
-    /// When the oldest of the present waits began.
+    /// Returns when the oldest of the present waits began.
     fn oldest(&self) -> Option<Moment> {
         let waits = self.0.lock();
         waits.since.first_key_value().map(|(_, since)| *since)
     }
 
-    /// Notes that operators are told of the oldest wait, and returns when it began.
+    /// Notes that the oldest wait is reported to operators, and returns when it began.
     fn tell(&self) -> Option<Moment> {
         let mut waits = self.0.lock();
         let (number, since) = waits.since.first_key_value()?;
@@ -58,9 +59,9 @@ impl Arrivals {
 }
 
 impl Locals {
-    /// The names for which somebody has waited since `before` or longer, with the beginning of each
-    /// name's oldest wait: the `most` names with the oldest waits, the oldest first. When one of
-    /// these waits ends, [`told_wait_over`](Locals::told_wait_over) is notified.
+    /// Returns the names for which a waiter has waited since `before` or longer, with the beginning
+    /// of each name's oldest wait. These are the `most` names with the oldest waits, the oldest
+    /// first. When one of these waits ends, [`told_wait_over`](Locals::told_wait_over) is notified.
     pub(crate) fn tell_waits(&self, before: Moment, most: usize) -> Vec<(String, Moment)> {
         let table = self.table.lock();
         let waits = table.records.iter().filter_map(|(key, record)| {
@@ -68,7 +69,7 @@ impl Locals {
             (since <= before).then_some((since, key))
         });
         let told = smallest(waits, most).into_iter().filter_map(|(_, key)| {
-            // A younger wait may be the oldest by now.
+            // The oldest wait may have ended, so that a younger one is the oldest now.
             let since = table.records.get(key)?.arrivals.tell()?;
             Some((key.as_str().to_owned(), since))
         });
@@ -76,8 +77,8 @@ impl Locals {
     }
 }
 
-/// The `most` smallest of them, the smallest first. Compares each with a few: one client may wait
-/// for tens of thousands of names.
+/// Returns the `most` smallest items, the smallest first. Compares each item with a few only: one
+/// client may wait for tens of thousands of names.
 fn smallest<T: Ord>(all: impl Iterator<Item = T>, most: usize) -> Vec<T> {
     let mut heap = BinaryHeap::new();
     for one in all {
@@ -101,7 +102,7 @@ mod tests {
 
     static COMPARED: AtomicUsize = AtomicUsize::new(0);
 
-    /// Counts each comparison.
+    /// A number that counts its comparisons.
     #[derive(Debug, PartialEq, Eq)]
     struct Counted(u64);
 
@@ -128,7 +129,7 @@ mod tests {
         let compared = COMPARED.load(Relaxed);
         let wanted: Vec<_> = (0..MOST as u64).map(Counted).collect();
         assert_eq!(found, wanted);
-        // Two for each level of a heap of 1024.
+        // Two comparisons for each level of a heap of 1024.
         assert!(compared < WAITS * 24, "{compared} comparisons");
     }
 

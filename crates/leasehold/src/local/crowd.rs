@@ -1,15 +1,15 @@
-//! Readers of one process that share a hold: one of them asks the server, and those that come before
-//! its hold is a turn old enter that. So a lock that is mostly read costs one request a turn, not one
-//! a read.
+//! Readers of one process that share a hold. One reader asks the server, and readers that arrive
+//! before its hold is a turn old enter the hold. So a lock that is mostly read costs one request a
+//! turn, not one a read.
 //!
-//! Each reader has a share of its own, and its release waits for a word of the server as any other
-//! (`hold/acks.rs`). The last one gives the hold back. Nobody keeps it for readers that may come,
-//! but a holder that is quick must not give it back before those have entered that have waited for
-//! its answer: a share of theirs keeps it until then ([`Keeper`]).
-//! A hold takes no more than [`MOST`], so each request has a crowd of its own: thousands of readers
-//! make several requests at the same time, and each reader is woken by the answer to one of them.
+//! Each reader has its own share, and its release waits for the server's answer like any other
+//! release (`hold/acks.rs`). The last reader gives the hold back. The hold is not kept for readers
+//! that may arrive. But a quick holder must not give it back before the readers that waited for its
+//! answer have entered: a share for them keeps it until then ([`Keeper`]). A hold takes no more
+//! than [`MOST`] readers, so each request has a crowd of its own. Thousands of readers make several
+//! requests at the same time, and each reader is woken by the answer to one of them.
 //!
-//! A reader behind a writer of its process does not come here: its line keeps it back (`line.rs`).
+//! A reader behind a writer of its process does not get here: its line keeps it back (`line.rs`).
 
 use std::any::Any;
 use std::pin::pin;
@@ -25,12 +25,12 @@ use crate::config::Terms;
 use crate::hold::Joined;
 use crate::sync::Mutex;
 
-/// The most readers that have shared one hold. What a hold does for one guard, it does with a look at
-/// all.
+/// Largest number of readers that share one hold. Work that a hold does for one guard looks at all
+/// of its guards.
 const MOST: u32 = 128;
 
-/// So long a reader waits for the answer to the request of another one, which may not be polled. And
-/// so long a hold is kept for those that have waited for its answer.
+/// The time for which a reader waits for the answer to another reader's request, which may not be
+/// polled. A hold is kept for the same time for the readers that waited for its answer.
 const UNPOLLED: Duration = Duration::from_millis(10);
 
 /// The readers of one name.
@@ -43,68 +43,70 @@ struct State {
     open: Option<Arc<Request>>,
     /// The request that left last.
     asking: Option<Arc<Request>>,
-    /// How many requests have ever left.
+    /// Number of requests that have ever left.
     asked: u64,
 }
 
-/// A request of one reader, for itself and for those that wait for its answer. Locked behind the
-/// crowd.
+/// A request of one reader, for itself and for the readers that wait for its answer. Locked after
+/// the crowd.
 struct Request {
     number: u64,
     state: Mutex<Crew>,
-    /// Notified when it was answered, or given up.
+    /// Notified when the request was answered or given up.
     answered: Notify,
 }
 
 #[derive(Default)]
 struct Crew {
     answer: Option<Answer>,
-    /// The number of readers that wait for the answer, or have not taken it yet.
+    /// Number of readers that wait for the answer, or have not taken it yet.
     waiting: u32,
-    /// The share that keeps the hold for them.
+    /// The share that keeps the hold for these readers.
     keeper: Option<Keeper>,
 }
 
 enum Answer {
     Granted(Open),
-    /// Others have the lock, for so long.
+    /// Others have the lock, for this duration.
     Refused(Option<Duration>),
-    /// The reader that asked has gone.
+    /// The reader that asked has left.
     GivenUp,
 }
 
-/// A share in a hold. It is left when this is dropped.
+/// A share in a hold. The share ends when this is dropped.
 pub(crate) type Keeper = Box<dyn Any + Send + Sync>;
 
 /// A hold that readers may enter.
 struct Open {
     held: Weak<Held>,
     until: Moment,
-    /// How many have entered. Those that have waited for the answer count from the first.
+    /// Number of readers that have entered. Readers that waited for the answer count from the
+    /// start.
     entered: u32,
 }
 
-/// Which requests of others a reader does not wait for.
+/// The requests of other readers that a reader does not wait for.
 #[derive(Clone, Copy)]
 enum Late {
     One(u64),
     All,
 }
 
-/// What a reader finds.
+/// The result of a reader's attempt to enter.
 pub(crate) enum Met<'a> {
     Entered(Arc<Held>, Joined),
-    /// A request that left behind this reader's coming was refused: others have the lock for so long.
+    /// A request that left after this reader's arrival was refused: others have the lock, for this
+    /// duration.
     Refused(Option<Duration>),
-    /// It has to ask for all.
+    /// The reader must ask for all.
     Ask(Asking<'a>),
 }
 
 impl Record {
-    /// Enters an open hold, or gets the answer to a request that leaves from now on. A reader that has
-    /// no time to wait for the request of another one asks at once.
+    /// Enters an open hold, or gets the answer to a request that leaves from now on. A reader that
+    /// has no time to wait for another reader's request asks at once.
     pub(crate) async fn meet(&self, terms: Terms, has_time: bool, timers: &Timers) -> Met<'_> {
-        // What was asked before may have been answered before the reader began to listen.
+        // An earlier request may have been answered before the reader began to listen.
         let first = self.crowd.0.lock().asked + 1;
         let mut late = (!has_time).then_some(Late::All);
         loop {
@@ -122,8 +124,8 @@ impl Record {
         }
     }
 
-    /// An error has a place among those that wait for a request that is on its way, unless that is
-    /// `late` or full.
+    /// Enters the open hold, or starts a request. The error is a place among the readers that wait
+    /// for the request on its way, unless that request is `late` or full.
     fn look(&self, terms: Terms, late: Option<Late>, now: Moment) -> Result<Met<'_>, Waiting> {
         let mut state = self.crowd.0.lock();
         if let Some(open) = &state.open
@@ -154,7 +156,7 @@ impl Record {
 }
 
 impl Request {
-    /// Enters its hold, as one that has not waited for it.
+    /// Enters the request's hold, for a reader that has not waited for it.
     fn enter(&self, terms: Terms, now: Moment) -> Option<(Arc<Held>, Joined)> {
         let mut crew = self.state.lock();
         let Some(Answer::Granted(open)) = &mut crew.answer else {
@@ -173,14 +175,14 @@ impl Request {
     }
 }
 
-/// A reader that waits for the answer to the request of another one, until it has entered.
+/// A reader that waits for the answer to another reader's request, until it has entered.
 struct Waiting(Arc<Request>);
 
 impl Waiting {
-    /// `None` if the answer is there, or the hold has no room for one more.
+    /// Returns `None` if the answer has arrived, or the hold has no room for another reader.
     fn of(request: &Arc<Request>) -> Option<Self> {
         let mut crew = request.state.lock();
-        // One place is that of the reader that asks.
+        // One place belongs to the reader that asks.
         if crew.answer.is_some() || crew.waiting + 1 >= MOST {
             return None;
         }
@@ -189,16 +191,17 @@ impl Waiting {
         Some(Self(Arc::clone(request)))
     }
 
-    /// Waits for the answer. `false` if it does not come in time: the reader that asked may not be
-    /// polled.
+    /// Waits for the answer. Returns `false` if the answer does not arrive in time: the reader that
+    /// asked may not be polled.
     async fn answered(&self, timers: &Timers) -> bool {
         let mut answered = pin!(self.0.answered.notified());
-        // Registered before the look, or an answer between the two would be missed.
+        // Registered before the check, or an answer between the two would be missed.
         answered.as_mut().enable();
         self.0.is_answered() || timers.timeout(UNPOLLED, answered).await.is_some()
     }
 
-    /// Returns the answer for a reader that has waited for it; `None` if it has to look again.
+    /// Returns the answer for a reader that has waited for it; `None` if the reader must look
+    /// again.
     fn take(&self, terms: Terms, now: Moment) -> Option<Met<'static>> {
         let crew = self.0.state.lock();
         match crew.answer.as_ref()? {
@@ -220,7 +223,7 @@ impl Drop for Waiting {
             0 => crew.keeper.take(),
             _ => None,
         };
-        // A share is left with nothing locked.
+        // A share is dropped with nothing locked.
         drop(crew);
         drop(keeper);
     }
@@ -237,18 +240,20 @@ impl Open {
     }
 }
 
-/// A reader that asks. Dropped without an answer, it leaves the next request to another one.
+/// A reader that asks. If it is dropped without an answer, it leaves the next request to another
+/// reader.
 pub(crate) struct Asking<'a> {
     crowd: &'a Crowd,
     request: Arc<Request>,
 }
 
-/// A hold that is kept for those that have waited for its answer.
+/// A hold that is kept for the readers that waited for its answer.
 pub(crate) struct Kept(Arc<Request>);
 
 impl Asking<'_> {
-    /// The server has granted it: others may enter the hold until then. If readers wait for that, a
-    /// share from `keeper` keeps it for them, and the caller sees to the end of that ([`Kept`]).
+    /// Notes that the server has granted the request: other readers may enter the hold until
+    /// `until`. If readers wait for that, a share from `keeper` keeps the hold for them, and the
+    /// caller must end that ([`Kept`]).
     pub(crate) fn opens(
         self,
         held: &Arc<Held>,
@@ -271,7 +276,7 @@ impl Asking<'_> {
         is_kept.then(|| Kept(Arc::clone(&self.request)))
     }
 
-    /// Others have the lock, for so long.
+    /// Notes a refusal: others have the lock, for this duration.
     pub(crate) fn refused(self, left: Option<Duration>) {
         self.request.state.lock().answer = Some(Answer::Refused(left));
     }
@@ -287,7 +292,8 @@ impl Drop for Asking<'_> {
 }
 
 impl Kept {
-    /// Ends what keeps the hold: some of those for which it is kept may not be polled.
+    /// Waits a short time, then ends the share that keeps the hold: some of the readers for which
+    /// it is kept may not be polled.
     pub(crate) async fn ends(self) {
         tokio::time::sleep(UNPOLLED).await;
         let keeper = self.0.state.lock().keeper.take();

@@ -1,8 +1,10 @@
-//! Owners of this process that wait for each other for ever, which the last of them is told.
+//! The detection of owners of this process that wait for each other for ever. The last of them gets
+//! an error.
 //!
-//! An owner waits as a whole: it does one thing at a time, as a thread does. An edge of the graph
+//! An owner waits as a whole: it does one thing at a time, like a thread. An edge of the graph
 //! leads from an owner that waits without a limit to each owner that has the name in a way that
-//! keeps it out. Whoever adds the edge that closes a circle looks for it, so no circle is missed.
+//! keeps it out. The owner that adds the edge that closes a circle looks for the circle, so no
+//! circle is missed.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -14,14 +16,14 @@ use crate::owner::Owner;
 use crate::room::Room;
 use crate::sync::Mutex;
 
-/// Who waits without a limit, and for what.
+/// The waits without a limit.
 #[derive(Default)]
 pub(super) struct Waits(Mutex<Table>);
 
 #[derive(Default)]
 struct Table {
     next: u64,
-    /// By the owner's number. Of one owner several acquires may wait, in branches.
+    /// The waits by the owner's number. Several acquires of one owner may wait, in branches.
     by_owner: HashMap<u64, Vec<Edge>>,
 }
 
@@ -34,15 +36,15 @@ struct Edge {
     owner: Owner,
 }
 
-/// An owner waits for as long as this lives.
+/// A guard of an owner's wait: the owner waits for as long as this lives.
 pub(crate) struct Waiting {
     locals: Arc<Locals>,
     edge: Edge,
 }
 
 impl Locals {
-    /// The owner begins to wait for a name without a limit. An error if it would wait for ever,
-    /// because all of a circle of owners would.
+    /// Notes that the owner begins to wait for a name without a limit. Returns an error if it would
+    /// wait for ever, because all owners of a circle would.
     pub(crate) fn waits_for_ever(
         self: &Arc<Self>,
         key: &Key,
@@ -52,8 +54,8 @@ impl Locals {
             locals: Arc::clone(self),
             edge: self.waits.add(key, owner),
         };
-        // Looked for with the table free, because the way may be long. The waits on it can end
-        // meanwhile, so a circle counts if all of it is there at one time.
+        // Searched with the table unlocked, because the way may be long. The waits on it can end
+        // meanwhile, so a circle counts only if all of it exists at one time.
         while let Some(circle) = self.circle(&waiting.edge) {
             if self.is_there(&circle) {
                 let others = circle.iter().skip(1).map(|edge| &edge.key);
@@ -63,12 +65,12 @@ impl Locals {
         Ok(waiting)
     }
 
-    /// The waits on a way from `first` to what its own owner has. Of the waits that make a circle the
-    /// last one sees all others, so each looks at earlier waits alone.
+    /// Returns the waits on a way from `first` to a name that its own owner has. Of the waits of a
+    /// circle, the last one sees all others, so each looks at earlier waits only.
     fn circle(&self, first: &Edge) -> Option<Vec<Edge>> {
         let mut seen = HashSet::new();
-        // Each with the place of the one before it. No recursion: a chain of owners may be longer
-        // than the stack is deep.
+        // Each edge has the index of the edge before it. No recursion: a chain of owners may be
+        // longer than the stack is deep.
         let mut reached = vec![(first.clone(), 0)];
         let mut place = 0;
         while let Some((edge, _)) = reached.get(place).cloned() {
@@ -86,7 +88,7 @@ impl Locals {
         None
     }
 
-    /// Whether these waits are there now, each for what the next one's owner has.
+    /// Returns whether these waits exist now, each for a name that the next one's owner has.
     fn is_there(&self, circle: &[Edge]) -> bool {
         // None of them ends while the table is locked.
         let table = self.waits.0.lock();
@@ -97,19 +99,19 @@ impl Locals {
         })
     }
 
-    /// The owners that have this name until they give it back, and keep the waiter out.
+    /// Returns the owners that have this name until they give it back, and keep the waiter out.
     fn who_keeps_out(&self, key: &Key, waiter: &Owner) -> Vec<u64> {
         let record = self.table.lock().records.get(key).cloned();
         let holders = record.map(|record| record.owners.lasting());
         let holders = holders.into_iter().flatten();
-        // What a waiter has itself never keeps it out: it enters again, or reads inside its write
-        // hold. An owner that reads and wants to write is refused before it waits.
+        // The waiter's own hold never keeps it out: the waiter enters again, or reads inside its
+        // write hold. An owner that reads and wants to write is refused before it waits.
         let others = holders.filter(|holder| holder.excludes(waiter));
         others.map(|holder| holder.number()).collect()
     }
 }
 
-/// The waits from the first one to that in this place.
+/// Returns the waits from the first one to the one at this index.
 fn way_to(reached: &[(Edge, usize)], mut place: usize) -> Vec<Edge> {
     let mut way = Vec::new();
     while let Some((edge, before)) = reached.get(place) {
@@ -137,7 +139,7 @@ impl Waits {
         edge
     }
 
-    /// What this owner waits for since before the wait with this number began.
+    /// Returns the waits of this owner that began before the wait with this number.
     fn before(&self, number: u64, owner: u64) -> Vec<Edge> {
         let table = self.0.lock();
         let waits = table.by_owner.get(&owner).into_iter().flatten();
@@ -167,7 +169,8 @@ impl Drop for Waiting {
     }
 }
 
-/// `circle` has what the others wait for, one after the other.
+/// Returns the error for a deadlock. `circle` has the names that the other owners wait for, in
+/// order.
 fn told<'a>(key: &Key, circle: impl Iterator<Item = &'a Key>) -> Error {
     let mut message = format!("waiting for `{key}` would never end: it is held by an owner");
     for (n, next) in circle.enumerate() {
@@ -190,7 +193,7 @@ mod tests {
     use super::*;
     use crate::Client;
 
-    /// So many frames of a recursion would not fit on the stack of the test's thread.
+    /// Large enough that a recursion of this depth would not fit on the stack of the test's thread.
     const OWNERS: usize = 10_000;
     const STACK: usize = 512 << 10;
 
@@ -213,11 +216,11 @@ mod tests {
             tokio::task::yield_now().await;
         }
         let last = client.lock(&name(OWNERS)).owned_by(&owners[OWNERS - 1]);
-        // On a clock that stands still while anything goes on.
+        // The clock does not advance while any task can run.
         let last = timeout(Duration::from_secs(1), last.acquire()).await;
         let error = last.expect("at once").expect_err("it would wait for ever");
         assert_eq!(error.kind(), ErrorKind::Deadlock);
-        // Those in between are named, each once.
+        // The owners in between are named, each once.
         assert_eq!(error.to_string().matches("held by").count(), OWNERS - 1);
         waits.shutdown().await;
     }

@@ -1,10 +1,10 @@
-//! Handing a hold over to the next waiter of the process. A release costs a round trip, and the
-//! next acquire another one; a hold that stays in the process costs neither. For how long that
-//! goes on, `turn.rs` says.
+//! The hand-over of a hold to the next waiter of the process. A release costs a round trip, and the
+//! next acquire another one. A hold that stays in the process costs neither. `turn.rs` decides for
+//! how long it stays.
 //!
 //! The hold is *moved*, with its armed undo: it is either with its holder, or in the slot of one
-//! waiter. That waiter is given a number of its own (`Grant::hand_over`), so that no two holders are
-//! ever taken for one.
+//! waiter. That waiter is given a number of its own (`Grant::hand_over`), so that no two holders
+//! are ever confused.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -21,19 +21,19 @@ use crate::sync::Mutex;
 
 /// A waiter to which a hold can be handed over.
 pub(crate) struct Candidate {
-    /// What it wants. A hold on other terms, or of another number of permits, is not handed over to
-    /// it.
+    /// The terms that the waiter wants. A hold on other terms, or of another number of permits, is
+    /// not handed over to it.
     pub(super) terms: Terms,
     pub(super) permits: u32,
-    /// The id of its place, if the line is on the server.
+    /// The id of the waiter's place, if the line is on the server.
     pub(super) place: Option<String>,
     pub(super) slot: Slot<Undo>,
-    /// How long the process keeps what it has, from the server's grant on.
+    /// The time for which the process keeps what it has, from the server's grant on.
     pub(super) turn: Duration,
 }
 
 impl Candidate {
-    /// A waiter for so many permits; for 1 if it wants a lock.
+    /// Creates a waiter that wants `permits` permits; 1 for a lock.
     pub(crate) fn new(terms: Terms, permits: u32, turn: Duration) -> Self {
         Self {
             terms,
@@ -44,34 +44,35 @@ impl Candidate {
         }
     }
 
-    /// The same with a place in a line on the server.
+    /// Sets the id of the waiter's place in a line on the server.
     pub(crate) fn in_place(self, id: Option<String>) -> Self {
         Self { place: id, ..self }
     }
 }
 
 impl Record {
-    /// Whether a hold that comes back is for this process: its turn goes on.
+    /// Returns whether a returned hold is for this process, because its turn continues.
     pub(super) fn hold_stays(&self, hold: &Grant, now: Moment, turn: Duration) -> bool {
         let granted = (hold.granted_at(), hold.permits());
         self.turn.lock().hold_stays(granted, now, turn)
     }
 
-    /// What the first waiter in line wants, if it wants so many permits.
+    /// Returns the terms of the first waiter in line, if it wants this number of permits.
     pub(crate) fn next_wants(&self, permits: u32) -> Option<Terms> {
         let (_, candidate) = self.line.line()?.first_candidate()?;
         (candidate.permits == permits).then_some(candidate.terms)
     }
 
-    /// Hands a hold over to the first waiter in line. Returned if it has to go back to the server:
-    /// nobody waits, or the first waiter can't have this one.
+    /// Hands a hold over to the first waiter in line. Returns the hold if it must be given back to
+    /// the server: there is no waiter, or the first waiter can't have this hold.
     pub(super) fn hand_over(&self, undo: Undo, now: Moment) -> Result<(), Undo> {
         self.give(undo, now, |hold, terms| hold.hand_over(terms, now))
     }
 
-    /// Gives a hold that nobody has had to the first waiter in line, in the same way.
+    /// Gives a hold that has had no holder to the first waiter in line, in the same way.
     pub(crate) fn give_new(&self, undo: Undo, now: Moment) -> Result<(), Undo> {
-        // The terms of its claim: those of all its guards have no maximum hold time.
+        // Compares the terms of its claim: the terms of all its guards together have no maximum
+        // hold time.
         let fits = |hold: &Grant, terms| hold.terms_of(ClaimId::FIRST) == terms;
         self.give(undo, now, fits)
     }
@@ -101,19 +102,19 @@ impl Record {
             if hold.steps.queued().is_some() {
                 self.turn.lock().holds(now);
             }
-            // The waiters behind need not ask in order to know that the name is held.
+            // The waiters behind need not ask to learn that the name is held.
             line.answered(hold.confirmed_at(), now);
             match line.give(&seat, &candidate, undo) {
                 Ok(()) => return Ok(()),
-                // It has gone just now, or was passed over.
+                // The waiter has just left, or was passed over.
                 Err(returned) => undo = returned,
             }
         }
         Err(undo)
     }
 
-    /// A hold goes back to the server: the request has been queued, and the next in line may ask
-    /// behind it.
+    /// Notes that a hold is given back to the server: the request has been queued, and the next in
+    /// line may ask after it.
     pub(crate) fn hold_leaves(&self, now: Moment) {
         self.turn.lock().hold_leaves(now);
         if let Some(line) = self.line.line() {
@@ -123,7 +124,7 @@ impl Record {
 }
 
 impl Place {
-    /// What its process knows of the turns for the name.
+    /// Returns the process's knowledge of the turns for the name.
     pub(crate) fn turns(&self) -> &Mutex<Turn> {
         &self.local().turn
     }
@@ -133,8 +134,8 @@ impl Place {
         let Some(candidate) = self.candidate() else {
             return std::future::pending().await;
         };
-        // No waker is registered here: who fills the slot wakes the seat, which is the waker of the
-        // whole wait.
+        // No waker is registered here: the giver that fills the slot wakes the seat, which is the
+        // waker of the whole wait.
         std::future::poll_fn(|_| match candidate.claim() {
             Some(undo) => {
                 undo.hold().observed.handed_over();
@@ -145,8 +146,8 @@ impl Place {
         .await
     }
 
-    /// Resolves when the hold of the place on the server was given to this waiter, and has gone back
-    /// since. Its id is that hold's, and no other's.
+    /// Resolves when the hold of the place on the server was given to this waiter, and has been
+    /// given back since. The id of the place belongs to that hold and to no other.
     pub(crate) async fn has_gone_back(&self) {
         std::future::poll_fn(|_| match self.wants_more() {
             true => std::task::Poll::Pending,
@@ -160,34 +161,35 @@ impl Place {
             .is_none_or(|candidate| !candidate.slot.is_closed())
     }
 
-    /// Whether a request for the place on the server may leave. Otherwise the waiter has been given a
-    /// hold, or has had one.
+    /// Returns whether a request for the place on the server may leave. If not, the waiter has been
+    /// given a hold, or has had one.
     pub(crate) fn may_ask_in_line(&self) -> bool {
         self.candidate()
             .is_none_or(|candidate| candidate.slot.is_empty())
     }
 
-    /// The server has granted the lock to that request. `false` if the hold has gone back
-    /// meanwhile.
+    /// Notes that the server has granted the lock to that request. Returns `false` if the hold has
+    /// been given back meanwhile.
     pub(crate) fn takes_its_own(&self) -> bool {
         self.candidate()
             .is_none_or(|candidate| candidate.takes_its_own())
     }
 
-    /// Whether a hold that was handed over is that of this waiter's own place.
+    /// Returns whether a hold that was handed over is the hold of this waiter's own place.
     pub(crate) fn owns(&self, hold: &Undo) -> bool {
         self.candidate()
             .is_some_and(|candidate| candidate.owns(hold.hold()))
     }
 
-    /// The request for the place was given up, so the hold of the place goes back with that.
+    /// Notes that the request for the place was given up: the hold of the place is given back with
+    /// it.
     pub(crate) fn gave_up(&self, hold: Undo) {
         is_with_its_place(hold);
         self.local().hold_leaves(self.local().now());
     }
 
-    /// The place of a waiter to which a hold was handed over goes with that hold. `own` is the undo
-    /// of the place.
+    /// Ties the place of a waiter to the hold that was handed over to it: the place ends with the
+    /// hold. `own` is the undo of the place.
     pub(crate) fn goes_with(&self, hold: &mut Undo, own: Undo) {
         let Some(place) = self.candidate().and_then(|one| one.place.as_deref()) else {
             return;
@@ -195,7 +197,8 @@ impl Place {
         let queued = hold.hold().steps.queued();
         match queued {
             Some(_) if place == hold.hold().steps.wire_id() => hold.takes_over(own),
-            // A request that comes late would take a place for nobody: its undo sees to that.
+            // If the request for the place may arrive late, its undo must run: otherwise the
+            // request would take a place for no waiter.
             Some(queued) if !own.comes_late() => {
                 queued.serves(place);
                 let mut own = own;
@@ -207,16 +210,17 @@ impl Place {
 }
 
 impl Candidate {
-    /// Takes a hold that was handed over, if it is good still.
+    /// Takes a hold that was handed over, if it is still good.
     fn claim(&self) -> Option<Undo> {
         let undo = self.slot.claim()?;
         if undo.hold().loss().is_none() {
             return Some(undo);
         }
         let is_own = self.owns(undo.hold());
-        // Lost while it was in the slot. The server may have it still: its undo gives it back.
+        // The hold was lost while it was in the slot. The server may still have it: its undo gives
+        // it back.
         give_back(undo);
-        // What goes back under the id of its place may end a later hold of that id.
+        // A release under the id of the waiter's own place may end a later hold with that id.
         if !is_own {
             self.slot.reopen();
         }
@@ -224,35 +228,36 @@ impl Candidate {
     }
 }
 
-/// Gives back a hold that nobody has.
+/// Gives back a hold that has no holder.
 pub(crate) fn give_back(undo: Undo) {
-    // Ended first: the watchdog, which still has it, renews nothing that is over.
+    // Ended first: the watchdog, which still has the hold, renews nothing that is over.
     undo.hold().end();
     drop(undo);
 }
 
-/// What a waiter leaves that has gone: the hold in its slot goes to the next one.
+/// Hands the hold in the slot of a waiter that has left to the next waiter.
 pub(super) fn leave(record: &Arc<Record>, candidate: &Candidate, now: Moment) {
     let Some(undo) = candidate.slot.close() else {
         return;
     };
     if candidate.owns(undo.hold()) {
-        // Nobody else may have it.
+        // No other waiter may have it.
         is_with_its_place(undo);
         return record.hold_leaves(now);
     }
     pass_on(record, candidate, undo, now);
 }
 
-/// What a waiter leaves that is not polled. Otherwise the watchdog would renew a hold that nobody has,
-/// for as long as nobody polls its waiter.
+/// Takes the hold from the slot of a waiter that is not polled. Otherwise the watchdog would renew
+/// a hold without a holder until the waiter is polled.
 pub(super) fn pass_over(record: &Arc<Record>, candidate: &Candidate, now: Moment) {
     let is_own = |undo: &Undo| candidate.owns(undo.hold());
     let Some(undo) = candidate.slot.take_back(is_own) else {
         return;
     };
     if is_own(&undo) {
-        // The undo of its place would give it back once more, so nobody else may have it.
+        // The undo of the waiter's place would give the hold back once more, so no other waiter may
+        // have it.
         give_back(undo);
         return record.hold_leaves(now);
     }

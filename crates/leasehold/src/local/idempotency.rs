@@ -1,10 +1,10 @@
-//! Idempotency keys. A request that can't be repeated without harm leaves its reply on the
-//! server under such a key, its marker, so that it counts once.
+//! Idempotency keys. A request that can't be repeated without harm leaves its reply on the server
+//! under such a key, its marker, so that it counts once.
 //!
-//! A marker ends by itself, but until then it takes memory, and a busy semaphore would fill the
-//! server. So each request removes the marker of an earlier one, whose answer came long enough
-//! ago that no copy of it can still be on its way. The marker of a request that was sent again
-//! stays until its end: a network that held back the first copy for long may bring it yet.
+//! A marker expires by itself, but until then it takes memory, and a busy semaphore would fill the
+//! server. So each request removes the marker of an earlier request, answered so long ago that no
+//! copy of it can still be on its way. The marker of a request that was sent again stays until it
+//! expires: a network that held back the first copy for long may still deliver it.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -13,15 +13,15 @@ use crate::clock::Moment;
 use crate::key::Key;
 use crate::sync::Mutex;
 
-/// How long a marker outlives its answer.
+/// The time for which a marker outlives its answer.
 const KEPT: Duration = Duration::from_secs(5);
-/// How many are kept for one name, however fresh they are.
+/// Largest number of markers that are kept for one name, however fresh they are.
 const MOST: usize = 512;
-/// How long a marker stays on the server.
+/// The time for which a marker stays on the server.
 const MARKER_LIFE: Duration = Duration::from_secs(60);
 
-/// How long after it first left a request may be sent again: it still finds its marker then, and
-/// has the time that a connection and a reply may take.
+/// Returns how long after it first left a request may be sent again. It still finds its marker
+/// then, and there is time for a connection and a reply.
 pub(crate) fn repeatable_for(reply_timeout: Duration) -> Duration {
     MARKER_LIFE
         .saturating_sub(Duration::from_secs(10))
@@ -35,18 +35,18 @@ pub(crate) struct Marked {
     pub(crate) done: String,
 }
 
-/// The markers of one name whose requests were answered, and when.
+/// The markers of one name whose requests were answered, and the times of the answers.
 #[derive(Default)]
 pub(crate) struct IdempotencyKeys {
     answered: Mutex<VecDeque<(Moment, String)>>,
 }
 
 impl IdempotencyKeys {
-    /// The markers of a new request, whose `id` no other has.
+    /// Returns the markers of a new request, whose `id` is unique.
     pub(crate) fn mark(&self, key: &Key, id: &str, now: Moment) -> Marked {
         let mut answered = self.answered.lock();
-        // Beyond `MOST` it goes although it is fresh: a busy name must fill neither the server's
-        // memory nor ours.
+        // Beyond `MOST` the oldest marker is removed although it is fresh: a busy name must fill
+        // neither the server's memory nor ours.
         let too_many = answered.len() > MOST;
         let old = match answered.front() {
             Some((since, _)) if too_many || now.saturating_sub(*since) >= KEPT => {
@@ -57,12 +57,13 @@ impl IdempotencyKeys {
         drop(answered);
         Marked {
             marker: key.idempotency_key(id),
-            // A step always removes one: where none is old enough, a key that never exists.
+            // A step always removes one marker. If none is old enough, it removes a key that never
+            // exists.
             done: old.map_or_else(|| key.idempotency_key("-"), |(_, marker)| marker),
         }
     }
 
-    /// The request with this marker was sent once, and answered.
+    /// Notes that the request with this marker was sent once, and answered.
     pub(crate) fn answered(&self, marked: Marked, now: Moment) {
         self.answered.lock().push_back((now, marked.marker));
     }
@@ -71,7 +72,7 @@ impl IdempotencyKeys {
         self.answered.lock().is_empty()
     }
 
-    /// Whether the name is in use: a request was answered not long ago.
+    /// Returns whether the name is in use: a request was answered recently.
     pub(super) fn are_fresh(&self, now: Moment) -> bool {
         let answered = self.answered.lock();
         let last = answered.back();

@@ -1,15 +1,16 @@
-//! The line of a name inside this process: one waiter asks the server, the others wait behind
+//! The line of a name inside this process: one waiter asks the server, and the others wait behind
 //! it. A hundred tasks that want one name cost the server as much as one task. Readers wait
-//! together: once one of them got in, the others ask at the same time.
+//! together: once one of them gets in, the others ask at the same time.
 //!
-//! A future is polled by its caller, and a caller may stop: a loop around `select!` does. So a
-//! waiter that was woken has to be polled within a short time (`looks.rs`). If it is not, it is
-//! passed over (`order.rs`): the turn goes to the next in line, and the waiter keeps its place for when it is polled
-//! again. Its request is not taken back: if the server has granted it the lock, it holds it.
+//! A future is polled by its caller, and a caller may stop polling: a loop around `select!` does.
+//! So a waiter that was woken must be polled within a short time (`looks.rs`). If it is not, it is
+//! passed over (`order.rs`): the turn passes to the next in line, and the waiter keeps its place
+//! for when it is polled again. Its request is not taken back: if the server has granted it the
+//! lock, the waiter holds the lock.
 //!
-//! To find such a waiter, its future is polled with a waker of the line's own ([`Seat`]), which
-//! notes that the waiter was called; a poll takes the note away. So nobody in a line may be
-//! woken by another waker: that would leave no note.
+//! To find such a waiter, its future is polled with a waker of the line ([`Seat`]), which notes
+//! that the waiter was called. A poll clears the note. So a waiter in a line must not be woken by
+//! another waker: that would leave no note.
 
 use std::collections::BTreeMap;
 use std::pin::Pin;
@@ -33,30 +34,30 @@ use crate::hold::Undo;
 use crate::key::Key;
 use crate::sync::{Mutex, MutexGuard};
 
-/// How the waiters of one process line up for one name.
+/// The way in which the waiters of one process line up for one name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Line {
-    /// One asks, the others wait behind it.
+    /// One waiter asks, the others wait behind it.
     OneAsks,
-    /// The same, and those that enter together wait behind it as well.
+    /// Like [`OneAsks`](Line::OneAsks), but readers that enter together wait behind it too.
     Exclusive,
-    /// All ask at once. When that was in vain, one of them waits for the server, and its grant
-    /// lets the others ask again.
+    /// All ask at once. If that fails, one of them waits for the server, and its grant lets the
+    /// others ask again.
     Together {
-        /// How long it waits behind those that keep it back.
+        /// The time for which a reader waits behind the writers that keep it back.
         patience: Duration,
     },
-    /// It waits behind nobody.
+    /// The waiter waits behind no other.
     Alone,
     /// No waiter waits for another: all ask, and share the answer.
     AllAsk,
-    /// The line is on the server: each waiter has a place there, which it keeps by asking this
+    /// The line is on the server. Each waiter has a place there, which it keeps by asking this
     /// often.
     OnServer { ask_every: Duration },
 }
 
 impl Line {
-    /// The side that a waiter is on; `None` if it waits behind nobody of this process.
+    /// Returns the waiter's side; `None` if it waits behind no waiter of this process.
     fn side(self) -> Option<Side> {
         match self {
             Self::OneAsks => Some(Side::Asks),
@@ -68,7 +69,7 @@ impl Line {
     }
 }
 
-/// The line of a name, as long as somebody has a place in it.
+/// The line of a name, for as long as a waiter has a place in it.
 #[derive(Default)]
 pub(super) struct Standing(Mutex<Option<(Arc<WaitLine>, usize)>>);
 
@@ -82,7 +83,8 @@ impl Standing {
         standing.as_ref().map(|(line, _)| Arc::clone(line))
     }
 
-    /// One more takes a place. If it makes the line, `first` comes before it.
+    /// Takes one more place. If this creates the line, the waiter in `first` gets the place before
+    /// it.
     fn enter(&self, record: &Arc<Record>) -> Arc<WaitLine> {
         let mut standing = self.0.lock();
         let (line, places) = standing.get_or_insert_with(|| {
@@ -101,9 +103,9 @@ impl Standing {
         Arc::clone(line)
     }
 
-    /// With the last place goes the line, and what its waiters have met: the next waiter may come
-    /// much later. Nobody else is in it, so a waiter that comes before this one's seat has left may
-    /// begin a new one.
+    /// Gives up a place. The line is dropped with its last place, and so is all that its waiters
+    /// have met: the next waiter may arrive much later. No other waiter is in the line then, so a
+    /// waiter that arrives before this one's seat has left may begin a new line.
     fn leave(&self) {
         let mut standing = self.0.lock();
         let is_last = standing.as_mut().is_some_and(|(_, places)| {
@@ -111,7 +113,7 @@ impl Standing {
             *places == 0
         });
         let left = if is_last { standing.take() } else { None };
-        // Dropped behind the lock: what goes with a line may come back for it.
+        // Dropped after unlocking: what is dropped with a line may take this lock.
         drop(standing);
         drop(left);
     }
@@ -121,13 +123,13 @@ impl Standing {
 #[derive(Default)]
 pub(super) struct WaitLine {
     pub(super) state: Mutex<State>,
-    /// What its waiters know of the server.
+    /// The waiters' knowledge of the server.
     outage: Mutex<Outage>,
     /// Notified when a reader got in.
     opened: Notify,
     /// Notified when the server stops answering.
     went_down: Notify,
-    /// What the process knows of its name.
+    /// The record of the line's name.
     record: Weak<Record>,
 }
 
@@ -135,30 +137,31 @@ pub(super) struct WaitLine {
 pub(super) struct State {
     next: Number,
     pub(super) order: Order,
-    /// Of all waiters, those included that were passed over.
+    /// The seats of all waiters, including those that were passed over.
     pub(super) seats: BTreeMap<Number, Arc<Seat>>,
-    /// The line is among those that are looked at.
+    /// Whether the line is among the lines that are checked (`looks.rs`).
     looked_at: bool,
-    /// The waiters for permits that nothing was granted for yet, by the same numbers: who asks,
-    /// and who is served next, follow from one order.
+    /// The waiters for permits that have been granted nothing yet, by the same numbers: one order
+    /// decides which waiter asks and which is served next.
     pub(super) permits: BTreeMap<Number, Arc<Waiter>>,
     /// The waiters to which a hold can be handed over.
     pub(super) candidates: BTreeMap<Number, Arc<Candidate>>,
-    /// Those to which a hold goes that the server has granted to the first of them.
+    /// The waiters that a hold is handed along, after the server has granted it to the first of
+    /// them.
     pub(super) run: Option<Run>,
 }
 
-/// A waiter in a line, and the waker that its future is polled with: it notes that the waiter
-/// was called.
+/// A waiter in a line, and the waker with which its future is polled. The waker notes that the
+/// waiter was called.
 pub(super) struct Seat {
     looks: Arc<Looks>,
-    /// That of the first waiter has none while it asks alone.
+    /// The waiter's line. Not set for the first waiter while it asks alone.
     line: OnceLock<Arc<WaitLine>>,
-    /// It was called while it had no line, and has not come since.
+    /// Whether the waiter was called while it had no line, and has not been polled since.
     called: AtomicBool,
     number: Number,
     side: Side,
-    /// Of the task that polls the waiter; taken when that task is woken.
+    /// The waker of the task that polls the waiter; taken when that task is woken.
     waker: Mutex<Option<Waker>>,
 }
 
@@ -167,7 +170,7 @@ impl Locals {
         self.table.lock().records.get(key)?.line.line()
     }
 
-    /// Whether a waiter is there that a try must not overtake, and that the server answers.
+    /// Returns whether there is a waiter that a try must not overtake, and that the server answers.
     pub(crate) fn anyone_waits(&self, key: &Key, line_up: Line) -> bool {
         let Some(line) = self.line(key) else {
             return false;
@@ -176,24 +179,24 @@ impl Locals {
         let anyone = match line_up.side() {
             Some(Side::Asks | Side::Writes) => !state.order.is_empty(),
             Some(Side::Reads) => state.order.any_writer(),
-            // The server knows who waits.
+            // The server knows the waiters.
             Some(Side::Queues) | None => false,
         };
-        // A waiter that is alone in line is not looked at otherwise. If nobody polled it, it
-        // would keep a free lock from everybody who tries.
+        // A waiter that is alone in line is not checked otherwise. If it is not polled, it would
+        // keep a free lock from every try.
         let look = anyone && state.order.anyone_called();
         let look = look && !std::mem::replace(&mut state.looked_at, true);
         drop(state);
         if look {
             self.looks.add(&line);
         }
-        // Behind waiters that no server answers, a try asks by itself: "held" may only be said
-        // of a lock of which a server has said it.
+        // If no server answers the waiters in line, a try asks by itself: it may report "held" only
+        // if a server has said so.
         let outage = line.outage.lock();
         anyone && outage.has_answered() && outage.down().is_none()
     }
 
-    /// The server has told a try, which is in no line, that the name is held.
+    /// Notes that the server has reported to a try, which is in no line, that the name is held.
     pub(crate) fn held(&self, key: &Key, sent: Moment, now: Moment, ttl: Option<Duration>) {
         if let Some(line) = self.line(key) {
             line.outage.lock().held(sent, now, ttl);
@@ -212,7 +215,7 @@ impl Local {
         self.take_place(line, None, Some(Arc::new(candidate)))
     }
 
-    /// Takes a place for a waiter that wants so many permits.
+    /// Takes a place for a waiter that wants `permits` permits.
     pub(crate) fn line_up_for(self, permits: u32) -> Place {
         self.take_place(Line::OneAsks, Some(Arc::new(Waiter::new(permits))), None)
     }
@@ -230,7 +233,7 @@ impl Local {
         Place {
             arrival: self.arrivals.come(self.locals.clock.now()),
             local: self,
-            // A waiter that waits behind nobody knows only what its own requests have found.
+            // A waiter that waits behind no other knows only the results of its own requests.
             line: if seat.is_some() { line } else { Arc::default() },
             seat,
             waiter,
@@ -260,11 +263,12 @@ impl Local {
             state.candidates.insert(number, Arc::clone(candidate));
         }
         let mut woken = state.order.come(number, side);
-        // The waiter before it may have been called long ago, when nobody was behind it and no
-        // look was needed.
+        // The waiter before this one may have been called long ago, when no waiter was behind it
+        // and no check was needed.
         let look = state.wants_look();
         if !line.outage.lock().has_answered() {
-            // It may be letting other processes ask first. This one may have no time for that.
+            // The asker may be letting other processes ask first. This waiter may have no time for
+            // that.
             woken.extend(state.order.asker().filter(|asker| *asker != number));
         }
         let woken = state.seats_of(&woken);
@@ -278,13 +282,13 @@ impl Local {
 }
 
 impl WaitLine {
-    /// The first waiter, which has asked alone until now, has the first place.
+    /// Gives the first place to the first waiter, which has asked alone until now.
     fn begins_with(self: &Arc<Self>, seat: Arc<Seat>) {
         let mut state = self.state.lock();
         state.next = FIRST + 1;
         state.order.come(FIRST, seat.side);
-        // The line before the look at the call: a call at the same time finds the line, or is found
-        // here.
+        // The line is set before the call is checked: a simultaneous call finds the line, or is
+        // found here.
         let _ = seat.line.set(Arc::clone(self));
         if seat.called.load(Ordering::SeqCst) {
             state.order.call(FIRST);
@@ -292,7 +296,8 @@ impl WaitLine {
         state.seats.insert(FIRST, seat);
     }
 
-    /// Whether it has to be looked at again.
+    /// Passes over the waiters that were called and not polled. Returns whether the line must be
+    /// checked again.
     pub(super) fn look(&self, now: Moment) -> bool {
         let mut state = self.state.lock();
         let look = state.order.look();
@@ -300,8 +305,8 @@ impl WaitLine {
         let late: Vec<_> = late
             .filter_map(|number| state.candidates.get(number).cloned())
             .collect();
-        // Where one waiter is not polled, many may not be. Called all at once, they are passed
-        // over together; else each would cost the next in line two looks.
+        // Where one waiter is not polled, many may not be. If all are called at once, they are
+        // passed over together. Otherwise each would cost the next in line two checks.
         let woken = match look.turn_was_lost {
             true => state.seats.values().cloned().collect(),
             false => state.seats_of(&look.woken),
@@ -309,7 +314,7 @@ impl WaitLine {
         state.looked_at = state.order.anyone_called();
         let again = state.looked_at;
         drop(state);
-        // Behind their places in line: nothing more is given to them.
+        // After they have lost their places in line: nothing more is given to them.
         if let Some(record) = self.record.upgrade() {
             (late.iter()).for_each(|candidate| hand_over::pass_over(&record, candidate, now));
         }
@@ -317,12 +322,12 @@ impl WaitLine {
         again
     }
 
-    /// The first waiter in line, if a hold can be handed over to it.
+    /// Returns the first waiter in line, if a hold can be handed over to it.
     pub(super) fn first_candidate(&self) -> Option<(Arc<Seat>, Arc<Candidate>)> {
         let state = self.state.lock();
         for number in state.order.exclusive() {
             let candidate = state.candidates.get(number)?;
-            // One that has what it wants and leaves just now is not the first any more.
+            // A waiter that has what it wants and is just leaving is not the first any more.
             if candidate.slot.is_empty() {
                 let seat = state.seats.get(number)?;
                 return Some((Arc::clone(seat), Arc::clone(candidate)));
@@ -331,8 +336,8 @@ impl WaitLine {
         None
     }
 
-    /// Gives a hold to a waiter and wakes it. Returned if the waiter has gone, or was passed over:
-    /// then no look would find that it is not polled.
+    /// Gives a hold to a waiter and wakes it. Returns the hold if the waiter has left, or was
+    /// passed over: no check would then find that it is not polled.
     pub(super) fn give(
         &self,
         seat: &Arc<Seat>,
@@ -351,12 +356,12 @@ impl WaitLine {
         given
     }
 
-    /// The server has confirmed to a holder of this process that the name is held.
+    /// Notes that the server has confirmed to a holder of this process that the name is held.
     pub(super) fn answered(&self, sent: Moment, now: Moment) {
         self.outage.lock().held(sent, now, Some(Duration::ZERO));
     }
 
-    /// Wakes whoever asks: it need not wait for its own process any more.
+    /// Wakes the waiter that asks: it need not wait for its own process any more.
     pub(super) fn wake_asker(&self) {
         let state = self.state.lock();
         let asker = state.order.asker();
@@ -372,21 +377,22 @@ impl State {
         seats.cloned().collect()
     }
 
-    /// Whether a hold was handed over that its waiter has not claimed.
+    /// Returns whether a hold was handed over that its waiter has not claimed.
     fn is_given(&self) -> bool {
         let mut given = self.candidates.values();
         given.any(|candidate| candidate.slot.is_full())
     }
 
-    /// Whether looks at this line have to begin.
+    /// Returns whether checks of this line must begin.
     fn wants_look(&mut self) -> bool {
-        // A waiter that is alone keeps nobody behind it, unless it has been given a hold.
+        // A waiter that is alone holds up no other waiter, unless it has been given a hold.
         let wants = self.order.anyone_called() && (self.order.has_several() || self.is_given());
         wants && !std::mem::replace(&mut self.looked_at, true)
     }
 }
 
-/// Not with a line locked: a seat locks it to note the call, and so may whoever is woken.
+/// Wakes these seats. Must not run with a line locked: a seat locks the line to note the call, and
+/// so may the waiter that is woken.
 fn wake(seats: Vec<Arc<Seat>>) {
     for seat in seats {
         seat.wake();
@@ -405,10 +411,10 @@ impl Seat {
         }
     }
 
-    /// The waiter is polled.
+    /// Notes that the waiter is polled.
     fn come(&self, waker: &Waker) {
-        // The waker first: a call right behind the note's removal must not go to the task that
-        // polled the waiter before.
+        // The waker is set first: a call right after the note is cleared must not wake the task
+        // that polled the waiter before.
         let before = self.waker.lock().replace(waker.clone());
         drop(before);
         self.called.store(false, Ordering::SeqCst);
@@ -425,8 +431,8 @@ impl Seat {
         drop(waker);
         let Some(line) = self.line.get() else { return };
         let mut state = line.state.lock();
-        // The caller keeps seat and waiter alive: nothing is dropped under the lock. Both go by
-        // their number, without a look at the others: thousands may leave together.
+        // The caller keeps the seat and the waiter alive, so nothing is dropped under the lock.
+        // Both are removed by their number, without a search: thousands may leave together.
         state.seats.remove(&self.number);
         state.permits.remove(&self.number);
         state.candidates.remove(&self.number);
@@ -443,12 +449,12 @@ impl Wake for Seat {
     }
 
     fn wake_by_ref(self: &Arc<Self>) {
-        // The note before the wake-up: another thread may poll the waiter at once, and a note
-        // behind that poll would have it passed over although it came.
+        // The note precedes the wake-up. Another thread may poll the waiter at once. With a note
+        // set after that poll, the waiter would be passed over although it was polled.
         if self.line.get().is_none() {
             self.called.store(true, Ordering::SeqCst);
         }
-        // Behind that note: whoever makes the line at the same time finds it.
+        // After that note: a thread that creates the line at the same time finds it.
         if let Some(line) = self.line.get() {
             let mut state = line.state.lock();
             state.order.call(self.number);
@@ -465,23 +471,23 @@ impl Wake for Seat {
     }
 }
 
-/// The number of a waiter that came first, and asks alone.
+/// The number of a waiter that arrived first and asks alone.
 const FIRST: Number = 0;
 
-/// The first waiter for a name. Nobody else of its process waits for it, so it asks without a place
-/// in line. Whoever comes meanwhile stands behind it.
+/// The first waiter for a name. No other waiter of its process waits for the name, so it asks
+/// without a place in line. Waiters that arrive meanwhile are placed behind it.
 pub(crate) struct First {
     local: Option<Local>,
     seat: Arc<Seat>,
 }
 
 impl Local {
-    /// A place for the first waiter. Returned if there is another one before it.
+    /// Makes this waiter the first. Returns the record if there is another waiter before it.
     pub(crate) fn first(self, line: Line) -> Result<First, Self> {
         let Some(side) = line.side().filter(|side| *side != Side::Queues) else {
             return Err(self);
         };
-        // With the line locked: nobody makes one meanwhile.
+        // With the line locked, so that no other thread creates a line meanwhile.
         let standing = self.line.0.lock();
         let mut first = self.first.lock();
         if standing.is_some() || first.is_some() || !self.turn.lock().is_idle() {
@@ -501,7 +507,7 @@ impl Local {
 }
 
 impl First {
-    /// Polls its request.
+    /// Polls the waiter's request.
     pub(crate) fn attend<F: Future>(
         &self,
         context: &mut Context<'_>,
@@ -512,7 +518,8 @@ impl First {
         request.poll(&mut Context::from_waker(&waker))
     }
 
-    /// It has what it wants. Returned if somebody stands behind it.
+    /// Ends the wait of a waiter that has what it wants. Returns the waiter if others are behind
+    /// it.
     pub(crate) fn leave(mut self) -> Option<Self> {
         let alone = self.local.as_ref()?.first.lock().take();
         if alone.is_some() {
@@ -522,10 +529,10 @@ impl First {
         Some(self)
     }
 
-    /// It goes on waiting, in line.
+    /// Gives the waiter a place in line, where it waits on.
     pub(crate) fn line_up(mut self, candidate: Option<Candidate>) -> Option<Place> {
         let local = self.local.take()?;
-        // Whoever makes the line takes the first waiter in; then a second one is counted.
+        // The thread that creates the line counts the first waiter. `enter` counts it once more.
         let line = local.line.enter(&local);
         local.line.leave();
         let candidate = candidate.map(Arc::new);
@@ -552,7 +559,7 @@ impl Drop for First {
         };
         let alone = local.first.lock().take();
         if alone.is_none() {
-            // Others stand behind it.
+            // Other waiters are behind this one.
             local.line.leave();
             self.seat.leave();
         }
@@ -562,37 +569,37 @@ impl Drop for First {
 /// A waiter's place in a line. Dropping it leaves the line.
 pub(crate) struct Place {
     local: Local,
-    /// Its number among those of the name that wait.
+    /// The waiter's number among all waiters for the name.
     arrival: u64,
     line: Arc<WaitLine>,
     seat: Option<Arc<Seat>>,
-    /// For a waiter that wants permits.
+    /// Set for a waiter that wants permits.
     waiter: Option<Arc<Waiter>>,
-    /// For a waiter to which a hold can be handed over.
+    /// Set for a waiter to which a hold can be handed over.
     candidate: Option<Arc<Candidate>>,
     has_asked: AtomicBool,
 }
 
 impl Place {
-    /// The waiter for permits has what it asked for, or has given up. `true` if something was
-    /// granted that nobody has claimed.
+    /// Ends a waiter for permits, which has what it asked for, or has given up. Returns `true` if
+    /// something was granted that it has not claimed.
     pub(crate) fn gives_up(&self) -> bool {
         let unclaimed = self.waiter.as_ref().is_some_and(|waiter| waiter.go());
         if let Some(seat) = self.seat.as_ref().filter(|_| unclaimed) {
-            // Before the permits go back: they must not wait for others on account of a waiter
-            // that wants none any more.
+            // Removed before the permits are given back: they must not wait for others on account
+            // of a waiter that wants none any more.
             self.line.state.lock().permits.remove(&seat.number);
         }
         unclaimed
     }
 
-    /// The waiters for permits in its line besides this one, in their order, and no more than
-    /// `most`.
+    /// Returns the waiters for permits in this line besides this one, in order, and at most `most`
+    /// of them.
     pub(crate) fn others(&self, most: usize) -> Vec<Arc<Waiter>> {
         let own = self.seat.as_ref().map(|seat| seat.number);
         let state = self.line.state.lock();
         let others = state.permits.iter();
-        // Only those that wait still: permits for the others would travel for nothing.
+        // Only waiters that still wait: permits for the rest would travel for nothing.
         let others = others.filter(|(number, waiter)| Some(**number) != own && waiter.waits());
         let others = others.take(most).map(|(_, waiter)| Arc::clone(waiter));
         others.collect()
@@ -606,13 +613,13 @@ impl Place {
         &self.local
     }
 
-    /// Whether the line is on the server, and this waiter has a place there.
+    /// Returns whether the line is on the server, and this waiter has a place there.
     pub(crate) fn is_on_server(&self) -> bool {
         let seat = self.seat.as_ref();
         seat.is_some_and(|seat| seat.side == Side::Queues)
     }
 
-    /// Whether others stand in its line.
+    /// Returns whether other waiters are in its line.
     pub(crate) fn has_others(&self) -> bool {
         self.line.state.lock().order.has_several()
     }
@@ -622,8 +629,8 @@ impl Place {
     }
 }
 
-/// Its turn. Whatever waits for that is polled by [`attend`](Self::attend), which sees to the
-/// wake-ups.
+/// The waiter's turn. A wait for the turn must be polled by [`attend`](Self::attend), which handles
+/// the wake-ups.
 impl Place {
     /// Polls the wait for which this place is taken.
     pub(crate) fn attend<F: Future>(
@@ -634,14 +641,15 @@ impl Place {
         let Some(seat) = &self.seat else {
             return wait.poll(context);
         };
-        // Before the wait is polled: a waiter that was passed over is in its place again when
-        // the wait looks whose turn it is.
+        // Before the wait is polled: a waiter that was passed over is back in its place when the
+        // wait checks whose turn it is.
         seat.come(context.waker());
         let waker = Waker::from(Arc::clone(seat));
         wait.poll(&mut Context::from_waker(&waker))
     }
 
-    /// Whether it is this waiter who asks; of readers, the one who waits for the server.
+    /// Returns whether this waiter is the one that asks; among readers, the one that waits for the
+    /// server.
     pub(crate) fn has_turn(&self) -> bool {
         self.looks_so(Order::has_turn)
     }
@@ -652,8 +660,8 @@ impl Place {
     }
 
     async fn until(&self, is_so: impl Fn() -> bool) {
-        // No waker is registered here: whoever changes the order wakes the seats that it
-        // concerns, and a seat is the waker of the whole wait.
+        // No waker is registered here: a thread that changes the order wakes the seats concerned,
+        // and a seat is the waker of the whole wait.
         let poll = |_: &mut Context<'_>| match is_so() {
             true => Poll::Ready(()),
             false => Poll::Pending,
@@ -661,17 +669,17 @@ impl Place {
         std::future::poll_fn(poll).await;
     }
 
-    /// Resolves when this waiter has the turn. Whoever gets it asks first.
+    /// Resolves when this waiter has the turn. A waiter that gets the turn asks first.
     pub(crate) async fn turn(&self) {
         self.until(|| self.has_turn()).await;
     }
 
-    /// Resolves when a reader may ask beside others.
+    /// Resolves when this reader may ask beside others.
     pub(crate) async fn entered(&self) {
         self.until(|| self.looks_so(Order::entered)).await;
     }
 
-    /// From here on this reader may ask beside writers.
+    /// Lets this reader ask beside writers from here on.
     pub(crate) fn goes_before_writers(&self) {
         let Some(seat) = &self.seat else { return };
         let mut state = self.line.state.lock();
@@ -682,13 +690,13 @@ impl Place {
     }
 }
 
-/// What its line knows of the server.
+/// The line's knowledge of the server.
 impl Place {
     pub(crate) fn outage(&self) -> MutexGuard<'_, Outage> {
         self.line.outage.lock()
     }
 
-    /// A request of this waiter leaves.
+    /// Notes that a request of this waiter leaves.
     pub(crate) fn asks(&self) {
         self.has_asked.store(true, Ordering::Relaxed);
     }
@@ -697,11 +705,11 @@ impl Place {
         self.has_asked.load(Ordering::Relaxed)
     }
 
-    /// A request that left at `sent` was not answered.
+    /// Notes that a request that left at `sent` was not answered.
     pub(crate) fn unanswered(&self, sent: Moment, now: Moment, gap: Duration, failure: &Failure) {
         let is_news = self.line.outage.lock().unanswered(sent, now, gap, failure);
         if is_news {
-            // Those behind the asker ask nothing, and each has a limit of its own to watch.
+            // The waiters behind the asker do not ask, and each has its own limit to watch.
             self.line.went_down.notify_waiters();
         }
     }
@@ -711,13 +719,13 @@ impl Place {
         &self.line.went_down
     }
 
-    /// The server has granted something to a request that left at `sent`.
+    /// Notes that the server has granted something to a request that left at `sent`.
     pub(crate) fn granted(&self, sent: Moment) {
         self.line.outage.lock().over(sent);
         self.line.opened.notify_waiters();
     }
 
-    /// Notified when one of those that enter together got in.
+    /// Notified when one of the readers that enter together got in.
     pub(crate) fn opened(&self) -> &Notify {
         &self.line.opened
     }
@@ -731,7 +739,7 @@ impl Drop for Place {
         if let Some(seat) = &self.seat {
             seat.leave();
         }
-        // Behind its place in line: the hold in its slot must not come back to it.
+        // After the seat has left: the hold in its slot must not be handed back to this waiter.
         if let Some(candidate) = &self.candidate {
             hand_over::leave(&self.local, candidate, self.local.now());
         }

@@ -1,4 +1,4 @@
-//! Finds waiters that were called and are not polled.
+//! The search for waiters that were called and are not polled.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,9 +9,9 @@ use super::line::WaitLine;
 use crate::clock::Clock;
 use crate::sync::Mutex;
 
-/// How often the lines are looked at in which a waiter was called. A waiter that two looks find
-/// called is passed over. Two, because after a pause of the whole runtime the first look may
-/// come before the waiter's poll.
+/// The interval of the looks at lines in which a waiter was called. A waiter that two looks find
+/// called is passed over. Two, because after a pause of the whole runtime the first look may run
+/// before the waiter's poll.
 const LOOK_EVERY: Duration = Duration::from_millis(50);
 
 /// The lines of a client in which a waiter was called.
@@ -24,7 +24,7 @@ pub(super) struct Looks {
 #[derive(Default)]
 struct DueLooks {
     lines: Vec<Arc<WaitLine>>,
-    /// A task looks at them.
+    /// Whether a task looks at them.
     running: bool,
 }
 
@@ -37,7 +37,7 @@ impl Looks {
         })
     }
 
-    /// Has this line looked at until each waiter that was called has come or is passed over.
+    /// Has this line looked at until each waiter that was called has been polled or is passed over.
     pub(super) fn add(self: &Arc<Self>, line: &Arc<WaitLine>) {
         let mut due = self.due.lock();
         due.lines.push(Arc::clone(line));
@@ -50,14 +50,14 @@ impl Looks {
         }
     }
 
-    /// One look at each line in question. `false` when there is none any more.
+    /// Looks at each of these lines once. Returns `false` when no line is left.
     fn look(&self) -> bool {
-        // Looked at without the lock: waiters are woken meanwhile, and their seats come back
-        // for it (`add`).
+        // Looked at without the lock: waiters are woken meanwhile, and their seats take this lock
+        // (`add`).
         let mut lines = std::mem::take(&mut self.due.lock().lines);
         let now = self.clock.now();
         lines.retain(|line| line.look(now));
-        // Decided under the lock: whoever adds a line finds this task at work, or starts one.
+        // Decided under the lock: a thread that adds a line finds this task at work, or starts one.
         let mut due = self.due.lock();
         due.lines.append(&mut lines);
         due.running = !due.lines.is_empty();
@@ -85,7 +85,7 @@ impl Drop for Looking {
     fn drop(&mut self) {
         // Dropped with its runtime: no waiter is passed over any more.
         if let Some(looks) = self.0.take() {
-            // Dropped behind the lock: what goes with a line may come back for it.
+            // Dropped after unlocking: what is dropped with a line may take this lock.
             let left = std::mem::take(&mut *looks.due.lock());
             drop(left);
         }

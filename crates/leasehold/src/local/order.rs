@@ -1,24 +1,25 @@
-//! Which waiter of a line has the turn. Nothing here wakes anybody: it says whom to wake.
+//! The order of a line's waiters, and which of them has the turn. Nothing here wakes a waiter: the
+//! methods return the waiters to wake.
 //!
 //! A waiter is *called* when it is woken, and *comes* when it is polled. A waiter that was called
-//! and does not come is passed over: it is out of the order, but keeps its number, which brings
-//! it back to its place when it comes.
+//! and does not come is passed over: it is out of the order, but keeps its number, which brings it
+//! back to its place when it comes.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 /// A place in the line: first come, first served.
 pub(super) type Number = u64;
 
-/// What a waiter of a line wants.
+/// The aim of a waiter in a line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Side {
-    /// To be the one who asks.
+    /// To be the one that asks.
     Asks,
-    /// The same, once no reader is before it; readers that come later wait behind it.
+    /// To be the one that asks, once no reader is before it. Later readers wait behind it.
     Writes,
-    /// To ask beside other readers, one of whom waits for the server: the scout.
+    /// To ask beside other readers, one of which waits for the server: the scout.
     Reads,
-    /// Each asks, and keeps a place in a line on the server. The first of the process listens.
+    /// To ask, and keep a place in a line on the server. The first waiter of the process listens.
     Queues,
 }
 
@@ -27,51 +28,53 @@ pub(super) struct Order {
     askers: BTreeSet<Number>,
     writers: BTreeSet<Number>,
     readers: BTreeSet<Number>,
-    /// Readers that wait behind no writer any more.
+    /// Readers that no longer wait behind any writer.
     overdue: BTreeSet<Number>,
-    /// Whose turn it is, until it leaves or is passed over.
-    // Kept, and not read from the sets: a waiter that comes back to a place further ahead must
-    // not take the turn from one whose request is on its way.
+    /// The waiter that has the turn, until it leaves or is passed over.
+    // Stored, and not read from the sets: a waiter that returns to an earlier place must not take
+    // the turn from a waiter whose request is on its way.
     asker: Option<Number>,
     scout: Option<Number>,
-    /// The first writer when the turns were settled last: readers before it have entered.
+    /// The first writer when the turns were last settled: readers before it have entered.
     gate: Option<Number>,
-    /// The waiters that were called and have not come yet, and whether a look has found them so.
+    /// The waiters that were called and have not come yet, and whether a look has found them
+    /// called.
     called: BTreeMap<Number, bool>,
 }
 
 impl Order {
     fn side(&mut self, side: Side) -> &mut BTreeSet<Number> {
         match side {
-            // Never both in one line.
+            // One line never has both.
             Side::Asks | Side::Queues => &mut self.askers,
             Side::Writes => &mut self.writers,
             Side::Reads => &mut self.readers,
         }
     }
 
-    /// Whether a waiter is in the order: it has come, and was not passed over since.
+    /// Returns whether a waiter is in the order: it has come, and has not been passed over since.
     pub(super) fn stands(&self, number: Number) -> bool {
         [&self.askers, &self.writers, &self.readers]
             .iter()
             .any(|side| side.contains(&number))
     }
 
-    /// A waiter comes: for the first time, or because it was called. Returns whom to wake.
+    /// Adds a waiter that comes for the first time, or because it was called. Returns the waiters
+    /// to wake.
     pub(super) fn come(&mut self, number: Number, side: Side) -> Vec<Number> {
         self.called.remove(&number);
         if !self.side(side).insert(number) {
             return Vec::new();
         }
         let mut woken = self.settle();
-        // It is being polled, and looks by itself.
+        // This waiter is being polled, and looks by itself.
         woken.retain(|woken| *woken != number);
         woken
     }
 
     pub(super) fn leave(&mut self, number: Number) -> Vec<Number> {
         self.remove(number);
-        // Only here: a reader that is passed over is overdue still when it comes back.
+        // Only here: a reader that was passed over is still overdue when it comes back.
         self.overdue.remove(&number);
         self.settle()
     }
@@ -86,28 +89,28 @@ impl Order {
         }
     }
 
-    /// Gives the turns that nobody has. Returns whom to wake for that.
+    /// Gives away the turns that are free. Returns the waiters to wake for that.
     fn settle(&mut self) -> Vec<Number> {
         let mut woken = Vec::new();
         let (writer, reader) = (self.writers.first(), self.readers.first());
         if self.asker.is_none() {
             // A writer waits for the readers before it. A waiter of the side `Asks` waits for no
-            // reader, and keeps none back.
+            // reader, and keeps no reader back.
             let writer = writer.filter(|writer| reader.is_none_or(|reader| reader > *writer));
             let asker = self.askers.first().into_iter().chain(writer).min();
             self.asker = asker.copied();
             woken.extend(self.asker);
         }
         if self.scout.is_none() {
-            // An overdue reader has entered wherever it is, while a writer may keep back the
-            // first reader of all.
+            // An overdue reader has entered wherever it is, while a writer may keep back the first
+            // of all readers.
             let overdue = || self.overdue.iter().find(|one| self.readers.contains(one));
             let reader = reader.filter(|reader| self.entered(**reader));
             self.scout = reader.or_else(overdue).copied();
             woken.extend(self.scout);
         }
         let gate = std::mem::replace(&mut self.gate, writer.copied());
-        // Only from the old gate on: the readers before it entered earlier and ask already.
+        // Only from the old gate on: the readers before it entered earlier and already ask.
         if let Some(from) = gate.filter(|_| gate != self.gate) {
             let entered = self.readers.range(from..);
             woken.extend(entered.take_while(|reader| self.entered(**reader)));
@@ -121,14 +124,15 @@ impl Order {
         self.asker == Some(number) || self.scout == Some(number)
     }
 
-    /// Whether no writer keeps this reader back.
+    /// Returns whether no writer keeps this reader back.
     pub(super) fn entered(&self, reader: Number) -> bool {
         let no_writer = self.writers.first().is_none_or(|writer| *writer > reader);
         no_writer || self.overdue.contains(&reader)
     }
 
-    /// This reader has waited for long enough behind writers: the first of them may itself wait
-    /// for long, beside another process that writes all the time. Returns whom to wake.
+    /// Lets a reader enter that has waited for long enough behind writers: the first of them may
+    /// itself wait for long, beside another process that writes all the time. Returns the waiters
+    /// to wake.
     pub(super) fn goes_before_writers(&mut self, reader: Number) -> Vec<Number> {
         self.overdue.insert(reader);
         let mut woken = self.settle();
@@ -144,18 +148,18 @@ impl Order {
         !self.writers.is_empty()
     }
 
-    /// A waiter is woken.
+    /// Notes that a waiter is woken.
     pub(super) fn call(&mut self, number: Number) {
-        // One that has left, or was passed over, keeps nobody waiting: a note of it would only
-        // keep the looks going. A second call keeps the first note, or a waiter that is called
-        // often and never polled would never be passed over.
+        // A waiter that has left, or was passed over, keeps no other waiting: a note of it would
+        // only keep the looks running. A second call keeps the first note. Otherwise a waiter that
+        // is called often and never polled would never be passed over.
         if self.stands(number) {
             self.called.entry(number).or_insert(false);
         }
     }
 
-    /// Those at the head of the line who want the name for themselves, in their order. None of them
-    /// while a reader has waited for long.
+    /// Returns the waiters at the head of the line that want the name for themselves, in order.
+    /// Returns none while a reader is overdue.
     pub(super) fn exclusive(&self) -> impl Iterator<Item = &Number> {
         let overdue = self.overdue.iter().any(|one| self.readers.contains(one));
         let end = match self.readers.first() {
@@ -167,31 +171,31 @@ impl Order {
         both.take_while(move |number| **number < end)
     }
 
-    /// Who asks for the line.
+    /// Returns the waiter that asks for the line.
     pub(super) fn asker(&self) -> Option<Number> {
         self.asker
     }
 
-    /// Whether a waiter was called and has not come yet.
+    /// Returns whether a waiter was called and has not come yet.
     pub(super) fn anyone_called(&self) -> bool {
         !self.called.is_empty()
     }
 
-    /// How many stand in it.
+    /// Returns the number of waiters in the order.
     pub(super) fn len(&self) -> usize {
         self.askers.len() + self.writers.len() + self.readers.len()
     }
 
-    /// Whether another waiter may be waiting for the one that was called.
+    /// Returns whether another waiter may be waiting for the one that was called.
     pub(super) fn has_several(&self) -> bool {
         self.len() > 1
     }
 
-    /// Passes over the waiters that the last look has found called already.
+    /// Passes over the waiters that the last look has already found called.
     pub(super) fn look(&mut self) -> Look {
         let seen = self.called.iter().filter(|(_, seen)| **seen);
         let late: Vec<_> = seen.map(|(number, _)| *number).collect();
-        // Asked before they are removed, which takes their turns.
+        // Checked before they are removed, which takes their turns.
         let turn_was_lost = late.iter().any(|number| self.has_turn(*number));
         for number in &late {
             self.remove(*number);
@@ -207,13 +211,13 @@ impl Order {
     }
 }
 
-/// What a look has found.
+/// The result of a look.
 pub(super) struct Look {
     pub(super) woken: Vec<Number>,
     /// The waiters that were passed over.
     pub(super) late: Vec<Number>,
-    /// A waiter has not taken its turn. More may be like it: all have to be called now, so that
-    /// they are found together and not one after the other.
+    /// Whether a waiter has not taken its turn. More waiters may be like it: all must be called
+    /// now, so that they are found together and not one after the other.
     pub(super) turn_was_lost: bool,
 }
 
@@ -222,7 +226,7 @@ mod tests {
     use super::Side::{Asks, Reads, Writes};
     use super::*;
 
-    /// A line of these, in their order.
+    /// Creates a line of these waiters, in order.
     fn line(sides: &[Side]) -> Order {
         let mut order = Order::default();
         for (number, side) in (0..).zip(sides) {
@@ -239,7 +243,7 @@ mod tests {
         (0..10).filter(|number| order.has_turn(*number)).collect()
     }
 
-    /// The readers that may ask.
+    /// Returns the readers that may ask.
     fn entered(order: &Order) -> Vec<Number> {
         let readers = order.readers.iter().copied();
         readers.filter(|reader| order.entered(*reader)).collect()
@@ -298,7 +302,7 @@ mod tests {
         let mut order = line(&[Asks, Asks, Asks]);
         assert_eq!(passed_over(&mut order, 0), [1]);
         assert_eq!(turns(&order), [1]);
-        // Back again, it takes no turn from anybody, and is the next.
+        // The waiter that is back takes no other waiter's turn, and is the next.
         assert!(order.come(0, Asks).is_empty());
         assert_eq!(turns(&order), [1]);
         assert_eq!(order.leave(1), [0]);
@@ -313,7 +317,7 @@ mod tests {
             assert!(!order.look().turn_was_lost);
             assert!(order.come(0, Asks).is_empty());
         }
-        // It has not been called: it may sleep for as long as it likes.
+        // The waiter has not been called, so it may sleep for as long as it likes.
         for _ in 0..5 {
             assert!(!order.anyone_called());
             assert!(!order.look().turn_was_lost);
@@ -394,7 +398,7 @@ mod tests {
         let mut order = line(&[Reads, Reads, Writes]);
         assert_eq!(order.leave(1), Vec::<Number>::new());
         assert_eq!(passed_over(&mut order, 0), [2]);
-        // A scout that is back again.
+        // The scout is back again.
         assert!(order.come(0, Reads).is_empty());
         assert_eq!(turns(&order), [0, 2]);
     }

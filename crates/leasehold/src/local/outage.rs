@@ -1,45 +1,45 @@
-//! What the waiters of a line have met: a server that does not answer, a lock without an end.
+//! The experience of the waiters of a line: a server that does not answer, a lock without an end.
 
 use std::time::Duration;
 
 use crate::backend::failure::Failure;
 use crate::clock::Moment;
 
-/// Belongs to the line: the waiters behind the first one need not find out again, one after
-/// the other.
+/// The state of the server as the line knows it: the waiters behind the first one need not find it
+/// out again, one after the other.
 #[derive(Default)]
 pub(crate) struct Outage {
-    /// When the last request left that was answered.
+    /// The time at which the last answered request left.
     answered: Option<Moment>,
     down: Option<Down>,
     without_expiry: Option<Moment>,
 }
 
-/// No server answers.
+/// An outage: no server answers.
 #[derive(Clone)]
 pub(crate) struct Down {
-    /// When the first request left that was not answered.
+    /// The time at which the first unanswered request left.
     pub(crate) since: Moment,
-    /// The last failure, when its request left, and when it was seen.
+    /// The last failure. `sent` is when its request left, `seen` when the failure was noticed.
     pub(crate) failure: Failure,
     sent: Moment,
     seen: Moment,
 }
 
 impl Down {
-    /// Whether the outage goes on: the last failure is no longer ago than `gap`. If it is, no
-    /// waiter has asked since: none was polled, or the machine slept.
+    /// Returns whether the outage continues: the last failure is no longer ago than `gap`. If it
+    /// is, no waiter has asked since: none was polled, or the machine slept.
     fn goes_on(&self, now: Moment, gap: Duration) -> bool {
         self.failure.is_outage() && now.saturating_sub(self.seen) <= gap
     }
 }
 
 impl Outage {
-    /// The server has said, to a request that left at `sent`, that the name is held for `ttl`
-    /// more; a waiter has read that at `now`.
+    /// Notes that the server has said, to a request that left at `sent`, that the name is held for
+    /// `ttl` more. A waiter has read that at `now`.
     pub(crate) fn held(&mut self, sent: Moment, now: Moment, ttl: Option<Duration>) {
-        // All is told apart by when the requests left: a waiter that is polled late reads an old
-        // answer, which ends no outage that began behind it.
+        // All events are ordered by when the requests left. A waiter that is polled late reads an
+        // old answer, which does not end an outage that began after it.
         self.answered = self.answered.max(Some(sent));
         self.down.take_if(|down| down.sent <= sent);
         self.without_expiry = match ttl {
@@ -48,14 +48,14 @@ impl Outage {
         };
     }
 
-    /// The server has granted something to a request that left at `sent`, so the next in line
-    /// knows that it answers.
+    /// Notes that the server has granted something to a request that left at `sent`, so the next in
+    /// line knows that the server answers.
     pub(crate) fn over(&mut self, sent: Moment) {
         self.held(sent, sent, Some(Duration::ZERO));
     }
 
-    /// A request that left at `sent` was seen to fail at `now`. `true` for the first failure in
-    /// a row; one that comes more than `gap` after the one before is the first of another row.
+    /// Notes at `now` that a request that left at `sent` has failed. Returns `true` for the first
+    /// failure in a row. A failure more than `gap` after the one before begins a new row.
     pub(crate) fn unanswered(
         &mut self,
         sent: Moment,
@@ -63,12 +63,12 @@ impl Outage {
         gap: Duration,
         failure: &Failure,
     ) -> bool {
-        // The server has answered a later request: whatever became of this one, it is no outage
-        // of now.
+        // The server has answered a later request: whatever happened to this one, there is no
+        // outage now.
         if self.answered.is_some_and(|answered| sent <= answered) {
             return false;
         }
-        // For a time in which nobody asked, nobody knows whether the server answered.
+        // If no waiter asked for a time, it is unknown whether the server answered then.
         let before = self.down.take_if(|down| down.goes_on(now, gap));
         self.down = Some(Down {
             since: before.as_ref().map_or(sent, |down| down.since),
@@ -79,7 +79,7 @@ impl Outage {
         before.is_none() && failure.is_outage()
     }
 
-    /// The server has answered somebody of this line.
+    /// Returns whether the server has answered a waiter of this line.
     pub(crate) fn has_answered(&self) -> bool {
         self.answered.is_some()
     }
@@ -88,13 +88,13 @@ impl Outage {
         self.down.as_ref()
     }
 
-    /// Since when no server answers, if a waiter has met that within `gap`.
+    /// Returns since when no server has answered, if a waiter has met that within `gap`.
     pub(crate) fn down_since(&self, now: Moment, gap: Duration) -> Option<Moment> {
         let down = self.down.as_ref().filter(|down| down.goes_on(now, gap));
         down.map(|down| down.since)
     }
 
-    /// Since when the name is held without an end.
+    /// Returns since when the name has been held without an end.
     pub(crate) fn without_expiry(&self) -> Option<Moment> {
         self.without_expiry
     }
@@ -150,7 +150,7 @@ mod tests {
         assert!(outage.unanswered(at(10), at(12), GAP, &no_answer()));
         assert!(!outage.unanswered(at(13), at(15), GAP, &no_answer()));
         assert_eq!(since(&outage), Some(at(10)));
-        // Nobody was polled meanwhile.
+        // No waiter was polled meanwhile.
         assert!(outage.unanswered(at(50), at(52), GAP, &no_answer()));
         assert_eq!(since(&outage), Some(at(50)));
     }

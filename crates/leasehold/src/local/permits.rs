@@ -1,6 +1,6 @@
-//! The waiters for the permits of one name. The first of them asks the server for everyone
+//! The waiters for the permits of one name. The first of them asks the server for all waiters
 //! behind it, so one request serves as many waiters as there are free permits. During this
-//! process's turn (`turn.rs`) returned permits go to the waiters without a request.
+//! process's turn (`turn.rs`), returned permits are given to the waiters without a request.
 
 use std::sync::Arc;
 
@@ -10,27 +10,28 @@ use super::Record;
 use super::slot::Slot;
 use crate::clock::Moment;
 
-/// What a waiter asks for, and whether it has that.
+/// The wish of one waiter for permits, and whether it has been granted.
 pub(crate) struct Waiter {
     pub(crate) permits: u32,
-    /// Filled by a request of the first in line, or by a holder that gave permits back.
+    /// The grant, from a request of the first in line or from a holder that gave permits back.
     slot: Slot<()>,
     granted: Notify,
 }
 
 impl Record {
-    /// Whether any waiter of this process wants permits.
+    /// Returns whether any waiter of this process wants permits.
     pub(crate) fn anyone_wants_permits(&self) -> bool {
         let line = self.line.line();
         line.is_some_and(|line| !line.state.lock().permits.is_empty())
     }
 
-    /// Gives returned permits to the waiters in line, in their order and as far as they go
-    /// round, if it is this process's turn. Returns how many are left for the server. An embedded
-    /// client passes nothing on: its requests cost nothing.
+    /// Gives returned permits to the waiters in line, in order and as long as the permits last, if
+    /// it is this process's turn. Returns how many are left for the server. An embedded client
+    /// passes nothing on: its requests cost nothing.
     pub(crate) fn pass_on(&self, permits: u32, now: Moment) -> u32 {
         let mut left = permits;
-        // One at a time: no waiter is woken with the line locked, as it comes back for it.
+        // One at a time: no waiter is woken with the line locked, because the wake-up takes that
+        // lock.
         while left > 0
             && let Some(waiter) = self.next_served(left, now)
         {
@@ -41,20 +42,22 @@ impl Record {
     }
 
     fn next_served(&self, permits: u32, now: Moment) -> Option<Arc<Waiter>> {
-        // Asked also when nobody waits: permits that go back to the server may end the turn.
+        // Asked even if there is no waiter: permits that are given back to the server may end the
+        // turn.
         if !self.turn.lock().passes_on(permits, now) {
             return None;
         }
         let line = self.line.line()?;
         let mut state = line.state.lock();
         while let Some(first) = state.permits.first_entry() {
-            // A waiter that asks for many permits is not overtaken by those that ask for fewer:
+            // A waiter that asks for many permits is not overtaken by waiters that ask for fewer:
             // they could keep it waiting for ever.
             if first.get().waits() && first.get().permits > permits {
                 return None;
             }
-            // Out of the line, also if it has gone or was granted something already: a release of
-            // many permits would look at each such waiter again for each of the next ones.
+            // Removed from the line even if it has left, or was granted something already.
+            // Otherwise a release of many permits would look at each such waiter again for each of
+            // the next ones.
             let waiter = first.remove();
             if waiter.slot.give(()).is_ok() {
                 return Some(waiter);
@@ -77,7 +80,8 @@ impl Waiter {
         self.slot.is_empty()
     }
 
-    /// `false` if the waiter has gone meanwhile, or was granted something already.
+    /// Grants this waiter what it wants. Returns `false` if the waiter has left, or was granted
+    /// something already.
     pub(crate) fn grant(&self) -> bool {
         let granted = self.slot.give(()).is_ok();
         if granted {
@@ -86,20 +90,21 @@ impl Waiter {
         granted
     }
 
-    /// The waiter has what it asked for, or has given up: nothing is granted for it any more.
-    /// `true` if something was granted that nobody has claimed.
+    /// Ends the wait: the waiter has what it asked for, or has given up, and nothing is granted for
+    /// it any more. Returns `true` if something was granted and not claimed.
     pub(crate) fn go(&self) -> bool {
         self.slot.close().is_some()
     }
 
-    /// Takes what was granted for this waiter, or passed on to it; `false` if there is nothing.
+    /// Takes what was granted for this waiter, or passed on to it. Returns `false` if there is
+    /// nothing.
     pub(crate) fn claim(&self) -> bool {
         self.slot.claim().is_some()
     }
 
     /// Resolves when there is something to claim, and claims it.
     pub(crate) async fn granted(&self) {
-        // `notify_one` is kept for whoever waits next, so no grant between the two is missed.
+        // `notify_one` is stored for the next wait, so no grant between the two is missed.
         while !self.claim() {
             self.granted.notified().await;
         }
@@ -123,7 +128,7 @@ mod tests {
         Moment::from_millis(1000)
     }
 
-    /// A line of waiters that ask for these sizes, in the turn of its process.
+    /// Creates a line of waiters that ask for these numbers of permits, in the turn of its process.
     fn line(sizes: &[u32]) -> (Local, Vec<Place>) {
         let locals = Locals::new(Clock::runtime(), Handle::current());
         let local = locals.of(&Key::parse("x").expect("a name"));
@@ -145,7 +150,7 @@ mod tests {
         place.waiter().expect("it wants permits")
     }
 
-    /// As a waiter's task does it.
+    /// Leaves the line like a waiter's task.
     fn leave(place: Place) -> bool {
         let unclaimed = waiter(&place).go();
         drop(place);
@@ -193,14 +198,14 @@ mod tests {
         assert_eq!(local.pass_on(1, now()), 0);
     }
 
-    /// The time for which this thread has computed.
+    /// Returns the CPU time of this thread.
     fn worked() -> Duration {
         let time = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
         let nanos = i128::from(time.tv_sec) * 1_000_000_000 + i128::from(time.tv_nsec);
         Duration::from_nanos(nanos.try_into().expect("no more than a life"))
     }
 
-    /// How long `work` computes for a line of `waiters`; the least of some tries.
+    /// Returns how long `work` computes for a line of `waiters`: the shortest of some tries.
     fn work_of(waiters: usize, work: impl Fn(&Local, Vec<Place>)) -> Duration {
         let once = |_| {
             let (local, places) = line(&vec![1; waiters]);
@@ -211,8 +216,8 @@ mod tests {
         (0..5).map(once).min().expect("some tries")
     }
 
-    /// Four times as many waiters are four times the work, or a little more; the square would be
-    /// sixteen times.
+    /// Asserts that four times as many waiters are four times the work, or a little more. Quadratic
+    /// work would be sixteen times.
     fn assert_grows_with_the_line(work: impl Fn(&Local, Vec<Place>)) {
         let (few, many) = (work_of(2000, &work), work_of(8000, &work));
         assert!(many < few * 9, "{few:?} for 2000, {many:?} for 8000");

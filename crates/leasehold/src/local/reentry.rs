@@ -1,4 +1,4 @@
-//! Re-entrance: what each owner holds under one name.
+//! Re-entrance: the holds of each owner under one name.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -18,20 +18,22 @@ use crate::owner::Owner;
 use crate::room::Room;
 use crate::sync::Mutex;
 
-/// A hold together with its undo; shared by the guards of one owner.
+/// A hold together with its undo, shared by the guards of one owner.
 pub(crate) struct Held {
     hold: Hold,
-    /// When it began.
+    /// The time at which the hold began.
     since: Moment,
     standing: Arc<Standing>,
     undo: Mutex<Undo>,
-    /// The name and the owner by which it can be entered again. In a box: few holds have an owner.
+    /// The name and the owner by which the hold can be entered again. Boxed, because few holds have
+    /// an owner.
     owner: Option<Box<(Local, Owner)>>,
-    /// For how long the process keeps the lock from its grant on, if its waiters take turns.
+    /// The time for which the process keeps the lock after its grant, if its waiters take turns.
     turn: Option<Duration>,
-    /// Whether it was waited for: then others may wait still.
+    /// Whether a waiter in line got the hold, so that others may still be waiting.
     waited_for: AtomicBool,
-    /// The name under which others of the process find it, if they may share it. In a box as well.
+    /// The record in which other readers of the process find the hold, if they may share it. Boxed
+    /// too.
     _crowd: Option<Box<Local>>,
 }
 
@@ -45,7 +47,7 @@ impl Held {
         Arc::new(Self::made(standing, undo, owner, turn))
     }
 
-    /// A hold that others of the process may share.
+    /// Creates a hold that other readers of the process may share.
     pub(crate) fn of_crowd(standing: &Arc<Standing>, undo: Undo, local: Local) -> Arc<Self> {
         let mut held = Self::made(standing, undo, None, None);
         held._crowd = Some(Box::new(local));
@@ -81,39 +83,39 @@ impl Held {
         self.owner.as_ref().map(|entered_as| &entered_as.1)
     }
 
-    /// The server has taken it back.
+    /// Notes that the server has taken the hold back.
     pub(crate) fn given_back(&self) {
         self.take_undo().given_back();
     }
 
-    /// Gives it back in the background. The request is queued when this returns.
+    /// Gives the hold back in the background. The request is queued when this returns.
     pub(crate) fn give_back_now(&self) {
         self.take_undo().give_back_now();
     }
 
-    /// Moved out, because nothing is spawned with it locked.
+    /// Moves the undo out, because nothing may be spawned with it locked.
     fn take_undo(&self) -> Undo {
         self.undo.lock().take()
     }
 
-    /// What this process knows of its name, if somebody waits there, or has done so just now.
+    /// Returns the record of the hold's name, if a waiter is there or was there just now.
     pub(crate) fn local(&self, locals: &Arc<Locals>) -> Option<Local> {
         self.turn.and_then(|_| locals.known(&self.hold.key))
     }
 
-    /// Whether the hold is for the next waiter of this process. Called once, when its last guard
-    /// has gone: what goes back to the server may end the turn.
+    /// Returns whether the hold stays in this process, for its next waiter. Called once, after the
+    /// hold's last guard was dropped: a hold that is given back to the server may end the turn.
     pub(crate) fn stays(&self, local: &Local, now: Moment) -> bool {
         let turn = self.turn;
-        // A line on the server says who is next: nobody has to stand down.
+        // A line on the server decides who is next, so no process must stand down.
         let is_queued = self.hold.steps.queued().is_some();
         let stays = turn.is_some_and(|turn| is_queued || local.hold_stays(&self.hold, now, turn));
-        // An owner enters its hold by its own slot, which another holder must not be found in.
+        // An owner enters its hold through its own slot. Another holder must not be found there.
         stays && self.owner.is_none()
     }
 
-    /// Hands the hold over to the next waiter of this process. `false` if it has to go back to the
-    /// server.
+    /// Hands the hold over to the next waiter of this process. Returns `false` if the hold must be
+    /// given back to the server.
     pub(crate) fn hand_over(&self, local: &Local, now: Moment) -> bool {
         let undo = self.take_undo();
         match local.hand_over(undo, now) {
@@ -125,32 +127,33 @@ impl Held {
         }
     }
 
-    /// It is the next holder's by now.
+    /// Returns whether the hold already belongs to the next holder.
     pub(crate) fn was_handed_over(&self) -> bool {
         self.hold.number != self.hold.hold_number()
     }
 
-    /// It was granted to a waiter in line.
+    /// Notes that the hold was granted to a waiter in line.
     pub(crate) fn was_waited_for(&self) {
         self.waited_for.store(true, Ordering::Relaxed);
     }
 
-    /// Whether others may wait for it.
+    /// Returns whether other waiters may want the hold.
     pub(crate) fn is_wanted(&self) -> bool {
         self.waited_for.load(Ordering::Relaxed)
     }
 
-    /// Whether its process keeps the lock for a turn.
+    /// Returns whether its process keeps the lock for a turn.
     pub(crate) fn takes_turns(&self) -> bool {
         self.turn.is_some()
     }
 
-    /// There is nothing to give back any more.
+    /// Notes that there is nothing left to give back.
     pub(crate) fn disarm(&self) {
         self.undo.lock().disarm();
     }
 
-    /// The last guard of it goes: its owner can't enter it any more.
+    /// Clears the owner's slot when the hold's last guard is dropped: the owner can't enter it any
+    /// more.
     pub(crate) fn clear_owner(self: &Arc<Self>) {
         if let Some((local, owner)) = self.owner.as_deref() {
             local.owners.clear(owner, self);
@@ -162,16 +165,16 @@ impl Drop for Held {
     fn drop(&mut self) {
         self.standing.leave(&self.hold);
         if !self.was_handed_over() {
-            // A fixed lease that ran out, perhaps: nobody else looks whether it has.
+            // A fixed lease may have run out, and nothing else checks that.
             self.hold.tell_loss();
         }
         self.hold.observed.ends(self.hold.age(self.since));
     }
 }
 
-/// One small state machine for each owner of a name: free (no slot), acquiring, held. Releasing
-/// is no state of its own: the release is queued before the slot is cleared, so the owner's next
-/// request runs behind it.
+/// The owners of a name, each a small state machine: free (no slot), acquiring, held. Releasing is
+/// not a state: the release is queued before the slot is cleared, so the owner's next request runs
+/// after it.
 #[derive(Default)]
 pub(crate) struct Reentry {
     slots: Mutex<HashMap<Owner, Slot>>,
@@ -179,13 +182,13 @@ pub(crate) struct Reentry {
 }
 
 enum Slot {
-    /// By these branches of the owner.
+    /// These branches of the owner are acquiring.
     Acquiring(Vec<u64>),
     Held(Arc<Held>),
 }
 
 impl Slot {
-    /// The hold that is there, if it is not lost.
+    /// Returns the slot's hold, if it is not lost.
     fn good(&self) -> Option<&Arc<Held>> {
         match self {
             Self::Held(held) if held.hold().loss().is_none() => Some(held),
@@ -194,11 +197,11 @@ impl Slot {
     }
 }
 
-/// What an owner finds that wants a name.
+/// The result of an owner's attempt to enter a name.
 pub(crate) enum Entry {
-    /// Nothing: it has to ask the server.
+    /// The owner has no hold, and must ask the server.
     Ask(Asking),
-    /// A hold that it has joined.
+    /// The owner has joined this hold.
     Joined(Arc<Held>, Joined),
     /// Another acquire of the same owner is on its way.
     Acquiring,
@@ -210,7 +213,7 @@ impl Local {
         self.enter_or_ask(owner, terms, false)
     }
 
-    /// The same for a branch that asks beside the others of its owner.
+    /// Like [`enter`](Self::enter), for a branch that asks beside the other branches of its owner.
     pub(crate) fn enter_beside(&self, owner: &Owner, terms: Terms) -> Result<Entry> {
         self.enter_or_ask(owner, terms, true)
     }
@@ -221,8 +224,8 @@ impl Local {
         match slots.get_mut(owner) {
             Some(Slot::Acquiring(others)) if beside => branches = std::mem::take(others),
             Some(Slot::Acquiring(_)) => return Ok(Entry::Acquiring),
-            // The owner can't join a hold that is lost. It asks anew, while the guards of the lost
-            // hold say that it is lost.
+            // The owner can't join a lost hold. It asks anew, while the guards of the lost hold
+            // report the loss.
             Some(Slot::Held(held)) => {
                 if let Some(joined) = held.hold().join(terms)? {
                     return Ok(Entry::Joined(Arc::clone(held), joined));
@@ -230,13 +233,13 @@ impl Local {
             }
             None => {}
         }
-        // Under the same lock as the look: of two branches of one owner one asks, and the other
-        // waits for what becomes of that, unless that takes too long.
+        // Under the same lock as the check: of two branches of one owner one asks, and the other
+        // waits for the result, unless that takes too long.
         let number = next_number();
         branches.push(number);
         let lost = slots.insert(owner.clone(), Slot::Acquiring(branches));
         drop(slots);
-        // Dropped behind the lock: a hold lets go of the record that it is in.
+        // Dropped after unlocking: dropping a hold drops its reference to this record.
         drop(lost);
         Ok(Entry::Ask(Asking {
             local: self.clone(),
@@ -248,7 +251,7 @@ impl Local {
 }
 
 impl Reentry {
-    /// What the owner holds under this name, in its role.
+    /// Returns what the owner holds under this name, in its role.
     pub(crate) fn held(&self, owner: &Owner) -> Option<Arc<Held>> {
         match self.slots.lock().get(owner) {
             Some(Slot::Held(held)) => Some(Arc::clone(held)),
@@ -256,10 +259,10 @@ impl Reentry {
         }
     }
 
-    /// The last guard of `held` goes.
+    /// Removes `held` from the owner's slot when its last guard is dropped.
     fn clear(&self, owner: &Owner, held: &Arc<Held>) {
         let mut slots = self.slots.lock();
-        // After a loss the slot may be that of the owner's next hold, or of its next acquire.
+        // After a loss the slot may contain the owner's next hold, or its next acquire.
         if matches!(slots.get(owner), Some(Slot::Held(there)) if Arc::ptr_eq(there, held)) {
             slots.remove(owner);
             slots.give_back();
@@ -282,7 +285,7 @@ impl Reentry {
         loop {
             let changed = self.changed.notified();
             tokio::pin!(changed);
-            // Registered before the look, or a change between the two would be missed.
+            // Registered before the check, or a change between the two would be missed.
             changed.as_mut().enable();
             if is_so(self.slots.lock().get(owner)) {
                 return;
@@ -291,7 +294,7 @@ impl Reentry {
         }
     }
 
-    /// Those whose holds last until they give them back.
+    /// Returns the owners whose holds last until they are given back.
     pub(super) fn lasting(&self) -> Vec<Owner> {
         let slots = self.slots.lock();
         let lasting = slots.iter().filter_map(|(owner, slot)| match slot {
@@ -306,18 +309,19 @@ impl Reentry {
     }
 }
 
-/// The right of an owner's branch to ask the server. Dropped without a hold, it leaves the name to
-/// the owner's other branches.
+/// The right of an owner's branch to ask the server. If it is dropped without a hold, it leaves the
+/// name to the owner's other branches.
 pub(crate) struct Asking {
     local: Local,
     owner: Owner,
-    /// Of the branch.
+    /// The number of the branch.
     number: u64,
     has_it: bool,
 }
 
 impl Asking {
-    /// It was granted a hold. `false` if another branch has one that this one can enter.
+    /// Notes that the branch was granted a hold. Returns `false` if another branch has a hold that
+    /// this branch can enter.
     pub(crate) fn holds(mut self, held: &Arc<Held>) -> bool {
         let mut slots = self.local.owners.slots.lock();
         let slot = slots.get(&self.owner);
@@ -326,7 +330,7 @@ impl Asking {
         }
         let before = slots.insert(self.owner.clone(), Slot::Held(Arc::clone(held)));
         drop(slots);
-        // Dropped behind the lock: a hold lets go of the record that it is in.
+        // Dropped after unlocking: dropping a hold drops its reference to this record.
         drop(before);
         self.has_it = true;
         true
@@ -345,7 +349,7 @@ impl Drop for Asking {
                 }
             }
         }
-        // In both cases: the owner's other branches join the hold, or one of them asks.
+        // In both cases the owner's other branches join the hold, or one of them asks.
         self.local.owners.changed.notify_waiters();
     }
 }

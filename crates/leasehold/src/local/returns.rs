@@ -1,9 +1,9 @@
-//! Permits of one name that several holders give back at the same time go as one request.
+//! Permits of one name that several holders give back at the same time, sent as one request.
 //!
-//! A batch is open from its first return until its request is queued. That happens under its
-//! lock: a request that finds no open batch knows that all returns before it are in
-//! the queue. Each request for the name sends the open batch first, so that it never overtakes
-//! permits that were given back before it.
+//! A batch is open from its first return until its request is queued. The request is queued under
+//! the batch's lock: a request that finds no open batch knows that all earlier returns are in the
+//! queue. Each request for the name sends the open batch first, so that it never overtakes permits
+//! that were given back before it.
 
 use tokio::sync::{oneshot, watch};
 
@@ -33,17 +33,17 @@ pub(crate) struct Sent {
     pub(crate) operation: Operation,
     pub(crate) reply: Reply,
     pub(crate) left_at: Moment,
-    /// This client listens to the channel on which the return is published.
+    /// Whether this client listens to the channel on which the return is published.
     pub(crate) we_listen: bool,
 }
 
-/// The most returns in one request, which sends a message for each.
+/// Largest number of returns in one request, which sends a message for each.
 const MOST: u32 = 64;
 
 type Ending = Option<Result<(), Failure>>;
 
-/// For the task that sees a batch through. None of its holders does: a future that nobody polls
-/// must not hold up the others.
+/// The sending half of a batch's result, for the task that sees the batch through. None of its
+/// holders does that: a future that is not polled must not hold up the others.
 pub(crate) struct Carrier {
     sent: oneshot::Receiver<Sent>,
     ending: watch::Sender<Ending>,
@@ -53,10 +53,10 @@ pub(crate) struct Carrier {
 pub(crate) struct Member(watch::Receiver<Ending>);
 
 impl Returns {
-    /// Adds `permits` to the open batch, or opens one: then there is a carrier. `None` when it is
-    /// full, and has to be sent first.
+    /// Adds `permits` to the open batch. Opens a batch if there is none, and then returns its
+    /// carrier too. Returns `None` if the batch is full and must be sent first.
     pub(crate) fn join(&self, permits: u32) -> Option<(Member, Option<Carrier>)> {
-        // Joined under the lock under which it is sent: no return comes behind its request.
+        // Joined under the lock under which the batch is sent: no return follows its request.
         let mut batch = self.open.lock();
         if let Some(open) = &mut *batch {
             if open.members == MOST {
@@ -81,20 +81,20 @@ impl Returns {
     /// Sends the open batch, if there is one.
     pub(crate) fn send(&self, submit: impl FnOnce(i64) -> Sent) -> bool {
         // Locked while the request is submitted: a request that finds no batch in between could
-        // overtake it. (If the runtime has ended, requests are dropped under the lock, and none
-        // of them comes back for it.)
+        // overtake it. (If the runtime has ended, requests are dropped under the lock, and none of
+        // them takes it.)
         let mut batch = self.open.lock();
         let Some(open) = batch.take() else {
             return false;
         };
-        // Without a carrier nobody reads the reply, but the request goes nevertheless.
+        // Without a carrier the reply is never read, but the request is sent anyway.
         let _ = open.sent.send(submit(open.permits));
         true
     }
 }
 
 impl Carrier {
-    /// The request, once it was sent.
+    /// Returns the request, once it was sent.
     pub(crate) fn sent(&mut self) -> Option<Sent> {
         self.sent.try_recv().ok()
     }
@@ -105,7 +105,7 @@ impl Carrier {
 }
 
 impl Member {
-    /// How the batch ended; `None` when nobody sees it through any more.
+    /// Waits for the result of the batch; `None` if no task sees the batch through any more.
     pub(crate) async fn ending(mut self) -> Ending {
         let ending = self.0.wait_for(Option::is_some).await;
         ending.ok().and_then(|ending| ending.clone())

@@ -1,9 +1,9 @@
-//! Waiters whose line is on the server: which of them has a hold next.
+//! Waiters whose line is on the server, and which of them gets a hold next.
 //!
-//! A release can grant the lock to the first in line in the same request, if that is a waiter of the
-//! same client. The server names those behind it, as long as they are of this client, too. The hold
-//! is handed along this run, in its order, as any other is handed over (`hand_over.rs`): nobody is
-//! overtaken. The places of those that were served go when the hold is given back.
+//! A release can grant the lock in the same request to the first in line, if that is a waiter of
+//! the same client. The server names the waiters behind it, as long as they are of this client too.
+//! The hold is handed along this run, in order, like any other hold (`hand_over.rs`): no waiter is
+//! overtaken. The places of the waiters that were served are removed when the hold is given back.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
@@ -19,23 +19,24 @@ use crate::hold::{Grant, Undo};
 
 /// The next waiters for a hold.
 pub(super) struct Run {
-    /// The id of that hold. With another one, the order may have changed.
+    /// The id of that hold. If another hold has replaced it, the order may have changed.
     hold: Box<str>,
     next: VecDeque<Number>,
 }
 
 impl WaitLine {
-    /// Whether each waiter would have a hold on these terms, and there is one.
+    /// Returns whether there is a waiter, and each waiter would take a hold on these terms.
     fn all_want(&self, terms: Terms) -> bool {
         let state = self.state.lock();
         let all = state.candidates.len() == state.seats.len() && !state.seats.is_empty();
-        // One that was passed over has its place on the server still, and would be granted the lock
-        // there.
+        // A waiter that was passed over still has its place on the server, and would be granted the
+        // lock there.
         let all = all && state.order.len() == state.seats.len();
         all && (state.candidates.values()).all(|candidate| candidate.terms == terms)
     }
 
-    /// The server has granted this hold to the first of these waiters, and the others are behind it.
+    /// Starts a run: the server has granted this hold to the first of these waiters, and the others
+    /// are behind it.
     fn begin_run(&self, hold: Undo, ids: &[String]) -> First {
         let mut state = self.state.lock();
         let candidates = state.candidates.iter();
@@ -56,7 +57,7 @@ impl WaitLine {
         let (Some(seat), Some(candidate)) = (seat, candidate) else {
             return First::HasGone(hold);
         };
-        // The order is locked: it is not passed over between the look and the gift.
+        // The order is locked, so the waiter is not passed over between the check and the gift.
         if state.order.stands(first) && candidate.terms == hold.hold().terms() {
             return match candidate.slot.give(hold) {
                 Ok(()) => First::Has(Arc::clone(seat)),
@@ -69,7 +70,7 @@ impl WaitLine {
         }
     }
 
-    /// Who has this hold next.
+    /// Returns the waiter that gets this hold next.
     pub(super) fn next_in_run(&self, hold: &Grant) -> Option<(Arc<Seat>, Arc<Candidate>)> {
         let mut state = self.state.lock();
         let mut run = state
@@ -84,7 +85,7 @@ impl WaitLine {
                 state.run = Some(run);
                 return Some(found);
             }
-            // It has had the hold, has gone, or was passed over.
+            // The waiter has had the hold, has left, or was passed over.
             run.next.pop_front();
         }
         None
@@ -92,15 +93,15 @@ impl WaitLine {
 }
 
 impl Record {
-    /// Whether the server may grant the lock to whoever of this process is first in line, on these
-    /// terms.
+    /// Returns whether the server may grant the lock, on these terms, to any waiter of this process
+    /// that is first in line.
     pub(crate) fn next_is_known(&self, terms: Terms) -> bool {
         let line = self.line.line();
         line.is_some_and(|line| line.all_want(terms))
     }
 
-    /// The server has granted the hold to the first of these waiters, and the others are behind it.
-    /// `false` if it goes to nobody of them from here.
+    /// Gives the hold to the first of these waiters: the server has granted it, and the others are
+    /// behind it. Returns `false` if none of them gets it from here.
     pub(crate) fn give_first(&self, hold: Undo, ids: &[String], now: Moment) -> bool {
         let Some(line) = self.line.line() else {
             is_with_its_place(hold);
@@ -121,17 +122,18 @@ impl Record {
     }
 }
 
-/// What becomes of a hold that the server has granted to the place of a waiter.
+/// The outcome for a hold that the server has granted to the place of a waiter.
 enum First {
-    /// The waiter has it, and is to be woken.
+    /// The waiter has the hold, and must be woken.
     Has(Arc<Seat>),
-    /// The waiter has gone with its place, or has the hold by an answer to a request of its own.
+    /// The waiter has left with its place, or has the hold by the reply to its own request.
     HasGone(Undo),
     /// The waiter is not polled. It gets nothing more in this place.
     IsPassedOver(Undo),
 }
 
-/// The undo of a waiter's place gives the same hold back, or its guard has that undo.
+/// Drops a hold without a release: the undo of a waiter's place gives the same hold back, or the
+/// waiter's guard has that undo.
 pub(super) fn is_with_its_place(mut hold: Undo) {
     hold.hold().end();
     hold.disarm();
@@ -142,20 +144,20 @@ impl Candidate {
         self.place.as_deref() == Some(id)
     }
 
-    /// Whether the hold was granted to this waiter's own place.
+    /// Returns whether the hold was granted to this waiter's own place.
     pub(super) fn owns(&self, hold: &Grant) -> bool {
         self.has_place(hold.steps.wire_id())
     }
 
-    /// The waiter's own request was granted the hold of its place. `false` if that hold has gone
-    /// back meanwhile, by a release that granted it, too.
+    /// Notes that the waiter's own request was granted the hold of its place. Returns `false` if
+    /// that hold, which a release had granted too, has been given back meanwhile.
     pub(super) fn takes_its_own(&self) -> bool {
         if self.slot.close_empty() {
             return true;
         }
         match self.slot.take_back(|_| true) {
             Some(hold) if self.owns(hold.hold()) => is_with_its_place(hold),
-            // The server has granted the lock to this waiter, so that one is lost.
+            // The server has granted the lock to this waiter, so the other hold is lost.
             Some(other) => give_back(other),
             None => return false,
         }

@@ -1,5 +1,5 @@
-//! One request for all waiters: those that would ask the same at the same time share the
-//! answer. A thousand waiters cost the server as much as one.
+//! One request for many waiters: waiters that would ask the same at the same time share the answer.
+//! A thousand waiters cost the server as much as one.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -15,7 +15,7 @@ use crate::sync::Mutex;
 type Answer = Result<Value, Failure>;
 type Ask = BoxFuture<'static, Answer>;
 
-/// The request of a name that is on its way, if there is one.
+/// The request for a name that is on its way, if there is one.
 #[derive(Default)]
 pub(crate) struct SingleFlight {
     flight: Mutex<Option<Flight>>,
@@ -23,15 +23,15 @@ pub(crate) struct SingleFlight {
 
 struct Flight {
     answer: WeakShared<Ask>,
-    /// The request has left.
+    /// Whether the request has left.
     left: Arc<AtomicBool>,
-    /// How far the channel had moved before it did.
+    /// The position of the channel before the request left.
     mark: Option<u64>,
 }
 
 impl SingleFlight {
-    /// Asks, or shares a request that is as good: one that has not left yet, or one before which
-    /// the channel had moved as far as now. `mark` says how far.
+    /// Asks, or shares a request that is as good: one that has not left yet, or one that left when
+    /// the channel had moved as far as now. `mark` is the channel's position now.
     pub(crate) async fn ask(
         &self,
         backend: &Backend,
@@ -51,13 +51,13 @@ impl SingleFlight {
 
     fn join(&self, backend: &Backend, mark: Option<u64>, operation: Operation) -> Shared<Ask> {
         let mut present = self.flight.lock();
-        // Not one that is answered: the latch may have opened since.
+        // An answered request does not count: the latch may have opened since.
         let before = present
             .as_ref()
             .and_then(|flight| Some((flight, flight.answer.upgrade()?)))
             .filter(|(_, answer)| answer.peek().is_none());
         // A request that has left may have been answered already, before the latch opened. It
-        // serves only waiters whose channel has brought nothing since it left.
+        // serves only waiters whose channel has received nothing since the request left.
         if let Some((flight, answer)) = &before
             && (!flight.left.load(Ordering::SeqCst) || (mark.is_some() && flight.mark == mark))
         {
@@ -67,17 +67,17 @@ impl SingleFlight {
         let left = Arc::new(AtomicBool::new(false));
         let leaves = Arc::clone(&left);
         let ask = async move {
-            // One at a time: all waiters that come meanwhile share this one.
+            // One request at a time: all waiters that arrive meanwhile share this one.
             if let Some(before) = before {
                 let _ = before.await;
             }
-            // Noted before it leaves: a waiter that joined behind the server's look would get an
-            // answer older than its question.
+            // Noted before the request leaves: a waiter that joined after the server's look would
+            // get an answer older than its question.
             leaves.store(true, Ordering::SeqCst);
             backend.submit(operation).await
         };
         let answer = ask.boxed().shared();
-        // Weak: a request that no waiter wants any more is dropped.
+        // Weak, so that a request that no waiter wants any more is dropped.
         if let Some(weak) = answer.downgrade() {
             *present = Some(Flight {
                 answer: weak,
@@ -89,7 +89,7 @@ impl SingleFlight {
     }
 }
 
-/// A waiter for an answer, which may give up before it comes.
+/// A waiter for an answer, which may give up before the answer arrives.
 struct Joined<'a> {
     flight: &'a Mutex<Option<Flight>>,
     answer: Option<Shared<Ask>>,
@@ -97,11 +97,11 @@ struct Joined<'a> {
 
 impl Drop for Joined<'_> {
     fn drop(&mut self) {
-        // First, so that this waiter's own share does not keep the request known.
+        // Dropped first, so that this waiter's own share does not keep the request.
         drop(self.answer.take());
-        // Forgotten, unless another waiter wants this answer or that of a later request. `ask`
-        // may be the last share by then, and with it the request is dropped: not while it is
-        // locked.
+        // The flight is forgotten, unless another waiter wants this answer or the answer of a later
+        // request. `ask` may be the last share by then, and the request is dropped with it. That
+        // must not happen under the lock.
         let mut present = self.flight.lock();
         let ask = present.as_ref().and_then(|flight| flight.answer.upgrade());
         if ask.as_ref().is_none_or(|ask| ask.peek().is_some()) {
@@ -119,7 +119,7 @@ mod tests {
     use crate::key::Key;
     use crate::primitives::latch::steps;
 
-    /// One ask that never ends, so that all behind it wait.
+    /// Creates a flight whose request never ends, so that all later requests wait.
     fn flight() -> (SingleFlight, Shared<Ask>) {
         let endless = std::future::pending().boxed().shared();
         let flight = Flight {

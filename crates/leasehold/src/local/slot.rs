@@ -1,8 +1,9 @@
-//! What another gives to a waiter: empty until then, and closed when the waiter wants nothing more.
+//! A slot for a gift to a waiter: empty until the gift, and closed when the waiter wants nothing
+//! more.
 
 use crate::sync::Mutex;
 
-/// Between one waiter and whoever has something for it.
+/// The link between one waiter and any giver that has something for it.
 pub(crate) struct Slot<T>(Mutex<State<T>>);
 
 #[derive(Default)]
@@ -19,23 +20,23 @@ impl<T> Slot<T> {
         Self(Mutex::new(State::Empty))
     }
 
-    /// Whether the waiter still waits, and was given nothing.
+    /// Returns whether the waiter still waits, and was given nothing.
     pub(crate) fn is_empty(&self) -> bool {
         matches!(*self.0.lock(), State::Empty)
     }
 
-    /// Whether something was given that nobody has claimed.
+    /// Returns whether something was given and not claimed.
     pub(crate) fn is_full(&self) -> bool {
         matches!(*self.0.lock(), State::Full(_))
     }
 
-    /// Whether nothing is given to the waiter any more.
+    /// Returns whether nothing can be given to the waiter any more.
     pub(crate) fn is_closed(&self) -> bool {
         matches!(*self.0.lock(), State::Closed)
     }
 
-    /// Gives something to the waiter. Returned if the waiter has gone, or was given something
-    /// before.
+    /// Gives something to the waiter. Returns the gift if the waiter has left, or was given
+    /// something before.
     pub(crate) fn give(&self, gift: T) -> Result<(), T> {
         let mut state = self.0.lock();
         if !matches!(*state, State::Empty) {
@@ -45,7 +46,7 @@ impl<T> Slot<T> {
         Ok(())
     }
 
-    /// Takes what was given. From then on nothing more is given to this waiter.
+    /// Takes the gift. From then on nothing more is given to this waiter.
     pub(crate) fn claim(&self) -> Option<T> {
         let mut state = self.0.lock();
         match std::mem::replace(&mut *state, State::Closed) {
@@ -57,13 +58,13 @@ impl<T> Slot<T> {
         }
     }
 
-    /// What was claimed is of no use: the waiter waits on.
+    /// Reopens the slot, because what was claimed is of no use: the waiter waits on.
     pub(crate) fn reopen(&self) {
         *self.0.lock() = State::Empty;
     }
 
-    /// Takes back what was given and not claimed. The waiter waits on for something else, unless
-    /// what it was given `closes` the slot.
+    /// Takes back a gift that was not claimed. The waiter waits on for something else, unless the
+    /// gift `closes` the slot.
     pub(crate) fn take_back(&self, closes: impl FnOnce(&T) -> bool) -> Option<T> {
         let mut state = self.0.lock();
         match std::mem::take(&mut *state) {
@@ -80,8 +81,8 @@ impl<T> Slot<T> {
         }
     }
 
-    /// Nothing is given to the waiter any more. `false`, and nothing has changed, if something was
-    /// given before, or the slot was closed.
+    /// Closes the slot if it is empty. Returns `false`, and changes nothing, if something was given
+    /// before, or the slot was closed.
     pub(crate) fn close_empty(&self) -> bool {
         let mut state = self.0.lock();
         let is_empty = matches!(*state, State::Empty);
@@ -91,10 +92,10 @@ impl<T> Slot<T> {
         is_empty
     }
 
-    /// The waiter wants nothing more. Returns what was given and not claimed.
+    /// Closes the slot: the waiter wants nothing more. Returns a gift that was not claimed.
     pub(crate) fn close(&self) -> Option<T> {
-        // In one exchange: what is given at the same time is returned here, or to its giver. So
-        // one of the two gives it back.
+        // In one exchange: a simultaneous gift is returned here, or to its giver. So one of the two
+        // gives it back.
         match std::mem::replace(&mut *self.0.lock(), State::Closed) {
             State::Full(gift) => Some(gift),
             State::Empty | State::Closed => None,

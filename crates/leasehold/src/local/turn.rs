@@ -1,87 +1,91 @@
-//! How the processes that want one name, or permits of it, take turns.
+//! The turns that processes take when they want one name, or permits of it.
 //!
-//! A grant from the server starts a turn of 10 ms, during which what comes back (permits, or a
-//! hold of a lock) goes to this process's own waiters. The first return behind that ends the turn:
-//! it goes to the server, and the process stands down for a while, so that other processes can ask
-//! first. So a process that uses a name all the time does not starve another one, and waits for
-//! one round trip in each turn. Beside several such processes it lets others go first until as
-//! many turns have ended as others listen: without that the two nearest have all of them.
+//! A grant from the server starts a turn (10 ms by default). During the turn, returned permits, or
+//! a returned hold of a lock, are given to this process's own waiters. The first return after that
+//! time ends the turn: it is sent to the server, and the process stands down for a while, so that
+//! other processes can ask first. So a process that uses a name all the time does not starve
+//! another process, and waits for one round trip in each turn. Beside several such processes, it
+//! lets others ask first until one turn has ended for each of them that listens. Otherwise the two
+//! nearest processes would take all turns.
 
 use std::time::Duration;
 
 use crate::clock::Moment;
 use crate::config::DEFAULT_TURN;
 
-/// How long a hold may be away in its turn: between its release, when nobody of this process stood
-/// in line, and the next grant. Two tasks that use one lock all the time wait for the server's
-/// answers at the same moment, and their turn must end nevertheless.
+/// The longest absence of a hold within one turn: the time between its release, with no waiter of
+/// this process in line, and the next grant. Two tasks that use one lock all the time wait for the
+/// server's answers at the same moment. Their turn must end anyway.
 const AWAY: Duration = Duration::from_millis(2);
-/// How long a process then lets others ask first: a waiter of Redisson near the server asks
-/// half a millisecond after the message.
+/// The time for which a process then lets others ask first. A waiter of Redisson near the server
+/// asks half a millisecond after the message.
 const STAND_DOWN: Duration = Duration::from_millis(2);
-/// The same for others that are far away or slow: every fourth time that nobody has taken
-/// anything.
+/// The longer time for others that are far away or slow. Applies every fourth time that no other
+/// process has taken anything.
 const LONG_STAND_DOWN: Duration = Duration::from_millis(16);
-/// Each so many turns the process stands down although nobody else listens: who asks without
-/// listening, as Redisson's spin lock does, is counted by nobody.
+/// Number of turns in a row without standing down while no other process listens. After these the
+/// process stands down anyway: a client that asks without listening, like Redisson's spin lock, is
+/// not counted.
 const ALONE_FOR: u32 = 10;
 
-/// What a process knows of the turns for one name.
+/// A process's knowledge of the turns for one name.
 #[derive(Default)]
 pub(crate) struct Turn {
     phase: Phase,
-    /// How many other processes listened when a release was published last; `None`
-    /// if that is not known.
+    /// Number of other processes that listened when a release was last published; `None` if
+    /// unknown.
     others: Option<u32>,
-    /// How many releases others have published since our turn ended, of which we know; `None` if we
-    /// have had none.
+    /// Number of releases that other processes have published since our turn ended, as far as we
+    /// know; `None` if we have had no turn.
     heard: Option<u32>,
-    /// Until when it lets others ask whose turn comes first.
+    /// The moment until which the process lets others ask whose turn is first.
     yields_until: Option<Moment>,
-    /// How many turns have ended since the process stood down.
+    /// Number of turns that have ended since the process stood down.
     turns_alone: u32,
-    /// How many times in a row the process has stood down and nobody has taken anything.
+    /// Number of times in a row that the process stood down and no other process took anything.
     in_vain: u32,
-    /// The last ask has left nothing free.
+    /// Whether the last ask has left nothing free.
     all_taken: bool,
 }
 
 #[derive(Default)]
 enum Phase {
-    /// That of whoever asks first.
+    /// The turn belongs to the process that asks first.
     #[default]
     Idle,
-    /// Ours, since a grant of the server.
+    /// The turn is ours, since a grant of the server.
     Ours { since: Moment },
-    /// The same, but a hold went back to the server at `at`: nobody of this process could have it.
+    /// The turn is ours, but a hold was given back to the server at `at`: no waiter of this process
+    /// could have it.
     Away { since: Moment, at: Moment },
-    /// That of other processes: none of our waiters asks before `until`. So many permits went
-    /// back to the server since it began.
+    /// The turn belongs to other processes: none of our waiters asks before `until`. `given_back`
+    /// is the number of permits that were given back to the server since it began.
     StandingDown { until: Moment, given_back: i64 },
 }
 
 /// An ask and its answer.
 pub(crate) struct Asked {
-    /// How many permits had gone back before it left, if others have had their turn.
+    /// Number of permits that were given back before the ask left, if others have had their turn.
     pub(crate) given_back: Option<i64>,
-    /// How many permits were free when it reached the server.
+    /// Number of permits that were free when the ask reached the server.
     pub(crate) free: i64,
-    /// It is known that none is left.
+    /// Whether no permit is known to be left.
     pub(crate) none_left: bool,
     pub(crate) granted: bool,
-    /// When it was answered.
+    /// The time of the answer.
     pub(crate) now: Moment,
 }
 
 impl Turn {
-    /// A release was published, and so many other processes heard it; `None` if that can't be known.
+    /// Notes that a release was published, and that `others` other processes heard it; `None` if
+    /// unknown.
     pub(crate) fn published(&mut self, others: Option<u32>) {
         self.others = others;
     }
 
-    /// A waiter heard of a release. If that was the end of a turn of another process, those that
-    /// have had no turn since ours ask first: as many others as listen have to have theirs. The
-    /// nearest two processes would have all turns otherwise, and a third one none.
+    /// Notes that a waiter has heard of a release. If the release ended a turn of another process,
+    /// the processes that have had no turn since ours ask first: as many others as listen must have
+    /// had a turn. Otherwise the nearest two processes would take all turns, and a third one none.
     pub(crate) fn hears(&mut self, now: Moment) {
         if !matches!(self.phase, Phase::Idle) {
             return;
@@ -92,7 +96,8 @@ impl Turn {
         }
     }
 
-    /// A hold that the server granted at `since` went back to it at `at`, and others wait for it.
+    /// Notes that a hold that the server granted at `since` was given back to it at `at`, and that
+    /// other processes wait for it.
     pub(crate) fn others_wait(&mut self, since: Moment, at: Moment) {
         self.others = None;
         if self.is_idle() {
@@ -100,12 +105,12 @@ impl Turn {
         }
     }
 
-    /// It knows no more than a new one.
+    /// Returns whether this knows no more than a new one.
     pub(crate) fn is_unknown(&self) -> bool {
         matches!(self.phase, Phase::Idle) && !self.is_alone() && self.in_vain == 0
     }
 
-    /// Whether nobody has taken a turn, and none is over.
+    /// Returns whether no turn has been taken, and none is over.
     pub(crate) fn is_idle(&self) -> bool {
         matches!(self.phase, Phase::Idle)
     }
@@ -114,7 +119,7 @@ impl Turn {
         self.others == Some(0)
     }
 
-    /// The moment before which our waiters let others ask.
+    /// Returns the moment before which our waiters let other processes ask.
     pub(crate) fn not_before(&self, now: Moment) -> Option<Moment> {
         let until = match self.phase {
             Phase::StandingDown { until, .. } => Some(until),
@@ -123,8 +128,8 @@ impl Turn {
         until.filter(|until| now < *until)
     }
 
-    /// The moment before which none of our waiters asks for a hold, because one of them has it and
-    /// hands it over when it comes back.
+    /// Returns the moment before which none of our waiters asks for a hold, because one of them has
+    /// it and hands it over on its release.
     pub(crate) fn ours_until(&self, now: Moment, length: Duration) -> Option<Moment> {
         match self.phase {
             Phase::Ours { since } if now < since + length => Some(since + length),
@@ -132,13 +137,14 @@ impl Turn {
         }
     }
 
-    /// The same for permits, of which some may be free until an ask has found none.
+    /// Like [`ours_until`](Self::ours_until), for permits: some may be free until an ask has found
+    /// none.
     pub(crate) fn all_ours_until(&self, now: Moment, length: Duration) -> Option<Moment> {
         let until = self.ours_until(now, length);
         until.filter(|_| self.all_taken)
     }
 
-    /// How many permits went back during the turn of others, if that is over.
+    /// Returns how many permits were given back during the turn of others, if that turn is over.
     pub(crate) fn given_back(&self, now: Moment) -> Option<i64> {
         match self.phase {
             Phase::StandingDown { until, given_back } if now >= until => Some(given_back),
@@ -146,15 +152,15 @@ impl Turn {
         }
     }
 
-    /// It ends, without one of others: more permits are in use than there are, perhaps. What comes
-    /// back goes to the server until that grants something again.
+    /// Ends the turn without a turn of others: more permits may be in use than there are. Returned
+    /// permits are sent to the server until the server grants something again.
     pub(crate) fn ends(&mut self) {
         if matches!(self.phase, Phase::Ours { .. } | Phase::Away { .. }) {
             self.phase = Phase::Idle;
         }
     }
 
-    /// The server has answered.
+    /// Notes that the server has answered an ask.
     pub(crate) fn answered(&mut self, asked: &Asked) {
         self.all_taken = asked.none_left;
         if asked.free < 0 {
@@ -163,8 +169,8 @@ impl Turn {
         match (&self.phase, asked.given_back) {
             (Phase::Idle, _) => {}
             (Phase::StandingDown { .. }, Some(given_back)) => {
-                // All that went back is there still: nobody wanted it, or nobody was quick
-                // enough.
+                // All returned permits are still there: no other process wanted them, or none was
+                // quick enough.
                 let in_vain = asked.free >= given_back;
                 self.in_vain = if in_vain {
                     self.in_vain.wrapping_add(1)
@@ -173,8 +179,8 @@ impl Turn {
                 };
                 self.phase = Phase::Idle;
             }
-            // It left before the turn of the others was over, or during ours. If its grant began a
-            // turn, one of our turns could follow the other.
+            // The ask left before the turn of the others was over, or during ours. If its grant
+            // began a turn, one of our turns could follow the other.
             (Phase::StandingDown { .. }, None) | (Phase::Ours { .. } | Phase::Away { .. }, _) => {
                 return;
             }
@@ -184,21 +190,21 @@ impl Turn {
         }
     }
 
-    /// Whether permits that come back stay in this process.
+    /// Returns whether returned permits stay in this process.
     pub(crate) fn passes_on(&mut self, permits: u32, now: Moment) -> bool {
         self.stays(permits, now, DEFAULT_TURN)
     }
 
-    /// Whether a hold that comes back may stay in this process. The server granted it at
-    /// `granted`, and it is one of so many permits.
+    /// Returns whether a returned hold may stay in this process. The server granted it at
+    /// `granted`, and it has `permits` permits.
     pub(crate) fn hold_stays(
         &mut self,
         (granted, permits): (Moment, u32),
         now: Moment,
         length: Duration,
     ) -> bool {
-        // Begun here and not with the grant: most holds have nobody behind them, and of those
-        // nothing has to be remembered.
+        // The turn begins here and not with the grant: most holds have no waiter behind them, and
+        // nothing must be remembered for them.
         match self.phase {
             Phase::Idle => self.phase = Phase::Ours { since: granted },
             Phase::Away { since, at } => {
@@ -210,12 +216,13 @@ impl Turn {
         self.stays(permits, now, length)
     }
 
-    /// A waiter of this process has the hold, which goes to the next one in line, whoever that is.
+    /// Notes that a waiter of this process has a hold that passes to the next in line, of any
+    /// process.
     pub(crate) fn holds(&mut self, now: Moment) {
         self.phase = Phase::Ours { since: now };
     }
 
-    /// A hold goes back to the server.
+    /// Notes that a hold is given back to the server.
     pub(crate) fn hold_leaves(&mut self, now: Moment) {
         if let Phase::Ours { since } = self.phase {
             self.phase = Phase::Away { since, at: now };
@@ -226,13 +233,13 @@ impl Turn {
         let alone = self.is_alone();
         match &mut self.phase {
             Phase::Ours { since } if now.saturating_sub(*since) <= length => return true,
-            // No other process listens: to stand down for nobody would only cost time.
+            // No other process listens: standing down would only cost time.
             Phase::Ours { .. } if alone && self.turns_alone < ALONE_FOR => {
                 self.turns_alone += 1;
                 self.phase = Phase::Idle;
             }
-            // A return ends the turn, not the clock: until something comes back, there is
-            // nothing that others could ask for.
+            // A return ends the turn, not the clock: until something is given back, there is
+            // nothing that other processes could ask for.
             Phase::Ours { .. } => {
                 self.turns_alone = 0;
                 self.heard = Some(0);
@@ -248,8 +255,8 @@ impl Turn {
     }
 
     fn stand_down(&self) -> Duration {
-        // Others may be too far away to ask within the short time. Seldom: mostly nobody else
-        // wants a permit, and each long time is lost then.
+        // Other processes may be too far away to ask within the short time. The long time is rare:
+        // mostly no other process wants a permit, and then the time is lost.
         match self.in_vain % 4 {
             3 => LONG_STAND_DOWN,
             _ => STAND_DOWN,
@@ -271,14 +278,14 @@ mod tests {
         after(Duration::ZERO)
     }
 
-    /// The server has granted something.
+    /// Creates a turn that a grant of the server has begun.
     fn begun() -> Turn {
         let mut turn = Turn::default();
         ask(&mut turn, at_once(), 1);
         turn
     }
 
-    /// An ask that is answered at once, and granted if permits are free.
+    /// Makes an ask that is answered at once, and granted if permits are free.
     fn ask(turn: &mut Turn, now: Moment, free: i64) {
         let given_back = turn.given_back(now);
         answer(turn, given_back, now, free);
@@ -303,7 +310,8 @@ mod tests {
         assert!(!turn.passes_on(1, over));
         let until = over + STAND_DOWN;
         assert_eq!(turn.not_before(over), Some(until));
-        // An ask that was on its way brings no new one, and a release no other end.
+        // An ask that was on its way does not begin a new turn, and a release does not change the
+        // end.
         answer(&mut turn, None, until, 1);
         assert!(!turn.passes_on(1, over));
         assert_eq!(turn.not_before(over), Some(until));
@@ -312,7 +320,8 @@ mod tests {
         assert!(turn.passes_on(1, until));
     }
 
-    /// Until when it stands down after a turn that began at `since`, and for how long.
+    /// Returns until when the process stands down after a turn that began at `since`, and for how
+    /// long.
     fn stands_down(turn: &mut Turn, since: Moment) -> (Moment, Duration) {
         let over = since + TURN + Duration::from_millis(1);
         assert!(!turn.passes_on(1, over));
@@ -352,7 +361,7 @@ mod tests {
         let mut turn = begun();
         turn.published(Some(3));
         let (until, _) = stands_down(&mut turn, at_once());
-        // One of them has taken it.
+        // Another process has taken it.
         ask(&mut turn, until, 0);
         let at = |ms| until + Duration::from_millis(ms);
         for other in [10, 20] {
@@ -363,7 +372,7 @@ mod tests {
         }
         turn.hears(at(30));
         assert_eq!(turn.not_before(at(30)), None, "all three have had one");
-        // A client that has had none lets nobody go first.
+        // A client that has had no turn lets no other client ask first.
         let mut new = Turn::default();
         new.published(Some(3));
         new.hears(at_once());
@@ -392,7 +401,7 @@ mod tests {
         assert_eq!(turn.not_before(over), None);
     }
 
-    /// A waiter that asks without listening is counted by nobody.
+    /// A waiter that asks without listening is not counted.
     #[test]
     fn every_eleventh_turn_alone_stands_down() {
         let (mut turn, mut since) = (begun(), at_once());
@@ -443,7 +452,7 @@ mod tests {
         assert_eq!(Turn::default().ours_until(at_once(), TURN), None);
     }
 
-    /// A hold that was granted at `granted` comes back a millisecond later, and goes to the server.
+    /// Gives a hold that was granted at `granted` back to the server a millisecond later.
     fn returned(turn: &mut Turn, granted: Moment) -> bool {
         let now = granted + Duration::from_millis(1);
         let stays = turn.hold_stays((granted, 1), now, TURN);

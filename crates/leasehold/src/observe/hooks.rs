@@ -1,4 +1,4 @@
-//! Functions of the user that a client calls.
+//! Functions of the user that a client calls: its hooks.
 
 use std::fmt;
 use std::sync::Arc;
@@ -9,41 +9,41 @@ use super::user::Panics;
 use crate::key::Key;
 use crate::loss::LossReason;
 
-/// Something was acquired: what [`on_acquired`](crate::ClientBuilder::on_acquired) is called with.
+/// The argument of [`on_acquired`](crate::ClientBuilder::on_acquired): something was acquired.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Acquired<'a> {
-    /// Its name.
+    /// The name that was acquired.
     pub name: &'a str,
-    /// What kind it is: `lock` (plain or fenced), `fair`, `read`, `write`, `group`, `permit` or
+    /// The kind: `lock` (plain or fenced), `fair`, `read`, `write`, `group`, `permit` or
     /// `semaphore`.
     pub kind: &'static str,
-    /// How long the acquire took.
+    /// The duration of the acquire.
     pub waited: Duration,
 }
 
-/// A hold was lost: what [`on_lost`](crate::ClientBuilder::on_lost) is called with.
+/// The argument of [`on_lost`](crate::ClientBuilder::on_lost): a hold was lost.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Lost<'a> {
-    /// The name of what was held.
+    /// The name that was held.
     pub name: &'a str,
-    /// What kind it is, as in [`Acquired::kind`].
+    /// The kind, as in [`Acquired::kind`].
     pub kind: &'static str,
-    /// Why it was lost.
+    /// The reason for the loss.
     pub reason: &'a LossReason,
 }
 
-/// An acquire takes long: what
-/// [`on_waiting_longer_than`](crate::ClientBuilder::on_waiting_longer_than) is called with.
+/// The argument of [`on_waiting_longer_than`](crate::ClientBuilder::on_waiting_longer_than): an
+/// acquire takes long.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Waiting<'a> {
-    /// The name of what is wanted.
+    /// The name for which the acquire waits.
     pub name: &'a str,
-    /// What kind it is, as in [`Acquired::kind`].
+    /// The kind, as in [`Acquired::kind`].
     pub kind: &'static str,
-    /// For how long it has been waited for.
+    /// The time since the acquire began.
     pub waited: Duration,
 }
 
@@ -51,7 +51,7 @@ type OnAcquired = dyn Fn(&Acquired<'_>) + Send + Sync;
 type OnLost = dyn Fn(&Lost<'_>) + Send + Sync;
 type OnWaiting = dyn Fn(&Waiting<'_>) + Send + Sync;
 
-/// What a client calls; most clients have none.
+/// The hooks of a client. Most clients have none.
 #[derive(Clone, Default)]
 pub(crate) struct Hooks(Option<Arc<Set>>);
 
@@ -62,7 +62,7 @@ struct Set {
     waiting: Option<(Duration, Hook<OnWaiting>)>,
 }
 
-/// A function, and how often it has panicked.
+/// A function of the user, and the number of its panics.
 struct Hook<F: ?Sized>(Arc<(Panics, Box<F>)>);
 
 impl<F: ?Sized> Hook<F> {
@@ -99,7 +99,7 @@ impl Hooks {
         Arc::make_mut(self.0.get_or_insert_default())
     }
 
-    /// After so long a wait somebody wants to be told.
+    /// Returns the duration after which a wait is reported.
     pub(super) fn longest_wait(&self) -> Option<Duration> {
         let (longest, _) = self.0.as_ref()?.waiting.as_ref()?;
         Some(*longest)

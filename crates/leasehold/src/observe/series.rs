@@ -1,8 +1,8 @@
-//! The metrics: their names, units and labels. `docs/metrics.md` has them for users, and a test
+//! The metrics: their names, units and labels. `docs/metrics.md` lists them for users, and a test
 //! compares the two.
 //!
-//! A recorder that is installed later than a client was first used is not seen by that client: the
-//! handles are asked for once, so that no acquire pays for looking them up.
+//! Install the recorder before a client is first used: the client asks for its handles only once,
+//! so that no acquire has to look them up.
 
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
@@ -18,7 +18,7 @@ use crate::loss::LossReason;
 use crate::pattern;
 
 const KINDS: usize = 7;
-/// The ends of an acquire.
+/// The ends of an acquire, as label values.
 const RESULTS: [&str; 13] = [
     "granted",
     "entered",
@@ -34,7 +34,7 @@ const RESULTS: [&str; 13] = [
     "lost",
     "other",
 ];
-/// Why holds are lost.
+/// The reasons for a loss, as label values.
 const REASONS: [&str; 8] = [
     "expired",
     "taken",
@@ -46,12 +46,12 @@ const REASONS: [&str; 8] = [
     "max_hold",
 ];
 
-/// Panics of the recorder.
+/// The panics of the recorder.
 static PANICS: Panics = Panics::of("the recorder of `metrics`");
 
 type Labels = Vec<(&'static str, String)>;
 
-/// The metrics of a client's names: by kind, and by the first pattern that a name fits.
+/// The metrics of a client's names, by kind and by the first pattern that a name matches.
 #[derive(Debug)]
 pub(super) struct Table {
     groups: Vec<(String, [OnceLock<Arc<Series>>; KINDS])>,
@@ -138,7 +138,7 @@ impl Series {
         }
     }
 
-    /// Where the recorder gives no handles.
+    /// Returns series without effect, if the recorder provides no handles.
     fn of_nobody() -> Self {
         Self {
             ends: std::array::from_fn(|_| Counter::noop()),
@@ -177,7 +177,7 @@ impl Series {
         PANICS.catch(|| self.hand_overs.increment(1));
     }
 
-    /// One more waits, for as long as the result lives.
+    /// Counts one more waiter until the result is dropped.
     pub(super) fn waits(&self) -> Gauged<'_> {
         PANICS.catch(|| self.waiting.increment(1.0));
         Gauged(&self.waiting)
@@ -202,7 +202,7 @@ fn count(counters: &[Counter], words: &[&str], word: &str) {
     }
 }
 
-/// One less, when this is dropped.
+/// A gauge that is decremented when this value is dropped.
 pub(super) struct Gauged<'a>(&'a Gauge);
 
 impl Drop for Gauged<'_> {
@@ -255,7 +255,7 @@ impl ServerSeries {
 
     pub(super) fn calls(&self, operations: usize) {
         PANICS.catch(|| self.calls.increment(1));
-        // A call has a thousand at most.
+        // A call has a thousand operations at most.
         let operations = f64::from(u32::try_from(operations).unwrap_or(u32::MAX));
         PANICS.catch(|| self.operations.record(operations));
     }
@@ -280,7 +280,7 @@ impl ServerSeries {
     }
 }
 
-/// Says what the metrics are, in which unit.
+/// Describes the metrics and their units to the recorder.
 fn describe() {
     let count = Unit::Count;
     describe_counter!("leasehold.acquires", count, "Acquires that have ended");

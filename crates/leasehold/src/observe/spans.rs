@@ -1,7 +1,7 @@
-//! The spans: their names, attributes and links. `docs/tracing.md` has them for users, and a test
+//! The spans: their names, attributes and links. `docs/tracing.md` lists them for users, and a test
 //! compares the two.
 //!
-//! Unless a subscriber takes it, a span is one look at the level that anybody listens to: nothing is
+//! Unless a subscriber records it, a span costs one check of the maximum level: nothing is
 //! formatted and nothing is allocated.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -16,20 +16,20 @@ use crate::error::{Error, Result};
 use crate::key::Key;
 use crate::loss::LossReason;
 
-/// Panics of the subscriber.
+/// The panics of the subscriber.
 static PANICS: Panics = Panics::of("the subscriber of `tracing`");
 
-/// Logs an event. A subscriber that panics at it must not take the task along that logs.
+/// Logs an event. A subscriber that panics must not end the task that logs.
 pub(crate) fn log(event: impl FnOnce()) {
     let _ = PANICS.catch(event);
 }
 
 /// A span that a subscriber has taken, or nothing.
-// Shared: a clone of the span itself would call the subscriber, and a grant is locked then.
+// Shared, because cloning the span itself would call the subscriber while a grant is locked.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Told(Option<Arc<Taken>>);
 
-/// The subscriber hears of its drop.
+/// A span whose drop is reported to the subscriber.
 #[derive(Debug)]
 struct Taken(Span);
 
@@ -46,7 +46,7 @@ impl Told {
         Self(span.map(|span| Arc::new(Taken(span))))
     }
 
-    /// The other one led to this one.
+    /// Links this span to another span, which led to it.
     fn follows(&self, other: &Self) {
         if let (Some(span), Some(other)) = (&self.0, &other.0) {
             PANICS.catch(|| {
@@ -67,24 +67,24 @@ impl Told {
         self.0.as_ref()?.0.id()
     }
 
-    /// The one that was there is returned.
+    /// Replaces this span, and returns the old one.
     pub(crate) fn replace(&mut self, other: Self) -> Self {
         std::mem::replace(self, other)
     }
 }
 
-/// Why an acquire is not granted at once.
+/// The reason why an acquire is not granted at once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Why {
-    /// The server says that others hold it, or that too few permits are free.
+    /// The server reports that other clients hold the lock, or that too few permits are free.
     Held,
-    /// Others of its process wait for it already, and one of them asks.
+    /// Other waiters of its process wait already, and one of them asks.
     InLine,
     /// No server answers.
     NoAnswer,
 }
 
-/// The span of an acquire, and what its wait has counted; nothing if nobody listens.
+/// The span of an acquire, and the counts of its wait; empty without a subscriber.
 #[derive(Debug)]
 pub(crate) struct AcquireSpan(Option<Box<Counted>>);
 
@@ -93,7 +93,7 @@ struct Counted {
     told: Told,
     asks: AtomicU32,
     wake_ups: AtomicU32,
-    /// Why it has to wait: the first reason.
+    /// The first reason to wait.
     why: OnceLock<Why>,
     given: AtomicBool,
 }
@@ -124,35 +124,35 @@ impl AcquireSpan {
         }))
     }
 
-    /// A request of it leaves.
+    /// Counts a request of the acquire.
     pub(crate) fn asks(&self) {
         if let Some(counted) = &self.0 {
             counted.asks.fetch_add(1, Ordering::Relaxed);
         }
     }
 
-    /// A message has ended its sleep.
+    /// Counts a message that has ended its sleep.
     pub(crate) fn is_woken(&self) {
         if let Some(counted) = &self.0 {
             counted.wake_ups.fetch_add(1, Ordering::Relaxed);
         }
     }
 
-    /// It is not granted at once.
+    /// Notes why the acquire is not granted at once.
     pub(crate) fn waits(&self, why: Why) {
         if let Some(counted) = &self.0 {
             counted.why.get_or_init(|| why);
         }
     }
 
-    /// Another task of the process has given it what it wants.
+    /// Notes that another task of the process has handed it what it wants.
     pub(crate) fn was_given(&self) {
         if let Some(counted) = &self.0 {
             counted.given.store(true, Ordering::Relaxed);
         }
     }
 
-    /// It has ended so. Returns its span, which is open still.
+    /// Notes how the acquire has ended. Returns its span, which is still open.
     pub(super) fn ended(&mut self, end: End) -> Told {
         let Some(counted) = self.0.take() else {
             return Told::default();
@@ -179,18 +179,18 @@ impl AcquireSpan {
 }
 
 impl Ended {
-    /// Whether anybody listens.
+    /// Returns whether there is a subscriber.
     pub(crate) fn is_heard(&self) -> bool {
         self.told.is_heard()
     }
 
-    /// A hold of the same process led to its end: that of the holder before, or the one that it has
-    /// joined.
+    /// Links the acquire to a hold of the same process that led to its end: the hold of the
+    /// previous holder, or the hold that it has joined.
     pub(crate) fn follows(&self, hold: &Told) {
         self.told.follows(hold);
     }
 
-    /// The hold begins that it was granted. `holder`: its id on the wire.
+    /// Begins the span of the granted hold. `holder` is its id on the wire.
     pub(crate) fn begins(
         &self,
         observed: &Observed,
@@ -215,7 +215,8 @@ impl Ended {
 }
 
 impl Observed {
-    /// A request leaves that renews a hold. `hold` finds the span of that, if anybody listens.
+    /// Begins the span of a renewal. `hold` returns the span of the hold, and is called only if
+    /// there is a subscriber.
     pub(crate) fn renews(&self, key: &Key, hold: impl FnOnce() -> Told) -> Told {
         Told::of(|| {
             debug_span!(
@@ -229,7 +230,8 @@ impl Observed {
         })
     }
 
-    /// A guard gives a hold back. `hold` finds the span of that, if anybody listens.
+    /// Begins the span of a release by a guard. `hold` returns the span of the hold, and is called
+    /// only if there is a subscriber.
     pub(crate) fn releases(&self, key: &Key, hold: impl FnOnce() -> Told) -> Told {
         let told = Told::of(|| {
             debug_span!(
@@ -247,27 +249,27 @@ impl Observed {
     }
 }
 
-/// What became of a renewal.
+/// The result of a renewal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Renewal {
     Confirmed,
-    /// The server does not have the hold any more.
+    /// The server no longer has the hold.
     Lost,
     Failed,
 }
 
 impl Told {
-    /// Whether anybody listens.
+    /// Returns whether there is a subscriber.
     pub(crate) fn is_heard(&self) -> bool {
         self.0.is_some()
     }
 
-    /// The hold is lost.
+    /// Records that the hold is lost.
     pub(crate) fn lost(&self, reason: &LossReason) {
         self.record("loss", words::reason(reason));
     }
 
-    /// The renewal has ended so.
+    /// Records the result of the renewal.
     pub(crate) fn renewed(&self, result: Renewal) {
         let word = match result {
             Renewal::Confirmed => "confirmed",
@@ -277,7 +279,8 @@ impl Told {
         self.record("result", word);
     }
 
-    /// The release has ended so. `handed_over`: the hold is the next waiter's of the process.
+    /// Records the result of the release. `handed_over` says that the next waiter of the process
+    /// has the hold.
     pub(crate) fn released(&self, result: &Result<()>, handed_over: bool) {
         let word = match result.as_ref().map_err(Error::kind) {
             Ok(()) if handed_over => "handed_over",

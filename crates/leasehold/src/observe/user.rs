@@ -1,14 +1,14 @@
-//! Calls of code that is not ours: hooks, the recorder of the facade `metrics`, and the subscriber of
-//! `tracing`.
+//! Calls of code that is not ours: hooks, the recorder of the `metrics` facade, and the subscriber
+//! of `tracing`.
 //!
-//! They run in the tasks that renew holds and answer waiters, and a panic there would take other
-//! holds along. Nothing is locked meanwhile, because that code may ask for anything.
+//! They run in the tasks that renew holds and answer waiters, and a panic there would also lose
+//! other holds. Nothing is locked during these calls, because that code may do anything.
 
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// How often code of one sort has panicked.
+/// The number of panics of one sort of code.
 #[derive(Debug)]
 pub(super) struct Panics {
     what: &'static str,
@@ -23,7 +23,7 @@ impl Panics {
         }
     }
 
-    /// Runs `code`; `None` if it panics. That is logged for the first, second, fourth, eighth time
+    /// Runs `code`; `None` if it panics. Panics are logged the first, second, fourth, eighth time
     /// and so on: code that always panics must not fill a disk.
     pub(super) fn catch<T>(&self, code: impl FnOnce() -> T) -> Option<T> {
         let panic = match catch_unwind(AssertUnwindSafe(code)) {
@@ -32,13 +32,13 @@ impl Panics {
         };
         let count = self.count.fetch_add(1, Ordering::Relaxed) + 1;
         if count.is_power_of_two() {
-            // The log may be what panics.
+            // The log itself may panic.
             let _ = catch_unwind(AssertUnwindSafe(|| {
                 let (what, panic) = (self.what, text(&*panic));
                 tracing::error!(what, panic, count, "code of the user has panicked");
             }));
         }
-        // Its own drop may panic as well, and nobody would catch that.
+        // Its drop may panic, too, and nothing would catch that.
         std::mem::forget(panic);
         None
     }

@@ -4,7 +4,7 @@ use super::{End, Way};
 use crate::error::ErrorKind;
 use crate::loss::LossReason;
 
-/// How an acquire ended.
+/// Returns the word for the end of an acquire.
 pub(super) fn result(end: End) -> &'static str {
     match end {
         End::Got(Way::Granted) => "granted",
@@ -15,7 +15,7 @@ pub(super) fn result(end: End) -> &'static str {
     }
 }
 
-/// How something failed.
+/// Returns the word for a failure.
 pub(super) fn failed(kind: ErrorKind) -> &'static str {
     match kind {
         ErrorKind::Unavailable => "unavailable",
@@ -30,7 +30,7 @@ pub(super) fn failed(kind: ErrorKind) -> &'static str {
     }
 }
 
-/// Why a hold was lost.
+/// Returns the word for the loss of a hold.
 pub(super) fn reason(reason: &LossReason) -> &'static str {
     match reason {
         LossReason::Expired => "expired",

@@ -1,4 +1,4 @@
-//! A semaphore that nobody has made: an acquire of it fails, or warns that it waits.
+//! A semaphore that no client has made: an acquire of it fails, or warns that it waits.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -10,7 +10,7 @@ use crate::local::line::Line;
 use crate::observe::log;
 use crate::wait::Deadline;
 
-/// What one acquire does when it finds no semaphore.
+/// The reaction of one acquire when the server finds no semaphore.
 pub(super) struct Absence {
     must_exist: bool,
     waits: bool,
@@ -21,13 +21,13 @@ impl Absence {
     pub(super) fn new(must_exist: bool, deadline: Deadline) -> Self {
         Self {
             must_exist,
-            // A try is over with this answer. The warning is about a wait that may never end.
+            // This answer ends a try. Only a wait needs the warning, because it may never end.
             waits: !matches!(deadline, Deadline::Now),
             told: AtomicBool::new(false),
         }
     }
 
-    /// The server has said that there is no semaphore.
+    /// Handles a server's answer that the semaphore does not exist.
     pub(super) fn found(&self, context: &Context, key: &Key) -> Result<(), Failure> {
         if self.must_exist {
             return Err(missing(context));
@@ -46,8 +46,9 @@ impl Absence {
     }
 }
 
-/// For an acquire that would wait behind others of this process, which may wait for a semaphore
-/// that does not exist: asks the server by itself, while `deadline` allows it.
+/// Asks the server whether the semaphore exists, until `deadline`. An acquire that would queue
+/// behind other waiters of this process needs this, because those may wait for a semaphore that
+/// does not exist.
 pub(super) async fn check_behind_others(
     context: &Context,
     key: &Key,
@@ -60,14 +61,14 @@ pub(super) async fn check_behind_others(
     let asks_once = matches!(deadline, Deadline::Now);
     let too_late = async {
         match asks_once {
-            // A try has passed its deadline from the start, but it wants the one answer that it is
-            // for. That comes, or the request fails.
+            // The deadline of a try has passed from the start, but a try still wants its one
+            // answer. The reply arrives, or the request fails.
             true => std::future::pending().await,
             false => deadline.passed(&context.timers).await,
         }
     };
     tokio::select! {
-        // An answer that is there counts, even at the deadline.
+        // A reply that has arrived counts, even at the deadline.
         biased;
         is_there = is_there => match is_there {
             Ok(true) => Ok(()),
@@ -76,7 +77,7 @@ pub(super) async fn check_behind_others(
             // The wait goes on while no server answers, and reports the reason itself.
             Err(_) => Ok(()),
         },
-        // The wait that follows has the same deadline, and says by itself how it ended.
+        // The wait that follows has the same deadline, and reports how it ended.
         () = too_late => Ok(()),
     }
 }

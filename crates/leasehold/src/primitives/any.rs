@@ -16,20 +16,21 @@ use crate::key::Key;
 use crate::owner::Owner;
 use crate::wait::Deadline;
 
-/// A lock of any kind: for code that chooses the kind at run time, or that keeps locks of several
-/// kinds in one place. Every [`Lock`] becomes one with `into()`: plain, fair, fenced, a side of an
-/// [`RwLock`](crate::RwLock), a group, a [`MultiLock`](crate::MultiLock), a
+/// A lock of any kind, for code that chooses the kind at run time or keeps locks of several kinds
+/// in one place. `into()` turns every [`Lock`] into an `AnyLock`: a plain, fair, fenced or group
+/// lock, a side of an [`RwLock`](crate::RwLock), a [`MultiLock`](crate::MultiLock) or a
 /// [`RedLock`](crate::RedLock).
 ///
-/// It is the same lock as before, with the same settings, owner and promise. It is acquired in the
-/// same ways, with the same errors and the same cancel safety. The settings can still be changed,
-/// but those that only one kind has are made before `into()`. The guard is a [`LockGuard`]; that of
-/// a fenced lock has its [`token`](LockGuard::token) from the start. Each acquire costs an
-/// allocation more than that of a lock whose type says its kind; code that is generic over the
-/// [`Kind`](crate::kind::Kind) has no such cost.
+/// The conversion keeps the lock's settings, owner and guarantees. Acquiring works as before, with
+/// the same errors and the same cancel safety. Settings common to all kinds can still be changed
+/// afterwards. Settings that only one kind has must be made before `into()`. The guard is a
+/// [`LockGuard`]. The guard of a fenced lock has its [`token`](LockGuard::token) from the start.
 ///
-/// The members of a [`MultiLock`](crate::MultiLock) and of a [`RedLock`](crate::RedLock) are such
-/// locks.
+/// Each acquire costs one allocation more than that of a lock whose type names its kind. Code that
+/// is generic over the [`Kind`](crate::kind::Kind) avoids this cost.
+///
+/// The members of a [`MultiLock`](crate::MultiLock) and of a [`RedLock`](crate::RedLock) are
+/// `AnyLock`s.
 ///
 /// ```
 /// use leasehold::{AnyLock, Client, MultiLock};
@@ -54,49 +55,49 @@ use crate::wait::Deadline;
 /// ```
 pub type AnyLock = Lock<Any>;
 
-/// A kind that is known at run time only: see [`AnyLock`].
+/// A kind that is known only at run time: see [`AnyLock`].
 #[derive(Clone)]
 pub struct Any(pub(super) AnyKind);
 
 /// The kind.
 #[derive(Clone)]
 pub(super) enum AnyKind {
-    /// Its state has one name on one server.
+    /// A lock whose state has one name on one server.
     One(Arc<dyn OneName>),
-    /// It is made of other locks.
+    /// A lock that is made of other locks.
     Several(Arc<dyn Several>),
 }
 
 pub(super) type Acquiring = Pin<Box<dyn Future<Output = Result<Option<LockGuard>>> + Send>>;
 
-/// How a kind acquires a lock whose type does not say its kind.
+/// The acquire of a kind, for a lock whose type does not name its kind.
 pub(super) trait Erased: fmt::Debug + Send + Sync {
     fn acquire(&self, lock: &AnyLock, deadline: Deadline) -> Acquiring;
 }
 
-/// What is known of every lock with one name.
+/// Everything that all locks with one name can do.
 pub(super) trait OneName: Erased {
-    /// Asks who holds it.
+    /// Asks the server for the lock's holders.
     fn look(&self, key: &Key) -> Operation;
 
-    /// Whether nobody can acquire it while somebody holds it.
+    /// Whether a hold keeps all other owners out.
     fn excludes(&self) -> bool;
 
-    /// What `owner` holds, or held until it was lost, by what this process knows.
+    /// Returns the hold of `owner`, or its lost hold, as far as this process knows.
     fn held_by(&self, context: &Context, key: &Key, owner: &Owner) -> Option<Hold>;
 }
 
-/// What is known of every lock that is made of several.
+/// Everything that all locks made of several members can do.
 pub(super) trait Several: Erased {
     fn members(&self) -> &[AnyLock];
 
-    /// How many members have to be held.
+    /// Returns the number of members that must be held.
     fn quorum(&self) -> usize;
 
-    /// Whether nobody counts a server that was started less than a longest lease ago.
+    /// Whether no client counts a server that started less than a longest lease ago.
     fn distrusts(&self) -> bool;
 
-    /// Whether `owner` holds as many members as it needs, by what this process knows.
+    /// Returns whether `owner` holds enough members, as far as this process knows.
     fn is_held_by(&self, owner: &Owner) -> bool {
         let members = self.members().iter();
         let distrusts = self.distrusts();
@@ -108,7 +109,7 @@ pub(super) trait Several: Erased {
 impl<K: OneKey> Erased for K {
     fn acquire(&self, lock: &AnyLock, deadline: Deadline) -> Acquiring {
         let lock = lock.clone().of_kind(self.clone());
-        // A trait object needs one type of future for all kinds: this is the allocation that
+        // A trait object needs one future type for all kinds: this box is the allocation that
         // `AnyLock` costs.
         Box::pin(async move { K::acquire_by(&lock, deadline).await })
     }
@@ -124,8 +125,8 @@ impl<K: OneKey> OneName for K {
     }
 
     fn held_by(&self, context: &Context, key: &Key, owner: &Owner) -> Option<Hold> {
-        // A hold of an owner is noted under its role. An owner that reads is not found as the holder
-        // of a whole lock.
+        // A hold of an owner is noted under its role. An owner that reads is not found as the
+        // holder of a whole lock.
         let owner = owner.in_role(K::ROLE);
         let held = context.locals.held_by(&self.line_key(key), &owner)?;
         Some(held.hold().clone())
@@ -147,8 +148,8 @@ impl Acquire for Any {
 }
 
 impl AnyLock {
-    /// The locks that a [`MultiLock`](crate::MultiLock) or a [`RedLock`](crate::RedLock) is made of.
-    /// Empty for a lock that has one name.
+    /// Returns the locks that a [`MultiLock`](crate::MultiLock) or a [`RedLock`](crate::RedLock) is
+    /// made of. Empty for a lock that has one name.
     #[must_use]
     pub fn members(&self) -> &[Self] {
         match &self.kind().0 {
@@ -157,14 +158,16 @@ impl AnyLock {
         }
     }
 
-    /// The address of its server, without credentials; of the first one if there are several.
+    /// Returns the address of the lock's server, without credentials. If the lock has several
+    /// servers, it is the address of the first one.
     #[must_use]
     pub fn address(&self) -> &str {
         self.context().backend.address()
     }
 
-    /// Whether `owner` holds the lock, by what this process knows: of several, as many as the lock
-    /// needs. Makes no call.
+    /// Returns whether `owner` holds the lock, as far as this process knows. A
+    /// [`MultiLock`](crate::MultiLock) needs all members for this, a [`RedLock`](crate::RedLock) a
+    /// majority. Makes no call.
     #[doc(alias = "isHeldByCurrentThread")]
     #[doc(alias = "isHeldByThread")]
     #[must_use]
@@ -175,8 +178,8 @@ impl AnyLock {
         }
     }
 
-    /// Whether `owner` holds this member, for a lock that is made of several. `distrusts`: a hold
-    /// that its server has forgotten counts until the server does.
+    /// Returns whether `owner` holds this member of a lock that is made of several. With
+    /// `distrusts`, a hold that its server has forgotten counts until that server has a vote again.
     pub(super) fn counts_for(&self, owner: &Owner, distrusts: bool) -> bool {
         let AnyKind::One(kind) = &self.kind().0 else {
             return false;
@@ -190,12 +193,14 @@ impl AnyLock {
         })
     }
 
-    /// Whether anybody holds the lock now; of several, whether more members are held than the lock
-    /// can do without. The answer may be out of date when it arrives.
+    /// Returns whether any client holds the lock now. A [`MultiLock`](crate::MultiLock) or a
+    /// [`RedLock`](crate::RedLock) is locked when too few members are free to acquire it. The
+    /// answer may be out of date when it arrives.
     ///
     /// # Errors
     ///
-    /// As [`Lock::inspect`]; of several, only if too few members answered to say.
+    /// Same as [`Lock::inspect`]. A lock of several members fails only if too few of them answered
+    /// to decide.
     ///
     /// # Cancel safety
     ///
@@ -215,19 +220,19 @@ impl AnyLock {
                 Err(error) => errors.push(error),
             }
         }
-        // It is an error only if the members that did not answer could change the result.
+        // Missing answers are an error only if they could change the result.
         if locked <= spare && locked + errors.len() > spare {
             return Err(Error::of_members(self.key()?, "asking for", None, errors));
         }
         Ok(locked > spare)
     }
 
-    /// Who holds the lock, and for how long.
+    /// Returns the lock's holders, and how long they hold it.
     ///
     /// # Errors
     ///
-    /// As [`Lock::inspect`]. [`ErrorKind::Misuse`] for a [`MultiLock`](crate::MultiLock) and a
-    /// [`RedLock`](crate::RedLock): each of their [`members`](Self::members) has holders of its own.
+    /// Same as [`Lock::inspect`]. [`ErrorKind::Misuse`] for a [`MultiLock`](crate::MultiLock) and a
+    /// [`RedLock`](crate::RedLock): each of their [`members`](Self::members) has its own holders.
     ///
     /// # Cancel safety
     ///

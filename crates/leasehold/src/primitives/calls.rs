@@ -1,5 +1,5 @@
-//! What a waiter knows of the clients that wait for the same name: a release calls one of them, or one
-//! for each permit, so that not all of them ask.
+//! A waiter's view of the clients that wait for the same name. A release calls one of these
+//! clients, or one for each permit, so that not all of them ask.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
@@ -12,17 +12,18 @@ use crate::context::Context;
 use crate::hold::Caller;
 use crate::sync::Mutex;
 
-/// The channel on which a client is called that waits for permits. There the channel of the releases
-/// has numbers of permits, which Redisson counts. `None` for a client that is not called: one whose
-/// requests cost nothing, and one of a cluster, where a release does not know whether anybody hears
-/// a call.
+/// Returns the channel on which a release calls this client when it waits for permits. The calls
+/// need a channel of their own: messages on the release channel are numbers of permits, which
+/// Redisson counts. `None` for a client that no release calls. That is a client whose requests cost
+/// nothing, or a client of a cluster, where a release does not know whether anything listens to a
+/// call.
 pub(super) fn own_channel(context: &Context, channel: &str) -> Option<Arc<str>> {
     let backend = &context.backend;
     let is_called = backend.counts_listeners() && !backend.is_in_process();
     is_called.then(|| format!("{channel}:{}", backend.channels().number()).into())
 }
 
-/// A waiter's part in the calls of clients. It ends with the waiter.
+/// A waiter's registration with the releases, which call clients. It ends with the waiter.
 pub(super) struct Called<'a> {
     pub(super) calls: Calls,
     backend: &'a Backend,
@@ -30,7 +31,7 @@ pub(super) struct Called<'a> {
 }
 
 impl<'a> Called<'a> {
-    /// `route`: that of what the waiter asks for.
+    /// `route` is the route of the waiter's own request.
     pub(super) fn new(backend: &'a Backend, route: Route) -> Self {
         Self {
             calls: Calls::new(),
@@ -39,7 +40,7 @@ impl<'a> Called<'a> {
         }
     }
 
-    /// As whom it asks; `None` for one that would hear no call.
+    /// Returns the identity under which the waiter asks; `None` if it would not hear a call.
     pub(super) fn caller(&self) -> Option<Caller> {
         self.calls.caller(self.backend.channels().number())
     }
@@ -47,26 +48,26 @@ impl<'a> Called<'a> {
 
 impl Drop for Called<'_> {
     fn drop(&mut self) {
-        // Another waiter of the client may have asked meanwhile. Then that one is not called, and
-        // asks some milliseconds late.
+        // If another waiter of this client has asked meanwhile, this removes its registration, too.
+        // That waiter is then not called, and asks some milliseconds late.
         if let Some(leaves) = self.calls.leaves() {
             drop(self.backend.submit_by(leaves, self.route));
         }
     }
 }
 
-/// One waiter's part in that. Its client has one number for all its waiters: only the first of them
-/// asks.
+/// One waiter's part in these calls. A client has one number for all its waiters, and only the
+/// first of its waiters asks.
 pub(super) struct Calls {
-    /// It listens, or has done so: its client may be in the list of those to call.
+    /// Whether the waiter listens or has ever listened, so that its client may be in the list.
     listens: AtomicBool,
-    /// How often its client had been called when it asked last; [`NEVER`] before that.
+    /// Number of calls to this client when the waiter last asked; [`NEVER`] before that.
     called: AtomicU64,
-    /// It was called, and asks therefore.
+    /// Whether the waiter asks because its client was called.
     was_called: AtomicBool,
-    /// How many clients are called before its own; [`NOT_CALLED`] if it is not called.
+    /// Number of clients that are called before this one; [`NOT_CALLED`] if it is not called.
     before: AtomicU32,
-    /// The request that takes its client out of the list of those to call, while it may be there.
+    /// The request that removes this client from the list, while it may be in there.
     leaves: Mutex<Option<Operation>>,
 }
 
@@ -84,13 +85,14 @@ impl Calls {
         }
     }
 
-    /// It is about to ask. It hears of calls by one of these listeners, and of releases by any.
+    /// Notes that the waiter is about to ask. One of these listeners hears calls, and any of them
+    /// hears releases.
     pub(super) fn heard(&self, listeners: &[Listener]) {
         let signals = listeners.iter().map(Listener::mark);
         let live = !listeners.is_empty() && signals.clone().all(|signal| signal.live);
         let called = signals.map(|signal| signal.called).sum();
-        // Once and for all: a client that is in the list has to be taken out when it is granted the
-        // lock, whether it listens then or not.
+        // Never reset: a client that is in the list must be removed when it is granted the lock,
+        // whether it still listens or not.
         self.listens.fetch_or(live, Ordering::Relaxed);
         let before = self.called.swap(called, Ordering::Relaxed);
         let was_called = before != NEVER && before != called;
@@ -98,29 +100,31 @@ impl Calls {
         self.before.store(NOT_CALLED, Ordering::Relaxed);
     }
 
-    /// As whom it asks; `None` for one that would hear no call.
+    /// Returns the identity under which the waiter asks; `None` if it would not hear a call.
     pub(super) fn caller(&self, number: u64) -> Option<Caller> {
         let was_called = self.was_called.load(Ordering::Relaxed);
         let listens = self.listens.load(Ordering::Relaxed);
         listens.then_some(Caller { number, was_called })
     }
 
-    /// It asks so that its client is called. This takes the client out of the list again.
+    /// Notes that the waiter asks to be called. `leaves` removes its client from the list again.
     pub(super) fn asks(&self, leaves: Option<Operation>) {
         *self.leaves.lock() = leaves;
     }
 
-    /// It was granted what it wants, and is not in the list any more.
+    /// Notes that the waiter was granted what it wants. The server has removed its client from the
+    /// list.
     pub(super) fn granted(&self) {
         *self.leaves.lock() = None;
     }
 
-    /// It waits no longer: the request by which its client leaves the list, if it may be there.
+    /// Takes the request that removes this client from the list, if the client may be in there. The
+    /// waiter waits no longer.
     pub(super) fn leaves(&self) -> Option<Operation> {
         self.leaves.lock().take()
     }
 
-    /// The server has said how many are called before its client.
+    /// Notes the server's answer: how many clients are called before this one.
     pub(super) fn answered(&self, before: Option<u32>) {
         let before = before.unwrap_or(NOT_CALLED);
         self.before.store(before, Ordering::Relaxed);

@@ -17,8 +17,8 @@ pub use majority::{Majority, RedLock};
 pub use multi::{Multi, MultiLock};
 pub(super) use quorum::Quorum;
 
-/// Makes an [`AnyLock`] of a lock of several. One by one, because Rust can't know that no kind has
-/// one name and is made of several at the same time.
+/// Makes an [`AnyLock`] of a lock of several. Each kind is listed, because Rust can't know that no
+/// kind both has one name and is made of several locks.
 macro_rules! any_of_several {
     ($($kind:ty)+) => {
         $(
@@ -35,7 +35,7 @@ macro_rules! any_of_several {
                 }
 
                 fn quorum(&self) -> usize {
-                    // The kind's own method, which comes before that of the trait: no recursion.
+                    // The kind's own method, which takes precedence over the trait's: no recursion.
                     self.quorum()
                 }
 

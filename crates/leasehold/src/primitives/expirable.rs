@@ -1,4 +1,4 @@
-//! The semaphore whose permits have leases: the permits of a killed process come back.
+//! The semaphore whose permits have leases, so that the permits of a killed process come back.
 
 mod ask;
 mod permit;
@@ -28,8 +28,8 @@ use steps::Names;
 
 /// The most permits that one call acquires or releases. A call is one step of the server, which
 /// does nothing else meanwhile.
-// Also far below the 8000 or so that Lua's `unpack` takes at once: the step that gives permits back
-// passes all of them to one command.
+// This is also far below the limit of about 8000 for Lua's `unpack`: the step that gives permits
+// back passes all of them to one command.
 const MOST_AT_ONCE: u64 = 1000;
 
 /// A semaphore by name whose permits have ids and leases. Acquiring takes permits, and waits until
@@ -38,20 +38,22 @@ const MOST_AT_ONCE: u64 = 1000;
 ///
 /// A handle is cheap to make and to clone, and each has its own settings. Permits are renewed in
 /// the background until they are released, unless [`fixed_lease`](Self::fixed_lease) is set. A
-/// semaphore that nobody has made has no permits. [`try_set_permits`](Self::try_set_permits) makes
-/// it; until then a waiter keeps waiting, unless its handle says that the semaphore [must
-/// exist](Self::must_exist).
+/// semaphore does not exist until [`try_set_permits`](Self::try_set_permits) makes it, and has no
+/// permits until then. A waiter waits until the semaphore is made, unless its handle says that the
+/// semaphore [must exist](Self::must_exist).
 ///
-/// Permits that a guard gives back go to the next waiter of this process, if it wants as many, with
-/// the same request. They have new ids then. After 10 ms of that other processes have their turn
-/// ([`local_hand_over`](Self::local_hand_over)).
+/// Permits that a guard gives back pass to the next waiter of this process with the same request,
+/// if that waiter wants the same number. They get new ids. After 10 ms of this, other processes
+/// have their turn ([`local_hand_over`](Self::local_hand_over)).
 ///
-/// **What it promises.** For one name, no more permits are in use at once than were set, under the
+/// **The promise.** For one name, no more permits are in use at once than were set, under the
 /// conditions that [`Lock`](crate::Lock) names. A permit is in use from the return of its acquire
-/// to the call of its release, or to [`valid_until`](ExpirablePermit::valid_until) if that comes
-/// first. Leases end by the server's clock. Redisson's clients use their own clocks. A client whose
-/// clock is ahead takes everybody's permits back early. A client whose clock is behind loses its
-/// own permits before it believes that they end.
+/// to the call of its release, or to [`valid_until`](ExpirablePermit::valid_until) if that is
+/// earlier.
+///
+/// Leases end by the server's clock, but Redisson's clients use their own clocks. A Redisson client
+/// whose clock is ahead takes back all clients' permits early. A Redisson client whose clock is
+/// slow loses its own permits before it expects them to end.
 ///
 /// Permits that Redisson acquires without a lease never end by themselves.
 /// [`remaining_ttl`](Self::remaining_ttl) shows this, and [`release`](Self::release) gives such
@@ -82,13 +84,13 @@ const MOST_AT_ONCE: u64 = 1000;
 #[derive(Clone)]
 pub struct ExpirableSemaphore {
     context: Arc<Context>,
-    /// A name is checked when it is used, so that making a handle can't fail.
+    /// The name is checked when it is used, so that making a handle can't fail.
     names: Result<Names>,
     settings: Settings,
     must_exist: bool,
 }
 
-/// Settings. Each changes this handle only; permits that are already held keep their terms.
+/// Settings. Each setter changes only this handle. Permits that are already held keep their terms.
 impl ExpirableSemaphore {
     pub(crate) fn new(context: Arc<Context>, name: &str) -> Self {
         let names = context.key(name, NameOf::Other).map(|key| {
@@ -110,13 +112,14 @@ impl ExpirableSemaphore {
     lease_setters! {}
     must_exist_setter! {}
     wait_setters! {
-        /// The end of the next lease wakes a waiter, too.
+        /// The end of the next lease also wakes a waiter.
     }
 
-    /// Sets for how long this process keeps permits while its own waiters want them, counted from a
-    /// grant of the server. Until then a release gives permits to the next waiter of the same
-    /// client with the same request, if it wants as many on the same terms. Then the waiters of
-    /// other processes have their turn. 10 ms by default; zero turns it off. Any span is allowed.
+    /// Sets how long this process may pass permits on among its own waiters, counted from a grant
+    /// of the server. During that time a release passes permits to the next waiter of the same
+    /// client with the same request, if that waiter wants the same number on the same terms. After
+    /// that, the waiters of other processes have their turn. 10 ms by default; zero turns it off.
+    /// Any duration is allowed.
     #[must_use]
     pub fn local_hand_over(mut self, turn: Duration) -> Self {
         self.settings.local_hand_over = turn;
@@ -132,30 +135,30 @@ impl ExpirableSemaphore {
     ///
     /// [`ErrorKind::Unavailable`](crate::ErrorKind::Unavailable) when no server has answered for
     /// the [`outage_timeout`](Self::outage_timeout), or `OutcomeUnknown` if a request may have run
-    /// all the same; `WrongKind` when the key holds something else; `Denied` when the server
-    /// refuses; `Misuse` for a bad name, setting or number; `NotFound` when there is no semaphore
-    /// and there [must](Self::must_exist) be one.
+    /// nevertheless; `WrongKind` when the key holds something else; `Denied` when the server
+    /// refuses; `Misuse` for a bad name, setting or number; `NotFound` when the semaphore does not
+    /// exist but [must](Self::must_exist).
     ///
     /// # Cancel safety
     ///
     /// Dropping the future gives up the wait and the place in this process's line. Permits that the
     /// server has granted, or grants while the answer is on its way, are given back in the
-    /// background. At the latest they come back one lease after the grant.
+    /// background, at the latest one lease after the grant.
     #[doc(alias = "acquireAsync")]
     pub async fn acquire(&self) -> Result<ExpirablePermit> {
         self.acquire_many(1).await
     }
 
     /// Acquires a permit if one is free. `Ok(None)` means that none is free, or that other waiters
-    /// of this process come first.
+    /// of this process are first.
     ///
     /// # Errors
     ///
-    /// As [`acquire`](Self::acquire). If the server does not answer, that is an error at once.
+    /// Same as [`acquire`](Self::acquire). If the server does not answer, the call fails at once.
     ///
     /// # Cancel safety
     ///
-    /// As [`acquire`](Self::acquire).
+    /// Same as [`acquire`](Self::acquire).
     #[doc(alias = "tryAcquire")]
     pub async fn try_acquire(&self) -> Result<Option<ExpirablePermit>> {
         self.try_acquire_many(1).await
@@ -165,12 +168,12 @@ impl ExpirableSemaphore {
     ///
     /// # Errors
     ///
-    /// As [`acquire`](Self::acquire). `OutcomeUnknown` when the server has given no answer at all
-    /// within `wait`. A wait of zero or of more than 2^53 ms is `Misuse`.
+    /// Same as [`acquire`](Self::acquire). `OutcomeUnknown` when the server has given no answer at
+    /// all within `wait`. A wait of zero or of more than 2^53 ms is `Misuse`.
     ///
     /// # Cancel safety
     ///
-    /// As [`acquire`](Self::acquire).
+    /// Same as [`acquire`](Self::acquire).
     #[doc(alias = "tryAcquire")]
     pub async fn try_acquire_for(&self, wait: Duration) -> Result<Option<ExpirablePermit>> {
         self.try_acquire_many_for(1, wait).await
@@ -180,11 +183,11 @@ impl ExpirableSemaphore {
     ///
     /// # Errors
     ///
-    /// As [`acquire`](Self::acquire).
+    /// Same as [`acquire`](Self::acquire).
     ///
     /// # Cancel safety
     ///
-    /// As [`acquire`](Self::acquire).
+    /// Same as [`acquire`](Self::acquire).
     pub async fn try_acquire_until(
         &self,
         deadline: impl Into<Instant>,
@@ -196,17 +199,16 @@ impl ExpirableSemaphore {
     /// guard, which has an id for each.
     ///
     /// Zero permits are [`Misuse`](crate::ErrorKind::Misuse) here, while a
-    /// [`Semaphore`](crate::Semaphore::acquire_many) gives them at once: this guard stands for a
-    /// lease, and where there are no permits there is no lease that could be renewed or lost, no id
-    /// and no deadline.
+    /// [`Semaphore`](crate::Semaphore::acquire_many) grants them at once. This guard represents a
+    /// lease. Without permits it would have no lease to renew or lose, no id and no deadline.
     ///
     /// # Errors
     ///
-    /// As [`acquire`](Self::acquire).
+    /// Same as [`acquire`](Self::acquire).
     ///
     /// # Cancel safety
     ///
-    /// As [`acquire`](Self::acquire).
+    /// Same as [`acquire`](Self::acquire).
     pub async fn acquire_many(&self, permits: u32) -> Result<ExpirablePermit> {
         loop {
             // Without a deadline a wait ends only with permits or an error.
@@ -220,11 +222,11 @@ impl ExpirableSemaphore {
     ///
     /// # Errors
     ///
-    /// As [`try_acquire`](Self::try_acquire).
+    /// Same as [`try_acquire`](Self::try_acquire).
     ///
     /// # Cancel safety
     ///
-    /// As [`acquire`](Self::acquire).
+    /// Same as [`acquire`](Self::acquire).
     pub async fn try_acquire_many(&self, permits: u32) -> Result<Option<ExpirablePermit>> {
         self.acquire_by(permits, Deadline::Now).await
     }
@@ -233,11 +235,11 @@ impl ExpirableSemaphore {
     ///
     /// # Errors
     ///
-    /// As [`try_acquire_for`](Self::try_acquire_for).
+    /// Same as [`try_acquire_for`](Self::try_acquire_for).
     ///
     /// # Cancel safety
     ///
-    /// As [`acquire`](Self::acquire).
+    /// Same as [`acquire`](Self::acquire).
     pub async fn try_acquire_many_for(
         &self,
         permits: u32,
@@ -252,11 +254,11 @@ impl ExpirableSemaphore {
     ///
     /// # Errors
     ///
-    /// As [`acquire`](Self::acquire).
+    /// Same as [`acquire`](Self::acquire).
     ///
     /// # Cancel safety
     ///
-    /// As [`acquire`](Self::acquire).
+    /// Same as [`acquire`](Self::acquire).
     pub async fn try_acquire_many_until(
         &self,
         permits: u32,
@@ -278,8 +280,8 @@ impl ExpirableSemaphore {
         self.context.check_open(&names.key)?;
         namesake::look(&self.context, &names.key);
         if self.must_exist {
-            // Not sent yet. The check polls it only behind other waiters: an acquire that asks for
-            // itself hears of the absence from its own request.
+            // Not sent yet. The check polls this future only if other waiters are first: an acquire
+            // that asks for itself learns of the absence from its own request.
             let is_there = async { Ok(self.counts().await?.there) };
             absence::check_behind_others(&self.context, &names.key, deadline, is_there).await?;
         }
@@ -289,11 +291,11 @@ impl ExpirableSemaphore {
 
 /// Permits by their ids, whichever process or language acquired them.
 impl ExpirableSemaphore {
-    /// Gives a permit back by its id. `false` when its lease was over, or when there is no such
-    /// permit. A permit whose lease is over, but that nobody has taken back yet, is given back all
-    /// the same.
+    /// Gives a permit back by its id. `false` when its lease was over, or when the permit does not
+    /// exist. A permit whose lease is over, but that has not been taken back yet, is given back
+    /// anyway.
     ///
-    /// If a guard holds that permit, it learns of the loss at its next renewal.
+    /// If a guard holds that permit, the guard learns of the loss at its next renewal.
     ///
     /// # Errors
     ///
@@ -310,44 +312,45 @@ impl ExpirableSemaphore {
         Ok(self.change(names.release(&[id], false)).await? > 0)
     }
 
-    /// Gives permits back by their ids, 1 to 1000, all of them or none. `false`, and nothing is
-    /// changed, when the lease of one of them is over or there is no such permit. An id that is
-    /// given twice counts once.
+    /// Gives permits back by their ids, 1 to 1000, all of them or none. `false`, and no change,
+    /// when the lease of one of them is over or one does not exist. An id that is given twice
+    /// counts once.
     ///
     /// # Errors
     ///
-    /// As [`release`](Self::release).
+    /// Same as [`release`](Self::release).
     ///
     /// # Cancel safety
     ///
-    /// As [`release`](Self::release).
+    /// Same as [`release`](Self::release).
     #[doc(alias = "tryRelease")]
     pub async fn release_many(&self, ids: &[PermitId]) -> Result<bool> {
         let names = self.names()?;
         let mut ids = ids.to_vec();
-        // Before they are counted: the limit is on permits, and one that is named twice is one.
+        // Removed before counting: the limit is on permits, and an id that is given twice is one
+        // permit.
         ids.sort_unstable();
         ids.dedup();
         check_several(ids.len() as u64, &names.key)?;
         Ok(self.change(names.release(&ids, true)).await? > 0)
     }
 
-    /// Sets the lease of a permit anew, longer or shorter than before: it ends `lease` from now.
-    /// `false` when the lease was over, or when there is no such permit.
+    /// Sets a new lease for a permit, longer or shorter than before: it ends `lease` from now.
+    /// `false` when the lease was over, or when the permit does not exist.
     ///
     /// To make the lease of a guard longer, use [`ExpirablePermit::extend`], so that the guard
     /// knows of it. A guard whose lease was made shorter here learns of it at its next renewal. A
-    /// guard with a fixed lease does not learn of it before that lease ends. A guard whose lease was
-    /// made longer here renews it for the lease that it asked for: what is more than that is halved
-    /// with each renewal.
+    /// guard with a fixed lease does not learn of it before that lease ends. A guard whose lease
+    /// was made longer here keeps renewing for the lease that it asked for, and each renewal halves
+    /// the surplus.
     ///
     /// # Errors
     ///
-    /// As [`release`](Self::release).
+    /// Same as [`release`](Self::release).
     ///
     /// # Cancel safety
     ///
-    /// As [`release`](Self::release).
+    /// Same as [`release`](Self::release).
     #[doc(alias = "updateLeaseTime")]
     pub async fn update_lease(&self, id: PermitId, lease: Duration) -> Result<bool> {
         let names = self.names()?;
@@ -356,11 +359,11 @@ impl ExpirableSemaphore {
         Ok(self.change(names.update(id, lease)).await? == 1)
     }
 
-    /// How much is left of a permit's lease.
+    /// Returns how much of a permit's lease is left.
     ///
     /// # Errors
     ///
-    /// As [`available_permits`](Self::available_permits).
+    /// Same as [`available_permits`](Self::available_permits).
     ///
     /// # Cancel safety
     ///
@@ -374,10 +377,10 @@ impl ExpirableSemaphore {
     }
 }
 
-/// The number of permits.
+/// Number of permits.
 impl ExpirableSemaphore {
-    /// How many permits are free. The number is negative when permits were taken away while they
-    /// were in use. Permits whose leases are over are taken back first.
+    /// Returns how many permits are free. The number is negative when permits were taken away while
+    /// they were in use. Permits whose leases are over are taken back first.
     ///
     /// # Errors
     ///
@@ -392,11 +395,11 @@ impl ExpirableSemaphore {
         Ok(self.counts().await?.free)
     }
 
-    /// How many permits are in use.
+    /// Returns how many permits are in use.
     ///
     /// # Errors
     ///
-    /// As [`available_permits`](Self::available_permits).
+    /// Same as [`available_permits`](Self::available_permits).
     ///
     /// # Cancel safety
     ///
@@ -406,11 +409,12 @@ impl ExpirableSemaphore {
         Ok(self.counts().await?.held)
     }
 
-    /// How many permits there are in total, free or in use; 0 when there is no semaphore.
+    /// Returns how many permits there are in total, free or in use; 0 when the semaphore does not
+    /// exist.
     ///
     /// # Errors
     ///
-    /// As [`available_permits`](Self::available_permits).
+    /// Same as [`available_permits`](Self::available_permits).
     ///
     /// # Cancel safety
     ///
@@ -420,11 +424,11 @@ impl ExpirableSemaphore {
         Ok(self.counts().await?.total())
     }
 
-    /// How many permits there are in total, free or in use. `None` when there is no semaphore:
-    /// nobody has set a number, or it was deleted.
+    /// Returns how many permits there are in total, free or in use. `None` when the semaphore does
+    /// not exist: its number was never set, or it was deleted.
     ///
-    /// With [`try_set_permits`](Self::try_set_permits) it lets the first caller decide, and tells
-    /// every other caller which number was set:
+    /// Together with [`try_set_permits`](Self::try_set_permits), it lets the first caller decide,
+    /// and lets every other caller find out which number was set:
     ///
     /// ```
     /// # #[tokio::main(flavor = "current_thread")]
@@ -442,7 +446,7 @@ impl ExpirableSemaphore {
     ///
     /// # Errors
     ///
-    /// As [`available_permits`](Self::available_permits).
+    /// Same as [`available_permits`](Self::available_permits).
     ///
     /// # Cancel safety
     ///
@@ -452,16 +456,16 @@ impl ExpirableSemaphore {
         Ok(counts.there.then(|| counts.total()))
     }
 
-    /// Makes the semaphore, with `permits` permits. `false` when there is one already, which stays
-    /// as it is; [`capacity`](Self::capacity) returns its number.
+    /// Makes the semaphore, with `permits` permits. `false` when it exists already. Then it stays
+    /// as it is, and [`capacity`](Self::capacity) returns its number.
     ///
     /// # Errors
     ///
-    /// As [`release`](Self::release).
+    /// Same as [`release`](Self::release).
     ///
     /// # Cancel safety
     ///
-    /// As [`release`](Self::release).
+    /// Same as [`release`](Self::release).
     #[doc(alias = "trySetPermits")]
     pub async fn try_set_permits(&self, permits: u32) -> Result<bool> {
         let Names { key, channel, .. } = self.names()?;
@@ -473,17 +477,17 @@ impl ExpirableSemaphore {
         Ok(request::integer(&self.context, key, &reply)? == 1)
     }
 
-    /// Sets how many permits there are in total, whether there is a semaphore or not. If the number
-    /// is smaller than what is in use, the number of free permits is negative until enough have
-    /// come back.
+    /// Sets how many permits there are in total, whether the semaphore exists or not. If fewer
+    /// permits are set than are in use, the number of free permits is negative until enough have
+    /// been given back.
     ///
     /// # Errors
     ///
-    /// As [`release`](Self::release).
+    /// Same as [`release`](Self::release).
     ///
     /// # Cancel safety
     ///
-    /// As [`release`](Self::release).
+    /// Same as [`release`](Self::release).
     #[doc(alias = "setPermits")]
     pub async fn set_permits(&self, permits: u32) -> Result<()> {
         let names = self.names()?;
@@ -494,16 +498,16 @@ impl ExpirableSemaphore {
             .map(drop)
     }
 
-    /// Changes the number of permits by `permits`, up or down. Makes the semaphore if there is
-    /// none.
+    /// Changes the number of permits by `permits`, up or down. Makes the semaphore if it does not
+    /// exist.
     ///
     /// # Errors
     ///
-    /// As [`release`](Self::release).
+    /// Same as [`release`](Self::release).
     ///
     /// # Cancel safety
     ///
-    /// As [`release`](Self::release).
+    /// Same as [`release`](Self::release).
     #[doc(alias = "addPermits")]
     pub async fn add_permits(&self, permits: i32) -> Result<()> {
         let Names { key, channel, .. } = self.names()?;
@@ -514,16 +518,16 @@ impl ExpirableSemaphore {
             .map(drop)
     }
 
-    /// Removes the semaphore, and with it the permits in use: their guards learn of it at their
-    /// next renewal. `false` when there was none.
+    /// Removes the semaphore together with the permits in use. Their guards learn of it at their
+    /// next renewal. `false` when it did not exist.
     ///
     /// # Errors
     ///
-    /// As [`release`](Self::release).
+    /// Same as [`release`](Self::release).
     ///
     /// # Cancel safety
     ///
-    /// As [`release`](Self::release).
+    /// Same as [`release`](Self::release).
     pub async fn delete(&self) -> Result<bool> {
         let names = self.names()?;
         let reply =
@@ -533,16 +537,16 @@ impl ExpirableSemaphore {
 
     async fn counts(&self) -> Result<Counts> {
         let names = self.names()?;
-        // A question, although the step takes back permits whose leases are over: those are free by
-        // then, so it makes no difference whether the step ran.
+        // A query, although the step takes back permits whose leases are over. Those permits are
+        // free anyway, so it makes no difference whether the step ran.
         let reply = request::query(&self.context, &names.key, names.counts()).await?;
         Counts::read(&reply).ok_or_else(|| request::malformed(&self.context, &names.key))
     }
 
     async fn change(&self, operation: Operation) -> Result<i64> {
         let key = &self.names()?.key;
-        // A release needs no marker: a permit goes back once, whichever copy of the request comes
-        // first, because its id is never used again.
+        // A release needs no marker: a permit is given back once, whichever copy of the request
+        // arrives first, because its id is never used again.
         let reply = request::change(&self.context, key, operation).await?;
         request::integer(&self.context, key, &reply)
     }
@@ -551,7 +555,7 @@ impl ExpirableSemaphore {
         self.names.as_ref().map_err(Clone::clone)
     }
 
-    /// The name as it was given; empty if it is not a valid name.
+    /// Returns the name as it was given; empty if it is not a valid name.
     #[must_use]
     pub fn name(&self) -> &str {
         self.names.as_ref().map_or("", |names| names.key.given())
@@ -567,12 +571,12 @@ impl fmt::Debug for ExpirableSemaphore {
     }
 }
 
-/// What the server says of a semaphore.
+/// A semaphore's counts, as the server reports them.
 struct Counts {
     /// Negative when permits were taken away while they were in use.
     free: i64,
     held: u64,
-    /// Whether there is a semaphore.
+    /// Whether the semaphore exists.
     there: bool,
 }
 

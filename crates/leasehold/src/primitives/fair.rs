@@ -19,29 +19,29 @@ use crate::primitives::request;
 use crate::wait::Deadline;
 use steps::{FairHold, Place};
 
-/// A lock that its waiters get in the order in which they came, over all processes. Shared with
-/// Redisson's `getFairLock` and `getNonReentrantFairLock` of the same name: the waiters of both are
-/// in one queue.
+/// A lock that waiters get in the order of their arrival, over all processes. Shared with
+/// Redisson's `getFairLock` and `getNonReentrantFairLock` of the same name: the waiters of both
+/// libraries are in one queue.
 ///
 /// A waiter's place is on the server. The waiter keeps it by asking again within the
-/// [`waiter_timeout`](Self::waiter_timeout), which it does by itself, even after a lost connection.
-/// If the wait ends in any other way than with the lock, the place is given up at once. A process
-/// that is killed while it waits is in the way for the waiter timeout at most, as long as another
-/// process with this library waits for the lock, holds it or tries it. (Redisson alone waits for
-/// minutes.)
+/// [`waiter_timeout`](Self::waiter_timeout). It does so by itself, even after a lost connection. If
+/// the wait ends without the lock, the place is given up at once. A process that is killed while it
+/// waits delays the other waiters for the waiter timeout at most, as long as another process with
+/// this library waits for the lock, holds it or tries to acquire it. (If only Redisson's clients
+/// use the lock, the delay is minutes.)
 ///
 /// [`try_acquire`](Self::try_acquire) takes no place in the queue, and gets the lock only when
-/// nobody waits.
+/// there are no waiters.
 ///
 /// It promises what [`Lock`] promises. It is slower: a waiter takes a place on the server before it
-/// sleeps, and a hand-over to another client costs a round trip of the waiter whose turn it is. Among
-/// waiters of one client that are next in line it costs none
-/// ([`local_hand_over`](Self::local_hand_over)). While some of Redisson's waiters are in line, each grant costs the server work
-/// for every waiter in it, as with Redisson. All users of a name have to use the fair lock: a plain
-/// [`Lock`] of the same name excludes it, but is in no line.
+/// sleeps, and a hand-over to another client costs the next waiter a round trip. If the next
+/// waiters in line belong to the same client, a hand-over among them costs none
+/// ([`local_hand_over`](Self::local_hand_over)). While Redisson's waiters are in line, each grant
+/// costs the server work for every waiter in line, as with Redisson. All users of a name must use
+/// the fair lock: a plain [`Lock`] of the same name excludes it, but does not join the line.
 ///
 /// The order is lost when the server loses data, or when its clock is set ahead by more than the
-/// waiter timeout. The waiters then join again in any order, and each of them still waits.
+/// waiter timeout. The waiters then join again in any order, and each of them keeps waiting.
 ///
 /// ```
 /// # #[tokio::main(flavor = "current_thread")]
@@ -75,8 +75,8 @@ pub struct Fair {
 }
 
 impl Fair {
-    /// How often a waiter asks within its timeout. It may miss that many asks before it loses its
-    /// place.
+    /// Number of times that a waiter asks within its timeout. It loses its place if it misses all
+    /// of them.
     const ASKS_PER_TIMEOUT: u32 = 3;
 
     pub(crate) fn new() -> Self {
@@ -106,8 +106,8 @@ impl Named for Fair {
     }
 
     fn hold(lock: &Lock<Self>, key: &Key, id: String) -> Box<dyn HoldSteps> {
-        // Without a stay: only a try asks with a new hold each time, and it must leave no place
-        // behind that nobody would keep.
+        // No stay on the server: only a try asks with a new hold each time, and it must not leave a
+        // place that no waiter would keep.
         Box::new(FairHold::new(
             key,
             lock.channel(),
@@ -138,9 +138,9 @@ impl Named for Fair {
 
 impl FairLock {
     /// Sets how long a waiter that does not ask keeps its place, and so how long a killed process
-    /// is in the way. A waiter asks three times as often, whatever the
-    /// [`poll_interval`](Self::poll_interval) is. 5 s by default, 100 ms to an hour. Each waiter
-    /// has the timeout of its own handle.
+    /// delays the other waiters. A waiter asks three times within this time;
+    /// [`poll_interval`](Self::poll_interval) does not change that. 5 s by default, 100 ms to an
+    /// hour. Each waiter uses the timeout of its own handle.
     #[doc(alias = "fairLockWaitTimeout")]
     #[must_use]
     pub fn waiter_timeout(mut self, timeout: Duration) -> Self {
@@ -148,16 +148,17 @@ impl FairLock {
         self
     }
 
-    /// The waiters for the lock in their order, as ids `uuid:n` of the client and the wait (here)
-    /// or the thread (Redisson). For operators: the answer may be out of date when it arrives.
+    /// Returns the waiters for the lock in their order. Each is an id `uuid:n`: `uuid` is the
+    /// client, and `n` the wait (this library) or the thread (Redisson). For operators: the answer
+    /// may be out of date when it arrives.
     ///
     /// # Errors
     ///
-    /// As [`inspect`](Self::inspect).
+    /// Same as [`inspect`](Self::inspect).
     ///
     /// # Cancel safety
     ///
-    /// Dropping the future leaves nothing behind.
+    /// Dropping the future has no effect on the lock.
     pub async fn waiters(&self) -> Result<Vec<String>> {
         let key = self.key()?;
         let ids = match request::query(self.context(), key, steps::line(key)).await? {
@@ -171,9 +172,9 @@ impl FairLock {
 fn place(lock: &FairLock, stay: Duration) -> Place {
     Place {
         stay,
-        // Redisson's waiters count on a queue that has no expiry. Where none of them can come, the
-        // queue gets one: otherwise it would stay for ever when the processes of all its waiters
-        // are killed.
+        // Redisson's waiters rely on a queue without an expiry. If there can be none of them, the
+        // queue gets an expiry: otherwise it would stay for ever after the processes of all its
+        // waiters are killed.
         with_redisson: lock.context().peers != Peers::RustOnly,
     }
 }

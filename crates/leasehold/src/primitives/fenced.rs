@@ -19,25 +19,26 @@ use steps::FencedHold;
 
 /// A lock whose holds carry a *fencing token*: a number that rises from hold to hold.
 ///
-/// A lock alone can't stop a holder that has lost it and does not know so yet, because its process
-/// stood still or its request was under way for too long. Give the token to the protected resource
-/// with each change, and let the resource refuse a token below the greatest one it has seen. Then
-/// the resource refuses that holder. `docs/fencing.md` has such checks for databases, Redis, HTTP
-/// and object stores.
+/// A lock alone can't stop a holder that has lost it without knowing, because its process was
+/// suspended or its request was delayed. Pass the token to the protected resource with each change,
+/// and let the resource refuse a token lower than the greatest one it has seen. Then the resource
+/// refuses that holder. `docs/fencing.md` has such checks for databases, Redis, HTTP and object
+/// stores.
 ///
-/// The lock is the same as the plain [`Lock`] of that name, so the two exclude each other. But a
-/// plain acquire takes no token. Here the guard of a plain lock can draw a token later
-/// ([`LockGuard::fencing_token`]), and so can the guards of other kinds; Redisson's `RLock` has
-/// none. The counter is Redisson's (`RFencedLock`), and both sides count on from each other.
+/// A fenced lock and the plain [`Lock`] of the same name are one lock, so they exclude each other.
+/// But acquiring the plain lock draws no token. The guard of a plain lock can draw a token later
+/// ([`LockGuard::fencing_token`]), and so can the guards of other kinds. Redisson's `RLock` has no
+/// tokens. The counter is the one of Redisson's `RFencedLock`, and both libraries count on from
+/// each other.
 ///
 /// Tokens are whole numbers from 1 to 2^53. Each is greater than the one before, and at least the
-/// server's time in microseconds, so tokens rise even after the counter was lost. (A token that
-/// *Java* takes after lost data starts again at 1.) A re-entry with an [`Owner`](crate::Owner) has
+/// server's time in microseconds. So tokens rise even after the counter was lost. (A token that
+/// *Java* draws after lost data starts again at 1.) A re-entry with an [`Owner`](crate::Owner) has
 /// the token of its hold.
 ///
-/// The counter stays in Redis forever, as Redisson's does, unless the client was told that [only
-/// Rust](crate::settings::Peers::RustOnly) uses its names. In that case the counter is removed a
-/// day after its last use.
+/// The counter stays in Redis forever, as Redisson's does, unless the client is set to [only
+/// Rust](crate::settings::Peers::RustOnly). In that case the counter is removed a day after its
+/// last use.
 ///
 /// ```
 /// # #[tokio::main(flavor = "current_thread")]
@@ -73,10 +74,10 @@ impl Acquire for Fenced {
             if guard.token().is_some() {
                 return Ok(Some(guard));
             }
-            // A re-entry into a hold that was acquired without a token.
+            // This is a re-entry into a hold that was acquired without a token.
             match draw::token_of(guard.share()).await {
                 Ok(_) => return Ok(Some(guard)),
-                // The hold was lost meanwhile: ask anew.
+                // The hold was lost meanwhile, so this acquire asks again.
                 Err(_) if !guard.is_held() => {}
                 Err(error) => return Err(error),
             }
@@ -90,7 +91,8 @@ impl Named for Fenced {
     }
 
     fn hold(lock: &Lock<Self>, key: &Key, id: String) -> Box<dyn HoldSteps> {
-        // The hash is a plain lock's, so that the two kinds exclude each other under one name.
+        // The hash has the form of a plain lock, so that the two kinds exclude each other under one
+        // name.
         let hold = LockHold::new(key.clone(), lock.channel(), id);
         Box::new(FencedHold::new(hold, key, lock.context().peers))
     }
@@ -105,16 +107,16 @@ impl Named for Fenced {
 }
 
 impl FencedLock {
-    /// The last token that was given, to any hold. `None` if no token was given, or the counter is
-    /// gone. For the token of one hold ask [its guard](FencedGuard::token).
+    /// Returns the last token that was given to any hold. `None` if no token was given, or the
+    /// counter no longer exists. For the token of one hold, see [its guard](FencedGuard::token).
     ///
     /// # Errors
     ///
-    /// As [`inspect`](Self::inspect).
+    /// Same as [`inspect`](Self::inspect).
     ///
     /// # Cancel safety
     ///
-    /// Dropping the future leaves nothing behind.
+    /// Dropping the future has no effect on the lock.
     #[doc(alias = "getToken")]
     pub async fn last_token(&self) -> Result<Option<u64>> {
         let key = self.key()?;
@@ -134,8 +136,8 @@ pub struct FencedGuard {
 }
 
 impl FencedGuard {
-    /// The token of this hold, greater than the token of every hold before. It is never the token
-    /// of another hold, whatever has become of this one.
+    /// Returns the token of this hold, greater than the token of every earlier hold. It is never
+    /// the token of another hold, even after this hold is lost.
     #[doc(alias = "lockAndGetToken")]
     #[doc(alias = "tryLockAndGetToken")]
     #[must_use]
@@ -147,11 +149,11 @@ impl FencedGuard {
     ///
     /// # Errors
     ///
-    /// As [`LockGuard::release`].
+    /// Same as [`LockGuard::release`].
     ///
     /// # Cancel safety
     ///
-    /// As [`LockGuard::release`].
+    /// Same as [`LockGuard::release`].
     #[doc(alias = "unlock")]
     pub async fn release(self) -> Result<()> {
         self.guard.release().await
@@ -162,15 +164,15 @@ impl FencedGuard {
         self.guard.forget();
     }
 
-    /// Keeps the lock for a span and leaves it to that: see [`LockGuard::keep_for`].
+    /// Keeps the lock for `span` from now, then lets it end: see [`LockGuard::keep_for`].
     ///
     /// # Errors
     ///
-    /// As [`LockGuard::keep_for`].
+    /// Same as [`LockGuard::keep_for`].
     ///
     /// # Cancel safety
     ///
-    /// As [`LockGuard::keep_for`].
+    /// Same as [`LockGuard::keep_for`].
     pub async fn keep_for(self, span: Duration) -> Result<()> {
         self.guard.keep_for(span).await
     }
@@ -178,7 +180,7 @@ impl FencedGuard {
 
 impl Made for FencedGuard {
     fn made(guard: LockGuard) -> Self {
-        // The token came with the grant, or the re-entry has drawn it.
+        // The grant contained the token, or the re-entry has drawn it.
         let token = guard.token().unwrap_or_default();
         Self { guard, token }
     }

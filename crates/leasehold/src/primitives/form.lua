@@ -1,11 +1,13 @@
--- The id of a hold, ours and Redisson's: the random UUID of its client, a colon, and a number.
+-- The id of a hold, in this library and in Redisson: the random UUID of its client, a colon, and a
+-- number.
 local ID = '^%x%x%x%x%x%x%x%x%-%x%x%x%x%-%x%x%x%x%-%x%x%x%x%-%x%x%x%x%x%x%x%x%x%x%x%x:.'
 
--- Which kind of lock the hash `name` is. Its `fields` say so by their form: each has the id of a
--- hold in it, and `mode` is the field of a read-write lock. Any other hash belongs to somebody
--- else, and nothing here may change it. Every step that could ends up here.
+-- Returns which kind of lock the hash `name` is. The form of its fields shows this: each contains
+-- the id of a hold, and `mode` is the field of a read-write lock. Any other hash belongs to another
+-- program, and no step may change it. Every step that could change one calls this.
 local function form_of(name, fields, mode)
-  -- A plain lock has a single field and needs no look at its mode: this is asked at each refusal.
+  -- A plain lock has a single field, so its mode need not be read. This saves a command at each
+  -- refusal.
   if fields > 1 and mode == nil then
     mode = redis.call('HGET', name, 'mode')
   end
@@ -17,14 +19,14 @@ local function form_of(name, fields, mode)
   if mode == 'read' or mode == 'write' then
     kind = 'a read-write lock'
   end
-  -- Of a large hash a few fields say enough: to go through all at each request would keep the
-  -- server busy. Readers may be thousands in one reply, and their mode says as much.
+  -- A few fields of a large hash are enough: reading all of them at each request would keep the
+  -- server busy. Readers may be thousands in one reply, and their mode is enough.
   all = all or kind == 'a read-write lock' and {} or redis.call('HSCAN', name, 0, 'COUNT', 8)[2]
   for n = 1, #all, 2 do
     local field, value = all[n], all[n + 1]
     local id, number = field, '^%d+$'
     if kind == 'a group lock' then
-      -- A value has its holder in it. Its end and its count are beside it.
+      -- The field of a value contains its holder. The end and the count are in fields of their own.
       id, number = string.match(field, '^[^:]+:(.+):expire_time$'), '^%-?%d+$'
       id = id or string.match(field, '^[^:]+:(.+):lock_count$')
       if not id then id, number = value, '' end
@@ -37,7 +39,7 @@ local function form_of(name, fields, mode)
   return kind
 end
 
--- What stands in the way of a step for locks of this `kind`; false if nothing does.
+-- Returns an error text if the hash is not a lock of this `kind`; false if it is, or is empty.
 local function other_than(kind, name, fields, mode)
   local found = fields > 0 and form_of(name, fields, mode) or kind
   return found ~= kind and 'WRONGKIND ' .. found

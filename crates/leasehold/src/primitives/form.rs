@@ -1,5 +1,5 @@
-//! The one rule for what a hash is: a lock, and of which kind, or somebody else's. What acquires,
-//! waits, inspects, lists and uses force goes by it.
+//! The one rule that tells apart the kinds of lock, and hashes that are not locks. Acquiring,
+//! waiting, inspecting, listing and forcing all follow it.
 
 use crate::backend::memory::Keyspace;
 use crate::backend::step::{Refusal, Shared};
@@ -11,8 +11,8 @@ pub(super) const READ_WRITE: &str = "a read-write lock";
 pub(super) const GROUP: &str = "a group lock";
 pub(super) const NO_LOCK: &str = "a hash that is not a lock";
 
-/// An error if the hash at `name` is not of this `kind`. Where there is none, a lock of any kind is
-/// free. The twin of `other_than` in `form.lua`.
+/// Returns an error if the hash at `name` is a lock of another kind than `kind`, or not a lock. A
+/// name without a hash is a free lock of any kind. The twin of `other_than` in `form.lua`.
 pub(super) fn check(keyspace: &mut Keyspace, name: &[u8], kind: &str) -> Result<(), Refusal> {
     match form_of(&keyspace.hgetall(name)?) {
         Some(found) if found != kind => Err(Refusal(format!("WRONGKIND {found}"))),
@@ -20,8 +20,8 @@ pub(super) fn check(keyspace: &mut Keyspace, name: &[u8], kind: &str) -> Result<
     }
 }
 
-/// Which kind of lock these fields are; `None` without fields. The script looks at some fields of a
-/// large hash, its twin at all.
+/// Returns the kind of lock that has these fields; `None` without fields. For a large hash the
+/// script looks only at some fields; this twin looks at all of them.
 pub(super) fn form_of(fields: &[(Vec<u8>, Vec<u8>)]) -> Option<&'static str> {
     let mode = fields.iter().find(|(field, _)| field == b"mode");
     let has_sides = mode.is_some_and(|(_, mode)| mode == b"read" || mode == b"write");
@@ -47,7 +47,8 @@ fn is_hold(field: &[u8], value: &[u8]) -> bool {
     is_id(field) && is_number(value)
 }
 
-/// A value with its holder, or the end or the count that is beside it.
+/// Returns whether this is a field of a group lock: a value with its holder, or the expiry time or
+/// count stored next to it.
 fn is_of_group(field: &[u8], value: &[u8]) -> bool {
     let beside = [&b":expire_time"[..], b":lock_count"];
     let pair = beside.iter().find_map(|what| field.strip_suffix(*what));
@@ -65,10 +66,10 @@ fn is_number(text: &[u8]) -> bool {
     !text.is_empty() && text.iter().all(u8::is_ascii_digit)
 }
 
-/// Whether this is the id of a hold, ours or Redisson's: the random UUID of its client, a colon,
-/// and a number.
+/// Returns whether `text` is the id of a hold, ours or Redisson's: the random UUID of its client, a
+/// colon, and a number.
 pub(super) fn is_id(text: &[u8]) -> bool {
-    // What is behind the number differs: `:write`, and the id of a transaction.
+    // The text after the number differs: nothing, `:write`, or the id of a transaction.
     text.len() > CLIENT
         && text[..CLIENT]
             .iter()
@@ -80,7 +81,7 @@ pub(super) fn is_id(text: &[u8]) -> bool {
             })
 }
 
-/// How long a UUID is with the colon behind it.
+/// Length of a UUID and the colon after it.
 const CLIENT: usize = 37;
 
 #[cfg(test)]
@@ -114,7 +115,7 @@ mod tests {
             (&[("mode", "write"), (write, "1"), (ID, "1")], READ_WRITE),
             (&[("mode", "write"), (written_inside, "1")], READ_WRITE),
             (&[("f", ID), (end, "1700000000000"), (count, "1")], GROUP),
-            // What a dead holder leaves as Redisson takes its value over.
+            // A dead holder leaves these fields when Redisson takes over its value.
             (&[(end, "1700000000000"), (count, "0")], GROUP),
         ] {
             assert_eq!(form(fields), Some(kind), "{fields:?}");

@@ -1,4 +1,4 @@
-//! What all guards of a lease have in common.
+//! The interface that all guards of a lease have in common.
 
 use std::time::Duration;
 
@@ -9,9 +9,9 @@ use super::lock::LockGuard;
 use crate::error::Result;
 use crate::loss::LossReason;
 
-/// A guard of something that is held under a lease: for code that works under any of them. The
-/// guards of all locks are, and [`ExpirablePermit`]. This library has all of them; no others can
-/// be added.
+/// A guard of anything that is held under a lease, for code that works under any such guard. The
+/// guards of all locks implement it, and so does [`ExpirablePermit`]. The trait is sealed: only
+/// this library can implement it.
 ///
 /// Each method does what the method of the same name does on [`LockGuard`] and on
 /// [`ExpirablePermit`], with the same errors and the same cancel safety.
@@ -46,45 +46,46 @@ use crate::loss::LossReason;
     reason = "sealed: nobody outside can name what a guard is made of"
 )]
 pub trait Guard: Confirmed + Send + Sync {
-    /// The name of what is held.
+    /// Returns the name of the lock or semaphore.
     fn name(&self) -> &str;
-    /// The number of this hold, which no other hold of this process has.
+    /// Returns the number of this hold, which is unique within this process.
     fn number(&self) -> u64;
-    /// Whether it is held, by what this process knows. Makes no call to the server.
+    /// Returns whether the hold is still held, as far as this process knows. Makes no call to the
+    /// server.
     fn is_held(&self) -> bool {
         self.loss().is_none()
     }
-    /// Why it is lost; `None` while it is held.
+    /// Returns why the hold was lost; `None` while it is held.
     fn loss(&self) -> Option<LossReason>;
-    /// Resolves with the reason when it is lost. The future does not borrow the guard.
+    /// Resolves with the reason when the hold is lost. The future does not borrow the guard.
     fn lost(&self) -> impl Future<Output = LossReason> + Send + 'static;
-    /// Until when it is held for sure.
+    /// Returns the instant until which the hold is certain to last.
     fn valid_until(&self) -> Instant;
-    /// The failure of renewal since the last confirmation.
+    /// Returns the failure of renewal since the last confirmation.
     fn renewal_failure(&self) -> Option<LossReason>;
-    /// Extends it to at least `lease` from now. Never shortens it.
+    /// Extends the hold to at least `lease` from now. Never shortens it.
     ///
     /// # Errors
     ///
-    /// As [`LockGuard::extend`].
+    /// Same as [`LockGuard::extend`].
     fn extend(&self, lease: Duration) -> impl Future<Output = Result<()>> + Send;
-    /// Gives it back.
+    /// Releases the hold.
     ///
     /// # Errors
     ///
-    /// As [`LockGuard::release`].
+    /// Same as [`LockGuard::release`].
     fn release(self) -> impl Future<Output = Result<()>> + Send
     where
         Self: Sized;
-    /// Leaves it to its lease.
+    /// Leaves the hold to its lease: it is neither released nor renewed.
     fn forget(self)
     where
         Self: Sized;
 }
 
-/// What seals [`Guard`], and what a history asks of it.
+/// The trait that seals [`Guard`]. It also provides the instant that the history checker needs.
 pub(crate) trait Confirmed {
-    /// When the last confirmed request was sent.
+    /// Returns when the last confirmed request was sent.
     #[cfg(feature = "testing")]
     fn confirmed_at(&self) -> Instant;
 }

@@ -1,4 +1,4 @@
-//! What a client holds, as it knows itself.
+//! The holds of a client, from the client's own knowledge.
 
 use tokio::time::Instant;
 
@@ -9,31 +9,33 @@ use crate::loss::LossReason;
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct HeldInfo {
-    /// The name of what is held.
+    /// The name of the lock or semaphore.
     pub name: String,
-    /// What kind it is: `lock` (plain or fenced), `fair`, `read`, `write`, `group` or `permit`.
+    /// The kind of the hold: `lock` (plain or fenced), `fair`, `read`, `write`, `group` or
+    /// `permit`.
     pub kind: &'static str,
-    /// Its id on the server; of permits that were acquired together, the first one's.
+    /// The id of the hold on the server. For permits that were acquired together, it is the id of
+    /// the first.
     pub id: String,
-    /// The number of the hold, as [`LockGuard::number`](crate::LockGuard::number) has it.
+    /// The number of the hold, as [`LockGuard::number`](crate::LockGuard::number) returns it.
     pub number: u64,
-    /// When it began, at the latest: when the request left to which it was granted, or when it was
-    /// handed over by another waiter of the process.
+    /// The latest instant at which the hold can have begun: when the request was sent that acquired
+    /// it, or when another waiter of the process handed it over.
     pub since: Instant,
-    /// The holder's deadline, unless it is renewed until then.
+    /// The holder's deadline, unless the hold is renewed before it.
     pub valid_until: Instant,
-    /// How often the server has renewed it.
+    /// Number of times that the server has renewed the hold.
     pub renewals: u32,
-    /// How many guards have it: re-entries of an owner, or readers that share it.
+    /// Number of guards of the hold: re-entries of an owner, or readers that share it.
     pub guards: usize,
-    /// Why it is lost; `None` while it is held.
+    /// Why the hold was lost; `None` while it is held.
     pub loss: Option<LossReason>,
 }
 
-/// The oldest first.
+/// Returns all holds of a client, the oldest first.
 pub(crate) fn of(context: &Context) -> Vec<HeldInfo> {
     let mut holds = context.standing.all();
-    // Each looked at once: a hand-over changes it meanwhile.
+    // Each start is read once, because a hand-over can change it while the sort runs.
     holds.sort_by_cached_key(|hold| hold.since());
     let holds = holds.into_iter().map(|hold| {
         let (renewals, guards) = hold.counts();
@@ -52,7 +54,7 @@ pub(crate) fn of(context: &Context) -> Vec<HeldInfo> {
     holds.collect()
 }
 
-/// By the step that gives it back, which each kind has of its own.
+/// Returns the kind of a hold by its release step, because each kind has its own.
 fn kind(release: &str) -> &'static str {
     match release {
         "fair.release" => "fair",

@@ -1,5 +1,5 @@
--- Leaves a request's reply under its marker, so that the same request changes nothing when it
--- comes a second time: such a step looks for its marker before anything else. Gives false, or what stands in the way.
+-- Stores the reply to a request under its marker. A repeated request then changes nothing, because
+-- such a step looks for its marker before anything else. Returns false, or an error text.
 local function remember(marker, reply)
   return redis.pcall('SET', marker, reply, 'PX', 60000).err or false
 end

@@ -1,4 +1,4 @@
-//! The latch: it opens once for all waiters, when it was counted down.
+//! The latch: it opens once for all waiters when it has been counted down.
 
 pub(crate) mod steps;
 
@@ -28,23 +28,25 @@ const MOST: u64 = 10_000_000_000_000;
 /// A latch by name. It is set to a count, tasks of all processes count it down, and at zero every
 /// waiter goes on. Shared with Redisson's `RCountDownLatch` of the same name.
 ///
-/// A handle is cheap to make and to clone, and each has its own settings. A latch that nobody has
+/// A handle is cheap to make and to clone, and each has its own settings. A latch that was never
 /// set is open, and so is a latch that has reached zero. Either can be set (again).
 ///
-/// **What it promises.** A waiter goes on when the count reaches zero, even when the latch is set
-/// again at once, and even when the message about it is lost. There is one exception: a Redisson
-/// client counts the latch to zero, and a Redisson client sets it again, before our waiter has
-/// asked. Then only Redisson's message shows that the latch was open. The message counts from the
-/// moment when the server has confirmed that we listen, a round trip or two into the wait. A
-/// message that comes earlier, or while the connection that would bring it is down, is missed. A
-/// waiter that does not listen misses it, too: see [`wait_strategy`](Self::wait_strategy).
+/// **The promise.** A waiter goes on when the count reaches zero, even if the latch is set again at
+/// once, and even if the message about it is lost.
+///
+/// There is one exception: a Redisson client counts the latch down to zero, and a Redisson client
+/// sets it again, before our waiter has asked. Then only Redisson's message shows that the latch
+/// was open. Our waiter receives messages only after the server has confirmed its subscription, a
+/// round trip or two into the wait. It misses an earlier message, and a message that is sent while
+/// its connection is down. A waiter that does not subscribe misses every message: see
+/// [`wait_strategy`](Self::wait_strategy).
 ///
 /// A count-down counts once, however often the network delivers it. A latch has no owner and no
 /// lease. If a process that should count down is killed, the waiters wait until the latch is
 /// [deleted](Self::delete), so give [`wait_for`](Self::wait_for) a limit.
 ///
 /// A name with a brace can't be used for a latch in a Redis Cluster: Redisson puts braces around
-/// the name for the channel, and key and channel end up in different slots.
+/// the name for the channel, so the key and the channel would be in different slots.
 ///
 /// # Examples
 ///
@@ -70,13 +72,13 @@ const MOST: u64 = 10_000_000_000_000;
 #[derive(Clone)]
 pub struct CountDownLatch {
     context: Arc<Context>,
-    /// A name is checked when it is used, so that making a handle can't fail.
+    /// The name is checked when it is used, so that making a handle can't fail.
     key: Result<Key>,
     channel: Arc<str>,
     settings: Settings,
 }
 
-/// Settings. Each changes this handle only.
+/// Settings. Each setter changes only this handle.
 impl CountDownLatch {
     pub(crate) fn new(context: Arc<Context>, name: &str) -> Self {
         let key = context.key(name, NameOf::Latch);
@@ -92,8 +94,8 @@ impl CountDownLatch {
     }
 
     wait_setters! {
-        /// With more than an hour, a waiter that lost the message can miss a latch that was set
-        /// again at once.
+        /// With more than an hour, a waiter that lost the message can miss the opening of a latch
+        /// that was set again at once.
     }
 }
 
@@ -117,16 +119,16 @@ impl CountDownLatch {
         Ok(())
     }
 
-    /// Waits at most `wait` until the latch is open. `false` when it was not open by then.
+    /// Waits at most `wait` until the latch is open. `false` when it did not open in time.
     ///
     /// # Errors
     ///
-    /// As [`wait`](Self::wait). `Unavailable` also when the server has given no answer at all
+    /// Same as [`wait`](Self::wait). `Unavailable` also when the server has given no answer at all
     /// within `wait`. A wait of zero or of more than 2^53 ms is `Misuse`.
     ///
     /// # Cancel safety
     ///
-    /// As [`wait`](Self::wait).
+    /// Same as [`wait`](Self::wait).
     #[doc(alias = "await")]
     pub async fn wait_for(&self, wait: Duration) -> Result<bool> {
         // `check_wait` would advise `try_acquire`, which a latch does not have.
@@ -141,16 +143,17 @@ impl CountDownLatch {
         self.wait_by(Deadline::At(deadline)).await
     }
 
-    /// Waits until `deadline` at the latest. `false` when the latch was not open by then. A
-    /// deadline in the past asks once. Takes an instant of tokio or of the standard library.
+    /// Waits until the latch is open, until `deadline` at the latest. `false` when it did not open
+    /// in time. A deadline in the past asks once. Takes an instant of tokio or of the standard
+    /// library.
     ///
     /// # Errors
     ///
-    /// As [`wait`](Self::wait).
+    /// Same as [`wait`](Self::wait).
     ///
     /// # Cancel safety
     ///
-    /// As [`wait`](Self::wait).
+    /// Same as [`wait`](Self::wait).
     pub async fn wait_until(&self, deadline: impl Into<Instant>) -> Result<bool> {
         let deadline = Deadline::at_instant(deadline.into(), self.context.clock);
         self.wait_by(deadline).await
@@ -173,7 +176,7 @@ impl CountDownLatch {
             channels: &[(self.context.backend.channels(), &self.channel)],
             settings: &self.settings,
             deadline,
-            // An open latch lets everybody in, so no waiter has to wait behind another one.
+            // An open latch lets every waiter in, so no waiter must queue for another.
             line: Line::AllAsk,
             place: None,
             was_held: false,
@@ -189,7 +192,7 @@ impl CountDownLatch {
 
 /// Counting.
 impl CountDownLatch {
-    /// Sets the latch to `count`. `false` when the latch has a count already, which stays.
+    /// Sets the latch to `count`. `false` when the latch already has a count, which is not changed.
     ///
     /// # Errors
     ///
@@ -210,30 +213,30 @@ impl CountDownLatch {
         Ok(request::integer(&self.context, key, &reply)? == 1)
     }
 
-    /// Counts down by one and returns what is left. At zero the latch opens. A latch that is open
-    /// stays open.
+    /// Counts down by one and returns the count that is left. At zero the latch opens. A latch that
+    /// is open stays open.
     ///
     /// # Errors
     ///
-    /// As [`try_set_count`](Self::try_set_count).
+    /// Same as [`try_set_count`](Self::try_set_count).
     ///
     /// # Cancel safety
     ///
-    /// As [`try_set_count`](Self::try_set_count).
+    /// Same as [`try_set_count`](Self::try_set_count).
     #[doc(alias = "countDown")]
     pub async fn count_down(&self) -> Result<u64> {
         self.count_down_by(1).await
     }
 
-    /// Counts down by `steps` at once, at most to zero, and returns what is left.
+    /// Counts down by `steps` at once, at most to zero, and returns the count that is left.
     ///
     /// # Errors
     ///
-    /// As [`try_set_count`](Self::try_set_count).
+    /// Same as [`try_set_count`](Self::try_set_count).
     ///
     /// # Cancel safety
     ///
-    /// As [`try_set_count`](Self::try_set_count).
+    /// Same as [`try_set_count`](Self::try_set_count).
     pub async fn count_down_by(&self, steps: u64) -> Result<u64> {
         let key = self.key()?;
         self.check_steps("counting down by", steps, key)?;
@@ -243,7 +246,7 @@ impl CountDownLatch {
         u64::try_from(left).map_err(|_| request::malformed(&self.context, key))
     }
 
-    /// What is left to count down; 0 when the latch is open.
+    /// Returns the count that is left; 0 when the latch is open.
     ///
     /// # Errors
     ///
@@ -262,16 +265,16 @@ impl CountDownLatch {
     }
 
     /// Removes the latch. `false` when it was open. Waiters of this library go on. Redisson's
-    /// waiters keep waiting, as they do when Redisson deletes a latch, until their limit is over or
-    /// the latch is set and counted down again.
+    /// waiters keep waiting, as they do when Redisson deletes a latch. They wait until their limit
+    /// is over, or until the latch is set and counted down again.
     ///
     /// # Errors
     ///
-    /// As [`try_set_count`](Self::try_set_count).
+    /// Same as [`try_set_count`](Self::try_set_count).
     ///
     /// # Cancel safety
     ///
-    /// As [`try_set_count`](Self::try_set_count).
+    /// Same as [`try_set_count`](Self::try_set_count).
     pub async fn delete(&self) -> Result<bool> {
         let key = self.key()?;
         let make = |marked: &_| steps::delete(key, marked, &self.channel);
@@ -292,7 +295,7 @@ impl CountDownLatch {
         self.key.as_ref().map_err(Clone::clone)
     }
 
-    /// The name as it was given; empty if it is not a valid name.
+    /// Returns the name as it was given; empty if it is not a valid name.
     #[must_use]
     pub fn name(&self) -> &str {
         self.key.as_ref().map_or("", Key::given)
@@ -317,14 +320,14 @@ struct Asker<'a> {
 
 #[derive(Clone, Default)]
 struct Seen {
-    /// When the latch had last been opened, as of the first answer that said it was not open. A
+    /// The time of the latch's last opening, from the first answer that said it was not open. A
     /// later opening is one that this waiter waited for.
     since: Option<i64>,
-    /// How many signals the channel had brought before the last ask.
+    /// Number of signals that the channel had delivered before the last ask.
     mark: Option<u64>,
-    /// Since this waiter began to listen, a message has said that the latch was opened.
+    /// Whether a message has said that the latch opened, since this waiter began to listen.
     told: bool,
-    /// From where it counts those messages.
+    /// The position from which the waiter counts those messages.
     start: Option<Start>,
 }
 
@@ -333,23 +336,23 @@ impl Ask for Asker<'_> {
 
     async fn ask(&self) -> Result<Answer<()>, Failure> {
         let seen = self.seen.lock().clone();
-        // Before the ask: the latch may be set again by now, and the server would say that it is
-        // closed.
+        // Checked before the ask: the latch may have been set again already, and the server would
+        // report it as closed.
         if seen.told {
             return Ok(Answer::Granted(()));
         }
         let context = &self.latch.context;
         let operation = steps::count(self.key);
         let local = context.locals.of(self.key);
-        // With the mark: a request that left before the last signal may have looked before the
-        // latch opened, and its answer must not be shared.
+        // Shared only with the same mark: a request that was sent before the last signal may have
+        // run before the latch opened, so its answer must not be shared.
         let asked = local.flight.ask(&context.backend, seen.mark, operation);
         let reply = asked.await?;
         let now = read(&reply).ok_or_else(|| context.backend.malformed())?;
         if now.count == 0 || seen.since.is_some_and(|since| now.opened_at > since) {
             return Ok(Answer::Granted(()));
         }
-        // Compares two openings and never two clocks: that of the next server may be behind.
+        // Compares two openings and never two clocks: the clock of the next server may be slow.
         self.seen.lock().since.get_or_insert(now.opened_at);
         Ok(Answer::Later {
             // A latch has no lease whose end could be waited for.
@@ -368,14 +371,14 @@ impl Ask for Asker<'_> {
 }
 
 impl Asker<'_> {
-    /// Publishes the opening once more, for those who did not hear of it. In a cluster Redisson's
-    /// versions publish by different transports, and none hears what another version has counted to
-    /// zero. Nobody waits for the answer: this waiter is let in already, and the others are no worse
-    /// off without the message.
+    /// Publishes the opening once more, for waiters that did not receive it. In a cluster, versions
+    /// of Redisson publish by different transports, and none receives the opening of a latch that
+    /// another version has counted to zero. The answer is not awaited: this waiter has been let in
+    /// already, and without the message the others are not worse off.
     fn pass_on(&self) {
         let context = &self.latch.context;
         let start = self.seen.lock().start.take();
-        // One that has not listened was let in by its first request.
+        // A waiter without a start has not listened: its first request let it in.
         let needed = start.is_some_and(|start| {
             let channels = context.backend.channels();
             channels.passes_on(&self.latch.channel, &start)
@@ -387,7 +390,7 @@ impl Asker<'_> {
     }
 }
 
-/// What the server says of a latch.
+/// A latch's state, as the server reports it.
 struct Count {
     count: u64,
     opened_at: i64,

@@ -1,5 +1,5 @@
 //! The lock: one holder at a time, over all processes. [`Lock`] is the handle of every kind of
-//! lock; `kind.rs` has what differs between the kinds.
+//! lock; `kind.rs` defines what differs between the kinds.
 
 pub(in crate::primitives) mod ask;
 pub(crate) mod group;
@@ -31,31 +31,31 @@ pub use guard::LockGuard;
 pub use info::{Holder, LockInfo, Ttl};
 pub use kind::{Kind, OneKey, Plain};
 
-/// A lock by name. Acquiring it waits until nobody else holds it, over all processes that use the
-/// same server, and gives a [`LockGuard`].
+/// A lock with a name, shared by all processes that use the same server. Acquiring it waits until
+/// no other task or process holds it, and returns a [`LockGuard`].
 ///
 /// [`acquire`](Self::acquire) waits for the lock, [`try_acquire`](Self::try_acquire) asks for it
 /// once, and [`try_acquire_for`](Self::try_acquire_for) waits for a limited time. The hold is
-/// renewed in the background until the guard is released or dropped, unless
-/// [`fixed_lease`](Self::fixed_lease) says otherwise. The lock is shared with Redisson's `RLock`,
-/// `getSpinLock` and `getNonReentrantLock` of the same name.
+/// renewed in the background until the guard is released or dropped, unless the lock has a
+/// [`fixed_lease`](Self::fixed_lease). Redisson's `RLock`, `getSpinLock` and `getNonReentrantLock`
+/// of the same name are the same lock.
 ///
 /// A handle is cheap to make and to clone, and holds nothing by itself. Each handle has its own
 /// settings.
 ///
-/// **What it promises.** The interval of a holder begins when its acquire returns. It ends when its
-/// release is called, or at [`valid_until`](LockGuard::valid_until) if that comes first. For one
+/// **What it promises.** A holder's interval begins when its acquire returns. It ends when its
+/// release is called, or at [`valid_until`](LockGuard::valid_until) if that is earlier. For one
 /// name, the intervals of two holders do not overlap, as long as
 ///
 /// - no clock drifts by more than the configured drift within a lease,
 /// - the server loses no data,
-/// - nobody removes the key by force, and
+/// - the key is not removed by force, and
 /// - the holder stops at `valid_until`.
 ///
-/// Where a holder can't be trusted to stop, only a check at the protected resource helps.
+/// If a holder can't be trusted to stop, only a check at the protected resource helps.
 ///
-/// **Waiters of one process** get the lock in the order they came. A release hands it over to the
-/// next of them for up to 10 ms before other processes have their turn:
+/// **Waiters of one process** get the lock in the order in which they began to wait. For up to 10
+/// ms, a release hands the lock over to the next of them. Then other processes have their turn: see
 /// [`local_hand_over`](Self::local_hand_over).
 ///
 /// # Examples
@@ -89,10 +89,11 @@ pub use kind::{Kind, OneKey, Plain};
 #[derive(Clone)]
 pub struct Lock<K = Plain> {
     context: Arc<Context>,
-    /// A name is checked when it is used, so that making a handle can't fail. For several locks
-    /// their names, as messages show them.
+    /// The key of the lock's name. An invalid name is reported when the lock is used, so that
+    /// making a handle can't fail. For several locks: their names, as messages show them.
     key: Result<Key>,
-    /// Where releases are published. Empty for several locks, each of which has its own.
+    /// The channel on which releases are published. Empty for several locks: each has its own
+    /// channel.
     channel: Arc<str>,
     settings: Settings,
     owner: Option<Owner>,
@@ -100,12 +101,12 @@ pub struct Lock<K = Plain> {
     kind: K,
 }
 
-/// How a lock is asked for that is one of several.
+/// The state of a lock that is acquired as a member of several locks.
 #[derive(Clone, Default)]
 pub(super) struct Member {
-    /// Where to note how much of its lease the holder in the way has left.
+    /// Receives the rest of the current holder's lease, if a server reports that the lock is held.
     pub(super) held_for: Arc<OnceLock<Duration>>,
-    /// A server has said before, to the same acquire, that it is held.
+    /// Whether a server has already answered the same acquire that the lock is held.
     pub(super) was_held: bool,
 }
 
@@ -127,7 +128,7 @@ impl<K: kind::Named> Lock<K> {
         }
     }
 
-    /// The same lock, acquired in another way.
+    /// Returns the same lock with another `kind`.
     pub(super) fn with_kind(&self, kind: K) -> Self {
         Self {
             kind,
@@ -135,7 +136,7 @@ impl<K: kind::Named> Lock<K> {
         }
     }
 
-    /// The same lock, with the terms of an existing hold.
+    /// Returns the same lock with the terms of an existing hold.
     pub(super) fn on_terms(mut self, terms: Terms) -> Self {
         self.settings.take(terms);
         self
@@ -143,7 +144,7 @@ impl<K: kind::Named> Lock<K> {
 
     /// Makes a waiter ask at least once every `pause`.
     pub(super) fn ask_at_least_every(&mut self, pause: Duration) {
-        // Whatever the strategy is: with a longer pause the waiter's mark would end between two asks.
+        // With every wait strategy: after a longer pause the waiter's mark would have ended.
         self.settings.ask_every = Some(pause);
     }
 
@@ -151,15 +152,16 @@ impl<K: kind::Named> Lock<K> {
         Arc::clone(&self.channel)
     }
 
-    /// The key of the line in which this lock's waiters wait: see [`kind::Named::line_key`].
+    /// Returns the key of the line in which this lock's waiters wait: see
+    /// [`kind::Named::line_key`].
     fn line_key(&self) -> Result<Key> {
         Ok(self.kind.line_key(self.key()?))
     }
 }
 
 impl<K> Lock<K> {
-    /// A lock over several others, which has no name of its own. `context` is that of the first
-    /// server's client.
+    /// Creates a lock over several others. It has no name of its own. `context` belongs to the
+    /// first server's client.
     pub(super) fn over_several(context: Arc<Context>, key: Key, kind: K) -> Self {
         Self {
             settings: context.settings(),
@@ -172,7 +174,7 @@ impl<K> Lock<K> {
         }
     }
 
-    /// The same lock, as a handle of another type.
+    /// Returns the same lock as a handle of another type.
     #[allow(private_bounds, reason = "nothing here is public")]
     pub(super) fn of_kind<J: kind::Acquire>(self, kind: J) -> Lock<J> {
         Lock {
@@ -180,8 +182,8 @@ impl<K> Lock<K> {
             key: self.key,
             channel: self.channel,
             settings: self.settings,
-            // An owner that was given to an `AnyLock` has the role of that type. The kind behind it
-            // may hold the name as a reader or as a writer, and has to find its own holds.
+            // An owner that was given to an `AnyLock` has the role of that type. The kind inside
+            // may hold the name as a reader or as a writer, and must find its own holds.
             owner: self.owner.map(|owner| owner.in_role(J::ROLE)),
             member: self.member,
             kind,
@@ -190,7 +192,7 @@ impl<K> Lock<K> {
 }
 
 impl<K: Clone> Lock<K> {
-    /// The same lock, as several locks ask for it: with their settings and their owner.
+    /// Returns the same lock as a member of several locks, with their settings and their owner.
     pub(super) fn as_member(
         &self,
         settings: &Settings,
@@ -199,7 +201,7 @@ impl<K: Clone> Lock<K> {
     ) -> Self {
         Self {
             settings: Settings {
-                // Its own: how many replicas there are is a matter of its server.
+                // The member's own setting: the number of replicas depends on its server.
                 acknowledged: self.settings.acknowledged,
                 ..settings.clone()
             },
@@ -210,7 +212,7 @@ impl<K: Clone> Lock<K> {
     }
 }
 
-/// Settings. Each changes this handle only; locks that are held already keep their terms.
+/// Settings. Each changes this handle only. Existing holds keep their terms.
 impl<K: Kind> Lock<K> {
     lease_setters! {
         /// With an [`Owner`], the limit belongs to the guard that asked for it and applies while
@@ -228,68 +230,75 @@ impl<K: Kind> Lock<K> {
 
 #[allow(private_bounds, reason = "nothing here is public")]
 impl<K: kind::Named> Lock<K> {
-    /// Sets who has to confirm a grant, and each renewal, before it counts: the master alone
-    /// ([`Acknowledgement::master`], unless the client has another
-    /// [default](crate::ClientBuilder::acknowledged_by)), or replicas as well.
+    /// Sets which servers must confirm a grant, and each renewal, before it counts: the master
+    /// alone, or replicas too. The default is [`Acknowledgement::master`], unless the client has
+    /// another [default](crate::ClientBuilder::acknowledged_by).
     ///
-    /// A grant that too few have confirmed in time is given back. A waiter then asks again, until
+    /// A grant that too few replicas confirm in time is given back. A waiter then asks again until
     /// its wait is over; [`try_acquire`](Self::try_acquire) fails with
     /// [`Unavailable`](crate::ErrorKind::Unavailable). A renewal or an
-    /// [`extend`](LockGuard::extend) that too few have confirmed has failed, so
-    /// [`valid_until`](LockGuard::valid_until) stays where it was, and the holder is told then at the
-    /// latest. A lock that somebody else holds is held, whoever confirms that. A release needs no
-    /// confirmation.
+    /// [`extend`](LockGuard::extend) that too few replicas confirm has failed. Then
+    /// [`valid_until`](LockGuard::valid_until) does not move, and the holder learns of the loss at
+    /// that time at the latest. An answer that another client holds the lock needs no confirmation,
+    /// and neither does a release.
     ///
-    /// Such holds have a connection of their own, on which a server waits for one request after the
-    /// other. Requests that wait there travel together and are confirmed together. All clients of a
-    /// name should set the same: one that does not wait for the replicas may lose its own holds, and
-    /// requests of one process for a name keep their order only if they are acknowledged alike.
+    /// Requests that wait for replicas use a connection of their own, because the server waits
+    /// there for the confirmation of one request before it runs the next. Requests that are waiting
+    /// for this connection are sent together and confirmed together. All clients of a name should
+    /// use the same setting. A client that does not wait for the replicas may lose its own holds.
+    /// Requests of one process for a name keep their order only if all of them have the same
+    /// setting.
     ///
     /// Members of a [`MultiLock`](crate::MultiLock) or a [`RedLock`](crate::RedLock) keep their own
     /// setting. A majority waits for no member longer than its
     /// [`member_timeout`](crate::RedLock::member_timeout).
     ///
-    /// Semaphores and latches have no such setting: a permit without a lease that was lost with its
-    /// master would be there twice, and one that was confirmed and given back without a confirmation
-    /// would be missing. An embedded keyspace has no replicas and confirms everything, unless a test
-    /// says by `testing::Network::confirm_by` how many do.
+    /// Semaphores and latches have no such setting. If a permit without a lease was granted and the
+    /// master was lost before a replica had the grant, the permit would exist twice. If a replica
+    /// had the grant but not the return of the permit, the permit would be missing. An embedded
+    /// keyspace has no replicas and confirms everything, unless a test sets their number with
+    /// `testing::Network::confirm_by`.
     ///
     /// # Errors
     ///
     /// When the lock is used: [`Misuse`](crate::ErrorKind::Misuse) for a time out of its range,
     /// [`Unsupported`](crate::ErrorKind::Unsupported) for a server that does not have the command
-    /// (`WAITAOF` needs Redis 7.2), or has no append-only file.
+    /// (`WAITAOF` needs Redis 7.2) or has no append-only file.
     #[must_use]
     pub fn acknowledged_by(mut self, acknowledgement: Acknowledgement) -> Self {
         self.settings.acknowledged = acknowledgement;
         self
     }
 
-    /// Sets for how long this process keeps the lock while its own waiters want it, counted from a
-    /// grant of the server. Until then a release hands the lock over to the next waiter of the same
-    /// client, without a request in between. Then the lock goes back to the server, and the client
-    /// lets other processes ask first, for 2 ms or now and then for 16 ms. 10 ms by default; zero
-    /// turns it off. Any span is allowed, but once a second the lock is released on the server, where
-    /// the next holder gets it under a new id.
+    /// Sets how long this process keeps the lock for its own waiters, counted from a grant of the
+    /// server. During this time, a release hands the lock over to the next waiter of the same
+    /// client without a request to the server. Afterwards the lock is given back to the server, and
+    /// the client lets other processes ask first, for 2 ms or occasionally 16 ms. 10 ms by default;
+    /// zero turns it off. Any duration is allowed, but once a second the lock is released on the
+    /// server, and the next holder gets it there under a new id.
     ///
-    /// So it is with a plain lock and the write side of a read-write lock. On the read side, readers
-    /// that come within this span share one hold. A [`FairLock`](crate::FairLock) is handed along its
-    /// waiters in the server's order, while they all belong to one client; the
-    /// span only says for how long the next of them waits for the holder of its own process before it
-    /// asks the server. Other kinds are not handed over.
+    /// This applies to a plain lock and to the write side of a read-write lock. On the read side,
+    /// readers that arrive within this time share one hold. The waiters of a
+    /// [`FairLock`](crate::FairLock) hand it over in the server's order, for as long as the next
+    /// waiter belongs to the same client. There the setting only limits how long the next waiter
+    /// waits for the holder of its own process before it asks the server. Other kinds are not
+    /// handed over.
     ///
-    /// A hold is handed over if the server has confirmed it in the last 5 ms (and in the last
-    /// twentieth of the lease), if holder and waiter have the same lease and renew it, and if
-    /// neither has an [`Owner`], a [`max_hold`](Self::max_hold) or a fencing token. So it is not
-    /// handed over where a server answers later than that. Members of a
-    /// [`MultiLock`](crate::MultiLock) or [`RedLock`](crate::RedLock) take no part.
+    /// A hold is handed over only if
     ///
-    /// The next holder relies on that last confirmation. After a forced unlock, or when the server
-    /// has lost its data, a waiter can be handed a lock that was lost up to 5 ms before. The next
-    /// request, which leaves at once, tells it so.
+    /// - the server has confirmed it in the last 5 ms and in the last twentieth of the lease,
+    /// - holder and waiter have the same lease and renew it, and
+    /// - neither has an [`Owner`], a [`max_hold`](Self::max_hold) or a fencing token.
     ///
-    /// [`release`](LockGuard::release) resolves when the server has answered a request that left
-    /// behind the release, as it does without this.
+    /// So no hold is handed over if the server takes longer than that to answer. Members of a
+    /// [`MultiLock`](crate::MultiLock) or [`RedLock`](crate::RedLock) are never handed over.
+    ///
+    /// The next holder relies on the last confirmation. After a forced unlock, or when the server
+    /// has lost its data, a waiter can be handed a lock that was lost up to 5 ms before. It learns
+    /// this from the next request, which is sent at once.
+    ///
+    /// [`release`](LockGuard::release) resolves when the server has answered a request that was
+    /// sent after the release, as it does without this setting.
     #[must_use]
     pub fn local_hand_over(mut self, turn: Duration) -> Self {
         self.settings.local_hand_over = turn;
@@ -301,46 +310,46 @@ impl<K: kind::Named> Lock<K> {
 impl<K: Kind> Lock<K> {
     /// Waits for the lock, without a time limit.
     ///
-    /// Of the waiters of this process for one name, the first one asks the server. So keep polling
-    /// the future, or spawn it. A waiter that was woken but is not polled within a tenth of a
-    /// second is passed over by the waiters behind it. It keeps its place, and goes on when it is
-    /// polled again. If the server has granted it the lock in the meantime, it holds the lock.
+    /// Only the first waiter of this process for a name asks the server. So keep polling the
+    /// future, or spawn it. If a waiter is woken but not polled within a tenth of a second, the
+    /// waiters behind it pass it. It keeps its place and continues when it is polled again. If the
+    /// server has granted it the lock in the meantime, it holds the lock.
     ///
     /// # Errors
     ///
     /// [`ErrorKind::Unavailable`](crate::ErrorKind::Unavailable) when no server has answered for
     /// the [`outage_timeout`](Self::outage_timeout), or `OutcomeUnknown` if a request may have run
-    /// all the same; `WrongKind` when the key holds something else; `Denied` when the server
-    /// refuses; `Misuse` for a bad name or setting; `Deadlock` when this lock's
-    /// [`Owner`](crate::Owner) would wait for ever.
+    /// anyway; `WrongKind` when the key holds something else; `Denied` when the server refuses;
+    /// `Misuse` for a bad name or setting; `Deadlock` when this lock's [`Owner`](crate::Owner)
+    /// would wait for ever.
     ///
     /// # Cancel safety
     ///
     /// Dropping the future gives up the wait and the place in this process's line. If the server
     /// has granted the lock and the answer is still on its way, the lock is released in the
-    /// background; at the latest it is free one lease after the grant.
+    /// background. It is free one lease after the grant at the latest.
     #[doc(alias = "lock")]
     #[doc(alias = "lockInterruptibly")]
     pub async fn acquire(&self) -> Result<K::Guard> {
         loop {
-            // Without a deadline a wait ends only with a guard or an error.
+            // A wait without a deadline ends only with a guard or an error.
             if let Some(guard) = self.acquire_by(Deadline::Never).await? {
                 return Ok(guard);
             }
         }
     }
 
-    /// Acquires the lock if it is free. `Ok(None)` means that somebody holds it, or that other
-    /// waiters of this process come first and the server answers them.
+    /// Acquires the lock if it is free, without waiting for it. `Ok(None)` means that the lock is
+    /// held, or that other waiters of this process are first and the server answers their requests.
     ///
     /// # Errors
     ///
-    /// As [`acquire`](Self::acquire). If the server does not answer, that is an error at once,
+    /// Same as [`acquire`](Self::acquire). If the server does not answer, this is an error at once,
     /// `Unavailable` or `OutcomeUnknown`, and never `Ok(None)`.
     ///
     /// # Cancel safety
     ///
-    /// As [`acquire`](Self::acquire).
+    /// Same as [`acquire`](Self::acquire).
     #[doc(alias = "tryLock")]
     pub async fn try_acquire(&self) -> Result<Option<K::Guard>> {
         self.acquire_by(Deadline::Now).await
@@ -350,12 +359,12 @@ impl<K: Kind> Lock<K> {
     ///
     /// # Errors
     ///
-    /// As [`acquire`](Self::acquire). `OutcomeUnknown` when the server has given no answer at all
-    /// within `wait`. A wait of zero or of more than 2^53 ms is `Misuse`.
+    /// Same as [`acquire`](Self::acquire). `OutcomeUnknown` when the server has not answered at all
+    /// within `wait`. `Misuse` for a wait of zero or of more than 2^53 ms.
     ///
     /// # Cancel safety
     ///
-    /// As [`acquire`](Self::acquire).
+    /// Same as [`acquire`](Self::acquire).
     #[doc(alias = "tryLock")]
     pub async fn try_acquire_for(&self, wait: Duration) -> Result<Option<K::Guard>> {
         check_wait(wait, self.key()?)?;
@@ -363,16 +372,16 @@ impl<K: Kind> Lock<K> {
         self.acquire_by(Deadline::At(deadline)).await
     }
 
-    /// Waits for the lock until `deadline` at the latest. A deadline in the past asks once. Takes
-    /// an instant of tokio or of the standard library.
+    /// Waits for the lock until `deadline` at the latest. If the deadline has passed, asks once.
+    /// Accepts an instant of tokio or of the standard library.
     ///
     /// # Errors
     ///
-    /// As [`acquire`](Self::acquire).
+    /// Same as [`acquire`](Self::acquire).
     ///
     /// # Cancel safety
     ///
-    /// As [`acquire`](Self::acquire).
+    /// Same as [`acquire`](Self::acquire).
     pub async fn try_acquire_until(
         &self,
         deadline: impl Into<Instant>,
@@ -395,8 +404,8 @@ impl<K: Kind> Lock<K> {
     ///
     /// # Errors
     ///
-    /// As [`acquire`](Self::acquire). [`ErrorKind::Lost`](crate::ErrorKind::Lost) when the lock was
-    /// lost before `work` was done; in that case `work` has been dropped.
+    /// Same as [`acquire`](Self::acquire). [`ErrorKind::Lost`](crate::ErrorKind::Lost) when the
+    /// lock was lost before `work` was done; in that case `work` has been dropped.
     ///
     /// # Cancel safety
     ///
@@ -405,7 +414,7 @@ impl<K: Kind> Lock<K> {
         let guard = self.acquire().await?;
         let output = guard.as_ref().protect(work(&guard)).await?;
         // The release can still find that the lock was lost. Then the caller must not get the
-        // output as if the work had been under the lock until its end.
+        // output, because the lock did not protect the work until its end.
         guard.into().release().await?;
         Ok(output)
     }
@@ -418,61 +427,61 @@ impl<K: Kind> Lock<K> {
 
 /// Inspecting the lock, and ending a hold by force.
 impl<K: OneKey> Lock<K> {
-    /// Whether anybody holds the lock now. The answer may be out of date when it arrives.
+    /// Returns whether the lock is held now. The answer may be out of date when it arrives.
     ///
     /// # Errors
     ///
-    /// As [`inspect`](Self::inspect).
+    /// Same as [`inspect`](Self::inspect).
     ///
     /// # Cancel safety
     ///
-    /// Dropping the future leaves nothing behind.
+    /// Dropping the future has no effect on the lock.
     #[doc(alias = "isLocked")]
     pub async fn is_locked(&self) -> Result<bool> {
         Ok(self.inspect().await?.is_locked())
     }
 
-    /// Whether the server says that `owner` holds the lock. Makes no call if this client knows of
+    /// Returns whether the server lists a hold of `owner`. Sends no request if this client knows of
     /// no hold of that owner.
     ///
     /// # Errors
     ///
-    /// As [`inspect`](Self::inspect).
+    /// Same as [`inspect`](Self::inspect).
     ///
     /// # Cancel safety
     ///
-    /// Dropping the future leaves nothing behind.
+    /// Dropping the future has no effect on the lock.
     #[doc(alias = "isHeldByCurrentThread")]
     #[doc(alias = "isHeldByThread")]
     pub async fn is_held_by(&self, owner: &Owner) -> Result<bool> {
         let (locals, owner) = (&self.context.locals, owner.in_role(K::ROLE));
-        // Nothing of an owner goes over the wire, and each hold has an id of its own there. So the
-        // server can't be asked for an owner: only the local record knows which id to look for.
+        // The server knows nothing of owners, and each hold has an id of its own there. Only the
+        // local record knows which id to look for.
         let Some(held) = locals.held_by(&self.line_key()?, &owner) else {
             return Ok(false);
         };
         let info = self.inspect().await?;
         let id = held.hold().steps.wire_id();
-        // Any of them, not the first: a lock may have many readers, and the server lists them in an
-        // order of its own.
+        // Compare with every holder, not only the first: a lock may have many readers, and the
+        // server lists them in an order of its own.
         Ok(info.holders.iter().any(|holder| holder.id == id))
     }
 
-    /// How much is left, on the server, of the current hold's lease.
+    /// Returns how much of the current hold's lease is left on the server.
     ///
     /// # Errors
     ///
-    /// As [`inspect`](Self::inspect).
+    /// Same as [`inspect`](Self::inspect).
     ///
     /// # Cancel safety
     ///
-    /// Dropping the future leaves nothing behind.
+    /// Dropping the future has no effect on the lock.
     #[doc(alias = "remainTimeToLive")]
     pub async fn remaining_ttl(&self) -> Result<Ttl> {
         Ok(self.inspect().await?.ttl)
     }
 
-    /// Who holds the lock, and for how long.
+    /// Returns who holds the lock, and for how long.
     ///
     /// # Errors
     ///
@@ -482,22 +491,23 @@ impl<K: OneKey> Lock<K> {
     ///
     /// # Cancel safety
     ///
-    /// Dropping the future leaves nothing behind.
+    /// Dropping the future has no effect on the lock.
     #[doc(alias = "getHoldCount")]
     pub async fn inspect(&self) -> Result<LockInfo> {
         self.info(self.kind.inspect(self.key()?)).await
     }
 
-    /// Ends all holds of this lock, whoever has them. `true` if there were any.
+    /// Ends all holds of this lock, no matter which client has them. Returns `true` if there were
+    /// any.
     ///
     /// For operators. The holder learns of it ([`LossReason::Forced`](crate::LossReason::Forced))
-    /// at its next renewal, up to a third of its lease later. **Until then it works on beside the
-    /// next holder.** Redisson's own holders are not told at all.
+    /// at its next renewal, up to a third of its lease later. **Until then it keeps working beside
+    /// the next holder.** Redisson's own holders are not notified at all.
     ///
     /// # Errors
     ///
-    /// As [`inspect`](Self::inspect), and `OutcomeUnknown` when the hold may have been ended. A key
-    /// that is not a lock of this kind is left alone.
+    /// Same as [`inspect`](Self::inspect), and `OutcomeUnknown` when the hold may have been ended.
+    /// A key that is not a lock of this kind is left alone.
     ///
     /// # Cancel safety
     ///
@@ -507,8 +517,8 @@ impl<K: OneKey> Lock<K> {
     pub async fn force_unlock(&self) -> Result<bool> {
         let key = self.key()?;
         let operation = self.kind.force_unlock(key, &self.channel);
-        // Sent once, even if the answer is lost: a second request could end the hold of whoever has
-        // acquired the lock since.
+        // The request is sent only once, even if the answer is lost: a second request could end the
+        // hold of a client that has acquired the lock since.
         let ended = request::change(&self.context, key, operation).await?;
         Ok(ended == Value::Int(1))
     }
@@ -535,12 +545,13 @@ impl<K> Lock<K> {
         &self.context
     }
 
-    /// Where its releases are published.
+    /// Returns the channels of the client, and the name of the channel on which releases are
+    /// published.
     pub(super) fn listens(&self) -> (&Arc<Channels>, &str) {
         (self.context.backend.channels(), &self.channel)
     }
 
-    /// What the server says to `inspect`, a kind's request for who holds the lock.
+    /// Sends `inspect`, a kind's request for the holders of the lock, and reads the reply.
     pub(super) async fn info(&self, inspect: Operation) -> Result<LockInfo> {
         let key = self.key()?;
         match request::query(&self.context, key, inspect).await? {
@@ -554,7 +565,7 @@ impl<K> Lock<K> {
         self.key.as_ref().map_err(Clone::clone)
     }
 
-    /// The name as it was given; empty if it is not a valid name.
+    /// Returns the name as it was given; empty if it is not a valid name.
     #[must_use]
     pub fn name(&self) -> &str {
         self.key.as_ref().map_or("", Key::given)

@@ -1,5 +1,5 @@
-//! What a name is, recognised by its keys. For operators, who know the name but not what it is used
-//! for.
+//! The kind of a name, recognised by its keys. For operators, who know a name but not what it is
+//! used for.
 
 mod force;
 mod list;
@@ -26,64 +26,65 @@ pub(crate) use force::force_release;
 pub(crate) use list::list;
 pub use list::{LeftOut, Listed, Listing};
 
-/// How many holds, permits and waiters of a name are shown.
+/// Number of holds, permits and waiters of a name that are shown.
 const MOST_SHOWN: usize = 1000;
 
-/// What a name is: the answer of [`Client::inspect`](crate::Client::inspect).
+/// The kind and the state of a name, returned by [`Client::inspect`](crate::Client::inspect).
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct NameInfo {
-    /// What kind it is, and who has it.
+    /// The kind of the name, and its holders.
     pub found: Found,
-    /// How long the key has left on the server.
+    /// The time until the key expires on the server.
     pub ttl: Ttl,
-    /// How many holds or permits there are beside those that are shown. Some of these may be over.
+    /// Number of holds or permits that are not shown. Some of these may be over.
     pub more: u64,
-    /// The first 1000 waiters that the server knows by name: those in the line of a fair lock, in
-    /// their order, the writers that wait for a read-write lock, and the readers that have waited
-    /// for it for long. Then the clients of this library that say that somebody in them waits, for a
-    /// name of any kind ([`Wants::Any`]); they say so up to 20 s late, and that the wait has ended
-    /// within some seconds. A client that has just got the name is not among them. No key says which of
-    /// Redisson's wait for anything else than a fair lock.
+    /// The first 1000 waiters that the server knows by name. These are the waiters in the line of a
+    /// fair lock, in their order, the writers that wait for a read-write lock, and the readers that
+    /// have waited for it for long.
+    ///
+    /// After them are the clients of this library that announce a wait for a name of any kind
+    /// ([`Wants::Any`]). A client announces a wait up to 20 s late, and announces its end within
+    /// some seconds. A client that has just acquired the name is left out. Waiters of Redisson have
+    /// keys only for fair locks, so its other waiters are missing.
     pub waiting: Vec<WaiterInfo>,
-    /// How many waiters in line there are beside those that are shown.
+    /// Number of waiters in line that are not shown.
     pub more_waiting: u64,
-    /// How many connections listen for a release, or for a latch to open. Each belongs to a process,
-    /// ours or Redisson's, in which at least one waits, or waited until just now. Waiters of a fair
-    /// lock are not among them. `None` where the server does not say.
+    /// Number of connections that listen for a release, or for a latch to open. Each belongs to a
+    /// process, ours or Redisson's, in which at least one task waits, or waited until just now.
+    /// Waiters of a fair lock are not counted. `None` if the server does not report it.
     pub listening: Option<u64>,
     /// The last fencing token that a hold of this name was given.
     pub last_token: Option<u64>,
-    /// Whether there are more clients than were asked what they wait for, so that there may be more
-    /// waiters. The first 200 are asked.
+    /// Whether there may be more waiters, because only the first 200 clients are asked what they
+    /// wait for, and there are more.
     pub more_clients: bool,
-    /// Whether the server lets us read who the clients are. If not, holders and waiters are known by
-    /// their ids alone.
+    /// Whether the server denies reading the clients' announcements. If so, holders and waiters are
+    /// known only by their ids.
     pub clients_denied: bool,
-    /// Where it is in a cluster, or behind sentinels; `None` on a single server.
+    /// The location of the name in a cluster or behind sentinels; `None` on a single server.
     pub node: Option<NodeInfo>,
 }
 
-/// Which of several servers has a name, as far as this client knows.
+/// The server that has a name, out of several, as far as this client knows.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct NodeInfo {
-    /// In a cluster the slot of the name and of all its keys.
+    /// The slot of the name and of all its keys, in a cluster.
     pub slot: Option<u16>,
     /// The address of the node that has the slot, or of the master that the sentinels name, without
     /// credentials. `None` if no node has the slot.
     pub address: Option<String>,
 }
 
-/// What a key is, as far as keys can tell. Of a large key the first 1000 holds are shown:
-/// [`NameInfo::more`] says how many there are beside them.
+/// The kind of a name, as far as its keys show it. For a large key, only the first 1000 holds are
+/// shown, and [`NameInfo::more`] is the number of the others.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Found {
-    /// There is no key: a lock that is free, a semaphore that nobody has made, or a latch
-    /// that nobody has set.
+    /// No key: a lock that is free, a semaphore that was never made, or a latch that was never set.
     Nothing,
-    /// A lock: plain, fair, fenced or spin lock, which all have the same key.
+    /// A plain, fair, fenced or spin lock. All of these have the same key.
     Lock(HoldInfo),
     /// A read-write lock.
     ReadWrite {
@@ -96,67 +97,71 @@ pub enum Found {
     Group(Vec<ValueInfo>),
     /// A semaphore whose permits have leases, with some of them in use.
     Leases {
-        /// How many permits are free, including those whose leases are over. Negative when permits
-        /// were taken away while they were in use. `None` when the key with their number is gone.
+        /// Number of free permits, including permits whose leases are over. Negative when permits
+        /// were taken away while they were in use. `None` when the key with their number is
+        /// missing.
         free: Option<i64>,
-        /// How many permits are in use.
+        /// Number of permits in use.
         held: u64,
         /// The permits in use, ordered by the end of their leases.
         permits: Vec<PermitInfo>,
     },
-    /// A count: the free permits of a semaphore (of one with leases, when no permit is in use), or
-    /// what is left to count of a latch that Redisson has set. The keys of the two are alike.
+    /// A count: either the free permits of a semaphore, or the count that is left of a latch that
+    /// Redisson has set. The keys of the two are alike. A semaphore with leases is shown as a count
+    /// when none of its permits is in use.
     Count(i64),
     /// A latch. Zero means that it is open, and was set or opened within the last hour.
     Latch {
-        /// What is left to count down.
+        /// The count that is left.
         left: u64,
     },
-    /// Something else: not a key of this library or of Redisson's locks and synchronizers, or a key
-    /// that exists beside one of theirs.
+    /// Another kind of key: not a key of this library or of Redisson's locks and synchronizers, or
+    /// an auxiliary key of one of them.
     Unknown {
-        /// What it is, in words.
+        /// A description of the key.
         what: String,
     },
 }
 
-/// One hold of a lock, as Redis has it.
+/// One hold of a lock, as stored in Redis.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct HoldInfo {
-    /// `uuid:n`: the client, and the hold (here) or the thread (Redisson).
+    /// The id, `uuid:n`: the client, and the hold (of this library) or the thread (of Redisson).
     pub id: String,
-    /// How often its holder has entered. Always 1 for holds of this library, which counts
-    /// re-entries in the client.
+    /// Number of times that the holder has entered. Always 1 for holds of this library, which
+    /// counts re-entries in the client.
     pub count: u64,
-    /// How much is left of its lease.
+    /// The time left of the lease.
     pub ttl: Ttl,
-    /// Whose it is. `None` for one of Redisson's, and of a client that does not say who it is.
+    /// The client of the hold. `None` for Redisson's clients, and for a client that does not
+    /// announce itself.
     pub client: Option<ClientInfo>,
-    /// How long its holder has had it, at least; known as far as its client says so.
+    /// The time for which the holder has had it, at least. Known if its client announces it.
     pub held_for: Option<Duration>,
-    /// The number of its client's guards that share it: readers of one process, or an owner's re-entries.
-    /// Known as far as its client says so.
+    /// Number of its client's guards that share the hold: readers of one process, or re-entries of
+    /// an owner. Known if its client announces it.
     pub guards: Option<u32>,
 }
 
-/// Somebody who waits.
+/// One waiter for a name.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct WaiterInfo {
-    /// `uuid:n`: the client, and the hold that it is to become (here) or the thread (Redisson). The
-    /// client alone for [`Wants::Any`].
+    /// The id, `uuid:n`: the client, and the hold that the waiter wants to become (in this library)
+    /// or the thread (in Redisson). For [`Wants::Any`], only the client.
     pub id: String,
-    /// What for.
+    /// The kind of lock, or side of a lock, that it waits for.
     pub wants: Wants,
-    /// Who it is. `None` for one of Redisson's, and of a client that does not say who it is.
+    /// The client of the waiter. `None` for Redisson's clients, and for a client that does not
+    /// announce itself.
     pub client: Option<ClientInfo>,
-    /// How long it has waited, at least; known as far as its client says so. Of several waiters of
-    /// one client it is known for the first one in a line.
+    /// The time for which it has waited, at least. Known if its client announces it. If one client
+    /// has several waiters in a line, it is known only for the first of them.
     pub waited_for: Option<Duration>,
 }
 
-/// What somebody waits for.
+/// The target of a wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Wants {
@@ -164,19 +169,19 @@ pub enum Wants {
     Lock,
     /// The read side of a read-write lock.
     ToRead,
-    /// Its write side.
+    /// The write side of a read-write lock.
     ToWrite,
-    /// Whatever the name is: its client says that somebody in it waits, and no more.
+    /// Any kind of name: the client announces only that one of its tasks waits for it.
     Any,
 }
 
-/// A value of a group that somebody holds.
+/// A value of a group that is held.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ValueInfo {
-    /// Its field: a hash of the value, which can't be turned back into the value.
+    /// The field of the value: a hash of the value, which can't be turned back into the value.
     pub field: String,
-    /// The hold.
+    /// The hold on the value.
     pub hold: HoldInfo,
 }
 
@@ -184,14 +189,15 @@ pub struct ValueInfo {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct PermitInfo {
-    /// Its id, as [`PermitId`](crate::PermitId) writes and reads it.
+    /// The id of the permit, as [`PermitId`](crate::PermitId) writes and reads it.
     pub id: String,
-    /// How much is left of its lease.
+    /// The time left of the lease.
     pub ttl: Ttl,
-    /// Whose it is. `None` for one of Redisson's, and of a client that does not say who it is.
+    /// The client of the permit. `None` for Redisson's clients, and for a client that does not
+    /// announce itself.
     pub client: Option<ClientInfo>,
-    /// How long its holder has had it, at least. Of permits that were acquired together it is known
-    /// of the first.
+    /// The time for which the holder has had it, at least. For permits that were acquired together,
+    /// it is known only for the first.
     pub held_for: Option<Duration>,
 }
 
@@ -201,9 +207,10 @@ pub(crate) async fn examine(context: &Context, name: &str) -> Result<Vec<ServerF
     context.check_process(&key)?;
     let (backend, channel) = (context.backend.clone(), key.lock_channel());
     let (sender, facts) = oneshot::channel();
-    // A task, because it opens connections: whoever polls this may have no runtime.
+    // A task, because it opens connections, and the task that polls this future may have no
+    // runtime.
     context.cleanup.carry(async move {
-        // If this fails, nobody wants to know any more.
+        // If this fails, the caller has stopped waiting for the result.
         let _ = sender.send(backend.examine(&channel).await);
     });
     let ended = |_| Failure::runtime_ended(Outcome::DidNotRun, context.backend.address());
@@ -224,7 +231,7 @@ pub(crate) async fn inspect(context: &Context, name: &str) -> Result<NameInfo> {
     Ok(seen)
 }
 
-/// The same, with at most so many of anything.
+/// Like `inspect`, with at most `most` holds, permits and waiters, and without the clients.
 async fn look(context: &Context, key: &Key, most: usize) -> Result<NameInfo> {
     let reply = request::query(context, key, steps::look(key, most)).await?;
     let raw = Raw::read(&reply).ok_or_else(|| request::malformed(context, key))?;

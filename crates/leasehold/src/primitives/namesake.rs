@@ -1,5 +1,5 @@
-//! Warns a program that uses both `x` and `{x}`, because the two names share the keys beside them.
-//! Redisson names those keys, and nothing here can change it.
+//! A warning for a program that uses both `x` and `{x}`, because the two names share auxiliary
+//! keys. Redisson named those keys, and this library can't change that.
 
 use super::semaphore::steps;
 use crate::backend::failure::Cause;
@@ -9,14 +9,15 @@ use crate::context::namesakes::Reason;
 use crate::key::Key;
 use crate::observe::log;
 
-/// `key` is about to be acquired or waited for. When a name in braces is used for the first time,
-/// the server is also asked whether the other name exists.
+/// Warns if the client uses both names. Called when `key` is about to be acquired or waited for.
+/// When a client first uses a name in braces, it also asks the server whether the other name
+/// exists.
 pub(super) fn look(context: &Context, key: &Key) {
     match context.namesakes.used(key) {
         None => {}
         Some(Reason::Tell(other)) => tell(context.backend.address(), key, &other),
         Some(Reason::Look(other)) => {
-            // Any step would do that says whether a key exists, whatever its kind.
+            // Any step that reports whether a key exists would do, for a key of any kind.
             let reply = context.backend.submit(steps::available(&other));
             let (key, address) = (key.clone(), context.backend.address().to_owned());
             // In the background: no acquire waits for the sake of a warning.
@@ -24,8 +25,8 @@ pub(super) fn look(context: &Context, key: &Key) {
                 let is_there = match reply.await {
                     Ok(Value::List(items)) => matches!(items[..], [_, Value::Int(1)]),
                     Ok(_) => false,
-                    // A key of another type is a name in use as well. Any other failure tells
-                    // nothing.
+                    // A key of another type is a name in use, too. Any other failure says nothing
+                    // about the key.
                     Err(failure) => matches!(failure.cause, Cause::WrongKind(_)),
                 };
                 if is_there {

@@ -1,4 +1,5 @@
--- The server's clock in ms. `call.lua` may have asked for the time: a call has one.
+-- Returns the server's clock in ms. The time is the same during a whole call; `call.lua` may have
+-- read it already.
 local function now_ms()
   time = time or redis.call('TIME')
   return time[1] * 1000 + math.floor(time[2] / 1000)

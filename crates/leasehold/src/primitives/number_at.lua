@@ -1,5 +1,5 @@
--- The number at `key`; nothing when there is none; nothing and what stands in the way
--- when it is something else.
+-- Returns the number at `key`; nil when there is none; nil and an error text when the key holds
+-- something else.
 local function number_at(key)
   local text = redis.pcall('GET', key)
   if not text then
@@ -11,7 +11,7 @@ local function number_at(key)
     end
     return nil, text.err
   end
-  -- More digits than these are not exact once they are written out again.
+  -- Lua does not write numbers with more digits exactly.
   if #text > 14 or not string.match(text, '^-?%d+$') then
     return nil, 'WRONGKIND a text that is not a count'
   end

@@ -1,5 +1,5 @@
-//! Presence: each client says who it is, in a key of its own that ends by itself. What is read
-//! there changes what is shown to an operator, and nothing else: anybody may have written it.
+//! Presence: each client announces itself in its own key, which expires by itself. The content
+//! changes only what is shown to an operator, because any program may have written it.
 
 #![cfg_attr(
     not(feature = "redis"),
@@ -25,26 +25,28 @@ pub(super) use book::Book;
 pub use book::ClientInfo;
 use steps::{LONGEST_LIST, Said};
 
-/// Between two announcements.
+/// Time between two announcements.
 const EVERY: Duration = Duration::from_secs(20);
-/// How long one is believed.
+/// Time for which an announcement is believed.
 const BELIEVED_MS: u64 = 60_000;
-/// Before the first one, unless something is held sooner. A program that ends before that needs none.
+/// Time before the first announcement, unless there is a hold earlier. A program that ends before
+/// needs none.
 const FIRST_AFTER: Duration = Duration::from_secs(1);
-/// So long the first hold has to last before it is told of. The acquire does not stand behind that,
-/// and a program that holds a lock for a moment needs no announcement.
+/// Time that the first hold must last before it is announced. It keeps the announcement out of the
+/// acquire, and a program that holds a lock for a moment needs no announcement.
 const LASTS: Duration = Duration::from_millis(10);
-/// The shortest time between two, where a wait has ended that was told.
+/// Shortest time between two announcements, if an announced wait has ended.
 const APART: Duration = Duration::from_secs(1);
-/// A wait that is younger is not told: most of them are over before anybody reads of them.
+/// Age from which a wait is announced. Most shorter waits end before an operator would read of
+/// them.
 const TOLD_AFTER: Duration = Duration::from_millis(500);
-/// As many waits as the list can have, each with the shortest line.
+/// The most waits that fit into the list, each with the shortest line.
 const MOST_WAITS: usize = LONGEST_LIST / "500 x\n".len();
-/// The longest label. The server keeps it as long as the client lives.
+/// The longest label. The server keeps it for as long as the client lives.
 const LONGEST_LABEL: usize = 200;
 
-/// The label of a client whose user has given it none: `$LEASEHOLD_LABEL`, or else the program's
-/// name.
+/// Returns the label of a client whose user has given it none: `$LEASEHOLD_LABEL`, or else the
+/// program's name.
 pub(crate) fn default_label() -> String {
     let told = std::env::var("LEASEHOLD_LABEL").ok();
     let program = || {
@@ -55,7 +57,7 @@ pub(crate) fn default_label() -> String {
     label.unwrap_or_else(|| "unknown".to_owned())
 }
 
-/// Control characters would reach the terminals of others.
+/// Removes control characters, which would reach other users' terminals, and cuts the label.
 pub(crate) fn clean_label(label: &str) -> String {
     let mut clean = String::new();
     for letter in label.trim().chars() {
@@ -68,7 +70,7 @@ pub(crate) fn clean_label(label: &str) -> String {
     clean
 }
 
-/// Announces the client for as long as it lives and is not closed.
+/// Announces the client until it is dropped or closed.
 pub(crate) fn start(context: &Arc<Context>, label: String) {
     let presence = Presence {
         context: Arc::downgrade(context),
@@ -82,13 +84,13 @@ pub(crate) fn start(context: &Arc<Context>, label: String) {
 }
 
 struct Presence {
-    /// The task must not keep the connection of a client that is gone.
+    /// Weak, because the task must not keep the connection of a client that was dropped.
     context: Weak<Context>,
     label: String,
     host: String,
     begun: Moment,
     timers: Timers,
-    /// Notified when a wait has ended that the last announcement told.
+    /// Notified when an announced wait has ended.
     told_wait_over: Arc<Notify>,
 }
 
@@ -100,14 +102,14 @@ impl Presence {
                 match reply.await {
                     Ok(_) => {}
                     Err(failure) if matches!(failure.cause, Cause::Denied(_)) => {
-                        // Each further one would cost the calls that it travels with a second
-                        // attempt.
+                        // Each further announcement would cost a second attempt for the calls that
+                        // it travels with.
                         log(
                             || tracing::debug!(cause = %failure.cause, "the client is not announced"),
                         );
                         return;
                     }
-                    // The next one comes soon enough.
+                    // The next announcement follows soon enough.
                     Err(_) => {}
                 }
             }
@@ -115,8 +117,8 @@ impl Presence {
         }
     }
 
-    /// Resolves when something has been held for a while. Whoever finds a lock busy reads at once who
-    /// has it.
+    /// Resolves when something has been held for a while. So another client that finds a lock busy
+    /// can read at once which client holds it.
     async fn first_hold(&self) {
         loop {
             let any = match self.context.upgrade() {
@@ -124,7 +126,7 @@ impl Presence {
                 None => return,
             };
             if any.await.is_err() {
-                // The client has gone.
+                // The client was dropped.
                 return;
             }
             self.timers.sleep(LASTS).await;
@@ -140,7 +142,8 @@ impl Presence {
     async fn until_next(&self) {
         let (now, usual) = (self.timers.now(), self.begun + FIRST_AFTER);
         if now < usual {
-            // The first hold was told of at once. What has come with it is told together.
+            // The first hold was announced at once. Holds that follow shortly after it are
+            // announced together.
             return self.timers.sleep_until(usual).await;
         }
         let next = now + EVERY;
@@ -151,7 +154,7 @@ impl Presence {
         }
     }
 
-    /// Sends an announcement; `None` when the client is gone or closed.
+    /// Sends an announcement; `None` when the client was dropped or closed.
     fn announce(&self) -> Option<[crate::backend::Reply; 2]> {
         let context = self.context.upgrade()?;
         let (holds, waits) = (self.holds(&context), waits(&context));
@@ -174,11 +177,11 @@ impl Presence {
         })
     }
 
-    /// The oldest holds first: the list has an end.
+    /// Lists the holds, the oldest first, because the list has a limit.
     fn holds(&self, context: &Context) -> String {
         let mut holds: Vec<_> = context.standing.all();
         holds.retain(|hold| hold.loss().is_none());
-        // Each looked at once: a hand-over changes it meanwhile.
+        // Each start is read once, because a hand-over can change it while the sort runs.
         holds.sort_by_cached_key(|hold| hold.since());
         let (now, own) = (context.clock.now(), format!("{}:", context.client_id));
         let mut list = String::new();
@@ -199,10 +202,10 @@ impl Presence {
     }
 }
 
-/// The oldest waits first: the list has an end.
+/// Lists the waits, the oldest first, because the list has a limit.
 fn waits(context: &Context) -> String {
     let now = context.clock.now();
-    // Waits for different values of one group have one name.
+    // Waits for different values of one group have the same name.
     let (mut list, mut told) = (String::new(), HashSet::new());
     let waits = context.locals.tell_waits(now - TOLD_AFTER, MOST_WAITS);
     for (name, since) in &waits {
@@ -237,7 +240,7 @@ mod tests {
         assert!(clean_label(&"ä".repeat(500)).len() <= LONGEST_LABEL);
     }
 
-    /// A client that says who it is, on a clock that can be paused.
+    /// Creates a client that announces itself, on a clock that can be paused.
     fn client_of(server: &Embedded) -> Client {
         let client = server.client();
         client.announced("it");
@@ -253,7 +256,7 @@ mod tests {
         tokio::spawn(async move { lock.acquire().await.expect("it is granted") })
     }
 
-    /// Those who wait, and for how many seconds.
+    /// Returns the waiters, and for how many seconds they have waited.
     async fn waiting(client: &Client, name: &str) -> Vec<(String, u64)> {
         let seen = client.inspect(name).await.expect("the keyspace answers");
         let waiting = seen.waiting.into_iter();
@@ -281,7 +284,7 @@ mod tests {
         let guard = holder.lock("x").acquire().await.expect("it is free");
         after(100).await;
         let waits = waits(&waiter.lock("x"));
-        // Told at the next announcement.
+        // The wait is announced at the next announcement.
         after(25).await;
         for minutes in 0..10 {
             let waiting = waiting(&operator, "x").await;
@@ -289,7 +292,7 @@ mod tests {
                 panic!("{waiting:?}");
             };
             assert_eq!(id, waiter.id());
-            // Half a second of announcing is lost in whole seconds.
+            // The half second of the announcement is rounded away.
             assert_eq!(*waited, 25 + 60 * minutes);
             assert_eq!(held_for(&operator, "x").await, Some(125 + 60 * minutes));
             after(60).await;
@@ -327,12 +330,12 @@ mod tests {
         guard.release().await.expect("it is held");
     }
 
-    /// Many short waits are no long one.
+    /// Many short waits are not one long wait.
     #[tokio::test(start_paused = true)]
     async fn short_waits_one_after_the_other_are_no_long_wait() {
         let server = Embedded::new();
         let operator = server.client();
-        // The first one holds it for three seconds, the second one for a moment.
+        // The first client holds the lock for three seconds, the second for a moment.
         let rounds = [(3000, 50), (10, 10)].map(|(held_ms, pause_ms)| {
             let client = client_of(&server);
             tokio::spawn(async move {
@@ -348,7 +351,7 @@ mod tests {
         for _ in 0..300 {
             after(1).await;
             for (_, waited) in waiting(&operator, "x").await {
-                // The second before it is taken back counts.
+                // The second before the announcement is withdrawn counts.
                 assert!(waited <= 4, "{waited} s");
                 told += 1;
             }
@@ -390,14 +393,14 @@ mod tests {
         let operator = server.client();
         let guard = holder.lock("x").acquire().await.expect("it is free");
         let next = waits(&client.lock("x"));
-        // Just after an announcement: the next one comes no sooner than a second later.
+        // Just after an announcement: the next one follows a second later at the earliest.
         tokio::time::sleep(EVERY + FIRST_AFTER + FIRST_AFTER / 5).await;
         assert_eq!(waiting(&operator, "x").await.len(), 1);
         guard.release().await.expect("it is held");
         let next = next.await.expect("it goes on");
         // At once: its announcement still says that it waits.
         assert_eq!(waiting(&operator, "x").await, []);
-        // In another task it may wait all the same.
+        // Another task of the client may wait nevertheless.
         let other = waits(&client.lock("x"));
         after(25).await;
         assert_eq!(
@@ -413,7 +416,7 @@ mod tests {
             .expect("it is held");
     }
 
-    /// A client that finds the lock busy a moment later learns the holder's name.
+    /// A client that finds the lock busy a moment later can read the holder's name.
     #[tokio::test(start_paused = true)]
     async fn client_is_announced_with_its_first_hold() {
         let server = Embedded::new();
@@ -442,7 +445,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn readers_that_share_a_hold_are_counted() {
         let server = Embedded::new();
-        // Where requests cost nothing, each reader asks for itself.
+        // If requests cost nothing, each reader asks for itself.
         let over_network = server.client_over_network(&Client::builder());
         let (client, _network) = over_network.expect("the settings are good");
         client.announced("it");
@@ -486,7 +489,7 @@ mod tests {
         let (client, operator) = (client_of(&server), server.client());
         after(100).await;
         let guard = client.lock("x").acquire().await.expect("it is free");
-        // Told at the next announcement.
+        // The hold is announced at the next announcement.
         after(25).await;
         assert_eq!(held_for(&operator, "x").await, Some(25));
         let seen = operator.inspect("x").await.expect("the keyspace answers");
@@ -498,7 +501,7 @@ mod tests {
         guard.release().await.expect("it is held");
     }
 
-    /// It waits for two values under one name.
+    /// The client waits for two values under one name.
     #[tokio::test(start_paused = true)]
     async fn name_that_is_waited_for_twice_is_told_once() {
         let server = Embedded::new();
@@ -521,7 +524,7 @@ mod tests {
         guard.release().await.expect("it is held");
     }
 
-    /// The client says how long its first waiter has waited, and of no other.
+    /// The client announces the wait of its first waiter only.
     #[tokio::test(start_paused = true)]
     async fn age_of_a_wait_in_a_line_is_that_of_the_first_of_its_client() {
         let server = Embedded::new();

@@ -1,6 +1,7 @@
--- Calls the first clients that wait for permits and want no more than are free, `most` at most: each
--- by its number, on a channel of its own. Gives how many clients can count as called, 0 if none waits
--- so. Any command on the list may fail: an ACL may deny it, and it may be somebody else's.
+-- Calls the first clients that wait for permits and want no more than are free, `most` at most.
+-- Each is called by its number, on a channel of its own. Returns how many clients count as called;
+-- 0 if none waits in this way. Any command on the list may fail: an ACL may deny it, and the key
+-- may belong to another program.
 local function call_waiting(asking, channel, free, most)
   local waiting, called, denied = redis.pcall('LRANGE', asking, 0, 99), 0, false
   for _, client in ipairs(waiting) do
@@ -10,25 +11,28 @@ local function call_waiting(asking, channel, free, most)
       redis.pcall('LREM', asking, 1, client)
       local told = redis.pcall('PUBLISH', channel .. ':' .. number, number)
       denied = denied or type(told) ~= 'number'
-      -- A client that is gone hears nothing: call the next one.
+      -- A client that has disconnected does not get the message: call the next one.
       if not denied and told > 0 then called, free = called + 1, free - wants end
     end
   end
-  -- Where an ACL denies a call, all have to ask.
+  -- If an ACL denies a call, all clients must ask.
   if denied then
     return 0
   end
-  -- Each that waits wants more than are free: as if the first had been called, so that not all ask.
+  -- If each waiting client wants more than are free, the first counts as called, so that not all of
+  -- them ask.
   return called == 0 and #waiting > 0 and 1 or called
 end
 
--- Tells the waiters for permits how many are free, after `more` have become free. Gives how many
--- connections heard it, -1 when that can't be known. For each client of ours that was called there
--- is a zero before the number, which is the same number to Redisson: to others of ours it means that
--- somebody else asks. Of Redisson's threads as many ask as a message says, but of its asynchronous
--- waiters one for each message, whatever that says. So there is a message for each permit, and
--- `extra` ones, within reason, unless nobody heard the first, which has the number. Redisson fails
--- on a negative number. An ACL may deny the channel.
+-- Publishes to the waiters for permits how many are free, after `more` have become free. Returns
+-- how many connections got the message; -1 when that can't be known.
+--
+-- The message has a zero before the number for each client of this library that was called. To
+-- Redisson it is the same number. To the other clients of this library, the zeros mean that the
+-- called clients ask. As many of Redisson's threads ask as the message says, but its asynchronous
+-- waiters ask once for each message, for any number. So there is one message for each permit and
+-- `extra` more, 64 at most. They are not sent if no connection got the first message, which has the
+-- number. Redisson fails on a negative number. An ACL may deny the channel.
 local function publish_free(asking, channel, free, more, extra)
   if free <= 0 then
     return -1

@@ -1,6 +1,6 @@
-//! Requests that can't be repeated without harm. Each leaves its reply under a marker of its own,
-//! and looks for that marker first. This file sends them; the Lua is `idempotency.lua`, and its
-//! twin is in `twin.rs`.
+//! Requests that can't be repeated without harm. Each request leaves its reply under its own
+//! marker, and looks for that marker first. This file sends the requests. Their Lua is
+//! `idempotency.lua`, and its twin is in `twin.rs`.
 
 use std::time::Duration;
 
@@ -14,14 +14,14 @@ use crate::error::{Error, Result};
 use crate::key::Key;
 use crate::local::{Local, Marked, repeatable_for};
 
-/// The markers of a new request.
+/// Creates the markers of a new request.
 pub(super) fn mark(context: &Context, local: &Local) -> Marked {
     let id = context.fresh_wire_id();
     local.markers.mark(local.key(), &id, context.clock.now())
 }
 
-/// Sends a request under a marker of its own, again and again until it is answered or the time for
-/// that is over. It counts once.
+/// Sends a request under its own marker, and repeats it until it is answered or its time is over.
+/// The request takes effect once.
 pub(super) async fn idempotent(
     context: &Context,
     key: &Key,
@@ -31,12 +31,12 @@ pub(super) async fn idempotent(
     let marked = mark(context, &local);
     let operation = make(&marked);
     let left_at = context.clock.now();
-    // The same operation with the same marker each time: that is what makes a copy harmless.
+    // Each copy has the same operation and the same marker, which makes a copy harmless.
     let first = context.backend.submit(operation.clone());
     let reply = repeat(context, left_at, first, operation).await;
     let reply = reply.map_err(|failure| failure.into_error_of_change(key))?;
     if reply.is_only_copy {
-        // Only now: a later request may remove the marker from here on.
+        // Not earlier: from here on, a later request may remove the marker.
         local.markers.answered(marked, context.clock.now());
     }
     Ok(reply.value)
@@ -45,12 +45,12 @@ pub(super) async fn idempotent(
 /// The answer to a request.
 pub(super) struct Answered {
     pub(super) value: Value,
-    /// Whether no other copy of the request can still be under way. The network may hold a copy
-    /// back on a connection that was given up; then the marker stays for as long as it lives.
+    /// Whether no other copy of the request can still be under way. The network may delay a copy on
+    /// a connection that was given up. In that case the marker stays until it expires.
     pub(super) is_only_copy: bool,
 }
 
-/// Sends `operation` until it is answered. It was sent once already, at `sent`, and `first` is that
+/// Sends `operation` until it is answered. A first copy was sent at `sent`, and `first` is its
 /// reply.
 pub(super) async fn repeat(
     context: &Context,
@@ -63,9 +63,9 @@ pub(super) async fn repeat(
     let (mut limit, mut may_have_run) = (None, false);
     let goes_on = |failed: Failed<'_>| {
         may_have_run |= failed.failure.outcome == Outcome::MayHaveRun;
-        // Two missing replies end a connection, so the third request has a new one.
+        // Two missing replies close a connection, so the third request has a new one.
         let limit = *limit.get_or_insert(clock.now() + backend.reply_timeout() * 2);
-        // Without its marker, a request that has run would count twice.
+        // A repeated request that has run already would count twice without its marker.
         let unmarked = may_have_run && clock.now() + failed.pause >= marked_until;
         failed.failure.may_heal() && clock.now() < limit && !unmarked
     };
@@ -76,8 +76,8 @@ pub(super) async fn repeat(
             value,
             is_only_copy: !may_have_run,
         }),
-        // Whatever the last failure says, an earlier copy may have run. The caller must not hear
-        // that nothing was changed.
+        // Whatever the last failure says, an earlier copy may have run. The caller must not be led
+        // to believe that nothing was changed.
         Err(failure) if may_have_run => Err(Failure {
             outcome: Outcome::MayHaveRun,
             ..failure
@@ -92,13 +92,13 @@ pub(super) async fn change(context: &Context, key: &Key, operation: Operation) -
     reply.map_err(|failure| failure.into_error_of_change(key))
 }
 
-/// Sends a question.
+/// Sends a query, once.
 pub(super) async fn query(context: &Context, key: &Key, operation: Operation) -> Result<Value> {
     let reply = context.backend.submit(operation).await;
     reply.map_err(|failure| failure.into_error_of_question(key))
 }
 
-/// The reply as a number.
+/// Returns the reply as a number.
 pub(super) fn integer(context: &Context, key: &Key, reply: &Value) -> Result<i64> {
     match reply {
         Value::Int(number) => Ok(*number),

@@ -19,36 +19,37 @@ pub(super) use holds::release;
 use kind::Common;
 pub use kind::{Read, Write};
 
-/// A read-write lock by name: many readers or one writer, over all processes that use the same
+/// A read-write lock with a name: many readers or one writer, over all processes that use the same
 /// server. Shared with Redisson's `RReadWriteLock` of the same name.
 ///
 /// [`read`](Self::read) and [`write`](Self::write) acquire a side. [`read_lock`](Self::read_lock)
-/// and [`write_lock`](Self::write_lock) give a side as a [`Lock`], with everything that a `Lock`
-/// has: leases, owners, inspection, force. The promise of `Lock` applies here to each write hold
+/// and [`write_lock`](Self::write_lock) return a side as a [`Lock`], with all that a `Lock` offers:
+/// leases, owners, inspection, forced unlock. The promise of `Lock` applies to each write hold
 /// against all other holds, and to each read hold against write holds. Each read hold has a lease
 /// of its own: when it ends, the other read holds stay.
 ///
-/// **Re-entrance.** An [`Owner`] that holds the write side can also take the read side, and it can
-/// enter again a side that it holds. An owner that holds only the read side can't wait for the
+/// **Re-entrance.** An [`Owner`] can enter again a side that it holds, and an owner of the write
+/// side can also take the read side. An owner that holds only the read side can't wait for the
 /// write side, because it would wait for itself. That is an error; use [`ReadGuard::try_upgrade`]
 /// instead. Without an owner nothing is re-entrant, not even reading: a task that takes the read
 /// side twice can deadlock with a writer that waits for its first read.
 ///
 /// **Who goes first.** A waiting writer keeps *new* readers of this library out, so that a stream
 /// of readers can't starve it ([`prefer_writers`](Self::prefer_writers)). Redisson's readers know
-/// nothing of this and enter all the same. Inside one process waiters are served in the order they
-/// came, except that a reader stays behind a writer for a second at most. Readers that are next to
-/// each other in line enter together, unless a writer of another process waits: then one of them
-/// enters after each write.
+/// nothing of this and enter anyway. Inside one process, waiters are served in the order of their
+/// arrival, except that a reader stays behind a writer for a second at most. Adjacent readers in
+/// line enter together, unless a writer of another process waits. In that case one reader enters
+/// after each write.
 ///
-/// **Readers together.** Readers of one client that come within 10 ms, without an owner, a fixed lease
-/// or a maximum hold time and on the same terms, share one hold on the server. Each has its guard, its
-/// number, its release and its loss, but [`holder_id`](crate::LockGuard::holder_id) and
-/// [`inspect`](Lock::inspect) know them as one.
+/// **Readers together.** Readers of one client share one hold on the server if they arrive within
+/// 10 ms, have the same terms, and have no owner, no fixed lease and no maximum hold time. Each has
+/// its own guard, number, release and loss, but [`holder_id`](crate::LockGuard::holder_id) and
+/// [`inspect`](Lock::inspect) show them as one.
 ///
 /// **Beside Redisson.** The watchdog of a Java reader can cut the lease of all holds to its own
-/// timeout. So each hold here is confirmed three times within that timeout. This includes a hold
-/// with a fixed lease, until that lease ends: see [`redisson_watchdog`](Self::redisson_watchdog).
+/// timeout. So each hold of this library is confirmed three times within that timeout. This
+/// includes a hold with a fixed lease, until that lease ends: see
+/// [`redisson_watchdog`](Self::redisson_watchdog).
 ///
 /// # Examples
 ///
@@ -83,35 +84,34 @@ impl RwLock {
         let common = Common::default();
         Self {
             // Two locks of one name. Both sides publish on the same channel, because a release of
-            // either may let in waiters of the other.
+            // one side may let in waiters of the other.
             read: Lock::named(Arc::clone(context), name, Read::new(common)),
             write: Lock::named(Arc::clone(context), name, Write::new(common)),
         }
     }
 
-    /// The read side as a lock of its own, with the settings made so far.
+    /// Returns the read side as a lock of its own, with the settings made so far.
     #[doc(alias = "readLock")]
     #[must_use]
     pub fn read_lock(&self) -> Lock<Read> {
         self.read.clone()
     }
 
-    /// The write side as a lock of its own, with the settings made so far.
+    /// Returns the write side as a lock of its own, with the settings made so far.
     #[doc(alias = "writeLock")]
     #[must_use]
     pub fn write_lock(&self) -> Lock<Write> {
         self.write.clone()
     }
 
-    /// The name as it was given; empty if it is not a valid name.
+    /// Returns the name as it was given; empty if it is not a valid name.
     #[must_use]
     pub fn name(&self) -> &str {
         self.read.name()
     }
 }
 
-/// Settings of both sides, with the meaning that they have for [`Lock`]. Each changes this handle
-/// only.
+/// Settings of both sides. They mean what they mean for [`Lock`]. Each changes this handle only.
 impl RwLock {
     fn each(
         self,
@@ -150,8 +150,8 @@ impl RwLock {
         )
     }
 
-    /// Sets how long a hold may last in total: see [`Lock::max_hold`]. It goes on when a holder changes
-    /// sides.
+    /// Sets how long a hold may last in total: see [`Lock::max_hold`]. The time runs on when a
+    /// holder changes sides.
     #[must_use]
     pub fn max_hold(self, limit: Duration) -> Self {
         self.each(|lock| lock.max_hold(limit), |lock| lock.max_hold(limit))
@@ -167,8 +167,8 @@ impl RwLock {
         )
     }
 
-    /// Sets for how long the readers of this process share a hold, and its writers hand theirs over;
-    /// zero turns both off: see [`Lock::local_hand_over`].
+    /// Sets how long the readers of this process share a hold, and how long its writers hand their
+    /// hold over to each other. Zero turns both off: see [`Lock::local_hand_over`].
     #[must_use]
     pub fn local_hand_over(self, turn: Duration) -> Self {
         self.each(
@@ -178,8 +178,8 @@ impl RwLock {
     }
 
     /// Sets how often a waiter asks when nothing wakes it: see [`Lock::poll_interval`]. While the
-    /// handle [prefers writers](Self::prefer_writers), a writer asks at least every 2 s and a reader
-    /// every second. So does a waiter that [backs off](Self::wait_strategy).
+    /// handle [prefers writers](Self::prefer_writers), a writer asks at least every 2 s and a
+    /// reader at least every second. This includes waiters that [back off](Self::wait_strategy).
     #[must_use]
     pub fn poll_interval(self, cap: Duration) -> Self {
         self.each(
@@ -188,7 +188,7 @@ impl RwLock {
         )
     }
 
-    /// Sets how long a wait goes on while no server answers: see [`Lock::outage_timeout`].
+    /// Sets how long a wait continues while no server answers: see [`Lock::outage_timeout`].
     #[must_use]
     pub fn outage_timeout(self, limit: Duration) -> Self {
         self.each(
@@ -197,7 +197,7 @@ impl RwLock {
         )
     }
 
-    /// Sets who has to confirm a hold of either side: see [`Lock::acknowledged_by`].
+    /// Sets which servers must confirm a hold of either side: see [`Lock::acknowledged_by`].
     #[must_use]
     pub fn acknowledged_by(self, acknowledgement: Acknowledgement) -> Self {
         self.each(
@@ -213,24 +213,28 @@ impl RwLock {
     }
 
     /// Sets whether a waiting writer keeps new readers out, and whether this handle's readers stay
-    /// out for a waiting writer. On by default.
+    /// out while a writer waits. On by default.
     ///
     /// This works between clients of this library. A waiting writer leaves a mark that ends 5 s
-    /// after the writer's last request, so the mark of a killed process keeps readers out no longer
+    /// after the writer's last request. So the mark of a killed process keeps readers out no longer
     /// than that. Readers inside a write hold of their owner don't wait for a mark, and neither do
-    /// re-entries. When one write follows another, a waiting reader is passed over for about a
-    /// second. After that the reader leaves a mark of its own while somebody writes or is about to
-    /// write, and goes before the next writer. When the setting is off, readers come and go as
-    /// Redisson's do, and a writer may wait for as long as reads overlap.
+    /// re-entries.
+    ///
+    /// When one write follows another, a waiting reader lets writers pass for about a second. After
+    /// that, the reader leaves a mark of its own while another client writes or is about to write,
+    /// and enters before the next writer.
+    ///
+    /// When the setting is off, readers enter and leave as Redisson's readers do, and a writer may
+    /// wait for as long as reads overlap.
     #[must_use]
     pub fn prefer_writers(self, preferred: bool) -> Self {
         self.change(|common| common.prefer_writers = preferred)
     }
 
     /// Sets the shortest `lockWatchdogTimeout` of the Redisson clients that share this lock. 30 s
-    /// by default, which is Redisson's default too; less than 3 ms counts as 3 ms. Holds are confirmed at least
-    /// once in each third of it, because the renewals of such a client can cut all leases of the
-    /// lock to that timeout.
+    /// by default, as in Redisson; less than 3 ms counts as 3 ms. Holds are confirmed at least once
+    /// in each third of this time, because the renewals of such a client can cut all leases of the
+    /// lock to its timeout.
     #[doc(alias = "lockWatchdogTimeout")]
     #[must_use]
     pub fn redisson_watchdog(self, timeout: Duration) -> Self {
@@ -239,15 +243,16 @@ impl RwLock {
 
     fn change(self, change: impl Fn(&mut Common)) -> Self {
         let (mut read, mut write) = (self.read.kind().clone(), self.write.kind().clone());
-        // On both sides: a writer leaves its mark and the readers look for it, and the watchdog of
-        // a Java reader cuts holds of either side.
+        // Change both sides: a writer leaves its mark and the readers look for it, and the watchdog
+        // of a Java reader cuts holds of either side.
         change(&mut read.common);
         change(&mut write.common);
         self.each(|lock| lock.with_kind(read), |lock| lock.with_kind(write))
     }
 }
 
-/// Acquiring. Each method is a short form of a method of [`Lock`], which says what it promises.
+/// Acquiring. Each method is a short form of a method of [`Lock`], which documents what it
+/// promises.
 #[allow(
     clippy::missing_errors_doc,
     reason = "said once, in the methods that these are"
@@ -258,7 +263,7 @@ impl RwLock {
         self.read.acquire().await
     }
 
-    /// Acquires the read side if nobody writes: [`Lock::try_acquire`].
+    /// Acquires the read side if there is no writer: [`Lock::try_acquire`].
     pub async fn try_read(&self) -> Result<Option<ReadGuard>> {
         self.read.try_acquire().await
     }
@@ -281,7 +286,7 @@ impl RwLock {
         self.write.acquire().await
     }
 
-    /// Acquires the write side if nobody reads or writes: [`Lock::try_acquire`].
+    /// Acquires the write side if there are no readers and no writer: [`Lock::try_acquire`].
     pub async fn try_write(&self) -> Result<Option<WriteGuard>> {
         self.write.try_acquire().await
     }

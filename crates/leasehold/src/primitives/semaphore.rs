@@ -24,36 +24,38 @@ use crate::wait::Deadline;
 pub use permit::SemaphorePermit;
 use returns::Names;
 
-/// Redisson counts permits with 31 bits.
+/// Redisson's limit: it counts permits with 31 bits.
 pub(crate) const MOST_PERMITS: u64 = i32::MAX as u64;
 
 /// A semaphore by name: a number of permits that all processes on the same server share. Acquiring
 /// takes permits, and waits until enough are free. Shared with Redisson's `RSemaphore` of the same
 /// name.
 ///
-/// **A process that is killed takes its permits with it.** In Redisson's format a permit has no
-/// owner and no lease: an acquire counts down a number in Redis, and nothing there says who did so.
-/// [`add_permits`](Self::add_permits) puts lost permits back by hand. Where processes may die, use
+/// **The permits of a killed process are lost.** In Redisson's format a permit has no owner and no
+/// lease: an acquire counts down a number in Redis, and nothing records which client did so.
+/// [`add_permits`](Self::add_permits) restores lost permits by hand. If processes may die, use
 /// [`ExpirableSemaphore`](crate::ExpirableSemaphore): its permits come back by themselves.
 ///
-/// A handle is cheap to make and to clone, and each has its own settings. A semaphore that nobody
-/// has made has no permits. [`try_set_permits`](Self::try_set_permits) makes it; until then a
-/// waiter keeps waiting, unless its handle says that the semaphore [must exist](Self::must_exist).
+/// A handle is cheap to make and to clone, and each has its own settings. A semaphore does not
+/// exist until [`try_set_permits`](Self::try_set_permits) makes it, and has no permits until then.
+/// A waiter waits until the semaphore is made, unless its handle says that the semaphore [must
+/// exist](Self::must_exist).
 ///
-/// **What it promises.** An acquire gets all the permits that it asks for, or none. A request
-/// counts once, however often the network delivers it, and a request whose answer never came is
-/// undone. So the permits in use and the free permits add up to the number that was set, as long as
-/// no process is killed, the server loses no data and an outage is shorter than a minute. The
-/// waiters of one process get their permits in the order they came, whatever number they ask for.
+/// **The promise.** An acquire gets all the permits that it asks for, or none. A request counts
+/// once, however often the network delivers it, and a request without an answer is undone. So the
+/// permits in use and the free permits add up to the number that was set, as long as no process is
+/// killed, the server loses no data and an outage is shorter than a minute. The waiters of one
+/// process get their permits in the order in which they asked, whatever number they ask for.
 ///
 /// **Between processes** there is no order, but a busy process leaves others a turn. A grant from
-/// the server starts a turn of 10 ms, during which permits that the process gives back go to its
-/// own waiters, without a request. The first release after that goes to the server. Unless nobody
-/// else listens, the process then leaves the permits to others for 2 ms, or now and then for 16 ms
-/// if nobody takes them. Beside several busy processes it lets those go first that have had no turn
-/// since its own, for 2 ms each time.
-/// Changes by [`drain`](Self::drain), [`delete`](Self::delete) and a negative
-/// [`add_permits`](Self::add_permits) bind the waiters of other clients when their turn is over.
+/// the server starts a turn of 10 ms. During the turn, permits that the process gives back pass to
+/// its own waiters, without a request. The first release after the turn is sent to the server. If
+/// any other client listens, the process then leaves the permits to others for 2 ms, or
+/// occasionally for 16 ms if no other client takes them. If several processes are busy, it lets the
+/// processes that have had no turn since its own be first, for 2 ms each time. A
+/// [`drain`](Self::drain), a [`delete`](Self::delete) or a negative
+/// [`add_permits`](Self::add_permits) takes effect for the waiters of other clients when their turn
+/// is over.
 ///
 /// # Examples
 ///
@@ -75,7 +77,7 @@ pub(crate) const MOST_PERMITS: u64 = i32::MAX as u64;
 #[derive(Clone)]
 pub struct Semaphore {
     context: Arc<Context>,
-    /// A name is checked when it is used, so that making a handle can't fail.
+    /// The name is checked when it is used, so that making a handle can't fail.
     key: Result<Key>,
     channel: Arc<str>,
     /// The channel on which a release calls this client, if it is called.
@@ -84,11 +86,11 @@ pub struct Semaphore {
     must_exist: bool,
 }
 
-/// Settings. Each changes this handle only.
+/// Settings. Each setter changes only this handle.
 impl Semaphore {
     pub(crate) fn new(context: Arc<Context>, name: &str) -> Self {
         let key = context.key(name, NameOf::Other);
-        // A bad name has no channel and needs none: every call looks at `key` first, and fails.
+        // A bad name has no channel and needs none: every call checks `key` first, and fails.
         let channel = key
             .as_ref()
             .map_or_else(|_| String::new(), Key::semaphore_channel);
@@ -114,9 +116,9 @@ impl Semaphore {
     ///
     /// [`ErrorKind::Unavailable`](crate::ErrorKind::Unavailable) when no server has answered for
     /// the [`outage_timeout`](Self::outage_timeout), or `OutcomeUnknown` if a request may have run
-    /// all the same; `WrongKind` when the key holds something else; `Denied` when the server
-    /// refuses; `Misuse` for a bad name or setting; `NotFound` when there is no semaphore and there
-    /// [must](Self::must_exist) be one.
+    /// nevertheless; `WrongKind` when the key holds something else; `Denied` when the server
+    /// refuses; `Misuse` for a bad name or setting; `NotFound` when the semaphore does not exist
+    /// but [must](Self::must_exist).
     ///
     /// # Cancel safety
     ///
@@ -129,16 +131,16 @@ impl Semaphore {
     }
 
     /// Acquires a permit if one is free. `Ok(None)` means that none is free, or that other waiters
-    /// of this process come first.
+    /// of this process are first.
     ///
     /// # Errors
     ///
-    /// As [`acquire`](Self::acquire). If the server does not answer, that is an error at once,
-    /// `Unavailable` or `OutcomeUnknown`, and never `Ok(None)`.
+    /// Same as [`acquire`](Self::acquire). If the server does not answer, the call fails at once
+    /// with `Unavailable` or `OutcomeUnknown`, and never returns `Ok(None)`.
     ///
     /// # Cancel safety
     ///
-    /// As [`acquire`](Self::acquire).
+    /// Same as [`acquire`](Self::acquire).
     #[doc(alias = "tryAcquire")]
     pub async fn try_acquire(&self) -> Result<Option<SemaphorePermit>> {
         self.try_acquire_many(1).await
@@ -148,12 +150,12 @@ impl Semaphore {
     ///
     /// # Errors
     ///
-    /// As [`acquire`](Self::acquire). `OutcomeUnknown` when the server has given no answer at all
-    /// within `wait`. A wait of zero or of more than 2^53 ms is `Misuse`.
+    /// Same as [`acquire`](Self::acquire). `OutcomeUnknown` when the server has given no answer at
+    /// all within `wait`. A wait of zero or of more than 2^53 ms is `Misuse`.
     ///
     /// # Cancel safety
     ///
-    /// As [`acquire`](Self::acquire).
+    /// Same as [`acquire`](Self::acquire).
     #[doc(alias = "tryAcquire")]
     pub async fn try_acquire_for(&self, wait: Duration) -> Result<Option<SemaphorePermit>> {
         self.try_acquire_many_for(1, wait).await
@@ -164,11 +166,11 @@ impl Semaphore {
     ///
     /// # Errors
     ///
-    /// As [`acquire`](Self::acquire).
+    /// Same as [`acquire`](Self::acquire).
     ///
     /// # Cancel safety
     ///
-    /// As [`acquire`](Self::acquire).
+    /// Same as [`acquire`](Self::acquire).
     pub async fn try_acquire_until(
         &self,
         deadline: impl Into<Instant>,
@@ -181,11 +183,11 @@ impl Semaphore {
     ///
     /// # Errors
     ///
-    /// As [`acquire`](Self::acquire), and `Misuse` for more than 2^31 - 1 permits.
+    /// Same as [`acquire`](Self::acquire), and `Misuse` for more than 2^31 - 1 permits.
     ///
     /// # Cancel safety
     ///
-    /// As [`acquire`](Self::acquire).
+    /// Same as [`acquire`](Self::acquire).
     pub async fn acquire_many(&self, permits: u32) -> Result<SemaphorePermit> {
         loop {
             // Without a deadline a wait ends only with permits or an error.
@@ -199,11 +201,11 @@ impl Semaphore {
     ///
     /// # Errors
     ///
-    /// As [`try_acquire`](Self::try_acquire), and `Misuse` for more than 2^31 - 1 permits.
+    /// Same as [`try_acquire`](Self::try_acquire), and `Misuse` for more than 2^31 - 1 permits.
     ///
     /// # Cancel safety
     ///
-    /// As [`acquire`](Self::acquire).
+    /// Same as [`acquire`](Self::acquire).
     pub async fn try_acquire_many(&self, permits: u32) -> Result<Option<SemaphorePermit>> {
         self.acquire_by(permits, Deadline::Now).await
     }
@@ -212,12 +214,12 @@ impl Semaphore {
     ///
     /// # Errors
     ///
-    /// As [`try_acquire_for`](Self::try_acquire_for), and `Misuse` for more than 2^31 - 1
+    /// Same as [`try_acquire_for`](Self::try_acquire_for), and `Misuse` for more than 2^31 - 1
     /// permits.
     ///
     /// # Cancel safety
     ///
-    /// As [`acquire`](Self::acquire).
+    /// Same as [`acquire`](Self::acquire).
     pub async fn try_acquire_many_for(
         &self,
         permits: u32,
@@ -232,11 +234,11 @@ impl Semaphore {
     ///
     /// # Errors
     ///
-    /// As [`acquire_many`](Self::acquire_many).
+    /// Same as [`acquire_many`](Self::acquire_many).
     ///
     /// # Cancel safety
     ///
-    /// As [`acquire`](Self::acquire).
+    /// Same as [`acquire`](Self::acquire).
     pub async fn try_acquire_many_until(
         &self,
         permits: u32,
@@ -256,8 +258,8 @@ impl Semaphore {
         check_number("permits", permits.into(), MOST_PERMITS, key)?;
         self.context.check_open(key)?;
         namesake::look(&self.context, key);
-        // Answered here, as in Redisson: an ask for no permits would stand in line for nothing, and
-        // the step refuses it while the number of free permits is negative.
+        // Answered here, as in Redisson: an ask for no permits would queue for nothing, and the
+        // step refuses it while the number of free permits is negative.
         if permits == 0 {
             return Ok(Some(SemaphorePermit::new(
                 &self.context,
@@ -266,8 +268,8 @@ impl Semaphore {
             )));
         }
         if self.must_exist {
-            // Not sent yet. The check polls it only behind other waiters: an acquire that asks for
-            // itself hears of the absence from its own request.
+            // Not sent yet. The check polls this future only if other waiters are first: an acquire
+            // that asks for itself learns of the absence from its own request.
             let is_there = async { Ok(self.counts().await?.1) };
             absence::check_behind_others(&self.context, key, deadline, is_there).await?;
         }
@@ -277,13 +279,13 @@ impl Semaphore {
 
 /// Giving permits back, and changing their number.
 impl Semaphore {
-    /// Adds `permits` free permits, without a guard. For permits that another process has taken, or
-    /// that were [forgotten](SemaphorePermit::forget).
+    /// Adds `permits` free permits, without a guard. Use this for permits that another process has
+    /// taken, or that were [forgotten](SemaphorePermit::forget).
     ///
     /// Nothing checks that the permits were ever acquired. Releasing more permits than were taken
-    /// raises their number above what was set. Releasing to a semaphore that does not exist makes
-    /// one. Both are Redisson's rules; [`release_if_exists`](Self::release_if_exists) avoids the
-    /// second.
+    /// raises their number above the number that was set. Releasing to a semaphore that does not
+    /// exist makes it. Both are Redisson's rules; [`release_if_exists`](Self::release_if_exists)
+    /// avoids the second.
     ///
     /// # Errors
     ///
@@ -299,16 +301,16 @@ impl Semaphore {
         self.add(permits.into(), false).await.map(drop)
     }
 
-    /// As [`release`](Self::release), but only to a semaphore that exists. `false` when there is
-    /// none.
+    /// Like [`release`](Self::release), but only if the semaphore exists. `false` when it does not
+    /// exist.
     ///
     /// # Errors
     ///
-    /// As [`release`](Self::release).
+    /// Same as [`release`](Self::release).
     ///
     /// # Cancel safety
     ///
-    /// As [`release`](Self::release).
+    /// Same as [`release`](Self::release).
     #[doc(alias = "releaseIfExists")]
     pub async fn release_if_exists(&self, permits: u32) -> Result<bool> {
         check_number("permits", permits.into(), MOST_PERMITS, self.key()?)?;
@@ -316,32 +318,33 @@ impl Semaphore {
     }
 
     /// Changes the number of permits by `permits`, up or down. If fewer remain than are in use, the
-    /// number of free permits is negative until enough have come back. From then on the waiters of
-    /// this client get nothing until the server has granted something again.
+    /// number of free permits is negative until enough have been given back. From then on the
+    /// waiters of this client get nothing until the server has granted something again.
     ///
     /// # Errors
     ///
-    /// As [`release`](Self::release).
+    /// Same as [`release`](Self::release).
     ///
     /// # Cancel safety
     ///
-    /// As [`release`](Self::release).
+    /// Same as [`release`](Self::release).
     #[doc(alias = "addPermits")]
     pub async fn add_permits(&self, permits: i32) -> Result<()> {
         self.add(permits.into(), false).await.map(drop)
     }
 
     /// Takes all free permits and returns how many there were. A negative number of free permits
-    /// becomes zero. Nothing gives the drained permits back by itself.
+    /// becomes zero. Drained permits do not come back by themselves.
     ///
     /// # Errors
     ///
-    /// As [`release`](Self::release), and [`ErrorKind::Unavailable`](crate::ErrorKind::Unavailable)
-    /// while a [failover guard](crate::ClientBuilder::failover_guard) grants nothing.
+    /// Same as [`release`](Self::release), and
+    /// [`ErrorKind::Unavailable`](crate::ErrorKind::Unavailable) while a [failover
+    /// guard](crate::ClientBuilder::failover_guard) grants nothing.
     ///
     /// # Cancel safety
     ///
-    /// As [`release`](Self::release).
+    /// Same as [`release`](Self::release).
     #[doc(alias = "drainPermits")]
     pub async fn drain(&self) -> Result<i64> {
         let key = self.next()?;
@@ -350,8 +353,8 @@ impl Semaphore {
         request::integer(context, key, &reply)
     }
 
-    /// How many permits are free. The number is negative when permits were taken away while they
-    /// were in use. The answer may be out of date when it arrives.
+    /// Returns how many permits are free. The number is negative when permits were taken away while
+    /// they were in use. The answer may be out of date when it arrives.
     ///
     /// # Errors
     ///
@@ -366,7 +369,7 @@ impl Semaphore {
         Ok(self.counts().await?.0)
     }
 
-    /// How many permits are free, and whether there is a semaphore.
+    /// Returns how many permits are free, and whether the semaphore exists.
     async fn counts(&self) -> Result<(i64, bool)> {
         let key = self.next()?;
         let reply = request::query(&self.context, key, steps::available(key)).await?;
@@ -378,47 +381,47 @@ impl Semaphore {
         Err(request::malformed(&self.context, key))
     }
 
-    /// Makes the semaphore, with `permits` permits. `false` when there is one already, which stays
+    /// Makes the semaphore, with `permits` permits. `false` when it exists already. Then it stays
     /// as it is.
     ///
     /// # Errors
     ///
-    /// As [`release`](Self::release).
+    /// Same as [`release`](Self::release).
     ///
     /// # Cancel safety
     ///
-    /// As [`release`](Self::release).
+    /// Same as [`release`](Self::release).
     #[doc(alias = "trySetPermits")]
     pub async fn try_set_permits(&self, permits: u32) -> Result<bool> {
         self.set(permits, None).await
     }
 
-    /// As [`try_set_permits`](Self::try_set_permits), and the semaphore ends by itself after
+    /// Like [`try_set_permits`](Self::try_set_permits), but the semaphore ends by itself after
     /// `life`: at least 1 ms, at most 2^53 ms.
     ///
     /// # Errors
     ///
-    /// As [`release`](Self::release).
+    /// Same as [`release`](Self::release).
     ///
     /// # Cancel safety
     ///
-    /// As [`release`](Self::release).
+    /// Same as [`release`](Self::release).
     #[doc(alias = "trySetPermits")]
     pub async fn try_set_permits_for(&self, permits: u32, life: Duration) -> Result<bool> {
         check_life(life, self.key()?)?;
         self.set(permits, Some(life)).await
     }
 
-    /// Removes the semaphore. `false` when there was none. Permits that are in use stay in use, and
-    /// releasing them makes a new semaphore.
+    /// Removes the semaphore. `false` when it did not exist. Permits that are in use stay in use,
+    /// and releasing them makes a new semaphore.
     ///
     /// # Errors
     ///
-    /// As [`release`](Self::release).
+    /// Same as [`release`](Self::release).
     ///
     /// # Cancel safety
     ///
-    /// As [`release`](Self::release).
+    /// Same as [`release`](Self::release).
     pub async fn delete(&self) -> Result<bool> {
         let key = self.next()?;
         let context = &self.context;
@@ -428,19 +431,20 @@ impl Semaphore {
 
     async fn add(&self, permits: i64, only_if_there: bool) -> Result<bool> {
         let key = self.next()?;
-        // Zero permits must not make a semaphore where there is none. With `only_if_there` the
-        // caller wants to know whether there is one, so that request goes.
+        // Zero permits must not make a semaphore. With `only_if_there` the caller wants to know
+        // whether it exists, so that request is sent.
         if permits == 0 && !only_if_there {
             return Ok(true);
         }
         let ends_turn = || match self.context.locals.known(key) {
-            // More may be in use than there are: then none of them is for a waiter of this process.
+            // More permits may be in use than exist: then none of them is for a waiter of this
+            // process.
             Some(local) if permits < 0 => local.turn.lock().ends(),
             _ => {}
         };
         let make = |marked: &_| steps::add(key, marked, permits, only_if_there, &self.channel);
-        // Before the request, because this future may be dropped, and behind it, because a request
-        // before it may be granted meanwhile.
+        // Before the request, because this future may be dropped. Also after it, because an earlier
+        // request may be granted meanwhile.
         ends_turn();
         let reply = request::idempotent(&self.context, key, make).await;
         ends_turn();
@@ -462,7 +466,7 @@ impl Semaphore {
         Ok(request::integer(&self.context, key, &reply)? == 1)
     }
 
-    /// The name, for a request that must run after the permits that were given back before it.
+    /// Returns the name, for a request that must run after all permits given back so far.
     fn next(&self) -> Result<&Key> {
         let key = self.key()?;
         // Without a record there is no open batch: the task that carries a batch keeps the record.
@@ -483,7 +487,7 @@ impl Semaphore {
         }
     }
 
-    /// The name as it was given; empty if it is not a valid name.
+    /// Returns the name as it was given; empty if it is not a valid name.
     #[must_use]
     pub fn name(&self) -> &str {
         self.key.as_ref().map_or("", Key::given)

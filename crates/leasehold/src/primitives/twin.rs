@@ -1,4 +1,4 @@
-//! What steps of several primitives share: Lua, and its twin on the embedded keyspace.
+//! Parts that steps of several primitives share: the Lua, and its twin on the embedded keyspace.
 
 use crate::backend::memory::Keyspace;
 use crate::backend::step::{Refusal, Shared, Value, number};
@@ -12,28 +12,29 @@ pub(super) static WAKE_ALL: Shared = Shared::new(include_str!("wake_all.lua"), &
 
 /// Extends the life of a key to at least `ms` from now.
 pub(super) fn lengthen(keyspace: &mut Keyspace, key: &[u8], ms: u64) {
-    // An earlier request can arrive behind one that asked for more. A key without an expiry, -1, is
-    // no `u64`: an operator may have made it persistent, and it gets an end again.
+    // An earlier request can arrive after one that asked for more. A key without an expiry gives
+    // -1, which is not a `u64`: an operator may have made it persistent, and here it gets an expiry
+    // again.
     if u64::try_from(keyspace.pttl(key)).is_ok_and(|left| left >= ms) {
         return;
     }
     keyspace.pexpire(key, ms);
 }
 
-/// Lets a key end in `ms` from now. `true` when that is sooner than before: whoever waits for its end
-/// was told a later one.
+/// Sets a key to expire in `ms` from now. Returns `true` if that is sooner than before: a client
+/// that waits for the key to expire was given a later time.
 pub(super) fn shorten(keyspace: &mut Keyspace, key: &[u8], ms: u64) -> bool {
     let ttl = keyspace.pttl(key);
     keyspace.pexpire(key, ms);
     ttl < 0 || ttl > whole(ms)
 }
 
-/// How long a marker lives.
+/// Lifetime of a marker.
 // As long as in `idempotency.lua`. `local/idempotency.rs` relies on it: a request that is sent
-// again behind the end of its marker counts twice.
+// again after its marker has expired counts twice.
 pub(super) const MARKER_MS: u64 = 60_000;
 
-/// The reply that is noted at a marker, if there is one.
+/// Returns the reply stored under a marker, if the marker exists.
 pub(super) fn replied(keyspace: &mut Keyspace, marker: &[u8]) -> Result<Option<i64>, Refusal> {
     keyspace.get(marker)?.map(|text| number(&text)).transpose()
 }
@@ -43,8 +44,8 @@ pub(super) fn note(keyspace: &mut Keyspace, marker: &[u8], reply: &str) {
     keyspace.pexpire(marker, MARKER_MS);
 }
 
-/// The number at `key`: `None` when there is no key, an error when the key is something else. The
-/// twin of `number_at.lua`.
+/// Returns the number at `key`: `None` if the key does not exist, an error if it is not a number.
+/// The twin of `number_at.lua`.
 pub(super) fn number_at(keyspace: &mut Keyspace, key: &[u8]) -> Result<Option<i64>, Refusal> {
     let Ok(text) = keyspace.get(key) else {
         return Err(Refusal(format!("WRONGKIND a {}", keyspace.kind(key))));
@@ -53,7 +54,7 @@ pub(super) fn number_at(keyspace: &mut Keyspace, key: &[u8]) -> Result<Option<i6
         return Ok(None);
     };
     let digits = text.strip_prefix(b"-").unwrap_or(&text);
-    // As `number_at.lua`: Lua does not write longer numbers out exactly.
+    // Like `number_at.lua`: Lua does not write longer numbers out exactly.
     let counts = text.len() <= 14 && !digits.is_empty() && digits.iter().all(u8::is_ascii_digit);
     if !counts {
         return Err(Refusal("WRONGKIND a text that is not a count".into()));
@@ -66,16 +67,16 @@ pub(super) fn number_at(keyspace: &mut Keyspace, key: &[u8]) -> Result<Option<i6
 pub(super) struct Freed<'a> {
     pub(super) asking: &'a [u8],
     pub(super) channel: &'a [u8],
-    /// The number of free permits now.
+    /// Number of permits that are free now.
     pub(super) free: i64,
-    /// The number of permits that have just become free.
+    /// Number of permits that have just become free.
     pub(super) more: i64,
-    /// The number of additional messages, for waiters of Redisson.
+    /// Number of additional messages for Redisson's waiters.
     pub(super) extra: i64,
 }
 
 impl<'a> Freed<'a> {
-    /// `more` permits have become free, and now `free` are.
+    /// Describes a change by which `more` permits have become free, so that `free` are now.
     pub(super) fn new((asking, channel): (&'a [u8], &'a [u8]), free: i64, more: i64) -> Self {
         Self {
             asking,
@@ -110,7 +111,7 @@ pub(super) fn call_waiting(keyspace: &mut Keyspace, freed: Freed<'_>) -> usize {
         .max(usize::from(!waiting.is_empty()))
 }
 
-/// The number of a client that waits, and how many permits it wants.
+/// Returns the number of a client that waits, and how many permits it wants.
 fn wanted(client: &[u8]) -> Option<(&[u8], i64)> {
     let (own, wants) = client.split_at_checked(client.iter().position(|byte| *byte == b':')?)?;
     let wants = wants.strip_prefix(b":")?;
@@ -138,8 +139,8 @@ pub(super) fn tell(keyspace: &mut Keyspace, freed: Freed<'_>) -> i64 {
     if keyspace.listeners(channel) == 0 {
         return 0;
     }
-    // Each message wakes one of Redisson's asynchronous waiters, whatever it says: so there is one
-    // for each permit, within reason.
+    // Each message wakes one of Redisson's asynchronous waiters, whatever it says. So there is one
+    // message for each permit, up to 64.
     for _ in 1..(more + freed.extra).min(64) {
         keyspace.publish(channel, b"0");
     }
@@ -158,11 +159,11 @@ pub(super) fn wake_all(keyspace: &mut Keyspace, channel: &[u8]) -> i64 {
     told
 }
 
-/// The life of a list of waiting clients after the last ask.
+/// Lifetime of a list of waiting clients after the last ask.
 const FORGOTTEN_AFTER_MS: u64 = 12_000;
 
-/// How many clients are called before this one, -1 if it is not called: the twin of `place_of` in
-/// `asking.lua`.
+/// Returns how many clients are called before this one, -1 if it is not called. The twin of
+/// `place_of` in `asking.lua`.
 pub(super) fn place_of(keyspace: &mut Keyspace, asking: &[u8], client: &[u8], called: bool) -> i64 {
     let before = take_place(keyspace, asking, client, called).map_or(-1, whole);
     keyspace.pexpire(asking, FORGOTTEN_AFTER_MS);
@@ -187,7 +188,7 @@ fn take_place(
     Ok(others.len() as u64)
 }
 
-/// Calls the first client that waits: the twin of `call_first` in `asking.lua`.
+/// Calls the first client that waits. The twin of `call_first` in `asking.lua`.
 pub(super) fn call_first(keyspace: &mut Keyspace, asking: &[u8], channel: &[u8]) {
     if let Ok(Some(first)) = keyspace.lpop(asking)
         && first.len() > 2
@@ -197,7 +198,7 @@ pub(super) fn call_first(keyspace: &mut Keyspace, asking: &[u8], channel: &[u8])
     }
 }
 
-/// A number of ms, or another that is not negative, as Redis counts.
+/// Converts a number of ms, or another unsigned number, to a signed one, as Redis counts.
 pub(super) fn whole(number: u64) -> i64 {
     i64::try_from(number).unwrap_or(i64::MAX)
 }

@@ -1,13 +1,13 @@
-//! The history checker: did two holders of one name ever overlap?
+//! The history checker, which finds out whether two holders of one name ever overlapped.
 //!
-//! Tests and demos record their holds, and the checker judges them by the promise of
+//! Tests and demos record their holds. The checker judges them by the promise of
 //! [`Lock`](crate::Lock): the intervals of two holders don't overlap. An interval lasts from the
 //! return of an acquire to the call of the release, or to
-//! [`valid_until`](crate::LockGuard::valid_until) if that comes first. A history in which nobody
-//! ever had to wait, or whose fault never happened, shows nothing. It is refused as vacuous.
+//! [`valid_until`](crate::LockGuard::valid_until) if that is earlier. A history in which no holder
+//! ever had to wait, or whose fault never happened, proves nothing. It is refused as vacuous.
 //!
-//! The checker knows a hold by its own number, never by its id on the wire: two guards that share
-//! an id by mistake are exactly what it has to see.
+//! The checker identifies a hold by its own number, never by its id on the wire: two guards that
+//! share an id by mistake are exactly the fault that it must find.
 //!
 //! ```
 //! use leasehold::testing::history::Recorder;
@@ -41,7 +41,7 @@ use std::fmt;
 pub use recorder::{Asked, Inside, Recorder};
 use sweep::{Point, Stay, sweep};
 
-/// Nanoseconds on the machine's monotonic clock, which all its processes share
+/// Returns the time in nanoseconds on the machine's monotonic clock, which all its processes share
 /// (`CLOCK_MONOTONIC`; in Java it is `System.nanoTime()`).
 #[must_use]
 pub fn monotonic_ns() -> u64 {
@@ -50,13 +50,12 @@ pub fn monotonic_ns() -> u64 {
         + u64::try_from(time.tv_nsec).unwrap_or(0)
 }
 
-/// One hold, from the return of the acquire to the call of the release or to the
-/// holder's deadline.
+/// A hold, from the return of the acquire to the call of the release or to the holder's deadline.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Interval {
     name: String,
     holder: String,
-    /// It may overlap with other shared holds.
+    /// Whether the hold may overlap with other shared holds.
     shared: bool,
     asked: Point,
     from: Point,
@@ -64,9 +63,9 @@ pub struct Interval {
 }
 
 impl Interval {
-    /// A hold of `name` by `holder`, which must be different for each hold (the process and
-    /// [`LockGuard::number`](crate::LockGuard::number), for example). The times are nanoseconds on
-    /// one clock: when the hold was asked for, when the acquire returned, and when the hold ended.
+    /// Returns a hold of `name` by `holder`, which must be different for each hold (for example the
+    /// process and [`LockGuard::number`](crate::LockGuard::number)). The times are nanoseconds on
+    /// one clock: when the hold was requested, when the acquire returned, and when the hold ended.
     #[must_use]
     pub fn new(name: &str, holder: &str, asked: u64, from: u64, until: u64) -> Self {
         Self {
@@ -79,26 +78,27 @@ impl Interval {
         }
     }
 
-    /// A shared hold, such as that of a read lock: it excludes only holds that are not shared.
+    /// Makes the hold shared, such as a hold of a read lock: it excludes only holds that are not
+    /// shared.
     #[must_use]
     pub fn shared(mut self) -> Self {
         self.shared = true;
         self
     }
 
-    /// The holder.
+    /// Returns the holder.
     #[must_use]
     pub fn holder(&self) -> &str {
         &self.holder
     }
 
-    /// When the acquire returned, in ns.
+    /// Returns when the acquire returned, in ns.
     #[must_use]
     pub fn from_ns(&self) -> u64 {
         self.from.0
     }
 
-    /// When the hold ended, in ns.
+    /// Returns when the hold ended, in ns.
     #[must_use]
     pub fn until_ns(&self) -> u64 {
         self.until.0
@@ -125,7 +125,7 @@ impl fmt::Display for Overlap {
             self.first
                 .until
                 .0
-                // A short hold inside a long one overlapped only for as long as it lasted.
+                // A short hold inside a long hold overlapped only for its own duration.
                 .min(self.second.until.0)
                 .saturating_sub(self.second.from.0)
                 / 1000,
@@ -134,29 +134,30 @@ impl fmt::Display for Overlap {
     }
 }
 
-/// What a history shows.
+/// The result of checking a history.
 #[derive(Clone, Debug, Default)]
 #[non_exhaustive]
 pub struct Report {
-    /// How many holds there were.
+    /// Number of holds.
     pub holds: usize,
-    /// How many of them had to wait: somebody else held the name between the ask and the grant.
+    /// Number of holds that had to wait, because another holder had the name between the request
+    /// and the grant.
     pub contended: usize,
-    /// Holds that overlapped; a lock that works has none.
+    /// The holds that overlapped. A lock that works has none.
     pub overlaps: Vec<Overlap>,
-    /// Faults that were meant to happen, and how often each of them did.
+    /// The faults that were meant to happen, and how often each of them did.
     pub faults: Vec<(String, u64)>,
 }
 
 impl Report {
-    /// Judges the history. `Err` says what is wrong with it, or that it shows nothing.
+    /// Judges the history. The error says what is wrong with it, or that it proves nothing.
     ///
     /// # Errors
     ///
-    /// When holds overlapped, nobody had to wait, or a fault never happened.
+    /// Fails if holds overlapped, no holder had to wait, or a fault never happened.
     pub fn judge(&self) -> Result<(), String> {
-        // Before it is asked whether the history shows anything: an overlap does, whatever else is
-        // missing.
+        // Checked before the history can be called vacuous: an overlap proves something, whatever
+        // else is missing.
         if let Some(overlap) = self.overlaps.first() {
             return Err(format!(
                 "{} overlaps in {} holds, the first: {overlap}",
@@ -177,7 +178,7 @@ impl Report {
     }
 }
 
-/// Judges intervals that were recorded elsewhere, by other processes for example.
+/// Checks intervals that were recorded elsewhere, for example by other processes.
 #[must_use]
 pub fn check(intervals: &[Interval]) -> Report {
     let mut names: BTreeMap<&str, Vec<&Interval>> = BTreeMap::new();
@@ -189,7 +190,7 @@ pub fn check(intervals: &[Interval]) -> Report {
         ..Report::default()
     };
     for holds in names.values() {
-        // A lock with as many places as it has holds: a shared hold takes one of them, any other
+        // The lock has as many places as it has holds. A shared hold takes one of them, any other
         // hold takes all.
         let places = holds.len() as u64;
         let stays = holds.iter().map(|hold| Stay {
@@ -220,7 +221,7 @@ mod tests {
     fn two_holds_at_once_are_found() {
         let report = check(&[
             Interval::new("x", "a", 0, 10, 20),
-            // Enters in the last nanosecond of `a`.
+            // Begins in the last nanosecond of `a`.
             Interval::new("x", "b", 5, 19, 30),
             Interval::new("y", "c", 0, 10, 30),
         ]);
@@ -233,7 +234,8 @@ mod tests {
         let report = check(&[
             Interval::new("x", "a", 0, 10, 100),
             Interval::new("x", "b", 0, 20, 30),
-            // `b` is between it and `a`: who compares only with the hold before would miss it.
+            // `b` is between `c` and `a`: a check against the previous hold alone would miss this
+            // overlap.
             Interval::new("x", "c", 0, 40, 50),
         ]);
         assert_eq!(report.overlaps.len(), 2);
@@ -244,7 +246,8 @@ mod tests {
         let report = check(&[
             Interval::new("x", "reader a", 0, 10, 50).shared(),
             Interval::new("x", "reader b", 5, 15, 20).shared(),
-            // Enters at the very point at which the last reader leaves: a hand-over is no overlap.
+            // Begins at the very point at which the last reader leaves: a hand-over is not an
+            // overlap.
             Interval::new("x", "writer", 18, 50, 60),
             Interval::new("x", "reader c", 55, 60, 70).shared(),
         ]);
@@ -263,7 +266,7 @@ mod tests {
     fn guards_that_share_a_hold_may_overlap() {
         let report = check(&[
             Interval::new("x", "a", 0, 10, 30),
-            // A re-entry: it begins while `a` has the lock, and is no overlap.
+            // A re-entry: it begins while `a` has the lock, and is not an overlap.
             Interval::new("x", "a", 12, 15, 20),
             Interval::new("x", "b", 15, 30, 40),
         ]);
@@ -275,8 +278,8 @@ mod tests {
         let report = check(&[
             Interval::new("x", "a", 0, 10, 100),
             Interval::new("x", "b", 0, 20, 50).shared(),
-            // `a` is inside already when this begins beside `b`. That `a` may enter its own hold
-            // again must not hide that `b` is there.
+            // `a` is already inside when this hold begins beside `b`. That `a` may enter its own
+            // hold again must not hide the overlap with `b`.
             Interval::new("x", "a", 0, 30, 40),
         ]);
         let seconds = report

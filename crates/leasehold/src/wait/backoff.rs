@@ -1,4 +1,4 @@
-//! When to ask again if no wake-up comes.
+//! The pauses between asks while no wake-up arrives.
 
 use std::time::Duration;
 
@@ -18,8 +18,8 @@ impl Pauses {
         }
     }
 
-    /// For asks that failed: 20 ms, doubled to half a second, so that a server
-    /// that comes back is found soon and one that is gone is not hammered.
+    /// Returns the pauses after failed asks: 20 ms, doubled up to half a second. A server that
+    /// recovers is found soon, and a dead server is not hammered.
     pub(crate) fn after_failures() -> Self {
         Self::new(Backoff {
             first: Duration::from_millis(20),
@@ -32,8 +32,8 @@ impl Pauses {
         self.next = self.back_off.first;
     }
 
-    /// The next pause. A growing one has a random part, so that waiters that
-    /// started together don't stay together; a constant one is what it says.
+    /// Returns the next pause. A growing pause has a random part, so that waiters that started
+    /// together do not stay together. A constant pause has none.
     pub(crate) fn next(&mut self) -> Duration {
         let pause = self.next;
         if self.back_off.factor > 1 {

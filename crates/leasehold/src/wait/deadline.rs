@@ -1,18 +1,19 @@
-//! How long a caller waits.
+//! The limit of a caller's wait.
 
 use crate::clock::{Clock, Moment, Timers};
 
-/// How long a caller waits.
+/// The limit of a caller's wait.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Deadline {
-    /// Asks once and never sleeps.
+    /// The caller asks once and never sleeps.
     Now,
     At(Moment),
     Never,
 }
 
 impl Deadline {
-    /// An instant that has passed already is [`Now`](Self::Now): the caller asks once.
+    /// Returns the deadline at this instant. An instant that has passed already is
+    /// [`Now`](Self::Now): the caller asks once.
     pub(crate) fn at_instant(instant: tokio::time::Instant, clock: Clock) -> Self {
         let moment = clock.moment_of(instant);
         if moment <= clock.now() {
@@ -42,7 +43,7 @@ impl Deadline {
         }
     }
 
-    /// This one or `moment`, whichever comes first.
+    /// Returns this deadline or `moment`, whichever is earlier.
     pub(super) fn or(self, moment: Moment) -> Self {
         match self {
             Self::Never => Self::At(moment),

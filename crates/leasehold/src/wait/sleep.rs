@@ -1,4 +1,4 @@
-//! How one waiter sleeps: until a wake-up that it follows, or until it has to ask anyway.
+//! The sleep of one waiter: until a wake-up that it follows, or until it must ask anyway.
 
 use std::time::Duration;
 
@@ -12,54 +12,55 @@ use crate::clock::{Moment, Timers};
 use crate::config::WaitStrategy;
 use crate::local::line::Line;
 
-/// How long after an expiry the waiter asks: the server tells whole milliseconds, and the key
-/// has to be gone when the request arrives.
+/// The time after an expiry at which the waiter asks. The server reports whole milliseconds, and
+/// the key must have expired when the request arrives.
 const AFTER_EXPIRY: Duration = Duration::from_millis(2);
-/// Where the server denies the channel, its waiters poll this often at least.
+/// The longest poll interval of waiters whose channel the server denies.
 const POLL_INTERVAL_WHEN_DENIED: Duration = Duration::from_secs(1);
 
-/// How one waiter sleeps.
+/// The sleep of one waiter.
 pub(super) struct Sleep<'a> {
     wait: &'a Wait<'a>,
-    /// One for each channel of the wait, or none.
+    /// One listener for each channel of the wait, or none.
     pub(super) listeners: Vec<Listener>,
     pauses: Option<Pauses>,
     failures: Pauses,
     pub(super) throttle: WakeUpThrottle,
-    /// The number of sleeps in a row that ended without a wake-up or a change.
+    /// Number of sleeps in a row that ended without a wake-up or a change.
     quiet: u32,
-    /// How many other clients are called before this one, if it is called.
+    /// Number of other clients that a release calls before this one, if it calls this one.
     pub(super) before: Option<u32>,
     /// The time of the last refusal.
     refused_at: Moment,
 }
 
-/// After a release that has called another client, the one behind that asks when this time is over
-/// and nothing more has come; the next one in twice that time, and so on. Whoever was called may be
-/// gone.
+/// The time after which a client asks when a release has called the client before it, and nothing
+/// more has arrived: the called client may have disconnected. The next client in order waits for
+/// twice that time, and so on.
 const TIME_TO_ASK: Duration = Duration::from_millis(5);
-/// No further than this.
+/// The limit of these doublings.
 const MOST_DOUBLINGS: u32 = 9;
-/// The number of clients at the head of the list that poll as often as a lone client, because the
-/// first ones may be gone. Clients after them poll less often, the later they are called, so the
-/// server gets few more polls from a long list.
+/// Number of clients at the head of the list that poll as often as a lone client, because the first
+/// ones may have disconnected. Clients after them poll less often, the later they are called, so a
+/// long list costs the server few more polls.
 const POLL_FULLY: u32 = 4;
-/// The longest pause between two polls of a client that is called.
+/// The longest pause between two polls of a client that releases call.
 const LONGEST_POLL: Duration = Duration::from_secs(10);
 
 impl<'a> Sleep<'a> {
-    /// `has_asked`: a request has left before, and no message since then is marked.
+    /// Creates the sleep of a waiter. `has_asked`: a request has left before, without a mark of the
+    /// channels.
     pub(super) fn new(wait: &'a Wait<'a>, has_asked: bool) -> Self {
         let (listeners, pauses) = match &wait.settings.strategy {
-            // A waiter for a latch listens from its first answer on, behind a confirmation of
-            // its own: a message from before must not open the latch for it.
+            // A waiter for a latch listens from its first answer on, after its own confirmation: an
+            // earlier message must not open the latch for it.
             WaitStrategy::PubSub if wait.line == Line::AllAsk => (Vec::new(), None),
-            // It begins to listen behind the answer, and asks again then.
+            // This waiter begins to listen after the answer, and then asks again.
             WaitStrategy::PubSub if has_asked => (Vec::new(), None),
             WaitStrategy::PubSub => {
                 let channels = wait.channels.iter();
-                // A channel that is live before the first ask saves the second one. All or
-                // none: `listen` adds nothing to listeners that are there.
+                // A channel that is live before the first ask saves the second one. The waiter
+                // takes all channels or none, because `listen` adds nothing to existing listeners.
                 let live = channels.map(|(channels, name)| channels.listen_if_live(name));
                 (live.collect::<Option<_>>().unwrap_or_default(), None)
             }
@@ -81,8 +82,8 @@ impl<'a> Sleep<'a> {
         self.listeners.iter().map(Listener::mark).collect()
     }
 
-    /// Starts to listen, if this waiter waits for messages and does not listen yet.
-    /// `true` when a channel is live at once.
+    /// Starts to listen, if this waiter waits for messages and does not listen yet. Returns `true`
+    /// if a channel is live at once.
     pub(super) fn listen(&mut self) -> bool {
         if self.pauses.is_some() || !self.listeners.is_empty() {
             return false;
@@ -97,7 +98,7 @@ impl<'a> Sleep<'a> {
         self.marks().iter().any(|signal| signal.live)
     }
 
-    /// A message may have been lost: the next pauses are short again.
+    /// Makes the next pauses short again, because a message may have been lost.
     pub(super) fn polls_anew(&mut self) {
         self.quiet = 0;
     }
@@ -112,13 +113,13 @@ impl<'a> Sleep<'a> {
             }
             None => self.polls().after(self.before),
         };
-        // Not the TTL alone: with one of 0 a key is about to end, and the waiter would ask at
-        // full speed until it has.
+        // Not the TTL alone: with a TTL of 0 the key is about to expire, and the waiter would ask
+        // at full speed until then.
         ttl.map_or(pause, |ttl| pause.min(ttl + AFTER_EXPIRY))
     }
 
-    /// How often it asks at least: the server takes a waiter that asks less often for dead, and its
-    /// place or its mark is gone.
+    /// Returns the longest pause between two asks. The server regards a waiter that asks less often
+    /// as dead, and drops its place or its mark.
     fn asks_every(&self) -> Option<Duration> {
         match self.wait.line {
             Line::OnServer { ask_every } => Some(ask_every),
@@ -126,12 +127,12 @@ impl<'a> Sleep<'a> {
         }
     }
 
-    /// Returns how often it asks without a message.
+    /// Returns how often the waiter asks without a message.
     fn polls(&self) -> Polls {
         let (listeners, settings) = (&self.listeners, self.wait.settings);
         let hears = !listeners.is_empty() && listeners.iter().all(|one| one.mark().live);
         let every = match hears {
-            // Longer and longer only while the server has confirmed that it sends the messages.
+            // The interval grows only while the server has confirmed that it sends the messages.
             true => settings.poll_interval_after(self.quiet),
             false if listeners.iter().any(|one| one.mark().denied) => {
                 settings.poll_interval().min(POLL_INTERVAL_WHEN_DENIED)
@@ -140,19 +141,19 @@ impl<'a> Sleep<'a> {
         };
         Polls {
             every: self.asks_every().map_or(every, |most| every.min(most)),
-            // An interval that was set is a promise.
+            // An interval that the user has set is a promise.
             grows: hears && settings.poll_interval.is_none(),
         }
     }
 
     pub(super) fn after_failure(&mut self) -> Duration {
-        // The connection for messages may be as dead.
+        // The connection for messages may be dead too.
         self.polls_anew();
         self.failures.next()
     }
 
-    /// Sleeps until `moment`, or until a channel has moved since `marks` and the throttle lets
-    /// the waiter follow that: then it returns `true`.
+    /// Sleeps until `moment`, or until a channel has moved since `marks` and the throttle lets the
+    /// waiter follow that. Returns `true` in the second case.
     pub(super) async fn until(&mut self, marks: &[Signal], moment: Moment) -> bool {
         let timers = &self.wait.context.timers;
         let not_before = self.throttle.not_before();
@@ -173,7 +174,7 @@ impl<'a> Sleep<'a> {
                 }
                 (several, None) => any_moves(several, marks).await,
             }
-            // Put off, not thrown away: this wake-up may be the one that matters.
+            // Postponed, not dropped: this wake-up may be the one that matters.
             if let Some(not_before) = not_before {
                 timers.sleep_until(not_before).await;
             }
@@ -183,7 +184,7 @@ impl<'a> Sleep<'a> {
             () = woken => true,
             () = timers.sleep_until(moment) => false,
         };
-        // A lost connection and a new subscription wake it as well.
+        // A lost connection and a new subscription wake the waiter too.
         self.quiet = match woken {
             true => 0,
             false => self.quiet.saturating_add(1),
@@ -192,9 +193,9 @@ impl<'a> Sleep<'a> {
     }
 }
 
-/// Without a mark, listening began after the ask. Then whatever the channel has ever brought counts,
-/// and so does the confirmation of the subscription: only an ask after it finds a release whose
-/// message was missed.
+/// Returns the mark of the `n`th channel. Without a mark, listening began after the ask. Then
+/// anything that the channel has ever received counts, and so does the confirmation of the
+/// subscription: only an ask after it finds a release whose message was missed.
 fn mark_of(marks: &[Signal], n: usize) -> Signal {
     marks.get(n).copied().unwrap_or_default()
 }
@@ -214,7 +215,8 @@ async fn any_moves(listeners: &mut [Listener], marks: &[Signal]) {
 #[derive(Clone, Copy)]
 struct Polls {
     every: Duration,
-    /// Clients that are called late may ask less often: messages reach them, as far as they know.
+    /// Whether a client that is called late may poll less often: only if, as far as it knows,
+    /// messages reach it.
     grows: bool,
 }
 
@@ -231,8 +233,8 @@ impl Polls {
     }
 }
 
-/// Resolves when a client asks that is called by its number, and before which so many are called.
-/// As those have had their turns, it polls more often.
+/// Resolves when it is this client's time to ask, if releases call clients by number and `before`
+/// other clients are called first. The more of them have had their turns, the more often it polls.
 async fn its_turn(
     listener: &mut Listener,
     mark: Signal,
@@ -260,7 +262,7 @@ async fn its_turn(
         };
         tokio::select! {
             biased;
-            // Each release shows that somebody had the lock: then the time begins anew.
+            // Each release shows that a client had the lock, so the time begins again.
             () = listener.moved_since(seen) => seen = listener.mark(),
             () = first => return,
         }
@@ -287,7 +289,7 @@ mod tests {
             ..polls
         };
         assert_eq!(deaf.after(Some(1000)), SECOND);
-        // All of a thousand together ask no more often than a hundred and ten would.
+        // All of a thousand clients together ask no more often than a hundred and ten would.
         let each = (0..1000).map(|before| 1.0 / polls.after(Some(before)).as_secs_f64());
         assert!(each.sum::<f64>() < 111.0);
         let seldom = Polls {

@@ -1,5 +1,4 @@
-//! The wait loop on a paused clock: under a flood of wake-ups, and before a lock that
-//! never ends.
+//! The wait loop on a paused clock: under a flood of wake-ups, and with a lock that never ends.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -12,7 +11,7 @@ use crate::clock::Clock;
 use crate::config::Peers;
 use crate::hold::SafetyMargin;
 
-/// Counts the asks of a lock that is always held, for as long as `left` says.
+/// An asker that counts the asks for a lock that is always held, for as long as `left` says.
 struct Counter<F> {
     asks: AtomicUsize,
     clock: Clock,
@@ -29,7 +28,7 @@ impl<F: Fn(Moment) -> Option<Duration> + Sync> Ask for Counter<F> {
     }
 }
 
-/// A client of its own, on a clock that only moves when everybody sleeps.
+/// Creates a separate client, on a clock that moves only when every task sleeps.
 fn context() -> std::sync::Arc<Context> {
     tokio::time::pause();
     let memory = Embedded::new().memory();
@@ -52,7 +51,7 @@ fn context() -> std::sync::Arc<Context> {
     )
 }
 
-/// The wait of one waiter for `x`, which listens to these channels.
+/// Creates the wait of one waiter for `x`, which listens to these channels.
 fn wait_for<'a>(
     context: &'a Context,
     key: &'a Key,
@@ -74,7 +73,8 @@ fn wait_for<'a>(
     }
 }
 
-/// Asks, and wake-ups, within five seconds in which each millisecond or two brings one.
+/// Counts the asks and the wake-ups within five seconds in which a wake-up arrives every
+/// millisecond or two.
 async fn asks_in_a_flood(left: impl Fn(Moment) -> Option<Duration> + Sync) -> (usize, usize) {
     let context = context();
     let clock = context.clock;
@@ -146,7 +146,7 @@ async fn unlimited_wait_ends_at_lock_without_expiry() {
     assert!(clock.now().saturating_sub(start) >= PATIENCE_WITHOUT_EXPIRY);
 }
 
-/// Lets other processes ask first, until then.
+/// An asker that lets other processes ask first, until `until`.
 struct Polite {
     asks: AtomicUsize,
     until: Moment,
@@ -166,7 +166,7 @@ impl Ask for Polite {
     }
 }
 
-/// The one behind it may have no time for that, and only one asks.
+/// The waiter behind may have no time for that, and only one of them asks.
 #[tokio::test]
 async fn no_server_has_answered_a_line_that_lets_others_ask_first() {
     let context = context();
@@ -217,8 +217,8 @@ async fn asks_within(
 #[tokio::test]
 async fn a_waiter_that_listens_asks_less_and_less_often() {
     let live = Channels::new(true);
-    // Twice at first, because it has begun to listen behind the first answer. Then after 1, 2 and
-    // 4 s, and each 5 s.
+    // Twice at first, because the waiter begins to listen after the first answer. Then after 1, 2
+    // and 4 s, and every 5 s.
     assert_eq!(asks_within(60, None, &live).await, 15);
 }
 
@@ -247,11 +247,11 @@ async fn a_message_makes_the_waiter_ask_often_again() {
         asks = asks_within(25, None, &live) => asks,
         () = wakes => 0,
     };
-    // At 0, 0, 1, 3, 7, 12, 17 and 20.5 s, and a second and three behind that.
+    // At 0, 0, 1, 3, 7, 12, 17 and 20.5 s, and one and three seconds after that.
     assert_eq!(asks, 10);
 }
 
-/// Refuses, and shows a change at an ask.
+/// An asker that is always refused, and shows a change at one ask.
 struct Refuses {
     asks: AtomicUsize,
     changes_at: usize,
@@ -269,7 +269,7 @@ impl Ask for Refuses {
     }
 }
 
-/// Counts the asks within a minute, of which one shows a change.
+/// Counts the asks within a minute in which one ask shows a change.
 async fn asks_beside_a_change(changes_at: usize) -> usize {
     let context = context();
     let (clock, settings) = (context.clock, context.settings());

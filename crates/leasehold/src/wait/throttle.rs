@@ -1,52 +1,52 @@
-//! Which wake-ups a waiter follows at once. Anybody can send messages, and a waiter that
-//! followed each of them would turn a flood of messages into a flood of requests.
+//! The choice of the wake-ups that a waiter follows at once. Anyone can send messages, and a waiter
+//! that followed each of them would turn a flood of messages into a flood of requests.
 //!
-//! A waiter must follow a release that did happen at once, whether it then wins the race for
-//! the lock or not. It tells a release from a flood by the instant at which the hold in the way
-//! will expire: as long as that instant is the same, nothing was released and nothing renewed.
-//! It knows the instant only as lying between two others, because a reply takes its time. When
-//! no instant fits all answers, the hold is another one; so a slow network can't make one hold
-//! look like two. (Answers without an expiry all look alike: a primitive that has no others
-//! gives evidence of its own, which differs when something has changed on the server.)
+//! A waiter must follow a real release at once, whether or not it then wins the race for the lock.
+//! It distinguishes a release from a flood by the instant at which the present hold will expire: as
+//! long as that instant is the same, nothing was released and nothing renewed. It knows the instant
+//! only as an interval, because a reply takes time. If no instant fits all answers, the hold is a
+//! different one, so a slow network can't make one hold look like two. (Answers without an expiry
+//! all look alike. A primitive that has no other answers gives evidence of its own, which differs
+//! when something has changed on the server.)
 
 use std::time::Duration;
 
 use crate::clock::Moment;
 
-/// How many asks may find the same hold before the next ones are put off: many short holds
+/// Number of asks that may find the same hold before later ones are postponed: many short holds
 /// within a millisecond or two look like one.
 const BURST: u32 = 20;
-/// The longest time behind the last ask that a wake-up is put off.
+/// The longest time after the last ask for which a wake-up is postponed.
 const LONGEST: Duration = Duration::from_millis(100);
-/// The server tells a TTL in whole milliseconds.
+/// The unit of a TTL: the server reports whole milliseconds.
 const UNIT: Duration = Duration::from_millis(1);
 
-/// Between which instants a hold expires; `None` when it never does.
+/// The interval in which a hold expires; `None` if it never does.
 type Expiry = Option<(Moment, Moment)>;
 
-/// What an answer without an expiry shows of the state on the server. For permits: how many are
-/// free, and which request gave some back last, or the ids of those in use where permits have
-/// leases.
+/// The evidence of the server's state in an answer without an expiry. For permits: how many are
+/// free, and which request was the last to give some back; or, if permits have leases, the ids of
+/// those in use.
 pub(crate) type Evidence = (i64, Vec<u8>);
 
-/// What one waiter has learned from the wake-ups it followed.
+/// The experience of one waiter with the wake-ups that it followed.
 #[derive(Debug, Default)]
 pub(crate) struct WakeUpThrottle {
     expiry: Expiry,
     evidence: Option<Evidence>,
     asked_at: Option<Moment>,
-    /// Asks that found the hold which the ask before had found.
+    /// Number of asks in a row that found the same hold as the ask before.
     unchanged: u32,
 }
 
 impl WakeUpThrottle {
-    /// The server was asked at `sent` and has said at `now` that the lock is held for
-    /// `ttl` more.
+    /// Notes that the server was asked at `sent`, and that a reply read at `now` says that the lock
+    /// is held for `ttl` more.
     pub(crate) fn busy(&mut self, sent: Moment, now: Moment, ttl: Option<Duration>) {
         // The server read its clock at some time between the request and the reply.
         let seen = ttl.map(|ttl| (sent + ttl - UNIT, now + ttl + UNIT));
-        // The first answer is compared with nothing: an expiry that is not known yet is not that
-        // of a lock without one.
+        // The first answer is compared with nothing: an expiry that is not known yet differs from a
+        // lock without an expiry.
         match self.asked_at.and_then(|_| both(self.expiry, seen)) {
             Some(expiry) => {
                 self.expiry = expiry;
@@ -60,8 +60,8 @@ impl WakeUpThrottle {
         self.asked_at = Some(sent);
     }
 
-    /// The server was asked at `sent` and has refused, with this evidence. `true` if something has
-    /// changed there since the last answer.
+    /// Notes that the server was asked at `sent` and has refused, with this evidence. Returns
+    /// `true` if something has changed there since the last answer.
     pub(crate) fn refused(&mut self, sent: Moment, evidence: Evidence) -> bool {
         let before = self.evidence.replace(evidence);
         let changed = before.is_some() && before != self.evidence;
@@ -73,17 +73,18 @@ impl WakeUpThrottle {
         changed
     }
 
-    /// Before when no wake-up is followed; `None` when the next one is, at once.
+    /// Returns the moment before which no wake-up is followed; `None` if the next one is followed
+    /// at once.
     pub(crate) fn not_before(&self) -> Option<Moment> {
         let over = self.unchanged.checked_sub(BURST)?;
-        // From the last ask on, not from the last wake-up: a flood must not put off the next
+        // Counted from the last ask, not from the last wake-up: a flood must not postpone the next
         // ask for ever.
         let pause = UNIT.saturating_mul(1 << over.min(10)).min(LONGEST);
         Some(self.asked_at? + pause)
     }
 }
 
-/// The instants that fit both; `None` when no hold can have both.
+/// Returns the instants that fit both; `None` if no hold can have both.
 fn both(known: Expiry, seen: Expiry) -> Option<Expiry> {
     match (known, seen) {
         (None, None) => Some(None),
@@ -105,7 +106,7 @@ mod tests {
         Moment::from_millis(ms)
     }
 
-    /// Asks as often as it may for a second, of a hold whose TTL is as given.
+    /// Asks as often as allowed for a second, about a hold with this TTL.
     fn asks_in_a_second(ttl: impl Fn(u64) -> Option<Duration>) -> usize {
         let mut throttle = WakeUpThrottle::default();
         let mut asks = 0;
@@ -128,7 +129,7 @@ mod tests {
 
     #[test]
     fn changing_holds_are_not_throttled() {
-        // A new hold each millisecond, all of one lease: so is a renewed one.
+        // A new hold each millisecond, all with one lease. A renewed hold looks the same.
         assert_eq!(asks_in_a_second(|_| Some(LEASE)), 1000);
         // Leases that differ.
         let odd = |ms| Some(LEASE - Duration::from_secs(ms % 2));
@@ -156,7 +157,7 @@ mod tests {
     fn slow_replies_still_show_one_hold() {
         let mut throttle = WakeUpThrottle::default();
         for ms in (0..2000).step_by(50) {
-            // The server sees the request anywhere between its start and its end.
+            // The server may see the request at any time between its start and its end.
             let seen = ms + ms % 40;
             throttle.busy(
                 at(ms),

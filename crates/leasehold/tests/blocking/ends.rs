@@ -16,10 +16,10 @@ fn connect(url: &str) -> Client {
     Client::connect_with(&leasehold::Client::builder().lease(HOUR), url).unwrap()
 }
 
-/// What a thread keeps until it ends.
+/// A guard that a thread keeps until it ends.
 enum Kept {
     Dropped(#[allow(dead_code, reason = "it is dropped")] Box<dyn std::any::Any>),
-    /// Released by the destructor of whatever it is in.
+    /// A guard that the destructor of this value releases.
     Lock(Option<LockGuard>),
     Permit(Option<SemaphorePermit>),
     Expirable(Option<ExpirablePermit>),
@@ -45,7 +45,7 @@ fn keep(kept: Kept) {
 }
 
 fn keep_some_of_each(client: &Client) {
-    // Before anything of tokio: it is dropped after that.
+    // The thread-local is initialised before anything of tokio, so it is dropped after that.
     KEPT.with_borrow_mut(|all| all.clear());
     let dropped = |guard: Box<dyn std::any::Any>| keep(Kept::Dropped(guard));
     dropped(Box::new(client.lock("a").acquire().unwrap()));
@@ -61,8 +61,8 @@ fn keep_some_of_each(client: &Client) {
     keep(Kept::Expirable(Some(permit)));
 }
 
-/// Not a test when it is run as one: a process of its own, which a panic in a destructor
-/// would abort.
+/// A program that ends; as a test of its own it does nothing. It is a process of its own, because a
+/// panic in a destructor would abort it.
 #[test]
 fn a_program_that_ends() {
     let Some(job) = job() else {
@@ -72,7 +72,7 @@ fn a_program_that_ends() {
     match words[..] {
         ["thread-local", url] => {
             let url = url.to_owned();
-            // The last of the client goes with the thread as well.
+            // The last clone of the client is dropped with the thread too.
             let ends = thread::spawn(move || {
                 KEPT.with_borrow_mut(Vec::clear);
                 keep_some_of_each(&connect(&url));
@@ -92,7 +92,8 @@ fn a_program_that_ends() {
         ["task", url] => {
             let client = connect(url);
             let owner = leasehold::Owner::new();
-            // So many that the client's thread has to do with them when the client goes.
+            // With this number of guards, the client's thread is still busy with them when the
+            // client is dropped.
             let guards: Vec<_> = (0..300)
                 .map(|number| {
                     let lock = client.lock(&format!("a{number}"));
@@ -100,12 +101,12 @@ fn a_program_that_ends() {
                 })
                 .collect();
             let runtime = tokio::runtime::Runtime::new().unwrap();
-            // Nothing waits there.
+            // A drop in an async task does not wait.
             let task = async move { drop(guards) };
             runtime.block_on(runtime.spawn(task)).unwrap();
             let start = Instant::now();
             drop(client);
-            // `PATIENCE` in `blocking/runtime.rs`: behind it the rest may be lost.
+            // `PATIENCE` in `blocking/runtime.rs`: after that time the rest may be lost.
             let in_time = start.elapsed() < Duration::from_millis(300);
             println!("ended {}", if in_time { "in time" } else { "late" });
         }
@@ -114,8 +115,8 @@ fn a_program_that_ends() {
     std::process::exit(0);
 }
 
-/// Runs a program that ends, and waits until all is given back. `false`, without that wait, if
-/// the program says that it had no time.
+/// Runs a program that ends, and waits until all is given back. Returns `false`, without that wait,
+/// if the program says that it had no time.
 fn run(job: &str) -> bool {
     let server = RedisServer::start().unwrap();
     let client = Client::connect(&server.url()).unwrap();
@@ -154,7 +155,8 @@ fn a_program_that_returns_early_leaves_nothing() {
 
 #[test]
 fn task_dropping_a_guard_leaves_nothing() {
-    // On a busy machine the last clone may wait in vain at times, but not always.
+    // On a busy machine the drop of the last clone may wait without result at times, but not
+    // always.
     let in_time = (0..20).filter(|_| run("task"));
     assert_eq!(in_time.take(3).count(), 3);
 }

@@ -50,7 +50,7 @@ fn a_guard_that_was_not_upgraded_comes_back() {
     assert!(refused.error().is_none());
     let reading = refused.into_guard();
     assert!(reading.is_held());
-    // With an owner they can be sent.
+    // Guards with an owner can be sent to another thread.
     thread::spawn(move || drop(beside)).join().unwrap();
     let writing = reading.try_upgrade().unwrap();
     thread::spawn(move || writing.downgrade().unwrap().release())

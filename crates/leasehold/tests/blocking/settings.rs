@@ -1,5 +1,5 @@
-//! Handles of threads with each setting, for each kind of lock: nobody holds it beside somebody else,
-//! and everybody is served.
+//! Handles of threads with each setting, for each kind of lock: no two holders overlap, and every
+//! thread is served.
 
 use std::thread;
 use std::time::Duration;
@@ -51,7 +51,7 @@ fn threads_use_each_kind_with_each_setting() {
                             let asked = recorder.ask(lock.name(), "a thread");
                             let guard = lock.acquire().unwrap();
                             let inside = asked.acquired(guard.as_async());
-                            // It enters again.
+                            // The thread enters its hold again.
                             lock.acquire().unwrap().release().unwrap();
                             guard.extend(SOON).unwrap();
                             inside.releasing(guard.as_async());

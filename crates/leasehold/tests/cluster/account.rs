@@ -1,4 +1,4 @@
-//! What the workers said, and the judgement of it.
+//! The lines of the workers, and the judgement of their uses.
 #![allow(dead_code, reason = "each test binary uses its part of it")]
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -8,7 +8,7 @@ use leasehold::testing::history::{Interval, Overlap, check, limits};
 
 use super::worker::PERMITS;
 
-/// Of what is allowed, so many are shown.
+/// Number of permitted overlaps that are shown.
 const SHOWN: usize = 5;
 
 /// One use of a name.
@@ -20,12 +20,12 @@ struct Use {
     until: u64,
 }
 
-/// Of all workers of a test.
+/// The uses of all workers of a test.
 #[derive(Default)]
 pub(crate) struct Account {
     intervals: Vec<Interval>,
     permits: BTreeMap<String, Vec<limits::Use>>,
-    /// Holders that were told of a loss.
+    /// Holders that learned of a loss.
     told: BTreeSet<String>,
     done: BTreeMap<String, usize>,
     pub(crate) errors: Vec<String>,
@@ -35,7 +35,7 @@ pub(crate) struct Account {
 }
 
 impl Account {
-    /// Adds what the workers of one process said.
+    /// Adds the lines of the workers of one process.
     pub(crate) fn read(&mut self, process: usize, lines: &[String]) {
         let mut inside = HashMap::<&str, Vec<Use>>::new();
         let number = |text: &str| text.parse::<u64>().unwrap();
@@ -89,24 +89,26 @@ impl Account {
         });
     }
 
-    /// Judges all uses. `losses` are the times at which a master went that may have taken grants
-    /// along which no replica had: who held such a grant was told of it, and another may have come
-    /// in meanwhile. Counts can be wrong from then on.
+    /// Judges all uses. `losses` are the times at which a master died, maybe with grants that no
+    /// replica had. The holder of such a grant learned of the loss, and another holder may have
+    /// acquired the lock meanwhile. Counts can be wrong from then on.
     pub(crate) fn judge(&self, losses: &[u64]) {
         let lost = self.judge_but(losses.is_empty(), |overlap| self.was_lost(overlap, losses));
         assert!(losses.len() >= lost, "{} losses", losses.len());
     }
 
-    /// Judges all uses. In each of these spans a master was replaced behind sentinels, until nobody
-    /// called the old one any more. What it granted and took back meanwhile the new one does not
-    /// know. Who still held such a grant behind the span was told of its loss.
+    /// Judges all uses. In each of these spans a master was replaced behind sentinels, until no
+    /// client called the old one any more. The new master does not know what the old one granted
+    /// and took back meanwhile. A client that still held such a grant after the span learned of its
+    /// loss.
     pub(crate) fn judge_behind_sentinels(&self, spans: &[RangeInclusive<u64>]) {
         self.judge_but(spans.is_empty(), |overlap| {
             self.was_of_an_old_master(overlap, spans)
         });
     }
 
-    /// Judges all uses but for the overlaps that the promise allows. Returns how many these are.
+    /// Judges all uses, except for the overlaps that the promise allows. Returns the number of
+    /// these.
     fn judge_but(&self, counts_are_right: bool, allows: impl Fn(&Overlap) -> bool) -> usize {
         println!("done: {:?}, told of a loss: {}", self.done, self.told.len());
         for error in &self.errors {
@@ -114,7 +116,7 @@ impl Account {
         }
         assert!(self.hangs.is_empty(), "{:?}", self.hangs);
         assert_eq!(self.refused, 0, "acquires that were given up");
-        // They were granted long before any master died, so a replica had each.
+        // These holds were granted long before any master died, so a replica had each.
         assert!(self.lost.is_empty(), "{:?}", self.lost);
         let mut report = check(&self.intervals);
         println!("{} holds, {} contended", report.holds, report.contended);

@@ -1,5 +1,5 @@
-//! Addresses, names and clusters with which nothing can be done: each is an error that says what to
-//! do, or a wait that ends.
+//! Addresses, names and clusters that can't work. Each causes an error that says what to do, or a
+//! wait that ends.
 
 use std::time::Duration;
 
@@ -34,7 +34,7 @@ async fn url_has_to_name_what_the_server_is() {
 async fn one_seed_that_answers_is_enough() {
     let cluster = Cluster::start(2, 0);
     let host = |n: usize| cluster.nodes()[n].url().replace("redis://", "");
-    // Nobody listens on port 1.
+    // No server listens on port 1.
     let url = format!("redis-cluster://127.0.0.1:1,{}", host(1));
     let client = Client::connect(&url).await.unwrap();
     for n in 0..8 {
@@ -56,7 +56,8 @@ async fn client_in_the_background_waits_for_its_cluster() {
     guard.release().await.unwrap();
 }
 
-/// What a client says of a cluster that it connects to in the background, whatever it is asked.
+/// Returns the error of a client that connects to a cluster in the background. Every call must
+/// report it.
 async fn refused_in_the_background(url: &str) -> Error {
     let builder = Client::builder().reply_timeout(Duration::from_secs(60));
     let client = builder.connect_in_background(url).unwrap();
@@ -93,7 +94,7 @@ async fn first_connection_in_the_background_fails_with_what_the_nodes_say() {
         (&wrong, ErrorKind::Denied, "the password is refused"),
         (&of_cluster(&tells_no_map), ErrorKind::Denied, "needs ACL"),
         (&of_cluster(&single), ErrorKind::Unsupported, "use redis://"),
-        // Nobody listens on port 1.
+        // No server listens on port 1.
         (
             &"redis-cluster://127.0.0.1:1".to_owned(),
             ErrorKind::Unavailable,
@@ -104,7 +105,8 @@ async fn first_connection_in_the_background_fails_with_what_the_nodes_say() {
         assert_eq!(error.kind(), kind, "{error}");
         assert!(error.to_string().contains(says), "{error}");
     }
-    // What does not heal ends a wait at once; what may heal, with its reason.
+    // An error that does not heal ends a wait at once. An error that may heal ends it with its
+    // reason.
     let client = Client::builder().connect_in_background(&wrong).unwrap();
     let error = client.lock("x").acquire().await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Denied, "{error}");
@@ -132,7 +134,7 @@ async fn names_whose_keys_would_be_split_are_refused() {
     assert!(cluster.keys().is_empty(), "nothing was sent");
 }
 
-/// Names of every sort, and all keys that are made of each.
+/// Names of every sort are tested, with all keys that are made of each.
 #[tokio::test]
 async fn names_that_are_allowed_have_one_slot() {
     let cluster = Cluster::start(1, 0);
@@ -207,7 +209,7 @@ async fn open_slot_is_named() {
     assert!(error.to_string().contains(&says), "{error}");
 }
 
-/// Names in slots of this node.
+/// Returns names in slots of this node.
 pub(crate) fn names_at(cluster: &Cluster, node: usize) -> Vec<String> {
     let names = (0..).map(|n| format!("name {n}"));
     let there = names.filter(|name| cluster.owner(cluster.slot_of(name)) == node);
@@ -219,7 +221,7 @@ async fn impatient(cluster: &Cluster) -> Client {
     builder.connect(&cluster.url()).await.unwrap()
 }
 
-/// What an acquire is told, once the client knows that its connection is lost.
+/// Returns the error of an acquire, once the client knows that its connection is lost.
 async fn error_of(client: &Client, name: &str) -> Error {
     loop {
         let error = client.lock(name).try_acquire().await.unwrap_err();
@@ -229,7 +231,7 @@ async fn error_of(client: &Client, name: &str) -> Error {
     }
 }
 
-/// Its slots are another node's from now on, without their keys.
+/// Gives the slots of `from` to another node, without their keys.
 fn take_slots(cluster: &Cluster, from: usize, to: usize) {
     let slots: Vec<_> = cluster.slots_of(from).iter().map(u16::to_string).collect();
     for (node, command) in [(from, "DELSLOTS"), (to, "DELSLOTS"), (to, "ADDSLOTS")] {
@@ -237,7 +239,7 @@ fn take_slots(cluster: &Cluster, from: usize, to: usize) {
         words.extend(slots.iter().map(String::as_str));
         cluster.nodes()[node].command(&words).unwrap();
     }
-    // The other nodes believe the newest.
+    // The other nodes believe the newest epoch.
     cluster.nodes()[to]
         .command(&["CLUSTER", "BUMPEPOCH"])
         .unwrap();
@@ -310,7 +312,7 @@ async fn circle_of_nodes_ends_with_the_time_for_a_reply() {
     assert!(error.to_string().contains(&slot), "{error}");
 }
 
-/// A node that names another one's address as its own.
+/// A node names another node's address as its own.
 #[tokio::test]
 async fn node_that_is_sent_to_itself_ends_with_the_time_for_a_reply() {
     let cluster = Cluster::start(2, 0);
@@ -328,13 +330,13 @@ async fn node_that_is_sent_to_itself_ends_with_the_time_for_a_reply() {
     assert!(error.to_string().contains(&slot.to_string()), "{error}");
 }
 
-/// Where no node ever was.
+/// The map leads to an address where no node ever was.
 #[tokio::test]
 async fn slot_that_leads_to_nowhere_is_refused_with_its_address() {
     let cluster = Cluster::start(2, 0);
     let name = names_at(&cluster, 1).remove(0);
     let slot = cluster.slot_of(&name);
-    // Nobody listens on port 1.
+    // No server listens on port 1.
     cluster.announce(1, 1);
     let builder = Client::builder().reply_timeout(Duration::from_millis(500));
     let url = cluster.nodes()[0].url().replace("redis:", "redis-cluster:");

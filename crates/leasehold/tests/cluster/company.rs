@@ -12,7 +12,7 @@ use crate::support::eventually;
 
 const LEASE: Duration = Duration::from_secs(60);
 
-/// Every slot that has a key moves to the next node.
+/// Moves every slot that has a key to the next node.
 fn move_all(cluster: &Cluster) {
     let keys = cluster.keys();
     let slots: BTreeSet<_> = keys.iter().map(|key| cluster.slot_of(key)).collect();

@@ -24,7 +24,7 @@ pub(crate) struct Crew {
 }
 
 impl Crew {
-    /// They begin at once. All their names are in one slot, that of [`TAG`].
+    /// Starts the clients, which begin at once. All their names are in the slot of [`TAG`].
     pub(crate) async fn start(cluster: &Cluster) -> Self {
         let mut clients = Vec::new();
         for _ in 0..CLIENTS {
@@ -81,8 +81,8 @@ impl Crew {
         }
     }
 
-    /// Ends the work and judges it: nobody was inside beside somebody else, no call hangs, and
-    /// nothing is left behind. Returns the errors.
+    /// Ends the work and judges it: no two holders were inside together, no call hangs, and nothing
+    /// is left behind. Returns the errors.
     pub(crate) async fn end(self, cluster: &Cluster) -> Vec<String> {
         drop(self.stop);
         for work in self.work {
@@ -98,7 +98,7 @@ impl Crew {
     }
 }
 
-/// Every permit is back, and nothing else is left behind.
+/// Asserts that every permit is back, and that nothing else is left behind.
 pub(crate) async fn nothing_is_left(cluster: &Cluster, clients: &[&Client], places: &[&str]) {
     for place in places {
         let semaphore = clients[0].semaphore(&format!("{place}permits"));

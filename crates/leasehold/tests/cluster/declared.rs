@@ -1,9 +1,9 @@
-//! How keys are named to the nodes.
+//! The keys that a client declares to the nodes.
 
 use leasehold::Client;
 use leasehold_testkit::{Cluster, RedisServer, Reply};
 
-/// Of each script that this node has run, how many keys were declared.
+/// Returns the number of declared keys of each script that this node has run.
 fn declared(node: &RedisServer) -> Vec<String> {
     let log = node.command(&["SLOWLOG", "GET", "1000"]).unwrap();
     let calls = log.as_array().unwrap().iter();

@@ -1,4 +1,4 @@
-//! Nodes that announce an address at which they can't be reached from here.
+//! Nodes that announce an address at which the client can't reach them.
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex};
@@ -19,7 +19,7 @@ async fn node_is_reached_where_its_announced_address_leads() {
     let cluster = Cluster::start(2, 0);
     let (here, there) = (names_at(&cluster, 0), names_at(&cluster, 1));
     let reached = cluster.nodes()[1].port();
-    // Nobody listens on port 1.
+    // No server listens on port 1.
     cluster.announce(1, 1);
     let builder = Client::builder().map_address(move |host, port| {
         assert_eq!(host, "127.0.0.1");
@@ -28,7 +28,7 @@ async fn node_is_reached_where_its_announced_address_leads() {
     let url = cluster.nodes()[0].url().replace("redis:", "redis-cluster:");
     let client = builder.connect(&url).await.unwrap();
     serves(&client, &there[0]).await;
-    // The next one has to follow a redirection there.
+    // The next use of the name must follow a redirection to the mapped node.
     cluster.migrate(cluster.slot_of(&here[0]), 1);
     serves(&client, &here[0]).await;
     let seen = client.inspect(&here[0]).await.unwrap();
@@ -45,7 +45,7 @@ async fn mapped_node_that_names_no_host_is_not_mapped_again() {
     let names: Vec<_> = (0..3).map(|node| names_at(&cluster, node)).collect();
     let reached: Vec<_> = cluster.nodes().iter().map(RedisServer::port).collect();
     for node in 1..3 {
-        // Nobody listens on ports 1 and 2.
+        // No server listens on ports 1 and 2.
         cluster.announce(node, u16::try_from(node).unwrap());
     }
     let hosts = Arc::<Mutex<BTreeSet<String>>>::default();
@@ -60,10 +60,10 @@ async fn mapped_node_that_names_no_host_is_not_mapped_again() {
     for names in &names {
         serves(&client, &names[0]).await;
     }
-    // A mapped node sends the client on, without a host as well.
+    // A mapped node redirects the client, even without naming a host.
     cluster.migrate(cluster.slot_of(&names[1][1]), 2);
     serves(&client, &names[1][1]).await;
-    // From here on only mapped nodes can tell the map.
+    // From here on only mapped nodes can report the slot map.
     let told = || {
         let calls = cluster.nodes()[1..].iter();
         calls.map(|node| node.calls("cluster|slots")).sum::<u64>()

@@ -1,4 +1,4 @@
-//! What is counted of the nodes of a cluster.
+//! The metrics of the nodes of a cluster.
 
 use leasehold::Client;
 use leasehold_testkit::Cluster;
@@ -33,7 +33,7 @@ async fn answers_that_name_another_node_are_counted() {
     assert!(asked >= 1.0, "{:?}", told.numbers);
 
     cluster.assign(slot, other());
-    // A client that has heard of a move before it asks is not told `MOVED`.
+    // A client that learns of a move before it asks gets no `MOVED`.
     for _ in 0..MOVES {
         cluster.migrate(slot, other());
         pair().await;

@@ -28,7 +28,7 @@ async fn slot_moves_disturb_nobody() {
     assert_eq!(errors, [""; 0], "no call fails");
 }
 
-/// As Valkey moves slots from 9.0 on; others can't.
+/// Valkey moves slots like this from 9.0 on; other servers can't.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn slots_that_move_at_once_disturb_nobody() {
     let cluster = Cluster::start(3, 0);
@@ -63,13 +63,14 @@ async fn open_slot_loses_no_hold() {
         .unwrap();
     let crew = Crew::start(&cluster).await;
     crew.goes_on().await;
-    // Of the same client, so that its renewals would stand behind these.
+    // They use the same client, so its renewals would have to wait for these requests.
     let waiting: Vec<_> = (0..10)
         .map(|n| {
             let semaphore = client.semaphore(&format!("{TAG}waits {n}"));
             tokio::spawn(async move {
                 loop {
-                    // It has no permits, and to find that out takes all its keys.
+                    // The semaphore has no permits, but a node must have all its keys to find that
+                    // out.
                     let _ = semaphore.try_acquire().await;
                     // At the end of the runtime each call fails at once.
                     tokio::task::yield_now().await;
@@ -78,7 +79,8 @@ async fn open_slot_loses_no_hold() {
         })
         .collect();
     cluster.open(slot, 1 - from);
-    // Far longer than the leases of these: they are renewed meanwhile, whatever waits.
+    // This is far longer than the leases of these holds: they are renewed meanwhile, whatever else
+    // waits.
     let (first, second) = (held.valid_until(), write.valid_until());
     eventually("they are renewed in the open slot", async || {
         let enough = Duration::from_secs(5);
@@ -87,7 +89,7 @@ async fn open_slot_loses_no_hold() {
     .await;
     assert_eq!((held.loss(), write.loss()), (None, None));
     waiting.iter().for_each(tokio::task::JoinHandle::abort);
-    // A free lock has no key here, so it is the other node's to give.
+    // A free lock has no key here, so the other node grants it.
     free.acquire().await.unwrap().release().await.unwrap();
     block_in_place(|| {
         for key in cluster.keys_in(from, slot) {
@@ -131,7 +133,7 @@ async fn busy_node_takes_each_request_that_was_sent_on_to_it() {
         .collect();
     cluster.open(slot, to);
     for n in 0..100 {
-        // It has no key yet, so the old node sends it on.
+        // The lock has no key yet, so the old node redirects the request.
         let lock = client.lock(&format!("{TAG}{n}"));
         lock.acquire().await.unwrap().release().await.unwrap();
     }
@@ -157,7 +159,7 @@ async fn failovers_disturb_nobody() {
     crew.end(&cluster).await;
 }
 
-/// Nobody acknowledged what the dead master had, so holds may be lost: the calls must end.
+/// No replica acknowledged the dead master's grants, so holds may be lost; but the calls must end.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn dead_master_is_replaced() {
     let cluster = Cluster::start(3, 1);
@@ -166,7 +168,7 @@ async fn dead_master_is_replaced() {
     lock.acquire().await.unwrap().release().await.unwrap();
     let owner = cluster.owner(cluster.slot_of("x"));
     cluster.nodes()[owner].kill().unwrap();
-    // It waits for the replica to take over.
+    // This acquire waits for the replica to take over.
     let guard = lock.acquire().await.unwrap();
     guard.release().await.unwrap();
     // The other masters were in use all the time.
@@ -180,7 +182,7 @@ async fn dead_master_is_replaced() {
         .unwrap();
 }
 
-/// A step that has to wait for its slot must not hold up one that can run.
+/// A step that must wait for its slot must not delay a step that can run.
 #[tokio::test]
 async fn renewals_pass_what_waits_for_its_slot() {
     let cluster = Cluster::start(2, 0);
@@ -210,7 +212,8 @@ async fn renewals_pass_what_waits_for_its_slot() {
     waiting.iter().for_each(tokio::task::JoinHandle::abort);
 }
 
-/// The keys of two readers are on two nodes. Who releases must not take the other one for gone.
+/// The keys of two readers are on two nodes. A reader that releases must not take the other for
+/// dead.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn reader_outlives_the_release_of_another_in_an_open_slot() {
     let cluster = Cluster::start(2, 0);
@@ -228,7 +231,7 @@ async fn reader_outlives_the_release_of_another_in_an_open_slot() {
     }
     let released = tokio::spawn(first.release());
     block_in_place(|| {
-        // It is there, and can't run before the other reader's key has come as well.
+        // The release has arrived, but can't run until the other reader's key has moved too.
         std::thread::sleep(Duration::from_millis(200));
         for key in cluster.keys_in(from, slot) {
             cluster.move_key(from, to, &key);
@@ -239,7 +242,7 @@ async fn reader_outlives_the_release_of_another_in_an_open_slot() {
     second.release().await.expect("it was held all the time");
 }
 
-/// An acquire is followed by its release before it was answered, as a dropped wait does.
+/// An acquire is followed by its release before it was answered, as when a wait is dropped.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn hundreds_of_names_move_together() {
     const NAMES: usize = 300;

@@ -1,9 +1,9 @@
-//! Several processes use every primitive, under names of one slot and of many, while slots move,
-//! masters change, die and stand still.
+//! Several processes use every primitive, under names of one slot and of many, while slots move and
+//! masters change, die and are paused.
 //!
-//! How often each trouble comes is said by `LEASEHOLD_NEMESIS_MOVES`, `_OPEN`, `_ATOMIC`,
-//! `_FAILOVERS`, `_KILLS`, `_FREEZES` and `_LOSSES`; `LEASEHOLD_NEMESIS_SEED` repeats the choices of another run
-//! (not what the processes make of them). `scripts/nemesis` runs a long form.
+//! `LEASEHOLD_NEMESIS_MOVES`, `_OPEN`, `_ATOMIC`, `_FAILOVERS`, `_KILLS`, `_FREEZES` and `_LOSSES`
+//! set how often each trouble happens. `LEASEHOLD_NEMESIS_SEED` repeats the choices of another run,
+//! but not what the processes make of them. `scripts/nemesis` runs a long form.
 
 use std::io::Read;
 use std::sync::Arc;
@@ -23,33 +23,34 @@ use crate::support::child::{Child, job};
 const TEST: &str = "cluster::nemesis::a_process_of_its_own";
 const PROCESSES: usize = 2;
 const TASKS: usize = 10;
-/// Of each place so many locks are held all the time.
+/// Number of locks of each place that are held all the time.
 const KEPT: usize = 20;
-/// What each trouble takes at most; it only ends a hopeless wait.
+/// The longest time for a trouble; it only ends a hopeless wait.
 const LIMIT: Duration = Duration::from_secs(60);
-/// A request that waits for an open slot may be given up; a shorter time ends none.
+/// A time for an open slot. A request that waits for the slot for longer may be given up; within
+/// this time none is.
 const OPEN: Duration = Duration::from_secs(2);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Trouble {
     /// A slot moves key by key.
     Move,
-    /// It does, and stays between its nodes for a while.
+    /// A slot moves key by key, and stays between its nodes for a while.
     Open,
-    /// It moves at once, where the servers can do that.
+    /// A slot moves at once, on servers that can do that.
     Atomic,
-    /// A replica takes over while its master goes on.
+    /// A replica takes over while its master runs on.
     FailOver,
-    /// A master dies, and its replica has all that it did.
+    /// A master dies, and its replica has all of its data.
     Kill,
-    /// It stands still until its replica has taken over.
+    /// A master is paused until its replica has taken over.
     Freeze,
-    /// It dies in the middle of its work. What no replica has is lost.
+    /// A master dies in the middle of its work. All that no replica has is lost.
     Lose,
 }
 
 impl Trouble {
-    /// Each with its setting, and how often it comes without that.
+    /// Each trouble with its setting, and how often it happens without that setting.
     const ALL: [(Self, &str, usize); 7] = [
         (Self::Move, "MOVES", 4),
         (Self::Open, "OPEN", 1),
@@ -88,7 +89,7 @@ struct Arena {
     random: fastrand::Rng,
     cluster: Cluster,
     children: Vec<Child>,
-    /// When a master went without a word.
+    /// The times at which a master died and may have lost grants.
     losses: Vec<u64>,
 }
 
@@ -158,7 +159,7 @@ impl Arena {
         }
     }
 
-    /// A slot that is in use, and a master that does not have it.
+    /// Returns a slot that is in use, and a master that does not have it.
     fn slot_and_target(&mut self) -> (u16, usize) {
         let places = [TAG, TAG, "one lock", "two permits", "three rw"];
         let slot = self
@@ -171,7 +172,7 @@ impl Arena {
         (slot, masters[self.random.usize(..masters.len())])
     }
 
-    /// A master, most often the one with most of the names.
+    /// Returns a master, most often the one with most of the names.
     fn victim(&mut self) -> usize {
         let (slot, _) = match self.random.bool() {
             true => (self.cluster.slot_of(TAG), 0),
@@ -215,7 +216,7 @@ impl Arena {
     }
 }
 
-/// What was lost with a master may have been a permit's return, or its grant.
+/// Makes the semaphores again: a permit's release, or its grant, may have been lost with a master.
 async fn set_counts_right(client: &Client, places: &[&str]) {
     for place in places {
         let semaphore = client.semaphore(&format!("{place}permits"));
@@ -229,7 +230,7 @@ async fn set_counts_right(client: &Client, places: &[&str]) {
     }
 }
 
-/// Not a test when it is run as one: the job of a child.
+/// The job of a child; as a test of its own it does nothing.
 #[test]
 fn a_process_of_its_own() {
     let Some(job) = job() else {
@@ -242,7 +243,7 @@ fn a_process_of_its_own() {
     runtime.block_on(work(url, seed.parse().unwrap()));
 }
 
-/// Works until nobody writes to this process any more.
+/// Works until the parent closes this process's input.
 async fn work(url: &str, seed: u64) {
     let stop = Arc::new(AtomicBool::new(false));
     let stopped = Arc::clone(&stop);
@@ -250,7 +251,7 @@ async fn work(url: &str, seed: u64) {
         let _ = std::io::stdin().read_to_end(&mut Vec::new());
         stopped.store(true, Ordering::SeqCst);
     });
-    // Of two processes one declares its keys.
+    // One of two processes declares its keys.
     let builder = Client::builder().lease(LEASE).declare_keys(seed % 2 == 1);
     let client = builder.connect(url).await.unwrap();
     let worker = Worker {

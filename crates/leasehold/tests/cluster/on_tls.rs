@@ -1,4 +1,4 @@
-//! Names in certificates: a node of a cluster is connected to by what the cluster calls it.
+//! Names in certificates: a client connects to a node by the name that the cluster gives it.
 
 use std::time::Duration;
 
@@ -8,7 +8,7 @@ use tokio::task::block_in_place;
 
 use super::bad_input::names_at;
 
-/// Nodes whose certificates are for `localhost` alone.
+/// Returns the settings of nodes whose certificates are for `localhost` alone.
 fn named() -> Builder {
     RedisServer::builder().tls_for(&["localhost"])
 }
@@ -18,7 +18,7 @@ async fn connect(cluster: &Cluster) -> Client {
     let builder = Client::builder()
         .tls_authorities(first.ca_pem())
         .reply_timeout(Duration::from_secs(2));
-    // One node, so that all it knows of the others is what the cluster says.
+    // The URL names one node, so the client only knows the others from the cluster.
     let url = first.url().replace("rediss:", "rediss-cluster:");
     builder.connect(&url).await.unwrap()
 }
@@ -36,7 +36,7 @@ async fn nodes_are_called_by_the_names_that_they_announce() {
             let seen = client.inspect(&name).await.unwrap();
             let address = format!("rediss://localhost:{}", cluster.nodes()[node].port());
             assert_eq!(seen.node.unwrap().address, Some(address));
-            // Its new owner is known by a redirection.
+            // The client learns of the new owner by a redirection.
             let slot = cluster.slot_of(&name);
             block_in_place(|| cluster.migrate(slot, 1 - node));
             guard.release().await.unwrap();

@@ -1,4 +1,4 @@
-//! A network that is parted: a master of a cluster and a client on one side, all others on the other.
+//! A partitioned network: a master of a cluster and a client on one side, all others on the other.
 
 use std::io::Read;
 use std::time::Duration;
@@ -12,12 +12,13 @@ use super::worker::deadline_ns;
 use crate::support::child::{Child, job};
 
 const TEST: &str = "cluster::partition::a_client_of_its_own";
-/// A third of it is longer than a master without the majority goes on, which is the node timeout of
-/// a second and a little more: no renewal comes in that time if the last one was just before it.
+/// A lease of which a third is longer than a master without the majority keeps serving. Such a
+/// master serves for the node timeout of a second and a little more. So no renewal falls into that
+/// time if the last one was just before it.
 const LEASE: Duration = Duration::from_secs(12);
 const LIMIT: Duration = Duration::from_secs(60);
 
-/// The hosts with a few and with most of the nodes.
+/// The host with a few of the nodes, and the host with most of them.
 const FEW: usize = 0;
 const MOST: usize = 1;
 
@@ -56,14 +57,14 @@ fn client_with_a_minority_is_told_and_never_holds_beside_the_majority() {
     println!("told {told:?} behind its deadline, granted {granted_behind:?} behind it");
     assert!(granted >= valid_until, "two held it");
 
-    // Whole again, the client goes where the lock is now.
+    // The network is whole again, and the client calls the node that has the lock now.
     hosts.join();
     waiter.finished();
     said(&holder, "again");
     holder.finished();
 }
 
-/// Returns just behind a renewal that the replica has, and says how many there were.
+/// Returns just after a renewal that the replica has. Returns the number of renewals.
 fn is_renewed(holder: &Child, cluster: &Cluster, replica: usize) -> usize {
     let before = holder.count("renewed");
     eventually("it is renewed", LIMIT, || holder.count("renewed") > before);
@@ -74,7 +75,7 @@ fn is_renewed(holder: &Child, cluster: &Cluster, replica: usize) -> usize {
     holder.count("renewed")
 }
 
-/// How far a node is in what the master does.
+/// Returns how far a node has followed the master's writes.
 fn offset(node: &RedisServer, field: &str) -> u64 {
     let info = node.command(&["INFO", "replication"]).unwrap();
     let info = info.as_text().unwrap();
@@ -82,7 +83,7 @@ fn offset(node: &RedisServer, field: &str) -> u64 {
     offset.unwrap().parse().unwrap()
 }
 
-/// The numbers that it says behind this word.
+/// Returns the numbers that the child has printed after this word.
 fn said(child: &Child, word: &str) -> Vec<u64> {
     eventually(word, LIMIT, || child.said(word).is_some());
     let said = child.said(word).unwrap();
@@ -90,7 +91,7 @@ fn said(child: &Child, word: &str) -> Vec<u64> {
     numbers.map(|number| number.parse().unwrap()).collect()
 }
 
-/// Not a test when it is run as one: the job of a child.
+/// The job of a child; as a test of its own it does nothing.
 #[test]
 fn a_client_of_its_own() {
     let Some(job) = job() else {
@@ -111,7 +112,7 @@ fn builder() -> ClientBuilder {
     Client::builder().lease(LEASE)
 }
 
-/// Holds it until that is lost, and takes it again when it can.
+/// Holds the lock until it is lost, and acquires it again when that is possible.
 async fn hold(url: &str, name: &str) {
     let client = builder().connect(url).await.unwrap();
     let lock = client.lock(name).outage_timeout(LIMIT);
@@ -136,7 +137,7 @@ async fn hold(url: &str, name: &str) {
     println!("again");
 }
 
-/// Waits for it, and gives it back when nobody writes to this process any more.
+/// Waits for the lock, and gives it back when the parent closes this process's input.
 async fn wait(url: &str, name: &str) {
     let client = builder().connect(url).await.unwrap();
     let lock = client.lock(name).outage_timeout(LIMIT);

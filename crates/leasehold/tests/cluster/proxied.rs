@@ -1,4 +1,4 @@
-//! What becomes of an operation whose reply is lost on the way from a node of a cluster.
+//! Operations whose reply is lost on the way from a node of a cluster.
 
 use std::time::Duration;
 
@@ -29,21 +29,21 @@ impl Place {
         }
     }
 
-    /// It knows from the other node where the proxy is.
+    /// Connects a client through the other node, which reports the proxy's address.
     async fn client(&self) -> Client {
         let other = self.cluster.nodes()[1 - self.owner].url();
         let url = other.replace("redis:", "redis-cluster:");
         Client::connect(&url).await.unwrap()
     }
 
-    /// What stands in a key, asked of its node.
+    /// Reads the value of a key at one node.
     fn value(&self, node: usize, key: &str) -> Option<String> {
         let value = self.cluster.nodes()[node].asking(&["GET", key]).unwrap();
         value.as_text().map(str::to_owned)
     }
 }
 
-/// It may have run, and nobody asks again in its place.
+/// The operation may have run, and the client does not send it again.
 #[tokio::test]
 async fn lost_reply_is_told_and_does_not_go_again() {
     let place = Place::start();

@@ -1,4 +1,4 @@
-//! Who hears of a release in a cluster.
+//! Wake-ups after a release in a cluster.
 
 use std::time::Duration;
 
@@ -16,29 +16,29 @@ async fn client(cluster: &Cluster, peers: Peers) -> Client {
     builder.connect(&cluster.url()).await.unwrap()
 }
 
-/// Waits for the lock, and does not ask unless something wakes it.
+/// Starts a waiter for the lock that does not ask unless something wakes it.
 async fn waiter(cluster: &Cluster, client: &Client) -> JoinHandle<LockGuard> {
     let before = asks(cluster);
     let lock = client.lock(NAME).poll_interval(HOUR);
     let waiter = tokio::spawn(async move { lock.acquire().await.unwrap() });
     eventually("it listens", async || !cluster.channels().is_empty()).await;
-    // Once when it came and once when it was told that it listens. The second finds a release of
-    // which no message came.
+    // The waiter asks once when it begins, and once when it learns that it listens. The second
+    // request finds a release whose message did not arrive.
     let asked = async || asks(cluster) >= before + 2;
     eventually("it has asked again", asked).await;
     waiter
 }
 
-/// How often the node of the name was asked for something.
+/// Counts how often the node of the name was asked for something.
 fn asks(cluster: &Cluster) -> u64 {
     cluster.node_of(NAME).calls("evalsha")
 }
 
-/// Waits until somebody listens at this node, sooner than a client looks at the map by itself, which
-/// is every ten seconds.
+/// Waits until a client listens at this node. That must be sooner than a client looks at the map by
+/// itself, which is every ten seconds.
 ///
-/// Before 7.0 there are no channels of a slot. Each node passes a message on to all the others, so a
-/// waiter hears it wherever it listens, and this waits for nothing.
+/// Servers before 7.0 have no channels of a slot. Each node passes a message on to all the others,
+/// so a waiter hears it at any node, and this returns at once.
 async fn listens_at(cluster: &Cluster, node: usize) {
     let node = &cluster.nodes()[node];
     let listens = eventually("it listens there", async || {
@@ -51,8 +51,8 @@ async fn listens_at(cluster: &Cluster, node: usize) {
     soon.await.expect("it follows what the servers say");
 }
 
-/// Waits until no client looks at the map of the slots for a while, as all do when they have just
-/// connected. By itself each looks again ten seconds later.
+/// Waits until no client looks at the map of the slots for a while. All clients look when they have
+/// just connected, and each looks again by itself ten seconds later.
 async fn map_is_left_alone(cluster: &Cluster) {
     let looks = || -> u64 {
         let nodes = cluster.nodes().iter();
@@ -100,7 +100,7 @@ async fn each_sort_of_peers_wakes_its_own_kind_and_all() {
     }
 }
 
-/// A client of these peers waits for the latch, and does not ask unless something wakes it.
+/// Starts a client's waiter for the latch that does not ask unless something wakes it.
 async fn latch_waiter(cluster: &Cluster, client: &Client) -> JoinHandle<()> {
     let before = asks(cluster);
     let latch = client.count_down_latch(NAME).poll_interval(HOUR);
@@ -110,13 +110,13 @@ async fn latch_waiter(cluster: &Cluster, client: &Client) -> JoinHandle<()> {
     waiter
 }
 
-/// Redisson's versions publish by different transports. A waiter of ours hears both, and publishes
-/// what came by one of them alone.
+/// Redisson's versions publish by different transports. A waiter of this library listens to both,
+/// and publishes a message again that it received by only one of them.
 #[tokio::test]
 async fn waiter_passes_an_opened_latch_on() {
     use Peers::{All, Redisson3, Redisson4};
     if !knows_shards() {
-        // All hear all.
+        // Every client hears every message.
         return;
     }
     let cluster = Cluster::start(2, 0);
@@ -139,15 +139,15 @@ async fn waiter_passes_an_opened_latch_on() {
             let woken = tokio::time::timeout(Duration::from_secs(20), waiter);
             woken.await.expect("it is woken").unwrap();
         }
-        // The count-down, an ask of each client, and one message passed on for two waiters.
+        // The count-down, one request of each client, and one message passed on for two waiters.
         assert!(asks(&cluster) <= before + 5, "{}", asks(&cluster) - before);
         drop((other, between));
         eventually("nobody listens", async || cluster.channels().is_empty()).await;
     }
 }
 
-/// A message that the server refuses, to a user who may not send it or because the server is too old
-/// to know it, neither fails the release nor keeps the other sort of message back.
+/// The server refuses one sort of message: the user may not send it, or the server is too old to
+/// know it. Neither does the release fail, nor is the other sort of message held back.
 #[tokio::test]
 async fn release_wakes_where_messages_of_a_slot_are_refused() {
     let rules = match knows_shards() {
@@ -176,7 +176,7 @@ async fn waiters_follow_their_slot() {
         let to = 1 - cluster.owner(slot);
         map_is_left_alone(&cluster).await;
         block_in_place(|| cluster.migrate(slot, to));
-        // It subscribes where the messages come from now.
+        // The waiter subscribes at the node that the messages are sent from now.
         listens_at(&cluster, to).await;
         guard.release().await.unwrap();
         is_served(waiter).await;
@@ -198,8 +198,8 @@ async fn waiters_follow_a_failover() {
     is_served(waiter).await;
 }
 
-/// A server counts those who listen at itself. Redisson listens at any node, and its asynchronous
-/// waiters each need a message.
+/// A server counts only the clients that listen at itself. Redisson listens at any node, and its
+/// asynchronous waiters each need a message.
 #[tokio::test]
 async fn a_count_of_receivers_keeps_no_message_back() {
     const PERMITS: u32 = 3;
@@ -209,14 +209,14 @@ async fn a_count_of_receivers_keeps_no_message_back() {
     let semaphore = client.semaphore(NAME);
     let mut heard = cluster.nodes()[elsewhere].listen();
     semaphore.try_set_permits(PERMITS).await.unwrap();
-    // Redis 8 and Valkey may bring them to the other node only when the permits are back.
+    // Redis 8 and Valkey may deliver them to the other node only when the permits are back.
     assert_eq!(next_of(&mut heard, PERMITS).await, ["3", "0", "0"]);
     let permits = semaphore.acquire_many(PERMITS).await.unwrap();
     permits.release().await.unwrap();
     assert_eq!(next_of(&mut heard, PERMITS).await, ["3", "0", "0"]);
 }
 
-/// The texts of so many messages.
+/// Returns the texts of `count` messages.
 async fn next_of(heard: &mut Heard, count: u32) -> Vec<String> {
     let mut texts = Vec::new();
     eventually("there is a message for each permit", async || {
@@ -227,7 +227,7 @@ async fn next_of(heard: &mut Heard, count: u32) -> Vec<String> {
     texts
 }
 
-/// No release knows whether a client of that number hears it, so none is noted.
+/// No release knows whether a client of that number hears it, so no number is noted.
 #[tokio::test]
 async fn waiters_are_called_by_no_number() {
     let cluster = Cluster::start(2, 0);
@@ -237,7 +237,7 @@ async fn waiters_are_called_by_no_number() {
     let other = client(&cluster, Peers::All).await;
     let first = waiter(&cluster, &other).await;
     let lock = other.lock(NAME);
-    // It listens already, and asks as one that does.
+    // This client listens already, and its request says so.
     let refused = lock.try_acquire_for(Duration::from_millis(50)).await;
     assert!(refused.unwrap().is_none());
     guard.release().await.unwrap();
@@ -248,7 +248,8 @@ async fn waiters_are_called_by_no_number() {
     assert!(!noted, "{touched:?}");
 }
 
-/// Who asks again does not know by which node the others hear, so permits go round.
+/// A client that asks again does not know at which node the others listen, so permits must be
+/// passed round.
 #[tokio::test]
 async fn receivers_are_not_counted() {
     let cluster = Cluster::start(2, 0);

@@ -1,5 +1,5 @@
-//! One task that uses every primitive, and what it says of each use: lines, which `account.rs` reads
-//! and judges.
+//! A task that uses every primitive, and prints a line about each use. `account.rs` reads and
+//! judges these lines.
 
 #![allow(dead_code, reason = "each test binary uses its part of it")]
 
@@ -12,15 +12,15 @@ use leasehold::testing::history::monotonic_ns;
 use leasehold::{Client, Error, Guard, LockGuard, MultiLock, Result};
 use tokio::time::Instant;
 
-/// So long that a machine without time for a client does not end a hold.
+/// A lease long enough that no hold ends when the machine has no time for a client.
 pub(crate) const LEASE: Duration = Duration::from_secs(20);
 pub(crate) const PERMITS: u32 = 2;
-/// A hold lasts at least so long.
+/// The shortest time for which a lock is held.
 const INSIDE: Duration = Duration::from_millis(1);
-/// No call takes longer, whatever happens to the cluster.
+/// Time within which every call ends, whatever happens to the cluster.
 const LONGEST: Duration = Duration::from_secs(90);
 
-/// What a task does again and again.
+/// The job that a task does again and again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Job {
     Lock,
@@ -48,25 +48,25 @@ pub(crate) const JOBS: [Job; 10] = [
     Job::Latch,
 ];
 
-/// In front of names that are all in one slot.
+/// The prefix of names that are all in one slot.
 pub(crate) const TAG: &str = "{crew}:";
-/// A name of the same slot.
+/// A name in the slot of [`TAG`].
 const TAGGED: &str = "crew";
-/// In front of names that are each in a slot of its own.
+/// The prefixes of names that are each in a slot of its own.
 pub(crate) const PLACES: [&str; 3] = ["one ", "two ", "three "];
 
-/// Where the lines go. They are written at once.
+/// The receiver of the lines, which writes them at once.
 pub(crate) type Say = Arc<dyn Fn(String) + Send + Sync>;
 
 #[derive(Clone)]
 pub(crate) struct Worker {
     pub(crate) client: Client,
     pub(crate) say: Say,
-    /// Differs for each use of all who say something to the same listener.
+    /// The source of numbers that differ for each use, among all workers with the same listener.
     pub(crate) numbers: Arc<AtomicU64>,
 }
 
-/// The semaphores of a place, which somebody has to make.
+/// Makes the semaphores of a place.
 pub(crate) async fn make_semaphores(client: &Client, place: &str) -> Result<()> {
     let semaphore = client.semaphore(&format!("{place}permits"));
     semaphore.try_set_permits(PERMITS).await?;
@@ -76,7 +76,7 @@ pub(crate) async fn make_semaphores(client: &Client, place: &str) -> Result<()> 
 }
 
 impl Worker {
-    /// Does the job once, with names that begin with `place`, and says how that went.
+    /// Does the job once, with names that begin with `place`, and prints the result.
     pub(crate) async fn run(&self, job: Job, place: &str) {
         let done = tokio::time::timeout(LONGEST, Box::pin(self.try_to(job, place))).await;
         match done {
@@ -96,7 +96,7 @@ impl Worker {
         kept
     }
 
-    /// Says of each that was lost meanwhile why.
+    /// Releases the locks. Prints the reason for each one that was lost meanwhile.
     pub(crate) async fn give_back(&self, kept: Vec<LockGuard>) {
         for guard in kept {
             if let Err(error) = guard.release().await {
@@ -139,7 +139,7 @@ impl Worker {
                 self.hold(&["rw"], place, "shared", lock.read()).await
             }
             Job::Several => {
-                // Of two slots, unless the place has a tag.
+                // The members are in two slots, unless the place has a tag.
                 let members = ["lock", "other"].map(|of| client.lock(&name(of)));
                 let lock = MultiLock::new(members)?;
                 self.hold(&["lock", "other"], place, "alone", lock.acquire())
@@ -166,7 +166,7 @@ impl Worker {
                 };
                 latch.try_set_count(1).await?;
                 latch.count_down().await?;
-                // Whoever sets it again counts it down as well.
+                // The worker that sets the latch again counts it down too.
                 latch.wait().await
             }
         }
@@ -226,7 +226,7 @@ impl Worker {
         (self.say)(format!("out {number} {until}"));
     }
 
-    /// A holder that is told that it has lost what it had is no failure of the call.
+    /// Accepts a release that reports a loss: that is not a failure of the call.
     fn told(&self, number: u64, released: Result<()>) -> Result<()> {
         match released {
             Err(error) if error.kind() == leasehold::ErrorKind::Lost => {
@@ -238,9 +238,10 @@ impl Worker {
     }
 }
 
-/// The holder's deadline on the clock that all processes share; it may be over.
+/// Returns the holder's deadline on the clock that all processes share; it may be over.
 pub(crate) fn deadline_ns(guard: &impl Guard) -> u64 {
-    // In this order: stopped between the two, it comes out early and not late.
+    // The order matters: if the process is stopped between the two, the result is too early, never
+    // too late.
     let (now_ns, now) = (monotonic_ns(), Instant::now());
     let valid_until = guard.valid_until();
     let ns = |span: Duration| u64::try_from(span.as_nanos()).unwrap();

@@ -1,4 +1,4 @@
-//! A lock whose kind is chosen at run time does what the lock does that it was made of.
+//! A lock whose kind is chosen at run time behaves like the lock that it was made of.
 
 use std::time::Duration;
 
@@ -7,7 +7,7 @@ use leasehold::{AnyLock, Client, ErrorKind, LossReason, MultiLock, Owner, RedLoc
 use super::{LEASE, place};
 use crate::support::eventually;
 
-/// One of each kind, on names of their own.
+/// Makes one lock of each kind, on names of their own.
 fn of_each_kind(client: &Client) -> Vec<AnyLock> {
     let locks = ["m1", "m2"].map(|name| client.lock(name));
     let majority = RedLock::new([client.lock("r")]).unwrap();
@@ -41,7 +41,7 @@ async fn each_kind_is_acquired_seen_and_released() {
         assert!(owned.is_held_by(&owner) && !owned.is_held_by(&Owner::new()));
         let again = owned.try_acquire().await.unwrap().expect("a re-entry");
         again.release().await.unwrap();
-        // Many may read.
+        // Many clients may read.
         if name != "read" {
             assert!(same.try_acquire().await.unwrap().is_none(), "{name}");
             // A deadline in the past asks once.

@@ -1,4 +1,4 @@
-//! Waiting by asking again and again: each kind is served so, and subscribes to nothing.
+//! Waiting by asking again and again: each kind is served this way, and subscribes to nothing.
 
 use std::time::Duration;
 
@@ -15,7 +15,7 @@ fn strategy() -> WaitStrategy {
     WaitStrategy::Backoff(Backoff::constant(PAUSE))
 }
 
-/// Waits while it is held, and after the release gets it.
+/// Asserts that `wait` waits while the lock is held, and gets it after the release.
 async fn is_served(
     clients: &[&Client],
     wait: impl Future<Output = ()> + Send + 'static,
@@ -49,8 +49,8 @@ async fn lock_is_served<A: Kind, B: Kind>(clients: &[&Client], held: Lock<A>, wa
     is_served(clients, wait, async { guard.release().await.unwrap() }).await;
 }
 
-/// The lock that `held` makes with one client is waited for as what `wanted` makes with
-/// another.
+/// Asserts that a client is served that waits for the lock `wanted`, while another client holds
+/// `held`.
 async fn serves<A: Kind, B: Kind>(
     held: impl Fn(&Client) -> Lock<A>,
     wanted: impl Fn(&Client) -> Lock<B>,

@@ -1,5 +1,5 @@
-//! Cancellation: each public future is dropped at each of its await points, and
-//! nothing is left: no key, channel, subscription, line, owner or renewal.
+//! Cancellation: each public future is dropped at each of its await points, and nothing is left: no
+//! key, channel, subscription, line, owner or renewal.
 
 use std::pin::pin;
 use std::task::Poll;
@@ -11,7 +11,7 @@ use tokio::task::JoinHandle;
 use super::{lock_of, place};
 use crate::support::{Place, eventually};
 
-/// Polls `future` up to `polls` times, each time it is woken, and drops it then.
+/// Polls `future` up to `polls` times, each time it is woken, and then drops it.
 pub(super) async fn drop_after<T>(polls: usize, future: impl Future<Output = T>) -> Option<T> {
     let mut future = pin!(future);
     let mut left = polls;
@@ -22,7 +22,7 @@ pub(super) async fn drop_after<T>(polls: usize, future: impl Future<Output = T>)
         left -= 1;
         match future.as_mut().poll(context) {
             Poll::Ready(output) => Poll::Ready(Some(output)),
-            // Not woken again for the last time: this is where it is dropped.
+            // The future is dropped here, without being woken once more.
             Poll::Pending if left == 0 => Poll::Ready(None),
             Poll::Pending => Poll::Pending,
         }
@@ -30,8 +30,8 @@ pub(super) async fn drop_after<T>(polls: usize, future: impl Future<Output = T>)
     .await
 }
 
-/// Drops what `make` makes at each await point until it runs to its end, and checks
-/// after each that nothing is left. Says how many points there were.
+/// Drops the future of `make` at each await point until it runs to its end, and checks each time
+/// that nothing is left. Returns the number of points.
 pub(super) async fn at_each_point<T>(
     place: &Place,
     client: &Client,
@@ -110,13 +110,13 @@ async fn acquires_of_a_held_lock() {
     assert!(points >= 6, "a wait has more await points than {points}");
 }
 
-/// Somebody else holds the lock, and releases it when `waiter` is in line.
+/// Lets another client hold the lock, and release it when `waiter` is in line.
 async fn held_for_a_moment(other: &Client, waiter: &Client) -> JoinHandle<()> {
     let guard = lock_of(other, "x").acquire().await.unwrap();
     once_it_waits(waiter, async move { guard.release().await.unwrap() })
 }
 
-/// Does something when `waiter` is in line or a moment has passed.
+/// Does the work when `waiter` is in line or a moment has passed.
 pub(super) fn once_it_waits(
     waiter: &Client,
     work: impl Future<Output = ()> + Send + 'static,

@@ -1,5 +1,5 @@
-//! Cancellation of what is made of several: dropped at each await point it leaves nothing,
-//! on any server.
+//! Cancellation of locks made of several: dropped at each await point they leave nothing on any
+//! server.
 
 use std::time::Duration;
 
@@ -53,7 +53,7 @@ async fn acquires_and_releases_of_free_members() {
     at_each_point(&place, &client, async |n| {
         let guard = lock.acquire().await.unwrap();
         let dropped = drop_after(n, guard.fencing_token()).await;
-        // Asked again, it is given.
+        // The next request gets the token.
         guard.fencing_token().await.unwrap();
         guard.release().await.unwrap();
         dropped

@@ -1,4 +1,4 @@
-//! The semaphore whose permits have leases: what is not given back comes back.
+//! The semaphore whose permits have leases: permits that are not given back return by themselves.
 
 use std::time::Duration;
 
@@ -15,7 +15,7 @@ async fn semaphore(client: &Client, permits: u32) -> ExpirableSemaphore {
     semaphore
 }
 
-/// In all, free, in use.
+/// Returns the number of all permits, of free ones, and of permits in use.
 async fn counts(semaphore: &ExpirableSemaphore) -> (i64, i64, u64) {
     (
         semaphore.permits().await.unwrap(),
@@ -66,7 +66,7 @@ async fn only_the_first_client_sets_the_total() {
     );
     assert_eq!(first.capacity().await.unwrap(), None);
     assert!(first.try_set_permits(2).await.unwrap());
-    // What is in use counts, whether all of it is or not.
+    // Permits in use count too, whether some or all of them are in use.
     for held in 0..=2 {
         let permit = match held {
             0 => None,
@@ -78,7 +78,7 @@ async fn only_the_first_client_sets_the_total() {
             permit.release().await.unwrap();
         }
     }
-    // None at all is a number, too.
+    // A total of zero is a number too.
     first.set_permits(0).await.unwrap();
     assert_eq!(second.capacity().await.unwrap(), Some(0));
     assert!(first.delete().await.unwrap());
@@ -112,14 +112,14 @@ async fn expirable_semaphore_must_exist_if_required() {
     };
     assert_missing().await;
     assert!(semaphore.try_acquire().await.unwrap().is_none());
-    // Others of this process wait for somebody to make it.
+    // Another waiter of this process waits for the semaphore to be made.
     let patient = semaphore.clone();
     let patient = tokio::spawn(async move { patient.acquire().await });
     waits(&client).await;
     assert_missing().await;
     assert!(semaphore.try_set_permits(1).await.unwrap());
     let permit = soon(patient).await.unwrap();
-    // None free is not none at all.
+    // A semaphore without free permits exists.
     assert!(strict.try_acquire().await.unwrap().is_none());
     permit.release().await.unwrap();
     strict.acquire().await.unwrap().release().await.unwrap();
@@ -148,7 +148,7 @@ async fn permit_leases_end_with_their_semaphore() {
     })
     .await;
     place.is_clean_but_for(&[], &[&client]).await;
-    // The next one of that name has all its permits.
+    // The next semaphore of that name has all its permits.
     assert!(leased.try_set_permits(2).await.unwrap());
     assert_eq!(counts(&leased).await, (2, 2, 0));
     place.is_clean_but_for(&["x"], &[&client]).await;
@@ -234,7 +234,7 @@ async fn renewed_permit_is_held_until_deleted() {
     let kept = tokio::time::timeout(LEASE * 4, permits.lost()).await;
     assert!(kept.is_err(), "lost: {:?}", permits.loss());
     assert_eq!(counts(&semaphore).await, (3, 0, 3));
-    // One of three is enough to be told.
+    // The loss of one permit of three is enough.
     assert!(semaphore.release(permits.ids()[1]).await.unwrap());
     assert_eq!(permits.lost().await, LossReason::Deleted);
     assert!(!permits.is_held());

@@ -1,4 +1,5 @@
-//! The fair lock: who is served when, and what becomes of those who leave the line.
+//! The fair lock: the order in which waiters are served, and what becomes of waiters that leave the
+//! line.
 
 use std::pin::Pin;
 use std::time::Duration;
@@ -11,7 +12,7 @@ use tokio::task::JoinHandle;
 use super::{LEASE, place};
 use crate::support::{HOUR, eventually};
 
-/// A lock whose waiters are woken by messages, or by nothing before the test is over.
+/// Makes a lock whose waiters are woken by messages, or by nothing before the test is over.
 fn lock_of(client: &Client) -> FairLock {
     client
         .fair_lock("x")
@@ -19,7 +20,7 @@ fn lock_of(client: &Client) -> FairLock {
         .waiter_timeout(HOUR)
 }
 
-/// Waits until `lock` has so many waiters.
+/// Waits until `lock` has `waiters` waiters.
 async fn waiting(lock: &FairLock, waiters: usize) {
     eventually(&format!("{waiters} wait"), async || {
         lock.waiters().await.unwrap().len() == waiters
@@ -27,7 +28,7 @@ async fn waiting(lock: &FairLock, waiters: usize) {
     .await;
 }
 
-/// A task that waits for the lock, and has its place when this returns.
+/// Starts a task that waits for the lock. Returns when the task has its place.
 async fn waiter(lock: &FairLock) -> JoinHandle<LockGuard> {
     let before = lock.waiters().await.unwrap().len();
     let task = tokio::spawn({
@@ -38,13 +39,13 @@ async fn waiter(lock: &FairLock) -> JoinHandle<LockGuard> {
     task
 }
 
-/// What a waiter gets, long before any lease or timeout of 30 s.
+/// Returns the waiter's guard, which it must get long before any lease or timeout of 30 s.
 async fn served(waiter: JoinHandle<LockGuard>) -> LockGuard {
     let guard = tokio::time::timeout(Duration::from_secs(20), waiter).await;
     guard.expect("served in time").unwrap()
 }
 
-/// A wait that has its place and goes on only when the test polls it.
+/// A wait that has its place, and only proceeds when the test polls it.
 type Held = Pin<Box<dyn Future<Output = LockGuard>>>;
 
 async fn standing_still(lock: FairLock) -> Held {
@@ -79,7 +80,7 @@ async fn fair_waiters_of_four_clients_keep_order() {
     }
     guard.release().await.unwrap();
     for number in 0..16 {
-        // By its message: the lease of the one before it ends much later.
+        // Each is called by its message: the lease of the previous holder ends much later.
         let next = tokio::time::timeout(Duration::from_secs(10), served.recv());
         assert_eq!(next.await.expect("called in time"), Some(number));
     }
@@ -112,7 +113,8 @@ async fn fair_try_never_overtakes_or_queues() {
     let guard = lock_of(&ours).acquire().await.unwrap();
     assert!(lock_of(&theirs).try_acquire().await.unwrap().is_none());
     assert!(lock_of(&ours).waiters().await.unwrap().is_empty());
-    // Of another client: a release gives the lock to a waiter of its own client at once.
+    // The head belongs to another client: a release gives the lock to a waiter of its own client at
+    // once.
     let head = standing_still(lock_of(&theirs)).await;
     guard.release().await.unwrap();
     assert!(lock_of(&ours).try_acquire().await.unwrap().is_none());
@@ -177,7 +179,7 @@ async fn silent_fair_waiter_is_timed_out() {
     let dead = standing_still(lock_of(&theirs).waiter_timeout(timeout)).await;
     let next = waiter(&lock.clone().waiter_timeout(timeout * 3)).await;
     guard.release().await.unwrap();
-    // Nobody polls `dead`, so it asks no more.
+    // `dead` is not polled, so it asks no more.
     served(next).await.release().await.unwrap();
     drop(dead);
     place.is_clean(&[&ours, &theirs]).await;
@@ -192,7 +194,7 @@ async fn a_waiter_keeps_its_place_beyond_many_timeouts() {
     let first = waiter(&lock_of(&theirs).waiter_timeout(timeout)).await;
     let line = lock_of(&ours).waiters().await.unwrap();
     let second = waiter(&lock_of(&ours).waiter_timeout(timeout)).await;
-    // Longer than any of the two would count as alive without asking.
+    // This is longer than either of them would count as alive without asking.
     tokio::time::sleep(timeout * 4).await;
     assert_eq!(lock_of(&ours).waiters().await.unwrap().len(), 2);
     guard.release().await.unwrap();
@@ -223,11 +225,11 @@ async fn an_owner_enters_again_although_others_wait() {
 async fn head_gets_an_expired_fair_lock() {
     let place = place();
     let (ours, theirs) = (place.client().await, place.client().await);
-    // The end of a lease is told to nobody: who has found the lock free, and another's
+    // No message announces the end of a lease. A waiter that found the lock free, and another's
     // turn, looks again after its poll interval.
     let lock_at = |client| lock_of(client).fixed_lease(LEASE).poll_interval(LEASE);
     let lock = lock_at(&ours);
-    // Long enough for three to come, also on a busy machine.
+    // This is long enough for three waiters to join, also on a busy machine.
     let first = lock.clone().fixed_lease(LEASE * 4);
     first.acquire().await.unwrap().forget();
     let tasks = [

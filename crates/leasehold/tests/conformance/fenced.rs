@@ -1,4 +1,4 @@
-//! The fenced lock: tokens.
+//! The fenced lock: its tokens.
 
 use leasehold::ErrorKind;
 use leasehold::settings::Peers;
@@ -37,7 +37,7 @@ async fn tokens_rise_after_the_counter_was_lost() {
     place.remove(COUNTER);
     let token = first.token();
     first.release().await.unwrap();
-    // The counter goes on from the server's clock, which has moved by then.
+    // The counter continues from the server's clock, which has moved by then.
     tokio::time::sleep(std::time::Duration::from_millis(2)).await;
     let second = lock.acquire().await.unwrap();
     assert!(second.token() > token);
@@ -53,7 +53,7 @@ async fn fenced_reentry_shares_the_holds_token() {
     let outer = lock.acquire().await.unwrap();
     let inner = lock.acquire().await.unwrap();
     assert_eq!((inner.token(), inner.hold_count()), (outer.token(), 2));
-    // The same hold again as a plain lock: it has the token all the same.
+    // The plain lock enters the same hold, and has its token too.
     let plain = client.lock("x").owned_by(&owner).acquire().await.unwrap();
     assert_eq!(plain.token(), Some(outer.token()));
     for guard in [plain, inner.into(), outer.into()] {
@@ -74,7 +74,7 @@ async fn fenced_reentry_gives_plain_holds_a_token() {
     for guard in [fenced.into(), plain] {
         guard.release().await.unwrap();
     }
-    // One that can't be given a token is not entered for one.
+    // A re-entry that can't be given a token fails.
     place.remove(COUNTER);
     let stranger = client.lock(COUNTER).acquire().await.unwrap();
     let plain = client.lock("x").owned_by(&owner).acquire().await.unwrap();
@@ -138,7 +138,7 @@ async fn the_counter_stays_unless_only_rust_uses_it() {
 async fn invalid_counter_fails_the_fenced_acquire() {
     let place = place();
     let client = place.client().await;
-    // A lock where the counter should be.
+    // A lock is held where the counter should be.
     let stranger = client.lock(COUNTER).acquire().await.unwrap();
     let error = client.fenced_lock("x").acquire().await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::WrongKind);

@@ -108,7 +108,7 @@ async fn dead_holders_values_expire_in_live_groups() {
     let lock = theirs.group_lock("g", ["a"]);
     lock.acquire().await.unwrap().release().await.unwrap();
     other.release().await.unwrap();
-    // The hash goes with its last field, so that nothing of the dead one is left in it.
+    // The hash is deleted with its last field, so nothing of the dead holder is left in it.
     assert!(
         !place.keys().contains(&"g".to_owned()),
         "{:?}",
@@ -134,7 +134,7 @@ async fn busy_group_sweeps_dead_holders_values() {
     eventually("they are swept", async || {
         next.acquire().await.unwrap().release().await.unwrap();
         rounds += 1;
-        // A value with its end and its count: that of the one who is alive.
+        // Three fields are left: a value with its end and its count, of the living holder.
         fields(&place, "g") == 3
     })
     .await;
@@ -145,7 +145,7 @@ async fn busy_group_sweeps_dead_holders_values() {
     place.is_clean(&[&client]).await;
 }
 
-/// How many fields a hash has; on the embedded keyspace everything is swept at once.
+/// Returns the number of fields of a hash; the embedded keyspace removes all dead ones at once.
 fn fields(place: &crate::support::Place, key: &str) -> i64 {
     let Some(server) = place.server_of(key) else {
         return 3;
@@ -174,8 +174,8 @@ async fn short_group_lease_cuts_no_other() {
     };
     assert!(left > HOUR / 2);
     assert!(long.is_held());
-    // What the short one left stays for as long as the group is in use, or until it is
-    // taken again.
+    // The fields of the short hold stay while the group is in use, or until their value is taken
+    // again.
     let again = client.group_lock("g", ["a"]).acquire().await.unwrap();
     again.release().await.unwrap();
     long.release().await.unwrap();
@@ -189,7 +189,8 @@ async fn losing_one_value_loses_the_whole_group() {
     let operator = place.client().await;
     let both = client.group_lock("g", ["a", "b"]);
     let guard = both.acquire().await.unwrap();
-    // A force-unlock of one of them, as Java does it, and somebody who takes it.
+    // A force-unlock of one of the values, as Java does it, and another client that takes the
+    // value.
     assert!(
         operator
             .group_lock("g", ["b"])
@@ -251,7 +252,7 @@ async fn an_owner_enters_again() {
     let owner = leasehold::Owner::new();
     let lock = client.group_lock("g", ["a", "b"]).owned_by(&owner);
     let outer = lock.acquire().await.unwrap();
-    // The order in which they are given does not matter.
+    // The order of the values does not matter.
     let same = client.group_lock("g", ["b", "a", "b"]).owned_by(&owner);
     let inner = same.try_acquire().await.unwrap().unwrap();
     assert_eq!(inner.hold_count(), 2);
@@ -304,7 +305,7 @@ async fn no_lock_name_passes_for_group_values() {
     let owner = leasehold::Owner::new();
     let group = ours.group_lock("g", ["a"]).owned_by(&owner);
     let held = theirs.group_lock("g", ["a"]).acquire().await.unwrap();
-    // The field of the value `a`, behind whatever could part it from the group's name.
+    // The field of the value `a`, after anything that could separate it from the group's name.
     let field = "qwvAS12pR0CgRitaypEjUw";
     for between in ["", "\0", " ", ":", "\0\0", "\u{1}"] {
         let name = format!("g{between}{field}");

@@ -1,4 +1,4 @@
-//! What a client calls when something is acquired, takes long, or is lost.
+//! The hooks that a client calls when something is acquired, takes long, or is lost.
 
 use std::cell::RefCell;
 use std::sync::{Arc, Mutex};
@@ -15,7 +15,7 @@ use crate::warnings::Warnings;
 
 type Calls = Arc<Mutex<Vec<String>>>;
 
-/// A client that writes down what it calls.
+/// Makes a client whose hooks note their calls.
 fn client(keyspace: &Embedded, longest: Duration) -> (Client, Calls) {
     let calls = Calls::default();
     let note = |what: &'static str| {
@@ -140,7 +140,7 @@ async fn fixed_lease_that_ran_out_is_told_to_who_asks() {
     assert_eq!(take(&calls), ["lost lock b", "lost lock c"]);
 }
 
-/// A machine that has slept for so long that the renewals of all holds are due at once.
+/// The machine has slept for long enough that the renewals of all holds are due at once.
 #[tokio::test(start_paused = true)]
 async fn hook_that_panics_costs_no_other_hold() {
     let machine = Machine::new();
@@ -181,12 +181,12 @@ async fn hooks_that_panic_change_nothing_and_do_not_flood_the_log() {
         guard.release().await.unwrap();
         waiter.await.unwrap().unwrap().release().await.unwrap();
     }
-    // The 1st, 2nd, 4th, 8th, 16th and 32nd time.
+    // The warnings are for the 1st, 2nd, 4th, 8th, 16th and 32nd time.
     assert_eq!(warnings.count("what=\"on_acquired\""), 6);
     assert_eq!(warnings.count("what=\"on_waiting_longer_than\""), 5);
 }
 
-/// Runs a future on a thread of its own, and fails if that stands still.
+/// Runs a future on a thread of its own, and fails if that thread hangs.
 fn without_standstill<F: Future<Output = ()>>(work: impl FnOnce() -> F + Send + 'static) {
     let (done, ended) = std::sync::mpsc::channel();
     let thread = std::thread::spawn(move || {
@@ -204,7 +204,7 @@ fn without_standstill<F: Future<Output = ()>>(work: impl FnOnce() -> F + Send + 
     }
 }
 
-/// Uses a client in all ways that monitoring is told of.
+/// Uses a client in all ways that monitoring reports.
 async fn is_used_and_lost(client: &Client) {
     let second = Duration::from_secs(1);
     let lock = client.lock("a");
@@ -239,7 +239,7 @@ thread_local! {
     static CLIENT: RefCell<Option<Client>> = const { RefCell::new(None) };
 }
 
-/// Asks the client about everything, as code that is called may do.
+/// Asks the client about everything, as code in a hook may do.
 fn asks_the_client() {
     let client = CLIENT.with_borrow(Clone::clone);
     if let Some(client) = client {
@@ -291,7 +291,7 @@ fn recorder_may_ask_the_client() {
     });
 }
 
-/// Calls this at each event, and whenever a span is entered or changed.
+/// A subscriber that calls this function at each event, and whenever a span is entered or changed.
 struct Spans(fn());
 
 impl tracing::Subscriber for Spans {
@@ -339,7 +339,7 @@ mod recorders {
         Recorder, SharedString, Unit,
     };
 
-    /// Its handles call this.
+    /// A recorder whose handles call this function.
     pub(super) struct Handles(pub(super) fn());
 
     struct Handle(fn());

@@ -1,4 +1,4 @@
-//! Bad input: a clear error that names the key, nothing sent, nothing left behind.
+//! Bad input: the error is clear and names the key, nothing is sent, and nothing is left behind.
 
 use std::time::Duration;
 
@@ -58,7 +58,7 @@ async fn odd_names_are_locks_of_their_own() {
     for name in names {
         let guard = match client.lock(name).try_acquire().await {
             Ok(guard) => guard,
-            // Its keys would be on several nodes.
+            // The keys of the name would be on several nodes.
             Err(error) if place.is_cluster() => {
                 assert!(
                     error.to_string().contains("in a cluster"),

@@ -1,12 +1,12 @@
-//! One name as several kinds: each says what is there and what it expected, on every way
-//! to acquire it, and changes nothing.
+//! One name used as several kinds. Each kind reports what is there and what it expected, on every
+//! way to acquire it, and changes nothing.
 
 use leasehold::{Client, Error, ErrorKind, Guard, MultiLock};
 
 use super::{LEASE, place};
 use crate::support::Place;
 
-/// What a kind says when it is acquired.
+/// Returns the error of a kind when it is acquired.
 async fn told(client: &Client, kind: &str) -> Option<Error> {
     match kind {
         "a plain lock" => client.lock("x").try_acquire().await.err(),
@@ -76,13 +76,14 @@ async fn wrong_kind_errors_name_found_and_expected() {
     place.is_clean(&[&holder, &client]).await;
 
     holder.semaphore("x").try_set_permits(2).await.unwrap();
-    // A latch is a number as well: Redisson's formats can't be told apart.
+    // A latch is a number too: Redisson's formats can't be told apart.
     let numbers = ["a semaphore", "a semaphore with leases", "a latch"];
     all_but(&client, &numbers, "").await;
     assert!(holder.semaphore("x").delete().await.unwrap());
 }
 
-/// A guard is good, can be extended, is told of the loss of its key, and can't be released then.
+/// Asserts that a guard is valid, can be extended, learns of the loss of its key, and can't be
+/// released then.
 async fn guards(place: &Place, guard: impl Guard, key: &str) {
     let (name, number) = (guard.name().to_owned(), guard.number());
     assert!(guard.is_held() && number > 0, "{name}");

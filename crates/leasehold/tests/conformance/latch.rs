@@ -1,4 +1,4 @@
-//! The latch: everybody goes on at zero, nobody before, and nobody misses it.
+//! The latch: at zero every waiter continues, none before, and none misses it.
 
 use std::time::Duration;
 
@@ -90,7 +90,7 @@ async fn latch_set_again_still_releases_waiters() {
     let latch = latch(&ours, 1).await;
     for strategy in [
         WaitStrategy::PubSub,
-        // Without messages: the note that it was opened does it.
+        // Without messages, the note that the latch was opened is enough.
         WaitStrategy::Backoff(Backoff::constant(Duration::from_millis(40))),
     ] {
         let other = theirs
@@ -102,7 +102,7 @@ async fn latch_set_again_still_releases_waiters() {
         if strategy == WaitStrategy::PubSub {
             waits(&theirs).await;
         }
-        // Its first ask has been answered by then.
+        // The first request of the waiter has been answered by then.
         assert!(
             !theirs
                 .count_down_latch("x")

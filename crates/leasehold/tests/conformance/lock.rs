@@ -59,7 +59,7 @@ async fn late_release_harms_no_later_holder() {
     place.is_clean(&[&ours, &theirs]).await;
 }
 
-/// So many are renewed by one request.
+/// One request renews this number of holds.
 #[tokio::test]
 async fn many_holds_are_renewed_and_each_loss_has_its_reason() {
     let place = place();
@@ -213,7 +213,7 @@ async fn only_the_owners_last_release_frees() {
     let inner = lock.try_acquire().await.unwrap().unwrap();
     assert_eq!((outer.hold_count(), inner.hold_count()), (2, 2));
     assert_eq!(outer.number(), inner.number(), "one hold, two guards");
-    // The guard that came first may go first.
+    // The guard that was acquired first may be released first.
     outer.release().await.unwrap();
     assert_eq!(inner.hold_count(), 1);
     assert!(lock_of(&other, "x").try_acquire().await.unwrap().is_none());
@@ -367,7 +367,7 @@ async fn a_kept_lock_ends_after_its_span_and_not_its_lease() {
     lock.acquire().await.unwrap().keep_for(LEASE).await.unwrap();
     assert!(lock.is_locked().await.unwrap());
     assert_eq!(client.activity().renewed_holds, 0);
-    // A shorter span than its lease, and then a longer one.
+    // The lock is kept for a shorter time than its lease, and then for a longer one.
     let guard = lock.fixed_lease(LEASE).acquire().await.unwrap();
     guard.keep_for(LEASE * 3).await.unwrap();
     let left = lock_of(&client, "x").inspect().await.unwrap().ttl;
@@ -533,7 +533,7 @@ async fn guard_is_extended_after_the_close() {
     let guard = kept.acquire().await.unwrap();
     let ended = ended.max_hold(LEASE / 4).acquire().await.unwrap();
     assert_eq!(client.close().await.holds_left, 2);
-    // The watchdog gives it back, long before its lease ends.
+    // The watchdog gives the lock back, long before its lease ends.
     let is_over = matches!(ended.lost().await, LossReason::MaxHold { .. });
     assert!(is_over, "{:?}", ended.loss());
     eventually("it is free", async || {

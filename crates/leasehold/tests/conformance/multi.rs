@@ -1,4 +1,4 @@
-//! The multi-lock: all members or none, whatever they are.
+//! The multi-lock: all members or none, whatever kinds they are.
 
 use std::time::Duration;
 

@@ -142,7 +142,7 @@ async fn a_group_has_its_values_with_their_holders() {
     };
     assert_eq!(values.len(), 3);
     values.iter().for_each(|value| renewed(value.hold.ttl));
-    // Those of one hold have one holder.
+    // The values of one hold have one holder.
     values.sort_by(|a, b| a.hold.id.cmp(&b.hold.id));
     values.dedup_by(|a, b| a.hold.id == b.hold.id);
     assert_eq!(values.len(), 2);
@@ -174,7 +174,7 @@ async fn leased_permits_are_listed_with_expiry() {
     let client = place.client().await;
     let semaphore = client.expirable_semaphore("x");
     assert!(semaphore.try_set_permits(3).await.unwrap());
-    // Nobody has any: a semaphore without leases and a latch look the same.
+    // No permit is in use: a semaphore without leases and a latch look the same.
     assert_eq!(at(&client, "x").await.found, Found::Count(3));
     let permit = semaphore.acquire().await.unwrap();
     let seen = at(&client, "x").await;
@@ -192,7 +192,7 @@ async fn leased_permits_are_listed_with_expiry() {
         panic!("{permits:?}");
     };
     renewed(Ttl::Left(left));
-    // Somebody removes the key by hand: the permits are still in use.
+    // An operator removes the key by hand. The permits are still in use.
     place.remove("x");
     let seen = at(&client, "x").await;
     assert!(
@@ -279,7 +279,7 @@ async fn listening_waiters_of_a_plain_lock_are_counted() {
 async fn large_group_and_many_readers_are_recognised() {
     let place = place();
     let client = place.client().await;
-    // Three fields for each value, and more of them than are read at a time.
+    // There are three fields for each value, and more of them than are read at a time.
     let values: Vec<_> = (0..1000).map(|number| number.to_string()).collect();
     let held = client.group_lock("x", values).acquire().await.unwrap();
     let more = client.group_lock("x", ["a", "b"]).acquire().await.unwrap();
@@ -290,7 +290,7 @@ async fn large_group_and_many_readers_are_recognised() {
     assert_eq!((values.len(), seen.more), (1000, 2));
     more.release().await.unwrap();
     held.release().await.unwrap();
-    // With a lease of its own each has a hold of its own.
+    // With leases of their own, the readers have holds of their own.
     let lock = client.rw_lock("y").fixed_lease(Duration::from_secs(600));
     let mut guards = Vec::new();
     for _ in 0..1005 {
@@ -402,7 +402,7 @@ async fn free_fair_lock_is_listed_while_somebody_waits() {
     })
     .await;
     place.remove("x");
-    // The waiter is not told, and asks a second later.
+    // The waiter gets no message, and asks a second later.
     let names = listed(&holder, "*").await;
     let [one] = &names[..] else {
         panic!("{names:?}");
@@ -465,7 +465,7 @@ async fn one_hold_of_any_kind_is_ended_by_force() {
     assert_eq!(at(&client, "leases").await.found, Found::Count(1));
     let refused = operator.force_release("count", "c:1").await.unwrap_err();
     assert_eq!(refused.kind(), ErrorKind::WrongKind, "{refused}");
-    // What others hold under the same name stays.
+    // Holds of other kinds under the same name stay.
     kept.release().await.unwrap();
     other.release().await.unwrap();
 }
@@ -474,7 +474,7 @@ async fn one_hold_of_any_kind_is_ended_by_force() {
 async fn force_release_wakes_those_who_wait() {
     let place = place();
     let client = place.client().await;
-    // So long that no waiter asks because a lease is over.
+    // The lease is long enough that no waiter asks because a lease is over.
     let operator = place.client_with(|builder| builder.lease(HOUR)).await;
     let lock = client.lock("lock").poll_interval(HOUR);
     let fair = fair_lock(&client, "fair").poll_interval(HOUR);

@@ -1,4 +1,4 @@
-//! What a re-entry adds to a hold, and takes back when it ends.
+//! A re-entry adds to a hold, and takes back what it added when it ends.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use tokio::time::{Instant, sleep_until, timeout};
 use super::{LEASE, lock_of, place};
 use crate::support::eventually;
 
-/// Long enough for a busy machine: a quarter of it is left when the holds are looked at.
+/// A lease long enough for a busy machine: a quarter of it is left when the holds are looked at.
 const LONG: Duration = LEASE.saturating_mul(3);
 
 async fn is_good_for_what_it_asked_for<K: Kind>(lock: Lock<K>, rival: Lock<K>) {
@@ -18,7 +18,7 @@ async fn is_good_for_what_it_asked_for<K: Kind>(lock: Lock<K>, rival: Lock<K>) {
     sleep_until(outer.as_ref().valid_until() - LONG / 2).await;
     let asked = Instant::now();
     let inner = lock.acquire().await.unwrap();
-    // Less the drift and the rounding, as for a new hold.
+    // The drift and the rounding are deducted, as for a new hold.
     let least = asked + LONG - LONG / 100 - Duration::from_millis(3);
     let until = inner.as_ref().valid_until();
     assert!(until >= least, "{:?} too little, {lock:?}", least - until);
@@ -43,7 +43,7 @@ async fn reentry_gets_its_whole_lease() {
         is_good_for_what_it_asked_for(rw.write_lock(), theirs.rw_lock("rw").write_lock()),
         is_good_for_what_it_asked_for(group, theirs.group_lock("g", ["b"])),
         async {
-            // Two read, so the rival is a writer.
+            // Two owners read, so the rival is a writer.
             let lock = other.read_lock();
             let outer = lock.acquire().await.unwrap();
             sleep_until(outer.valid_until() - LONG / 2).await;
@@ -59,7 +59,8 @@ async fn reentry_gets_its_whole_lease() {
     place.is_clean(&[&ours, &theirs]).await;
 }
 
-/// `lock` is shared by what `rival` can't have beside it.
+/// Asserts that a re-entry's longer lease ends with it. `rival` excludes the sides that share
+/// `lock`.
 async fn takes_back_what_it_added<K: Kind, R: Kind>(lock: Lock<K>, rival: Lock<R>) {
     let outer = lock.clone().fixed_lease(LEASE);
     let start = Instant::now();
@@ -70,7 +71,7 @@ async fn takes_back_what_it_added<K: Kind, R: Kind>(lock: Lock<K>, rival: Lock<R
     inner.into().release().await.unwrap();
     assert!(outer.as_ref().valid_until() <= Instant::now() + LEASE);
 
-    // Nobody waits for what the re-entry has asked for.
+    // The rival does not wait for the lease that the re-entry has asked for.
     let next = timeout(LEASE * 20, rival.acquire()).await;
     let next = next.expect("free when the first lease is over").unwrap();
     assert_eq!(outer.as_ref().loss(), Some(LossReason::Expired));
@@ -105,7 +106,7 @@ async fn renewed_reentry_keeps_a_fixed_hold() {
     let rival = lock_of(&theirs, "x");
     assert!(rival.try_acquire().await.unwrap().is_none());
 
-    // From here on there is the first lease, which was over long ago.
+    // From here on the first lease applies, which was over long ago.
     inner.release().await.unwrap();
     assert_eq!(outer.loss(), Some(LossReason::Expired));
     let next = timeout(LEASE * 20, rival.acquire()).await.expect("free");
@@ -130,7 +131,7 @@ async fn renewal_resumes_after_a_longer_reentry() {
         assert!(outer.valid_until() <= Instant::now() + LEASE);
     }
     sleep_until(Instant::now() + LEASE * 2).await;
-    // The server has no request that could come late and make a hold shorter.
+    // No request is on its way to the server that could arrive late and shorten a hold.
     let ttl = lock.remaining_ttl().await.unwrap();
     assert!(matches!(ttl, Ttl::Left(left) if left > LEASE * 40));
     outer.release().await.unwrap();
@@ -166,7 +167,7 @@ async fn dropped_acquire_leaves_the_name_to_its_owner() {
         let lock = lock.clone();
         tokio::spawn(async move { lock.acquire().await.unwrap() })
     };
-    // The first asks for both of them.
+    // The first request is for both of them.
     let (first, second) = (branch(), branch());
     eventually("it waits", async || ours.activity().lines == 1).await;
     first.abort();

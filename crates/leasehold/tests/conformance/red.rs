@@ -1,4 +1,4 @@
-//! The lock of a majority, on three servers.
+//! The majority lock, on three servers.
 
 use std::time::Duration;
 
@@ -51,7 +51,8 @@ impl Masters {
 }
 
 impl Process {
-    /// The servers of a test have just been started. A busy machine is slow.
+    /// Makes a lock that trusts the servers, which have just been started, and allows for a slow
+    /// machine.
     fn lock(&self) -> RedLock {
         self.lock_that_distrusts()
             .distrust_restarted(false)
@@ -87,7 +88,7 @@ async fn only_a_majority_is_granted() {
         let more = &theirs.clients[(n + 1) % 3];
         let more = more.lock("x").acquire().await.unwrap();
         assert!(ours.lock().try_acquire().await.unwrap().is_none());
-        // What it got of the third one is given back.
+        // The grant of the third server is given back.
         let third = &masters.places[(n + 2) % 3];
         eventually("it is free", async || third.keys().is_empty()).await;
         let short = LEASE;
@@ -135,7 +136,7 @@ async fn waiters_get_an_expired_majority_without_message() {
 
 #[tokio::test]
 async fn two_masters_are_free_after_both_leases() {
-    // One refusal is enough, and says nothing of the other.
+    // One refusal is enough, and says nothing about the other server.
     is_free_when_leases_end(&[2, 1]).await;
 }
 
@@ -242,7 +243,7 @@ async fn contenders_share_it_without_overlapping() {
 async fn an_owner_enters_again() {
     let masters = Masters::start(3);
     let (ours, theirs) = (masters.process().await, masters.process().await);
-    // Without one of the masters, too.
+    // The re-entry also works without one of the masters.
     let other = theirs.clients[1].lock("x").acquire().await.unwrap();
     let owner = leasehold::Owner::new();
     let lock = ours.lock().owned_by(&owner);

@@ -1,5 +1,5 @@
-//! The read-write lock: who excludes whom, each hold's own end, the ways from one side
-//! to the other, and who goes first.
+//! The read-write lock: which side excludes which, each hold's own end, changes from one side to
+//! the other, and who is served first.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -15,12 +15,12 @@ use tokio::time::Instant;
 use super::{LEASE, place};
 use crate::support::{HOUR, Place, eventually};
 
-/// What a read hold of `x` has in Redis beside its field.
+/// Returns the key that a read hold of `x` has in Redis beside its field.
 fn own_key(holder: &str) -> String {
     format!("{{x}}:{holder}:rwlock_timeout:1")
 }
 
-/// What a message brings about, and long before a lease of 30 s ends.
+/// Awaits a task that a message wakes. It must end long before a lease of 30 s.
 async fn soon<T>(task: tokio::task::JoinHandle<T>) -> T {
     let limit = Duration::from_secs(10);
     tokio::time::timeout(limit, task)
@@ -29,7 +29,7 @@ async fn soon<T>(task: tokio::task::JoinHandle<T>) -> T {
         .unwrap()
 }
 
-/// Woken by messages alone.
+/// Makes a lock whose waiters are woken by messages alone.
 fn patient(lock: &RwLock) -> RwLock {
     lock.clone().prefer_writers(false).poll_interval(HOUR)
 }
@@ -39,7 +39,7 @@ async fn expired_readers_do_not_delay_a_writer() {
     let place = place();
     let (ours, theirs) = (place.client().await, place.client().await);
     let lock = ours.rw_lock("x");
-    // Of so many readers one release in a few goes through all of them anyway.
+    // With this number of readers, one release in a few looks at all of them anyway.
     for many in [150, 177, 211, 258, 300] {
         let last = lock.clone().fixed_lease(HOUR).read().await.unwrap();
         let short = lock.clone().fixed_lease(LEASE);
@@ -117,7 +117,7 @@ async fn last_release_wakes_the_other_side() {
     for reader in readers {
         guards.push(soon(reader).await);
     }
-    // Nobody had to leave for the others to come.
+    // No reader had to leave so that another could enter.
     assert!(guards.iter().all(|guard| guard.is_held()));
     drop(guards);
     place
@@ -134,7 +134,7 @@ async fn expired_read_hold_spares_the_others() {
     let renewed = lock.read().await.unwrap();
     assert_eq!(short.lost().await, LossReason::Expired);
     let id = short.holder_id().to_owned();
-    // Redisson would say that both hold it, and let the dead one be released.
+    // Redisson would report both as holders, and let the dead one be released.
     eventually("the server has ended it", async || {
         place.ttl_ms(&own_key(&id)) == -2
     })
@@ -190,7 +190,7 @@ async fn reader_without_its_key_blocks_nobody() {
     assert_eq!(lost.expect("told"), LossReason::Deleted);
     assert!(reader.is_held());
     drop(told);
-    // The field of the dead one goes with the last living reader.
+    // The field of the dead reader is removed with the last living reader.
     reader.release().await.unwrap();
     let writing = lock.try_write().await.unwrap().expect("nobody reads");
     assert!(dead.release().await.is_err());
@@ -371,7 +371,7 @@ async fn owners_read_and_write_end_independently() {
         assert!(lock.read_lock().is_held_by(&owner).await.unwrap());
         assert!(lock.write_lock().is_held_by(&owner).await.unwrap());
         assert!(other.rw_lock("x").try_read().await.unwrap().is_none());
-        // Neither end takes the other's renewal along.
+        // The end of one side does not end the other side's renewal.
         if read_first {
             reading.release().await.unwrap();
             let lost = tokio::time::timeout(LEASE * 2, writing.lost()).await;
@@ -410,7 +410,7 @@ async fn nested_read_never_shortens_the_write() {
         .await
         .unwrap();
     short.release().await.unwrap();
-    // Redisson cuts it to what the read holds have left: to nothing, here.
+    // Redisson would shorten it to the lease that the read holds have left: to nothing, here.
     assert!(place.ttl_ms("x") > 110_000);
     assert!(writing.is_held());
     writing.release().await.unwrap();
@@ -427,7 +427,7 @@ async fn owners_reads_pass_a_waiting_writer() {
     let stranger = client.rw_lock("x");
     let waiting = tokio::spawn(async move { stranger.write().await.unwrap() });
     eventually("it waits", async || client.activity().channels == 1).await;
-    // Not behind who waits.
+    // The owner's reads do not wait behind the waiting writer.
     let reads = async move { (lock.read().await.unwrap(), lock.read().await.unwrap()) };
     let (reading, again) = soon(tokio::spawn(reads)).await;
     writing.release().await.unwrap();
@@ -458,7 +458,7 @@ async fn owner_that_reads_is_refused_writing() {
     let writing = reading.try_upgrade().await.unwrap();
     let inside = lock.write().await.unwrap();
     assert_eq!(inside.hold_count(), 2);
-    // With a guard left that writes, this one reads inside.
+    // A guard that writes is left, so this guard reads inside that hold.
     let reading = inside.downgrade().await.unwrap();
     assert!(client.rw_lock("x").try_read().await.unwrap().is_none());
     writing.release().await.unwrap();
@@ -528,13 +528,13 @@ async fn dead_writers_mark_expires() {
     let (ours, theirs) = (place.client().await, place.client().await);
     let reading = ours.rw_lock("x").read().await.unwrap();
     let lock = theirs.rw_lock("x");
-    // Nobody polls it any more, and nobody drops it.
+    // The writer is neither polled nor dropped any more.
     let mut writer = Box::pin(async move { lock.write().await });
     let lock = ours.rw_lock("x");
     loop {
         let polled = tokio::time::timeout(Duration::from_millis(100), &mut writer).await;
         assert!(polled.is_err());
-        // Until its request has reached the server.
+        // Poll until the writer's request has reached the server.
         match lock.try_read().await.unwrap() {
             Some(beside) => beside.release().await.unwrap(),
             None => break,
@@ -561,7 +561,7 @@ async fn constant_readers_do_not_starve_a_writer() {
             while done.load(Ordering::SeqCst) < 10 {
                 let guard = lock.read().await.unwrap();
                 reads.fetch_add(1, Ordering::SeqCst);
-                // They overlap: there is always one inside.
+                // The reads overlap: at each moment a reader is inside.
                 tokio::time::sleep(Duration::from_millis(10)).await;
                 guard.release().await.unwrap();
             }
@@ -692,7 +692,7 @@ async fn reasserted_fixed_lease_still_ends() {
     place.is_clean(&[&client]).await;
 }
 
-/// Many readers or one writer: what is inside at each moment.
+/// Counts of who is inside: many readers or one writer.
 #[derive(Default)]
 struct Gauge {
     readers: AtomicUsize,
@@ -810,7 +810,7 @@ async fn maximum_hold_time_goes_on_when_a_holder_changes_sides() {
     assert!(write.valid_until() < end + passed);
     write.release().await.unwrap();
 
-    // An owner that reads already keeps the read hold that it has.
+    // An owner that already reads keeps its read hold.
     let owner = Owner::new();
     let owned = lock.owned_by(&owner);
     let write = owned.write().await.unwrap();

@@ -26,7 +26,7 @@ async fn acquires_of_a_free_side() {
     .await;
 }
 
-/// Somebody else holds `guard`, and gives it up when `waiter` listens.
+/// Lets another client hold `guard`, and drop it when `waiter` listens.
 fn gives_up<G: Send + 'static>(guard: G, waiter: &Client) -> tokio::task::JoinHandle<()> {
     once_it_waits(waiter, async move { drop(guard) })
 }

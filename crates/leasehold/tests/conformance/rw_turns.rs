@@ -1,4 +1,4 @@
-//! The read-write lock: whose turn it is, and that the dead take nobody's.
+//! The read-write lock: whose turn it is, and dead waiters that take no turn.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -11,7 +11,7 @@ use tokio::task::JoinSet;
 use super::{LEASE, place};
 use crate::support::{HOUR, eventually};
 
-/// No more than a mark of one that is gone would cost.
+/// A limit that is not longer than the mark of a dead client would last.
 const LIMIT: Duration = Duration::from_secs(4);
 
 #[tokio::test]
@@ -19,7 +19,7 @@ async fn dead_readers_block_until_their_leases_end() {
     let place = place();
     let (ours, theirs) = (place.client().await, place.client().await);
     let lock = ours.rw_lock("x");
-    // Beside so many, few releases go through all of them.
+    // With this number of readers, few releases look at all of them.
     for many in [65, 700, 900, 1100] {
         let long = lock.clone().fixed_lease(HOUR).read().await.unwrap();
         let short = lock.clone().fixed_lease(LEASE);
@@ -27,7 +27,7 @@ async fn dead_readers_block_until_their_leases_end() {
             dead.unwrap().forget();
         }
         long.release().await.unwrap();
-        // It is woken by nobody, and asks again when it was told to.
+        // No message wakes this waiter. It asks again at the time that the server has reported.
         let patient = theirs
             .rw_lock("x")
             .prefer_writers(false)
@@ -59,7 +59,7 @@ async fn a_stream_of_writers_does_not_starve_readers() {
         });
     }
     let theirs = place.client().await;
-    // Of a process of its own, and of one that writes.
+    // The reader is in a process of its own, and then in a process that writes.
     for client in [&theirs, &clients[0]] {
         let lock = client.rw_lock("x");
         let read = lock.try_read_for(Duration::from_secs(20)).await.unwrap();
@@ -77,7 +77,8 @@ async fn a_stream_of_writers_does_not_starve_readers() {
     place.is_clean(&[&clients[0], &clients[1], &theirs]).await;
 }
 
-/// The writer before it may itself wait for long, beside a process that writes all the time.
+/// The writer before the reader may itself wait for long, beside a process that writes all the
+/// time.
 #[tokio::test]
 async fn reader_passes_a_local_waiting_writer() {
     let place = place();
@@ -119,10 +120,10 @@ async fn overtaken_readers_precede_the_next_writer() {
     .await;
     let lock = ours.rw_lock("x");
     let next = tokio::spawn(async move { lock.write().await.unwrap() });
-    // Long enough to have lost their patience, and to have asked since.
+    // This is long enough for the readers to become overdue, and to have asked since then.
     tokio::time::sleep(Duration::from_millis(2500)).await;
     writing.release().await.unwrap();
-    // Whether the readers are in already or not.
+    // The late writer is refused, whether or not the readers are already in.
     let too_early = late.rw_lock("x").try_write().await.unwrap();
     assert!(too_early.is_none());
     let first = readers.join_next().await.unwrap().unwrap();
@@ -147,7 +148,7 @@ async fn overdue_reader_stays_behind_the_writer() {
         lock.try_read().await.unwrap().is_none()
     })
     .await;
-    // Nobody has written meanwhile.
+    // No writer has had the lock meanwhile.
     let late = lock.try_read_for(Duration::from_millis(3500)).await;
     assert!(late.unwrap().is_none());
     reading.release().await.unwrap();
@@ -164,7 +165,7 @@ async fn timed_out_reader_lets_writers_in() {
     let late = lock.try_read_for(Duration::from_millis(2500)).await;
     assert!(late.unwrap().is_none());
     writing.release().await.unwrap();
-    // Its mark is taken back in the background.
+    // The mark of the writer is removed in the background.
     theirs.close().await;
     let lock = ours.rw_lock("x");
     let writing = lock.try_write().await.unwrap().expect("nobody waits");
@@ -184,7 +185,7 @@ async fn write_renewal_never_shortens_a_nested_read() {
         writing.valid_until() > first + LEASE
     })
     .await;
-    // Of the lock, by which Redisson goes, and then of the read hold.
+    // The first lease is of the lock, which Redisson relies on; the second is of the read hold.
     let is_long = async |ttl| match ttl {
         Ttl::Left(left) => assert!(left > HOUR / 2, "{left:?}"),
         other => panic!("{other:?}"),

@@ -1,4 +1,4 @@
-//! The semaphore: so many permits and no more, all at once, none lost.
+//! The semaphore: never more permits than it has, all of a request at once, none lost.
 
 use std::pin::pin;
 use std::sync::Arc;
@@ -11,7 +11,7 @@ use leasehold::{Client, ErrorKind, Semaphore};
 use super::{LEASE, place};
 use crate::support::{HOUR, Place, eventually};
 
-/// A semaphore with so many permits, and no poll that could do what a wake-up should.
+/// Makes a semaphore with `permits` permits, without polls that could do a wake-up's work.
 async fn semaphore(client: &Client, permits: u32) -> Semaphore {
     let semaphore = client.semaphore("x").poll_interval(HOUR);
     semaphore.try_set_permits(permits).await.unwrap();
@@ -206,14 +206,14 @@ async fn missing_semaphore_fails_if_required() {
     };
     assert_missing().await;
     assert!(semaphore.try_acquire().await.unwrap().is_none());
-    // Others of this process wait for somebody to make it.
+    // Another waiter of this process waits for the semaphore to be made.
     let patient = semaphore.clone();
     let patient = tokio::spawn(async move { patient.acquire().await });
     eventually("one waits", async || client.activity().channels == 1).await;
     assert_missing().await;
     assert!(semaphore.try_set_permits(1).await.unwrap());
     let permit = patient.await.unwrap().unwrap();
-    // None free is not none at all.
+    // A semaphore without free permits exists.
     assert!(strict.try_acquire().await.unwrap().is_none());
     let waits = strict.clone();
     let waits = tokio::spawn(async move { waits.acquire().await });
@@ -237,7 +237,7 @@ async fn small_requests_never_overtake_a_large_one() {
             sender.send(permits).unwrap();
             permit.forget();
         });
-        // Each has its place before the next one comes.
+        // Each waiter has its place before the next one asks.
         for _ in 0..10 {
             tokio::task::yield_now().await;
         }
@@ -277,7 +277,7 @@ async fn aborted_waiter_costs_no_permit() {
     waits(&theirs).await;
     let (second, third) = (waiter(1), waiter(1));
     tokio::task::yield_now().await;
-    // Aborted and released together: what is granted may go to those who are gone.
+    // The waiters are aborted together with the release: the permits may be granted to them first.
     head.abort();
     second.abort();
     held.release().await.unwrap();
@@ -328,7 +328,7 @@ async fn contended_permits_are_neither_exceeded_nor_lost() {
         .await;
 }
 
-/// Polls `future` up to `polls` times, each time it is woken, and drops it then.
+/// Polls `future` up to `polls` times, each time it is woken, and then drops it.
 pub(super) async fn drop_after<T>(polls: usize, future: impl Future<Output = T>) -> Option<T> {
     let mut future = pin!(future);
     let mut left = polls;
@@ -346,8 +346,8 @@ pub(super) async fn drop_after<T>(polls: usize, future: impl Future<Output = T>)
     .await
 }
 
-/// Drops what `make` makes at each await point until it runs to its end; afterwards all
-/// `permits` have to be back each time.
+/// Drops the future of `make` at each await point until it runs to its end. Each time, all
+/// `permits` must return.
 async fn at_each_point<T>(
     place: &Place,
     client: &Client,

@@ -1,4 +1,4 @@
-//! Fencing tokens of holds that come without one: drawn while they are held.
+//! Fencing tokens of holds that are granted without a token, and draw one while they are held.
 
 use std::time::Duration;
 
@@ -14,7 +14,7 @@ fn both(client: &Client) -> MultiLock {
     MultiLock::new([client.lock("x"), client.lock("y")]).unwrap()
 }
 
-/// A hold of `x`, alone or among others.
+/// Acquires `x`, alone or among others.
 async fn hold(client: &Client, kind: &str) -> LockGuard {
     match kind {
         "plain" => client.lock("x").acquire().await.unwrap(),
@@ -25,14 +25,14 @@ async fn hold(client: &Client, kind: &str) -> LockGuard {
     }
 }
 
-/// That of a hold which ends with this.
+/// Draws the token of a hold, and ends the hold.
 async fn token(guard: LockGuard) -> u64 {
     let token = guard.fencing_token().await.unwrap();
     guard.release().await.unwrap();
     token
 }
 
-/// Makes the counter of `name` go ahead of the others, as far as the clock stands still.
+/// Makes the counter of `name` exceed the others, as far as the clock does not move.
 async fn count_ahead(client: &Client, name: &str) -> u64 {
     let mut last = 0;
     for _ in 0..20 {
@@ -91,7 +91,7 @@ async fn concurrent_draws_of_a_hold_agree() {
     for guard in [inner, outer] {
         guard.release().await.unwrap();
     }
-    // Members have tokens of their own, and all of them together one.
+    // Members have tokens of their own, and all of them together have one.
     let lock = both(&client).owned_by(&owner);
     count_ahead(&client, "y").await;
     let outer = lock.acquire().await.unwrap();
@@ -183,7 +183,7 @@ async fn lost_hold_refuses_its_token() {
 async fn foreign_counter_fails_only_the_token() {
     let place = place();
     let client = place.client().await;
-    // A lock where the counter should be.
+    // A lock is held where the counter should be.
     let stranger = client.lock(COUNTER).acquire().await.unwrap();
     for kind in ["plain", "fair", "write", "multi"] {
         let guard = hold(&client, kind).await;
@@ -244,7 +244,7 @@ async fn the_counter_stays_unless_only_rust_uses_it() {
     }
 }
 
-/// Three servers, and a client of each.
+/// Starts three servers, and a client of each.
 async fn masters() -> ([Place; 3], Vec<Client>) {
     let first = place();
     let places = [first.beside(), first.beside(), first];
@@ -255,7 +255,8 @@ async fn masters() -> ([Place; 3], Vec<Client>) {
     (places, clients)
 }
 
-/// The servers have just been started, and a busy machine is slow.
+/// Makes a lock that trusts the servers, which have just been started, and allows for a slow
+/// machine.
 fn majority(clients: &[Client]) -> RedLock {
     RedLock::new(clients.iter().map(|client| client.lock("x")))
         .unwrap()
@@ -263,7 +264,7 @@ fn majority(clients: &[Client]) -> RedLock {
         .member_timeout(Duration::from_secs(10))
 }
 
-/// A hold of all three: on a busy machine one may answer too late.
+/// Acquires the lock on all three servers: on a busy machine one may answer too late.
 pub(super) async fn of_all(lock: &RedLock) -> LockGuard {
     loop {
         let guard = lock.acquire().await.unwrap();
@@ -279,7 +280,7 @@ async fn tokens_rise_from_majority_to_majority() {
     let (_places, clients) = masters().await;
     let lock = majority(&clients);
     let mut last = count_ahead(&clients[1], "x").await;
-    // Any two majorities have a server in common, and maybe no more than that.
+    // Any two majorities have a server in common, and maybe no more than one.
     for out in [0, 1, 2, 0, 2, 1] {
         let one = clients[out].lock("x").acquire().await.unwrap();
         let guard = lock.acquire().await.unwrap();
@@ -332,7 +333,8 @@ async fn owners_overlapping_multi_locks_raise_tokens() {
         let before = count_ahead(&client, ahead).await;
         let first = of(["x", "y"]).acquire().await.unwrap();
         let first_token = first.fencing_token().await.unwrap();
-        // It shares `y`, which has a token by now, and was raised to that of both.
+        // The second lock shares `y`, which already has a token, and was raised to the token of
+        // both.
         let second = of(["y", "z"]).acquire().await.unwrap();
         let second_token = second.fencing_token().await.unwrap();
         assert!(
@@ -366,7 +368,7 @@ async fn only_a_majority_draws_a_token() {
     let guard = of_all(&lock).await;
     assert!(clients[2].lock("x").force_unlock().await.unwrap());
     let token = guard.fencing_token().await.unwrap();
-    // It enters again with a new hold in the place of that one, which changes nothing.
+    // The re-entry has a new hold in place of the lost one, which changes nothing.
     let again = lock.acquire().await.unwrap();
     assert_eq!(again.fencing_token().await.unwrap(), token);
     drop(again);

@@ -1,5 +1,5 @@
-//! Futures that are polled for a while and then not any more, as a loop around `select!` does:
-//! they keep nobody else from what they wait for.
+//! Futures that are polled for a while and then not any more, as by a loop around `select!`: they
+//! keep no other waiter from what they wait for.
 
 use std::time::Duration;
 
@@ -12,13 +12,13 @@ use super::{lock_of, place};
 use crate::support::{HOUR, eventually};
 
 const SOON: Duration = Duration::from_secs(20);
-/// So that a waiter is woken a few times before it is not polled any more.
+/// A poll interval by which a waiter is woken a few times before it is not polled any more.
 const POLL: Duration = Duration::from_millis(20);
 
-/// What a waiter gets; it is given back when it is dropped.
+/// A guard of any kind; dropping it gives it back.
 type Guard = Box<dyn Send>;
 
-/// Something to wait for, of which only one can be had at a time.
+/// An acquire of something that only one waiter can hold at a time.
 type Acquire = fn(Client) -> BoxFuture<'static, Guard>;
 
 fn guard<G: Send + 'static>(acquired: leasehold::Result<G>) -> Guard {
@@ -93,7 +93,8 @@ fn majority(client: Client) -> BoxFuture<'static, Guard> {
     .boxed()
 }
 
-/// What was asked about any of the names so far has been run, by whichever node of a cluster has it.
+/// Waits until all requests about any of the names so far have run, on each node of a cluster that
+/// has one of them.
 async fn all_has_run(client: &Client) {
     for name in ["x", "y", "z", "g", "s", "e", "l"] {
         let beside = client.lock(&format!("{{{name}}}:nobody's"));
@@ -101,8 +102,8 @@ async fn all_has_run(client: &Client) {
     }
 }
 
-/// Somebody else holds it; one of ours stands in line and is not polled any more, and another
-/// one comes behind it. Then it is free.
+/// Another client holds the lock. A waiter of ours is in line and not polled any more, and another
+/// waiter follows. When the lock is free, the second waiter must get it.
 async fn the_next_in_line_gets_it(cases: &[(&str, Acquire, Acquire, Acquire)]) {
     let place = place();
     let (ours, theirs) = (place.client().await, place.client().await);
@@ -119,7 +120,7 @@ async fn the_next_in_line_gets_it(cases: &[(&str, Acquire, Acquire, Acquire)]) {
             let guard = timeout(SOON, next).await;
             let guard = guard.unwrap_or_else(|_| panic!("{name}: held up after {polls} polls"));
             drop(guard.unwrap());
-            // It has kept its place, and goes on when it is polled again.
+            // The unpolled waiter has kept its place, and continues when it is polled again.
             let guard = timeout(SOON, unpolled).await;
             drop(guard.unwrap_or_else(|_| panic!("{name}: left behind after {polls} polls")));
         }
@@ -165,7 +166,7 @@ async fn permits_go_to_the_next_in_line() {
     the_next_in_line_gets_it(&cases).await;
 }
 
-/// The turn comes to it when it is not polled any more.
+/// The turn reaches the waiter when it is not polled any more.
 #[tokio::test]
 async fn unpolled_waiter_loses_its_turn() {
     let place = place();
@@ -186,7 +187,7 @@ async fn unpolled_waiter_loses_its_turn() {
     place.is_clean(&[&ours, &theirs]).await;
 }
 
-/// Nobody stood behind it when it was called.
+/// No other waiter was in line when the unpolled waiter was called.
 #[tokio::test]
 async fn unpolled_waiter_woken_earlier_is_skipped() {
     let place = place();
@@ -200,7 +201,7 @@ async fn unpolled_waiter_woken_earlier_is_skipped() {
         !lock_of(&theirs, "x").is_locked().await.unwrap()
     })
     .await;
-    // Longer than it sleeps.
+    // This is longer than the waiter sleeps.
     tokio::time::sleep(5 * POLL).await;
     let guard = timeout(SOON, lock(ours.clone())).await;
     drop(guard.expect("it is free"));

@@ -1,4 +1,4 @@
-//! Waiting: who is woken, by what, and when a wait ends without a lock.
+//! Waiting: which waiters are woken, by what, and when a wait ends without a lock.
 
 use std::time::Duration;
 
@@ -14,7 +14,7 @@ async fn a_release_wakes_the_waiter_of_another_client() {
     let place = place();
     let (ours, theirs) = (place.client().await, place.client().await);
     let guard = lock_of(&ours, "x").acquire().await.unwrap();
-    // No poll could do it: the cap is an hour.
+    // No poll could do this: the poll interval is an hour.
     let lock = lock_of(&theirs, "x").poll_interval(HOUR);
     let waiter = tokio::spawn(async move { lock.acquire().await.unwrap() });
     eventually("it listens", async || theirs.activity().channels == 1).await;
@@ -100,7 +100,7 @@ async fn one_clients_waiters_are_served_in_order() {
             sender.send(number).unwrap();
             guard.release().await.unwrap();
         });
-        // Each has its place before the next one comes.
+        // Each waiter has its place before the next one asks.
         for _ in 0..10 {
             tokio::task::yield_now().await;
         }
@@ -126,7 +126,7 @@ async fn try_never_overtakes_a_local_waiter() {
     let waiter = tokio::spawn(async move { lock.acquire().await.unwrap() });
     eventually("it listens", async || client.activity().channels == 1).await;
     guard.release().await.unwrap();
-    // Free on the server, perhaps; the waiter has not had the time to ask.
+    // The lock may be free on the server, but the waiter has not had time to ask.
     assert!(lock_of(&client, "x").try_acquire().await.unwrap().is_none());
     waiter.await.unwrap().release().await.unwrap();
 }
@@ -147,7 +147,7 @@ async fn aborted_waiter_passes_its_turn_on() {
     .await;
     let next = tokio::spawn(async move { lock.acquire().await.unwrap() });
     tokio::task::yield_now().await;
-    // Aborted and released together: the wake-up may go to the one that is gone.
+    // The head is aborted together with the release: the wake-up may be for the aborted waiter.
     head.abort();
     guard.release().await.unwrap();
     let guard = tokio::time::timeout(Duration::from_secs(5), next).await;

@@ -1,4 +1,4 @@
-//! The client's calls, read as the server would, and good replies to them.
+//! The client's calls, read as the server would read them, and good replies to them.
 
 use fastrand::Rng;
 use leasehold_testkit::fake::{Request, bulk, list};
@@ -8,24 +8,24 @@ use leasehold_testkit::fake::{Request, bulk, list};
 pub(crate) struct Call {
     pub(crate) number: i64,
     pub(crate) operations: Vec<Operation>,
-    /// It runs the script of its one step, which replies a text.
+    /// Whether the call runs the script of its one step, which replies with a text.
     pub(crate) own: bool,
 }
 
 #[derive(Clone, Debug)]
 pub(crate) struct Operation {
     pub(crate) step: String,
-    /// The wire id of the hold it is about, if it is about one.
+    /// The wire id of the hold that the step is about; empty if there is none.
     pub(crate) hold: String,
 }
 
-/// How many arguments a step has, of which the first follows its name.
+/// Returns the number of arguments of a step, after its name. `first` reads the first of them.
 fn arguments(step: &str, first: impl Fn() -> String) -> usize {
     match step {
         "lock.acquire" | "lock.release" | "lock.release_and_call" => 2,
         "lock.acquire_in_turn" => 4,
         "lock.renew" => 3,
-        // How many holds, the lease, and the holds.
+        // The number of holds, the lease, and the holds.
         "lock.renew_many" => 2 + first().parse::<usize>().unwrap(),
         "lock.why_lost" | "lock.force_unlock" | "lock.leave_turn" => 1,
         "lock.inspect" => 0,
@@ -35,7 +35,7 @@ fn arguments(step: &str, first: impl Fn() -> String) -> usize {
     }
 }
 
-/// The call, if the request is one.
+/// Reads the call, if the request is one.
 pub(crate) fn read(request: &Request) -> Option<Call> {
     if !matches!(&*request.command(), "EVALSHA" | "EVAL") {
         return None;
@@ -71,9 +71,9 @@ pub(crate) fn read(request: &Request) -> Option<Call> {
     })
 }
 
-/// The operation of a script that runs one step. The step's name comes last there.
+/// Reads the operation of a script that runs one step, where the step's name is last.
 fn read_own(request: &Request, at: usize) -> Option<Operation> {
-    // A hold stands where another call has its latest time, or the name of its first step.
+    // The hold is where another call has its latest time, or the name of its first step.
     let is_hold = |at| request.text(at).contains(':');
     let (step, hold) = match () {
         () if is_hold(at) => ("lock.release", at),
@@ -86,7 +86,7 @@ fn read_own(request: &Request, at: usize) -> Option<Operation> {
     })
 }
 
-/// The reply to a call whose operations have these.
+/// Builds the reply to a call from the replies of its operations.
 fn answer(call: &Call, replies: &[Vec<u8>]) -> Vec<u8> {
     let number = call.number;
     let text = |reply: &[u8]| {
@@ -111,7 +111,7 @@ fn answer(call: &Call, replies: &[Vec<u8>]) -> Vec<u8> {
     }
 }
 
-/// What a server might say to it: each hold is granted or not, as it comes.
+/// Builds a reply that a server might send: each hold is granted or not, at random.
 pub(crate) fn reply(call: &Call, rng: &mut Rng) -> Vec<u8> {
     let mut replies = Vec::new();
     for operation in &call.operations {
@@ -131,7 +131,7 @@ pub(crate) fn reply(call: &Call, rng: &mut Rng) -> Vec<u8> {
             "lock.release" | "lock.release_and_call" | "lock.renew" => {
                 int(i64::from(rng.u8(..8) > 0))
             }
-            // Some are odd, and others never were there.
+            // Some holds must be renewed alone, and others do not exist.
             "lock.renew_many" => match rng.u8(..4) {
                 0 => list(&[int(rng.i64(-1..40)), int(rng.i64(..))]),
                 1 => int(1),
@@ -153,7 +153,7 @@ pub(crate) fn int(number: i64) -> Vec<u8> {
     format!(":{number}\r\n").into_bytes()
 }
 
-/// The reply that grants what the call asks for, and nothing else.
+/// Builds the reply that grants what the call asks for, and nothing else.
 pub(crate) fn grant(call: &Call) -> Vec<u8> {
     let mut replies = Vec::new();
     for operation in &call.operations {

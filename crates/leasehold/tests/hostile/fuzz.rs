@@ -10,13 +10,13 @@ use leasehold::{Client, Lock, LockGuard};
 use super::process::{MEASURING, assert_no_panics, memory, watch_panics};
 use super::session::{Liar, Session};
 
-/// Spoilt replies in a normal run.
+/// Number of spoilt replies in a normal run.
 const INPUTS: usize = 20_000;
-/// Clients at a time.
+/// Number of clients at a time.
 const WORKERS: usize = 64;
-/// What may stay allocated when all clients are gone: less than a hundred bytes for each input.
+/// Bytes that may stay allocated when all clients are dropped: less than a hundred for each input.
 const MOST_GROWTH: usize = 1 << 20;
-/// Every call has a limit of its own, far below this one.
+/// A limit far above the limit that every call has.
 const HOPELESS: Duration = Duration::from_secs(60);
 
 #[test]
@@ -44,9 +44,9 @@ fn setting(name: &str) -> Option<u64> {
     Some(value.parse().expect("a number"))
 }
 
-/// What all workers share.
+/// The state that all workers share.
 struct Run {
-    /// Spoilt replies to send.
+    /// Number of spoilt replies to send.
     inputs: usize,
     sent: Arc<AtomicUsize>,
     first: u64,
@@ -85,7 +85,7 @@ fn run(workers: usize, inputs: usize, first: u64, end: u64) {
     }
 }
 
-/// Clients that were dropped still give back what they hold.
+/// Waits until the memory is freed: dropped clients still give back what they hold.
 async fn all_is_freed(before: usize) {
     let growth = || memory().saturating_sub(before);
     let freed = async {
@@ -127,7 +127,7 @@ async fn work(run: Arc<Run>) {
     }
 }
 
-/// One client's life.
+/// Runs one client from its connection to its end.
 async fn live(liar: &Liar, session: &Arc<Session>) {
     let builder = Client::builder()
         .connect_timeout(Duration::from_millis(500))
@@ -156,13 +156,13 @@ async fn live(liar: &Liar, session: &Arc<Session>) {
     }
 }
 
-/// Something a user might do.
+/// Does something that a user might do.
 async fn act(client: &Client, session: &Session, mut rng: Rng) {
     let name = format!("name {}", rng.u8(..4));
     let lease = Duration::from_millis(100);
     let lock = client.lock(&name).fixed_lease(lease);
     match rng.u8(..10) {
-        // Whatever they say: there is nothing to compare it with.
+        // The result does not matter: there is nothing to compare it with.
         0 => drop(lock.inspect().await),
         1 => drop(lock.force_unlock().await),
         2 | 3 => {

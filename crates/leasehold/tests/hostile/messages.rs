@@ -1,4 +1,4 @@
-//! Anybody may publish on a lock's channel.
+//! Forged messages: any client may publish on a lock's channel.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -16,7 +16,7 @@ use crate::support::{HOUR, eventually};
 
 const CHANNEL: &str = "redisson_lock__channel:{x}";
 
-/// A lock that is held, and somebody who waits for it and listens.
+/// A held lock, and a waiter for it that listens.
 struct Contended {
     server: RedisServer,
     guard: LockGuard,
@@ -43,7 +43,7 @@ async fn contended() -> Contended {
 }
 
 impl Contended {
-    /// Publishes `payload` so often; says how many listeners heard it.
+    /// Publishes `payload` `times` times. Returns the number of listeners that received it.
     async fn publish(&mut self, payload: &[u8], times: usize) -> usize {
         let mut pipe = redis::pipe();
         for _ in 0..times {
@@ -53,7 +53,7 @@ impl Contended {
         heard.into_iter().sum()
     }
 
-    /// The lock goes to who waits for it, as if nothing had been.
+    /// Releases the lock. The waiter gets it as usual.
     async fn hand_over(self) {
         self.guard.release().await.unwrap();
         self.waiter.await.unwrap().release().await.unwrap();
@@ -68,7 +68,7 @@ async fn wake_up_flood_triggers_few_requests() {
     let calls = lock.server.calls("evalsha");
     let started = tokio::time::Instant::now();
     let mut heard = 0;
-    // In small pieces, between which the server has time for asks.
+    // The flood is sent in small pieces, between which the server has time for requests.
     for _ in 0..3000 {
         heard += lock.publish(b"0", 10).await;
     }
@@ -96,7 +96,7 @@ async fn false_permit_messages_trigger_few_requests() {
     let plain = tokio::spawn(async move { waits.acquire().await.unwrap() });
     let waits = expirable.clone();
     let leased = tokio::spawn(async move { waits.acquire().await.unwrap() });
-    // Each to the releases, and to the calls of its client.
+    // Each client listens for the releases and for its calls.
     eventually("both listen", async || server.channels().len() == 4).await;
     let calls = server.calls("evalsha");
     let started = tokio::time::Instant::now();
@@ -135,7 +135,7 @@ async fn a_flood_does_not_fill_the_memory() {
             return None;
         }
         request.connection.send(&ordinary(request)).unwrap();
-        // Faster than any server: it returns when all but the last piece was read.
+        // This is faster than any server: it returns when all but the last piece was read.
         request.connection.send(&flood).unwrap();
         seen.set(memory().saturating_sub(before)).unwrap();
         Some(Action::Send(Vec::new()))
@@ -149,7 +149,7 @@ async fn a_flood_does_not_fill_the_memory() {
     assert_no_panics();
 }
 
-/// "Held by somebody else for a minute."
+/// Builds the reply "another client holds the lock for a minute".
 fn busy(call: &Call) -> Vec<u8> {
     list(&[int(call.number), int(60_000)])
 }
@@ -167,7 +167,7 @@ async fn payloads_of_any_size_and_content_change_nothing() {
     let huge = vec![b'x'; 10 << 20];
     for _ in 0..8 {
         lock.publish(&huge, 1).await;
-        // It may have cost the connection, which is opened again.
+        // The huge message may have cost the connection, which is opened again.
         let server = &lock.server;
         eventually("it listens", async || server.channels() == [CHANNEL]).await;
     }
@@ -178,7 +178,8 @@ async fn payloads_of_any_size_and_content_change_nothing() {
     assert_no_panics();
 }
 
-/// Sends `unasked` behind the first subscription; its locks are free from the second on.
+/// Starts a server that sends `unasked` after the first subscription. Its locks are free from the
+/// second subscription on.
 fn intruding(unasked: Vec<u8>, subscriptions: &Arc<AtomicUsize>) -> FakeServer {
     let seen = Arc::clone(subscriptions);
     FakeServer::with(move |request| {
@@ -240,7 +241,7 @@ async fn a_message_for_another_channel_wakes_nobody() {
     let client = Client::connect(&server.url()).await.unwrap();
     let lock = client.lock("x").poll_interval(HOUR);
     let waiter = tokio::spawn(async move { lock.acquire().await });
-    // Once before it listened, once after.
+    // The waiter has asked once before it listened, and once after.
     eventually("it listens", async || asks.load(Ordering::SeqCst) == 2).await;
     tokio::time::sleep(Duration::from_millis(500)).await;
     assert_eq!(asks.load(Ordering::SeqCst), 2);

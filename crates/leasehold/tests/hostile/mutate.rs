@@ -26,7 +26,7 @@ const NUMBERS: &[&str] = &[
     "?",
 ];
 
-/// Errors and other whole replies that come where something else should.
+/// Errors and other whole replies, in place of a reply of another kind.
 const REPLIES: &[&str] = &[
     "-NOSCRIPT No matching script\r\n",
     "-NOPERM no permissions\r\n",
@@ -60,7 +60,7 @@ const REPLIES: &[&str] = &[
     ":1\r\n",
 ];
 
-/// One to three changes of `reply`. `earlier` is what was sent before it.
+/// Makes one to three changes to `reply`. `earlier` is the reply that was sent before it.
 pub(crate) fn mutate(mut reply: Vec<u8>, earlier: &[u8], rng: &mut Rng) -> Vec<u8> {
     for _ in 0..rng.u8(1..4) {
         reply = mutate_once(reply, earlier, rng);
@@ -100,7 +100,7 @@ fn change(reply: &mut [u8], place: usize, how: impl Fn(u8) -> u8) {
     }
 }
 
-/// Puts an odd number behind one of the signs that announce one.
+/// Replaces the rest of a line, after the sign that announces a number, with an odd number.
 fn replace_number(reply: &mut Vec<u8>, rng: &mut Rng) {
     let lines = lines(reply);
     let (from, to) = lines[rng.usize(..lines.len())];
@@ -109,7 +109,7 @@ fn replace_number(reply: &mut Vec<u8>, rng: &mut Rng) {
     }
 }
 
-/// Puts another reply in the place of a line.
+/// Replaces a line with another reply.
 fn replace_element(reply: &mut Vec<u8>, rng: &mut Rng) {
     let lines = lines(reply);
     let (from, to) = lines[rng.usize(..lines.len())];
@@ -117,7 +117,7 @@ fn replace_element(reply: &mut Vec<u8>, rng: &mut Rng) {
     reply.splice(from..to, pick(REPLIES, rng).iter().copied());
 }
 
-/// Where lines begin and end, without their line ends.
+/// Returns the beginnings and ends of the lines, without their line ends.
 fn lines(reply: &[u8]) -> Vec<(usize, usize)> {
     let mut lines = Vec::new();
     let mut from = 0;

@@ -1,4 +1,4 @@
-//! Numbers that no script can have meant, in the place of each number of each reply.
+//! Numbers that no script can have meant, in place of each number of each reply.
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex};
@@ -26,7 +26,7 @@ const NUMBERS: [i64; 10] = [
     i64::MAX,
 ];
 
-/// What a reply may look like; each is one of some step.
+/// The shape of a reply; each is one of some step's shapes.
 type Shape = fn(i64) -> Vec<u8>;
 const SHAPES: [(&str, Shape); 9] = [
     ("n", int),
@@ -46,7 +46,7 @@ const SHAPES: [(&str, Shape); 9] = [
     }),
 ];
 
-/// The steps of a call: no argument looks like the name of one.
+/// Returns the steps of a call. No argument looks like the name of a step.
 fn steps(request: &Request) -> Option<(i64, Vec<String>)> {
     if !matches!(&*request.command(), "EVALSHA" | "EVAL") {
         return None;
@@ -64,14 +64,14 @@ fn steps(request: &Request) -> Option<(i64, Vec<String>)> {
 
 type Call = fn(Client) -> BoxFuture<'static, Option<i128>>;
 
-/// Does something and tells the number that came of it, if any.
+/// Makes calls of expressions. Each returns the number that resulted, if any.
 macro_rules! calls {
     ($($client:ident => $call:expr;)+) => {
         [$((|$client: Client| Box::pin(async move { $call }) as BoxFuture<'static, Option<i128>>) as Call),+]
     };
 }
 
-/// For how long somebody waits.
+/// The limit of each wait.
 const WAIT: Duration = Duration::from_millis(30);
 
 fn every_call() -> Vec<Call> {
@@ -151,7 +151,7 @@ async fn no_number_in_a_reply_overflows() {
             });
             let told = tokio::time::timeout(Duration::from_secs(60), join_all(doings)).await;
             let told = told.unwrap_or_else(|_| panic!("a call hangs on {number} in `{shape}`"));
-            // The sum of two that are possible is the most that there can be.
+            // The sum of two possible numbers is the highest number that there can be.
             let impossible = |told: &i128| told.unsigned_abs() > 1 << 54;
             let wrong: Vec<_> = told.into_iter().flatten().filter(impossible).collect();
             assert!(wrong.is_empty(), "{number} in `{shape}` became {wrong:?}");

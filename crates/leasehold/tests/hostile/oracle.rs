@@ -1,15 +1,14 @@
-//! What was really granted: the bytes that were sent, read by other code than the
-//! client's.
+//! The grants that were really sent: the bytes, read by other code than the client's.
 
 use std::collections::HashMap;
 
 use super::calls::Call;
 
-/// What was sent on one connection.
+/// The bytes that were sent on one connection.
 #[derive(Default)]
 pub(crate) struct Sent {
     bytes: Vec<u8>,
-    /// Nothing that follows can be told apart.
+    /// Whether nothing that follows can be parsed.
     broken: bool,
     calls: HashMap<i64, Call>,
 }
@@ -19,7 +18,7 @@ impl Sent {
         self.calls.insert(call.number, call.clone());
     }
 
-    /// The holds that `bytes`, sent behind all the others, grant.
+    /// Returns the holds that `bytes` grant, which are sent after all earlier bytes.
     pub(crate) fn grants(&mut self, bytes: &[u8]) -> Vec<String> {
         if self.broken {
             return Vec::new();
@@ -48,8 +47,8 @@ impl Sent {
         }
     }
 
-    /// A grant is a nil in the place of an acquire, in a list that names its call, or the number of
-    /// the call alone, if that is one acquire.
+    /// Notes the grants. A grant is a nil in place of an acquire, in a list that names its call. If
+    /// the call is one acquire, a grant is the number of the call alone.
     fn note_grants(&self, value: &Value, granted: &mut Vec<String>) {
         if let Value::Text(text) = value {
             let mut calls = self.calls.values();
@@ -89,7 +88,7 @@ enum Value {
 }
 
 enum Trouble {
-    /// More has to come.
+    /// More bytes must follow.
     Short,
     Garbage,
 }
@@ -140,7 +139,7 @@ impl<'a> Reader<'a> {
     }
 
     fn values(&mut self, length: usize) -> Result<Vec<Value>, Trouble> {
-        // Nobody takes what is deeper for a reply.
+        // No client accepts a deeper reply.
         if self.depth == 100 {
             return Err(Trouble::Garbage);
         }
@@ -165,7 +164,7 @@ impl<'a> Reader<'a> {
 
     fn line(&mut self) -> Result<&'a [u8], Trouble> {
         let rest = &self.bytes[self.at..];
-        // The byte that says what kind of line it is can't end it.
+        // The byte that names the kind of the line can't end it.
         let end = rest
             .windows(2)
             .skip(1)

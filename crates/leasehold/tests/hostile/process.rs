@@ -1,4 +1,4 @@
-//! What the whole process shows: panics in any task, and its memory.
+//! The state of the whole process: panics in any task, and its memory.
 
 use std::alloc::System;
 use std::sync::Once;
@@ -9,7 +9,7 @@ use tokio::sync::Mutex;
 
 static PANICS: AtomicUsize = AtomicUsize::new(0);
 
-/// Counts panics from here on, also those of background tasks, which nobody joins.
+/// Counts panics from here on, including panics in background tasks that are never joined.
 pub(crate) fn watch_panics() {
     static HOOK: Once = Once::new();
     HOOK.call_once(|| {
@@ -25,14 +25,15 @@ pub(crate) fn assert_no_panics() {
     assert_eq!(PANICS.load(Ordering::SeqCst), 0, "a task panicked");
 }
 
-/// Whoever measures the process's memory is the only one who uses much of it.
+/// The lock of tests that measure the process's memory, which must be the only ones that use much
+/// of it.
 pub(crate) static MEASURING: Mutex<()> = Mutex::const_new(());
 
 #[global_allocator]
 static COUNTED: &StatsAlloc<System> = &INSTRUMENTED_SYSTEM;
 
-/// The bytes that this process has allocated and not freed. What the allocator keeps for later
-/// is not counted: it depends on the machine's cores.
+/// Returns the bytes that this process has allocated and not freed. Memory that the allocator keeps
+/// for later is not counted: it depends on the machine's cores.
 pub(crate) fn memory() -> usize {
     let stats = COUNTED.stats();
     stats

@@ -1,4 +1,4 @@
-//! Replies that are none, one at a time.
+//! Replies that are not valid, one at a time.
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -14,7 +14,7 @@ use crate::support::HOUR;
 
 type Spoil = fn(&Call) -> Vec<u8>;
 
-/// What can stand in the place of a reply, and can't be one.
+/// Bytes in place of a reply that can't be a reply.
 const NO_REPLIES: &[(&str, Spoil)] = &[
     ("a list that is too long", |_| b"*1000000000\r\n".to_vec()),
     ("a text that is too long", |_| b"$2147483647\r\nx".to_vec()),
@@ -64,7 +64,7 @@ const NO_REPLIES: &[(&str, Spoil)] = &[
     }),
 ];
 
-/// Answers the first call with `spoil`, and grants all that come later.
+/// Starts a server that answers the first call with `spoil`, and grants all later calls.
 fn spoiling_the_first(spoil: Spoil) -> FakeServer {
     let calls = AtomicUsize::new(0);
     FakeServer::with(move |request| {
@@ -81,7 +81,7 @@ async fn malformed_reply_ends_the_connection() {
     watch_panics();
     for (what, spoil) in NO_REPLIES {
         let server = spoiling_the_first(*spoil);
-        // Whoever waits for a reply that can't come any more waits for ever.
+        // With this limit, a call that waits for a reply that can't arrive would wait for ever.
         let builder = Client::builder().reply_timeout(HOUR);
         let client = builder.connect(&server.url()).await.unwrap();
         let lock = client.lock("x");
@@ -96,7 +96,7 @@ async fn malformed_reply_ends_the_connection() {
 
 #[tokio::test]
 async fn replies_in_the_wrong_order_grant_nothing() {
-    // The first of two calls is granted, and the second finds its lock held.
+    // The server grants the first of two calls, and refuses the second because its lock is held.
     let first = Mutex::new(None);
     let server = FakeServer::with(move |request| {
         let call = calls::read(request)?;
@@ -132,7 +132,7 @@ async fn reply_before_its_call_grants_nothing() {
         if call.operations[0].step != "lock.acquire" {
             return Some(Action::Send(grant(&call)));
         }
-        // A slow server, so that the next call is on its way and not read yet.
+        // The server is slow, so the next call is on its way and not read yet.
         std::thread::sleep(Duration::from_millis(5));
         let next = grant(&Call {
             number: call.number + 1,
@@ -164,7 +164,7 @@ async fn reply_may_arrive_byte_by_byte() {
     guard.release().await.unwrap();
 }
 
-/// A server that says about itself what is given, if anything.
+/// Starts a server that describes itself with `info`, if there is any.
 fn of_version(info: Option<&'static str>) -> FakeServer {
     FakeServer::with(move |request| match &*request.command() {
         "INFO" => Some(Action::Send(match info {
@@ -215,7 +215,7 @@ async fn reconnects_to_a_closing_server_back_off() {
     let started = tokio::time::Instant::now();
     let error = lock.acquire().await.map(drop).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::OutcomeUnknown, "{error}");
-    // 10 ms, doubled to a second, a random half of each taken off.
+    // The pause is 10 ms, doubled up to a second, minus a random half of each.
     let most = 10 + 3 * started.elapsed().as_secs() as usize;
     assert!(server.connections() > 3, "it tries again");
     assert!(
@@ -225,7 +225,7 @@ async fn reconnects_to_a_closing_server_back_off() {
     );
 }
 
-/// The last answer is of a request that did not run; the one before it may have.
+/// The last reply is to a request that did not run, but the request before it may have run.
 #[tokio::test]
 async fn later_refusal_keeps_the_outcome_unknown() {
     let calls = AtomicUsize::new(0);

@@ -11,12 +11,12 @@ use super::mutate::mutate;
 use super::oracle::Sent;
 use super::{calls, mutate};
 
-/// What the server of a session has sent.
+/// The grants and spoilt replies that the server of a session has sent.
 pub(crate) struct Session {
     pub(crate) seed: u64,
     connections: AtomicUsize,
     granted: Mutex<HashSet<String>>,
-    /// Guards that the client gave, all of them granted.
+    /// Number of guards that the client returned, all of them granted.
     guards: AtomicUsize,
     /// The last few spoilt replies, for the report.
     spoilt: Mutex<Vec<Vec<u8>>>,
@@ -33,7 +33,7 @@ impl Session {
         })
     }
 
-    /// The client says that it holds it.
+    /// Asserts that a hold was granted, because the client reports that it holds it.
     pub(crate) fn is_held(&self, hold: &str) {
         let granted = self.granted.lock().unwrap().contains(hold);
         assert!(granted, "{hold} was never granted\n{}", self.report());
@@ -56,7 +56,7 @@ impl Session {
         spoilt.push(bytes.to_vec());
     }
 
-    /// How to run it again, and what was sent last.
+    /// Reports how to run the session again, and the last replies that were sent.
     pub(crate) fn report(&self) -> String {
         let spoilt = self.spoilt.lock().unwrap();
         let spoilt: Vec<_> = spoilt
@@ -78,7 +78,7 @@ pub(crate) struct Liar {
 }
 
 impl Liar {
-    /// `inputs` counts the spoilt replies.
+    /// Starts the server. `inputs` counts the spoilt replies.
     pub(crate) fn start(inputs: &Arc<AtomicUsize>) -> Self {
         let present = Arc::new(Mutex::new(Session::new(0)));
         let (inputs, sessions) = (Arc::clone(inputs), Arc::clone(&present));
@@ -90,7 +90,7 @@ impl Liar {
         Self { server, present }
     }
 
-    /// What connects from now on belongs to a new session.
+    /// Begins a new session, to which connections belong from now on.
     pub(crate) fn begin(&self, seed: u64) -> Arc<Session> {
         let session = Session::new(seed);
         *self.present.lock().unwrap() = Arc::clone(&session);
@@ -98,14 +98,14 @@ impl Liar {
     }
 }
 
-/// What answers on one connection.
+/// The server's side of one connection.
 struct Answerer {
     session: Arc<Session>,
     inputs: Arc<AtomicUsize>,
     rng: Rng,
     sent: Sent,
     earlier: Vec<u8>,
-    /// How often, of 100, a reply to a command and to a call is spoilt.
+    /// Percentages of spoilt replies to commands and to calls.
     spoils: (u8, u8),
 }
 
@@ -113,7 +113,7 @@ impl Answerer {
     fn new(session: Arc<Session>, inputs: Arc<AtomicUsize>) -> Self {
         let number = session.connections.fetch_add(1, Ordering::SeqCst);
         let mut rng = Rng::with_seed(session.seed ^ ((number as u64) << 48));
-        // Most connections begin well, or nothing else would ever be reached.
+        // Most connections begin well, or no test would ever get further.
         let spoils = (if rng.u8(..5) == 0 { 30 } else { 0 }, rng.u8(20..80));
         Self {
             session,
@@ -144,7 +144,8 @@ impl Answerer {
             spoilt = true;
         }
         self.earlier = good;
-        // Noted before they leave: the client may have them before we go on.
+        // Grants are noted before they are sent: the client may have them before this thread
+        // continues.
         self.session.grant(self.sent.grants(&bytes));
         if !spoilt {
             return Action::Send(bytes);
@@ -158,7 +159,7 @@ impl Answerer {
         }
     }
 
-    /// What comes on a channel that somebody listens to.
+    /// Builds the messages on a channel that a client listens to.
     fn messages(&mut self, channel: &[u8]) -> Vec<u8> {
         let rng = &mut self.rng;
         let good = message(channel, b"0");

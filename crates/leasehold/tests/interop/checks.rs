@@ -1,5 +1,5 @@
-//! What has to be true of every exclusive lock, whoever takes part. Each side is tried
-//! against each other one, in both orders.
+//! The checks of every exclusive lock, whichever clients take part. Each side is tried against each
+//! other side, in both orders.
 
 use std::time::Duration;
 
@@ -16,7 +16,7 @@ use crate::topology::Site;
 use crate::what::What;
 
 const SHORT: Duration = Duration::from_millis(400);
-/// Renewed every third of it.
+/// The lease of the watchdogs, which renew every third of it.
 const WATCHDOG: Duration = Duration::from_millis(2400);
 
 pub(crate) async fn a_try_is_refused_while_another_side_holds(
@@ -45,7 +45,7 @@ pub(crate) async fn a_timed_try_is_refused_in_its_time_or_served(
         for other in scene.others(holder) {
             scene.sides[holder].lock().await;
             assert!(!scene.sides[other].try_lock(SHORT).await);
-            // Ours leaves the line in the background.
+            // The waiter of this library leaves the line in the background.
             eventually("nobody is in line", async || scene.queue().await == 0).await;
             let waiting = scene.waits(other, Some(SOON)).await;
             assert!(scene.sides[holder].unlock().await);
@@ -104,7 +104,7 @@ pub(crate) async fn a_lease_that_ends_lets_the_other_side_in(cast: &[RedissonVer
             let behind = scene.ours_behind().await;
             scene.got(other, waiting).await;
             let late = scene.sides[holder].unlock().await;
-            // Redisson's unlock of a majority says nothing.
+            // Redisson's unlock of a majority reports nothing.
             let silent = what == What::Red && scene.sides[holder].who != "ours";
             assert!(!late || silent, "a late unlock succeeded");
             assert!(!scene.sides[holder].try_lock(Duration::ZERO).await);
@@ -143,7 +143,8 @@ pub(crate) async fn a_killed_process_holds_up_the_others_for_its_lease_only(
     scene.serve(waiting).await;
 }
 
-/// Behind sentinels. Each side in turn has the lock when the master is replaced, and the others wait.
+/// Each side in turn has the lock when the master behind sentinels is replaced, and the others
+/// wait.
 pub(crate) async fn holds_and_waiters_outlive_a_failover(cast: &[RedissonVersion], what: What) {
     let mut scene = Scene::at(Site::behind_sentinels(), cast, what, None).await;
     for holder in 0..scene.sides.len() {
@@ -156,7 +157,8 @@ pub(crate) async fn holds_and_waiters_outlive_a_failover(cast: &[RedissonVersion
         let early = waiting.iter().find(|(_, waiting)| waiting.is_done());
         assert!(early.is_none(), "it was held");
         assert!(scene.sides[holder].unlock().await);
-        // Redisson may not listen again yet. Then it asks when the lease ends that it was told of.
+        // Redisson may not listen again yet. Then it asks at the end of the lease that it was
+        // refused with.
         scene.serve_in_the_end(waiting).await;
         scene.is_free().await;
     }
@@ -171,12 +173,13 @@ pub(crate) async fn each_watchdog_keeps_a_hold_that_is_still_refused_to_the_othe
         scene.sides[holder].lock().await;
         let mut kept = 0;
         for key in what.keys() {
-            // Longer than its lease, all in all.
+            // All in all, this is longer than its lease.
             let (mut last, mut renewals) = (0, 0);
             eventually("it is renewed four times, or was not held", async || {
                 let ttl = scene.site.server_of(key).command(&["PTTL", key]).unwrap();
                 let ttl = ttl.as_int().unwrap();
-                // The first look counts as well. A member that comes late is given back at once.
+                // The first look counts as a renewal too. A member that is late is given back at
+                // once.
                 let came_late = what == What::Red && renewals < 2;
                 let who = &scene.sides[holder].who;
                 assert!(ttl > 0 || came_late, "{key} of {who} ended");
@@ -187,7 +190,7 @@ pub(crate) async fn each_watchdog_keeps_a_hold_that_is_still_refused_to_the_othe
             .await;
             kept += usize::from(last > 0);
         }
-        // A RedLock counts with two of its three.
+        // Two of its three members are enough for a RedLock.
         let enough = if what == What::Red {
             2
         } else {
@@ -203,7 +206,7 @@ pub(crate) async fn each_watchdog_keeps_a_hold_that_is_still_refused_to_the_othe
     }
 }
 
-/// Of a fair lock.
+/// A waiter for a fair lock that gives up leaves the queue.
 pub(crate) async fn fair_waiter_that_gives_up_leaves_queue(cast: &[RedissonVersion]) {
     let mut scene = Scene::new(cast, What::Fair).await;
     for holder in 0..scene.sides.len() {
@@ -226,8 +229,8 @@ pub(crate) async fn fair_waiter_that_gives_up_leaves_queue(cast: &[RedissonVersi
     }
 }
 
-/// Of a fair lock. Redisson's entry counts for as long as it wanted to wait and beyond the
-/// lease, ours for its waiter timeout.
+/// A killed waiter for a fair lock is skipped. Redisson's entry counts for as long as it wanted to
+/// wait and beyond the lease; an entry of this library counts for its waiter timeout.
 pub(crate) async fn killed_fair_waiter_is_skipped_after_timeout(cast: &[RedissonVersion]) {
     let mut scene = Scene::with_watchdog(cast, What::Fair, Some(WATCHDOG)).await;
     let url = scene.site.url();
@@ -261,7 +264,7 @@ pub(crate) async fn killed_fair_waiter_is_skipped_after_timeout(cast: &[Redisson
     scene.is_free().await;
 }
 
-/// Of a fenced lock. A hold of 3.16.8 takes no token.
+/// The tokens of a fenced lock grow over all holds. A hold of 3.16.8 takes no token.
 pub(crate) async fn tokens_grow_over_the_holds_of_all(cast: &[RedissonVersion]) {
     let site = Site::start();
     let clients: Vec<_> = cast
@@ -292,7 +295,7 @@ pub(crate) async fn tokens_grow_over_the_holds_of_all(cast: &[RedissonVersion]) 
     assert_eq!(lock.last_token().await.unwrap(), Some(last));
 }
 
-/// Of a read-write lock.
+/// The last reader of a read-write lock lets a writer in.
 pub(crate) async fn last_shared_reader_lets_writer_in(cast: &[RedissonVersion]) {
     let site = Site::start();
     let clients: Vec<_> = cast
@@ -323,7 +326,7 @@ pub(crate) async fn last_shared_reader_lets_writer_in(cast: &[RedissonVersion]) 
         let writing = lock.clone();
         let we_write = tokio::spawn(async move { writing.write().await.unwrap() });
         eventually("ours waits", async || client.activity().channels > 0).await;
-        // All but one leave.
+        // All readers but one leave.
         let mut ours = Some(ours);
         for (at, reader) in readers.iter().enumerate().filter(|(at, _)| *at != last) {
             reader.unlock("x").unwrap();
@@ -337,8 +340,9 @@ pub(crate) async fn last_shared_reader_lets_writer_in(cast: &[RedissonVersion]) 
         } else {
             ours.take().unwrap().release().await.unwrap();
         }
-        // One writer after the other, in whatever order. Redisson loses a "wake all" that comes
-        // between a waiter's ask and its sleep; that waiter then sleeps for the lease it was told of.
+        // One writer follows the other, in any order. Redisson loses a "wake all" message that
+        // arrives between a waiter's request and its sleep. That waiter then sleeps for the lease
+        // that it was refused with.
         let at_the_latest = SOON + Duration::from_secs(30);
         let ours = tokio::spawn(async move { we_write.await.unwrap().release().await.unwrap() });
         let all = waiting.into_iter().map(|(waiting, writer)| {
@@ -353,7 +357,7 @@ pub(crate) async fn last_shared_reader_lets_writer_in(cast: &[RedissonVersion]) 
     }
 }
 
-/// Of a read-write lock.
+/// A downgrade of this library wakes the readers of all sides.
 pub(crate) async fn our_downgrade_wakes_the_readers_of_all(cast: &[RedissonVersion]) {
     let site = Site::start();
     let clients: Vec<_> = cast

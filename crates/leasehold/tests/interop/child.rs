@@ -14,21 +14,21 @@ use crate::what::What;
 
 const TEST: &str = "child::a_process_of_its_own";
 
-/// Waits for `name` and holds it, renewed with `lease`, until it is killed. It says
-/// `held` when it has it.
+/// Starts a process that waits for `name` and holds it, renewed with `lease`, until it is killed.
+/// It prints `held` when it has the lock.
 pub(crate) fn wait(kind: LockKind, url: &str, name: &str, lease: Duration) -> Child {
     let lease = lease.as_millis();
     Child::start(TEST, &format!("hold {kind:?} {url} {name} {lease}"))
 }
 
-/// As [`wait`], and returns when it has it.
+/// Like [`wait`], and returns when the process has the lock.
 pub(crate) fn hold(kind: LockKind, url: &str, name: &str, lease: Duration) -> Child {
     let child = wait(kind, url, name, lease);
     child.wait_for("held");
     child
 }
 
-/// As [`hold`], any lock by the name that its checks have.
+/// Like [`hold`], for any lock by the name that its checks have.
 pub(crate) fn hold_any(what: What, url: &str, lease: Duration) -> Child {
     let lease = lease.as_millis();
     let child = Child::start(TEST, &format!("hold_any {what:?} {url} {lease}"));
@@ -36,7 +36,7 @@ pub(crate) fn hold_any(what: What, url: &str, lease: Duration) -> Child {
     child
 }
 
-/// A process that has the permit and renews it until it is killed.
+/// Starts a process that has the permit and renews it until it is killed.
 pub(crate) fn hold_permit(sort: Sort, url: &str, lease: Duration) -> Child {
     let lease = lease.as_millis();
     let child = Child::start(TEST, &format!("hold_permit {sort:?} {url} {lease}"));
@@ -44,7 +44,7 @@ pub(crate) fn hold_permit(sort: Sort, url: &str, lease: Duration) -> Child {
     child
 }
 
-/// Claims numbers under the lock, as Redisson's `torment` does.
+/// Starts a process that claims numbers under the lock, as Redisson's `torment` does.
 pub(crate) fn torment(what: What, url: &str, who: &str, tasks: usize, lease: Duration) -> Child {
     let lease = lease.as_millis();
     Child::start(
@@ -53,10 +53,10 @@ pub(crate) fn torment(what: What, url: &str, who: &str, tasks: usize, lease: Dur
     )
 }
 
-/// What the counting processes do.
+/// The plan of the counting processes.
 #[derive(Clone, Copy)]
 pub(crate) struct Count<'a> {
-    /// Of the server, or of each of several, with commas.
+    /// The URL of the server, or the URLs of several servers with commas.
     pub(crate) urls: &'a str,
     pub(crate) kind: LockKind,
     pub(crate) name: &'a str,
@@ -65,8 +65,8 @@ pub(crate) struct Count<'a> {
     pub(crate) run: Duration,
 }
 
-/// Raises the plain counter under the lock in so many clients. Those of [`LockKind::Write`]
-/// also look at it under the read side.
+/// Starts a process that raises the plain counter under the lock, in `clients` clients. With
+/// [`LockKind::Write`] they also look at the counter under the read side.
 pub(crate) fn count(plan: Count<'_>) -> Child {
     let Count {
         urls,
@@ -83,7 +83,7 @@ pub(crate) fn count(plan: Count<'_>) -> Child {
     )
 }
 
-/// Waits for the end of a child that counts, and gives back the holds it reports.
+/// Waits for the end of a child that counts, and returns the holds that it reports.
 pub(crate) fn intervals(child: Child, name: &str) -> Vec<Interval> {
     let pid = child.id();
     let lines = child.finished();
@@ -101,7 +101,7 @@ pub(crate) fn intervals(child: Child, name: &str) -> Vec<Interval> {
         .collect()
 }
 
-/// Not a test when it is run as one: the job of a child.
+/// The job of a child; as a test of its own it does nothing.
 #[test]
 fn a_process_of_its_own() {
     let Some(job) = job() else {
@@ -172,7 +172,8 @@ async fn hold_on<K: Kind>(lock: Lock<K>) -> Result<()> {
     std::future::pending().await
 }
 
-/// A plain connection. The driver's own limit of half a second is soon over on a busy machine.
+/// Opens a plain connection. The driver's own limit of half a second is soon over on a busy
+/// machine.
 pub(crate) async fn patient(redis: &redis::Client) -> redis::aio::MultiplexedConnection {
     let limit = Some(Duration::from_secs(60));
     let config = redis::AsyncConnectionConfig::new()
@@ -196,7 +197,7 @@ impl Counter {
         count.unwrap_or(0)
     }
 
-    /// In two steps. Says what it is then.
+    /// Raises the number in two steps. Returns the new number.
     async fn raise(&mut self) -> u64 {
         let count = self.get().await + 1;
         tokio::task::yield_now().await;
@@ -207,23 +208,23 @@ impl Counter {
     }
 }
 
-/// As Java's names for [`LockKind::Multi`] say.
+/// Makes the lock that Java's names for [`LockKind::Multi`] mean.
 fn several(client: &Client, names: &str) -> MultiLock {
     MultiLock::new(names.split(',').map(|name| client.lock(name))).unwrap()
 }
 
-/// As Java's names for [`LockKind::Group`] say.
+/// Makes the lock that Java's name for [`LockKind::Group`] means.
 fn group(client: &Client, name: &str) -> GroupLock {
     let (group, values) = name.split_once('/').unwrap();
     client.group_lock(group, values.split(','))
 }
 
-/// As Java's names for [`LockKind::Red`] say: one for each server.
+/// Makes the lock that Java's names for [`LockKind::Red`] mean: one name for each server.
 fn majority(clients: &[Client], names: &str) -> RedLock {
     let names = names.split(',').map(|name| name.split_once('/').unwrap().1);
     let locks = clients.iter().zip(names);
     let lock = RedLock::new(locks.map(|(client, name)| client.lock(name))).unwrap();
-    // The servers have just been started, and nobody restarts them.
+    // The servers have just been started, and are not restarted.
     lock.distrust_restarted(false)
 }
 
@@ -260,7 +261,7 @@ impl Crew {
             .await;
     }
 
-    /// Lets each of them work, and says what it reports.
+    /// Lets each client work, and prints the lines that it reports.
     async fn each<F>(self, work: impl Fn(&[Client], Counter) -> F)
     where
         F: Future<Output = Vec<String>> + Send + 'static,
@@ -299,7 +300,7 @@ async fn count_on<K: Kind>(
     lines
 }
 
-/// Raises it under the write side, and looks at it under the read side.
+/// Raises the counter under the write side, and looks at it under the read side.
 async fn count_and_look(
     lock: RwLock,
     mut counter: Counter,

@@ -65,7 +65,7 @@ async fn every_feature_goes_on_beside_java() {
                 served.push(spawn_blocking(serve));
             }
         }
-        // A waiter of theirs for a lock that is held listens.
+        // A Java thread that waits for a held lock listens.
         eventually("they wait", async || server.channels().len() >= NAMES.len()).await;
         tokio::time::sleep(Duration::from_millis(500)).await;
     };

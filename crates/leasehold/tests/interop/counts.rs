@@ -1,11 +1,11 @@
-//! The state in Redis after each step on semaphores and latches, against what live
-//! Redissons left there. The same calls are made here with our own API. On purpose
-//! different, and not compared:
+//! The state in Redis after each step on semaphores and latches, compared with the state that live
+//! Redissons left there. The same calls are made here with our own API. These differences are
+//! intended and not compared:
 //!
 //! - adding and draining keep the expiry of a semaphore, where Redisson drops it;
 //! - a permit without a lease has one here and is renewed; for Redisson it never ends;
-//! - ids stand there as 16 bytes, as 4.7.0 writes them and 3.16.8 does not;
-//! - a permit that is released after its lease was over is told as that, as by 4.7.0.
+//! - ids are 16 bytes in Redis, as 4.7.0 writes them and 3.16.8 does not;
+//! - a permit that is released after its lease was over is reported as such, as by 4.7.0.
 
 use std::collections::{BTreeMap, HashMap};
 use std::time::{Duration, SystemTime};
@@ -60,7 +60,7 @@ async fn semaphore_and_latch_state_matches_redisson_recordings() {
             let before = since_epoch();
             stage.play(&step).await;
             if let Some(state) = &step.state {
-                // A lease that this step has set began at one time between the two.
+                // A lease that this step has set began at a time between the two.
                 let states = || [before, since_epoch()].map(|now| stage.state(now));
                 if !stage.waiters.is_empty() {
                     let seen = async || is_between(state, &states());
@@ -79,12 +79,12 @@ async fn semaphore_and_latch_state_matches_redisson_recordings() {
     }
 }
 
-/// Keys with their values: a number, or the leases in tenths of a second, 0 for those
-/// without one.
+/// Keys with their values: a number, or the leases in tenths of a second, 0 for keys without a
+/// lease.
 type State = BTreeMap<String, Vec<i64>>;
 
 struct Step {
-    /// As `client1.t1 sem:S.tryAcquire(2)`.
+    /// The text of a call, like `client1.t1 sem:S.tryAcquire(2)`.
     call: String,
     answer: String,
     state: Option<State>,
@@ -137,7 +137,8 @@ fn read_state(text: &str, state: &mut State) {
     }
 }
 
-/// A recording takes its look some time after the call, and so do we: seconds, rounded up.
+/// Rounds seconds up, because a recording looks at the state some time after the call, and so does
+/// this test.
 fn rounded(seconds: f64) -> i64 {
     seconds.ceil() as i64
 }
@@ -147,7 +148,7 @@ fn since_epoch() -> f64 {
     now.unwrap().as_secs_f64()
 }
 
-/// Whether both times show these keys, and each number is none that lies outside of theirs.
+/// Whether the state has the same keys as both times, and each number is between the two.
 fn is_between(state: &State, [before, after]: &[State; 2]) -> bool {
     state.len() == before.len()
         && state.iter().all(|(key, numbers)| {
@@ -164,7 +165,7 @@ struct Stage {
     server: RedisServer,
     client: Client,
     permits: HashMap<String, PermitId>,
-    /// Kept, so that they are renewed.
+    /// Permits that are held, so that they are renewed.
     held: Vec<leasehold::ExpirablePermit>,
     waiters: Vec<tokio::task::JoinHandle<()>>,
 }
@@ -206,7 +207,7 @@ impl Stage {
                 }));
                 self.waits().await;
             }
-            // One permit: `(600, MILLISECONDS)` or `(1, dur:600)`.
+            // The call wants one permit: `(600, MILLISECONDS)` or `(1, dur:600)`.
             ("tryAcquire", [_, _]) => {
                 let wait = Duration::from_millis(600);
                 let got = semaphore.try_acquire_for(wait).await.unwrap();
@@ -360,8 +361,8 @@ impl Stage {
         eventually("it waits", async || self.client.activity().channels == 1).await;
     }
 
-    /// What stands in Redis, with the leases as at `now`. Keys of our own, which Redisson never
-    /// looks at, are left out.
+    /// Returns the state in Redis, with the leases as at `now`. Keys of this library, which
+    /// Redisson never looks at, are left out.
     fn state(&self, now: f64) -> State {
         let ask = |parts: &[&str]| self.server.command(parts).unwrap();
         let keys = self.server.keys().into_iter();
@@ -372,7 +373,7 @@ impl Stage {
                     return (key, vec![number]);
                 }
                 let total = ask(&["ZCARD", &key]).as_int().unwrap();
-                // Ids are no text: the ends alone, in their order.
+                // Ids are not text, so only the ends are read, in their order.
                 let ends = (0..total).map(|at| {
                     let at = at.to_string();
                     let script =

@@ -1,4 +1,4 @@
-//! As `each_lock`, on the groups that only the newer Redisson has.
+//! Like `each_lock`, on the groups that only the newer Redisson has.
 
 use super::CAST;
 use crate::{checks, what::What};

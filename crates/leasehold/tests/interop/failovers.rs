@@ -1,4 +1,5 @@
-//! The master behind sentinels is replaced while both Redissons and ours hold and wait.
+//! The master behind sentinels is replaced while clients of both Redissons and of this library hold
+//! and wait.
 
 use leasehold_testkit::RedissonVersion;
 

@@ -1,4 +1,4 @@
-//! The fair lock's rows: one queue for both sides, in the order in which they came.
+//! The fair lock's rows: one queue for both sides, in the order in which they asked.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use super::VERSION;
 use crate::child;
 use crate::support::{HOUR, eventually};
 
-/// Long before any lease of 30 s, and any timeout of Redisson's, ends.
+/// A limit long before any lease of 30 s, and any timeout of Redisson's, ends.
 const SOON: Duration = Duration::from_secs(10);
 const WATCHDOG: Duration = Duration::from_millis(2400);
 
@@ -37,8 +37,8 @@ impl Place {
         self.redisson.thread("c", thread).kind(LockKind::Fair)
     }
 
-    /// Our lock, whose waiters ask again after an hour at the soonest: only a message
-    /// or the end of a lease makes them.
+    /// Makes our lock, whose waiters ask again after an hour at the soonest. Only a message or the
+    /// end of a lease makes them ask earlier.
     fn ours(&self) -> FairLock {
         let lock = self.rust.fair_lock("x").poll_interval(HOUR);
         lock.waiter_timeout(HOUR)
@@ -52,8 +52,8 @@ impl Place {
         .await;
     }
 
-    /// Returns when the last in line listens on its channel. Of our waiters only the first does: the
-    /// others are told by it.
+    /// Returns when the last in line listens on its channel. Of our waiters only the first listens,
+    /// and it notifies the others.
     async fn last_listens(&self) {
         let last = self.ours().waiters().await.unwrap().pop().unwrap();
         eventually("the last in line listens", async || {
@@ -204,8 +204,8 @@ async fn expired_lease_hands_fair_lock_across() {
     guard.release().await.unwrap();
     lock.fixed_lease(lease).acquire().await.unwrap().forget();
     let waiting = place.java_waiter(&java).await;
-    // A head of 3.16.8 that asks in the moment in which the lease ends sleeps for ever, as
-    // nobody calls it; ours do.
+    // A head of 3.16.8 that asks just when the lease ends sleeps for ever, because no client calls
+    // it. Our waiters do.
     let behind = place.rust.fair_lock("x");
     let behind = tokio::spawn(async move { behind.acquire().await.unwrap() });
     waiting.wait(SOON).expect("served");
@@ -225,7 +225,8 @@ async fn killed_rust_waiter_does_not_block_java() {
     let waiting = java.start_lock("x");
     place.waiting(2).await;
     dead.kill();
-    // One of ours looks after it: here the one that stands behind, else the release.
+    // One of our clients removes the dead waiter: here the next waiter in line, otherwise the
+    // release.
     let lock = place.rust.fair_lock("x");
     let last = tokio::spawn(async move { lock.acquire().await.unwrap() });
     guard.release().await.unwrap();
@@ -237,7 +238,8 @@ async fn killed_rust_waiter_does_not_block_java() {
     crate::topology::is_empty(&place.server).await;
 }
 
-/// Redisson's own rule: its entry counts for its allowance, which is what it waits for.
+/// Redisson's own rule applies: an entry counts for its allowance, which is the time that it wants
+/// to wait.
 #[tokio::test(flavor = "multi_thread")]
 async fn killed_java_waiter_leaves_at_redissons_timeout() {
     let place = Place::new().await;
@@ -270,15 +272,15 @@ async fn killed_java_waiter_leaves_at_redissons_timeout() {
     crate::topology::is_empty(&place.server).await;
 }
 
-/// Of 3.16.8 such a head would sleep for ever; of 4.7.0 those behind it spin.
+/// The head would sleep for ever in 3.16.8; in 4.7.0 the later waiters would spin.
 #[tokio::test(flavor = "multi_thread")]
 async fn our_waiter_wakes_sleeping_java_head() {
     let place = Place::new().await;
     let java = place.java("t");
     let mut holder = child::hold(LockKind::Fair, &place.server.url(), "x", WATCHDOG);
     let waiting = place.java_waiter(&java).await;
-    // Time for the polls after which 3.16.8 sleeps without an end; if it does not yet,
-    // it has to be served all the same.
+    // This leaves time for the polls after which 3.16.8 sleeps for ever. A head that does not sleep
+    // yet must be served anyway.
     tokio::time::sleep(WATCHDOG * 3).await;
     assert!(!waiting.is_done());
     let lock = place.rust.fair_lock("x");

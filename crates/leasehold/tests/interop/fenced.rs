@@ -1,4 +1,4 @@
-//! The fenced lock beside Redisson's: tokens go on from each other. Redisson 3.16.8 has
+//! The fenced lock beside Redisson's: each side continues the other's tokens. Redisson 3.16.8 has
 //! no fenced lock.
 
 use std::time::Duration;
@@ -10,7 +10,7 @@ use leasehold_testkit::{RedisServer, Redisson};
 use super::VERSION;
 use crate::support::{HOUR, eventually};
 
-/// Long before any lease of 30 s ends.
+/// A limit long before any lease of 30 s ends.
 const SOON: Duration = Duration::from_secs(10);
 
 const COUNTER: &str = "redisson_lock_token:{x}";
@@ -52,7 +52,7 @@ async fn tokens_go_on_from_each_other() {
 #[tokio::test(flavor = "multi_thread")]
 async fn java_tokens_continue_after_other_kinds() {
     let (server, _redisson, java, rust) = &place().await;
-    // Further than any clock: only the counter of a member can have led there.
+    // A number beyond any clock: only the counter of a member can have led there.
     const AHEAD: u64 = 1 << 52;
     let ahead = ["SET", "redisson_lock_token:{y}", &AHEAD.to_string()];
     server.command(&ahead).unwrap();
@@ -84,10 +84,10 @@ async fn each_side_excludes_the_other_and_wakes_it() {
     java.lock("x").unwrap();
     let lock = rust.fenced_lock("x").poll_interval(HOUR);
     assert!(lock.try_acquire().await.unwrap().is_none());
-    // Only the message can wake it in time.
+    // Only the message can wake the waiter in time.
     let waiter = tokio::spawn(async move { lock.acquire().await });
     eventually("it listens", async || rust.activity().channels == 1).await;
-    // Confirmed, and asked once more.
+    // By then the subscription is confirmed, and the waiter has asked once more.
     tokio::time::sleep(Duration::from_millis(50)).await;
     java.unlock("x").unwrap();
     let woken = tokio::time::timeout(SOON, waiter).await.expect("woken");

@@ -1,8 +1,8 @@
-//! The state in Redis after each step, against what live Redissons left there.
+//! The state in Redis after each step, compared with the state that live Redissons left there.
 //!
-//! The recordings say for each call what it answered and which keys stood in Redis
-//! afterwards. The same calls are made here with our own API and the keys compared.
-//! Three things differ on purpose and are normalised or left out:
+//! The recordings have the result of each call and the keys that were in Redis afterwards. The same
+//! calls are made here with our own API and the keys compared. Three intended differences are
+//! normalised or left out:
 //!
 //! - our count on the wire is always 1, because re-entries are counted in the client;
 //! - a re-entry with a shorter lease doesn't shorten the hold (key `M`);
@@ -65,7 +65,7 @@ type State = BTreeMap<String, (BTreeMap<String, String>, u64)>;
 
 /// One step of a recording.
 struct Step {
-    /// As `client1.t1 lock:L.tryLock(150, MILLISECONDS)`.
+    /// The text of a call, like `client1.t1 lock:L.tryLock(150, MILLISECONDS)`.
     call: String,
     answer: String,
     waiter_returned: bool,
@@ -115,16 +115,16 @@ fn read_state(text: &str, state: &mut State) {
     state.insert(key.into(), (fields, seconds.ceil() as u64));
 }
 
-/// The actors of a recording, played by us.
+/// The actors of a recording, played by this library.
 struct Stage {
     server: RedisServer,
     clients: HashMap<String, Client>,
     owners: HashMap<String, Owner>,
     guards: HashMap<(String, String), Vec<LockGuard>>,
-    /// Wire ids and who they are.
+    /// The names in the recording of wire ids.
     holders: HashMap<String, String>,
     waiter: Option<(String, String, tokio::task::JoinHandle<LockGuard>)>,
-    /// Keys whose further story is not ours.
+    /// Keys that differ from here on, and are not compared any more.
     left_out: HashSet<String>,
 }
 
@@ -150,7 +150,7 @@ impl Stage {
         }
     }
 
-    /// Makes the call of a step. `false` for what is left out.
+    /// Makes the call of a step. Returns `false` if the call is left out.
     async fn play(&mut self, step: &Step) -> bool {
         let Some((who, object, method, arguments)) = parse(&step.call) else {
             return false;
@@ -246,8 +246,8 @@ impl Stage {
         }
     }
 
-    /// What stands in Redis, with the holders by their names in the recording. A key
-    /// of our own, which Redisson never looks at, is left out.
+    /// Returns the state in Redis, with the holders by their names in the recording. A key of this
+    /// library, which Redisson never looks at, is left out.
     fn state(&mut self) -> State {
         for ((who, _), guards) in &self.guards {
             let (client, thread) = who.split_once('.').unwrap();
@@ -272,7 +272,7 @@ impl Stage {
     }
 }
 
-/// `lockAsync(77)` acquires as thread 77, whoever calls it.
+/// Returns the owner: `lockAsync(77)` acquires as thread 77, whichever thread calls it.
 fn async_owner(who: &str, method: &str, arguments: &str) -> String {
     match (method.ends_with("Async"), who.split_once('.')) {
         (true, Some((client, _))) => format!("{client}.{arguments}"),
@@ -280,7 +280,7 @@ fn async_owner(who: &str, method: &str, arguments: &str) -> String {
     }
 }
 
-/// Takes `client1.t1 lock:L.tryLock(150, MILLISECONDS)` apart.
+/// Splits `client1.t1 lock:L.tryLock(150, MILLISECONDS)` into its parts.
 pub(crate) fn parse(call: &str) -> Option<(String, String, String, String)> {
     let (who, rest) = call.split_once(' ')?;
     let (head, arguments) = rest.strip_suffix(')')?.rsplit_once('(')?;

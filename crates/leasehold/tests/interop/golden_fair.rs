@@ -1,14 +1,14 @@
-//! What a fair lock and its queue look like in Redis after each step, against what live
-//! Redissons left there.
+//! The state of a fair lock and its queue in Redis after each step, compared with the state that
+//! live Redissons left there.
 //!
-//! The recordings' story is told here with our own API, and the keys are compared
-//! wherever the recording shows them. Four things differ on purpose:
+//! The story of the recordings is played here with our own API, and the keys are compared wherever
+//! the recording shows them. Four differences are intended:
 //!
 //! - our count on the wire is always 1, because re-entries are counted in the client;
-//! - one of ours that waits with a limit has the allowance of those without: 300 s;
-//! - while all in line are ours only the last timeout is kept right, which is the one
-//!   that the next of Redisson's reads; the others may be later;
-//! - a grant counts the timeouts on from the end of the new lease, not of the one before.
+//! - our waiter with a limit has the same allowance as a waiter without one: 300 s;
+//! - while all in line are ours, only the last timeout is kept exact, because the next of
+//!   Redisson's waiters reads that one; the others may be later;
+//! - a grant counts the timeouts from the end of the new lease, not of the lease before.
 
 use std::collections::{BTreeMap, HashMap};
 use std::time::Duration;
@@ -30,13 +30,14 @@ const RECORDINGS: [(RedissonVersion, &str); 2] = [
     ),
 ];
 
-/// Waits with a limit in the recording; its timeout is later here.
+/// The waiter that has a limit in the recording; its timeout is later here.
 const WITH_A_LIMIT: &str = "client3:t4";
-/// A step here takes another time than there, and a new lease is 30 s at most.
+/// Tolerance in seconds: a step here takes another time than in the recording, and a new lease is
+/// 30 s at most.
 const NEAR_S: f64 = 6.0;
 
-/// Per key its type, its members in their order with a number of seconds (how long a
-/// waiter's timeout is ahead), and how long it lives.
+/// The keys, each with its type, its members in their order with a number of seconds (the time
+/// until a waiter's timeout), and its time to live.
 type State = BTreeMap<String, (String, Vec<(String, f64)>, Option<f64>)>;
 
 #[tokio::test(flavor = "multi_thread")]
@@ -53,7 +54,7 @@ async fn fair_lock_state_matches_redisson_recordings() {
     }
 }
 
-/// The states of a recording, one after the other.
+/// Returns the states of a recording, one after the other.
 fn recorded(text: &str) -> Vec<State> {
     let mut states: Vec<State> = Vec::new();
     let mut fresh = true;
@@ -105,7 +106,7 @@ struct Stage {
     compared: usize,
     server: RedisServer,
     clients: Vec<Client>,
-    /// Ids on the wire and who they are in the recording.
+    /// The names in the recording of ids on the wire.
     names: HashMap<String, String>,
 }
 
@@ -134,7 +135,7 @@ impl Stage {
         self.names.insert(guard.holder_id().into(), who.into());
     }
 
-    /// The task stands in line when this returns.
+    /// Starts a task that waits. Returns when the task is in line.
     async fn waits<T>(&mut self, who: &str, lock: &FairLock, task: JoinHandle<T>) -> JoinHandle<T> {
         let known = self.names.clone();
         let mut new = None;
@@ -229,7 +230,7 @@ impl Stage {
             .collect()
     }
 
-    /// Steps 1 to 14.
+    /// Plays steps 1 to 14.
     async fn play_hand_over_and_force(&mut self) {
         let owner = leasehold::Owner::new();
         let first = self.lock(1, "F").owned_by(&owner);
@@ -270,7 +271,7 @@ impl Stage {
         assert!(!self.lock(2, "F").force_unlock().await.unwrap());
     }
 
-    /// Who has given up leaves in the background.
+    /// Waits until the line has this length: a waiter that has given up leaves in the background.
     async fn left(&self, waiters: usize) {
         let lock = self.lock(1, "F");
         eventually("it has left the line", async || {
@@ -279,7 +280,7 @@ impl Stage {
         .await;
     }
 
-    /// Steps 15 to 18.
+    /// Plays steps 15 to 18.
     async fn play_expiry(&mut self) {
         let lock = self.lock(1, "G").fixed_lease(Duration::from_millis(700));
         let guard = lock.acquire().await.unwrap();

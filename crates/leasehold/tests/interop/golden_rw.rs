@@ -1,12 +1,12 @@
-//! As `golden.rs`, for the read-write lock: the keys after each step of a recording, and
-//! what is left of each, against what live Redissons left there.
+//! Like `golden.rs`, for the read-write lock: the keys after each step of a recording, and the time
+//! that each has left, compared with the state that live Redissons left there.
 //!
-//! What differs on purpose:
+//! These differences are intended:
 //!
 //! - our count on the wire is always 1, and a read hold has one key of its own;
-//! - a write re-entry does not add its lease to the lock's, and a read release does not
-//!   cut it ([`OURS`]);
-//! - a downgrade lets the reader in that waits, at step 16, and not at its expiry;
+//! - a write re-entry does not add its lease to the lock's, and a read release does not shorten it
+//!   ([`OURS`]);
+//! - a downgrade lets the waiting reader in, at step 16, and not at its expiry;
 //! - a lease is for one hold, not for the lock object.
 
 use std::collections::{BTreeMap, HashMap};
@@ -29,19 +29,20 @@ const RECORDINGS: [(RedissonVersion, &str); 2] = [
     ),
 ];
 
-/// Where the lock has another time left, in seconds: by the number of the step.
+/// The steps after which the lock has another time left here, in seconds, by the number of the
+/// step.
 const OURS: [(&str, f64); 6] = [
-    // Redisson: 30 s more for each re-entry.
+    // Redisson adds 30 s for each re-entry.
     ("11", 30.0),
     ("12", 30.0),
-    // Redisson: the lease of the call before, on the same object.
+    // Redisson uses the lease of the call before, on the same object.
     ("18", 30.0),
-    // Redisson: cut to the read hold inside.
+    // Redisson shortens the lease to the read hold inside.
     ("26", 120.0),
     ("24", 120.0),
     ("25", 120.0),
 ];
-/// The recordings took their time between two steps.
+/// Tolerance for the time that the recordings took between two steps.
 const TOLERANCE: f64 = 2.0;
 
 /// Keys with their content, and the seconds left.
@@ -108,16 +109,17 @@ const RENEWALS: [(RedissonVersion, &str); 2] = [
 /// The lease of `clientw`, which is renewed.
 const RENEWED: Duration = Duration::from_secs(3);
 
-/// What holds are renewed, and what that does to the others. Here Redisson is no model:
+/// Compares the renewed holds, and the effect of their renewals on the other holds. Redisson is not
+/// a model here:
 ///
 /// - its renewal cuts the lock to 3 s, at step 4, beside a read hold of a minute;
-/// - that of 3.16.8 gives 3 s to all read holds, also to those of others and to one that is
-///   over, so that they are not compared;
-/// - 4.7.0 does not renew a write hold any more when a read hold inside has ended, and it is
-///   over at step 11; nor 3.16.8 a read hold when the write hold around it has ended, and it
-///   is over at step 17;
-/// - a thread's next hold has the keys of its last one, and ours has keys of its own: what
-///   the hold left that was broken at step 5 is not compared.
+/// - the renewal of 3.16.8 gives 3 s to all read holds, including holds of other clients and one
+///   that is over, so they are not compared;
+/// - 4.7.0 stops renewing a write hold when a read hold inside has ended, and the write hold is
+///   over at step 11; 3.16.8 stops renewing a read hold when the write hold around it has ended,
+///   and the read hold is over at step 17;
+/// - a thread's next hold has the keys of its last one, and ours has keys of its own: the remains
+///   of the hold that was broken at step 5 are not compared.
 #[tokio::test]
 async fn rw_renewals_match_redisson_or_keep_longer() {
     let played = RENEWALS.map(|(version, text)| renewals(version, text));
@@ -138,7 +140,7 @@ async fn renewals(version: RedissonVersion, text: &str) {
             stage.owners.clear();
             ours = stage.state();
         }
-        // Where only times have changed, nothing was written down.
+        // The recording shows no state after a step that changed only times.
         let lost = ["11", "17"].contains(&step.number.as_str());
         let unchanged = lost || step.state.is_none();
         let known = step.state.unwrap_or_else(|| last.clone());
@@ -257,14 +259,14 @@ impl Guard {
     }
 }
 
-/// The actors of a recording, played by us.
+/// The actors of a recording, played by this library.
 struct Stage {
     version: RedissonVersion,
     server: RedisServer,
     clients: HashMap<String, Client>,
     owners: HashMap<String, Owner>,
     guards: HashMap<(String, String), Vec<Guard>>,
-    /// Wire ids, and who they are in the recording.
+    /// The names in the recording of wire ids.
     holders: BTreeMap<String, String>,
     waiter: Option<(String, String, tokio::task::JoinHandle<Guard>)>,
 }
@@ -291,7 +293,7 @@ impl Stage {
         }
     }
 
-    /// Makes the call of a step. `false` for what is no call.
+    /// Makes the call of a step. Returns `false` if the step is not a call.
     async fn play(&mut self, step: &Step) -> bool {
         let Some((who, object, method, arguments)) = parse(&step.call) else {
             return false;
@@ -317,7 +319,7 @@ impl Stage {
             "unlock" => match guards.pop() {
                 Some(Guard::Read(guard)) => guard.release().await.unwrap(),
                 Some(Guard::Write(guard)) => guard.release().await.unwrap(),
-                // Of a free lock; 3.16.8 says nothing.
+                // The lock is free; 3.16.8 reports nothing.
                 None => {}
             },
             "forceUnlock" => {
@@ -326,7 +328,7 @@ impl Stage {
                     false => lock.read_lock().force_unlock().await.unwrap(),
                 };
                 assert_eq!(forced.to_string(), answer);
-                // Left as they are: Redisson's holders are not told.
+                // The guards are forgotten, because Redisson's holders do not learn of the loss.
                 for guard in self.guards.drain().flat_map(|(_, guards)| guards) {
                     match guard {
                         Guard::Read(guard) => guard.forget(),
@@ -339,7 +341,7 @@ impl Stage {
                     true => lock.write_lock().is_locked().await.unwrap(),
                     false => lock.read_lock().is_locked().await.unwrap(),
                 };
-                // The older one does not see a reader inside a write hold.
+                // The older version does not see a reader inside a write hold.
                 if self.version == RedissonVersion::V4_7_0 {
                     assert_eq!(locked.to_string(), answer, "{}", step.call);
                 }
@@ -369,8 +371,8 @@ impl Stage {
         }
     }
 
-    /// What stands in Redis, with the holders by their names in the recording. Keys of our
-    /// own, which Redisson never looks at, are left out.
+    /// Returns the state in Redis, with the holders by their names in the recording. Keys of this
+    /// library, which Redisson never looks at, are left out.
     fn state(&mut self) -> State {
         for ((who, _), guards) in &self.guards {
             for guard in guards {
@@ -397,9 +399,9 @@ impl Stage {
             .collect()
     }
 
-    /// The text with the names of the recording for our ids.
+    /// Replaces our ids in the text with the names of the recording.
     fn named(&self, text: &str) -> String {
-        // The longer ids first: `uuid:1` stands at the beginning of `uuid:12`.
+        // Longer ids are replaced first, because `uuid:1` is the beginning of `uuid:12`.
         let ids = self.holders.iter().rev();
         ids.fold(text.to_owned(), |text, (id, who)| text.replace(id, who))
     }

@@ -1,5 +1,5 @@
-//! Groups beside Java's `getMultiLock(group, values)`: exclusion value by value, wake-ups,
-//! and the state in Redis after each step of a recording.
+//! Groups beside Java's `getMultiLock(group, values)`: exclusion value by value, wake-ups, and the
+//! state in Redis after each step of a recording.
 
 use std::collections::{BTreeMap, HashMap};
 use std::time::{Duration, SystemTime};
@@ -67,7 +67,7 @@ async fn groups_of_both_sides_wake_each_other() {
     let lock = rust.group_lock("G", ["b", "c"]).poll_interval(HOUR);
     let waiter = tokio::spawn(async move { lock.acquire().await.unwrap() });
     eventually("it listens", async || !server.channels().is_empty()).await;
-    // Confirmed, and asked once more.
+    // By then the subscription is confirmed, and the waiter has asked once more.
     tokio::time::sleep(Duration::from_millis(50)).await;
     java.unlock("G/a,b").unwrap();
     let guard = tokio::time::timeout(SOON, waiter).await.expect("woken");
@@ -98,7 +98,7 @@ async fn group_release_wakes_matching_java_waiter() {
     wait_a.wait(SOON).expect("woken");
 }
 
-/// The answer comes after the message that the values are free.
+/// The reply to the refused thread arrives after the message that the values are free.
 #[tokio::test(flavor = "multi_thread")]
 async fn our_release_wakes_just_refused_java_thread() {
     let Place {
@@ -136,15 +136,15 @@ async fn forced_group_unlock_is_seen_across_sides() {
     assert!(both.force_unlock().await.unwrap());
     assert!(java.unlock("G/a,b").is_err());
     let guard = both.acquire().await.unwrap();
-    // Java's says `false` for two values although it unlocks them.
+    // Java reports `false` for two values although it unlocks them.
     java.force_unlock("G/a,b").unwrap();
     assert!(guard.release().await.is_err());
 }
 
-/// Per key its fields. Values that are times of the clock are in seconds from now.
+/// The fields of each key. Values that are times of the clock are in seconds from now.
 type State = BTreeMap<String, BTreeMap<String, String>>;
 
-/// Fields as the recording calls them.
+/// The recording's names of fields.
 const FIELDS: [(&str, &str); 4] = [
     ("<f:a>", "qwvAS12pR0CgRitaypEjUw"),
     ("<f:b>", "Q5CdP+xmkHdTGWYr64Lw6A"),
@@ -171,7 +171,7 @@ async fn our_state_is_redissons_after_every_step() {
                     compared += 1;
                 }
             }
-            // From here on it shows what goes wrong there.
+            // From here on the recording shows faults of Redisson's.
             if next.contains("lockAsync") {
                 break;
             }
@@ -190,7 +190,7 @@ async fn our_state_is_redissons_after_every_step() {
     assert!(compared >= 7, "{compared}");
 }
 
-/// A time within some seconds, a count as ours, anything else as it is.
+/// Normalises a value: a time to some seconds, a count to ours; anything else is kept.
 fn seconds(name: &str, value: &str, now_ms: i64) -> String {
     if name.ends_with(":expire_time") {
         let left = match value.strip_prefix("now+") {
@@ -266,7 +266,7 @@ impl Stage {
                 assert_eq!(released, ok, "{call}");
             }
             ("forceUnlock", _) => {
-                // Java says `false` where it unlocks two, and fails where there are none.
+                // Java reports `false` when it unlocks two values, and fails if none are locked.
                 assert_eq!(lock.force_unlock().await.unwrap(), ok, "{call}");
                 self.server
                     .command(&["DEL", "leasehold:{G}:forced"])
@@ -280,7 +280,7 @@ impl Stage {
         self.let_the_waiter_in(method).await;
     }
 
-    /// After the last unlock of what it waits for.
+    /// Lets the waiter in, after the last unlock of the values that it waits for.
     async fn let_the_waiter_in(&mut self, method: &str) {
         let free = self.guards.values().map(Vec::len).sum::<usize>() == 0;
         if !(method.starts_with("unlock") && free) {

@@ -23,7 +23,7 @@ impl JavaClient {
         Self::with(version, url, json!({ "watchdog_ms": watchdog_ms }))
     }
 
-    /// With settings of the driver's.
+    /// Connects a client with settings of the driver's.
     pub(crate) fn with(version: RedissonVersion, url: &str, settings: Value) -> Self {
         static CLIENTS: AtomicU32 = AtomicU32::new(0);
         let redisson = jvm(version);
@@ -39,20 +39,20 @@ impl JavaClient {
 
 impl Drop for JavaClient {
     fn drop(&mut self) {
-        // A test that fails has other troubles.
+        // If the test fails, the result does not matter.
         let _ = self.redisson.close_client(&self.name);
     }
 }
-/// One for all tests of a version: to start one takes longer than most of them. It ends
-/// with this process, which closes its input.
+/// Returns the process that all tests of a version share: to start one takes longer than most
+/// tests. It ends with this process, which closes its input.
 fn jvm(version: RedissonVersion) -> &'static Redisson {
     static JVMS: [OnceLock<Redisson>; 2] = [const { OnceLock::new() }; 2];
     let at = RedissonVersion::ALL.iter().position(|one| *one == version);
-    // Its clients say where they connect.
+    // Its clients name the address that they connect to.
     JVMS[at.unwrap()].get_or_init(|| Redisson::start(version, "redis://127.0.0.1:1"))
 }
 
-/// Waits until each of these Java threads sleeps: what "wakes all" wakes those only.
+/// Waits until each of these Java threads sleeps: "wakes all" only wakes threads that sleep.
 pub(crate) async fn asleep(threads: &[&RedissonThread]) {
     eventually("Java's waiters sleep", async || {
         threads.iter().all(|thread| thread.sleeps())
@@ -60,7 +60,7 @@ pub(crate) async fn asleep(threads: &[&RedissonThread]) {
     .await;
 }
 
-/// A process of its own, which can be killed, and a thread that has the lock there.
+/// Starts a process of its own, which can be killed, with a thread that has the lock.
 pub(crate) fn java_that_holds(
     version: RedissonVersion,
     what: What,

@@ -1,5 +1,5 @@
-//! The lock's rows: each side excludes the other, wakes it, and sees what happens to
-//! it. Calls to Java block their thread, so our side has others to run on.
+//! The lock's rows: each side excludes the other, wakes it, and sees what happens to it. Calls to
+//! Java block their thread, so our side has other threads to run on.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -17,7 +17,7 @@ use super::VERSION;
 use crate::child;
 use crate::support::{HOUR, eventually};
 
-/// Long before any lease of 30 s ends.
+/// A limit long before any lease of 30 s ends.
 const SOON: Duration = Duration::from_secs(10);
 const WATCHDOG: Duration = Duration::from_millis(2400);
 
@@ -28,7 +28,7 @@ struct Place {
     rust: Client,
 }
 
-/// A server, a Redisson client and one of ours.
+/// Starts a server, a Redisson client and a client of this library.
 async fn place() -> Place {
     place_with(None, Client::builder()).await
 }
@@ -116,7 +116,7 @@ async fn our_waiter_is_woken_by_javas_release() {
     let lock = rust.lock("x").poll_interval(HOUR);
     let waiter = tokio::spawn(async move { lock.acquire().await.unwrap() });
     eventually("it listens", async || rust.activity().channels == 1).await;
-    // Confirmed, and asked once more.
+    // By then the subscription is confirmed, and the waiter has asked once more.
     tokio::time::sleep(Duration::from_millis(50)).await;
     java.unlock("x").unwrap();
     let guard = tokio::time::timeout(SOON, waiter)
@@ -146,14 +146,14 @@ async fn javas_waiter_is_woken_by_our_release() {
     }
 }
 
-/// It sleeps until the end that it was refused with, unless a message wakes it.
+/// Java's waiter sleeps until the end that it was refused with, unless a message wakes it.
 #[tokio::test(flavor = "multi_thread")]
 async fn javas_waiter_learns_when_a_lock_ends_that_we_keep() {
     let Place {
         server, java, rust, ..
     } = &place().await;
-    // Not a fair lock: a waiter of Redisson's that stands in line is told the end that it was told when
-    // it joined, whatever the expiry is.
+    // A fair lock is left out: a waiter of Redisson's in line is always given the end that it was
+    // given when it joined, whatever the expiry is.
     let locks: [(_, AnyLock); 2] = [
         (LockKind::Plain, rust.lock("plain").into()),
         (LockKind::Write, rust.rw_lock("write").write_lock().into()),
@@ -296,7 +296,7 @@ async fn each_watchdog_renews_only_its_own_hold() {
     // Both watchdogs are at work, on a name each.
     java.lock("java").unwrap();
     let ours = rust.lock("rust").acquire().await.unwrap();
-    // And beside them holds that nobody renews.
+    // Beside them, there are holds that are not renewed.
     redisson
         .thread("c", "other")
         .lock_lease("java leased", WATCHDOG)
@@ -321,7 +321,7 @@ async fn each_watchdog_renews_only_its_own_hold() {
         rust.lock("java").remaining_ttl().await.unwrap(),
         Ttl::Left(_)
     ));
-    // What one side no longer has, the other keeps on denying it.
+    // Each side still refuses the other's lock.
     assert!(!java.try_lock("rust").unwrap().value);
     assert!(rust.lock("java").try_acquire().await.unwrap().is_none());
     java.unlock("java").unwrap();

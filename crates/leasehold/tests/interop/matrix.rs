@@ -1,7 +1,6 @@
-//! What `docs/interop.md` says of each primitive beside Redisson 3.16.8, beside 4.7.0 and
-//! beside both at once, and what `docs/interop-tests.md` says of the tests behind it. A cell
-//! names its tests, or says why it has none. `scripts/interop` runs the tests and writes both
-//! pages.
+//! The content of `docs/interop.md`: each primitive beside Redisson 3.16.8, beside 4.7.0 and beside
+//! both at once; and of `docs/interop-tests.md`: the tests of each cell. A cell names its tests, or
+//! says why it has none. `scripts/interop` runs the tests and writes both pages.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
@@ -10,7 +9,7 @@ use std::process::Command;
 
 use crate::weaknesses;
 
-/// Where `scripts/interop` has left the output of the test run.
+/// The variable with the file in which `scripts/interop` has left the output of the test run.
 const LOG: &str = "LEASEHOLD_INTEROP_LOG";
 
 /// The columns, and the module that has the tests of each.
@@ -20,10 +19,10 @@ const COLUMNS: [(&str, &str); 3] = [
     ("both at once", "with_both::"),
 ];
 
-/// Where the tests run.
+/// A topology that the tests run on.
 struct Place {
     name: &'static str,
-    /// What the name of a test begins with in the log when it has run there: once for each.
+    /// The prefixes of a test's name in the log, one for each run in this place.
     runs: &'static [&'static str],
 }
 
@@ -43,7 +42,8 @@ const PLACES: [Place; 3] = [
 ];
 const CLUSTER: &str = "cluster";
 
-/// What runs everywhere: the tests that every primitive has. The others run on one server.
+/// The part of a name that marks tests of every primitive, which run everywhere. The others run on
+/// one server.
 const EACH: &str = "::each_";
 
 /// The checks that each primitive has a row for; it may have more.
@@ -65,7 +65,7 @@ const STATE: &str =
 const FAILOVER: &str =
     "holds and waiters of all sides outlive a failover of a master behind sentinels";
 
-/// Begins a cell that has no test.
+/// The beginning of a cell that has no test.
 const NOT: &str = "not: ";
 
 struct Row {
@@ -80,9 +80,9 @@ struct Primitive {
     redisson: &'static str,
     /// A sentence for the page of the tests, if there is more to say.
     note: &'static str,
-    /// What a reader has to know beside `ok`, by column.
+    /// Facts that a reader must know beside `ok`, by column.
     but: [&'static str; 3],
-    /// And in a cluster beside that.
+    /// Further facts about a cluster, by column.
     but_on_cluster: [&'static str; 3],
     rows: Vec<Row>,
 }
@@ -93,12 +93,12 @@ const BY_ITSELF: &str = "not: each version is tested by itself";
 const MIXED_ONLY: &str = "not: tested with both versions at once, which is the harder case";
 const MEASURED: &str = "not: leasehold-bench measures it beside Redisson, and tests/server/synchronizers tests Leasehold alone";
 
-/// A row with the same cell in each column.
+/// Makes a row with the same cell in each column.
 fn same(check: &'static str, cell: &'static str) -> Row {
     row(check, [cell; 3])
 }
 
-/// A row with the same cell for each version, and another one for both at once.
+/// Makes a row with the same cell for each version, and another one for both at once.
 fn each(check: &'static str, alone: &'static str, both: &'static str) -> Row {
     row(check, [alone, alone, both])
 }
@@ -120,7 +120,7 @@ macro_rules! rows_of {
     };
 }
 
-/// As [`rows_of`], for the names in that macro.
+/// Like [`rows_of`], for the names in that macro.
 macro_rules! lock_rows {
     ($module:literal, $try:literal, $timed:literal, $woken:literal, $expiry:literal, $killed:literal, $watchdogs:literal) => {
         rows_of!(
@@ -207,7 +207,7 @@ fn spin() -> Primitive {
     Primitive {
         name: "Lock with back-off",
         redisson: "`getSpinLock`",
-        note: "A spin lock of Redisson publishes nothing. Here nobody is woken: the waiters of both sides ask again after a pause.",
+        note: "A spin lock of Redisson publishes nothing. Its release wakes no waiter: the waiters of both sides ask again after a pause.",
         rows: with(
             rows,
             [
@@ -298,7 +298,7 @@ fn fair() -> Primitive {
                     "each_lock::fair::a_forced_unlock_wakes_who_waits_and_is_told_the_holder",
                 ),
                 each(
-                    "the waiters of both sides stand in one queue and are served in its order",
+                    "the waiters of both sides share one queue and are served in its order",
                     "fair::messages_serve_mixed_queue_in_order",
                     "each_lock::fair::all_waiters_are_woken_in_turn",
                 ),
@@ -346,7 +346,7 @@ fn read_write() -> Primitive {
     Primitive {
         name: "Read-write lock",
         redisson: "`getReadWriteLock`",
-        note: "The checks that all primitives have are done with its write side.",
+        note: "The checks of all primitives use its write side.",
         but: [
             "",
             "",
@@ -565,7 +565,7 @@ fn expirable() -> Primitive {
         but: [
             "3.16.8 can't release a permit of Leasehold by its id",
             "",
-            "neither version of Redisson can release a permit of the other by its id, nor 3.16.8 one of Leasehold",
+            "neither version of Redisson can release a permit of the other by its id, and 3.16.8 can't release a permit of Leasehold",
         ],
         rows: vec![
             same(
@@ -584,7 +584,7 @@ fn expirable() -> Primitive {
             each(
                 "Leasehold releases Java's permits by their ids, and Java releases Leasehold's if its version stores ids in the same way",
                 "synchronizers::java_permits_without_lease_work_by_id synchronizers::new_java_releases_our_permits_by_id",
-                "not: an id passes between two sides, so each version is tested by itself; 3.16.8 writes and knows ids as text only, neither Leasehold's nor those of 4.7.0",
+                "not: an id passes between two sides, so each version is tested by itself; 3.16.8 writes and recognises ids only as text, not the ids of Leasehold and of 4.7.0",
             ),
             same(
                 FORCE,
@@ -615,7 +615,7 @@ fn expirable() -> Primitive {
 }
 
 fn latch() -> Primitive {
-    const NOBODY: &str = "not: nobody holds a latch";
+    const NOBODY: &str = "not: a latch has no holder";
     const NO_LEASE: &str = "not: a latch has no lease";
     Primitive {
         name: "Count-down latch",
@@ -633,7 +633,7 @@ fn latch() -> Primitive {
                 "each_count::last_count_down_wakes_latch_waiters_everywhere",
             ),
             each(
-                "Leasehold's waiters go on when Java deletes the latch",
+                "Leasehold's waiters return when Java deletes the latch",
                 "synchronizers::java_latch_deletion_wakes_our_waiter",
                 BY_ITSELF,
             ),
@@ -654,7 +654,8 @@ fn latch() -> Primitive {
 
 const DOCUMENTS: &str = "Documentation";
 
-/// No primitive: the pages that are held against live Redissons.
+/// Returns the rows of the pages that are checked against live Redissons, which belong to no
+/// primitive.
 fn documents() -> Primitive {
     Primitive {
         name: DOCUMENTS,
@@ -696,7 +697,7 @@ fn primitives() -> Vec<Primitive> {
     ]
 }
 
-/// The tests of a cell by their whole names.
+/// Returns the tests of a cell by their whole names.
 fn tests(cell: &str, module: &str, known: &BTreeSet<String>) -> Vec<String> {
     let whole = |name: &str| match known.contains(&format!("{module}{name}")) {
         true => format!("{module}{name}"),
@@ -705,7 +706,7 @@ fn tests(cell: &str, module: &str, known: &BTreeSet<String>) -> Vec<String> {
     cell.split_whitespace().map(whole).collect()
 }
 
-/// Every test of this binary.
+/// Returns the names of all tests of this binary.
 pub(crate) fn known() -> BTreeSet<String> {
     let binary = std::env::current_exe().unwrap();
     let output = Command::new(binary).arg("--list").output().unwrap();
@@ -714,7 +715,7 @@ pub(crate) fn known() -> BTreeSet<String> {
     names.map(ToOwned::to_owned).collect()
 }
 
-/// `ok` if all of these tests passed, else the outcome of the first that did not.
+/// Returns `ok` if all of these tests passed, else the outcome of the first that did not.
 fn word(tests: &[String], outcomes: &BTreeMap<String, String>) -> String {
     let bad = tests
         .iter()
@@ -726,7 +727,7 @@ fn word(tests: &[String], outcomes: &BTreeMap<String, String>) -> String {
     }
 }
 
-/// The same tests as they are named when they have run in this place.
+/// Returns the names that these tests have when they have run in this place.
 fn there(tests: &[String], place: &Place) -> Vec<String> {
     let everywhere = tests.iter().filter(|test| test.contains(EACH));
     let run = |run: &&str| match *run {
@@ -743,7 +744,7 @@ fn there(tests: &[String], place: &Place) -> Vec<String> {
 struct Notes(Vec<String>);
 
 impl Notes {
-    /// The number of a note, which is made if nobody has said that before.
+    /// Returns the number of a note, which is added if it is new.
     fn number(&mut self, said: &str) -> String {
         let at = self.0.iter().position(|note| note == said);
         let at = at.unwrap_or_else(|| {
@@ -762,8 +763,8 @@ impl Notes {
     }
 }
 
-/// What the short table says of a primitive in one column and place: `ok`, or `none`, with the
-/// notes to it.
+/// Returns the short table's cell of a primitive in one column and place: `ok`, or `none`, with its
+/// notes.
 fn verdict(
     primitive: &Primitive,
     column: usize,
@@ -793,7 +794,7 @@ fn verdict(
     said
 }
 
-/// A line for each primitive, and the notes below.
+/// Returns a line for each primitive, and the notes below.
 fn table(primitives: &[Primitive], outcomes: &BTreeMap<String, String>) -> String {
     let columns = COLUMNS.map(|(column, _)| {
         let places = PLACES.map(|place| format!("{column}, {}", place.name));
@@ -823,7 +824,7 @@ fn table(primitives: &[Primitive], outcomes: &BTreeMap<String, String>) -> Strin
     format!("{table}\n\n{}", notes.shown())
 }
 
-/// The checks that not every primitive has.
+/// Returns the checks that not every primitive has.
 fn special(primitives: &[Primitive]) -> String {
     let mut list = Vec::new();
     for Primitive { name, rows, .. } in primitives {
@@ -836,7 +837,7 @@ fn special(primitives: &[Primitive]) -> String {
     list.join("\n")
 }
 
-/// `docs/interop.md`.
+/// Returns the text of `docs/interop.md`.
 fn summary(outcomes: &BTreeMap<String, String>, run: &str) -> String {
     let primitives = primitives();
     let common = COMMON.map(|check| format!("- {check}"));
@@ -848,7 +849,7 @@ fn summary(outcomes: &BTreeMap<String, String>, run: &str) -> String {
     page + &weaknesses::part(outcomes)
 }
 
-/// What the page of the tests says of a cell; `outcomes` has the outcome of each test.
+/// Returns the text of a cell on the page of the tests; `outcomes` has the outcome of each test.
 fn shown(cell: &str, module: &str, outcomes: &BTreeMap<String, String>) -> String {
     if let Some(reason) = cell.strip_prefix(NOT) {
         return format!("none: {reason}");
@@ -862,7 +863,7 @@ fn shown(cell: &str, module: &str, outcomes: &BTreeMap<String, String>) -> Strin
             let _ = write!(said, ", {} {}", place.name, word(&there, outcomes));
         }
     }
-    // The column says which mount of it.
+    // The column shows which mount of the test is meant.
     let short = tests
         .iter()
         .map(|test| test.strip_prefix(module).unwrap_or(test));
@@ -870,7 +871,7 @@ fn shown(cell: &str, module: &str, outcomes: &BTreeMap<String, String>) -> Strin
     format!("{said}: {}", tests.join(", "))
 }
 
-/// A row as lines of the page of the tests. Columns with the same tests share a line.
+/// Returns a row as lines of the page of the tests. Columns with the same tests share a line.
 fn lines(row: &Row, outcomes: &BTreeMap<String, String>) -> String {
     let mut lines: Vec<(Vec<&str>, String)> = Vec::new();
     for (cell, (column, module)) in row.cells.iter().zip(COLUMNS) {
@@ -884,7 +885,7 @@ fn lines(row: &Row, outcomes: &BTreeMap<String, String>) -> String {
     let mut text = String::new();
     for (columns, shown) in lines {
         let _ = writeln!(text, "| {check} | {} | {shown} |", columns.join(", "));
-        // Once is enough.
+        // The check is named once.
         check = "";
     }
     text
@@ -893,20 +894,20 @@ fn lines(row: &Row, outcomes: &BTreeMap<String, String>) -> String {
 const DETAILS_HEAD: &str = "\
 # The tests behind the table
 
-The tests behind each cell of [interop.md](interop.md), check by check. `scripts/interop` runs
-them and writes both pages; interop.md has the date of the run. The tests are in
-`crates/leasehold/tests/interop`. `ok` means that each test of the line passed. `none` says why
-there is no test.
+This page lists the tests behind each cell of [interop.md](interop.md), check by check.
+`scripts/interop` runs them and writes both pages; interop.md has the date of the run. The tests are
+in `crates/leasehold/tests/interop`. `ok` means that each test of the line passed. `none` says why
+a check has no test.
 
 The tests in `each_lock`, `each_group` and `each_count` run on one server, on a cluster of three
-masters, and behind sentinels: there once as they are, and once with a failover before the check,
-most often under clients that are connected already. The others run on one server.
+masters, and behind sentinels. There they run twice: once unchanged, and once with a failover before
+the check, in most tests when all clients are connected already. The other tests run on one server.
 
-Most tests run once for each column. They are named here without the module of the column:
+Most tests run once for each column. Their names here omit the module of the column:
 `with_3_16_8::`, `with_4_7_0::`, `with_both::`.
 ";
 
-/// `docs/interop-tests.md`.
+/// Returns the text of `docs/interop-tests.md`.
 fn details(outcomes: &BTreeMap<String, String>) -> String {
     let mut page = DETAILS_HEAD.to_owned();
     for primitive in primitives() {
@@ -922,7 +923,7 @@ fn details(outcomes: &BTreeMap<String, String>) -> String {
     page
 }
 
-/// Both pages, each with its file.
+/// Returns both pages, each with its file.
 fn pages(outcomes: &BTreeMap<String, String>, run: &str) -> [(PathBuf, String); 2] {
     [
         (file("interop.md"), summary(outcomes, run)),
@@ -935,7 +936,7 @@ fn file(name: &str) -> PathBuf {
     docs.join(name)
 }
 
-/// The line that says when the pages were written.
+/// Returns the line that says when the pages were written.
 fn run_of(text: &str) -> &str {
     let run = text.lines().find(|line| line.starts_with("Last run: "));
     run.expect("it says when it was written")
@@ -968,7 +969,7 @@ fn matrix_cells_name_tests_or_give_reason() {
     }
 }
 
-/// So nobody changes the tables, or the name of a test, without a run.
+/// The tables and the names of tests can't change without a run.
 #[test]
 fn interop_pages_match_generated_pages() {
     let known: Vec<_> = known().into_iter().collect();
@@ -984,7 +985,7 @@ fn interop_pages_match_generated_pages() {
     }
 }
 
-/// Not a test when it is run as one: `scripts/interop` calls it with the log of a run.
+/// The job that `scripts/interop` runs with the log of a run; as a test of its own it does nothing.
 #[test]
 fn write_the_pages() {
     let Ok(log) = std::env::var(LOG) else {

@@ -1,5 +1,5 @@
-//! Multi-locks and locks of a majority beside Java's: each member excludes by itself, and
-//! each side wakes the other.
+//! Multi-locks and majority locks beside Java's: each member excludes by itself, and each side
+//! wakes the other.
 
 use std::time::Duration;
 
@@ -20,7 +20,7 @@ struct Place {
     rust: Vec<Client>,
 }
 
-/// Servers, a Redisson client `c0`, `c1` … at each, and one of ours.
+/// Starts servers, with a Redisson client `c0`, `c1` … and a client of this library at each.
 async fn place(servers: usize) -> Place {
     let servers: Vec<_> = std::iter::repeat_with(crate::topology::start)
         .take(servers)
@@ -116,7 +116,7 @@ async fn majorities_of_both_sides_exclude_each_other() {
     assert!(red(rust).try_acquire_for(SHORT).await.unwrap().is_none());
     java.unlock(RED).unwrap();
 
-    // One of the three is somebody else's, for each side.
+    // Another client holds one of the three, for each side.
     let one = rust[1].lock("x").acquire().await.unwrap();
     let guard = red(rust).acquire().await.unwrap();
     assert_eq!(guard.members().len(), 2);
@@ -155,7 +155,7 @@ async fn majorities_of_both_sides_wake_each_other() {
         rust.iter().all(|client| client.activity().channels == 1)
     })
     .await;
-    // Confirmed, and asked once more.
+    // By then the subscription is confirmed, and the waiter has asked once more.
     tokio::time::sleep(Duration::from_millis(50)).await;
     java.unlock(RED).unwrap();
     let guard = tokio::time::timeout(SOON, waiter).await.expect("woken");

@@ -1,5 +1,5 @@
-//! `docs/from-redisson.md` has a line for every method of Redisson's locks and
-//! synchronizers, with its parameters, as the live classes have them; and for no others.
+//! `docs/from-redisson.md` has a line for every method of Redisson's locks and synchronizers, with
+//! its parameters, as the live classes have them. It has no other methods.
 
 use std::collections::BTreeSet;
 
@@ -15,20 +15,20 @@ use crate::topology;
 
 const PAGE: &str = include_str!("../../../../docs/from-redisson.md");
 
-/// What is inherited by several types has one section for all.
+/// The section of methods that several types inherit.
 const SHARED: &str = "What all objects have";
 
-/// Types that are `RLock`s, and have a section of their own all the same.
+/// Types that are `RLock`s, but have a section of their own.
 const WHOLES: [&str; 3] = [
     "Multi-lock: `getMultiLock(locks...)`",
     "Multi-lock of a group: `getMultiLock(group, values)`",
     "RedissonRedLock",
 ];
 
-/// A method, and how many parameters it has; `None` for any number.
+/// A method, and its number of parameters; `None` for any number.
 type Method = (String, Option<usize>);
 
-/// The methods that the first column of a section's tables names.
+/// Returns the methods that the first column of a section's tables names.
 fn named(section: &str) -> BTreeSet<Method> {
     let start = format!("\n## {section}\n");
     let parts = PAGE.split_once(&start);
@@ -45,7 +45,7 @@ fn named(section: &str) -> BTreeSet<Method> {
                 Some((called, rest)) => (called, rest.split(')').next()),
                 None => (span, None),
             };
-            // `(n)` is the method before it, with others.
+            // `(n)` is the method before it, with other parameters.
             if !called.is_empty() {
                 name = called.to_owned();
             }
@@ -66,8 +66,8 @@ fn parameters_of(list: &str) -> usize {
     list.split(',').filter(|one| !one.trim().is_empty()).count()
 }
 
-/// Whether the page has it: itself, or what its asynchronous twin is the twin of. A twin may
-/// have the id of a thread as a parameter more.
+/// Whether the page has the method, or the method that it is the asynchronous twin of. A twin may
+/// have one more parameter, the id of a thread.
 fn is_named(named: &BTreeSet<Method>, name: &str, count: usize) -> bool {
     let has = |name: &str, count| {
         named.contains(&(name.to_owned(), Some(count))) || named.contains(&(name.to_owned(), None))
@@ -77,7 +77,7 @@ fn is_named(named: &BTreeSet<Method>, name: &str, count: usize) -> bool {
         || twin.is_some_and(|name| has(name, count) || (count > 0 && has(name, count - 1)))
 }
 
-/// A method of this version: of which type, who declares it, its name and the number of its
+/// A method of this version: its type, the type that declares it, its name and its number of
 /// parameters.
 type There = (String, String, String, usize);
 
@@ -104,7 +104,7 @@ async fn every_method_of_redissons_stands_in_the_page() {
         let of_all = ["RObject", "RExpirable", "RObservable"];
         let section = match declared_by.trim_end_matches("Async") {
             by if of_all.contains(&by) => SHARED,
-            // What it has more than the lock that it is.
+            // The methods that `RFencedLock` has beyond `RLock`.
             "RFencedLock" => "RFencedLock",
             _ if kind == "RFencedLock" => "RLock",
             _ => kind,
@@ -120,14 +120,14 @@ async fn every_method_of_redissons_stands_in_the_page() {
         }
     }
     assert!(missing.is_empty(), "docs/from-redisson.md: {missing:#?}");
-    // The oldest has fewer.
+    // The oldest version has fewer methods.
     if VERSION == RedissonVersion::V4_7_0 {
         let unknown = unknown(&there);
         assert!(unknown.is_empty(), "there is no such method: {unknown:#?}");
     }
 }
 
-/// What the page names and no type has.
+/// Returns the methods that the page names and no type has.
 fn unknown(there: &[There]) -> Vec<String> {
     let there: BTreeSet<_> = there
         .iter()

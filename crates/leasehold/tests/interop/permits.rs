@@ -1,5 +1,5 @@
-//! Everybody who uses one semaphore, or one latch: clients of each Redisson that takes part,
-//! and ours. What has to be true of them whoever takes part.
+//! All clients of one semaphore, or of one latch: clients of each Redisson that takes part, and of
+//! this library. The checks apply whichever clients take part.
 
 use std::time::Duration;
 
@@ -45,7 +45,8 @@ impl Sort {
         }
     }
 
-    /// Ours, woken by messages alone. Without a limit it waits.
+    /// Takes a permit with a client of this library, which only messages wake. Without a limit it
+    /// waits.
     pub(crate) async fn take(self, client: Client, limit: Option<Duration>) -> Option<Held> {
         let limit = limit.unwrap_or(SOON * 2);
         match self {
@@ -72,7 +73,7 @@ impl Sort {
 pub(crate) enum Held {
     Counted(SemaphorePermit),
     Leased(ExpirablePermit),
-    /// Its id, if it has one.
+    /// A permit of Java's, with its id if it has one.
     Javas(Value),
 }
 
@@ -85,13 +86,13 @@ struct Scene {
     sort: Sort,
     site: Site,
     sides: Vec<Body>,
-    /// One more of ours, if Redisson's versions need it to hear each other.
+    /// One more client of this library, if Redisson's versions need it to hear each other.
     between: Option<Client>,
     _clients: Vec<JavaClient>,
 }
 
 impl Scene {
-    /// With one permit.
+    /// Makes a scene with one permit.
     async fn new(cast: &[RedissonVersion], sort: Sort) -> Self {
         let site = Site::start_whole();
         let clients: Vec<_> = cast
@@ -162,7 +163,7 @@ impl Scene {
         }
     }
 
-    /// Makes a side wait; returns when it has asked, listened and asked again.
+    /// Makes a side wait. Returns when the side has asked, listened and asked again.
     async fn waits(&self, side: usize) -> JoinHandle<Option<Held>> {
         let before = self.site.scripts();
         let task = self.take(side, None);
@@ -170,7 +171,7 @@ impl Scene {
         eventually(&format!("side {side} waits"), async || {
             match &self.sides[side] {
                 Body::Java(_) => asked() >= 2,
-                // Whether Java listens is not to be seen.
+                // A test can't see whether Java listens.
                 Body::Rust(client) => asked() >= 1 && client.activity().channels > 0,
             }
         })
@@ -187,7 +188,7 @@ impl Scene {
         waiting
     }
 
-    /// From here on one more of ours waits, too, and so calls those that did not hear a release.
+    /// Starts one more waiter of this library, which calls the waiters that did not hear a release.
     fn passes_on(&self) -> Option<Between> {
         let (sort, client) = (self.sort, self.between.as_ref()?);
         Some(Between::start(client, move |client| async move {
@@ -195,7 +196,7 @@ impl Scene {
         }))
     }
 
-    /// Lets all who wait take it and give it back.
+    /// Lets all waiters take the permit and give it back.
     async fn serve(&self, mut waiting: Vec<(usize, JoinHandle<Option<Held>>)>) {
         let between = self.passes_on();
         while !waiting.is_empty() {
@@ -218,7 +219,7 @@ impl Scene {
     }
 }
 
-/// A call on `x`, which blocks a thread of its own.
+/// Makes a call on `x`, which blocks a thread of its own.
 fn call(thread: &RedissonThread, op: &str, mut request: Value) -> JoinHandle<Value> {
     request["name"] = "x".into();
     let pending = thread.start_call::<Value>(op, request);
@@ -255,8 +256,7 @@ pub(crate) async fn all_waiters_are_woken_in_turn(cast: &[RedissonVersion], sort
     }
 }
 
-/// With leases it comes back by itself; one that is only counted has to be given back by
-/// somebody else.
+/// A permit with a lease returns by itself. Another client must return one that is only counted.
 pub(crate) async fn the_permit_of_a_killed_process(cast: &[RedissonVersion], sort: Sort) {
     let scene = Scene::new(cast, sort).await;
     let url = scene.site.url();
@@ -293,14 +293,14 @@ impl Scene {
     }
 }
 
-/// Redisson renews no permits.
+/// This library renews permits; Redisson does not.
 pub(crate) async fn renewed_permit_stays_refused_to_java(cast: &[RedissonVersion]) {
     let scene = Scene::new(cast, Sort::Leased).await;
     let url = scene.site.url();
     let client = Client::builder().lease(LEASE).connect(&url).await.unwrap();
     let permit = client.expirable_semaphore("x").acquire().await.unwrap();
     let end = || {
-        // The id is no text.
+        // The id is not text.
         let script = "return redis.call('ZRANGE', KEYS[1], 0, 0, 'WITHSCORES')[2]";
         let end = scene
             .site
@@ -346,7 +346,7 @@ pub(crate) async fn last_count_down_wakes_latch_waiters_everywhere(cast: &[Redis
         let task = latch.clone();
         let before = site.scripts();
         let we_wait = tokio::spawn(async move { task.wait().await.unwrap() });
-        // Once when it came, and once when it was told that it listens.
+        // The waiter has asked once when it began, and once when it learned that it listens.
         eventually("we wait", async || site.scripts() >= before + 2).await;
         latch.count_down().await.unwrap();
         assert!(!we_wait.is_finished() && waiting.iter().all(|task| !task.is_finished()));

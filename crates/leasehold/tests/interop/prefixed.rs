@@ -1,4 +1,4 @@
-//! A prefix of ours beside a `NameMapper` of Redisson's that puts the same prefix in front.
+//! A prefix of this library beside a `NameMapper` of Redisson's that adds the same prefix.
 
 use leasehold::inspect::Found;
 use leasehold::{Client, PermitId};
@@ -18,7 +18,7 @@ struct Place {
     version: RedissonVersion,
     java: RedissonThread,
     ours: Client,
-    /// Names everything in full.
+    /// A client without a prefix, for which tests write every name in full.
     plain: Client,
 }
 
@@ -49,7 +49,7 @@ fn call(java: &RedissonThread, op: &str, name: &str, request: Value) -> Value {
 }
 
 impl Place {
-    /// Somebody waits for a message on this channel, which no other name here has.
+    /// Waits until a client listens on this channel, which no other name here has.
     async fn listens(&self, channel: &str) {
         eventually("somebody listens", async || {
             let channels = self.server.channels();
@@ -58,7 +58,7 @@ impl Place {
         .await;
     }
 
-    /// Each side has a lock in turn, refuses it to the other and calls the other.
+    /// Lets each side have a lock in turn, refuse it to the other and call the other.
     async fn passes_to_and_fro(&self, what: What, channel: &str) {
         let java = self.java.kind(what.java(self.version));
         let lock = what.ours(&self.ours);
@@ -126,7 +126,7 @@ impl Place {
         waiting.wait(SOON).expect("woken by our message");
     }
 
-    /// Nothing of either side stands or is told outside the prefix.
+    /// Asserts that neither side has a key or a channel outside the prefix.
     fn is_all_behind_the_prefix(&self) {
         let named = self.server.keys().into_iter().chain(self.server.channels());
         for name in named.filter(|name| !name.starts_with("leasehold:client")) {
@@ -154,7 +154,7 @@ async fn prefix_is_that_of_a_name_mapper() {
     place.is_all_behind_the_prefix();
 }
 
-/// What the oldest version maps as we do.
+/// The oldest version maps these names as this library does.
 #[tokio::test(flavor = "multi_thread")]
 async fn prefix_is_that_of_an_old_name_mapper() {
     let place = place(RedissonVersion::V3_16_8).await;

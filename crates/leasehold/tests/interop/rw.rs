@@ -1,5 +1,5 @@
-//! The read-write lock's rows: each side excludes the other's, wakes it, and holds
-//! its own beside it. Calls to Java block their thread, so our side has others to run on.
+//! The read-write lock's rows: each side excludes the other's, wakes it, and holds its own beside
+//! it. Calls to Java block their thread, so our side has other threads to run on.
 
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ use crate::child;
 use crate::javas::asleep;
 use crate::support::{HOUR, eventually};
 
-/// Long before any lease of 30 s ends.
+/// A limit long before any lease of 30 s ends.
 const SOON: Duration = Duration::from_secs(10);
 const WATCHDOG: Duration = Duration::from_millis(2400);
 
@@ -20,11 +20,11 @@ struct Place {
     server: RedisServer,
     redisson: Redisson,
     client: Client,
-    /// Ours, woken by messages alone.
+    /// The lock of this library, whose waiters only messages wake.
     lock: RwLock,
 }
 
-/// A server, a Redisson client and one of ours.
+/// Starts a server, a Redisson client and a client of this library.
 async fn place(watchdog: Option<Duration>) -> Place {
     let server = crate::topology::start();
     let redisson = Redisson::start(VERSION, &server.url());
@@ -42,7 +42,7 @@ async fn place(watchdog: Option<Duration>) -> Place {
 }
 
 impl Place {
-    /// A Java thread, and what it is to read and to write.
+    /// Returns a Java thread's read side and write side.
     fn java(&self, thread: &str) -> (RedissonThread, RedissonThread) {
         let thread = self.redisson.thread("c", thread);
         (thread.kind(LockKind::Read), thread.kind(LockKind::Write))
@@ -53,7 +53,7 @@ impl Place {
             self.client.activity().channels == 1
         })
         .await;
-        // Confirmed, and asked once more.
+        // By then the subscription is confirmed, and the waiter has asked once more.
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
 
@@ -79,7 +79,7 @@ async fn readers_share_and_writers_exclude_across_sides() {
     assert!(other_read.try_lock("x").unwrap().value, "and a second one");
     assert!(!other_write.try_lock("x").unwrap().value);
     other_read.unlock("x").unwrap();
-    // Each end leaves the other's hold alone.
+    // The end of each side's hold leaves the other's alone.
     read.unlock("x").unwrap();
     assert!(!write.try_lock("x").unwrap().value, "ours still reads");
     assert!(read.try_lock("x").unwrap().value);
@@ -113,7 +113,8 @@ async fn readers_share_and_writers_exclude_across_sides() {
 async fn a_release_of_one_side_wakes_the_other() {
     let place = place(None).await;
     let (read, write) = place.java("t");
-    // Java reads, we would write; Java writes, we would read or write.
+    // In the first case Java reads and our client would write. In the others Java writes, and our
+    // client would read or write.
     for (java, we_write) in [(&read, true), (&write, false), (&write, true)] {
         java.lock("x").unwrap();
         let lock = place.lock.clone();
@@ -135,7 +136,7 @@ async fn a_release_of_one_side_wakes_the_other() {
         })
         .await;
     }
-    // The other way round.
+    // Then our client reads, and Java would write.
     let reading = place.lock.read().await.unwrap();
     let waiting = write.start_lock("x");
     asleep(&[&write]).await;
@@ -181,7 +182,7 @@ async fn our_downgrade_wakes_only_java_readers() {
     let reader = read.start_lock("x");
     let writer = write.start_lock("x");
     asleep(&[&read, &write]).await;
-    // Both ways to it.
+    // A downgrade wakes readers, and so does a release.
     let reading = writing.downgrade().await.unwrap();
     reader.wait(SOON).expect("woken");
     assert!(!writer.is_done());
@@ -226,8 +227,8 @@ async fn downgraded_java_thread_lets_our_reader_in() {
     eventually("all is gone", async || place.server.keys().is_empty()).await;
 }
 
-/// With one side of Redisson's alone this breaks exclusion: the watchdog of a reader of 3.16.8
-/// cuts the leases of all others to its own timeout.
+/// If only Redisson used the lock, this would break exclusion: the watchdog of a reader of 3.16.8
+/// cuts the leases of all other readers to its own timeout.
 #[tokio::test(flavor = "multi_thread")]
 async fn java_reader_watchdog_keeps_our_longer_hold() {
     let place = place(Some(WATCHDOG)).await;
@@ -241,7 +242,7 @@ async fn java_reader_watchdog_keeps_our_longer_hold() {
     let cut = || place.ttl_ms("x") <= 30_000;
     eventually("its watchdog has cut the lock", async || cut()).await;
     read.unlock("x").unwrap();
-    // Beyond what it was cut to.
+    // This lasts beyond the lease that the watchdog has left.
     for ours in &ours {
         let lost = tokio::time::timeout(WATCHDOG * 2, ours.lost()).await;
         assert!(lost.is_err(), "{lost:?}");
@@ -312,7 +313,7 @@ async fn killed_rw_holder_lets_other_side_in() {
         assert_eq!(read.try_lock("x").unwrap().value, side == "read");
         child.kill();
         if side == "read" {
-            // A living reader of Java beside it.
+            // A living reader of Java was beside the killed one.
             read.unlock("x").unwrap();
         }
         let waiting = write.start_lock("x");

@@ -1,5 +1,5 @@
-//! Everybody who uses one lock: clients of each Redisson that takes part, and ours. A
-//! check that is written for them holds for every primitive and every cast.
+//! All clients of one lock: clients of each Redisson that takes part, and of this library. A check
+//! that is written for a scene applies to every primitive and every cast.
 
 use std::time::Duration;
 
@@ -15,12 +15,12 @@ use crate::what::What;
 /// The lease of both sides' renewed holds, unless a test sets another.
 const WATCHDOG: Duration = Duration::from_secs(30);
 
-/// A server or a cluster, and everybody at it: Redisson in these versions, then ours.
+/// A server or a cluster, and all its clients: Redisson in these versions, and then this library.
 pub(crate) struct Scene {
     pub(crate) what: What,
     pub(crate) site: Site,
     pub(crate) sides: Vec<Side>,
-    /// One more of ours, if Redisson's versions need it to hear each other.
+    /// One more client of this library, if Redisson's versions need it to hear each other.
     between: Option<Client>,
 }
 
@@ -39,7 +39,7 @@ impl Scene {
         scene
     }
 
-    /// Everybody at this site, before its failover.
+    /// Connects all clients to this site, before its failover.
     pub(crate) async fn at(
         site: Site,
         cast: &[RedissonVersion],
@@ -60,7 +60,7 @@ impl Scene {
         }
     }
 
-    /// Replaces the master, if that was chosen, and waits until everybody calls the new one.
+    /// Replaces the master, if that was chosen, and waits until all clients call the new one.
     pub(crate) async fn fails_over(&self) {
         let javas: Vec<_> = self.sides.iter().filter_map(Side::free_thread).collect();
         let ours = self.sides.last().and_then(Side::client);
@@ -69,7 +69,7 @@ impl Scene {
             .await;
     }
 
-    /// Makes a side wait; returns when it does: it has asked in vain, and a message wakes it.
+    /// Makes a side wait. Returns when it has asked without result and a message can wake it.
     pub(crate) async fn waits(&mut self, side: usize, limit: Option<Duration>) -> Waiting {
         let (before, queued) = (self.site.scripts(), self.queue().await);
         let waiting = self.sides[side].start_lock(limit);
@@ -83,19 +83,19 @@ impl Scene {
         waiting
     }
 
-    /// How many stand before the fair lock.
+    /// Returns the number of waiters in the queue of the fair lock.
     pub(crate) async fn queue(&self) -> usize {
         let key = "redisson_lock_queue:{x}";
         let length = self.site.server_of("x").command(&["LLEN", key]).unwrap();
         usize::try_from(length.as_int().unwrap()).unwrap()
     }
 
-    /// Lets all who wait in, one after the other; says in which order they came.
+    /// Lets all waiters in, one after the other. Returns their order.
     pub(crate) async fn serve(&mut self, waiting: Vec<(usize, Waiting)>) -> Vec<usize> {
         self.serve_within(SOON, waiting).await
     }
 
-    /// The same, when nobody may have heard of the first release.
+    /// Like [`serve`](Self::serve), if maybe no waiter has heard of the first release.
     pub(crate) async fn serve_in_the_end(&mut self, waiting: Vec<(usize, Waiting)>) -> Vec<usize> {
         self.serve_within(SOON + WATCHDOG, waiting).await
     }
@@ -126,8 +126,8 @@ impl Scene {
             let both = waiting.iter().find(|(_, waiting)| waiting.is_done());
             assert!(both.is_none(), "two hold it at once");
             assert!(self.sides[side].unlock().await);
-            // Redisson's unlock of a write lock wakes its threads that sleep. One that does not
-            // sleep yet looks again when the lease that it has been told is over.
+            // Redisson's unlock of a write lock wakes its threads that sleep. A thread that does
+            // not sleep yet looks again at the end of the lease that it was refused with.
             let may_be_missed = self.what == What::Write && self.sides[side].is_java();
             limit = match may_be_missed {
                 true => SOON + WATCHDOG,
@@ -139,14 +139,14 @@ impl Scene {
         order
     }
 
-    /// Lets a side in that waits; nobody else does.
+    /// Lets a side in that waits, while no other side waits.
     pub(crate) async fn got(&mut self, side: usize, waiting: Waiting) {
         let between = self.passes_on();
         self.sides[side].got(waiting).await;
         leaves(between).await;
     }
 
-    /// From here on one more of ours waits, too, and so calls those that did not hear a release.
+    /// Starts one more waiter of this library, which calls the waiters that did not hear a release.
     fn passes_on(&self) -> Option<Between> {
         let what = self.what;
         Some(Between::start(
@@ -158,7 +158,7 @@ impl Scene {
         ))
     }
 
-    /// No hold is left.
+    /// Waits until no hold is left.
     pub(crate) async fn is_free(&self) {
         let is_free = async || {
             let keys = self.site.keys();
@@ -177,9 +177,9 @@ impl Scene {
         waiting
     }
 
-    /// One more of ours in line, behind all others. A head of Redisson's in a fair queue that
-    /// nobody calls may sleep for ever (3.16.8), and a bare end of a lease calls nobody; ours
-    /// call it.
+    /// Adds one more waiter of this library to the line, behind all others. A head of Redisson's in
+    /// a fair queue may sleep for ever (3.16.8) if no client calls it, and the mere end of a lease
+    /// calls no client. Waiters of this library do.
     pub(crate) async fn ours_behind(&mut self) -> Option<Waiting> {
         match self.what {
             What::Fair => {
@@ -190,7 +190,7 @@ impl Scene {
         }
     }
 
-    /// All but this one.
+    /// Returns all sides but this one.
     pub(crate) fn others(&self, side: usize) -> Vec<usize> {
         (0..self.sides.len())
             .filter(|other| *other != side)

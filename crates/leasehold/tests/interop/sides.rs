@@ -1,4 +1,4 @@
-//! Somebody who can hold a lock, of Redisson's or ours: one thing to a check.
+//! A client of Redisson's or of this library that can hold a lock: to a check they look the same.
 
 use std::time::Duration;
 
@@ -10,10 +10,10 @@ use tokio::task::JoinHandle;
 use crate::javas::JavaClient;
 use crate::what::What;
 
-/// Long before a lease of 30 s ends.
+/// A limit long before a lease of 30 s ends.
 pub(crate) const SOON: Duration = Duration::from_secs(15);
 
-/// Somebody who can hold it.
+/// A client that can hold the lock.
 pub(crate) struct Side {
     pub(crate) who: String,
     what: What,
@@ -34,7 +34,7 @@ enum Body {
     },
 }
 
-/// Without a limit it waits for ever; with none left it asks once.
+/// Acquires the lock. Without a limit it waits for ever; with a limit of zero it asks once.
 async fn acquire(lock: &AnyLock, limit: Option<Duration>) -> Option<LockGuard> {
     match limit {
         None => Some(lock.acquire().await.unwrap()),
@@ -80,8 +80,8 @@ impl Side {
         }
     }
 
-    /// How often it asks at least before it sleeps: Java once more when it listens; ours may
-    /// listen already.
+    /// Returns how often the side asks at least before it sleeps. Java asks once more when it
+    /// listens; our client may listen already.
     pub(crate) fn asks(&self) -> u64 {
         match &self.body {
             Body::Java { .. } => 2,
@@ -89,7 +89,7 @@ impl Side {
         }
     }
 
-    /// That of Redisson's which waits for nothing.
+    /// Returns the thread of a Redisson side that waits for nothing.
     pub(crate) fn free_thread(&self) -> Option<RedissonThread> {
         match &self.body {
             Body::Java { other_thread, .. } => Some(other_thread.clone()),
@@ -97,7 +97,7 @@ impl Side {
         }
     }
 
-    /// That of ours.
+    /// Returns the client of a side of this library.
     pub(crate) fn client(&self) -> Option<&Client> {
         match &self.body {
             Body::Java { .. } => None,
@@ -109,12 +109,12 @@ impl Side {
         matches!(self.body, Body::Java { .. })
     }
 
-    /// Whether a message wakes it.
+    /// Whether a message would wake the side.
     pub(crate) fn sleeps(&self) -> bool {
         match &self.body {
             _ if self.what == What::Spin => true,
             Body::Rust { client, .. } => client.activity().channels > 0,
-            // It goes round its members, and sleeps at each for a while.
+            // The lock tries its members in turn, and sleeps at each for a while.
             Body::Java { .. } if matches!(self.what, What::Multi | What::Red) => true,
             Body::Java { thread, .. } => thread.sleeps(),
         }
@@ -137,7 +137,7 @@ impl Side {
         }
     }
 
-    /// Asks once, or for so long.
+    /// Asks once, or waits for `limit`.
     pub(crate) async fn try_lock(&mut self, limit: Duration) -> bool {
         let name = self.what.name();
         match &mut self.body {
@@ -164,7 +164,7 @@ impl Side {
         }
     }
 
-    /// Takes what it waited for.
+    /// Takes the lock that the side waited for.
     pub(crate) async fn got(&mut self, waiting: Waiting) {
         match (waiting, &mut self.body) {
             (Waiting::Java(pending), _) => {
@@ -181,13 +181,13 @@ impl Side {
         }
     }
 
-    /// Whether it still had it.
+    /// Releases the lock. Returns whether the side still held it.
     pub(crate) async fn unlock(&mut self) -> bool {
         match &mut self.body {
             Body::Java { thread, .. } => match thread.unlock(self.what.name()) {
                 Ok(_) => true,
                 Err(error) => {
-                    // That of a multi-lock hides it in another one.
+                    // The error of a multi-lock wraps this one.
                     let said = error.to_string();
                     assert!(said.contains("IllegalMonitorState"), "{said}");
                     false
@@ -197,10 +197,10 @@ impl Side {
         }
     }
 
-    /// Takes it away from whoever holds it.
+    /// Takes the lock away from its holder.
     pub(crate) async fn force_unlock(&self) {
         match &self.body {
-            // Its value is wrong for a group of two.
+            // The result of Java's call is wrong for a group of two.
             Body::Java { other_thread, .. } => {
                 other_thread.force_unlock(self.what.name()).unwrap();
             }
@@ -215,7 +215,7 @@ pub(crate) enum Waiting {
 }
 
 impl Waiting {
-    /// What came of a wait with a limit.
+    /// Returns whether a wait with a limit was granted.
     pub(crate) async fn granted(self) -> bool {
         match self {
             Self::Java(_) => unreachable!("it has no limit"),

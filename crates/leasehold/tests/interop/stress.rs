@@ -1,11 +1,11 @@
-//! Threads of both Redissons and tasks in processes of ours on one lock, while processes of
+//! Threads of both Redissons and tasks in processes of this library on one lock, while processes of
 //! all of them are killed and started again at random.
 //!
-//! Each takes the next number of a plain counter in three steps under the lock, and *claims*
-//! it: a field of a hash that nobody has set before, with the times of the hold. So what a
-//! killed process has done is known, too; two that held the lock at once have the same
-//! number, and their times overlap. A number that nobody claims was in the hands of a process
-//! that was killed.
+//! Each takes the next number of a plain counter in three steps under the lock, and *claims* it: it
+//! sets a field of a hash that no other holder has set before, with the times of the hold. So the
+//! work of a killed process is known too. Two holders that had the lock at once have the same
+//! number, and their times overlap. A number without a claim was in the hands of a process that was
+//! killed.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -24,12 +24,12 @@ const SECONDS: &str = "LEASEHOLD_STRESS_SECONDS";
 const THREADS: usize = 4;
 const TASKS: usize = 4;
 const PROCESSES: usize = 2;
-/// Outlasts a busy machine; a killed holder holds up all others for so long.
+/// A lease that outlasts a busy machine. A killed holder delays all other clients for this time.
 const LEASE: Duration = Duration::from_secs(4);
-/// A waiter of Redisson's that was killed keeps its place in a fair queue for as long as it
-/// wanted to wait, without a limit for five minutes.
+/// Wait for the fair lock. A waiter of Redisson's that was killed keeps its place in the queue for
+/// as long as it wanted to wait, and without a limit for five minutes.
 const FAIR_WAIT: Duration = Duration::from_secs(2);
-/// For what has to come about in the end.
+/// A limit for anything that must happen in the end.
 const LIMIT: Duration = Duration::from_secs(120);
 
 #[test]
@@ -76,7 +76,7 @@ enum Player {
     Rust(Child),
 }
 
-/// What a place at the table is for; its players come and go.
+/// The role of a place at the table; its processes are killed and started again.
 #[derive(Clone, Copy)]
 enum Seat {
     Java(RedissonVersion),
@@ -118,7 +118,7 @@ impl Player {
         }
     }
 
-    /// Waits for its end; it must not have seen anything wrong.
+    /// Waits for the end of the process, which must not have seen anything wrong.
     fn finished(self, limit: Duration) {
         match self {
             Self::Java { claims, .. } => {
@@ -137,7 +137,7 @@ fn torment(what: What) {
     let server = topology::start();
     let seats: Vec<_> = RedissonVersion::ALL
         .into_iter()
-        // The older one has no groups.
+        // The older version has no groups.
         .filter(|version| what != What::Group || *version == RedissonVersion::V4_7_0)
         .map(Seat::Java)
         .chain((0..PROCESSES).map(Seat::Rust))
@@ -149,7 +149,7 @@ fn torment(what: What) {
     for at in victims(&seats) {
         let longest = 4000.min(millis(run) / 4);
         std::thread::sleep(Duration::from_millis(fastrand::u64(longest / 3..longest)));
-        // Who is killed last has the last quarter to come back.
+        // The process that is killed last has the last quarter of the run to recover.
         if start.elapsed() > run * 3 / 4 && kills.len() > 1 {
             break;
         }
@@ -166,7 +166,8 @@ fn torment(what: What) {
     judge(what, &server, &kills);
 }
 
-/// On a slow machine and behind holders that were killed a side may have waited all the time.
+/// Waits until each side has claimed a number. On a slow machine, and when holders were killed, a
+/// side may have waited all the time.
 fn all_have_claimed(server: &RedisServer, seats: &[Seat]) {
     eventually("each side has claimed a number", LIMIT, || {
         let all = claims(server);
@@ -176,7 +177,7 @@ fn all_have_claimed(server: &RedisServer, seats: &[Seat]) {
     });
 }
 
-/// Each number that was claimed, and by whom.
+/// Returns each number that was claimed, with its claim.
 fn claims(server: &RedisServer) -> Vec<(u64, String)> {
     let claims = server.command(&["HGETALL", "claims"]).unwrap();
     let words = claims.as_array().unwrap().iter();
@@ -187,7 +188,8 @@ fn claims(server: &RedisServer) -> Vec<(u64, String)> {
         .collect()
 }
 
-/// Who is killed: ours and a Redisson by turns, each time any of them.
+/// Returns the processes to kill: one of this library and one of a Redisson by turns, chosen at
+/// random.
 fn victims(seats: &[Seat]) -> impl Iterator<Item = usize> {
     let javas = seats.len() - PROCESSES;
     std::iter::repeat_with(move || {
@@ -239,13 +241,13 @@ fn judge(what: What, server: &RedisServer, kills: &BTreeMap<String, usize>) {
     let unclaimed = usize::try_from(last).unwrap() - intervals.len();
     println!("{what:?}: {last} numbers in {seconds:.0} s, {killed} kills, {unclaimed} unclaimed");
     check(&intervals).judge().unwrap();
-    // Whoever is killed has claimed all numbers but one at most.
+    // A killed process has claimed all of its numbers except for at most one.
     assert!(unclaimed <= killed, "{unclaimed} numbers have no owner");
     let ahead = counter.checked_sub(last).expect("the counter went back");
     assert!(usize::try_from(ahead).unwrap() + unclaimed <= killed);
 }
 
-/// What a process of ours does.
+/// Does the work of a process of this library.
 pub(crate) async fn claim(client: &Client, what: What, url: &str, who: &str, tasks: usize) {
     let redis = redis::Client::open(url).unwrap();
     let redis = child::patient(&redis).await;

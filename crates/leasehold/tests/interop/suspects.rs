@@ -1,5 +1,5 @@
-//! What Redisson does that its users may not expect, seen live; and that ours does not.
-//! `weaknesses.rs` says of each what it means.
+//! Behaviour of Redisson that its users may not expect, seen live; and the behaviour of this
+//! library in its place. `weaknesses.rs` says what each case means.
 
 use std::io::{BufRead, BufReader, Write};
 use std::net::TcpStream;
@@ -27,7 +27,7 @@ mod whole;
 
 const IS_OLD: bool = matches!(VERSION, RedissonVersion::V3_16_8);
 
-/// A lease that nothing here waits for, and a shorter one that is long, too.
+/// A lease that no test waits for, and a shorter one that is long too.
 const LONG: Duration = Duration::from_secs(120);
 const SHORT: Duration = Duration::from_secs(20);
 const SHORT_MS: i64 = 20_000;
@@ -42,7 +42,7 @@ pub(super) async fn place() -> Place {
     place_with(json!({})).await
 }
 
-/// With settings of the Java client.
+/// Starts a place with settings of the Java client.
 pub(super) async fn place_with(settings: Value) -> Place {
     place_at(topology::start(), settings).await
 }
@@ -64,7 +64,7 @@ impl Place {
         self.java.thread(name).kind(kind)
     }
 
-    /// One more Java process, as far as Redis can tell.
+    /// Connects one more client that looks like another Java process to Redis.
     pub(super) fn stranger(&self) -> JavaClient {
         JavaClient::new(VERSION, &self.server.url(), None)
     }
@@ -93,7 +93,7 @@ impl Place {
         eventually(&format!("{key} has ended"), async || !self.exists(key)).await;
     }
 
-    /// Waits for the end of so many renewals.
+    /// Waits for the end of `times` renewals.
     async fn is_renewed(&self, key: &str, times: usize) {
         for _ in 0..times {
             let mut last = self.ttl_ms(key);
@@ -106,7 +106,7 @@ impl Place {
         }
     }
 
-    /// Somebody else holds the lock, and renews it for so long.
+    /// Makes another client hold the lock for `lease`.
     pub(super) fn stranger_holds(&self, key: &str, lease: Duration) {
         let lease_ms = lease.as_millis().to_string();
         self.int(&["HSET", key, "stranger", "1"]);
@@ -131,9 +131,10 @@ impl Place {
         .await;
     }
 
-    /// How many scripts have run. One that the server did not know yet is sent twice.
+    /// Counts the scripts that have run. The client sends a script twice if the server does not
+    /// know it yet.
     pub(super) fn asks(&self) -> u64 {
-        // First: what comes between the two must not count.
+        // The scripts are read first: a script that runs between the two reads must not count.
         let sent = self.server.scripts();
         let errors = self.text(&["INFO", "errorstats"]);
         let unknown = errors
@@ -159,7 +160,7 @@ pub(super) fn call(java: &RedissonThread, op: &str, request: Value) -> Value {
     answer.unwrap_or_else(|error| panic!("{op}: {error}")).value
 }
 
-/// Hears what is published.
+/// A listener for published messages.
 pub(super) struct Ear(BufReader<TcpStream>);
 
 impl Ear {
@@ -170,7 +171,7 @@ impl Ear {
             .write_all(format!("SUBSCRIBE {channel}\r\n").as_bytes())
             .unwrap();
         let mut ear = Self(BufReader::new(stream));
-        // The confirmation ends with how many channels there are.
+        // The confirmation ends with the number of channels.
         while ear.line() != ":1" {}
         ear
     }
@@ -183,7 +184,7 @@ impl Ear {
 
     pub(super) fn message(&mut self) -> String {
         while self.line() != "$7" || self.line() != "message" {}
-        // The channel and the text, each behind its length.
+        // The channel and the text follow, each after its length.
         let lines: Vec<_> = (0..4).map(|_| self.line()).collect();
         lines[3].clone()
     }

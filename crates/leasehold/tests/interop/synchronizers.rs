@@ -1,5 +1,5 @@
-//! The rows of semaphores and latches: counts, exclusion, expiry, and each side woken by
-//! the other. Ours poll once an hour and Redisson's never, so a message it was.
+//! The rows of semaphores and latches: counts, exclusion, expiry, and each side woken by the other.
+//! Our clients poll once an hour and Redisson's never, so only a message can have woken them.
 
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 use super::VERSION;
 use crate::support::{HOUR, eventually};
 
-/// Long before any poll, lease or limit here is over.
+/// A limit long before any poll, lease or limit here is over.
 const SOON: Duration = Duration::from_secs(15);
 
 struct Place {
@@ -87,7 +87,8 @@ async fn a_release_of_ours_wakes_a_java_waiter() {
     let mut held = semaphore.acquire_many(2).await.unwrap();
     let waiter = start(&place.waiter, "semaphore_acquire", json!({"permits": 2}));
     place.listens("redisson_sc:{x}").await;
-    // Negative and too few: neither must harm its listener.
+    // The first change is negative, and the second adds too few permits. Neither must harm its
+    // listener.
     semaphore.add_permits(-3).await.unwrap();
     semaphore.add_permits(3).await.unwrap();
     held.split(1).unwrap().release().await.unwrap();
@@ -137,7 +138,7 @@ async fn java_thread_gets_turn_beside_busy_tasks() {
         });
     }
     for round in 0..50 {
-        // Its turn is short: on a busy machine it misses many of them.
+        // Java's turn is short: on a busy machine it misses many turns.
         let patient = json!({"permits": 1, "wait_ms": 50_000});
         let got = call(java, "semaphore_try", patient);
         assert_eq!(got, true, "not served in round {round}");
@@ -164,7 +165,7 @@ async fn leased_permits_exclude_and_expire_across_sides() {
     ours.try_acquire().await.unwrap().unwrap().forget();
     assert!(semaphore.try_acquire().await.unwrap().is_none());
     assert_eq!(call(java, "expirable_available", json!({})), 0);
-    // Both come back by themselves, one for each side.
+    // Both permits return by themselves, one for each side.
     let never = json!({"wait_ms": 15_000, "lease_ms": 60_000});
     let waiter = start(java, "expirable_try", never);
     let permit = semaphore.try_acquire_for(SOON).await.unwrap();
@@ -199,7 +200,7 @@ async fn new_java_releases_our_permits_by_id() {
     let permit = semaphore.acquire().await.unwrap();
     let id = permit.id().to_string();
     let update = json!({"permit": &id, "lease_ms": 60_000});
-    // 3.16.8 writes the id as text, and knows no other.
+    // 3.16.8 writes the id as text, and knows no other form.
     let knows = VERSION != RedissonVersion::V3_16_8;
     assert_eq!(call(java, "expirable_update", update), knows);
     assert_eq!(
@@ -277,7 +278,7 @@ async fn latch_waiters_see_javas_reset_after_zero() {
         .collect();
     eventually("we wait", async || place.rust.activity().lines == 1).await;
     place.listens("redisson_countdownlatch__channel__{x}").await;
-    // Behind the waiters' own: they listen, each from now on.
+    // This wait follows the waiters' own subscription: from now on each of them listens.
     let later = place.rust.count_down_latch("x");
     assert!(!later.wait_for(Duration::from_millis(300)).await.unwrap());
     for _ in 0..2 {

@@ -10,10 +10,10 @@ use crate::child::{self, Count};
 
 const THREADS: usize = 8;
 const RUN: Duration = Duration::from_secs(10);
-/// A thread of Redisson's that misses the message of a Redisson sleeps for a lease, 30 s.
+/// A limit. A thread of Redisson's that misses a message of a Redisson sleeps for a lease, 30 s.
 const LIMIT: Duration = Duration::from_secs(80);
 
-/// Names of a lock whose parts stand under several, as each side writes them.
+/// Names of locks with several parts, as each side writes them.
 const PAIR: &str = "hot,warm";
 const GROUP: &str = "hot/a,b";
 
@@ -52,7 +52,7 @@ fn red_lock_loses_no_count_beside_redissons() {
     no_count_is_lost(LockKind::Red, "c0/hot,c1/hot,c2/hot");
 }
 
-/// What a version has for a kind of lock. Its plain lock excludes a fenced one.
+/// Returns the lock that a version has for a kind of lock. Its plain lock excludes a fenced one.
 fn theirs(version: RedissonVersion, kind: LockKind) -> Option<LockKind> {
     match (version, kind) {
         (RedissonVersion::V3_16_8, LockKind::Fenced) => Some(LockKind::Plain),
@@ -61,8 +61,8 @@ fn theirs(version: RedissonVersion, kind: LockKind) -> Option<LockKind> {
     }
 }
 
-/// Raises a counter under a lock of this kind: in [`THREADS`] threads of each Redisson and
-/// in sixteen clients in four processes.
+/// Raises a counter under a lock of this kind: in [`THREADS`] threads of each Redisson and in
+/// sixteen clients in four processes.
 fn no_count_is_lost(kind: LockKind, name: &str) {
     let count = if kind == LockKind::Red { 3 } else { 1 };
     let servers: Vec<_> = (0..count).map(|_| crate::topology::start()).collect();
@@ -131,7 +131,7 @@ fn no_count_is_lost(kind: LockKind, name: &str) {
     });
 }
 
-/// The keys that stand on the servers, for a look at what holds up somebody.
+/// Lists the keys on the servers, to show what delays a client.
 fn stands(servers: &[RedisServer]) -> String {
     let keys = servers.iter().flat_map(|server| {
         server.keys().into_iter().map(move |key| {

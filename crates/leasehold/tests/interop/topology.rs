@@ -1,5 +1,5 @@
-//! What the tests beside Redisson run on. Those that every primitive has run on each topology; the
-//! others on one server, whose state they look at.
+//! The servers of the tests beside Redisson. Tests that every primitive has run on each topology.
+//! The others run on one server, whose state they look at.
 
 use std::time::Duration;
 
@@ -14,38 +14,39 @@ const MASTERS: usize = 3;
 /// A name that no check uses.
 const ELSEWHERE: &str = "elsewhere";
 
-/// One server.
+/// Starts one server.
 pub(crate) fn start() -> RedisServer {
     start_with(RedisServer::builder())
 }
 
-/// As [`start`], with these settings.
+/// Like [`start`], with these settings.
 pub(crate) fn start_with(settings: Builder) -> RedisServer {
     settings.start().unwrap()
 }
 
-/// What `LEASEHOLD_TOPOLOGY` names: `single`, which is the default, `cluster`, `sentinels`, or
-/// `sentinels-after-failover`.
+/// The topology that `LEASEHOLD_TOPOLOGY` names: `single`, which is the default, `cluster`,
+/// `sentinels`, or `sentinels-after-failover`.
 #[allow(clippy::large_enum_variant, reason = "there is one per test")]
 pub(crate) enum Site {
     Single(RedisServer),
     Cluster(Cluster),
     Sentinels {
         sentinels: Sentinels,
-        /// It has the failover before it that [`fails_over`](Self::fails_over) makes.
+        /// Whether [`fails_over`](Self::fails_over) still has to make the failover.
         fails_over: bool,
     },
 }
 
 impl Site {
-    /// Whoever connects comes after the failover, if there is one.
+    /// Starts the site, and makes its failover, if there is one. Clients connect after that.
     pub(crate) fn start() -> Self {
         let site = Self::start_whole();
         site.replace_the_master();
         site
     }
 
-    /// As [`start`](Self::start), before the failover: [`fails_over`](Self::fails_over) makes it.
+    /// Like [`start`](Self::start), but before the failover, which [`fails_over`](Self::fails_over)
+    /// makes.
     pub(crate) fn start_whole() -> Self {
         match name().as_str() {
             "single" => Self::Single(start()),
@@ -62,7 +63,8 @@ impl Site {
         }
     }
 
-    /// A master behind sentinels, whatever was chosen. It fails over when that is asked for.
+    /// Starts a master behind sentinels, independently of the choice. It fails over when that is
+    /// asked for.
     pub(crate) fn behind_sentinels() -> Self {
         Self::Sentinels {
             sentinels: Sentinels::start(1),
@@ -103,7 +105,7 @@ impl Site {
         .await;
         for java in javas {
             let java = java.kind(LockKind::Plain);
-            // A lease of its own, or a timer of 4.7.0's would stay behind.
+            // The lease is explicit, because otherwise a timer of 4.7.0 would be left running.
             let lease = Some(Duration::from_secs(60));
             eventually("Redisson calls the new master", async || {
                 let taken = java.try_lock_wait(ELSEWHERE, Duration::ZERO, lease);
@@ -120,7 +122,7 @@ impl Site {
         exists.is_ok_and(|exists| exists.as_int() == Some(1))
     }
 
-    /// Where clients connect.
+    /// Returns the URL that clients connect to.
     pub(crate) fn url(&self) -> String {
         match self {
             Self::Single(server) => server.url(),
@@ -129,7 +131,7 @@ impl Site {
         }
     }
 
-    /// The server that has this key.
+    /// Returns the server that has this key.
     pub(crate) fn server_of(&self, key: &str) -> &RedisServer {
         match self {
             Self::Single(server) => server,
@@ -146,12 +148,12 @@ impl Site {
         }
     }
 
-    /// How many scripts were run.
+    /// Counts the scripts that were run.
     pub(crate) fn scripts(&self) -> u64 {
         self.servers().map(RedisServer::scripts).sum()
     }
 
-    /// How often this command was run.
+    /// Counts how often this command was run.
     pub(crate) fn calls(&self, command: &str) -> u64 {
         self.servers().map(|server| server.calls(command)).sum()
     }
@@ -160,14 +162,14 @@ impl Site {
         let servers = match self {
             Self::Single(server) => std::slice::from_ref(server),
             Self::Cluster(cluster) => cluster.nodes(),
-            // What a replica is told of a script's work is no script.
+            // A replica receives a script's writes, not the script, so it counts nothing.
             Self::Sentinels { sentinels, .. } => sentinels.servers(),
         };
         servers.iter()
     }
 
     /// Whether these versions of Redisson don't hear each other here: in a cluster 4.7.0 uses the
-    /// channels of a slot, and 3.16.8 those of all nodes.
+    /// channels of a slot, and 3.16.8 uses channels of all nodes.
     pub(crate) fn separates(&self, cast: &[RedissonVersion]) -> bool {
         matches!(self, Self::Cluster(_)) && cast.len() > 1
     }
@@ -177,8 +179,8 @@ pub(crate) fn name() -> String {
     std::env::var(CHOICE).unwrap_or_else(|_| "single".into())
 }
 
-/// Waits until nothing is left. Redisson takes away the key of its unlock's request (from 3.24
-/// on) when the unlock has been answered already.
+/// Waits until nothing is left. Redisson (from 3.24 on) deletes the key of an unlock request only
+/// after it has reported the unlock.
 pub(crate) async fn is_empty(server: &RedisServer) {
     eventually("nothing is left", async || server.keys().is_empty()).await;
 }

@@ -1,29 +1,29 @@
 //! The known or suspected weaknesses of Redisson, by primitive: the second part of
-//! `docs/interop.md` and of `docs/interop-tests.md`. Each names the tests that show it, or is
-//! open and says why.
+//! `docs/interop.md` and of `docs/interop-tests.md`. Each names the tests that show it, or is open
+//! and says why.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 
 use crate::matrix::known;
 
-/// Begins what settles a row that has no test.
+/// The beginning of the entry that settles a row without a test.
 const OPEN: &str = "open: ";
 
 const BOTH: &str = "both";
 const OLD: &str = "3.16.8";
 const NEW: &str = "4.7.0";
 
-/// Where the tests of a version are mounted.
+/// The modules in which the tests of a version are mounted.
 const MOUNTS: [&str; 4] = ["with_3_16_8::", "with_4_7_0::", "with_both::", ""];
 
 pub(crate) struct Weakness {
-    /// What Redisson does, and in which versions.
+    /// The behaviour of Redisson, and the versions that have it.
     does: &'static str,
     versions: &'static str,
-    /// For a service in Rust that shares the object.
+    /// The meaning for a service in Rust that shares the object.
     means: &'static str,
-    /// What to set or to do, mostly on the Java side, and what Leasehold does.
+    /// The setting or action against it, mostly on the Java side, and the behaviour of Leasehold.
     answer: &'static str,
     /// Tests, with spaces between; or `open: ` and the reason.
     settled: &'static str,
@@ -85,49 +85,49 @@ const RENEWAL: &[Weakness] = &[
         "suspects::renewal::failed_java_unlock_stops_watchdog_of_hold",
     ),
     weakness(
-        "The first renewal that fails, by a time-out or by any error, is the last one of that hold. Nobody is told.",
+        "The first renewal that fails, by a time-out or by any error, is the last renewal of that hold. The holder does not learn of it.",
         "3.16.8 (to 3.43)",
         "Leasehold gets the lock beside the Java thread after a short failure of the server.",
         "Upgrade, or use an explicit lease that is longer than the work.",
         "suspects::renewal::failed_renewal_is_old_javas_last",
     ),
     weakness(
-        "One script renews up to a hundred holds. If one key is of another type, the script fails, and no hold that comes after it in this round is renewed.",
+        "One script renews up to a hundred holds. If one key is of another type, the script fails, and no later hold of this round is renewed.",
         "4.7.0 (from 3.44)",
-        "A `SET` on the name of one lock, by whomever, costs the Java process its other locks.",
-        "Keep lock names in a name space of their own. A renewal by Leasehold fails for one lock alone.",
+        "A `SET` on the name of one lock, by any client, costs the Java process its other locks.",
+        "Keep lock names in a name space of their own. In Leasehold only the renewal of that one lock fails.",
         "suspects::renewal::wrong_type_key_stops_other_java_renewals",
     ),
     weakness(
-        "Only the thread that registered first for a name is renewed. After a forced unlock the thread that lost the lock is still the first one: the next hold of the process is renewed too late, or (3.16.8) not at all.",
+        "Only the hold of the thread that registered first for a name is renewed. After a forced unlock the thread that lost the lock is still the first: the next hold of the process is renewed too late, or (3.16.8) not at all.",
         BOTH,
         "After a `force_unlock` by Leasehold on a Java hold, the next Java holder in the same process may lose the lock while it works.",
         "After forcing a Java hold, let the thread that had it unlock as often as it locked (each unlock fails, and clears one registration), or restart the process.",
         "suspects::renewal::forced_unlock_leaves_next_java_hold_unrenewed",
     ),
     weakness(
-        "The holder is not told that its lock is lost. Its `unlock` fails.",
+        "The holder does not learn that its lock is lost, until its `unlock` fails.",
         BOTH,
-        "A Java thread works on beside a Leasehold holder until it unlocks.",
-        "Use fenced locks, and check the tokens where the data is. A Leasehold holder is told (`guard.lost()`).",
+        "A Java thread continues to work beside a Leasehold holder until it unlocks.",
+        "Use fenced locks, and check the tokens where the data is. A Leasehold holder learns it (`guard.lost()`).",
         "lock::our_forced_unlock_is_seen_by_java",
     ),
     weakness(
-        "A round of renewals goes chunk by chunk and slot by slot, and each request waits for the answer to the one before. The next period begins when the round has ended.",
+        "A round of renewals proceeds chunk by chunk and slot by slot, and each request waits for the reply to the previous request. The next period begins when the round has ended.",
         "4.7.0 (from 3.44)",
         "With a slow server a Java hold may end between two rounds.",
         "Set `lockWatchdogTimeout` well above `timeout` times the retries. Leasehold renews by deadline, each server independently.",
         "open: needs a cluster, or a server so slow that a round lasts as long as a lease; read in Redisson's code",
     ),
     weakness(
-        "An exception inside a round, which is no error reply of the server, ends all rounds of the process.",
+        "An exception inside a round that is not an error reply of the server ends all rounds of the process.",
         "4.7.0 (from 3.44)",
-        "All locks of the Java process are free after the watchdog timeout, and its threads work on.",
+        "All locks of the Java process are free after the watchdog timeout, and its threads continue to work.",
         "Nothing to set; watch the Java log.",
         "open: needs an error inside the JVM that no server can cause; seen once in a trial",
     ),
     weakness(
-        "A read hold that registers while its thread's last read hold leaves may be dropped together with that one, and is then not renewed.",
+        "A read hold that registers while its thread's last read hold leaves may be dropped together with that hold, and is then not renewed.",
         "4.7.0 (from 3.44)",
         "A Leasehold writer gets the lock beside the Java reader after the watchdog timeout.",
         "In Java use explicit leases for read holds.",
@@ -144,16 +144,16 @@ const LOCK: &[Weakness] = &[
         "suspects::plain::java_reentry_with_shorter_lease_cuts_hold",
     ),
     weakness(
-        "An explicit lease stays with the Java object until an unlock. The next thread that locks the same object without a lease gets the old lease, and its first renewal comes too late.",
+        "An explicit lease stays with the Java object until an unlock. The next thread that locks the same object without a lease gets the old lease, and its first renewal is too late.",
         BOTH,
         "Leasehold gets the lock beside a Java thread that believes its watchdog runs.",
         "In Java use a new object (`getLock(name)`) for each use, or only one of the two forms for a name.",
         "suspects::plain::java_lease_leaks_to_next_thread",
     ),
     weakness(
-        "An acquire whose reply is lost ends with an error or `false`. What it has taken stays taken.",
+        "An acquire whose reply is lost ends with an error or `false`. The lock stays taken.",
         BOTH,
-        "Nobody uses the lock for a whole lease, and Leasehold waits that long.",
+        "The lock is held without use for a whole lease, and Leasehold waits that long.",
         "Use short leases in Java. Leasehold undoes a request whose outcome it does not know.",
         "suspects::plain::java_loses_lock_when_reply_is_lost",
     ),
@@ -172,10 +172,10 @@ const LOCK: &[Weakness] = &[
         "suspects::plain::new_java_unlock_writes_temporary_key",
     ),
     weakness(
-        "Each release makes one thread of every waiting process ask the server. All but one ask in vain.",
+        "Each release makes one thread of every waiting process ask the server. Only one of them gets the lock.",
         BOTH,
         "The load on the shared server grows with the number of Java processes.",
-        "In Java use `getFairLock` for names that many processes wait for: its release calls one waiter.",
+        "In Java use `getFairLock` for names that many processes wait for: its release notifies one waiter.",
         "suspects::plain::each_release_makes_every_java_process_ask",
     ),
     weakness(
@@ -193,18 +193,18 @@ const LOCK: &[Weakness] = &[
         "lock::spin_waiters_get_lock_across_sides",
     ),
     weakness(
-        "A waiter whose time ends just as it is woken returns without another try, and does not pass the wake-up on.",
+        "A waiter whose time limit ends just as it is woken returns without another try, and does not pass on the wake-up.",
         BOTH,
         "Nothing for Leasehold's waiters, which have messages of their own. Other threads of that JVM wait for the next message or the end of the lease.",
         "Nothing to set.",
         INSIDE,
     ),
     weakness(
-        "An asynchronous waiter may miss a message that comes between its try and its registration.",
+        "An asynchronous waiter may miss a message that arrives between its try and its registration.",
         "3.16.8 (to 3.27)",
         ONLY_JAVA,
         "Use the blocking API, or upgrade.",
-        "open: a race inside one JVM, known from the fix alone",
+        "open: a race inside one JVM, known only from the fix",
     ),
 ];
 
@@ -217,9 +217,9 @@ const FENCED: &[Weakness] = &[
         "suspects_newer::java_reentry_spends_fencing_tokens",
     ),
     weakness(
-        "A Java thread takes a hold without an expiry for its own, and gets token −1.",
+        "A Java thread believes that a hold without an expiry is its own, and gets token −1.",
         NEW,
-        "Whoever sets a lock without an expiry lets Java in beside it.",
+        "Java acquires the lock beside any holder whose lock has no expiry.",
         "Don't `PERSIST` a lock, and refuse token −1 where tokens are checked. Leasehold never sets a lock without an expiry.",
         "suspects_newer::java_fenced_try_claims_hold_without_expiry",
     ),
@@ -241,58 +241,58 @@ const FENCED: &[Weakness] = &[
 
 const FAIR: &[Weakness] = &[
     weakness(
-        "A waiter behind a dead head of the queue asks without a pause, thousands of times a second, until the head's time is over. That takes minutes.",
+        "If the head of the queue is dead, the next waiter asks without a pause, thousands of times a second, until the head's time is over. That takes minutes.",
         "4.7.0 (from 3.32)",
         "The shared server is busy with these requests.",
         "In Java use `tryLock(wait, lease, unit)` with a short wait, in a loop: the time of a waiter that dies is then that wait. Leasehold's waiters sleep.",
         "suspects::fair::new_java_waiters_spin_behind_dead_head",
     ),
     weakness(
-        "A waiter that asks after the end of the lease that it saw sleeps without a limit until it is called. The end of a lease calls nobody.",
+        "A waiter that asks after the end of the lease that it saw sleeps without a limit until it is notified. The end of a lease wakes no waiter.",
         "3.16.8 (to 3.31)",
-        "The queue stands still, for Leasehold's waiters behind it too.",
-        "One Leasehold waiter in the queue is enough: it calls the head. Otherwise upgrade.",
+        "The queue is blocked, for later waiters of Leasehold, too.",
+        "One Leasehold waiter in the queue is enough: it notifies the head. Otherwise upgrade.",
         "suspects::fair::old_java_waiter_outlasting_lease_never_wakes fair::our_waiter_wakes_sleeping_java_head",
     ),
     weakness(
         "A live waiter that has waited longer than the lease and the allowance (five minutes) is removed from the queue, and gets the lock last.",
         BOTH,
-        "Waiters of more than five minutes lose their order. A call by Leasehold removes them too, because it follows Redisson's rule for Redisson's waiters.",
+        "Waiters of more than five minutes lose their order. A request of Leasehold removes them, too, because it follows Redisson's rule for Redisson's waiters.",
         "In Java wait less than five minutes, in a loop. Leasehold's waiters keep their place.",
         "suspects::fair::timed_out_java_waiter_is_served_last",
     ),
     weakness(
         "`tryLock(100, SECONDS)` counts as 100 ms for the waiter's place in the queue.",
         BOTH,
-        "Such a waiter is removed as soon as the lease that it saw is over, by a call of Leasehold too.",
+        "Such a waiter is removed as soon as the lease that it saw is over, also by a request of Leasehold.",
         "In Java use `tryLock(wait, lease, unit)`.",
         "suspects::fair::java_wait_in_seconds_counts_as_milliseconds",
     ),
     weakness(
-        "An asynchronous waiter that gives up takes five minutes from all waiters behind it, whatever its own allowance was.",
+        "An asynchronous waiter that gives up takes five minutes from all later waiters, even if its own allowance was different.",
         BOTH,
-        "Java waiters behind it are removed from the queue, and get the lock last.",
+        "Later Java waiters are removed from the queue, and get the lock last.",
         "In Java use the blocking API for fair locks.",
         "suspects::fair::async_java_timeout_costs_successors_five_minutes",
     ),
     weakness(
-        "When the head of the queue gives up while the lock is free, it does not call the next waiter.",
+        "When the head of the queue gives up while the lock is free, it does not notify the next waiter.",
         BOTH,
-        "Java's waiters sleep on, to the end of the lease that they saw or for ever.",
-        "One Leasehold waiter in the queue is enough: it calls the head.",
+        "Java's waiters sleep on, until the end of the lease that they saw or forever.",
+        "One Leasehold waiter in the queue is enough: it notifies the head.",
         "suspects::fair::departing_java_head_wakes_no_successor",
     ),
     weakness(
         "A waiter that is interrupted stays in the queue. The queue and its times have no expiry.",
         BOTH,
-        "The waiters behind it, Leasehold's too, wait for the end of the hold and five minutes more.",
+        "Later waiters, Leasehold's too, wait for the end of the hold and five minutes more.",
         "Don't interrupt Java threads that wait for a fair lock. End a wait by its time limit.",
         "suspects::fair::interrupted_java_waiter_stays_in_queue",
     ),
     weakness(
         "A killed waiter blocks the queue for the rest of the hold and five minutes more.",
         BOTH,
-        "Leasehold's waiters behind it wait that long.",
+        "Later waiters of Leasehold wait that long.",
         "In Java use `tryLock(wait, lease, unit)` with a short wait, in a loop: the allowance of such a waiter is its wait. A Leasehold waiter that dies is passed over after 5 s.",
         "fair::killed_java_waiter_leaves_at_redissons_timeout",
     ),
@@ -304,16 +304,16 @@ const FAIR: &[Weakness] = &[
         "suspects::fair::async_java_timeout_costs_successors_five_minutes",
     ),
     weakness(
-        "Anybody can unlock a free fair lock, without an error.",
+        "Any client can unlock a free fair lock, without an error.",
         BOTH,
-        "Nothing: Java can't unlock one that Leasehold holds.",
+        "Nothing: Java can't unlock a lock that Leasehold holds.",
         "Nothing to set.",
         "suspects::fair::java_unlocks_free_fair_lock_without_error",
     ),
     weakness(
         "The clocks of the clients decide which waiter has waited too long.",
         BOTH,
-        "A Java process whose clock is behind the server's loses its place when Leasehold calls. A Java process whose clock is ahead of the others' removes their waiters.",
+        "A Java process whose clock is behind the server's loses its place when Leasehold asks. A Java process whose clock is ahead of the others' removes their waiters.",
         "Keep the clocks in step (NTP), well within five minutes.",
         "suspects::clocks::server_clock_ahead_expires_java_leases_early",
     ),
@@ -323,7 +323,7 @@ const READ_WRITE: &[Weakness] = &[
     weakness(
         "A reader's watchdog cuts the lock's expiry to its own timeout. Up to 4.3.1 it also cuts the leases of all other readers. A writer then gets in beside a reader that has a longer lease.",
         "3.16.8; 4.7.0 cuts only the lock's expiry, and restores it when that reader leaves",
-        "A writer of any side may hold beside Java's readers. Leasehold's own holds are restored while their client lives.",
+        "A writer of any side may hold the lock beside Java's readers. Leasehold's own holds are restored while their client lives.",
         "In Java take all read holds with the watchdog, or all with leases below its timeout. Set `redisson_watchdog(..)` in Leasehold if that timeout is below 30 s.",
         "suspects::rw::old_java_reader_cuts_longer_read_leases rw::java_reader_watchdog_keeps_our_longer_hold",
     ),
@@ -342,7 +342,7 @@ const READ_WRITE: &[Weakness] = &[
         "suspects::rw::inner_read_unlock_cuts_java_write_hold",
     ),
     weakness(
-        "A downgrade wakes nobody.",
+        "A downgrade wakes no waiter.",
         BOTH,
         "Waiting readers, Leasehold's too, get in at their next poll.",
         "Choose a `poll_interval` that suits. A downgrade by Leasehold wakes the readers.",
@@ -352,28 +352,28 @@ const READ_WRITE: &[Weakness] = &[
         "An unlock of the write side wakes the threads that sleep. A thread that has just been refused misses the message, and sleeps for the rest of the lease.",
         BOTH,
         "Java's threads sleep on while the lock is free. Leasehold's waiters are woken.",
-        "Use short leases in Java. After its own message Leasehold sends two more: one is kept for the next thread of a process that goes to sleep, also where Redisson 3.16.8 handles messages out of order. Beside several sleepers set `keepAlive` there, which keeps their order.",
+        "Use short leases in Java. After its own message Leasehold sends two more: one is kept for the next thread of a process that falls asleep, also where Redisson 3.16.8 handles messages out of order. Beside several sleepers set `keepAlive` there, which keeps their order.",
         "suspects::rw::refused_java_reader_misses_java_writers_release group::our_release_wakes_just_refused_java_thread",
     ),
     weakness(
-        "A re-entry of the write lock adds its lease to that of the hold.",
+        "A re-entry of the write lock adds its lease to the lease of the hold.",
         BOTH,
         "A Java process that dies after some re-entries keeps Leasehold out for as many leases.",
         "In Java don't re-enter write locks with long leases.",
         "suspects::rw::java_write_reentry_adds_lease_to_hold",
     ),
     weakness(
-        "Readers pass a waiting writer, which may wait for ever. Nobody can upgrade.",
+        "Readers pass a waiting writer, which may wait forever. A reader can't upgrade.",
         BOTH,
-        "A Leasehold writer beside many Java readers may wait for ever. Leasehold's readers let it go first.",
+        "A Leasehold writer beside many Java readers may wait forever. Leasehold's readers let it go first.",
         "Set limits on waits, and leave pauses between Java's reads.",
         "suspects::rw::java_readers_overtake_writer_and_cannot_upgrade",
     ),
     weakness(
-        "A reader whose lease is over is told that it still reads, and its unlock succeeds, while others read.",
+        "For a reader whose lease is over, Redisson reports that it still reads, and its unlock succeeds, while others read.",
         BOTH,
-        "A Java reader works beside a Leasehold writer and is not told.",
-        "In Java use leases that are longer than the work. A Leasehold reader is told.",
+        "A Java reader works beside a Leasehold writer and does not learn of it.",
+        "In Java use leases that are longer than the work. A Leasehold reader learns of the loss.",
         "suspects::rw::expired_java_read_hold_is_still_reported",
     ),
     weakness(
@@ -384,7 +384,7 @@ const READ_WRITE: &[Weakness] = &[
         "suspects::rw::expired_java_read_hold_is_still_reported",
     ),
     weakness(
-        "The lease of a read hold stays with the Java object if the reader leaves while others read. The next hold of that object gets this lease where it should get the watchdog's.",
+        "The lease of a read hold stays with the Java object if the reader leaves while others read. The next hold of that object gets this lease instead of the watchdog's.",
         BOTH,
         "A Leasehold writer gets the lock beside the Java reader.",
         "In Java use a new object for each use, or only one of the two forms for a name.",
@@ -395,7 +395,7 @@ const READ_WRITE: &[Weakness] = &[
         BOTH,
         ONLY_JAVA,
         "Don't take a read lock inside a Redisson transaction that writes.",
-        "open: Redisson's transactions use names of their own for holders, and Leasehold has no counterpart; read in Redisson's code",
+        "open: Redisson's transactions use their own names for holders, and Leasehold has no transactions; read in Redisson's code",
     ),
 ];
 
@@ -411,22 +411,22 @@ const WHOLE: &[Weakness] = &[
         "An unlock stops at the first member that fails. The other members stay locked and renewed.",
         NEW,
         "Leasehold waits for these members as long as the Java process lives.",
-        "In Java unlock the members one by one after an error. Leasehold releases all members, and lists those that failed.",
+        "In Java unlock the members one by one after an error. Leasehold releases all members, and lists the failed members.",
         "suspects::whole::new_java_multi_unlock_stops_at_error",
     ),
     weakness(
         "At the end of an acquire it sets the lease of each member without checking who holds it. It then believes that it holds a member that it lost on the way, and it shortens (or lengthens) the lease of that member's next holder.",
         BOTH,
-        "After a forced unlock, or a pause of the Java process, a Leasehold hold may get Java's lease, and both sides believe that they hold.",
+        "After a forced unlock, or a pause of the Java process, a Leasehold hold may get Java's lease, and both sides believe that they hold the lock.",
         "In Java lock without a lease: then it sets none at the end. Don't force its members. A renewed hold of Leasehold is corrected at its next renewal; a fixed lease is not.",
         "suspects::whole::java_multi_lock_claims_lost_member",
     ),
     weakness(
         "A lock of a majority does not compute for how long it is valid, and asks one server after the other.",
         BOTH,
-        "A Java thread may work on after its majority is over, beside a Leasehold holder.",
+        "A Java thread may continue to work after the end of its majority, beside a Leasehold holder.",
         "In Java use leases that are much longer than the work and the answers together. Leasehold has `guard.valid_until()`.",
-        "open: Redisson has no such number that a test could read; read in Redisson's code",
+        "open: Redisson has no validity that a test could read; read in Redisson's code",
     ),
 ];
 
@@ -449,13 +449,13 @@ const GROUP: &[Weakness] = &[
         "An unlock that finds one value lost fails, although it has released the others.",
         NEW,
         ONLY_JAVA,
-        "Don't unlock again after this error. Leasehold too releases the values that are left, and reports that one was lost.",
+        "Don't unlock again after this error. Leasehold also releases the remaining values, and reports that one was lost.",
         "suspects_newer::java_group_unlock_with_lost_value_fails",
     ),
     weakness(
-        "Values whose lease is over stay while the group is in use. A holder that comes back goes on counting from them: it locks once, unlocks once, and the value is still taken.",
+        "Values whose lease is over stay while the group is in use. A holder that locks again continues their count: it locks once, unlocks once, and the value is still taken.",
         NEW,
-        "Leasehold waits for the end of a lease that nobody uses.",
+        "Leasehold waits for the end of an unused lease.",
         "In Java use leases that are longer than the work.",
         "suspects_newer::java_group_hold_inherits_expired_count",
     ),
@@ -474,9 +474,9 @@ const GROUP: &[Weakness] = &[
         "suspects_newer::java_group_misreports_forced_unlock_and_ownership",
     ),
     weakness(
-        "Leases go by the clock of the client. An unlock checks this clock alone, and not who holds the value now.",
+        "Leases use the clock of the client. An unlock checks only this clock, not who holds the value now.",
         NEW,
-        "Leasehold goes by the server's clock, and gets in beside a Java process whose clock is behind. The Java unlock then takes nothing from Leasehold, which has cleared the ended values away.",
+        "Leasehold uses the server's clock, and gets the lock beside a Java process whose clock is behind. The Java unlock then takes nothing from Leasehold, which has removed the ended values.",
         "Keep the clocks in step (NTP), well within a lease.",
         "suspects::clocks::server_clock_ahead_expires_java_leases_early",
     ),
@@ -505,35 +505,35 @@ const SEMAPHORES: &[Weakness] = &[
         "suspects::counts::java_add_and_drain_drop_semaphore_expiry",
     ),
     weakness(
-        "A release creates a semaphore that does not exist. A killed process takes its permits with it.",
+        "A release creates a semaphore that does not exist. The permits of a killed process are lost.",
         BOTH,
         "The same holds for Leasehold, because of the format.",
         "Use `releaseIfExists` (from 4.0), and permits with leases where processes may die.",
         "suspects::counts::java_release_creates_missing_semaphore each_count::counted::the_permit_of_a_killed_process_is_given_back_by_any_other",
     ),
     weakness(
-        "Permits with leases end by the clock of the client.",
+        "Permits with leases end by the client's clock.",
         BOTH,
-        "Leasehold goes by the server's clock, and gives the permit of a Java process whose clock is behind to the next waiter.",
+        "Leasehold uses the server's clock, and gives the permit of a Java process whose clock is behind to the next waiter.",
         "Keep the clocks in step (NTP), well within a lease.",
         "suspects::clocks::server_clock_ahead_expires_java_leases_early",
     ),
     weakness(
-        "Permits whose leases have ended come back when somebody asks, not before.",
+        "Permits whose leases have ended are returned only when a client asks.",
         BOTH,
         "Nothing: Leasehold's waiters ask when a lease ends.",
         "Nothing to set.",
         "each_count::leased::the_permit_of_a_killed_process_comes_back_after_its_lease",
     ),
     weakness(
-        "The ids of permits come from a fast generator, not from one for secrets.",
+        "The ids of permits are from a fast random generator, not from a secure one.",
         BOTH,
-        "Whoever can guess an id and reach the server can release the permit.",
+        "A client that can guess an id and reach the server can release the permit.",
         "Set permissions on the server.",
         "open: nothing can be seen from outside; read in Redisson's code",
     ),
     weakness(
-        "When some thousands of permits end together, its script breaks, for good.",
+        "When some thousands of permits end together, its script fails from then on.",
         BOTH,
         "Java can't use the semaphore until a Leasehold client asks.",
         "Leasehold takes back any number of ended permits.",
@@ -542,7 +542,7 @@ const SEMAPHORES: &[Weakness] = &[
     weakness(
         "A release of several ids publishes their number, not the number of free permits.",
         "4.7.0 (from 3.23)",
-        "Nothing for Leasehold: any message wakes its waiters. Fewer Java threads wake than could.",
+        "Nothing for Leasehold: any message wakes its waiters. Fewer Java threads wake than permits are free.",
         "Nothing to set.",
         "suspects_newer::java_release_of_ids_publishes_their_count",
     ),
@@ -564,16 +564,16 @@ const LATCH: &[Weakness] = &[
         "suspects::counts::lost_message_leaves_java_waiters_asleep",
     ),
     weakness(
-        "Deleting a latch wakes nobody in Java.",
+        "Deleting a latch wakes no waiter in Java.",
         BOTH,
-        "Java's `await` hangs, after a `delete` by Leasehold too. Leasehold's waiters go on.",
+        "Java's `await` hangs, after a `delete` by Leasehold, too. Leasehold's waiters return.",
         "Count down to zero instead.",
         "suspects::counts::deleting_java_latch_wakes_no_java_waiter synchronizers::java_latch_deletion_wakes_our_waiter",
     ),
     weakness(
         "A waiter misses a latch that opens and is set again at once.",
         BOTH,
-        "Java's `await` waits for the next zero. Leasehold's waiters go on.",
+        "Java's `await` waits for the next zero. Leasehold's waiters return.",
         "Use a new name for each round.",
         "suspects::counts::java_waiter_misses_latch_reset_after_zero",
     ),
@@ -592,12 +592,12 @@ const SET_UPS: &[Weakness] = &[
         BOTH,
         "Waiters of either version wait to the end of the lease, or hang.",
         "Use one version in a cluster, or turn `shardedSubscriptionMode` off in the newer one.",
-        "open: seen in trials of both alone; in the tests a client of Leasehold is always between the two",
+        "open: seen in trials of only the two; in the tests a Leasehold client always takes part",
     ),
     weakness(
         "In a cluster a name with `}` before `{` sends the client into an endless loop.",
         NEW,
-        "Load; the Java call never ends.",
+        "Load on the server; the Java call never ends.",
         "Don't use braces in names.",
         "open: needs a cluster of two nodes",
     ),
@@ -618,23 +618,23 @@ const SET_UPS: &[Weakness] = &[
     weakness(
         "With replicas an acquire whose reply is lost is sent again and counts twice. One unlock then leaves the lock taken, and permits are lost.",
         BOTH,
-        "Leasehold waits for a lease that nobody uses. Permits are lost for all sides.",
+        "Leasehold waits for an unused lease. Permits are lost for all sides.",
         "Set `timeout` well above the server's slowest answer; use explicit leases, and permits with leases.",
         "suspects::replicas::replicated_java_locks_twice_after_lost_reply",
     ),
     weakness(
-        "With replicas every operation waits for all of them (up to 1 s) although one would do, and fails when none answers. 3.16.8 leaves the lock taken then.",
+        "With replicas every operation waits for all of them (up to 1 s) although one would be enough, and fails when none answers. 3.16.8 leaves the lock taken then.",
         BOTH,
-        "Java calls are slow. With 3.16.8 a lock that nobody holds stays taken until its lease ends.",
+        "Java calls are slow. With 3.16.8 a lock without a holder stays taken until its lease ends.",
         "Set `slavesSyncTimeout`, or turn `checkLockSyncedSlaves` off.",
         "suspects::replicas::silent_replica_makes_java_lock_fail",
     ),
     weakness(
         "A lock that a server has confirmed can be lost when a replica takes over.",
         BOTH,
-        "Two hold at once, of whichever side.",
+        "Two clients, of any side, hold the lock at once.",
         "Use acknowledged holds for Rust; fenced locks, with the tokens checked where the data is, for both; or a lock of a majority.",
-        "open: true of any lock on replicas; a failover that loses locks is tried with Leasehold alone",
+        "open: true of any lock on replicas; a failover that loses locks is tested only with Leasehold",
     ),
     weakness(
         "It is not known which replicas 3.16.8 counts while one of them takes over.",
@@ -651,7 +651,7 @@ const SET_UPS: &[Weakness] = &[
         "open: needs a replica that is late by a known time",
     ),
     weakness(
-        "Not tested: configurations for hosted servers, the queue semaphore, and servers other than that of the last run.",
+        "Not tested: configurations for hosted servers, the queue semaphore, and servers other than the server of the last run.",
         BOTH,
         "Unknown.",
         "Try what you use.",
@@ -659,7 +659,7 @@ const SET_UPS: &[Weakness] = &[
     ),
 ];
 
-/// The tests by their whole names, one for each version that runs them.
+/// Returns the tests by their whole names, one for each version that runs them.
 fn mounted(settled: &str, known: &BTreeSet<String>) -> Vec<(String, Vec<String>)> {
     let mounts = |name: &str| {
         let whole = MOUNTS.map(|mount| format!("{mount}{name}")).into_iter();
@@ -669,7 +669,7 @@ fn mounted(settled: &str, known: &BTreeSet<String>) -> Vec<(String, Vec<String>)
     names.map(|name| (name.to_owned(), mounts(name))).collect()
 }
 
-/// `seen` if all of these tests passed, in each version that runs them.
+/// Returns `seen` if all of these tests passed, in each version that runs them.
 fn word(tests: &[(String, Vec<String>)], outcomes: &BTreeMap<String, String>) -> &'static str {
     let is_ok = |test: &String| outcomes[test] == "ok";
     match tests {
@@ -679,7 +679,7 @@ fn word(tests: &[(String, Vec<String>)], outcomes: &BTreeMap<String, String>) ->
     }
 }
 
-/// What the table says of the tests of a row.
+/// Returns the table's cell for the tests of a row.
 fn shown(settled: &str, outcomes: &BTreeMap<String, String>) -> String {
     if let Some(reason) = settled.strip_prefix(OPEN) {
         return format!("none: {reason}");
@@ -691,15 +691,15 @@ fn shown(settled: &str, outcomes: &BTreeMap<String, String>) -> String {
 const HEAD: &str = "
 ## What Redisson does by itself
 
-The tables have the known or suspected weaknesses of Redisson, whether they matter beside Rust,
-and what to do about them. *Both* means 3.16.8 and 4.7.0; *from* and *to* name the first and the
-last version that has a weakness. *Seen* means that tests with live Redissons show the weakness, in
-each version that they run with. Where the row says that Leasehold behaves differently, they show
-that too. *None* says why no test shows the weakness.
+The tables list the known or suspected weaknesses of Redisson, their effect on Rust, and what to do
+about them. *Both* means 3.16.8 and 4.7.0. *From* and *to* name the first and the last version with
+a weakness. *Seen* means that tests with live Redissons show the weakness, in each version that they
+run with. If the row says that Leasehold behaves differently, the tests show that, too. *None* says
+why no test shows the weakness.
 [interop-tests.md](interop-tests.md#tests-of-what-redisson-does-by-itself) names the tests.
 ";
 
-/// The part of `docs/interop.md`.
+/// Returns the part of `docs/interop.md`.
 pub(crate) fn part(outcomes: &BTreeMap<String, String>) -> String {
     let mut page = HEAD.to_owned();
     for (name, weaknesses) in SECTIONS {
@@ -718,11 +718,11 @@ pub(crate) fn part(outcomes: &BTreeMap<String, String>) -> String {
 const DETAILS_HEAD: &str = "
 ## Tests of what Redisson does by itself
 
-The tests behind [each weakness](interop.md#what-redisson-does-by-itself) that has some. *Seen*
-means that each test of the line passed.
+The table lists the tests behind [each weakness](interop.md#what-redisson-does-by-itself) that has
+tests. *Seen* means that each test of the line passed.
 ";
 
-/// The part of `docs/interop-tests.md`.
+/// Returns the part of `docs/interop-tests.md`.
 pub(crate) fn details(outcomes: &BTreeMap<String, String>) -> String {
     let known = outcomes.keys().cloned().collect();
     let mut page = DETAILS_HEAD.to_owned();
@@ -762,7 +762,7 @@ fn each_weakness_names_tests_or_reason() {
     }
 }
 
-/// The other way round: a test that shows something of Redisson's has its row.
+/// Conversely, a test that shows a weakness of Redisson's has its row.
 #[test]
 fn each_weakness_test_has_a_row() {
     let rows: Vec<_> = SECTIONS.iter().flat_map(|(_, all)| *all).collect();

@@ -1,4 +1,4 @@
-//! The exclusive primitives that the checks hold for: what Java calls each, and ours.
+//! The exclusive primitives that the checks apply to: Java's name for each, and ours.
 
 use std::time::Duration;
 
@@ -34,13 +34,13 @@ impl What {
         Self::Group,
     ];
 
-    /// As it is shown for debugging.
+    /// Finds the primitive by the name that it has for debugging.
     pub(crate) fn named(name: &str) -> Self {
         let mut all = Self::ALL.into_iter();
         all.find(|what| format!("{what:?}") == name).unwrap()
     }
 
-    /// 3.16.8 has no fenced lock; its plain one has the same key.
+    /// Returns Java's kind of lock. 3.16.8 has no fenced lock; its plain one has the same key.
     pub(crate) fn java(self, version: RedissonVersion) -> LockKind {
         match self {
             Self::Fenced if version == RedissonVersion::V3_16_8 => LockKind::Plain,
@@ -55,7 +55,7 @@ impl What {
         }
     }
 
-    /// What Java calls it.
+    /// Returns Java's name of the lock.
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Multi => "a,b",
@@ -65,7 +65,7 @@ impl What {
         }
     }
 
-    /// Where its holds stand.
+    /// Returns the keys of its holds.
     pub(crate) fn keys(self) -> &'static [&'static str] {
         match self {
             Self::Multi => &["a", "b"],
@@ -75,7 +75,8 @@ impl What {
         }
     }
 
-    /// Ours, which asks once an hour: only a message or the end of a lease makes it.
+    /// Makes our lock, which asks once an hour: only a message or the end of a lease makes it ask
+    /// earlier.
     pub(crate) fn ours(self, client: &Client) -> AnyLock {
         let members = || self.keys().iter().map(|name| client.lock(name));
         let lock: AnyLock = match self {

@@ -1,5 +1,5 @@
-//! What Redisson leaves in Redis and publishes is what `docs/wire-format.md` says of it: all
-//! rows that name its version were seen, and nothing else.
+//! Redisson's keys and messages match `docs/wire-format.md`: all rows that name its version were
+//! seen, and nothing else.
 
 use leasehold_testkit::redisson::{LockKind, RedissonThread};
 use leasehold_testkit::{RedisServer, RedissonVersion};
@@ -12,7 +12,7 @@ use crate::support::eventually;
 use crate::support::wire::{Wire, Writer};
 use crate::topology;
 
-/// A name without a brace and one with: what is made of it differs.
+/// A name without a brace and one with a brace: their keys are made in different ways.
 const NAMES: [&str; 2] = ["orders", "a{b}c"];
 
 struct Place {
@@ -49,7 +49,7 @@ fn has(kind: LockKind) -> bool {
     !matches!(kind, LockKind::Fenced | LockKind::Group) || VERSION != RedissonVersion::V3_16_8
 }
 
-/// What all locks do: held, entered again, released, broken by force.
+/// Does what all locks do: hold, enter again, release, break by force.
 fn hold_and_break(wire: &mut Wire<'_>, java: &RedissonThread, name: &str) {
     java.lock(name).unwrap();
     wire.look();
@@ -125,7 +125,7 @@ async fn rw_lock_matches_documented_wire_format() {
         let mut wire = place.wire("Read-write lock", name);
         let [read, write] = [LockKind::Read, LockKind::Write].map(|kind| place.thread(kind));
         hold_and_break(&mut wire, &read, name);
-        // Not entered again: that adds its lease to what is left.
+        // The write side is not entered again, because that adds its lease to the time left.
         hold_once_and_break(&mut wire, &write, name);
         let other = place.java.thread("other").kind(LockKind::Read);
         read.lock(name).unwrap();
@@ -146,7 +146,7 @@ async fn rw_lock_matches_documented_wire_format() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn group_matches_documented_wire_format() {
-    // 3.16.8 has no groups: then there must be no row for it either.
+    // 3.16.8 has no groups, so there must not be a row for it either.
     for name in NAMES {
         let place = Place::new();
         let mut wire = place.wire("Group lock", name);

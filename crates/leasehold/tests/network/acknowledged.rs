@@ -1,4 +1,4 @@
-//! Holds that replicas acknowledge, where a test says how many do.
+//! Holds that replicas acknowledge, where a test sets how many of them do.
 
 use std::sync::{Arc, Mutex};
 
@@ -7,7 +7,7 @@ use leasehold::{Acknowledgement, Error, Lock, LockGuard, Owner};
 
 use super::*;
 
-/// How long the confirmations are waited for.
+/// The longest wait for the acknowledgements.
 const WITHIN: Duration = Duration::from_millis(100);
 
 fn by(replicas: u8) -> Acknowledgement {
@@ -18,7 +18,7 @@ fn lock(client: &Client, replicas: u8) -> Lock {
     client.lock("x").acknowledged_by(by(replicas))
 }
 
-/// The steps of the requests that leave from now on, each of which takes a millisecond.
+/// Notes the steps of the requests that leave from now on. Each request takes a millisecond.
 fn noted(network: &Network) -> Arc<Mutex<Vec<Step>>> {
     let sent = Arc::<Mutex<Vec<Step>>>::default();
     let ours = Arc::clone(&sent);
@@ -67,7 +67,7 @@ async fn grant_that_too_few_confirm_is_given_back() {
         let start = Instant::now();
         let asks = tokio::spawn(async move { two.try_acquire().await });
         sleep(WITHIN / 2).await;
-        // Nobody else gets it meanwhile.
+        // No other client gets the lock meanwhile.
         assert!(other.lock("x").try_acquire().await.unwrap().is_none());
         too_few(&asks.await.unwrap().unwrap_err(), said);
         assert_eq!(start.elapsed(), MS + WITHIN);
@@ -77,7 +77,7 @@ async fn grant_that_too_few_confirm_is_given_back() {
             "its undo leaves at once"
         );
         guard.release().await.unwrap();
-        // One release is enough: the reply to the grant was there.
+        // One release is enough, because the reply to the grant had arrived.
         sleep(Duration::from_secs(1)).await;
         let sent = std::mem::take(&mut *sent.lock().unwrap());
         assert_eq!(sent, [Step::LockAcquire, Step::LockRelease]);
@@ -111,8 +111,8 @@ async fn waiter_goes_on_when_the_replicas_are_back() {
     assert_eq!(server.keys(), [""; 0]);
 }
 
-/// The deadline stays where it is. The holder learns of the loss at it, before another client can
-/// have the lock.
+/// Asserts that the deadline does not move, and that the holder learns of the loss at the deadline,
+/// before another client can have the lock.
 async fn told_in_time(server: &Embedded, guard: &LockGuard) {
     let until = guard.valid_until();
     let reason = guard.lost().await;
@@ -126,7 +126,7 @@ async fn told_in_time(server: &Embedded, guard: &LockGuard) {
     assert!(server.keys().contains(&guard.name().to_owned()));
 }
 
-/// Alone, and several in one request.
+/// The renewal is one of a single hold, and then one of several holds in one request.
 #[tokio::test(start_paused = true)]
 async fn renewal_that_too_few_confirm_is_told_at_the_deadline() {
     let server = Embedded::new();
@@ -169,7 +169,7 @@ async fn hold_outlives_replicas_that_are_away_for_less_than_its_lease() {
     guard.release().await.unwrap();
 }
 
-/// Somebody else holds it: that is so, whoever confirms it.
+/// Another client holds the lock. That is the result, whether or not replicas confirm it.
 #[tokio::test(start_paused = true)]
 async fn held_lock_is_held_whatever_the_replicas_say() {
     let server = Embedded::new();
@@ -199,7 +199,7 @@ async fn dropped_acquire_is_undone_behind_its_confirmations() {
     asks.abort();
     sleep(MS * 10).await;
     assert_eq!(server.keys(), ["x"], "the connection is held up");
-    // A connection of its own.
+    // Another connection is opened for this request.
     let start = Instant::now();
     let plain = client.lock("y").acquire().await.unwrap();
     plain.release().await.unwrap();
@@ -208,7 +208,7 @@ async fn dropped_acquire_is_undone_behind_its_confirmations() {
     assert_eq!(server.keys(), [""; 0]);
 }
 
-/// The hold is there, and has fewer confirmations than the guard that enters it wants.
+/// The hold exists, but with fewer confirmations than the guard that enters it wants.
 #[tokio::test(start_paused = true)]
 async fn re_entry_that_wants_more_confirmations_has_to_get_them() {
     let server = Embedded::new();
@@ -243,12 +243,13 @@ async fn unconfirmed_downgrade_of_a_removed_lock_leaves_no_key() {
     assert!(server.remove("x"));
     let error = turns.await.unwrap().unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Lost, "{error}");
-    // Long before its lease is over.
+    // This is long before the lease is over.
     sleep(MS).await;
     assert_eq!(server.keys(), [""; 0]);
 }
 
-/// What needs no confirmation is renewed at the same time, and confirms nothing for the others.
+/// Holds that need no confirmation are renewed at the same time, and their renewals confirm nothing
+/// for the other holds.
 #[tokio::test(start_paused = true)]
 async fn renewals_with_and_without_confirmations_are_told_apart() {
     let server = Embedded::new();

@@ -1,4 +1,4 @@
-//! Machines that sleep: the timers stand still, and the leases do not.
+//! Machines that sleep: their timers stop, and the leases run on.
 
 use leasehold::testing::Machine;
 use leasehold::testing::history::{Interval, check};
@@ -7,21 +7,22 @@ use leasehold::{Guard, LockGuard};
 use super::*;
 
 const HOUR: Duration = Duration::from_secs(3600);
-/// By then a client has looked at the clock.
+/// Time within which a client has looked at the clock.
 const SOON: Duration = Duration::from_millis(250);
 
-/// A client that sleeps for long when this returns, as one does after some time.
+/// Returns a client that has been idle for some time, so that its timers are set for a long sleep.
 async fn at_rest(machine: Machine) -> (Embedded, Client) {
     let server = machine.embedded();
     let client = server.client();
     (server, client)
 }
 
-/// The loss of this guard, if it is told soon after the machine has slept for `span`.
+/// Returns the loss of this guard, if the guard reports it soon after the machine has slept for
+/// `span`.
 async fn told_after(machine: Machine, span: Duration, guard: &impl Guard) -> Option<LossReason> {
     let lost = guard.lost();
     tokio::pin!(lost);
-    // It has been waited for before the sleep.
+    // The holder already waits for the loss before the sleep.
     assert!(tokio::time::timeout(2 * SOON, &mut lost).await.is_err());
     machine.sleep(span);
     tokio::time::timeout(SOON, lost).await.ok()

@@ -7,7 +7,7 @@ use tokio::task::JoinHandle;
 use super::hand_over::{Sent, near};
 use super::*;
 
-/// A client with one waiter, which would hear a call.
+/// A client with one waiter, which listens for a call.
 struct Waiting {
     waiter: JoinHandle<LockGuard>,
     sent: Sent,
@@ -15,12 +15,12 @@ struct Waiting {
 }
 
 impl Waiting {
-    /// How often it has asked.
+    /// Returns how often the waiter has asked.
     fn asked(&self) -> usize {
         self.sent.asks()
     }
 
-    /// Ends without a word to the server.
+    /// Ends the waiter without a request to the server.
     fn dies(&self) {
         let (_, network) = &self.client;
         network.on_request(|_| Fate::default().request_lost());
@@ -32,7 +32,7 @@ async fn waits(server: &Embedded) -> Waiting {
     let (client, network, sent) = near(server);
     let lock = client.lock("x");
     let waiter = tokio::spawn(async move { lock.acquire().await.unwrap() });
-    // It asks, listens and asks again.
+    // The waiter asks, listens and asks again.
     sleep(10 * MS).await;
     assert!(!waiter.is_finished());
     Waiting {
@@ -42,7 +42,7 @@ async fn waits(server: &Embedded) -> Waiting {
     }
 }
 
-/// A holder that has waited, as others do now.
+/// Returns a holder that had to wait for the lock, as the other clients do now.
 async fn held(server: &Embedded) -> (LockGuard, (Client, Network)) {
     let before = server.client().lock("x").acquire().await.unwrap();
     let (client, network, _) = near(server);
@@ -68,7 +68,7 @@ async fn release_calls_the_client_that_came_first() {
     let guard = first.waiter.await.unwrap();
     assert!(start.elapsed() <= 2 * MS, "{:?}", start.elapsed());
     sleep(MS).await;
-    // Nobody else has asked, until one of them wonders whether the first is gone.
+    // No other client asks until one of them checks whether the first has disconnected.
     assert_eq!(
         others.iter().map(Waiting::asked).collect::<Vec<_>>(),
         asked[1..]
@@ -123,7 +123,7 @@ async fn client_that_gives_up_is_called_no_more() {
     guard.release().await.unwrap();
     sleep(10 * MS).await;
     assert_eq!(server.keys(), [""; 0]);
-    // One that waits for a limited time leaves nothing behind either.
+    // A waiter with a limited wait leaves nothing behind either.
     let (guard, _holder) = held(&server).await;
     let (client, _network, _) = near(&server);
     let lock = client.lock("x");
@@ -133,7 +133,7 @@ async fn client_that_gives_up_is_called_no_more() {
     guard.release().await.unwrap();
 }
 
-/// Uses the lock all the time. Returns the longest wait, and how many there were.
+/// Uses the lock all the time. Returns the longest wait, and the number of waits.
 async fn busy(lock: Lock, who: String, recorder: Recorder, end: Instant) -> (Duration, u32) {
     let (mut longest, mut held) = (Duration::ZERO, 0);
     while Instant::now() < end {
@@ -149,8 +149,8 @@ async fn busy(lock: Lock, who: String, recorder: Recorder, end: Instant) -> (Dur
     (longest, held)
 }
 
-/// Lets each request take about a millisecond, each its own time, and notes them: polls and releases
-/// that stay in step for ever would be a chance that no network gives.
+/// Notes the requests, and lets each take about a millisecond, each its own time. Polls and
+/// releases that always stay in step would be a coincidence that no real network produces.
 pub(super) fn takes_about_a_millisecond(network: &Network) -> Sent {
     let sent = Sent::default();
     let noted = sent.clone();
@@ -184,7 +184,7 @@ async fn a_hundred_processes_ask_seldom_and_have_their_turns() {
     let asks: usize = clients.iter().map(|(_, _, sent)| sent.asks()).sum();
     let asks = asks as f64 / f64::from(holds);
     assert!(asks <= 10.0, "{asks} asks a hold");
-    // The longest wait of a process is that for its turn, in which it has several holds.
+    // The longest wait of a process is the wait for its turn, in which it has several holds.
     let longest = results.iter().map(|(longest, _)| *longest).max().unwrap();
     let mean = results
         .iter()

@@ -1,4 +1,5 @@
-//! Every feature through every trouble that needs no server, and beside what all handles can be set to.
+//! Every feature through every trouble that needs no server, and beside all settings that every
+//! handle has.
 
 use leasehold::testing::Machine;
 use leasehold::{Acknowledgement, AnyLock, ClientBuilder, Owner};
@@ -46,7 +47,7 @@ impl Site {
         }
     }
 
-    /// Every feature goes through the trouble, and leaves nothing behind.
+    /// Brings every feature through the trouble, and checks that nothing is left behind.
     async fn goes_through(&self, set: fn(AnyLock) -> AnyLock, trouble: impl AsyncFnOnce()) {
         let [ours, theirs] = &self.clients;
         let company = Company {
@@ -172,7 +173,7 @@ async fn every_feature_outlasts_what_others_cancel() {
                     site.clients[0].rw_lock(name).write_lock().into(),
                 ];
                 for lock in any {
-                    // One of another kind is refused at once.
+                    // The server refuses a lock of another kind at once.
                     let _ = tokio::time::timeout(polls * MS, lock.acquire()).await;
                 }
             }

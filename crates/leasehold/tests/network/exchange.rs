@@ -1,5 +1,5 @@
-//! Permits with leases that stay in a process: one request gives a holder's permits up, and the next
-//! waiter there has new ones in their place.
+//! Permits with leases that stay in a process: one request releases a holder's permits and gets new
+//! ones for the next waiter of the process.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -12,7 +12,7 @@ use tokio::task::JoinHandle;
 use super::hand_over::{Sent, at, near, others_go_on};
 use super::*;
 
-/// A semaphore with so many permits.
+/// Makes a semaphore with `permits` permits.
 async fn semaphore(client: &Client, permits: u32) -> ExpirableSemaphore {
     let semaphore = client.expirable_semaphore("x");
     semaphore.try_set_permits(permits).await.unwrap();
@@ -24,8 +24,8 @@ fn waits(semaphore: &ExpirableSemaphore, permits: u32) -> JoinHandle<ExpirablePe
     tokio::spawn(async move { semaphore.acquire_many(permits).await.unwrap() })
 }
 
-/// A holder of the only permit, and waiters of its process behind it, none of which has a request on
-/// its way.
+/// Returns a holder of the only permit, and waiters of its process in line. None of the waiters has
+/// a request on its way.
 async fn held<const N: usize>(
     semaphore: &ExpirableSemaphore,
 ) -> (ExpirablePermit, [JoinHandle<ExpirablePermit>; N]) {
@@ -39,7 +39,7 @@ async fn held<const N: usize>(
     (first, waiters.try_into().ok().unwrap())
 }
 
-/// How many permits are free and how many are held, as another client sees it.
+/// Returns how many permits are free and how many are held, as another client sees it.
 async fn counts(server: &Embedded) -> (i64, u64) {
     let seen = server.client().expirable_semaphore("x");
     let free = seen.available_permits().await.unwrap();
@@ -79,7 +79,7 @@ async fn exchange_can_be_turned_off() {
     assert_eq!(counts(&server).await, (1, 0));
 }
 
-/// Whoever noted a permit's id can't end the next holder's hold with it.
+/// A caller that has noted a permit's id can't end the next holder's hold with it.
 #[tokio::test(start_paused = true)]
 async fn an_id_of_an_earlier_holder_frees_nothing() {
     let server = Embedded::new();
@@ -110,7 +110,7 @@ async fn a_dropped_permit_serves_the_next_waiter() {
     assert_eq!(counts(&server).await, (1, 0));
 }
 
-/// The next waiter, and all other processes, would wait for the end of a lease.
+/// Otherwise the next waiter, and all other processes, would wait for the end of a lease.
 #[tokio::test(start_paused = true)]
 async fn a_release_that_is_not_polled_serves_the_next_waiter() {
     let server = Embedded::new();
@@ -136,7 +136,7 @@ async fn an_exchanged_permit_is_renewed() {
     let (first, [second]) = held(&semaphore).await;
     first.release().await.unwrap();
     let second = second.await.unwrap();
-    // Three of its leases.
+    // Three of its leases pass.
     sleep(3000 * MS).await;
     assert_eq!(second.loss(), None);
     assert_eq!(counts(&server).await, (0, 1));
@@ -167,7 +167,7 @@ async fn an_exchanged_permit_has_its_maximum_hold_time() {
     assert_eq!(counts(&server).await, (1, 0));
 }
 
-/// Neither the permit that was given up nor the one in its place is left anywhere.
+/// After an exchange, neither the old permit nor the new one is left in any list.
 #[tokio::test(start_paused = true)]
 async fn an_exchange_leaves_nothing_watched_or_reported() {
     let server = Embedded::new();
@@ -195,7 +195,7 @@ async fn an_exchange_leaves_nothing_watched_or_reported() {
     });
     let semaphore = semaphore(&client, 1).await;
     let (first, [second, third]) = held(&semaphore).await;
-    // One hold is there at each time, and it is the holder's.
+    // There is one hold at each time, and it is the current holder's.
     let told = |permit: &ExpirablePermit| {
         assert_eq!(client.activity().renewed_holds, 1);
         let holds = client.holds();
@@ -214,7 +214,7 @@ async fn an_exchange_leaves_nothing_watched_or_reported() {
     third.release().await.unwrap();
     assert_eq!(client.holds().len(), 0);
     let renewals = sent.count(Step::ExpirableRenew);
-    // Ten leases later nothing was renewed, lost or given back.
+    // Ten leases later no permit has been renewed, lost or given back.
     sleep(10_000 * MS).await;
     assert_eq!(sent.count(Step::ExpirableRenew), renewals);
     assert_eq!(sent.count(Step::ExpirableRelease), 1);
@@ -255,7 +255,7 @@ async fn release_of_a_lost_permit_says_so() {
     assert_eq!(counts(&server).await, (1, 0));
 }
 
-/// As many permits have to come back as there are too many in use.
+/// First, as many permits must be released as are in use beyond the limit.
 #[tokio::test(start_paused = true)]
 async fn no_permit_is_exchanged_while_too_many_are_in_use() {
     let server = Embedded::new();
@@ -277,7 +277,7 @@ async fn no_permit_is_exchanged_while_too_many_are_in_use() {
         others_go_on().await;
         sleep(20 * MS).await;
         free += 1;
-        // The third that goes leaves one free, which the waiter takes.
+        // The third release leaves one permit free, which the waiter takes.
         assert_eq!(last.is_finished(), free > 0, "{free} are free");
         assert_eq!(counts(&server).await.1, held, "{free} are free");
     }
@@ -286,7 +286,8 @@ async fn no_permit_is_exchanged_while_too_many_are_in_use() {
     assert_eq!(counts(&server).await, (2, 0));
 }
 
-/// It has to stand where it is, so the permits go back and it asks for what it wants.
+/// The waiter for two permits keeps its place. So the released permit returns to the server, and
+/// the waiter asks for two.
 #[tokio::test(start_paused = true)]
 async fn a_waiter_for_more_permits_is_not_overtaken() {
     let server = Embedded::new();
@@ -308,7 +309,7 @@ async fn a_waiter_for_more_permits_is_not_overtaken() {
     behind.await.unwrap().release().await.unwrap();
 }
 
-/// The answer is for whoever is first when it comes.
+/// The reply to an exchange is for the waiter that is first when it arrives.
 #[tokio::test(start_paused = true)]
 async fn what_a_waiter_leaves_goes_to_the_next() {
     let server = Embedded::new();
@@ -364,7 +365,7 @@ async fn an_unpolled_waiter_keeps_no_permit() {
     unpolled.await.unwrap().release().await.unwrap();
 }
 
-/// What becomes of a release while its request is on its way.
+/// The fate of a release while its request is on its way.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Released {
     Awaited,
@@ -423,8 +424,8 @@ async fn no_fault_of_an_exchange_loses_or_doubles_a_permit() {
                 }
             }
             let second = second.await.unwrap();
-            // Nothing waits for the end of a lease. A request that was sent twice and is later than
-            // any answer is there after 1010 ms.
+            // No waiter waits for the end of a lease. A request that was sent twice, and is later
+            // than any reply, arrives after 1010 ms.
             assert!(start.elapsed() < 1100 * MS, "{case}: {:?}", start.elapsed());
             assert_eq!(counts(&server).await, (0, 1), "{case}");
             second.release().await.unwrap();
@@ -434,7 +435,8 @@ async fn no_fault_of_an_exchange_loses_or_doubles_a_permit() {
     }
 }
 
-/// So many tasks use one permit each, all the time, for `hold`. Every use is judged.
+/// Starts `tasks` tasks that each use one permit all the time, for `hold` each time. Every use is
+/// judged.
 fn busy(
     client: &Client,
     tasks: usize,
@@ -478,7 +480,7 @@ async fn a_busy_process_leaves_others_some_permits() {
         let one = busy(&theirs, 1, hold, &recorder);
         let (many, one) = (used_by(many).await, used_by(one).await);
         recorder.report(permits.into()).judge().unwrap();
-        // Its turn comes after each of ours, which lasts 10 ms.
+        // The other client's turn follows each of ours, which lasts 10 ms.
         assert!(one[0] >= 20, "{one:?} beside {many:?}");
     }
 }
@@ -500,7 +502,7 @@ async fn waiters_of_a_process_seldom_ask() {
     }
 }
 
-/// The answer to an exchange comes when the lease of the new permit is over.
+/// The reply to an exchange arrives after the lease of the new permit is over.
 #[tokio::test(start_paused = true)]
 async fn no_waiter_gets_a_permit_whose_lease_is_over() {
     let server = Embedded::new();

@@ -11,7 +11,7 @@ use tokio::task::JoinHandle;
 
 use super::*;
 
-/// Which requests have left.
+/// The steps of the requests that have left.
 #[derive(Clone, Default)]
 pub(super) struct Sent(Arc<Mutex<Vec<Step>>>);
 
@@ -29,13 +29,13 @@ impl Sent {
         self.count(Step::LockRelease) + self.count(Step::LockReleaseAndCall)
     }
 
-    /// Requests for a plain lock.
+    /// Counts the requests for a plain lock.
     pub(super) fn asks(&self) -> usize {
         self.count(Step::LockAcquire) + self.count(Step::LockAcquireInTurn)
     }
 }
 
-/// A client whose server answers after a millisecond.
+/// Returns a client whose server answers after a millisecond.
 pub(super) fn near(server: &Embedded) -> (Client, Network, Sent) {
     at(server, MS, Duration::ZERO)
 }
@@ -51,14 +51,14 @@ pub(super) fn at(server: &Embedded, request: Duration, reply: Duration) -> (Clie
     (client, network, sent)
 }
 
-/// All tasks that have something to do at this instant do it.
+/// Lets all tasks that can run at this instant run.
 pub(super) async fn others_go_on() {
     for _ in 0..10 {
         tokio::task::yield_now().await;
     }
 }
 
-/// Waiters in this order.
+/// Starts waiters in this order.
 async fn in_line<const N: usize>(locks: [Lock; N]) -> [JoinHandle<LockGuard>; N] {
     let mut waiters = Vec::new();
     for lock in locks {
@@ -68,7 +68,8 @@ async fn in_line<const N: usize>(locks: [Lock; N]) -> [JoinHandle<LockGuard>; N]
     waiters.try_into().ok().unwrap()
 }
 
-/// A holder, and waiters of its process behind it, none of which has a request on its way.
+/// Returns a holder, and waiters of its process in line. None of the waiters has a request on its
+/// way.
 async fn held<const N: usize>(client: &Client) -> (LockGuard, [JoinHandle<LockGuard>; N]) {
     let lock = client.lock("x");
     let first = lock.acquire().await.unwrap();
@@ -90,7 +91,7 @@ async fn release_hands_the_lock_over_without_asking() {
         second
     });
     released.unwrap();
-    // The release is answered by a request that left behind it.
+    // A request that left after the release answers it.
     assert_eq!(start.elapsed(), MS);
     second.release().await.unwrap();
     third.await.unwrap().release().await.unwrap();
@@ -117,7 +118,8 @@ async fn a_handed_over_hold_is_told_as_the_next_holders() {
     };
     let before = told(&first);
     let begins = Instant::now();
-    // The second one has it while the first waits for the server's word, and behind that.
+    // The second holder has the lock while the first waits for the server's confirmation, and after
+    // that.
     let (released, second) = tokio::join!(first.release(), async {
         let second = second.await.unwrap();
         told(&second);
@@ -133,8 +135,9 @@ async fn a_handed_over_hold_is_told_as_the_next_holders() {
     assert_eq!(client.holds().len(), 0);
 }
 
-/// An id is that of the server's grant. In its first second an operator who saw it under one holder
-/// takes it from the next one of the same client, and from nobody once it went back to the server.
+/// The id belongs to the server's grant. Within the grant's first second, an operator who saw the
+/// id under one holder can take the lock from the next holder of the same client. Once the lock has
+/// returned to the server, the id ends no hold.
 #[tokio::test(start_paused = true)]
 async fn force_by_id_ends_the_hold_of_the_next_holder_it_was_handed_to() {
     let server = Embedded::new();
@@ -155,7 +158,8 @@ async fn force_by_id_ends_the_hold_of_the_next_holder_it_was_handed_to() {
     third.release().await.unwrap();
 }
 
-/// So many tasks take it, each so often, for a millisecond. Returns when each id had a new holder.
+/// Lets `tasks` tasks take the lock `times` times each, for a millisecond each. Returns the times
+/// at which each id had a new holder.
 async fn ids_of<K: kind::Kind<Guard = LockGuard>>(
     lock: &Lock<K>,
     (tasks, times): (usize, usize),
@@ -177,7 +181,7 @@ async fn ids_of<K: kind::Kind<Guard = LockGuard>>(
     ids
 }
 
-/// However long its process may keep the lock: an operator who looks and then takes it by its id
+/// However long the process may keep the lock, an operator who looks and then takes it by its id
 /// takes it from the holder that was seen.
 #[tokio::test(start_paused = true)]
 async fn id_passes_on_for_no_longer_than_a_second() {
@@ -193,7 +197,7 @@ async fn id_passes_on_for_no_longer_than_a_second() {
         (900 * MS..=1000 * MS).contains(&passes_for),
         "{passes_for:?}"
     );
-    // The server names some of those that are next, and the hold goes along these.
+    // The server names some of the next waiters, and the hold passes along these.
     let passes_for = longest(ids_of(&client.fair_lock("fair"), (1000, 1)).await);
     assert!(
         (20 * MS..=1000 * MS).contains(&passes_for),
@@ -208,7 +212,7 @@ async fn a_handed_over_lock_is_renewed() {
     let (first, [second]) = held(&client).await;
     first.release().await.unwrap();
     let second = second.await.unwrap();
-    // Three of its leases.
+    // Three of its leases pass.
     sleep(3000 * MS).await;
     assert_eq!(second.loss(), None);
     let elsewhere = server.client().lock("x");
@@ -227,7 +231,7 @@ async fn a_hold_that_is_lost_before_its_waiter_comes_is_not_taken() {
     sleep(3 * MS).await;
     assert!(second.as_mut().now_or_never().is_none());
     assert!(server.client().lock("x").force_unlock().await.unwrap());
-    // It has been handed over when this request finds that it is lost.
+    // The lock has already been handed over when this request finds that it is lost.
     first.release().await.unwrap_err();
     let second = second.await.unwrap();
     assert!(second.is_held(), "{:?}", second.loss());
@@ -250,7 +254,8 @@ async fn a_release_waits_for_a_request_behind_it() {
     third.await.unwrap().release().await.unwrap();
 }
 
-/// Nobody can know whether the first request has released it before another one came.
+/// The client can't know whether the first request released the lock before the other client
+/// acquired it.
 #[tokio::test(start_paused = true)]
 async fn a_release_sent_again_does_not_speak_for_a_lock_that_another_has() {
     for (request_lost, forced) in [(true, false), (false, false), (true, true)] {
@@ -291,7 +296,8 @@ async fn a_release_sent_again_does_not_speak_for_a_lock_that_another_has() {
     }
 }
 
-/// It is told by the answer to the last release, which says nothing of that either.
+/// The first holder waits for the reply to the last release, which does not say what became of the
+/// hold either.
 #[tokio::test(start_paused = true)]
 async fn an_earlier_holder_hears_that_nobody_can_know() {
     for dropped in [false, true] {
@@ -300,7 +306,7 @@ async fn an_earlier_holder_hears_that_nobody_can_know() {
         let (first, [second]) = held(&client).await;
         let mut faults = 1;
         network.on_request(move |asked| match asked.step {
-            // Otherwise a renewal tells the first one before that.
+            // Otherwise a renewal would answer the first release earlier.
             Step::LockRenew => Fate::delivered(MS, MS).request_lost(),
             Step::LockRelease | Step::LockReleaseAndCall if faults > 0 => {
                 faults -= 1;
@@ -388,7 +394,8 @@ async fn release_of_a_lost_lock_says_so_after_handing_it_over() {
     assert!(server.client().lock("x").force_unlock().await.unwrap());
     let lost = first.release().await.unwrap_err();
     assert_eq!(lost.kind(), ErrorKind::Lost, "{lost}");
-    // It was handed a lock that was gone, and has learnt so with the same request.
+    // The second holder was handed a lock that had been lost, and has learned so from the same
+    // request.
     let second = second.await.unwrap();
     assert_eq!(second.loss(), Some(LossReason::Forced));
 }
@@ -417,7 +424,7 @@ async fn a_dropped_release_leaves_no_other_without_answer() {
     // The request for the first release is on its way, and does not count for the second.
     let second = tokio::spawn(second.release());
     let third = third.await.unwrap();
-    // The real one, which the server answers, and for which nobody waits.
+    // This release reaches the server, which answers it, although no future waits for the reply.
     assert!(third.release().now_or_never().is_none());
     first.await.unwrap().unwrap();
     second.await.unwrap().unwrap();
@@ -449,7 +456,7 @@ async fn an_unpolled_waiter_keeps_no_lock() {
     let mut unpolled = Box::pin(lock.acquire());
     assert!(unpolled.as_mut().now_or_never().is_none());
     sleep(3 * MS).await;
-    // It learns that it has to wait.
+    // The waiter learns that it has to wait.
     assert!(unpolled.as_mut().now_or_never().is_none());
     first.release().await.unwrap();
     assert_eq!(sent.releases(), 0, "it was handed over");
@@ -514,7 +521,8 @@ async fn hand_over_can_be_turned_off() {
     second.await.unwrap().release().await.unwrap();
 }
 
-/// So many tasks use the lock all the time. Every wait for it, and every hold, is judged.
+/// Starts `tasks` tasks that use the lock all the time. Every wait for it, and every hold, is
+/// judged.
 fn busy(client: &Client, who: &str, tasks: usize, recorder: &Recorder) -> Vec<JoinHandle<usize>> {
     let end = Instant::now() + 1000 * MS;
     let task = |n| {
@@ -542,7 +550,8 @@ async fn held_by(tasks: Vec<JoinHandle<usize>>) -> Vec<usize> {
     held.into_iter().map(Result::unwrap).collect()
 }
 
-/// How long the only task of another client waited at most, whose requests take so long each way.
+/// Returns the longest wait of the only task of another client, whose requests take `distance` each
+/// way.
 async fn longest_wait_at(distance: Duration) -> Duration {
     let server = Embedded::new();
     let (ours, _network, _) = at(&server, MS, MS);
@@ -557,7 +566,7 @@ async fn longest_wait_at(distance: Duration) -> Duration {
         let guard = lock.acquire().await.unwrap();
         longest = longest.max(start.elapsed());
         let inside = asked.acquired(&guard);
-        // Time stands still otherwise, where requests take none.
+        // Otherwise the clock would not move where requests take no time.
         sleep(MS / 10).await;
         inside.releasing(&guard);
         guard.release().await.unwrap();
@@ -587,7 +596,7 @@ async fn a_busy_process_leaves_others_their_turn() {
     let one = busy(&other, "theirs", 1, &recorder);
     let (many, one) = (held_by(many).await, held_by(one).await);
     recorder.report().judge().unwrap();
-    // Its turn comes after each of ours, which lasts 10 ms.
+    // The other client's turn follows each of ours, which lasts 10 ms.
     assert!(one[0] >= 40, "{one:?} beside {many:?}");
     let (least, most) = (many.iter().min().unwrap(), many.iter().max().unwrap());
     assert!(most - least <= 2, "{many:?}");

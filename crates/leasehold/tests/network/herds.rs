@@ -1,5 +1,5 @@
-//! Many processes that want one name, each once: how often each of them asks hardly depends on how
-//! many they are.
+//! Many processes that want one name, each once: the number of requests of each process hardly
+//! depends on the number of processes.
 
 use std::pin::Pin;
 
@@ -14,10 +14,10 @@ use super::*;
 
 type Used = Pin<Box<dyn Future<Output = ()> + Send>>;
 
-/// How long each has what it waited for.
+/// Time for which each process holds what it waited for.
 const HELD: Duration = Duration::from_millis(50);
 
-/// A client of another process.
+/// Returns a client of another process.
 fn process(server: &Embedded) -> (Client, Network, Sent) {
     let builder = Client::builder().lease(30_000 * MS);
     let (client, network) = server.client_over_network(&builder).unwrap();
@@ -25,7 +25,8 @@ fn process(server: &Embedded) -> (Client, Network, Sent) {
     (client, network, sent)
 }
 
-/// How many requests a process has sent at last, of so many that all use the name once.
+/// Lets `processes` processes use the name once each. Returns the number of requests of a process
+/// at the end.
 async fn requests(processes: usize, asks: &[Step], uses: impl Fn(Client) -> Used) -> f64 {
     let server = Embedded::new();
     let clients: Vec<_> = (0..processes).map(|_| process(&server)).collect();
@@ -42,14 +43,14 @@ async fn requests(processes: usize, asks: &[Step], uses: impl Fn(Client) -> Used
     }
     let of = |sent: &Sent| asks.iter().map(|step| sent.count(*step)).sum::<usize>();
     let asked: usize = clients.iter().map(|(_, _, sent)| of(sent)).sum();
-    // What waited has left nothing behind.
+    // The waiters have left nothing behind.
     sleep(HELD).await;
     let keys = server.keys();
     assert!(!keys.iter().any(|key| key.contains(":asking")), "{keys:?}");
     asked as f64 / processes as f64
 }
 
-/// Eight times as many processes make each of them ask half as often again at most.
+/// Asserts that with eight times as many processes, each process asks at most half as often again.
 async fn assert_flat(asks: &[Step], uses: impl Fn(Client) -> Used) {
     let few = requests(40, asks, &uses).await;
     let many = requests(320, asks, &uses).await;
@@ -82,7 +83,7 @@ async fn writers_of_many_processes_ask_seldom() {
     .await;
 }
 
-/// Four of them have a permit at a time.
+/// Returns a semaphore that lets four processes hold a permit at a time.
 async fn permits(client: &Client) -> leasehold::Semaphore {
     let semaphore = client.semaphore("x");
     semaphore.try_set_permits(4).await.unwrap();
@@ -125,7 +126,7 @@ struct Waiting {
     waiter: JoinHandle<SemaphorePermit>,
 }
 
-/// So many processes that wait for permits, one after the other.
+/// Starts processes that wait for permits, one after the other.
 async fn wait_for(server: &Embedded, wanted: &[u32]) -> Vec<Waiting> {
     let mut waiting = Vec::new();
     for wants in wanted {
@@ -156,7 +157,7 @@ async fn permits_call_as_many_clients_as_they_serve() {
     let waiting = wait_for(&server, &[1, 3, 1, 2, 1]).await;
     let before = asked(&waiting);
     local.add_permits(3).await.unwrap();
-    // Within the time in which those who are not called would ask.
+    // Clients that are not called would not ask within this time.
     sleep(3 * MS).await;
     assert_eq!(served(&waiting), [true, false, true, false, true]);
     let asks: Vec<_> = asked(&waiting)
@@ -165,7 +166,8 @@ async fn permits_call_as_many_clients_as_they_serve() {
         .map(|(now, then)| now - then)
         .collect();
     assert_eq!(asks, [1, 0, 1, 0, 1]);
-    // A client that wants more permits than are free delays no other, and is called once they suffice.
+    // A client that wants more permits than are free delays no other client, and is called once
+    // enough are free.
     sleep(200 * MS).await;
     local.add_permits(3).await.unwrap();
     sleep(3 * MS).await;
@@ -176,7 +178,8 @@ async fn permits_call_as_many_clients_as_they_serve() {
     }
 }
 
-/// However long it lasts until a release: those that wait ask less and less often.
+/// However long the release takes, the server remembers the waiting clients, which ask less and
+/// less often.
 #[tokio::test(start_paused = true)]
 async fn waiting_clients_are_not_forgotten_in_a_long_hold() {
     let server = Embedded::new();
@@ -194,7 +197,7 @@ async fn waiting_clients_are_not_forgotten_in_a_long_hold() {
     }
 }
 
-/// A client that is gone hears no call, and the next one has it at once.
+/// A client that has disconnected hears no call, and the next client has the permit at once.
 #[tokio::test(start_paused = true)]
 async fn permit_is_for_the_next_client_when_the_first_is_gone() {
     for closed in [true, false] {
@@ -205,7 +208,7 @@ async fn permit_is_for_the_next_client_when_the_first_is_gone() {
         let last = waiting.pop().unwrap();
         for Waiting { process, waiter } in &waiting {
             if closed {
-                // It leaves the list.
+                // The client removes itself from the list.
                 waiter.abort();
             } else {
                 // Its connection ends, and no request leaves.
@@ -223,7 +226,7 @@ async fn permit_is_for_the_next_client_when_the_first_is_gone() {
     }
 }
 
-/// A client is called, and its only waiter has gone: the call goes to the next one.
+/// A client whose only waiter has ended is called. The call passes to the next client.
 #[tokio::test(start_paused = true)]
 async fn call_for_a_waiter_that_has_gone_is_passed_on() {
     let server = Embedded::new();
@@ -233,11 +236,11 @@ async fn call_for_a_waiter_that_has_gone_is_passed_on() {
     let first = waiting.remove(0);
     let start = Instant::now();
     local.add_permits(1).await.unwrap();
-    // Called by now, and not polled again.
+    // The waiter has already been called, and is not polled again.
     first.waiter.abort();
     let next = waiting.remove(0);
     let permit = next.waiter.await.unwrap();
-    // Two requests. Without the call it would ask when 5 ms are over.
+    // This takes two requests. Without the call, the next client would ask after 5 ms.
     assert!(start.elapsed() <= 4 * MS, "{:?}", start.elapsed());
     assert_eq!(first.process.2.count(Step::SemaphoreLeaveTurn), 1);
     permit.release().await.unwrap();

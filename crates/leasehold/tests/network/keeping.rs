@@ -1,5 +1,5 @@
-//! A lock that stays for a span when its holder has gone, or is left to its lease: those that wait for
-//! its end, and those in the process that had it before.
+//! A lock that stays locked for some time after its holder has ended, or that is left to its lease:
+//! the clients that wait for its end, and the earlier holders of the same process.
 
 use std::sync::{Arc, Mutex};
 
@@ -10,10 +10,10 @@ use tokio::task::JoinHandle;
 use super::hand_over::near;
 use super::*;
 
-/// Longer than any poll that may save a waiter.
+/// A duration longer than any poll that might wake a waiter.
 const HOUR: Duration = Duration::from_secs(3600);
 
-/// A client whose leases last for longer than any span here.
+/// Returns a client whose leases are longer than any duration here.
 fn long_leases(server: &Embedded) -> (Client, Network) {
     let builder = Client::builder()
         .reply_timeout(400 * MS)
@@ -24,12 +24,12 @@ fn long_leases(server: &Embedded) -> (Client, Network) {
     (client, network)
 }
 
-/// The lock of each kind that can be kept.
+/// Returns a lock of each kind that can be kept.
 fn kinds(client: &Client) -> [AnyLock; 4] {
     [
         client.lock("x").into(),
         client.fenced_lock("x").into(),
-        // It asks seldom although nothing wakes it.
+        // Its waiters rarely ask, although no message wakes them.
         client.fair_lock("x").waiter_timeout(HOUR).into(),
         client.rw_lock("x").write_lock().into(),
     ]
@@ -40,7 +40,7 @@ fn waits(lock: AnyLock) -> JoinHandle<LockGuard> {
     tokio::spawn(async move { lock.acquire().await.unwrap() })
 }
 
-/// A waiter goes by messages and by the end that it was told.
+/// A waiter is woken by messages and by the end that the server reported.
 #[tokio::test(start_paused = true)]
 async fn waiters_learn_the_end_of_a_kept_lock() {
     for own in [false, true] {
@@ -64,7 +64,8 @@ async fn waiters_learn_the_end_of_a_kept_lock() {
     }
 }
 
-/// One that was there before does not keep the others from asking.
+/// The reader asked before the lock was kept; the long poll interval does not keep it from asking
+/// at the new end.
 #[tokio::test(start_paused = true)]
 async fn a_reader_learns_the_end_of_a_kept_write_lock() {
     let server = Embedded::new();
@@ -80,8 +81,9 @@ async fn a_reader_learns_the_end_of_a_kept_write_lock() {
     assert!(start.elapsed() < 1200 * MS, "{:?}", start.elapsed());
 }
 
-/// A holder that has handed the lock over to the second, and waits for the server's word. The first
-/// renewal that asks for that is lost.
+/// Returns the release of a holder that has handed the lock over and waits for the server's
+/// confirmation, and the second holder. The first renewal, which asks for the confirmation, is
+/// lost.
 async fn handed_over(
     client: &Client,
     network: &Network,
@@ -118,8 +120,9 @@ async fn the_answer_to_a_kept_lock_is_the_word_for_those_before() {
     assert!(start.elapsed() < 20 * MS, "{:?}", start.elapsed());
 }
 
-/// A renewal is on its way for a word to the first, and the second one waits for a word as well. Nothing
-/// asks for that any more, also if the future that keeps the lock is dropped.
+/// A renewal is on its way to confirm the first release, and the second release waits for a
+/// confirmation too. No later request asks for one, even if the future that keeps the lock is
+/// dropped.
 #[tokio::test(start_paused = true)]
 async fn nothing_renews_a_lock_behind_the_request_that_keeps_it() {
     for dropped in [false, true] {
@@ -163,7 +166,7 @@ async fn nothing_renews_a_lock_behind_the_request_that_keeps_it() {
         let next = waits(server.client().lock("x").into()).await.unwrap();
         assert!(start.elapsed() < 1100 * MS, "{:?}", start.elapsed());
         let mut sent = sent.lock().unwrap().clone();
-        // The next one of the process had asked to be called.
+        // The next waiter of the process had asked to be called.
         sent.retain(|step| *step != Step::LockLeaveTurn);
         let asked = [Step::LockRenew, Step::LockKeepFor];
         assert_eq!(sent, asked, "dropped {dropped}");
@@ -171,7 +174,7 @@ async fn nothing_renews_a_lock_behind_the_request_that_keeps_it() {
     }
 }
 
-/// The first request has kept the lock, and the second one finds it gone.
+/// The first request has kept the lock, and the second one finds that the lock has ended.
 #[tokio::test(start_paused = true)]
 async fn a_kept_lock_that_is_over_is_no_loss() {
     let server = Embedded::new();
@@ -191,7 +194,8 @@ async fn a_kept_lock_that_is_over_is_no_loss() {
     assert_eq!(unknown.kind(), ErrorKind::OutcomeUnknown, "{unknown}");
 }
 
-/// Its lease runs out before the server is heard again: that says nothing of the one before.
+/// The lease of the forgotten lock runs out before the server answers again. That does not show a
+/// loss of the earlier hold.
 #[tokio::test(start_paused = true)]
 async fn the_end_of_a_forgotten_lock_is_no_loss_to_the_one_before() {
     let server = Embedded::new();
@@ -206,7 +210,7 @@ async fn the_end_of_a_forgotten_lock_is_no_loss_to_the_one_before() {
     assert!(Instant::now() > left);
 }
 
-/// Whoever asks for a word of the server does not renew what is left to its lease.
+/// A request for the server's confirmation does not renew a hold that is left to its lease.
 #[tokio::test(start_paused = true)]
 async fn a_forgotten_lock_is_not_renewed_for_the_one_before() {
     let server = Embedded::new();
@@ -239,7 +243,7 @@ async fn a_write_lock_is_not_kept_beside_its_owners_read() {
     );
     assert!(others.try_write().await.unwrap().is_none());
     reading.release().await.unwrap();
-    // A read hold that is over keeps nothing.
+    // A read hold that has ended does not prevent this.
     let writing = lock.write().await.unwrap();
     let reading = lock.read().await.unwrap();
     reading.release().await.unwrap();
@@ -269,7 +273,7 @@ async fn a_lock_that_another_guard_has_forgotten_is_not_kept() {
     assert!(!server.client().lock("x").is_locked().await.unwrap());
 }
 
-/// It is the request that ends a hold which finds the loss.
+/// The request that ends a hold finds the loss.
 #[tokio::test(start_paused = true)]
 async fn a_loss_that_is_found_at_the_end_is_told_to_the_hook() {
     let told = Arc::new(Mutex::new(Vec::new()));
@@ -294,7 +298,7 @@ async fn a_loss_that_is_found_at_the_end_is_told_to_the_hook() {
     let forced = client.force_release("turned", guard.holder_id()).await;
     assert!(forced.unwrap());
     lost(guard.downgrade().await.map(drop), "turned");
-    // Once, whoever finds it.
+    // The hook is called once, although a later request finds the loss too.
     let guard = client.lock("extended").acquire().await.unwrap();
     client.lock("extended").force_unlock().await.unwrap();
     lost(guard.extend(30_000 * MS).await, "extended");
@@ -302,7 +306,7 @@ async fn a_loss_that_is_found_at_the_end_is_told_to_the_hook() {
     assert_eq!(told.lock().unwrap().len(), 0);
 }
 
-/// A downgrade whose answer was lost has run, and then the read hold was ended by force.
+/// The downgrade has run but its reply was lost, and then the read hold was ended by force.
 #[tokio::test(start_paused = true)]
 async fn a_downgrade_that_may_have_run_is_no_loss_to_the_writer_before_it() {
     let server = Embedded::new();
@@ -336,7 +340,7 @@ async fn a_downgrade_that_may_have_run_is_no_loss_to_the_writer_before_it() {
     assert_eq!(unknown.kind(), ErrorKind::OutcomeUnknown, "{unknown}");
 }
 
-/// The exchange has run and was not answered, and then the new permit was taken away.
+/// The exchange has run but was not answered, and then the new permit was taken away.
 #[tokio::test(start_paused = true)]
 async fn an_exchange_that_may_have_run_is_no_loss() {
     let server = Embedded::new();

@@ -1,5 +1,5 @@
-//! A line of waiters before a server that is silent or gone: each ends by its own limits, and
-//! none is told that somebody holds what no server has said it of.
+//! A line of waiters before a server that is silent or unreachable. Each waiter ends by its own
+//! limits, and none reports a holder that no server has named.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use tokio::time::Instant;
 
 use super::{MS, over_network};
 
-/// How long a waiter waits, and how long it puts up with an outage.
+/// The longest wait of a waiter, and the longest outage that it tolerates.
 #[derive(Clone, Copy)]
 struct Limits {
     wait: Duration,
@@ -29,7 +29,7 @@ impl Limits {
     }
 }
 
-/// Whether it got what it waited for.
+/// A wait, which returns whether it was granted.
 type Wait = fn(Client, Limits) -> BoxFuture<'static, Result<bool>>;
 
 macro_rules! wait {
@@ -67,7 +67,7 @@ const WAITS: [(&str, Wait); 8] = [
     ),
 ];
 
-/// What became of each, and when.
+/// Returns the error of each wait, and the time after which it ended.
 async fn in_line(client: &Client, wait: Wait, limits: &[Limits]) -> Vec<(Error, Duration)> {
     let start = Instant::now();
     join_all(limits.iter().map(|limits| async move {
@@ -92,7 +92,7 @@ async fn silent() -> (Embedded, Client, Network) {
 async fn unanswered_wait_ends_in_an_error() {
     for (name, wait) in WAITS {
         let (server, client, network) = silent().await;
-        // The last two go on after the first request was given up.
+        // The last two continue after the first request was given up.
         let waits = [100, 50, 200, 100, 1500, 900].map(|ms| Limits::waits(ms * MS));
         let ended = in_line(&client, wait, &waits).await;
         for ((error, after), limits) in ended.iter().zip(waits) {
@@ -156,7 +156,7 @@ async fn answer_ends_every_waiters_outage() {
     let waiters: Vec<_> = (0..3)
         .map(|_| tokio::spawn(wait(client.clone(), Limits::bears(2000 * MS))))
         .collect();
-    // Twice for less than they bear, and for more than that together.
+    // Each of the two outages is shorter than the waiters tolerate; together they are longer.
     for _ in 0..2 {
         tokio::time::sleep(1500 * MS).await;
         network.freeze(false);
@@ -187,7 +187,7 @@ async fn try_behind_unanswered_waiters_fails() {
     }
 }
 
-/// None of them is polled after the first time.
+/// No waiter is polled after its first poll.
 #[tokio::test(start_paused = true)]
 async fn many_unpolled_waiters_delay_like_one() {
     let server = Embedded::new();

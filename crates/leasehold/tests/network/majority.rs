@@ -1,8 +1,8 @@
-//! Random histories of the lock of a majority: five servers that lose what they hold, and
-//! between each of them and each process a network that fails at random. Beside them, in
-//! `restarts.rs`, what must come of one server that forgets.
+//! Random histories of the majority lock: five servers that lose what they hold, and between each
+//! process and each server a network that fails at random. `restarts.rs` tests the effects of one
+//! server that forgets.
 //!
-//! `LEASEHOLD_MAJORITY_SEED` plays one seed, `LEASEHOLD_MAJORITY_SEEDS` so many.
+//! `LEASEHOLD_MAJORITY_SEED` plays one seed, `LEASEHOLD_MAJORITY_SEEDS` sets the number of seeds.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
@@ -23,7 +23,7 @@ const HOLDS: usize = 12;
 
 struct Stage {
     masters: Vec<Embedded>,
-    /// Per process and master.
+    /// The client of each master, for each process.
     clients: Vec<Vec<Client>>,
     networks: Vec<Vec<Network>>,
 }
@@ -34,7 +34,8 @@ impl Stage {
         Self::of(masters.take(MASTERS).collect(), rng)
     }
 
-    /// With clocks so far apart that tokens would not rise by the clocks alone.
+    /// Makes a stage whose clocks are so far apart that the clocks alone would not make tokens
+    /// rise.
     fn with_clocks_apart(rng: &mut Rng) -> Self {
         let masters = (0..MASTERS).map(|_| {
             let master = Embedded::new();
@@ -75,7 +76,7 @@ impl Stage {
             .outage_timeout(3600 * 1000 * MS)
     }
 
-    /// One fault at random. Two of five servers at most are without a vote at a time.
+    /// Causes one fault at random. At most two of the five servers are without a vote at a time.
     async fn trouble(&self, rng: &mut Rng, restarted: &mut Vec<Instant>) -> &'static str {
         let (process, master) = (rng.usize(..PROCESSES), rng.usize(..MASTERS));
         let network = &self.networks[process][master];
@@ -121,12 +122,12 @@ fn fate(rng: &mut Rng) -> Fate {
     }
 }
 
-/// Whether fencing tokens rise, in the order in which they were given.
+/// The fencing tokens in the order in which they were given.
 #[derive(Default)]
 struct Tokens(Mutex<Vec<u64>>);
 
 impl Tokens {
-    /// One for this hold, unless it is lost or a server does not answer.
+    /// Draws a token for this hold, unless the hold is lost or a server does not answer.
     async fn draw(&self, guard: &LockGuard) {
         if let Ok(token) = guard.fencing_token().await {
             self.0.lock().unwrap().push(token);
@@ -145,7 +146,7 @@ impl Tokens {
     }
 }
 
-/// Plays one history and says what it shows.
+/// Plays one history and reports on it.
 async fn play(seed: u64, lock: impl Fn(&Stage, usize) -> RedLock) -> (Report, Tokens) {
     let mut rng = Rng::with_seed(seed);
     let stage = Stage::new(&mut rng);
@@ -159,7 +160,7 @@ async fn play(seed: u64, lock: impl Fn(&Stage, usize) -> RedLock) -> (Report, To
             let inside = asked.acquired(&guard);
             tokens.draw(&guard).await;
             let work = sleep(rng.u32(1..600) * MS);
-            // Whoever loses the lock stops.
+            // A worker that loses the lock stops its work.
             let _ = guard.protect(work).await;
             inside.releasing(&guard);
             let _ = guard.release().await;
@@ -188,7 +189,7 @@ async fn play(seed: u64, lock: impl Fn(&Stage, usize) -> RedLock) -> (Report, To
     (recorder.report(), tokens)
 }
 
-/// After a lease and what the last requests take.
+/// Asserts that no key is left after a lease and the time that the last requests take.
 async fn nothing_is_left(stage: &Stage, seed: u64) {
     for network in stage.networks.iter().flatten() {
         network.on_request(|_| Fate::default());
@@ -222,7 +223,7 @@ async fn failing_minority_causes_no_overlap() {
     }
 }
 
-/// The histories are hard enough to see what the distrust is for.
+/// The histories are hard enough: without the distrust of restarted servers, holds overlap.
 #[tokio::test(start_paused = true)]
 async fn trusting_restarted_servers_lets_holds_overlap() {
     for seed in 0..400 {
@@ -237,8 +238,7 @@ async fn trusting_restarted_servers_lets_holds_overlap() {
     panic!("no overlap was seen; the histories show nothing");
 }
 
-/// Multi-locks over the same stage: no dead-lock, nothing left, no overlap, and tokens
-/// that rise.
+/// Multi-locks over the same stage: no dead-lock, nothing left, no overlap, and tokens that rise.
 #[tokio::test(start_paused = true)]
 async fn failing_networks_cause_no_multi_lock_overlap() {
     for seed in seeds() {
@@ -254,7 +254,7 @@ async fn failing_networks_cause_no_multi_lock_overlap() {
                     .map(|n| stage.clients[process][*n].lock("x"));
                 let lock = MultiLock::new(members).unwrap();
                 let lock = lock.outage_timeout(3600 * 1000 * MS);
-                // Any two of three out of five have one in common.
+                // Any two sets of three locks out of five share a lock.
                 let asked = recorder.ask("x", &process.to_string());
                 let guard = lock.acquire().await.unwrap();
                 let inside = asked.acquired(&guard);
@@ -276,7 +276,7 @@ async fn failing_networks_cause_no_multi_lock_overlap() {
             over.store(true, Ordering::SeqCst);
         };
         let troubles = async {
-            // No server is restarted: each of them counts.
+            // No server is restarted, because each member of a multi-lock counts.
             let mut restarted = vec![Instant::now() + 24 * 3600 * 1000 * MS; 2];
             while !over.load(Ordering::SeqCst) {
                 sleep(rng.u32(1..500) * MS).await;
@@ -292,7 +292,7 @@ async fn failing_networks_cause_no_multi_lock_overlap() {
     }
 }
 
-/// Groups with values in common, with requests that get lost, come late and come twice.
+/// Groups with values in common, with requests that get lost, arrive late and arrive twice.
 #[tokio::test(start_paused = true)]
 async fn failing_networks_cause_no_group_overlap() {
     for seed in seeds() {
@@ -342,8 +342,8 @@ async fn failing_networks_cause_no_group_overlap() {
     }
 }
 
-/// The first of two servers refuses at once, so there can be no majority. The waiter does not wait for
-/// the answer of the second one, and does not learn how long that one is held.
+/// The first of two servers refuses at once, so there can be no majority. The waiter does not wait
+/// for the reply of the second server, and does not learn how long the lock is held there.
 #[tokio::test(start_paused = true)]
 async fn a_member_that_was_not_heard_is_asked_when_the_others_are_free() {
     let servers = [Embedded::new(), Embedded::new()];
@@ -370,7 +370,7 @@ async fn a_member_that_was_not_heard_is_asked_when_the_others_are_free() {
     assert!(guard.is_some(), "no answer in {:?}", start.elapsed());
 }
 
-/// As many servers as a majority can spare are silent: nobody waits for their answers.
+/// Two of three servers are enough: the acquire does not wait for the reply of a silent server.
 #[tokio::test(start_paused = true)]
 async fn a_majority_of_those_that_answer_is_enough() {
     let servers = [(); 3].map(|()| Embedded::new());
@@ -383,7 +383,7 @@ async fn a_majority_of_those_that_answer_is_enough() {
     }
     let members = sides.each_ref().map(|(client, _)| client.lock("x"));
     let lock = RedLock::new(members).unwrap().distrust_restarted(false);
-    // All are connected.
+    // All clients are connected now.
     lock.acquire().await.unwrap().release().await.unwrap();
     sides[1].1.freeze(true);
     let start = Instant::now();

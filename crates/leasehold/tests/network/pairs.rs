@@ -1,8 +1,8 @@
-//! Every two things that users do with a lock, at the same time under one name: tasks of one process
-//! do them in turn, beside tasks of another process. Each kind of lock is worked with so, and each
-//! history is judged: nobody holds beside somebody else, everybody is served, and nothing is left.
+//! Every two things that users do with a lock, at the same time under one name. Tasks of one
+//! process do them in turn, beside tasks of another process. Each kind of lock is used, and each
+//! history is judged: no two holders overlap, every task is served, and nothing is left.
 //!
-//! `LEASEHOLD_PAIRS_SEEDS` plays so many seeds of each pair.
+//! `LEASEHOLD_PAIRS_SEEDS` sets the number of seeds that are played of each pair.
 
 use std::future::poll_fn;
 use std::pin::pin;
@@ -22,10 +22,10 @@ use tokio::time::timeout;
 use super::*;
 
 const LEASE: Duration = Duration::from_millis(600);
-/// How long what its user leaves to its lease stays.
+/// Time for which a hold that is left to its lease stays.
 const LEFT: Duration = Duration::from_millis(80);
 const MAXIMUM: Duration = Duration::from_millis(20);
-/// More than everything that a pair waits for together: leases, marks, places in line.
+/// A limit above all that a pair waits for together: leases, marks, places in line.
 const LONGEST: Duration = Duration::from_secs(120);
 const MASTERS: usize = 3;
 const ROUNDS: usize = 3;
@@ -53,12 +53,13 @@ const KINDS: [Kind; 8] = [
     Kind::Permit,
 ];
 
-/// What a task does with a lock.
+/// A task's use of a lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Act {
-    /// It holds it for a moment: what is handed over, shared and exchanged in the process.
+    /// Holds the lock for a moment, so that holds are handed over, shared and exchanged in the
+    /// process.
     Holds,
-    /// It is renewed.
+    /// Holds the lock until it has been renewed.
     StaysLong,
     Drops,
     Extends,
@@ -70,9 +71,9 @@ enum Act {
     IsNotPolled,
     IsCancelled,
     BacksOff,
-    /// No message reaches its client.
+    /// No message reaches the task's client.
     HearsNothing,
-    /// All of its client's holds are acknowledged.
+    /// Replicas acknowledge all holds of the task's client.
     IsConfirmed,
     DrawsTokens,
     ClosesACircle,
@@ -236,7 +237,7 @@ impl Stage {
         self.acts.contains(&act)
     }
 
-    /// The lock, and whether it is shared with others.
+    /// Makes the lock that a task asks for; the `writes` side of a read-write lock.
     fn wanted(&self, clients: &[Client], writes: bool) -> Wanted {
         let client = &clients[0];
         let lock: AnyLock = match self.kind {
@@ -274,7 +275,7 @@ impl Stage {
         asked.collect()
     }
 
-    /// What these acts do to each other is an error.
+    /// Asserts that these acts may cause this error.
     fn refused(&self, error: &Error) {
         let allowed = match error.kind() {
             ErrorKind::Deadlock => self.has(Act::ClosesACircle),
@@ -337,7 +338,7 @@ impl Stage {
         }
     }
 
-    /// Everything can be had, and nothing is left behind.
+    /// Asserts that everything can be acquired again, and that nothing is left behind.
     async fn is_over(&self) {
         for process in [&self.ours, &self.theirs] {
             let wanted = self.wanted(&process.clients, true);
@@ -366,7 +367,7 @@ impl Stage {
     }
 }
 
-/// A hold, and what was asked for.
+/// A hold, and the lock that was asked for.
 struct Holding<'a> {
     stage: &'a Stage,
     process: &'a Process,
@@ -412,7 +413,7 @@ impl Holding<'_> {
     async fn leave(self, act: Act, held: Held, inside: Vec<Inside>) {
         let stage = self.stage;
         match (act, held) {
-            // It counts until its lease is over, and a history asks nobody.
+            // A forgotten hold counts until its lease is over, but a history notes its end here.
             (Act::Forgets, held) => {
                 held.releasing(inside);
                 of_either!(held, held => held.forget());
@@ -425,7 +426,7 @@ impl Holding<'_> {
                     return;
                 };
                 match guard.keep_for(LEFT).await {
-                    // Readers share it.
+                    // Readers share the hold.
                     Err(error) if error.kind() == ErrorKind::Misuse => {}
                     kept => stage.given_back(was_held, kept),
                 }
@@ -463,10 +464,10 @@ impl Holding<'_> {
         }
     }
 
-    /// As an operator does.
+    /// Ends the hold by force, as an operator does.
     async fn force(&self, held: &Held) {
         let client = &self.stage.theirs.clients[0];
-        // A holder that learns it later may have relied on its hold until then.
+        // A holder that learns of this later may have relied on its hold until then.
         self.stage.recorder.promise_ends_here();
         let forced = match self.stage.kind {
             Kind::Plain | Kind::Several | Kind::Majority => client.lock("x").force_unlock().await,
@@ -495,7 +496,7 @@ impl Holding<'_> {
             assert_eq!(*first, second, "a hold has one token");
         }
         match first {
-            // Several may hold these at a time.
+            // Several holders may share these kinds.
             Err(error) if error.kind() == ErrorKind::Misuse => {
                 assert!(
                     [Kind::Sides, Kind::Group].contains(&self.stage.kind),
@@ -507,7 +508,7 @@ impl Holding<'_> {
         }
     }
 
-    /// Another owner holds `z` and wants this one; this one wants `z`.
+    /// Another owner holds `z` and wants this lock, while the owner of this lock wants `z`.
     async fn close_a_circle(&self, rng: &mut Rng) {
         let Wanted::Lock(wanted) = self.wanted else {
             return;
@@ -524,11 +525,11 @@ impl Holding<'_> {
         for guard in [theirs, ours] {
             match guard {
                 Err(error) if error.is_transient() => {
-                    // The limit was over before the answer came.
+                    // The limit was over before the reply arrived.
                 }
                 Err(error) => self.stage.refused(&error),
                 Ok(None) => {}
-                // The readers, and those who lost it meanwhile.
+                // A guard of a reader, or of a lock that its holder lost meanwhile.
                 Ok(Some(guard)) => {
                     let held = guard.is_held();
                     self.stage.given_back(held, guard.release().await);
@@ -544,7 +545,7 @@ fn was_held(held: &Held) -> bool {
     of_either!(held, held => held.is_held())
 }
 
-/// Polls a future, and now and then not for a while.
+/// Polls a future, but pauses now and then for a while.
 async fn now_and_then<F: Future>(rng: &mut Rng, future: F) -> F::Output {
     let (mut future, mut pause) = (pin!(future), None);
     poll_fn(|context| {
@@ -567,7 +568,7 @@ async fn now_and_then<F: Future>(rng: &mut Rng, future: F) -> F::Output {
     .await
 }
 
-/// A client of its own holds and closes.
+/// Acquires the lock with a client of its own, and closes that client.
 async fn closes_its_client(stage: &Stage, rng: &mut Rng) {
     let process = Process::new(&stage.servers, stage.has(Act::IsConfirmed), rng);
     stage.act(&process, Act::Holds, rng).await;
@@ -591,7 +592,7 @@ async fn closes_its_client(stage: &Stage, rng: &mut Rng) {
     stage.given_back(was_held, held.release().await);
 }
 
-/// A writer becomes a reader, and a writer again if it reads alone.
+/// A writer becomes a reader, and a writer again if no other reader shares the lock.
 async fn changes_sides(stage: &Stage, process: &Process, rng: &mut Rng) {
     let lock = process.clients[0].rw_lock("x").poll_interval(100 * MS);
     let asked = stage.recorder.ask("x", "writes");
@@ -661,7 +662,7 @@ async fn meet(kind: Kind, acts: [Act; 2], seed: u64) {
     assert_eq!(report.overlaps, []);
 }
 
-/// Runs each on a clock of its own.
+/// Runs `work` on a paused clock of its own.
 fn on_a_paused_clock(work: impl Future<Output = ()>) {
     let mut runtime = tokio::runtime::Builder::new_current_thread();
     let runtime = runtime.enable_time().start_paused(true).build().unwrap();

@@ -8,14 +8,14 @@ use tokio::task::JoinHandle;
 use super::hand_over::{at, near, others_go_on};
 use super::*;
 
-/// A semaphore with so many permits.
+/// Makes a semaphore with `permits` permits.
 async fn semaphore(client: &Client, permits: u32) -> Semaphore {
     let semaphore = client.semaphore("x");
     semaphore.try_set_permits(permits).await.unwrap();
     semaphore
 }
 
-/// So many holders of one permit each, and as many waiters of their process behind them.
+/// Returns `permits` holders of one permit each, and as many waiters of their process.
 async fn held(
     semaphore: &Semaphore,
     permits: usize,
@@ -31,7 +31,7 @@ async fn held(
     (permits, waiters)
 }
 
-/// Those that are in use count first.
+/// The permits that are in use beyond the limit must be released first.
 #[tokio::test(start_paused = true)]
 async fn no_permit_passes_on_while_too_many_are_in_use() {
     for dropped in [false, true] {
@@ -39,7 +39,7 @@ async fn no_permit_passes_on_while_too_many_are_in_use() {
         let (client, _network, sent) = near(&server);
         let semaphore = semaphore(&client, 4).await;
         let (mut permits, waiters) = held(&semaphore, 4).await;
-        // One that passes on shows that it is this process's turn.
+        // A permit that passes on shows that it is this process's turn.
         drop(permits.pop());
         others_go_on().await;
         assert_eq!(sent.count(Step::SemaphoreAdd), 0);
@@ -58,7 +58,8 @@ async fn no_permit_passes_on_while_too_many_are_in_use() {
         let seen = server.client().semaphore("x");
         assert_eq!(seen.available_permits().await.unwrap(), -1);
         drop(permits);
-        // Two have one by now, and one is too many. The others have theirs one after the other.
+        // Two waiters already have a permit, and one permit is too many. The other waiters get
+        // theirs one after the other.
         for waiter in waiters {
             waiter.await.unwrap().release().await.unwrap();
         }
@@ -66,9 +67,9 @@ async fn no_permit_passes_on_while_too_many_are_in_use() {
     }
 }
 
-/// Four tasks of each of three clients use the only permit all the time, for 2 ms each. Of the clients
-/// that wait, the same one always hears of a release first. How often each client had the permit, and
-/// the longest wait.
+/// Lets four tasks of each of three clients use the only permit all the time, for 2 ms each. Of the
+/// clients that wait, the same one always hears of a release first. Returns how often each client
+/// had the permit, and the longest wait.
 async fn three_alike<P>(
     acquire: impl AsyncFn(&Client) -> P,
     release: impl AsyncFn(P),
@@ -77,7 +78,7 @@ async fn three_alike<P>(
     let semaphore = semaphore(&server.client(), 1).await;
     let clients = [(); 3].map(|()| {
         let (client, network, _) = at(&server, MS, MS);
-        // A server tells its listeners in the order in which they came.
+        // A server notifies its listeners in the order in which they subscribed.
         network.on_message(|_| Some(Duration::ZERO));
         (client, network)
     });

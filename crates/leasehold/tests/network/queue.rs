@@ -1,5 +1,5 @@
-//! A fair lock among the waiters of one process: a release grants it to the next of them, and the
-//! hold goes along those that are next in line.
+//! A fair lock among the waiters of one process: a release grants it to the next waiter, and the
+//! hold passes along the waiters that are next in line.
 
 use futures_util::FutureExt as _;
 use futures_util::future::join_all;
@@ -14,7 +14,7 @@ fn waits(lock: &FairLock) -> JoinHandle<LockGuard> {
     tokio::spawn(async move { lock.acquire().await.unwrap() })
 }
 
-/// A holder, and waiters of its process behind it, each with its place in line.
+/// Returns a holder, and waiters of its process, each with its place in line.
 async fn held<const N: usize>(client: &Client) -> (LockGuard, [JoinHandle<LockGuard>; N]) {
     let lock = client.fair_lock("x");
     let first = lock.acquire().await.unwrap();
@@ -61,7 +61,7 @@ async fn lock_that_was_granted_by_a_release_is_renewed() {
     let (first, [second, third]) = held(&client).await;
     first.release().await.unwrap();
     let second = second.await.unwrap();
-    // Three of its leases.
+    // Three of its leases pass.
     sleep(3000 * MS).await;
     assert_eq!(second.loss(), None);
     second.release().await.unwrap();
@@ -123,7 +123,7 @@ async fn waiter_that_goes_with_the_lock_keeps_it_from_nobody() {
     }
     let third = waits(&lock);
     sleep(3 * MS).await;
-    // Granted to the second one, which is not polled any more.
+    // The lock is granted to the second waiter, which is not polled any more.
     first.release().await.unwrap();
     drop(second);
     let start = Instant::now();
@@ -220,7 +220,7 @@ async fn no_fault_of_a_release_hides_who_has_the_lock() {
             } else {
                 match first.release().await {
                     Ok(()) => assert_ne!(what, "unanswered"),
-                    // A second request finds it with the next one, or not there.
+                    // A second request finds the lock with the next holder, or finds no lock.
                     Err(error) => {
                         assert_eq!(what, "unanswered", "{error}");
                         assert_eq!(error.kind(), ErrorKind::OutcomeUnknown, "{error}");
@@ -263,7 +263,8 @@ async fn places_of_those_that_were_served_go_with_a_lost_hold() {
     assert_eq!(server.keys(), ["leasehold:{x}:forced"]);
 }
 
-/// Three holders, one after the other, the last of which has had the hold of the second.
+/// Lets three holders have the lock one after the other. Returns the last, which has taken over the
+/// hold of the second.
 async fn passed_on(client: &Client) -> LockGuard {
     let (first, [second, third]) = held(client).await;
     first.release().await.unwrap();
@@ -280,7 +281,7 @@ async fn places_of_those_that_were_served_go_with_a_forgotten_hold() {
     sleep(3 * MS).await;
     let elsewhere = server.client().fair_lock("x");
     assert_eq!(elsewhere.waiters().await.unwrap(), [""; 0]);
-    // Its lease.
+    // The lease of the forgotten hold runs out.
     let guard = elsewhere.try_acquire_for(1100 * MS).await.unwrap();
     guard.expect("it is free").release().await.unwrap();
     assert_eq!(server.keys().len(), 0, "{:?}", server.keys());
@@ -300,7 +301,7 @@ async fn places_of_those_that_were_served_go_with_a_closed_client() {
     assert_eq!(server.keys().len(), 0, "{:?}", server.keys());
 }
 
-/// So many tasks use the lock all the time. Every hold is judged.
+/// Starts `tasks` tasks that use the lock all the time. Every hold is judged.
 fn busy(client: &Client, who: &str, tasks: usize, recorder: &Recorder) -> Vec<JoinHandle<usize>> {
     let end = Instant::now() + 1000 * MS;
     let task = |n| {

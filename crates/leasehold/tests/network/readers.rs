@@ -18,7 +18,7 @@ fn asked(sent: &Sent) -> (usize, usize) {
     (sent.count(steps[0]), sent.count(steps[1]))
 }
 
-/// So many readers that come at the same time.
+/// Lets `count` readers acquire the lock at the same time.
 async fn readers(lock: &RwLock, count: usize) -> Vec<ReadGuard> {
     let all = join_all((0..count).map(|_| lock.read())).await;
     all.into_iter().map(Result::unwrap).collect()
@@ -36,7 +36,7 @@ async fn one_request_lets_all_readers_in() {
     numbers.sort_unstable();
     numbers.dedup();
     assert_eq!(numbers.len(), 16);
-    // One that comes in the same turn waits for nothing.
+    // A reader that asks in the same turn waits for nothing.
     let late = lock.try_read().await.unwrap().unwrap();
     assert_eq!(start.elapsed(), MS);
     late.release().await.unwrap();
@@ -46,7 +46,8 @@ async fn one_request_lets_all_readers_in() {
     assert_eq!(server.keys().len(), 0);
 }
 
-/// However long its process may keep the lock. An operator who takes it away knows how many lose it.
+/// However long the process may keep the lock, a reader can enter a hold only in its first second.
+/// So an operator who ends the hold knows how many readers lose it.
 #[tokio::test(start_paused = true)]
 async fn hold_is_shared_by_nobody_more_after_a_second() {
     let server = Embedded::new();
@@ -81,7 +82,7 @@ async fn readers_that_share_a_hold_are_told_together() {
     assert_eq!(client.holds().len(), 0);
 }
 
-/// The first one gives the lock back before the others have been woken.
+/// The first reader releases the lock before the other readers have been woken.
 #[tokio::test(start_paused = true)]
 async fn readers_that_have_waited_enter_behind_one_that_is_quick() {
     let server = Embedded::new();
@@ -93,7 +94,7 @@ async fn readers_that_have_waited_enter_behind_one_that_is_quick() {
     assert_eq!(server.keys().len(), 0);
 }
 
-/// One of those for which the hold is kept.
+/// The unpolled reader is one of the readers that the hold was kept for.
 #[tokio::test(start_paused = true)]
 async fn no_hold_is_kept_for_a_reader_that_is_not_polled() {
     let server = Embedded::new();
@@ -158,7 +159,7 @@ async fn each_readers_release_is_answered_by_the_server() {
     let mut guards = readers(&lock, 3).await;
     let (first, start) = (guards.remove(0), Instant::now());
     first.release().await.unwrap();
-    // Others read still: a renewal behind it has told.
+    // Other readers still hold the lock: a renewal sent after the release has answered it.
     assert_eq!(start.elapsed(), MS);
     assert!(
         server
@@ -287,7 +288,7 @@ async fn refused_readers_share_the_answer() {
     assert!(more < 8, "{more} asks for 64 readers");
 }
 
-/// The lock has come free between the answer and the reader's coming.
+/// The lock was released after the earlier reply and before the reader asked.
 #[tokio::test(start_paused = true)]
 async fn a_reader_takes_no_answer_from_before_it_came() {
     let server = Embedded::new();
@@ -295,7 +296,7 @@ async fn a_reader_takes_no_answer_from_before_it_came() {
     network.on_message(|_| Some(5 * MS));
     let writing = server.client().rw_lock("x").write().await.unwrap();
     let owned = client.rw_lock("x").owned_by(&Owner::new());
-    // It keeps what is known of the name.
+    // This waiter keeps alive what the client knows of the name.
     let waits = tokio::spawn(async move { owned.read().await.unwrap() });
     sleep(3 * MS).await;
     let lock = client.rw_lock("x");
@@ -307,7 +308,7 @@ async fn a_reader_takes_no_answer_from_before_it_came() {
     waits.await.unwrap().release().await.unwrap();
 }
 
-/// It has waited for long behind a writer, and has left a mark for that.
+/// The reader has waited long for a writer, and has left a mark because of that.
 #[tokio::test(start_paused = true)]
 async fn the_mark_of_a_reader_that_entered_is_withdrawn() {
     let marks = "leasehold:{x}:readers".to_owned();
@@ -325,7 +326,7 @@ async fn the_mark_of_a_reader_that_entered_is_withdrawn() {
     writing.release().await.unwrap();
     let second = lock.try_read().await.unwrap().unwrap();
     let before = asked(&sent).0;
-    // The message has come.
+    // The message has arrived.
     let first = first.await.unwrap();
     sleep(3 * MS).await;
     assert_eq!(
@@ -338,9 +339,9 @@ async fn the_mark_of_a_reader_that_entered_is_withdrawn() {
     second.release().await.unwrap();
 }
 
-/// How often the futures of this many readers are polled, each in a task of its own, from the
-/// release of the writer that keeps them out until all of them have read. `at_once`: all of them
-/// hold the lock at the same time.
+/// Counts how often the futures of `count` readers are polled, each in a task of its own, from the
+/// release of the writer that keeps them out until all of them have read. `at_once` lets all of
+/// them hold the lock at the same time.
 async fn polls_of_readers(
     lock: &RwLock,
     writing: WriteGuard,
@@ -371,8 +372,8 @@ async fn polls_of_readers(
     polls.load(Ordering::Relaxed)
 }
 
-/// Each of them is woken a few times, however many they are: by the writer that leaves, and by the
-/// answer to one request.
+/// However many readers wait, each is woken only a few times: by the writer's release, and by the
+/// reply to one request.
 #[tokio::test(start_paused = true)]
 async fn each_reader_behind_a_writer_is_woken_a_few_times() {
     const READERS: usize = 1024;
@@ -386,8 +387,8 @@ async fn each_reader_behind_a_writer_is_woken_a_few_times() {
             let before = asked(&sent).0;
             let polls = polls_of_readers(&lock, writing, READERS, at_once).await;
             assert!(polls <= 3 * READERS, "{polls} polls of {READERS} readers");
-            // A hold takes 128. Behind a stranger they ask in vain when they come, and once more
-            // when they listen.
+            // One hold takes 128 readers. While another client holds the lock, the readers ask
+            // without result when they begin to wait, and once more when they listen.
             let asks = asked(&sent).0 - before;
             assert!(
                 asks <= 3 * READERS / 128 + 2,
@@ -398,7 +399,7 @@ async fn each_reader_behind_a_writer_is_woken_a_few_times() {
     assert_eq!(server.keys().len(), 0);
 }
 
-/// So many tasks read all the time. Every hold is judged.
+/// Starts `tasks` tasks that read all the time. Every hold is judged.
 fn busy(client: &Client, tasks: usize, recorder: &Recorder) -> Vec<JoinHandle<usize>> {
     let end = Instant::now() + 1000 * MS;
     let task = |n: usize| {

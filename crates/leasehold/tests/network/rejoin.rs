@@ -1,4 +1,5 @@
-//! A majority whose servers are restarted without data while it is held: they take part again.
+//! A majority whose servers are restarted without data while it is held: the servers take part
+//! again.
 
 use std::time::Duration;
 
@@ -10,7 +11,8 @@ use tokio::time::{Instant, sleep, timeout};
 use crate::MS;
 
 const SECOND: Duration = Duration::from_secs(1);
-/// How long a server is up before a holder counts it again, and the time until it is looked at.
+/// Time for which a server must be up before a holder counts it again, and the time until the
+/// holder looks at it.
 const REJOINS: Duration = Duration::from_secs(17);
 
 struct Scene {
@@ -36,7 +38,7 @@ impl Scene {
         };
         let (ours, our_networks) = clients();
         let (theirs, their_networks) = clients();
-        // All have been up for long.
+        // All servers have been up for long.
         sleep(3600 * SECOND).await;
         Self {
             masters,
@@ -63,7 +65,7 @@ impl Scene {
         (0..self.masters.len()).all(|server| self.is_set(server))
     }
 
-    /// Others ask for it all the time, and it stays ours.
+    /// Asserts that the lock stays ours while other clients ask for it all the time.
     async fn stays_held(&self, guard: &LockGuard, span: Duration) {
         let until = Instant::now() + span;
         while Instant::now() < until {
@@ -79,7 +81,7 @@ fn majority(clients: &[Client]) -> RedLock {
     RedLock::new(clients.iter().map(|client| client.lock("x"))).unwrap()
 }
 
-/// With each of these leases a member is missing for a while, or none is.
+/// A member is missing for a while with some of these leases, and with others none is.
 #[tokio::test(start_paused = true)]
 async fn rolling_restart_ends_no_hold() {
     for (servers, lease, apart) in [
@@ -102,7 +104,7 @@ async fn rolling_restart_ends_no_hold() {
         }
         scene.stays_held(&guard, REJOINS).await;
         assert!(scene.all_are_set(), "{servers}, {lease}, {apart}");
-        // And once more: a hold that was set again is as good as the first.
+        // Restart each server once more: a hold that was set again is as good as the first.
         for master in &scene.masters {
             master.restart();
             scene.stays_held(&guard, REJOINS).await;
@@ -126,7 +128,7 @@ async fn release_between_restart_and_renewal_succeeds() {
     let guard = scene.ours().acquire().await.unwrap();
     scene.masters[0].restart();
     scene.masters[1].restart();
-    // No renewal has said so, and nobody else can have had it.
+    // No renewal has noticed the restarts, and no other client can have had the lock.
     guard.release().await.unwrap();
     assert!(!scene.is_set(2));
 }
@@ -160,13 +162,13 @@ async fn removed_key_stays_removed_without_a_restart() {
                 assert!(scene.masters[server].remove("x"));
             }
         };
-        // A start that is not told is no known restart.
+        // A start that the server does not report is not a known restart.
         scene.our_networks[0].hide_start(true);
         scene.our_networks[0].cut();
         remove(0).await;
         sleep(60 * SECOND).await;
         assert!(guard.is_held() && !scene.is_set(0));
-        // Nor is one that comes later: by then the member was lost.
+        // A later restart does not count either: the member was already lost.
         scene.our_networks[0].hide_start(false);
         scene.masters[0].restart();
         sleep(60 * SECOND).await;
@@ -194,7 +196,7 @@ async fn quorum_that_is_gone_is_a_loss() {
         for server in 0..2 {
             scene.masters[server].restart();
             if comes_back {
-                // Somebody has the lock there, and has never asked for a majority.
+                // Another client has the lock there, and has never asked for a majority.
                 let other = scene.masters[server].client().lock("x");
                 others.push(other.acquire().await.unwrap());
             } else {
@@ -213,7 +215,7 @@ async fn quorum_that_is_gone_is_a_loss() {
             _ => false,
         };
         assert!(told, "{reason:?}");
-        // Lost is final: what is free again is not taken again.
+        // A loss is final: a server that is free again is not asked again.
         for other in others {
             other.release().await.unwrap();
         }
@@ -241,7 +243,7 @@ async fn holder_waits_for_who_holds_a_restarted_server() {
     other.release().await.unwrap();
     sleep(2 * SECOND).await;
     assert!(scene.is_set(0));
-    // By our hold: the two others may be restarted.
+    // Our hold is set there again, so the two other servers may be restarted.
     for server in 1..3 {
         scene.masters[server].restart();
         scene.stays_held(&guard, REJOINS).await;
@@ -249,7 +251,7 @@ async fn holder_waits_for_who_holds_a_restarted_server() {
     guard.release().await.unwrap();
 }
 
-/// Its request is on the way when the guard goes.
+/// The request to set the hold again is on its way when the guard is released or dropped.
 #[tokio::test(start_paused = true)]
 async fn nothing_is_set_again_behind_a_release() {
     for release in [true, false] {
@@ -291,8 +293,8 @@ async fn forgotten_guard_sets_nothing_again() {
     assert!((0..3).all(|server| !scene.is_set(server)));
 }
 
-/// A server had voted for somebody before its restart, and that vote is still counted: the holder
-/// does not count the server until that ballot must be over.
+/// A server had voted for another holder before its restart, and that vote is still counted. The
+/// holder does not count the server until that ballot must be over.
 #[tokio::test(start_paused = true)]
 async fn vote_from_before_the_restart_gives_no_second_majority() {
     let scene = Scene::new(3).await;
@@ -314,7 +316,7 @@ async fn vote_from_before_the_restart_gives_no_second_majority() {
     let theirs = tokio::spawn(async move { theirs.try_acquire().await });
     sleep(100 * MS).await;
     assert!(scene.is_set(2), "that is their vote");
-    // They don't hear of it.
+    // The other holder does not hear of the restart.
     scene.their_networks[2].refuse(true);
     scene.masters[2].restart();
     let theirs = theirs.await.unwrap().unwrap();
@@ -323,8 +325,8 @@ async fn vote_from_before_the_restart_gives_no_second_majority() {
     drop(theirs);
 }
 
-/// An owner holds one of the servers alone, has not heard of its restart, and becomes the holder of
-/// a majority with that.
+/// An owner holds one of the servers alone, has not heard of its restart, and tries to become the
+/// holder of a majority with that hold.
 #[tokio::test(start_paused = true)]
 async fn hold_from_before_the_restart_gives_no_second_majority() {
     let scene = Scene::new(3).await;
@@ -348,7 +350,7 @@ async fn hold_from_before_the_restart_gives_no_second_majority() {
     drop((alone, guard));
 }
 
-/// All servers have granted it, and the task that asked was not polled for long.
+/// All servers have granted the lock, but the task that asked was not polled for long.
 #[tokio::test(start_paused = true)]
 async fn ballot_of_a_task_that_stood_still_comes_to_nothing() {
     let scene = Scene::new(3).await;
@@ -379,7 +381,7 @@ async fn server_that_rejoins_knows_the_token() {
     }
     assert_eq!(guard.fencing_token().await.unwrap(), token);
     guard.release().await.unwrap();
-    // One of the others is the only one that the two holders have in common.
+    // One of the other servers is the only one that the two holders have in common.
     scene.their_networks[0].refuse(true);
     let next = scene.theirs().acquire().await.unwrap();
     assert!(next.fencing_token().await.unwrap() > token);
@@ -394,7 +396,7 @@ async fn note_of_the_longest_lease_comes_back_with_the_server() {
     let guard = lock.lease(120 * SECOND).acquire().await.unwrap();
     for server in 0..3 {
         scene.masters[server].restart();
-        // With the renewal that finds the member missing.
+        // This is the time until the renewal that finds the member missing.
         sleep(43 * SECOND).await;
         assert_eq!(scene.masters[server].ttl_ms(NOTE), -1);
     }
@@ -464,7 +466,7 @@ async fn several_locks_end_with_a_restart() {
     drop(guard);
 }
 
-/// All who share the lock have servers that write each change to their disks.
+/// All clients that share the lock have servers that write each change to their disks.
 #[tokio::test(start_paused = true)]
 async fn trusted_restart_ends_the_hold() {
     let scene = Scene::new(3).await;

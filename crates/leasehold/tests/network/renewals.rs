@@ -9,8 +9,8 @@ use super::*;
 
 const HOLDS: usize = 300;
 
-/// So many holds of a client whose server answers after two milliseconds, and the steps of the
-/// requests that leave from now on.
+/// Returns `HOLDS` holds of a client whose server answers after two milliseconds, and the steps of
+/// the requests that leave from now on.
 async fn many(server: &Embedded) -> (Vec<LockGuard>, Network, Arc<Mutex<Vec<Step>>>) {
     let (client, network) = over_network(server);
     network.on_request(takes(MS));
@@ -41,7 +41,7 @@ async fn many_holds_are_renewed_by_few_requests() {
         count(&sent, Step::LockRenewMany),
         count(&sent, Step::LockRenew),
     );
-    // At least three renewals of each hold in three leases.
+    // Each hold is renewed at least three times in three leases.
     assert!(together + alone < HOLDS, "{together} and {alone}");
     assert!(together > alone, "{together} and {alone}");
 }
@@ -89,7 +89,7 @@ async fn a_late_copy_of_a_request_for_many_shortens_no_extension() {
     while count(&sent, Step::LockRenewMany) < 2 {
         sleep(MS).await;
     }
-    // Each of them gets a lease of its own, for which no request for many asks.
+    // Each hold gets a longer lease, which no earlier request for many holds asks for.
     let long = 60_000 * MS;
     let extended = guards.iter().map(|guard| guard.extend(long));
     for result in futures_util::future::join_all(extended).await {
@@ -97,7 +97,7 @@ async fn a_late_copy_of_a_request_for_many_shortens_no_extension() {
     }
     let ends: Vec<_> = guards.iter().map(LockGuard::valid_until).collect();
     let renewed = count(&sent, Step::LockRenewMany);
-    // The copies arrive, and none of the holds is renewed for the time being.
+    // The copies arrive, and none of the holds is due for a renewal yet.
     sleep(200 * MS).await;
     network.freeze(true);
     let other = server.client();
@@ -121,7 +121,7 @@ async fn a_lock_is_kept_for_its_span_over_lost_and_doubled_requests() {
         let server = Embedded::new();
         let (client, network) = over_network(&server);
         let guard = client.lock("x").acquire().await.unwrap();
-        // The first one of the keeping request.
+        // The fate of the first request that keeps the lock.
         let mut fates = vec![fate];
         network.on_request(move |_| fates.pop().unwrap_or(Fate::delivered(MS, MS)));
         let kept = Instant::now();
@@ -129,7 +129,7 @@ async fn a_lock_is_kept_for_its_span_over_lost_and_doubled_requests() {
         assert_eq!(client.activity().renewed_holds, 0);
         let asked_for = kept.elapsed();
         let next = client.lock("x").acquire().await.unwrap();
-        // A lost one is found out after the time for a reply, and the span counts anew.
+        // A lost request is noticed after the time for a reply, and then the time counts anew.
         let most = 600 * MS + asked_for + 100 * MS;
         assert!(
             kept.elapsed() >= 600 * MS && kept.elapsed() <= most,
@@ -140,7 +140,8 @@ async fn a_lock_is_kept_for_its_span_over_lost_and_doubled_requests() {
     }
 }
 
-/// Each for its own lease: one that is renewed for less than its holder believes is lost unseen.
+/// Each hold is renewed for its own lease. If a hold were renewed for less than its holder
+/// believes, it would be lost unnoticed.
 #[tokio::test(start_paused = true)]
 async fn holds_with_leases_of_their_own_are_each_renewed_for_theirs() {
     let server = Embedded::new();
@@ -148,9 +149,9 @@ async fn holds_with_leases_of_their_own_are_each_renewed_for_theirs() {
     network.on_request(takes(MS));
     let mut guards = Vec::new();
     for number in 0..60 {
-        // Too near each other to be odd beside each other.
+        // The leases are too similar for any of them to be renewed alone.
         let lease = [1000, 1400, 1900][number % 3] * MS;
-        // All of them are due at the same time.
+        // All holds are due at the same time.
         let lock = client.lock(&number.to_string()).lease(lease);
         guards.push(lock.renew_every(300 * MS).acquire().await.unwrap());
     }

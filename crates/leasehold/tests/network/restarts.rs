@@ -1,5 +1,5 @@
-//! A majority while one of its servers has forgotten a hold: that one has no vote as long as
-//! any hold may last.
+//! A majority while one of its servers has forgotten a hold: that server has no vote as long as any
+//! hold may last.
 
 use std::time::Duration;
 
@@ -30,7 +30,7 @@ impl Scene {
         };
         let (ours, _): (_, Vec<_>) = clients();
         let (theirs, networks) = clients();
-        // All have been up for long.
+        // All servers have been up for long.
         sleep(3600 * SECOND).await;
         Self {
             masters,
@@ -48,7 +48,7 @@ impl Scene {
         majority(&self.theirs).outage_timeout(3600 * SECOND)
     }
 
-    /// A hold of the first two servers. The third is free again afterwards.
+    /// Acquires the lock on the first two servers. The third is free again afterwards.
     async fn hold_of_two(&self, lock: &RedLock) -> LockGuard {
         let beside = self.masters[2].client().lock("x");
         let beside = beside.acquire().await.unwrap();
@@ -58,8 +58,8 @@ impl Scene {
         guard
     }
 
-    /// The first server forgets what it has granted. Nobody else gets the lock while `guard` is
-    /// good, and somebody does after that.
+    /// Restarts the first server, which forgets what it has granted. No other client gets the lock
+    /// while `guard` is good, and another client does after that.
     async fn is_kept_until_its_end(&self, guard: LockGuard, lasts: Duration) {
         let start = Instant::now();
         self.masters[0].restart();
@@ -111,7 +111,7 @@ async fn a_wait_outlasts_the_restart_of_all_servers() {
     let lock = majority(&scene.ours).outage_timeout(5 * SECOND);
     scene.masters.iter().for_each(Embedded::restart);
     let start = Instant::now();
-    // Nobody holds it, and no server can say so.
+    // No client holds the lock, but no server can say so.
     let late = lock.try_acquire_for(10 * SECOND).await.unwrap_err();
     assert_eq!(late.kind(), ErrorKind::Unavailable);
     assert!(late.to_string().contains("started a moment ago"), "{late}");
@@ -176,7 +176,7 @@ async fn no_lease_of_a_majority_exceeds_the_longest() {
     }
     refused(lock.clone().owned_by(&owner).acquire().await.unwrap_err());
     drop(members);
-    // Where nothing is forgotten there is no end to count on.
+    // If no server forgets a hold, no lease has to be limited.
     let trusting = lock.distrust_restarted(false).fixed_lease(long);
     let guard = trusting.acquire().await.unwrap();
     guard.extend(3600 * SECOND).await.unwrap();
@@ -199,7 +199,7 @@ async fn longer_lease_is_first_noted_everywhere() {
         assert_eq!(master.keys(), [NOTE]);
         assert_eq!(master.ttl_ms(NOTE), -1);
     }
-    // Once is enough for the handle, and each acquire notes it again.
+    // The handle needs to reach all servers only once, but each acquire notes the lease again.
     scene.networks[2].refuse(true);
     scene.masters[1].remove(NOTE);
     lock.clone()
@@ -210,7 +210,7 @@ async fn longer_lease_is_first_noted_everywhere() {
         .await
         .unwrap();
     assert_eq!(scene.masters[1].keys(), [NOTE]);
-    // One that expects no more than the default leaves no note.
+    // A lock that expects no more than the default leaves no note.
     for master in &scene.masters {
         assert!(master.remove(NOTE));
     }
@@ -245,7 +245,8 @@ async fn one_servers_note_applies_to_earlier_votes() {
         .fixed_lease(60 * SECOND);
     let guard = scene.hold_of_two(&long).await;
     scene.masters[0].restart();
-    // By the default it would have a vote again, and it is the first to answer.
+    // By the default lease, the restarted server would have a vote again, and it is the first to
+    // answer.
     sleep(31 * SECOND).await;
     let said = scene.theirs().try_acquire().await;
     assert!(said.unwrap().is_none(), "one has no vote, and one is held");
@@ -285,7 +286,7 @@ async fn note_all_servers_forgot_protects_nobody() {
     drop(guard);
 }
 
-/// What remains, and is told in `docs/fencing.md`.
+/// The limit that remains, as `docs/fencing.md` says.
 #[tokio::test(start_paused = true)]
 async fn losing_the_shared_counter_lowers_tokens() {
     let scene = Scene::new().await;
@@ -307,7 +308,7 @@ async fn losing_the_shared_counter_lowers_tokens() {
 async fn a_note_that_is_no_number_is_named() {
     let scene = Scene::new().await;
     for master in &scene.masters[..2] {
-        // A semaphore's value is a number, and a negative one is no lease.
+        // A semaphore's value is a number, but a negative number is not a lease.
         let semaphore = master.client().semaphore(NOTE);
         semaphore.try_set_permits(1).await.unwrap();
         semaphore.add_permits(-2).await.unwrap();
@@ -332,7 +333,7 @@ async fn deadline_follows_the_remaining_members() {
         assert!(ends > least && ends < seconds * SECOND, "{ends:?}");
     };
     ends_at(&guard, 20);
-    // The one that would last the longest.
+    // This is the member that would last the longest.
     scene.masters[1].remove("x");
     members[1].extend(28 * SECOND).await.unwrap_err();
     ends_at(&guard, 10);

@@ -1,5 +1,5 @@
-//! Waiters that are not polled for a while: they keep what they get from nobody, and never have a
-//! lock that is lost.
+//! Waiters that are not polled for a while: they keep the lock from no other waiter, and never get
+//! a lock that is lost.
 
 use std::pin::Pin;
 
@@ -33,7 +33,8 @@ async fn until_it_sleeps(waiter: &mut Waiter) {
 /// A kind of lock by its name, and a lock of the kind.
 type Kind = (&'static str, fn(&Client) -> AnyLock);
 
-/// Its answer has come, and so has another waiter, when it is polled again.
+/// The reply to the first waiter has arrived, and a second waiter has begun to wait, when the first
+/// is polled again.
 #[tokio::test(start_paused = true)]
 async fn waiter_that_is_polled_late_has_what_it_was_granted() {
     let kinds: [Kind; 4] = [
@@ -49,7 +50,7 @@ async fn waiter_that_is_polled_late_has_what_it_was_granted() {
         assert!(first.as_mut().now_or_never().is_none());
         sleep(3 * MS).await;
         let second = waits(lock(&client));
-        // The second one has the turn by then.
+        // The second waiter has the turn by then.
         sleep(300 * MS).await;
         let first = timeout(10 * MS, first).await;
         let first = first.unwrap_or_else(|_| panic!("{kind}: waits for a turn"));
@@ -64,9 +65,10 @@ async fn waiter_that_is_polled_late_has_what_it_was_granted() {
     }
 }
 
-/// A holder of a fair lock; a waiter that is not polled any more, and one behind it.
+/// Returns a holder of a fair lock, a waiter that is not polled any more, and the next waiter in
+/// line.
 async fn behind_an_unpolled_one(client: &Client) -> (LockGuard, Waiter, JoinHandle<LockGuard>) {
-    // It sleeps until it has to ask for its place: for a third of the waiter timeout.
+    // The waiter sleeps until it must confirm its place: for a third of the waiter timeout.
     let lock = client.fair_lock("x").lease(10_000 * MS);
     let lock = lock.poll_interval(10_000 * MS);
     let first = lock.acquire().await.unwrap();
@@ -77,7 +79,7 @@ async fn behind_an_unpolled_one(client: &Client) -> (LockGuard, Waiter, JoinHand
     (first, unpolled, third)
 }
 
-/// The waiter timeout, and what it takes to see that it is over.
+/// The waiter timeout, and the time until its end is noticed.
 const PLACE_IS_KEPT: Duration = Duration::from_millis(7000);
 
 #[tokio::test(start_paused = true)]
@@ -85,7 +87,7 @@ async fn waiter_that_was_passed_over_parks_no_fair_lock() {
     let server = Embedded::new();
     let (client, _network, _) = near(&server);
     let (first, unpolled, third) = behind_an_unpolled_one(&client).await;
-    // It should have asked again by now, and was passed over.
+    // The unpolled waiter should have asked again already, and was passed over.
     sleep(2000 * MS).await;
     first.release().await.unwrap();
     let third = timeout(PLACE_IS_KEPT, third).await;
@@ -97,14 +99,15 @@ async fn waiter_that_was_passed_over_parks_no_fair_lock() {
     assert_eq!(server.keys().len(), 0, "{:?}", server.keys());
 }
 
-/// The server grants it the lock, and it is passed over before the client hears of that.
+/// The server grants the unpolled waiter the lock. It is passed over before the client hears of the
+/// grant.
 #[tokio::test(start_paused = true)]
 async fn waiter_that_is_passed_over_meanwhile_parks_no_fair_lock() {
     let server = Embedded::new();
     let (client, network, _) = near(&server);
     let (first, mut unpolled, third) = behind_an_unpolled_one(&client).await;
     sleep(1500 * MS).await;
-    // It is in line when the release leaves.
+    // The waiter is in line when the release leaves.
     assert!(unpolled.as_mut().now_or_never().is_none());
     let mut late = true;
     network.on_request(move |asked| match asked.step {
@@ -126,14 +129,14 @@ async fn waiter_that_is_passed_over_meanwhile_parks_no_fair_lock() {
     assert_eq!(server.keys().len(), 0, "{:?}", server.keys());
 }
 
-/// It asks while the server grants it the lock, and nobody polls it for the answer.
+/// The unpolled waiter asks while the server grants it the lock, and is not polled for the reply.
 #[tokio::test(start_paused = true)]
 async fn waiter_that_was_granted_a_fair_lock_while_it_asked_parks_it_for_nobody() {
     let server = Embedded::new();
     let (client, network, _) = near(&server);
     let (first, mut unpolled, third) = behind_an_unpolled_one(&client).await;
     sleep(1670 * MS).await;
-    // Its request arrives before the release, and its answer comes behind that.
+    // The waiter's request arrives before the release, and its reply arrives after the release.
     assert!(unpolled.as_mut().now_or_never().is_none());
     network.on_request(|_| Fate::delivered(MS, MS));
     first.release().await.unwrap();
@@ -148,7 +151,8 @@ async fn waiter_that_was_granted_a_fair_lock_while_it_asked_parks_it_for_nobody(
     assert_eq!(server.keys().len(), 0, "{:?}", server.keys());
 }
 
-/// The reply to the request that gives the hold of an unpolled waiter back is lost, so it goes again.
+/// The reply to the request that gives an unpolled waiter's hold back is lost, so the request is
+/// sent again.
 #[tokio::test(start_paused = true)]
 async fn repeated_give_back_ends_no_later_hold_of_its_waiter() {
     let server = Embedded::new();
@@ -166,7 +170,7 @@ async fn repeated_give_back_ends_no_later_hold_of_its_waiter() {
         }
         _ => Fate::delivered(MS, Duration::ZERO),
     });
-    // Given back by now.
+    // The hold has been given back by then.
     sleep(200 * MS).await;
     let guard = unpolled.await;
     let elsewhere = server.client().fair_lock("x");
@@ -178,7 +182,7 @@ async fn repeated_give_back_ends_no_later_hold_of_its_waiter() {
     guard.release().await.unwrap();
 }
 
-/// It was granted the lock, and loses it before it is polled.
+/// The unpolled waiter was granted the lock, and loses it before it is polled.
 #[tokio::test(start_paused = true)]
 async fn repeated_give_back_of_a_lost_hold_ends_no_later_one() {
     let server = Embedded::new();
@@ -190,7 +194,7 @@ async fn repeated_give_back_of_a_lost_hold_ends_no_later_one() {
     first.release().await.unwrap();
     let elsewhere = server.client().fair_lock("x");
     assert!(elsewhere.force_unlock().await.unwrap());
-    // Its renewal has found that.
+    // A renewal of the hold has found the loss.
     sleep(45 * MS).await;
     let mut lost = 1;
     network.on_request(move |asked| match asked.step {
@@ -209,7 +213,7 @@ async fn repeated_give_back_of_a_lost_hold_ends_no_later_one() {
     guard.release().await.unwrap();
 }
 
-/// Nobody waits for the rest of a turn that went with the hold.
+/// The turn ends together with the hold, so no waiter waits for the rest of the turn.
 #[tokio::test(start_paused = true)]
 async fn hold_of_an_unpolled_waiter_ends_the_turn_of_its_process() {
     let server = Embedded::new();
@@ -219,7 +223,7 @@ async fn hold_of_an_unpolled_waiter_ends_the_turn_of_its_process() {
     let mut unpolled = waiter(lock.clone());
     assert!(unpolled.as_mut().now_or_never().is_none());
     sleep(2 * MS).await;
-    // It learns that it has to wait.
+    // The waiter learns that it has to wait.
     assert!(unpolled.as_mut().now_or_never().is_none());
     let third = waits(lock);
     tokio::task::yield_now().await;
@@ -242,7 +246,7 @@ async fn several_locks_are_all_held_when_they_are_granted() {
     sleep(50 * MS).await;
     let mut late = true;
     network.on_request(move |asked| match asked.step {
-        // Longer than a renewal period.
+        // This delay is longer than a renewal period.
         Step::LockRenew if std::mem::take(&mut late) => Fate::delivered(MS, 390 * MS),
         _ => Fate::delivered(MS, Duration::ZERO),
     });
@@ -269,7 +273,7 @@ async fn unpolled_branch_of_an_owner_keeps_no_other_branch_out() {
     holder.release().await.unwrap();
     let second = timeout(300 * MS, second).await;
     let second = second.expect("it is free").unwrap();
-    // It enters the hold of its owner.
+    // The unpolled branch enters the hold of its owner.
     let unpolled = timeout(300 * MS, unpolled).await.expect("it enters");
     assert_eq!(unpolled.number(), second.number());
     second.release().await.unwrap();
@@ -280,7 +284,7 @@ async fn unpolled_branch_of_an_owner_keeps_no_other_branch_out() {
     assert_eq!(client.activity().owners, 0);
 }
 
-/// The server has granted it to a branch of the owner that is not polled any more.
+/// The server has granted the lock to a branch of the owner that is not polled any more.
 #[tokio::test(start_paused = true)]
 async fn owner_has_the_lock_again_when_an_unpolled_branch_has_lost_it() {
     let server = Embedded::new();

@@ -1,4 +1,5 @@
-//! The write side of a lock that stays in a process: a release hands it over to the next writer there.
+//! The write side of a lock that stays in a process: a release hands it over to the next writer
+//! there.
 
 use futures_util::FutureExt as _;
 use futures_util::future::join_all;
@@ -34,7 +35,7 @@ async fn release_hands_the_write_lock_over() {
     done.unwrap();
     assert_eq!(start.elapsed(), MS, "answered by a renewal behind it");
     assert_ne!(second.number(), number);
-    // Three of its leases.
+    // Three of its leases pass.
     sleep(3000 * MS).await;
     assert!(
         server
@@ -51,7 +52,8 @@ async fn release_hands_the_write_lock_over() {
     assert_eq!(server.keys().len(), 0);
 }
 
-/// Its mark has kept readers out. The server did not take it away, because it granted nothing.
+/// The second writer's mark has kept readers out. The server did not remove the mark, because it
+/// granted nothing.
 #[tokio::test(start_paused = true)]
 async fn the_mark_of_a_writer_that_was_handed_the_lock_is_withdrawn() {
     let marks = "leasehold:{x}:writers".to_owned();
@@ -78,7 +80,7 @@ async fn a_handed_over_write_hold_becomes_a_read_hold() {
     let first = lock.write().await.unwrap();
     let second = writes(&lock);
     sleep(3 * MS).await;
-    // The first release is answered by the downgrade, or by a renewal before it.
+    // The downgrade answers the first release, or a renewal before it does.
     let (released, reading) = tokio::join!(first.release(), async {
         second.await.unwrap().downgrade().await.unwrap()
     });
@@ -110,7 +112,7 @@ async fn a_reader_before_the_next_writer_is_not_overtaken() {
     writer.await.unwrap().release().await.unwrap();
 }
 
-/// The write hold is not there any more, because it was turned into a read hold. Nobody else ever
+/// The write hold no longer exists, because it was turned into a read hold. No other client ever
 /// had the lock.
 #[tokio::test(start_paused = true)]
 async fn a_dropped_downgrade_is_no_loss_to_the_writer_before_it() {
@@ -121,7 +123,7 @@ async fn a_dropped_downgrade_is_no_loss_to_the_writer_before_it() {
         let first = lock.write().await.unwrap();
         let second = writes(&lock);
         sleep(3 * MS).await;
-        // The renewal that would tell the first one is lost.
+        // The renewal that would answer the first release is lost.
         network.on_request(move |asked| match asked.step {
             Step::RwRenewWrite => Fate::delivered(MS, MS).request_lost(),
             Step::RwDowngrade if !turned => Fate::delivered(MS, MS).request_lost(),
@@ -136,7 +138,7 @@ async fn a_dropped_downgrade_is_no_loss_to_the_writer_before_it() {
         drop(downgrade);
         let released = first.await.unwrap();
         match released {
-            // The undo of the write hold has found it.
+            // The undo of the write hold has found that hold.
             Ok(()) => assert!(!turned),
             Err(error) => {
                 assert!(turned, "{error}");
@@ -148,7 +150,7 @@ async fn a_dropped_downgrade_is_no_loss_to_the_writer_before_it() {
     }
 }
 
-/// A client whose holds outlast every pause.
+/// Returns a client whose holds outlast every pause.
 fn patient(server: &Embedded) -> (Client, Network) {
     let builder = Client::builder().reply_timeout(400 * MS).lease(60_000 * MS);
     let (client, network) = server.client_over_network(&builder).unwrap();
@@ -156,7 +158,7 @@ fn patient(server: &Embedded) -> (Client, Network) {
     (client, network)
 }
 
-/// Each pause is longer than a mark lives.
+/// Returns a handle whose pauses are longer than a mark lives.
 fn backs_off(lock: &RwLock) -> RwLock {
     lock.clone()
         .wait_strategy(WaitStrategy::Backoff(Backoff::constant(8000 * MS)))
@@ -168,10 +170,10 @@ async fn a_writer_that_backs_off_is_not_starved_by_readers() {
     let (client, _network) = patient(&server);
     let (theirs, _its_network) = patient(&server);
     let reading = client.rw_lock("x").read().await.unwrap();
-    // One of them reads at each moment, unless a writer keeps them out.
+    // At each moment one of the four readers holds the lock, unless a writer keeps them out.
     let readers: Vec<_> = (0..4)
         .map(|n| {
-            // Fixed, so that each of them has a hold of its own.
+            // The lease is fixed, so that each reader has a hold of its own.
             let lock = client.rw_lock("x").fixed_lease(60_000 * MS);
             tokio::spawn(async move {
                 sleep(n * 75 * MS).await;
@@ -217,7 +219,7 @@ async fn a_reader_that_backs_off_is_not_starved_by_writers() {
     writers.iter().for_each(JoinHandle::abort);
 }
 
-/// So many tasks write all the time. Every hold is judged.
+/// Starts `tasks` tasks that write all the time. Every hold is judged.
 fn busy(
     client: &Client,
     who: &str,
@@ -264,7 +266,7 @@ async fn others_have_their_turn_beside_busy_writers() {
     let written = join_all(many.into_iter().chain(one)).await;
     let written: Vec<usize> = written.into_iter().map(Result::unwrap).collect();
     recorder.report().judge().unwrap();
-    // A reader lets writers go first for a second at most.
+    // A reader lets writers pass for at most a second.
     assert!(
         longest <= 1500 * MS && near <= 1500 * MS,
         "{longest:?} {near:?}"
@@ -275,7 +277,7 @@ async fn others_have_their_turn_beside_busy_writers() {
     assert!(asks < all, "{asks} asks for {all} holds");
 }
 
-/// The longest wait.
+/// Reads again and again until `end`. Returns the longest wait.
 async fn read_often(lock: &RwLock, end: Instant) -> Duration {
     let mut longest = Duration::ZERO;
     while Instant::now() < end {

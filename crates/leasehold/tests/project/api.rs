@@ -1,4 +1,4 @@
-//! Which types and futures may cross threads, and what the compiler must refuse.
+//! The types and futures that may cross threads, and the code that the compiler must refuse.
 
 use leasehold::inspect::LockInfo;
 use leasehold::{
@@ -24,7 +24,7 @@ fn blocking_types_are_send_and_sync() {
     is_send_sync::<(blocking::Client, blocking::Lock, blocking::AnyLock)>();
     is_send_sync::<blocking::Lock<blocking::Explicit>>();
     is_send_sync::<blocking::LockGuard<blocking::Explicit>>();
-    // `PerThread` refuses it: the compile-fail example of its docs.
+    // `PerThread` refuses it: the compile-fail example of its docs shows this.
 }
 
 #[tokio::test]

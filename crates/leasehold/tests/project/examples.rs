@@ -17,7 +17,8 @@ fn names() -> Vec<String> {
     names
 }
 
-/// Cargo builds the examples before it runs the tests, and puts them beside.
+/// Returns the program of an example. Cargo builds the examples before it runs the tests, into a
+/// folder beside the tests.
 fn program(name: &str) -> PathBuf {
     let test = std::env::current_exe().unwrap();
     let program = test.parent().unwrap().parent().unwrap().join("examples");

@@ -17,7 +17,7 @@ fn fencing_script_refuses_only_smaller_tokens() {
         let reply = server.command(&["GET", "{stock:7}:value"]).unwrap();
         reply.as_text().unwrap().to_owned()
     };
-    // Tokens as they come, just below the limit of what Lua counts exactly.
+    // The tokens are in the order of arrival, just below the limit that Lua counts exactly.
     for (token, told, goes_through) in [
         ("9007199254740988", "10", true),
         ("9007199254740990", "9", true),

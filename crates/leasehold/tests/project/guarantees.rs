@@ -15,7 +15,8 @@ pub(super) fn read(page: &str) -> String {
     std::fs::read_to_string(root().join(page)).unwrap()
 }
 
-/// The rows of the tables of promises, without their heads: sentence, shown by, mutants, end.
+/// Returns the rows of the tables of promises, without their heads: sentence, shown by, mutants,
+/// end.
 fn rows(page: &str) -> Vec<Vec<String>> {
     let (mut of_promises, mut before) = (false, "");
     page.lines()
@@ -34,12 +35,13 @@ fn rows(page: &str) -> Vec<Vec<String>> {
         .collect()
 }
 
-/// What stands between backticks.
+/// Returns the texts between backticks.
 pub(super) fn names(text: &str) -> impl Iterator<Item = &str> {
     text.split('`').skip(1).step_by(2)
 }
 
-/// What is wrong with a name; nothing for one that is no reference.
+/// Returns an error about a name whose test or file does not exist; nothing for a name that refers
+/// to neither.
 pub(super) fn missing(name: &str) -> Option<String> {
     if name.ends_with(".patch") {
         return (!root().join(name).is_file()).then(|| format!("there is no {name}"));

@@ -1,11 +1,11 @@
-//! Imports point down only. The layers are those of ARCHITECTURE.md.
+//! Imports point down only. The layers are the ones of ARCHITECTURE.md.
 
 use std::collections::BTreeSet;
 use std::path::Path;
 
 use crate::support::sources;
 
-/// From the top. A module may import from those below it, and from its own row.
+/// The layers, from the top. A module may import from the rows below it, and from its own row.
 const LAYERS: [&[&str]; 25] = [
     &["lib"],
     &["blocking"],
@@ -44,7 +44,7 @@ fn layer(module: &str) -> usize {
         })
 }
 
-/// The modules of this crate that a file imports, but for its tests.
+/// Returns the modules of this crate that a file imports, except for its tests.
 fn imports(text: &str) -> BTreeSet<String> {
     let code = text.split("#[cfg(test)]\nmod tests").next().unwrap();
     code.lines()
@@ -69,7 +69,7 @@ fn imports_point_down() {
         let inside = path.strip_prefix(&source).unwrap();
         let module = inside.iter().next().unwrap().to_str().unwrap();
         let module = module.trim_end_matches(".rs");
-        // Compiled for tests only.
+        // These modules are compiled for tests only.
         if module == "differential" || path.ends_with("tests.rs") {
             continue;
         }

@@ -1,18 +1,18 @@
-//! The metrics of `docs/metrics.md` are those that dashboard and alerts ask for.
+//! The metrics of `docs/metrics.md` are the ones that the dashboard and the alerts ask for.
 
 use std::collections::BTreeSet;
 use std::fs;
 
 use crate::support::metrics::{documented, root};
 
-/// The metrics that a text names, as Prometheus has them.
+/// Returns the metrics that a text names, as Prometheus has them.
 fn named(text: &str) -> BTreeSet<String> {
     let words = text.split(|letter: char| !letter.is_ascii_alphanumeric() && letter != '_');
     let names = words.filter(|word| word.starts_with("leasehold_"));
     names.map(str::to_owned).collect()
 }
 
-/// The metrics that the command adds in its file.
+/// Returns the metrics that the command adds in its file.
 fn of_the_command() -> Vec<String> {
     let page = fs::read_to_string(root().join("docs/metrics.md")).unwrap();
     let rows = page.lines().filter_map(|line| line.strip_prefix("| `"));
@@ -21,7 +21,7 @@ fn of_the_command() -> Vec<String> {
     names.map(str::to_owned).collect()
 }
 
-/// Reports whether a name is that of a metric, or of one of the series of a histogram.
+/// Reports whether a name is a metric, or one of the series of a histogram.
 fn is_known(name: &str) -> bool {
     of_the_command().iter().any(|metric| metric == name)
         || documented().iter().any(|metric| {

@@ -7,10 +7,10 @@ use super::guarantees::{missing, names, read};
 const PAGE: &str = "docs/pairs.md";
 /// The number of pairs without a test of their own. It may only shrink.
 const REASONED: usize = 20;
-/// Where the page's files are, unless it says more.
+/// The folder of the page's files, unless the page says more.
 const TESTS: &str = "crates/leasehold/tests/";
 
-/// The two features of each row, and what it says of them.
+/// Returns the two features of each row, and its text about them.
 fn rows(page: &str) -> Vec<([&str; 2], &str)> {
     let (mut feature, mut rows) = ("", Vec::new());
     for line in page.lines() {
@@ -33,7 +33,7 @@ fn rows(page: &str) -> Vec<([&str; 2], &str)> {
 #[test]
 fn each_pair_of_features_stands_in_the_page_once() {
     let page = read(PAGE);
-    // A heading has a capital letter where a row has none.
+    // A heading begins with a capital letter, and a row does not.
     let plain = |feature: &str| feature.to_lowercase();
     let mut times = BTreeMap::<[String; 2], usize>::new();
     for (pair, _) in rows(&page) {

@@ -1,4 +1,4 @@
-//! The blocking facade has what the async handles and guards have: the two surfaces are
+//! The blocking facade has the same methods as the async handles and guards: the two surfaces are
 //! compared method by method, as their sources declare them.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -6,10 +6,10 @@ use std::path::Path;
 
 use crate::support::sources;
 
-/// By type, the names of its public methods.
+/// The names of the public methods, by type.
 type Surface = BTreeMap<String, BTreeSet<String>>;
 
-/// What one side has alone, and why.
+/// Methods that one side alone has, and the reason.
 const ASYNC_ONLY: [(&str, &str, &str); 8] = [
     (
         "Client",
@@ -70,10 +70,11 @@ const BLOCKING_ONLY: [(&str, &str, &str); 11] = [
     ("ExpirablePermit", "lost_within", "for `lost`"),
 ];
 
-/// By name, the methods that a call of a macro declares.
+/// The methods that a call of a macro declares, by the macro's name.
 type Macros = BTreeMap<String, Vec<String>>;
 
-/// Locks and guards of all kinds are compared as one: the facade has one type of each.
+/// Returns the type under which methods are compared: locks and guards of all kinds are one,
+/// because the facade has one type of each.
 fn merged(name: &str) -> &str {
     match name {
         "FairLock" | "FencedLock" | "GroupLock" | "MultiLock" | "RedLock" => "Lock",
@@ -82,7 +83,7 @@ fn merged(name: &str) -> &str {
     }
 }
 
-/// The type of an `impl` block that belongs to no trait.
+/// Returns the type of an `impl` block that belongs to no trait.
 fn implemented(header: &str) -> Option<String> {
     let mut rest = header.strip_prefix("impl")?;
     if let Some(generics) = rest.strip_prefix('<') {
@@ -100,7 +101,7 @@ fn implemented(header: &str) -> Option<String> {
     Some(merged(path.rsplit("::").next()?).to_owned())
 }
 
-/// The public method that a line of an `impl` block or of a macro declares.
+/// Returns the public method that a line of an `impl` block or of a macro declares.
 fn declared(line: &str) -> Option<String> {
     let line = line.trim_start();
     let name = |text: &str| -> String {
@@ -112,7 +113,7 @@ fn declared(line: &str) -> Option<String> {
             return Some(name(rest)).filter(|name| !name.is_empty());
         }
     }
-    // A line of `waits!`, `reads!` or `setters!`.
+    // This is a line of `waits!`, `reads!` or `setters!`.
     let (_, rest) = line.strip_prefix('"')?.split_once("\" ")?;
     rest.contains('(').then(|| name(rest))
 }
@@ -174,7 +175,7 @@ fn surface(parts: &[&str]) -> Surface {
     surface
 }
 
-/// What `one` has beyond `other`, but for what is known and has its reason.
+/// Returns the methods that `one` has beyond `other`, except for known ones that have a reason.
 fn beyond(one: &Surface, other: &Surface, known: &[(&str, &str, &str)]) -> Vec<String> {
     let mut differences = BTreeSet::new();
     for (name, methods) in one {

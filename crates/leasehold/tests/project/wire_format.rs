@@ -1,5 +1,5 @@
-//! What stands in Redis and what is published is what `docs/wire-format.md` says: each test
-//! does what one section is about, and the page must name all of it and nothing more.
+//! The keys and messages in Redis match `docs/wire-format.md`: each test does what one section is
+//! about, and the page must name all of it and nothing more.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use leasehold::{Client, ErrorKind, Lock, LockGuard, RedLock};
 use leasehold_testkit::RedisServer;
 use tokio::task::JoinHandle;
 
-/// A name without a brace and one with: what is made of it differs.
+/// A name without a brace and one with a brace: their keys are made in different ways.
 const NAMES: [&str; 2] = ["orders", "a{b}c"];
 
 const LOCK: &str = "Lock";
@@ -27,10 +27,10 @@ const LATCH: &str = "Count-down latch";
 
 struct Place {
     server: RedisServer,
-    /// One that may do what the page says a user needs, and nothing more.
+    /// A client that may do what the page says a user needs, and nothing more.
     client: Client,
     other: Client,
-    /// One that is told that no Redisson uses its names.
+    /// A client whose setting says that no Redisson uses its names.
     alone: Client,
 }
 
@@ -61,14 +61,14 @@ impl Place {
         Wire::new(&self.server, section, name, Writer::Rust)
     }
 
-    /// A waiter for the lock that a release would call.
+    /// Starts a waiter for the lock that a release would call.
     async fn waits_to_be_called(&self, name: &str, client: &Client) -> JoinHandle<LockGuard> {
         let lock = client.lock(name);
         self.is_to_be_called(async move { lock.acquire().await.unwrap() })
             .await
     }
 
-    /// The same for what this waits for.
+    /// Like [`waits_to_be_called`](Self::waits_to_be_called), for the future `waits`.
     async fn is_to_be_called<T: Send + 'static>(
         &self,
         waits: impl Future<Output = T> + Send + 'static,
@@ -83,7 +83,7 @@ impl Place {
     }
 }
 
-/// The keys and channels that the page says a user of these names needs.
+/// Returns the keys and channels that the page says a user of these names needs.
 fn rules(names: &[&str]) -> Vec<String> {
     let (_, rest) = PAGE.split_once("A user with restricted keys").unwrap();
     let said = rest.split("\n\n").next().unwrap().split('`');
@@ -95,8 +95,8 @@ fn rules(names: &[&str]) -> Vec<String> {
     rules
 }
 
-/// What all locks under one key do: held, entered again, waited for by somebody else,
-/// renewed, released, broken by force.
+/// Does what all locks under one key do: hold, enter again, let another client wait, renew,
+/// release, break by force.
 async fn hold_and_break<K: OneKey + Kind>(wire: &mut Wire<'_>, client: &Client, lock: Lock<K>) {
     let owner = leasehold::Owner::new();
     let owned = lock.clone().owned_by(&owner);
@@ -136,7 +136,7 @@ async fn the_lock() {
         let called = place.waits_to_be_called(name, &place.client).await;
         wire.look();
         guard.release().await.unwrap();
-        // Whoever has waited calls the next one.
+        // A holder that had to wait calls the next waiter.
         let guard = called.await.unwrap();
         let next = place.waits_to_be_called(name, &place.other).await;
         guard.release().await.unwrap();
@@ -226,7 +226,7 @@ async fn the_read_write_lock() {
         hold_and_break(&mut wire, &place.client, lock.read_lock()).await;
         hold_and_break(&mut wire, &place.client, lock.write_lock()).await;
 
-        // A writer that waits and gives up, behind two readers.
+        // A writer waits behind two readers, and gives up.
         let readers = [lock.read().await.unwrap(), lock.read().await.unwrap()];
         let writer = place.other.rw_lock(name);
         let waiter = tokio::spawn(async move { writer.write().await.unwrap() });
@@ -243,7 +243,7 @@ async fn the_read_write_lock() {
             wire.look();
         }
 
-        // A writer that is called.
+        // A writer is called.
         let writing = lock.write().await.unwrap();
         let writer = place.other.rw_lock(name);
         let waits = async move { writer.write().await.unwrap() };
@@ -252,7 +252,7 @@ async fn the_read_write_lock() {
         writing.release().await.unwrap();
         called.await.unwrap().release().await.unwrap();
 
-        // A reader that waits for long, and gives up.
+        // A reader waits for long, and gives up.
         let writing = lock.write().await.unwrap();
         let reader = place.other.rw_lock(name);
         let waiter = tokio::spawn(async move { reader.read().await.unwrap() });
@@ -261,7 +261,7 @@ async fn the_read_write_lock() {
         waiter.abort();
         eventually("the mark is taken back", async || !marked(":readers")).await;
 
-        // From one side to the other, and both at once.
+        // The owner changes from one side to the other, and has both at once.
         let reading = writing.downgrade().await.unwrap();
         wire.look();
         let writing = reading.try_upgrade().await.unwrap();
@@ -289,7 +289,7 @@ async fn the_lock_of_a_majority() {
         let mut wire = place.wire(SEVERAL, name);
         let lock = RedLock::new([place.client.lock(name)]).unwrap();
         let lock = lock.member_timeout(Duration::from_secs(10));
-        // The server has just been started; that it was told how long is enough.
+        // The server has just been started; it is enough that the longest lease was noted.
         for minutes in [1, 2] {
             let longest = Duration::from_secs(minutes * 60);
             let lock = lock.clone().longest_lease(longest);
@@ -326,7 +326,7 @@ async fn the_semaphore() {
         semaphore.add_permits(-3).await.unwrap();
         wire.look();
         semaphore.add_permits(4).await.unwrap();
-        // Dropped when its request has left: the undo follows it.
+        // The acquire is dropped when its request has left, and the undo follows it.
         let undone = || {
             let keys = place.server.keys().into_iter();
             let of = |key: String| place.server.command(&["GET", &key]).unwrap();
@@ -471,7 +471,7 @@ async fn keys_and_channels_match_the_name_table() {
     assert_eq!(compared, 6);
 }
 
-/// The part of a key that a cluster takes its slot from.
+/// Returns the part of a key that a cluster takes its slot from.
 fn hash_tag(key: &str) -> &str {
     let tag = key
         .split_once('{')

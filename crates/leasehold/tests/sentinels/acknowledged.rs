@@ -1,5 +1,6 @@
-//! Failovers under which the replica that is promoted had not got the last grants: with holds that it
-//! has to acknowledge no two holders overlap, and without that every holder whose hold is lost is told.
+//! Failovers in which the promoted replica had not received the last grants. With holds that the
+//! replica must acknowledge, no two holders overlap. Without them, every holder whose hold is lost
+//! learns of it.
 //!
 //! `LEASEHOLD_FAILOVERS=200` makes more of them.
 
@@ -14,7 +15,7 @@ use tokio::task::{JoinSet, block_in_place};
 use super::failovers::{cut_off, leads_to};
 use crate::support::{HOUR, eventually};
 
-/// So many names are asked for while the replica is cut off.
+/// Number of names that are asked for while the replica is cut off.
 const NAMES: usize = 4;
 
 fn failovers() -> usize {
@@ -29,7 +30,7 @@ async fn client(sentinels: &Sentinels, acknowledged: Acknowledgement) -> Client 
     builder.connect(&sentinels.url()).await.unwrap()
 }
 
-/// A hold that the history knows.
+/// A hold in the history.
 struct Recorded {
     guard: LockGuard,
     inside: Inside,
@@ -56,11 +57,11 @@ fn cut_off_replica(sentinels: &Sentinels) {
     cut_off(&servers[1 - master], &servers[master]);
 }
 
-/// Returns the number of the new master.
+/// Kills the master. Returns the number of the new one.
 fn replace_master(sentinels: &Sentinels) -> usize {
     block_in_place(|| {
         let new = sentinels.kill_and_replace();
-        // The sentinels have made the servers write down what has cut them off.
+        // The sentinels have made the servers save the settings that cut them off.
         for server in sentinels.servers() {
             for setting in ["masterauth", "masteruser"] {
                 let reset = server.command(&["CONFIG", "SET", setting, ""]);
@@ -71,7 +72,7 @@ fn replace_master(sentinels: &Sentinels) -> usize {
     })
 }
 
-/// Waits until a server says that it is held.
+/// Waits until a server says that the lock is held.
 async fn is_held(lock: &Lock) {
     eventually("a server says that it is held", async || {
         match lock.try_acquire().await {
@@ -79,7 +80,7 @@ async fn is_held(lock: &Lock) {
                 assert!(second.is_none(), "`{}` is held twice", lock.name());
                 true
             }
-            // On its way to the new master.
+            // The client is on its way to the new master.
             Err(error) => {
                 assert_ne!(error.kind(), ErrorKind::Lost);
                 false
@@ -89,7 +90,7 @@ async fn is_held(lock: &Lock) {
     .await;
 }
 
-/// Waits until the master has granted each name that begins so, at one time or another.
+/// Waits until the master has granted each name with this beginning, at one time or another.
 async fn granted(sentinels: &Sentinels, beginning: &str) {
     let master = sentinels.master_server();
     let mut seen = BTreeSet::new();
@@ -108,7 +109,7 @@ async fn grants_that_all_replicas_confirm_survive_every_failover() {
     let clients = [client(&sentinels, all).await, client(&sentinels, all).await];
     let recorder = Recorder::new();
     for round in 0..failovers() {
-        // What was confirmed before. It is renewed, and the next holder is refused.
+        // This hold was confirmed before. It is renewed, and the next holder is refused.
         let held = clients[0].lock(&format!("held{round}"));
         let held = Recorded::get(held, "first".into(), recorder.clone()).await;
         block_in_place(|| cut_off_replica(&sentinels));
@@ -168,7 +169,7 @@ async fn grants_of_the_master_alone_are_lost_with_it_and_each_holder_is_told() {
     assert_eq!(overlaps, rounds * NAMES, "each of them was granted twice");
 }
 
-/// Its connections stay open, and nobody answers on them for longer than the test takes.
+/// The connections stay open, but no reply arrives on them for longer than the test takes.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn acknowledging_connection_leaves_a_frozen_master() {
     let sentinels = Sentinels::start(2);

@@ -1,4 +1,4 @@
-//! Sentinels of which some are gone, cut off, or know less than others.
+//! Sentinels of which some are down, cut off, or know less than others.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -9,7 +9,7 @@ use leasehold_testkit::{Proxy, RedisServer, Sentinels};
 use super::failovers::{leads_to, master_of};
 use crate::support::eventually;
 
-/// A proxy before each sentinel, and the URL of all.
+/// Starts a proxy before each sentinel. Returns the proxies, and the URL of all of them.
 pub(super) fn behind_proxies(sentinels: &Sentinels) -> (Vec<Proxy>, String) {
     let ports = sentinels.sentinels().iter().map(RedisServer::port);
     let proxies: Vec<_> = ports.map(Proxy::to).collect();
@@ -24,7 +24,7 @@ async fn minority_of_the_sentinels_is_not_believed() {
     for sentinel in &sentinels.sentinels()[1..] {
         sentinel.kill().unwrap();
     }
-    // Whoever is connected goes on.
+    // Connected clients keep working.
     let guard = client.lock("x").acquire().await.unwrap();
     let error = Client::connect(&sentinels.url()).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
@@ -57,7 +57,7 @@ async fn client_whose_connection_breaks_waits_for_a_majority() {
     waiter.await.unwrap().unwrap().release().await.unwrap();
 }
 
-/// One of three belongs to a master of long ago, and one is down.
+/// A sentinel of three belongs to a master of long ago, and another is down.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn sentinel_with_old_news_leads_nobody_back() {
     let (sentinels, past) = (Sentinels::start(1), Sentinels::start(0));
@@ -83,8 +83,8 @@ async fn sentinel_with_old_news_leads_nobody_back() {
     assert_eq!(past.servers()[0].scripts(), 0);
 }
 
-/// They are asked, the master is replaced while the connection to it is opened, and it answers in
-/// the end.
+/// The client asks the sentinels. While it connects to the master, the master is replaced, and it
+/// answers in the end.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn sentinels_are_asked_again_behind_the_connection() {
     let sentinels = Sentinels::start(1);
@@ -121,7 +121,7 @@ async fn frozen_sentinel_holds_nobody_up() {
     }
 }
 
-/// What sentinels tell does not arrive: they are asked instead.
+/// The sentinels' messages do not arrive, so the client asks them instead.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn lost_messages_of_sentinels_are_made_up_for() {
     let sentinels = Sentinels::start(1);
@@ -157,7 +157,7 @@ async fn client_in_the_background_waits_for_its_sentinels() {
     waiter.await.unwrap().unwrap().release().await.unwrap();
 }
 
-/// The servers are reached through proxies alone.
+/// The servers can be reached only through proxies.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn master_is_reached_where_its_announced_address_leads() {
     let sentinels = Sentinels::start(1);

@@ -1,4 +1,4 @@
-//! URLs, names and passwords with which no master is found: each error says what to do.
+//! URLs, names and passwords that lead to no master: each error says what to do.
 
 use leasehold::{Client, Error, ErrorKind};
 use leasehold_testkit::{RedisServer, Sentinels};

@@ -1,4 +1,4 @@
-//! A client that has acknowledged holds has two connections for calls, and either may hear first
+//! A client with acknowledged holds has two connections for calls. Either may be the first to hear
 //! that the master is another server.
 
 use std::time::Duration;
@@ -10,12 +10,12 @@ use leasehold_testkit::{RedisServer, Reply, Sentinels};
 use super::asked::behind_proxies;
 use crate::support::eventually;
 
-/// So long that no renewal is due while a test runs.
+/// A lease long enough that no renewal is due while a test runs.
 const LEASE: Duration = Duration::from_secs(600);
-/// As the server names the connections of the client.
+/// The label of the client's connections on the server.
 const LABEL: &str = "both";
 
-/// The ids of the client's connections to this server, the oldest first.
+/// Returns the ids of the client's connections to this server, the oldest first.
 fn connections(server: &RedisServer) -> Vec<String> {
     let list = server.command(&["CLIENT", "LIST"]).unwrap();
     let ours = list.as_text().unwrap().lines();
@@ -24,7 +24,7 @@ fn connections(server: &RedisServer) -> Vec<String> {
         .collect()
 }
 
-/// Opens the connection for plain calls anew, so that it is the last one that waits for news.
+/// Opens the connection for plain calls again, so that it is the last one that waits for news.
 async fn open_plain_connection_again(client: &Client, server: &RedisServer) {
     let before = connections(server);
     assert_eq!(before.len(), 2, "one for plain calls, and then the other");
@@ -38,8 +38,8 @@ async fn open_plain_connection_again(client: &Client, server: &RedisServer) {
     .await;
 }
 
-/// The old master stays one, as if the sentinels could not reach it, and two of the three tell
-/// nothing.
+/// The old master stays a master, as if the sentinels could not reach it, and two of the three
+/// sentinels send no message.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn both_connections_for_calls_leave_an_old_master_by_one_word() {
     let sentinels = Sentinels::start(1);

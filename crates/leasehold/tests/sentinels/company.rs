@@ -11,10 +11,10 @@ use crate::support::company::Company;
 use crate::support::eventually;
 use crate::support::guarded::{guarded, is_known};
 
-/// Longer than a failover takes.
+/// A lease longer than a failover takes.
 const LEASE: Duration = Duration::from_secs(60);
 
-/// Each sentence of it holds on the server that takes over.
+/// Brings every feature through a failover. Each promise must hold on the server that takes over.
 async fn goes_through_a_failover(sentinels: Sentinels, builder: ClientBuilder, long: Duration) {
     let connect = async || builder.connect(&sentinels.url()).await.unwrap();
     let (ours, theirs) = (connect().await, connect().await);
@@ -44,7 +44,7 @@ async fn every_feature_outlasts_a_failover() {
     goes_through_a_failover(Sentinels::start(1), builder, 2 * LEASE).await;
 }
 
-/// The old master is the replica that confirms it.
+/// The old master becomes the replica that confirms the holds.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn every_feature_is_confirmed_after_a_failover() {
     let confirmed = Acknowledgement::replicas(1);
@@ -52,7 +52,8 @@ async fn every_feature_is_confirmed_after_a_failover() {
     goes_through_a_failover(Sentinels::start(1), builder, 2 * LEASE).await;
 }
 
-/// Nobody is granted anything for a span then, and those who hold go on; a replica confirms it all.
+/// No client is granted anything for a span after the failover, and holds go on. A replica confirms
+/// all of it.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn every_feature_outlasts_a_failover_beside_its_guard() {
     const SPAN: Duration = Duration::from_secs(25);

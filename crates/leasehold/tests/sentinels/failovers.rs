@@ -8,8 +8,8 @@ use tokio::time::Instant;
 
 use crate::support::{HOUR, eventually};
 
-/// So long that no renewal is due while a test runs: one that comes all the same was made because
-/// of the failover.
+/// A lease long enough that no renewal is due while a test runs. A renewal that is made anyway was
+/// made because of the failover.
 const LEASE: Duration = Duration::from_secs(600);
 
 fn builder() -> ClientBuilder {
@@ -24,17 +24,17 @@ async fn held(client: &Client, name: &str) -> LockGuard {
     client.lock(name).acquire().await.unwrap()
 }
 
-/// It was renewed since, and is still held.
+/// Waits until the hold has been renewed since `before`. It must still be held.
 async fn is_renewed(guard: &LockGuard, before: Instant) {
     eventually("it is renewed by the new master", async || {
         assert_eq!(guard.loss(), None);
-        // More than the rounding of two clocks.
+        // This is more than the rounding of two clocks.
         guard.valid_until() > before + Duration::from_millis(100)
     })
     .await;
 }
 
-/// Where this client's calls go.
+/// Returns the address that this client's calls are sent to.
 pub(super) async fn master_of(client: &Client) -> String {
     let seen = client.inspect("x").await.unwrap();
     seen.node.unwrap().address.unwrap()
@@ -50,7 +50,7 @@ pub(super) async fn leads_to(client: &Client, server: &RedisServer) {
     .await;
 }
 
-/// The replica hears no more of its master, and is promoted all the same.
+/// Cuts the replica off from its master. It is promoted anyway.
 pub(super) fn cut_off(replica: &RedisServer, master: &RedisServer) {
     let wrong = replica.command(&["CONFIG", "SET", "masterauth", "wrong"]);
     assert_eq!(wrong.unwrap(), Reply::Text("OK".into()));
@@ -102,7 +102,7 @@ async fn holds_are_renewed_at_once_by_the_new_master() {
     }
 }
 
-/// Where the promise ends: the master's word alone.
+/// The promise ends here: only the master had the grant.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn grant_that_no_replica_had_is_told_as_lost_at_once() {
     let sentinels = Sentinels::start(1);
@@ -111,7 +111,7 @@ async fn grant_that_no_replica_had_is_told_as_lost_at_once() {
     let guard = held(&client, "x").await;
     let other = Client::connect(&sentinels.url()).await.unwrap();
     sentinels.servers()[0].kill().unwrap();
-    // Both hold it for a moment.
+    // Both clients hold the lock for a moment.
     let second = other.lock("x").acquire().await.unwrap();
     eventually("its holder is told", async || guard.loss().is_some()).await;
     second.release().await.unwrap();
@@ -126,7 +126,7 @@ async fn old_master_that_comes_back_is_not_asked() {
     sentinels.wait_until_replaced(0);
     leads_to(&client, &sentinels.servers()[1]).await;
     let old = &sentinels.servers()[0];
-    // It says that it is a master until the sentinels have told it otherwise.
+    // The old master says that it is a master until the sentinels have made it a replica.
     old.restart().unwrap();
     let late = connected(&sentinels).await;
     let mut rounds = 0;
@@ -139,7 +139,8 @@ async fn old_master_that_comes_back_is_not_asked() {
                 .unwrap();
         }
         rounds += 1;
-        // The sentinels end all connections of a server that they make a replica, this one as well.
+        // The sentinels close all connections of a server that they make a replica, including this
+        // one.
         let info = old.command(&["INFO", "replication"]);
         info.is_ok_and(|info| info.as_text().unwrap().contains("role:slave"))
     })
@@ -148,7 +149,7 @@ async fn old_master_that_comes_back_is_not_asked() {
     guard.release().await.unwrap();
 }
 
-/// Its connection stays open, and nobody answers on it for longer than the test takes.
+/// The connection stays open, but no reply arrives on it for longer than the test takes.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn connection_to_a_frozen_master_is_dropped_when_it_is_replaced() {
     let sentinels = Sentinels::start(1);

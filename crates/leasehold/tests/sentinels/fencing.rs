@@ -13,7 +13,7 @@ async fn next_token(lock: &FencedLock) -> u64 {
     token
 }
 
-/// A master and a replica whose clock can be set, and a client.
+/// Returns a master and a replica, a clock that sets the master's time, and a client.
 async fn scene() -> (ClockShim, Sentinels, Client) {
     let clock = ClockShim::new().unwrap();
     let servers = RedisServer::builder().clock(&clock);
@@ -26,12 +26,12 @@ async fn scene() -> (ClockShim, Sentinels, Client) {
 async fn tokens_rise_although_the_next_masters_clock_is_an_hour_behind() {
     let (clock, sentinels, client) = scene().await;
     let lock = client.fenced_lock("x");
-    // The replica has the counter, so what its clock says does not matter.
+    // The replica has the counter, so its clock does not matter.
     let lock = lock.acknowledged_by(Acknowledgement::replicas(1));
     let mut last = next_token(&lock).await;
     for _ in 0..3 {
-        // A release waits for no replica, and one that is lost with its master ends by the clock of
-        // the next one: an hour late.
+        // A release waits for no replica. If it were lost with its master, the hold would end by
+        // the clock of the next master: an hour late.
         eventually("each server has the release", async || {
             let mut servers = sentinels.servers().iter();
             servers.all(|server| !server.keys().contains(&"x".to_owned()))

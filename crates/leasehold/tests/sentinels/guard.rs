@@ -1,5 +1,5 @@
-//! The failover guard behind sentinels: what a replica has not heard of is over when the next one gets
-//! the lock.
+//! The failover guard behind sentinels: a hold that the replica did not receive is over when the
+//! next client gets the lock.
 
 use std::time::Duration;
 
@@ -11,13 +11,13 @@ use super::failovers::{cut_off, leads_to};
 use crate::support::eventually;
 use crate::support::guarded::{Both, builder, each_failover, guarded, is_known, noted};
 
-/// Longer than the sentinels need to replace a master: otherwise a lost hold would be over before
-/// anybody could get the lock.
+/// A span longer than the sentinels need to replace a master. Otherwise a lost hold would be over
+/// before any other client could get the lock.
 const SPAN: Duration = Duration::from_secs(12);
 const LONG: Duration = Duration::from_secs(600);
 
-/// A client is granted the lock by a master that dies, and another one by the replica in its place,
-/// which has not heard of it.
+/// Lets a client be granted the lock by a master that dies, and another client by the promoted
+/// replica, which has not received the first grant.
 async fn lost(builder: ClientBuilder) -> Report {
     let sentinels = Sentinels::start(1);
     let [old, new] = sentinels.servers() else {
@@ -50,7 +50,7 @@ fn guard_outlasts_a_lost_grant() {
     }
 }
 
-/// What the replica has goes on during the span.
+/// A hold that the replica has lasts through the span.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn hold_that_was_replicated_goes_on_during_the_span() {
     let sentinels = Sentinels::start(1);

@@ -1,8 +1,8 @@
-//! Several processes use the primitives while the master behind sentinels is replaced, dies and
-//! stands still, and the sentinels die, are late or can't be heard.
+//! Several processes use the primitives while the master behind sentinels is replaced, dies and is
+//! paused, and the sentinels die, are late or can't be heard.
 //!
-//! `LEASEHOLD_NEMESIS_SECONDS` lets it go on for longer, `LEASEHOLD_NEMESIS_SEED` repeats the choices
-//! of another run (not what the processes make of them).
+//! `LEASEHOLD_NEMESIS_SECONDS` makes a run longer. `LEASEHOLD_NEMESIS_SEED` repeats the choices of
+//! another run, but not what the processes make of them.
 
 use std::io::Read;
 use std::ops::RangeInclusive;
@@ -23,30 +23,32 @@ use crate::support::child::{Child, job};
 const TEST: &str = "sentinels::nemesis::a_process_of_its_own";
 const PROCESSES: usize = 2;
 const TASKS: usize = 10;
-/// Of each place so many locks are held all the time.
+/// Number of locks of each place that are held all the time.
 const KEPT: usize = 10;
-/// What an old master has taken back, the new one has until the lease ends: a short one.
+/// The lease of most holds. It is short: a release that only the old master has run leaves the hold
+/// at the new master until its lease ends.
 const LEASE: Duration = Duration::from_secs(5);
-/// That of what is kept, which outlasts the longest trouble.
+/// The lease of the locks that are held all the time, which outlasts the longest trouble.
 const KEPT_LEASE: Duration = Duration::from_secs(120);
-/// So long that some are inside when the master is replaced.
+/// A use long enough that some holders are inside when the master is replaced.
 const LONG: Duration = Duration::from_secs(2);
-/// What each trouble takes at most; it only ends a hopeless wait.
+/// The longest time for a trouble; it only ends a hopeless wait.
 const LIMIT: Duration = Duration::from_secs(90);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Trouble {
-    /// Another server is made the master, and the old one goes on for a while.
+    /// Another server is made the master, and the old one runs on for a while.
     FailOver,
-    /// The master dies, and comes back when another one is in its place.
+    /// The master dies, and is restarted when another one is in its place.
     Kill,
-    /// It stands still until then.
+    /// The master is paused until another one is in its place.
     Freeze,
     /// The master is replaced, and one process does not hear of it.
     Deaf,
-    /// The master is replaced while a sentinel stands still, which is asked with its old news.
+    /// The master is replaced while a sentinel is paused, which is then asked and has old news.
     OldNews,
-    /// Two of three sentinels die, and nobody finds the way back to the master before they return.
+    /// Two of three sentinels die, and no client finds the way back to the master before they are
+    /// restarted.
     Blind,
     /// All connections are cut.
     Cut,
@@ -80,7 +82,7 @@ fn troubled_sentinels_keep_the_promise() {
     println!("LEASEHOLD_NEMESIS_SEED={seed} LEASEHOLD_NEMESIS_SECONDS={seconds}");
     let mut arena = Arena::open(fastrand::Rng::with_seed(seed));
     let end = Instant::now() + Duration::from_secs(seconds);
-    // The short form has an ordered failover, whatever else there is time for.
+    // The short form has an ordered failover, whatever else fits into its time.
     arena.make(Trouble::FailOver);
     while Instant::now() < end {
         let mut round = Trouble::ALL.to_vec();
@@ -97,9 +99,9 @@ fn troubled_sentinels_keep_the_promise() {
 struct Arena {
     random: fastrand::Rng,
     sentinels: Sentinels,
-    /// Each process hears the sentinels through proxies of its own.
+    /// The processes. Each hears the sentinels through proxies of its own.
     processes: Vec<(Vec<Proxy>, Child)>,
-    /// When the master was replaced, until nobody called the old one any more.
+    /// The spans from each replacement of the master until no client called the old one any more.
     spans: Vec<RangeInclusive<u64>>,
 }
 
@@ -163,7 +165,7 @@ impl Arena {
     fn kill(&self, old: usize) {
         self.sentinels.servers()[old].kill().unwrap();
         self.sentinels.wait_until_replaced(old);
-        // It calls itself a master for a while.
+        // The old server calls itself a master for a while.
         self.sentinels.servers()[old].restart().unwrap();
     }
 
@@ -194,7 +196,7 @@ impl Arena {
         for n in others() {
             self.sentinels.sentinels()[n].kill().unwrap();
         }
-        // Connected clients go on.
+        // Connected clients keep working.
         self.goes_on();
         self.cut();
         for n in others() {
@@ -210,7 +212,7 @@ impl Arena {
         }
         for server in self.running() {
             for kind in ["normal", "pubsub"] {
-                // It may just have been told to be a replica.
+                // The server may just have been made a replica.
                 let _ = server.command(&["CLIENT", "KILL", "TYPE", kind]);
             }
         }
@@ -221,7 +223,7 @@ impl Arena {
         servers.filter(|server| server.is_running())
     }
 
-    /// Waits until each process calls the master, and nobody another server.
+    /// Waits until each process calls the master, and none calls another server.
     fn follows(&self) {
         eventually("each process calls the master", LIMIT, || {
             let master = self.sentinels.master_server();
@@ -274,7 +276,8 @@ impl Arena {
         });
     }
 
-    /// Those with leases come back by themselves, whatever was lost with a master.
+    /// Waits until the permits with leases are back. They return by themselves, whatever was lost
+    /// with a master.
     async fn permits_are_back(&self) {
         let client = Client::connect(&self.sentinels.url()).await.unwrap();
         for place in PLACES {
@@ -290,7 +293,7 @@ impl Arena {
     }
 }
 
-/// Who is connected to a server; nothing when it has just gone.
+/// Returns the connected clients of a server; nothing if it has just disconnected.
 fn callers(server: &RedisServer) -> String {
     let list = server.command(&["CLIENT", "LIST"]);
     list.map_or(String::new(), |list| {
@@ -298,12 +301,13 @@ fn callers(server: &RedisServer) -> String {
     })
 }
 
-/// A permit without a lease whose return was lost with a master is gone for good.
+/// Returns the jobs without plain permits: if the release of such a permit was lost with a master,
+/// it never returns.
 fn jobs() -> impl Iterator<Item = Job> + Clone {
     JOBS.into_iter().filter(|job| *job != Job::Permit)
 }
 
-/// Not a test when it is run as one: the job of a child.
+/// The job of a child; as a test of its own it does nothing.
 #[test]
 fn a_process_of_its_own() {
     let Some(job) = job() else {
@@ -316,7 +320,7 @@ fn a_process_of_its_own() {
     runtime.block_on(work(url, seed.parse().unwrap()));
 }
 
-/// Works until nobody writes to this process any more.
+/// Works until the parent closes this process's input.
 async fn work(url: &str, seed: u64) {
     let stop = Arc::new(AtomicBool::new(false));
     let stopped = Arc::clone(&stop);
@@ -353,7 +357,7 @@ async fn work(url: &str, seed: u64) {
     keeper.client.close().await;
 }
 
-/// One task holds one lock for long, again and again; the others use everything.
+/// Lets one task hold one lock for long, again and again. The other tasks use everything.
 async fn use_all(worker: Worker, holds_on: bool, mut random: fastrand::Rng, stop: Arc<AtomicBool>) {
     let jobs: Vec<_> = jobs().collect();
     while !stop.load(Ordering::SeqCst) {

@@ -1,4 +1,5 @@
-//! Holds that replicas acknowledge: what counts as confirmed, and what becomes of the rest.
+//! Holds that replicas acknowledge: what counts as confirmed, and what becomes of unconfirmed
+//! grants.
 
 use std::time::Duration;
 
@@ -12,13 +13,14 @@ use leasehold_testkit::{RedisServer, Replicas, Reply};
 
 use crate::support::{HOUR, eventually};
 
-/// Long enough that a machine that stands still for a moment makes no confirmation late.
+/// A time in which a confirmation arrives even on a machine that stalls for a moment.
 const LONG: Duration = Duration::from_secs(20);
-/// For confirmations that do not come.
+/// A time for confirmations that do not arrive.
 const SHORT: Duration = Duration::from_millis(100);
 
 fn builder() -> ClientBuilder {
-    // Longer than `LONG`, and no second release comes behind an undo while a test runs.
+    // The lease is longer than `LONG`. The reply timeout is that long so that no second release
+    // follows an undo while a test runs.
     Client::builder().lease(HOUR).reply_timeout(HOUR)
 }
 
@@ -74,7 +76,7 @@ async fn confirmed_grant_is_on_each_replica() {
     }
 }
 
-/// A client's default, and each kind of lock.
+/// A client's default applies to each kind of lock.
 #[tokio::test]
 async fn each_kind_of_lock_is_confirmed() {
     let servers = Replicas::start(1);
@@ -127,7 +129,7 @@ async fn grant_that_too_few_confirm_is_given_back() {
     let one = lock.acknowledged_by(replicas(1));
     let guard = one.try_acquire().await.unwrap().expect("it is free");
     guard.release().await.unwrap();
-    // More than there are.
+    // Three replicas are more than there are.
     servers.mend(0);
     let three = client.lock("y").acknowledged_by(soon(3));
     let error = three.try_acquire().await.unwrap_err();
@@ -135,12 +137,13 @@ async fn grant_that_too_few_confirm_is_given_back() {
     is_free(servers.master(), "y").await;
 }
 
-/// The process of a replica stands still: the master believes for a while that it is there.
+/// The process of a replica is paused, and the master believes for a while that the replica is
+/// there.
 #[tokio::test]
 async fn frozen_replica_confirms_nothing() {
     let servers = Replicas::start(2);
     let client = client(&servers).await;
-    // Both have confirmed what was before.
+    // Both replicas have confirmed the earlier writes.
     let before = client.lock("before").acknowledged_by(replicas(2));
     let before = before.acquire().await.unwrap();
     servers.wait_until_in_step(0);
@@ -175,7 +178,7 @@ async fn waiter_gets_the_lock_when_the_replicas_are_back() {
     guard.release().await.unwrap();
 }
 
-/// Somebody else holds it: that is so, whoever confirms it.
+/// Another client holds the lock. That is the result, whether or not replicas confirm it.
 #[tokio::test]
 async fn held_lock_is_held_whatever_the_replicas_say() {
     let servers = Replicas::start(1);
@@ -219,7 +222,7 @@ async fn renewal_that_too_few_confirm_is_told_at_the_deadline() {
         })
         .await;
         servers.cut(0);
-        // One that was under way may have been confirmed just before.
+        // A renewal that was under way may have been confirmed just before.
         let error = guards[0].extend(HOUR).await.unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
         assert!(
@@ -236,7 +239,7 @@ async fn renewal_that_too_few_confirm_is_told_at_the_deadline() {
                 "{reason}"
             );
             assert!(tokio::time::Instant::now() + SHORT / 10 >= until);
-            // The rounding of two clocks.
+            // The rounding of two clocks may move the deadline a little.
             let moved = guard.valid_until().saturating_duration_since(until);
             assert!(moved < SHORT / 10, "the promise has moved by {moved:?}");
         }
@@ -246,7 +249,7 @@ async fn renewal_that_too_few_confirm_is_told_at_the_deadline() {
     lock.acquire().await.unwrap().release().await.unwrap();
 }
 
-/// Calls of one client with several settings at the same time.
+/// One client makes calls with several settings at the same time.
 #[tokio::test]
 async fn each_operation_is_judged_by_its_own_setting() {
     let servers = Replicas::start(2);
@@ -278,7 +281,7 @@ async fn each_operation_is_judged_by_its_own_setting() {
     .await;
 }
 
-/// The acquire is on its way when its future is dropped. Its release must not come before it.
+/// The acquire is on its way when its future is dropped. Its release must not overtake it.
 #[tokio::test]
 async fn undo_runs_behind_what_it_undoes() {
     let servers = Replicas::start(1);
@@ -295,12 +298,12 @@ async fn undo_runs_behind_what_it_undoes() {
         let lock = client.lock(&name).acknowledged_by(replicas(1));
         let mut asked = Box::pin(lock.try_acquire());
         assert!((&mut asked).now_or_never().is_none());
-        // Sent by now: the connection is idle.
+        // The request has already been sent, because the connection is idle.
         drop(asked);
         tokio::task::yield_now().await;
         servers.master().resume().unwrap();
         drop(plain.await.unwrap());
-        // Behind both.
+        // This request runs after both of the earlier ones.
         let behind = client.lock("behind").acknowledged_by(replicas(1));
         behind.acquire().await.unwrap().release().await.unwrap();
         assert!(!servers.master().keys().contains(&name));
@@ -320,7 +323,8 @@ async fn acquires_of_many_tasks_share_their_waits() {
     let locks: Vec<Lock> = (0..64).map(lock).collect();
     let guards = join_all(locks.iter().map(Lock::acquire)).await;
     let waits = servers.master().calls("wait") - before;
-    // Two that ask whether the server has it, one for the first, and the others together.
+    // Two calls ask whether the server has the command, one call is for the first acquire, and the
+    // others share calls.
     assert!(waits <= 16, "{waits} for 64 acquires");
     for replica in servers.replicas() {
         assert_eq!(replica.keys().len(), 64);
@@ -330,7 +334,7 @@ async fn acquires_of_many_tasks_share_their_waits() {
     }
 }
 
-/// The master becomes a replica while it waits for its own.
+/// The master becomes a replica while it waits for its own replicas.
 #[tokio::test]
 async fn demoted_master_confirms_nothing() {
     let servers = Replicas::start(1);
@@ -358,13 +362,13 @@ async fn demoted_master_confirms_nothing() {
     lock.acquire().await.unwrap().release().await.unwrap();
 }
 
-/// In the script of a release nobody could be waited for.
+/// The script of a release could not wait for replicas.
 #[tokio::test]
 async fn fair_lock_is_handed_on_by_a_confirmed_request() {
     let servers = Replicas::start(1);
     let client = client(&servers).await;
     let lock = client.fair_lock("x").waiter_timeout(HOUR);
-    // On a machine that stands still for long, all of its asks may be in vain for as long.
+    // On a machine that stalls for long, all asks may fail for as long.
     let lock = lock.outage_timeout(HOUR).acknowledged_by(soon(1));
     let guard = lock.acquire().await.unwrap();
     let waits = tokio::spawn({
@@ -393,8 +397,8 @@ async fn fair_lock_is_handed_on_by_a_confirmed_request() {
     .await;
 }
 
-/// The hold is there already, and lasts for longer than the one that enters it wants: that has to
-/// be confirmed all the same.
+/// The hold exists already, and lasts for longer than the guard that enters it wants. The entry
+/// must be confirmed anyway.
 #[tokio::test]
 async fn re_entry_that_wants_more_confirmations_waits_for_them() {
     let servers = Replicas::start(1);
@@ -414,7 +418,7 @@ async fn re_entry_that_wants_more_confirmations_waits_for_them() {
     guard.release().await.unwrap();
 }
 
-/// That another guard wants to be confirmed as well does not confirm this one.
+/// A confirmation that another guard asks for at the same time does not confirm this guard.
 #[tokio::test]
 async fn re_entries_at_the_same_time_are_each_confirmed() {
     let servers = Replicas::start(1);
@@ -438,7 +442,8 @@ async fn re_entries_at_the_same_time_are_each_confirmed() {
     }
 }
 
-/// A replica confirms nothing when the client connects, and does so when it is the master.
+/// The server is a replica when the client connects, and confirms nothing. It confirms grants once
+/// it is the master.
 #[tokio::test]
 async fn replica_that_becomes_the_master_has_grants_confirmed() {
     let servers = Replicas::start(1);
@@ -462,7 +467,7 @@ async fn replica_that_becomes_the_master_has_grants_confirmed() {
     guard.release().await.unwrap();
 }
 
-/// Whoever gets a hold without a request relies on what was confirmed.
+/// A waiter that gets a hold without a request relies on the confirmations of that hold.
 #[tokio::test]
 async fn hold_is_handed_over_only_to_who_wants_the_same_confirmations() {
     let servers = Replicas::start(1);
@@ -473,7 +478,8 @@ async fn hold_is_handed_over_only_to_who_wants_the_same_confirmations() {
         let lock = client.lock("x");
         let first = tokio::spawn({
             let lock = lock.clone();
-            // At once: only what was granted just now is handed over.
+            // The release follows at once, because only a hold that was granted just now is handed
+            // over.
             async move { lock.acquire().await.unwrap().release().await.unwrap() }
         });
         eventually("it waits", async || client.activity().lines == 1).await;
@@ -542,7 +548,7 @@ async fn server_that_can_not_confirm_it_refuses_before_anything_is_granted() {
     refused(&servers, replicas(1), ErrorKind::Denied, "+wait").await;
 }
 
-/// What the server confirms is asked once for each connection, and a permission may go later.
+/// Each connection asks once what the server can confirm. The permission may be withdrawn later.
 #[tokio::test]
 async fn grant_whose_confirmation_is_denied_is_given_back() {
     let servers = Replicas::start(1);
@@ -567,7 +573,7 @@ async fn grant_whose_confirmation_is_denied_is_given_back() {
 #[tokio::test]
 async fn grant_that_is_not_on_the_disk_in_time_is_given_back() {
     let settings: Builder = RedisServer::builder().arg("appendonly", "yes");
-    // The system writes it, at some time.
+    // The operating system writes the log at some time.
     let servers = Replicas::of(&settings.arg("appendfsync", "no"), 0);
     if !knows(servers.master(), "waitaof") {
         println!("this server has no WAITAOF");
@@ -580,7 +586,7 @@ async fn grant_that_is_not_on_the_disk_in_time_is_given_back() {
     let said = "the server did not have it on its disk within 100 ms";
     assert!(error.to_string().contains(said), "{error}");
     is_free(servers.master(), "x").await;
-    // From here on it can confirm nothing at all.
+    // From here on the server can't confirm a write to its disk at all.
     let off = ["CONFIG", "SET", "appendonly", "no"];
     servers.master().command(&off).unwrap();
     let error = lock.try_acquire().await.unwrap_err();

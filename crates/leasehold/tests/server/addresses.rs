@@ -1,4 +1,4 @@
-//! Addresses: what can be wrong with one, told at once and without the password.
+//! Addresses: each mistake in one is reported at once and without the password.
 
 use std::time::Duration;
 
@@ -20,7 +20,7 @@ async fn a_wrong_password_is_denied_and_not_shown() {
         let url = format!("redis://{credentials}127.0.0.1:{}", server.port());
         let error = match Client::connect(&url).await {
             Err(error) => error,
-            // Without any, the first call is refused.
+            // Without any user and password, the first call is refused.
             Ok(client) => client.lock("orders:42").acquire().await.unwrap_err(),
         };
         assert_eq!(error.kind(), ErrorKind::Denied, "{error}");
@@ -95,7 +95,7 @@ async fn connect_gives_up_on_silent_server() {
     assert!(error.to_string().contains("200ms"), "{error}");
 }
 
-/// tokio's clock runs ahead when it is paused and all tasks sleep.
+/// The paused clock of tokio runs ahead when all tasks sleep.
 #[tokio::test]
 async fn time_out_of_a_paused_clock_is_explained() {
     let hint = "tokio's clock is paused";
@@ -170,12 +170,13 @@ async fn password_that_a_server_repeats_is_not_shown() {
     }
 }
 
-/// No letters and digits that a message here has, and all that means something in a URL.
+/// Makes a password of letters and digits that no message here has, and of the signs that have a
+/// meaning in a URL.
 fn password() -> String {
     const LETTERS: &[u8] = b"qxzQXZ048";
     const SIGNS: &[u8] = b"/?#@:%&=+,[];\"\\ !";
     let letters = (0..12).map(|n| {
-        // Never two signs in a row: `://` is in messages.
+        // Never two signs in a row, because `://` is in messages.
         let alphabet = if n % 3 == 1 { SIGNS } else { LETTERS };
         char::from(alphabet[fastrand::usize(..alphabet.len())])
     });
@@ -203,7 +204,7 @@ async fn no_error_and_no_log_shows_a_part_of_a_password() {
         let secret = password();
         let whole = encoded(&secret);
         let written = if round % 2 == 0 { &whole } else { &secret };
-        // Nobody listens on port 1.
+        // No server listens on port 1.
         let urls = [
             format!("redis://u:{written}@127.0.0.1:1"),
             format!("redis-cluster://u:{written}@127.0.0.1:1,127.0.0.1:1"),
@@ -236,7 +237,7 @@ async fn no_error_and_no_log_shows_a_part_of_a_password() {
 
 #[tokio::test]
 async fn wait_without_any_connection_has_sent_nothing() {
-    // It accepts connections, and says nothing.
+    // This listener accepts connections, and never answers.
     let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let port = silent.local_addr().unwrap().port();
     let short = Duration::from_millis(50);

@@ -16,32 +16,32 @@ use crate::support::child::{Child, job};
 
 const TEST: &str = "server::child::a_process_of_its_own";
 
-/// Uses the lock until it is told that it is lost, or until it is killed.
+/// Starts a process that uses the lock until it learns of its loss, or until it is killed.
 pub(crate) fn hold(url: &str, lease: Duration) -> Child {
     Child::start(TEST, &format!("hold {url} {}", lease.as_millis()))
 }
 
-/// Waits for the fair lock until it is killed.
+/// Starts a process that waits for the fair lock until it is killed.
 pub(crate) fn stand_in_line(url: &str) -> Child {
     Child::start(TEST, &format!("stand {url}"))
 }
 
-/// Asks once for a fixed lease, with all the time in the world for the reply.
+/// Starts a process that asks once for a fixed lease, with a very long limit for the reply.
 pub(crate) fn ask(url: &str, lease: Duration) -> Child {
     Child::start(TEST, &format!("ask {url} {}", lease.as_millis()))
 }
 
-/// Holds the lock, and has no file descriptor left for a while.
+/// Starts a process that holds the lock, and has no file descriptor left for a while.
 pub(crate) fn run_out_of_files(url: &str) -> Child {
     Child::start(TEST, &format!("files {url}"))
 }
 
-/// Hammers the locks at `url` and the counters at `resource`.
+/// Starts a process that hammers the locks at `url` and the counters at `resource`.
 pub(crate) fn work(url: &str, resource: &str, tasks: usize, seed: u64) -> Child {
     Child::start(TEST, &format!("work {url} {resource} {tasks} {seed}"))
 }
 
-/// Not a test when it is run as one: the job of a child.
+/// The job of a child; as a test of its own it does nothing.
 #[test]
 fn a_process_of_its_own() {
     let Some(job) = job() else {
@@ -67,7 +67,7 @@ fn a_process_of_its_own() {
     }
 }
 
-/// Says `held` with the time, `uses` at each use, then `told` with the time of the last use and
+/// Prints `held` with the time, `uses` at each use, then `told` with the time of the last use and
 /// the reason.
 async fn use_until_told(url: &str, lease: Duration) -> Result<()> {
     let client = builder().lease(lease).connect(url).await?;
@@ -76,7 +76,7 @@ async fn use_until_told(url: &str, lease: Duration) -> Result<()> {
     println!("held {}", monotonic_ns());
     let mut used = 0;
     loop {
-        // Before the look at the guard: whoever is stopped between the two has not used
+        // The time is read before the guard: a process that is stopped between the two has not used
         // the lock since.
         let now = monotonic_ns();
         if let Some(reason) = guard.loss() {
@@ -98,18 +98,18 @@ async fn ask_once(url: &str, lease: Duration) -> Result<()> {
         Ok(guard) => println!("outcome {guard:?}"),
         Err(error) => println!("outcome {:?}: {error}", error.kind()),
     }
-    // What it may have been granted is given back.
+    // A grant that the client does not know of is given back.
     client.close().await;
     println!("closed");
     Ok(())
 }
 
-/// Says `taken` when no file can be opened any more, `refused` with what an acquire says then, and
-/// `over` when it has recovered from that and its hold has outlived it.
+/// Prints `taken` when no file can be opened any more, `refused` with the error of an acquire then,
+/// and `over` when the process has recovered and its hold has survived.
 async fn take_all_files(url: &str) {
     let client = builder().lease(HOUR).connect(url).await.unwrap();
     let guard = client.lock(NAME).acquire().await.unwrap();
-    // From here on it may have this many open at a time.
+    // From here on the process may have this number of files open at a time.
     let limit = ["--pid", &std::process::id().to_string(), "--nofile=64:"].map(str::to_owned);
     let limited = Command::new("prlimit").args(limit).status().unwrap();
     assert!(limited.success());
@@ -118,8 +118,8 @@ async fn take_all_files(url: &str) {
     let taker = std::thread::spawn(move || take_files_until(&stopped));
     let lock = client.lock("another");
     let error = loop {
-        // Either call may be the one that finds the connection gone. A release that fails goes on in
-        // the background.
+        // Either call may find that the connection has ended. A release that fails continues in the
+        // background.
         let used = match lock.try_acquire().await {
             Ok(Some(guard)) => guard.release().await,
             Ok(None) => Ok(()),
@@ -139,7 +139,8 @@ async fn take_all_files(url: &str) {
     println!("over");
 }
 
-/// Says `taken` when there are no more. Whatever is closed meanwhile is taken as well.
+/// Prints `taken` when no file descriptor is left. Descriptors that are closed meanwhile are taken
+/// too.
 fn take_files_until(stop: &AtomicBool) {
     let (mut taken, mut told) = (Vec::new(), false);
     while !stop.load(Ordering::SeqCst) {

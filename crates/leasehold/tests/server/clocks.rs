@@ -1,4 +1,4 @@
-//! Servers whose wall clock is wrong, jumps, or runs at another pace.
+//! Servers whose wall clock is wrong, jumps, or runs too fast or too slow.
 
 use std::time::Duration;
 
@@ -41,7 +41,7 @@ async fn single_try_survives_server_clock_jump() {
     let mut scene = scene_with(&clock);
     let ours = scene.client(builder()).await;
     clock.step_ahead(HOUR);
-    // By the client's idea of the server's time each request comes an hour too late.
+    // By the client's estimate of the server's time, each request arrives an hour too late.
     let guard = ours.lock(NAME).try_acquire().await.unwrap();
     guard.expect("it is free").release().await.unwrap();
     scene.end().await;
@@ -56,7 +56,7 @@ async fn hold_outlives_server_clock_stepping_back() {
     let hold = scene.hold(&steady(&ours), "ours").await;
     scene.waiter(theirs.lock(NAME).poll_interval(HOUR), "theirs");
     clock.step_back(HOUR);
-    // What the server has left is an hour more at first, and a lease after a renewal.
+    // The server's lease is an hour too long at first, and a normal lease after a renewal.
     eventually("the lease is right again", async || {
         let left = scene.server.command(&["PTTL", NAME]).unwrap();
         left.as_int().unwrap() < 60_000
@@ -68,8 +68,9 @@ async fn hold_outlives_server_clock_stepping_back() {
     scene.end().await;
 }
 
-/// A holder that stops at its deadline, and a waiter that asks all the time. Says after how
-/// many of `rounds` holds two of them have overlapped.
+/// Lets a holder that stops at its deadline and a waiter that asks all the time use the lock in
+/// turn. Returns the number of holds after which two of them have overlapped, if that happens
+/// within `rounds` holds.
 async fn overlap_within(scene: &mut Scene, rounds: usize, lease: Duration) -> Option<usize> {
     let ours = scene.client(builder()).await;
     let theirs = scene.beside(builder()).await;
@@ -81,7 +82,7 @@ async fn overlap_within(scene: &mut Scene, rounds: usize, lease: Duration) -> Op
         scene.waiter(lock, "theirs");
         let (_, guard) = hold.until_lost().await;
         scene.all_served().await;
-        // Not before: its release would let the waiter in.
+        // The guard is not dropped earlier, because its release would let the waiter in.
         drop(guard);
         if !scene.recorder.report().overlaps.is_empty() {
             return Some(round);
@@ -99,8 +100,8 @@ async fn clock_within_allowed_drift_causes_no_overlap() {
     scene.end().await;
 }
 
-/// Beyond the drift that clients were told of the promise ends; a test that could not see
-/// that would show nothing about a clock within it.
+/// The promise ends beyond the drift that the clients allow for. A test that could not see that
+/// would prove nothing about a clock within it.
 #[tokio::test]
 async fn clock_beyond_allowed_drift_causes_overlap() {
     let clock = ClockShim::running_fast(80_000).unwrap();

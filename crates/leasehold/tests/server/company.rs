@@ -1,5 +1,5 @@
-//! Every feature through what only a server can do: it is started again, changes its passwords, has a
-//! failover guard, and shows who its clients are.
+//! Every feature through troubles of real servers: a restart, a change of passwords, a failover
+//! guard, and a look at who the clients are.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -13,7 +13,7 @@ use crate::support::company::{Company, OUR_NAMES};
 use crate::support::eventually;
 use crate::support::guarded::{guarded, is_known};
 
-/// Longer than any trouble here.
+/// A lease that is longer than any trouble here.
 const LEASE: Duration = Duration::from_secs(20);
 
 fn with_a_log() -> RedisServer {
@@ -28,7 +28,7 @@ async fn company(builder: &ClientBuilder, url: &str) -> Company {
     company.with_threads(builder, url).await
 }
 
-/// Nothing is left but what ends by itself.
+/// Waits until nothing is left but keys that end by themselves.
 async fn nothing_is_left(server: &RedisServer) {
     eventually("nothing is left", async || {
         let mut keys = server.keys().into_iter();
@@ -58,8 +58,8 @@ fn set_user(server: &RedisServer, user: &str, rules: &[&str]) {
     server.command(&command).unwrap();
 }
 
-/// Once to another user, as the credentials are asked for again, and once more when every connection
-/// has ended.
+/// The user changes twice: once while the client asks for the credentials again, and once more when
+/// every connection has ended.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn every_feature_outlasts_a_change_of_the_credentials() {
     let server = RedisServer::start().unwrap();
@@ -88,7 +88,7 @@ async fn every_feature_outlasts_a_change_of_the_credentials() {
             logged_in("second") == many
         })
         .await;
-        // The server closes what this user has open: the connections for messages.
+        // The server closes the connections of this user: the ones for messages.
         server.command(&["ACL", "DELUSER", "first"]).unwrap();
         admit("third");
         *present.lock().unwrap() = "third";
@@ -99,7 +99,7 @@ async fn every_feature_outlasts_a_change_of_the_credentials() {
     nothing_is_left(&server).await;
 }
 
-/// It was another server, for all that the guard knows.
+/// To the guard, the restarted server is another server.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn every_feature_goes_on_beside_a_failover_guard() {
     const SPAN: Duration = Duration::from_secs(10);
@@ -120,7 +120,7 @@ async fn every_feature_goes_on_beside_a_failover_guard() {
     nothing_is_left(&server).await;
 }
 
-/// Those of everybody who holds something of it.
+/// Returns all clients that hold something of the name.
 fn holders(seen: &NameInfo) -> Vec<&ClientInfo> {
     let clients: Vec<_> = match &seen.found {
         Found::Lock(hold) => vec![&hold.client],

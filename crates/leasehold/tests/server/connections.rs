@@ -14,7 +14,7 @@ fn set(server: &RedisServer, name: &str, value: &str) {
     assert_eq!(reply, Reply::Text("OK".into()), "{name} {value}");
 }
 
-/// The ids of the connections of a kind, but for the one that asks.
+/// Returns the ids of the connections of a kind, except for the connection that asks.
 fn clients(server: &RedisServer, kind: &str) -> Vec<String> {
     let list = server.command(&["CLIENT", "LIST", "TYPE", kind]).unwrap();
     let list = list.as_text().unwrap();
@@ -24,7 +24,7 @@ fn clients(server: &RedisServer, kind: &str) -> Vec<String> {
         .collect()
 }
 
-/// Connections that others hold; gone when dropped.
+/// Opens connections that take up room on the server until they are dropped.
 fn crowd(server: &RedisServer, size: usize) -> Vec<TcpStream> {
     let connect = |_| TcpStream::connect(("127.0.0.1", server.port())).unwrap();
     (0..size).map(connect).collect()
@@ -41,7 +41,7 @@ async fn connect_error_repeats_full_servers_message() {
     set(&server, "maxclients", "20");
     for query in ["", "?protocol=resp3"] {
         let url = format!("{}{query}", server.url());
-        // The network may lose what the server says before it hangs up.
+        // The network may lose the server's last message before the server closes the connection.
         eventually("its words come through", async || {
             let error = Client::connect(&url).await.unwrap_err();
             assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
@@ -66,7 +66,7 @@ async fn waiters_poll_while_server_refuses_subscriber() {
         clients(&server, "NORMAL").len() == 12
     })
     .await;
-    // Room for one more, which the testkit's own questions need.
+    // There is room for one more connection, which the testkit's own questions need.
     set(&server, "maxclients", "13");
     let keep = TcpStream::connect(("127.0.0.1", server.port())).unwrap();
     let guard = holder.lock("x").acquire().await.unwrap();
@@ -75,7 +75,7 @@ async fn waiters_poll_while_server_refuses_subscriber() {
     eventually("it waits", async || client.activity().channels == 1).await;
     guard.release().await.unwrap();
     let guard = waiter.await.unwrap();
-    // With room again, it listens.
+    // Once there is room again, the client listens.
     drop((crowd, keep));
     eventually("there is room", async || server.command(&["PING"]).is_ok()).await;
     let stats = server.command(&["INFO", "stats"]).unwrap();
@@ -98,7 +98,7 @@ async fn disconnected_subscriber_subscribes_again() {
     let lock = client.lock("x").poll_interval(HOUR);
     let waiter = tokio::spawn(async move { lock.acquire().await.unwrap() });
     let channel = "redisson_lock__channel:{x}";
-    // Many at once, and none that is large: Valkey 9 does not count those.
+    // Many messages are published at once, and none is large: Valkey 9 does not count large ones.
     let payload = "x".repeat(8 << 10);
     let flood = "for i = 1, 20 do redis.call('PUBLISH', ARGV[1], ARGV[2]) end";
     for _ in 0..5 {
@@ -136,7 +136,7 @@ async fn idle_disconnects_harm_no_holder_or_waiter() {
     waiter.await.unwrap().release().await.unwrap();
 }
 
-/// As proxies without `SUBSCRIBE` do: some say so, and some end the connection.
+/// Some proxies without `SUBSCRIBE` say so, and some end the connection.
 #[tokio::test]
 async fn server_without_subscriptions_is_told_of_once_and_polled() {
     for hangs_up in [false, true] {
@@ -159,7 +159,7 @@ async fn server_without_subscriptions_is_told_of_once_and_polled() {
         let waiter = tokio::spawn(async move { lock.acquire().await.unwrap() });
         eventually("it is told", async || warnings.count(told) == 1).await;
         let before = proxy.connections();
-        // Names that are waited for later cost nothing more.
+        // Names that are waited for later cost no further connection.
         for round in 0..50 {
             let name = format!("x{round}");
             let guard = client.lock(&name).acquire().await.unwrap();

@@ -18,7 +18,7 @@ use crate::support::{HOUR, eventually};
 
 const SOON: Duration = Duration::from_secs(20);
 
-/// Whatever is left behind stays for this long.
+/// Returns a builder whose leases are an hour long, so that anything left behind stays.
 fn for_an_hour() -> leasehold::ClientBuilder {
     Client::builder().lease(HOUR)
 }
@@ -31,7 +31,7 @@ fn both_flavors() -> [Runtime; 2] {
     [current_thread(), Runtime::new().unwrap()]
 }
 
-/// What is held, of any kind.
+/// A hold of any kind.
 type Any = Box<dyn Send>;
 type Held = Pin<Box<dyn Future<Output = Result<Any>> + Send>>;
 
@@ -39,7 +39,7 @@ fn any(guard: impl Send + 'static) -> Any {
     Box::new(guard)
 }
 
-/// One of each kind. Semaphores have their permits already.
+/// Returns an acquire of each kind. Semaphores have their permits already.
 fn each_kind(client: &Client) -> Vec<(&'static str, Held)> {
     let ours = client.clone();
     macro_rules! kinds {
@@ -83,7 +83,7 @@ async fn make_permits(client: &Client) {
         .unwrap();
 }
 
-/// Everything can be had, by a client that has seen nothing.
+/// Asserts that a client that has seen nothing can acquire everything.
 fn everything_is_free(server: &RedisServer) {
     let runtime = current_thread();
     runtime.block_on(async {
@@ -97,15 +97,15 @@ fn everything_is_free(server: &RedisServer) {
     });
 }
 
-/// Ends the runtime. Whether the server has read all requests before the client's limit for that
-/// was over (`LAST_WAIT` in `backend/redis/driver.rs`): if not, they may be lost.
+/// Ends the runtime. Returns whether the server read all requests within the client's limit
+/// (`LAST_WAIT` in `backend/redis/driver.rs`). After the limit, requests may be lost.
 fn ends_in_time(runtime: Runtime) -> bool {
     let start = Instant::now();
     drop(runtime);
     start.elapsed() < Duration::from_millis(250)
 }
 
-/// Runs `work` in a runtime of each flavor, and `check` behind the runtime's end.
+/// Runs `work` in a runtime of each flavor, and `check` after the runtime has ended.
 fn at_runtime_end(server: &RedisServer, work: impl AsyncFn(), check: fn(&RedisServer)) {
     for flavor in [current_thread, || Runtime::new().unwrap()] {
         // On a busy machine a server may need longer than the limit at times, but not always.
@@ -156,7 +156,7 @@ fn runtime_end_releases_guards_of_its_tasks() {
     at_runtime_end(&server, work, everything_is_free);
 }
 
-/// Whatever its tasks hold and wait for, of every feature.
+/// The runtime's tasks hold something and wait for something of every feature.
 #[test]
 fn runtime_end_leaves_nothing_of_any_feature() {
     let server = RedisServer::start().unwrap();
@@ -166,7 +166,7 @@ fn runtime_end_leaves_nothing_of_any_feature() {
         let theirs = builder.connect(&server.url()).await.unwrap();
         Company::new(&ours, &theirs).settles().await;
     };
-    // The line of a fair lock ends with its waiters, and counts that somebody set stay.
+    // The line of a fair lock ends with its waiters, and counts that a client set stay.
     at_runtime_end(&server, work, |server| {
         let set = |key: &str| key == "permits" || key.contains("leased") || key == "latch";
         let stays =
@@ -191,7 +191,7 @@ fn nothing_is_left(server: &RedisServer) {
     panic!("{} locks are left: {keys:?}", keys.len());
 }
 
-/// More than one call takes.
+/// These are more releases than one call takes.
 #[test]
 fn runtime_end_releases_thousand_dropped_guards() {
     let server = RedisServer::start().unwrap();
@@ -206,7 +206,8 @@ fn runtime_end_releases_thousand_dropped_guards() {
     at_runtime_end(&server, work, nothing_is_left);
 }
 
-/// Some have asked, some are about to: none may take a lock for nobody.
+/// Some acquires have been sent, some are about to be. None may take a lock that no future waits
+/// for.
 #[test]
 fn runtime_end_undoes_acquires_in_flight() {
     let server = RedisServer::start().unwrap();
@@ -227,8 +228,8 @@ fn runtime_end_undoes_acquires_in_flight() {
     }
 }
 
-/// The server has more to read than it reads at once, and answers the first part. If the socket were
-/// closed by then, that answer would reset it, and the server would drop the rest: the undos.
+/// The server has more to read than it reads at once, and answers the first part. If the socket
+/// were closed by then, that reply would reset it, and the server would drop the rest: the undos.
 #[test]
 fn runtime_end_waits_for_the_last_read() {
     let server = RedisServer::start().unwrap();
@@ -251,7 +252,7 @@ fn runtime_end_waits_for_the_last_read() {
             });
             drop(runtime);
         });
-        // It comes behind everything that the server has read.
+        // This command runs after everything that the server has read.
         server.command(&["PING"]).unwrap();
         let nothing = server.keys().is_empty();
         server.command(&["FLUSHALL"]).unwrap();
@@ -261,8 +262,8 @@ fn runtime_end_waits_for_the_last_read() {
     assert!((0..10).any(|_| leaves_nothing()), "locks are left");
 }
 
-/// A server that waits for its replicas reads nothing more of that connection. If it were closed by
-/// then, the server would never read what is given back behind the wait.
+/// A server that waits for its replicas reads nothing more of that connection. If the connection
+/// were closed by then, the server would never read the releases that follow the wait.
 #[test]
 fn runtime_end_waits_for_confirmations() {
     let servers = Replicas::start(1);
@@ -303,7 +304,7 @@ fn runtime_end_waits_for_confirmations() {
     assert!((0..10).any(|_| leaves_nothing()), "locks are left");
 }
 
-/// Not a test when it is run as one: a program that ends early.
+/// A program that ends early; as a test of its own it does nothing.
 #[test]
 fn a_program_that_fails() {
     let Some(job) = job() else {
@@ -323,7 +324,7 @@ fn a_program_that_fails() {
     });
     drop(runtime);
     println!("ends {failed:?}");
-    // At once, as behind the end of `main`.
+    // The program exits at once, as after the end of `main`.
     std::process::exit(0);
 }
 
@@ -341,7 +342,7 @@ fn a_program_that_fails_early_leaves_no_lock() {
     }
 }
 
-/// A client whose runtime has ended, with what it held.
+/// Returns a client whose runtime has ended, and its hold.
 fn orphan(server: &RedisServer) -> (Client, leasehold::LockGuard) {
     let runtime = current_thread();
     runtime.block_on(async {
@@ -352,7 +353,7 @@ fn orphan(server: &RedisServer) -> (Client, leasehold::LockGuard) {
     })
 }
 
-/// Says that the runtime has ended, and promises nothing.
+/// Asserts that the error says that the runtime has ended, and promises nothing.
 fn is_told(what: &str, error: &leasehold::Error) {
     assert_eq!(error.kind(), ErrorKind::Misuse, "{what}: {error}");
     let text = error.to_string();
@@ -395,7 +396,7 @@ fn unconnected_client_fails_after_its_runtime_ends() {
         let _inside = runtime.enter();
         for_an_hour().connect_in_background(&server.url()).unwrap()
     };
-    // Its tasks have never begun.
+    // The client's tasks have never begun.
     drop(runtime);
     current_thread().block_on(async {
         let lock = client.lock(NAME).outage_timeout(HOUR);
@@ -412,13 +413,13 @@ fn runtime_end_discards_queued_acquire() {
     let [runtime, other] = [current_thread(), current_thread()];
     let client = runtime.block_on(async {
         let client = for_an_hour().connect(&server.url()).await.unwrap();
-        // From here on the connection stands.
+        // From here on the connection is open.
         assert!(!client.lock(NAME).is_locked().await.unwrap());
         client
     });
     let lock = client.lock(NAME);
     let mut asks = Box::pin(async move { lock.acquire().await });
-    // Nobody drives the client's runtime, so the request stays in the queue.
+    // The client's runtime is not driven, so the request stays in the queue.
     let unanswered = other.block_on(async {
         let limit = Duration::from_millis(1);
         tokio::time::timeout(limit, &mut asks).await.is_err()
@@ -475,7 +476,7 @@ fn majority_survives_end_of_minority_runtime() {
     });
 }
 
-/// The reason is a fact of the hold, so a leaked guard's twin is asked.
+/// The test asks the future that a leaked guard left, because the loss is a fact of the hold.
 #[tokio::test]
 async fn closed_client_stops_renewing_and_counts_holds() {
     let server = RedisServer::start().unwrap();
@@ -514,7 +515,8 @@ async fn closed_client_stops_renewing_and_counts_holds() {
     assert_eq!(client.activity().renewed_holds, 8);
     let closed = client.close().await;
     assert_eq!(closed.holds_left, 8);
-    // Redisson could cut short what reads or writes, so the server is reminded of the rest.
+    // Redisson could shorten the leases of read-write locks, so the client still reminds the server
+    // of these two holds.
     assert_eq!(client.activity().renewed_holds, 2);
     drop(client);
     for lost in lost {

@@ -1,4 +1,4 @@
-//! The line before a fair lock, under what servers, networks and other processes do.
+//! The line before a fair lock, while servers, networks and other processes interfere.
 
 use std::time::Duration;
 
@@ -15,7 +15,7 @@ use crate::support::{HOUR, eventually, is_clean};
 /// Whole arguments, as in `scene.rs`.
 const ACQUIRE: &[u8] = b"\r\nfair.acquire\r\n";
 const RELEASE: &[u8] = b"\r\nfair.release\r\n";
-/// After this a wait is hopeless: a waiter timeout is 5 s, a lease 30 s.
+/// A limit after which a wait is hopeless: a waiter timeout is 5 s, a lease 30 s.
 const PATIENCE: Duration = Duration::from_secs(15);
 
 fn lock_of(client: &Client) -> FairLock {
@@ -30,7 +30,7 @@ async fn waiting(client: &Client, waiters: usize) {
     .await;
 }
 
-/// A task that waits, and stands in line when this returns.
+/// Starts a task that waits. Returns when the task is in line.
 async fn waiter(lock: FairLock, beside: &Client) -> JoinHandle<LockGuard> {
     let before = lock_of(beside).waiters().await.unwrap().len();
     let task = tokio::spawn(async move { lock.acquire().await.unwrap() });
@@ -62,8 +62,8 @@ async fn killed_waiter_is_skipped_after_its_timeout() {
     nothing_is_left(&server, &[&ours, &theirs]).await;
 }
 
-/// Redisson counts 300 s for each that stands in line: whoever leaves takes them off the
-/// timeouts of all behind it.
+/// Redisson counts 300 s for each waiter in line. A waiter that leaves subtracts them from the
+/// timeouts of all later waiters.
 #[tokio::test]
 async fn removing_dead_waiters_lowers_later_timeouts() {
     const ALLOWANCE_MS: i64 = 300_000;
@@ -87,7 +87,7 @@ async fn removing_dead_waiters_lowers_later_timeouts() {
         }
         std::mem::forget(killed);
     }
-    // One of Redisson's, as its script has it.
+    // A waiter of Redisson's, as its script adds it.
     let line = lock_of(&client).waiters().await.unwrap();
     let java = "8743c9c0-0795-4907-87fd-6c719a6b4586:1";
     let java_until = score(&line[2]) + ALLOWANCE_MS;
@@ -107,7 +107,7 @@ async fn removing_dead_waiters_lowers_later_timeouts() {
     assert_eq!(line[0], java);
     assert!((score(&line[1]) - (ours_until - 3 * ALLOWANCE_MS)).abs() <= 2);
 
-    // It gives up, and takes its own off.
+    // The Java waiter gives up, and removes its own entries.
     server.command(&["LREM", queue, "0", java]).unwrap();
     server.command(&["ZREM", timeouts, java]).unwrap();
     guard.release().await.unwrap();
@@ -115,7 +115,7 @@ async fn removing_dead_waiters_lowers_later_timeouts() {
     assert_eq!(server.keys(), Vec::<String>::new());
 }
 
-/// Its timeout and those of all behind it move when a waiter leaves: together, and not one by one.
+/// The timeouts of all later waiters move together when a waiter leaves, not one by one.
 #[tokio::test]
 async fn a_grant_before_many_java_waiters_takes_few_commands() {
     const JAVAS: usize = 1200;
@@ -183,14 +183,14 @@ async fn grant_with_lost_reply_is_asked_again() {
     let (server, proxy, ours, beside) = through_proxy().await;
     let guard = lock_of(&beside).acquire().await.unwrap();
     let lease = LEASE * 10;
-    // It asks when it is called and not before.
+    // The waiter only asks when it is called.
     let lock = lock_of(&ours)
         .fixed_lease(lease)
         .poll_interval(HOUR)
         .waiter_timeout(HOUR);
     let first = waiter(lock, &beside).await;
     let line = lock_of(&beside).waiters().await.unwrap();
-    // Two to join, and one to stay.
+    // Two calls of ZADD are for joining, and one is for staying in line.
     eventually("it listens, and has asked once more", async || {
         server.calls("zadd") > 2
     })
@@ -220,11 +220,11 @@ async fn grant_with_lost_reply_is_asked_again() {
 #[tokio::test]
 async fn replayed_acquire_after_release_is_undone() {
     let (server, proxy, _, beside) = through_proxy().await;
-    // The server grants for as long as a reply is waited for.
+    // The server may grant a request for as long as its client waits for the reply.
     let patient = Client::builder().reply_timeout(Duration::from_secs(3));
     let ours = patient.connect(&proxy.url()).await.unwrap();
     let guard = lock_of(&beside).acquire().await.unwrap();
-    // It comes as another request, on a connection of its own, when all is over.
+    // The struck request arrives as another request, on a connection of its own, when all is over.
     let fault = proxy.strike_next(ACQUIRE, Strike::CutBefore);
     let first = tokio::spawn({
         let lock = lock_of(&ours).fixed_lease(HOUR);
@@ -234,7 +234,7 @@ async fn replayed_acquire_after_release_is_undone() {
     waiting(&beside, 1).await;
     guard.release().await.unwrap();
     served(first).await.release().await.unwrap();
-    // As the network does that holds a request back: the server sees it only now.
+    // The server sees the request only now, as if the network had held it back.
     let reply = super::scene::replay(&server, &fault.request());
     assert!(
         !reply.contains("late"),
@@ -314,7 +314,7 @@ async fn fair_queue_survives_out_of_memory() {
     nothing_is_left(&server, &[&ours]).await;
 }
 
-/// The list without the set makes Redisson fail, or wait for ever.
+/// A list without the set makes Redisson fail, or wait for ever.
 #[tokio::test]
 async fn denied_command_leaves_queue_and_timeouts_equal() {
     const COMMANDS: [&str; 16] = [
@@ -369,7 +369,7 @@ async fn denied_command_leaves_queue_and_timeouts_equal() {
     }
 }
 
-/// What a long line costs the server. Run it with `--ignored --nocapture`.
+/// Measures what a long line costs the server. Run it with `--ignored --nocapture`.
 #[tokio::test]
 #[ignore = "measures, for minutes"]
 async fn long_fair_queue_is_served_in_order() {
@@ -416,7 +416,7 @@ async fn long_fair_queue_is_served_in_order() {
     }
 }
 
-/// The server's time in scripts.
+/// Returns the time that the server has spent in scripts.
 fn usec(server: &RedisServer) -> u64 {
     let stats = server.command(&["INFO", "commandstats"]).unwrap();
     let stats = stats.as_text().unwrap().to_owned();

@@ -1,5 +1,5 @@
-//! Lost requests, lost replies, lost connections, a server that stops or comes back
-//! empty.
+//! Lost requests, lost replies, lost connections, and a server that stops or restarts without its
+//! data.
 
 use std::task::Poll;
 use std::time::Duration;
@@ -16,13 +16,13 @@ async fn acquire_with_lost_reply_leaves_no_lock() {
     let (server, proxy, ours, _) = through_proxy().await;
     let fault = proxy.cut_after_next(b"lock.acquire");
     let error = ours.lock("x").try_acquire().await.unwrap_err();
-    // The proxy notes it once the connection is closed, which we may see first.
+    // The proxy notes the fault once the connection is closed, which the client may see first.
     struck(&fault).await;
     assert_eq!(error.kind(), ErrorKind::OutcomeUnknown, "{error}");
     assert!(error.to_string().contains("`x`"), "{error}");
-    // Long before its lease of 30 s.
+    // This is long before its lease of 30 s is over.
     eventually("it is undone", async || server.keys().is_empty()).await;
-    // A wait rides over it.
+    // A wait survives the fault.
     let fault = proxy.cut_after_next(b"lock.acquire");
     let guard = ours.lock("x").acquire().await.unwrap();
     struck(&fault).await;
@@ -77,12 +77,12 @@ async fn a_hold_counts_from_before_its_request_left() {
     let lease = LEASE * 8;
     let lock = ours.lock("x").fixed_lease(lease);
     let acquire = tokio::spawn(async move { lock.acquire().await.unwrap() });
-    // A slow network, not a slow server: the answer comes late.
+    // The network is slow, not the server: the reply arrives late.
     tokio::time::sleep(LEASE / 3).await;
     let answered = tokio::time::Instant::now();
     proxy.hold(false);
     let guard = acquire.await.unwrap();
-    // By more than what it is drawn back for the drift.
+    // The deadline is earlier by more than the deduction for clock drift.
     assert!(
         guard.valid_until() + lease / 50 < answered + lease,
         "it counts from the reply"
@@ -97,7 +97,7 @@ async fn delayed_request_of_dropped_acquire_takes_nothing() {
     let lock = ours.lock("x");
     let dropped = tokio::time::timeout(Duration::from_millis(50), lock.acquire()).await;
     assert!(dropped.is_err());
-    // Longer than the reply timeout: the server must see that it comes too late.
+    // This is longer than the reply timeout: the server must see that the request arrives too late.
     tokio::time::sleep(Duration::from_millis(700)).await;
     proxy.hold(false);
     eventually("the held requests have run", async || {
@@ -110,8 +110,8 @@ async fn delayed_request_of_dropped_acquire_takes_nothing() {
 
 #[tokio::test]
 async fn late_request_is_asked_again() {
-    // As seen from the client it is the same as our own clock being behind: the
-    // first request says "too late", the next one knows the time.
+    // To the client this looks as if its own clock were behind: the first reply says "too late",
+    // and the next request knows the time.
     let server = RedisServer::start().unwrap();
     let proxy = Proxy::to(server.port());
     let ours = Client::builder()
@@ -137,7 +137,7 @@ async fn a_waiter_whose_connections_are_cut_is_served() {
     let before = proxy.connections();
     proxy.refuse(true);
     proxy.cut();
-    // The message goes nowhere.
+    // The message reaches no client.
     guard.release().await.unwrap();
     proxy.refuse(false);
     waiter.await.unwrap().release().await.unwrap();
@@ -148,7 +148,7 @@ async fn a_waiter_whose_connections_are_cut_is_served() {
 async fn connection_lost_after_handshake_is_reopened() {
     let (_server, proxy, ours, _) = through_proxy().await;
     for _ in 0..3 {
-        // The script is loaded first thing on every connection.
+        // Every new connection loads the script first.
         let fault = proxy.cut_before_next(b"LOAD");
         proxy.cut();
         struck(&fault).await;
@@ -168,7 +168,7 @@ async fn waiter_polls_after_silent_key_removal() {
         async move { lock.acquire().await.unwrap() }
     });
     eventually("it listens", async || ours.activity().channels == 1).await;
-    // Gone without a word.
+    // The hold disappears without a message.
     server.command(&["HDEL", "x", &holder]).unwrap();
     waiter.await.unwrap().release().await.unwrap();
     assert!(guard.release().await.is_err());
@@ -190,7 +190,7 @@ async fn server_restart_tells_holder_and_serves_waiter() {
     server.restart().unwrap();
     let next = waiter.await.unwrap();
     let reason = guard.lost().await;
-    // The holder asks as soon as its server is back, and may be there before the waiter.
+    // The holder asks as soon as its server is back, and may do so before the waiter.
     let is_true = match &reason {
         LossReason::Taken { by } => by == next.holder_id(),
         reason => matches!(reason, LossReason::Deleted),
@@ -211,7 +211,7 @@ async fn flushed_key_is_reported_as_deleted() {
     server.command(&["FLUSHALL"]).unwrap();
     assert_eq!(guard.lost().await, LossReason::Deleted);
     drop(guard);
-    // The next hold is renewed again as if nothing had been.
+    // The next hold is renewed again as usual.
     let lock = client.lock("x").lease(LEASE * 3);
     let guard = lock.acquire().await.unwrap();
     let lost = tokio::time::timeout(LEASE * 5, guard.lost()).await;
@@ -402,9 +402,9 @@ async fn retried_short_extend_keeps_longer_lease() {
             .acquire()
             .await
             .unwrap();
-        // Keys that are denied, so that the call they share with the short one is split
-        // and goes again one by one; new ones each round, because those that were
-        // denied before travel alone.
+        // The user may not use these keys, so the call that they share with the short one is split
+        // and sent again one by one. Each round uses new keys, because keys that were denied before
+        // travel alone.
         let locks: Vec<_> = (0..200)
             .map(|number| client.lock(&format!("denied:{round}:{number}")))
             .collect();
@@ -426,7 +426,7 @@ async fn retried_short_extend_keeps_longer_lease() {
                 false => Poll::Pending,
             }
         });
-        // The first one keeps the connection busy, so that the others gather.
+        // The first request keeps the connection busy, so that the others gather.
         let busy = client.lock("app:y");
         let long = async {
             tokio::time::sleep(Duration::from_millis(2)).await;
@@ -473,7 +473,7 @@ async fn late_extend_reply_revives_no_lost_hold() {
     let lease = Duration::from_millis(200);
     let guard = ours.lock("x").fixed_lease(lease).acquire().await.unwrap();
     proxy.hold(true);
-    // Asks while it is good; the answer comes when it is not.
+    // The request leaves while the hold is good, and the reply arrives when it has ended.
     let extend = guard.extend(Duration::from_secs(60));
     let network = async {
         guard.lost().await;
@@ -489,8 +489,8 @@ async fn late_extend_reply_revives_no_lost_hold() {
 async fn release_before_subscription_wakes_waiter() {
     let (_server, proxy, ours, beside) = through_proxy().await;
     let guard = beside.lock("x").acquire().await.unwrap();
-    // The connection for messages can't be made until the release is long over; the
-    // one for calls stands.
+    // The connection for messages can't be opened until long after the release. The connection for
+    // calls stays open.
     proxy.refuse(true);
     let lock = ours.lock("x").poll_interval(HOUR);
     let waiter = tokio::spawn(async move { lock.acquire().await.unwrap() });
@@ -532,7 +532,7 @@ fn a_runtime_that_stops_with_guards_alive_stops() {
                     let name = format!("{multi} {number}");
                     guards.push(client.lock(&name).acquire().await.unwrap());
                 }
-                // Some go while it stops, some after it has stopped.
+                // Some guards are dropped while the runtime stops, some after it has stopped.
                 guards.truncate(3);
                 guards
             });

@@ -19,10 +19,10 @@ use crate::support::company::Company;
 use crate::support::executor::block_on;
 
 const TEST: &str = "server::forks::a_process_that_forks";
-/// A child that hangs is ended after this.
+/// Time after which a child that hangs is ended.
 const LIMIT: Duration = Duration::from_secs(60);
 
-/// What a process says that does this, with what its child says.
+/// Runs this case in a process. Returns the lines of the process and of its child.
 fn said(flavor: &str, case: &str) -> Vec<String> {
     let server = RedisServer::start().unwrap();
     let shim = ForkShim::new().unwrap();
@@ -106,7 +106,7 @@ fn child_does_not_wait_for_the_threads_of_its_parents_client() {
     has(&said("blocking", "drops"), "child waited 0 times");
 }
 
-/// Not a test when it is run as one: the job of a process.
+/// The job of a process; as a test of its own it does nothing.
 #[test]
 fn a_process_that_forks() {
     let Some(job) = job() else {
@@ -135,9 +135,9 @@ fn runtime(flavor: &str) -> Runtime {
     }
 }
 
-/// Runs this in a child. Returns in the parent, when the child has ended.
+/// Runs `work` in a forked child. Returns in the parent, when the child has ended.
 fn in_child(work: impl FnOnce()) {
-    // The child has one end as long as it lives.
+    // The child keeps one end open until it ends.
     let (mut ours, theirs) = UnixStream::pair().unwrap();
     if fork() {
         drop(ours);
@@ -164,7 +164,7 @@ fn tell<T>(call: &str, result: Result<T>) {
     println!("{call}: {told}");
 }
 
-/// By a client that has seen nothing of the fork.
+/// Checks with a client that has seen nothing of the fork whether the lock is refused.
 fn another_is_refused(url: &str) {
     let refused = runtime("current").block_on(async {
         let another = Client::connect(url).await.unwrap();
@@ -186,7 +186,7 @@ fn child_ends(flavor: &str, url: &str) {
         drop((guard, client));
         match flavor {
             "current" => drop(runtime),
-            // Its end would wait for the threads that the parent has.
+            // The end of this runtime would wait for threads that only the parent has.
             _ => forget(runtime),
         }
     });
@@ -246,7 +246,7 @@ fn child_calls(runtime: &Runtime, url: &str) {
     });
 }
 
-/// A child that begins and ends while the parent holds and waits.
+/// A child begins and ends while the parent holds and waits.
 fn company_beside_a_child(runtime: &Runtime, url: &str) {
     runtime.block_on(async {
         let builder = Client::builder().lease(Duration::from_secs(20));
@@ -264,7 +264,7 @@ fn company_beside_a_child(runtime: &Runtime, url: &str) {
     println!("parent goes on");
 }
 
-/// The parent ends, and the child goes on with what it has.
+/// The parent ends, and the child continues with what it has.
 fn child_outlives(runtime: &Runtime, url: &str) {
     let lease = Duration::from_secs(2);
     let (client, guard) = runtime.block_on(async {
@@ -336,7 +336,7 @@ fn child_sends_nothing(runtime: &Runtime, url: &str) {
     exit(0);
 }
 
-/// How often this thread has waited for something.
+/// Counts how often this thread has waited for something.
 fn waits() -> u64 {
     let status = std::fs::read_to_string("/proc/thread-self/status").unwrap();
     let line = status

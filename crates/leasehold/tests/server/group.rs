@@ -38,7 +38,7 @@ async fn full_memory_refuses_only_new_groups() {
     limit("0").unwrap();
 }
 
-/// What dead holders left beside a value does not take the value from who has it now, in a
+/// Fields that dead holders left at a value do not take the value from its present holder, in a
 /// group of a few fields and in one of many.
 #[tokio::test]
 async fn removing_dead_group_fields_keeps_living_hold() {
@@ -50,7 +50,7 @@ async fn removing_dead_group_fields_keeps_living_hold() {
         let alive = client.group_lock("g", ["a"]).lease(HOUR);
         let alive = alive.acquire().await.unwrap();
         for n in 0..dead {
-            // As Java leaves it, or who may not remove it.
+            // A field as Java leaves it, or as a client leaves it that may not remove it.
             let pair = format!("{FIELD}:7e57c0de-0000-4000-8000-000000000000:{n}");
             let (end, count) = (format!("{pair}:expire_time"), format!("{pair}:lock_count"));
             let left = ["HSET", "g", &end, "1", &count, "1"];
@@ -70,7 +70,7 @@ async fn removing_dead_group_fields_keeps_living_hold() {
     }
 }
 
-/// What can't be done without a command leaves nothing half done.
+/// A group that can't be acquired without a command is not left half acquired.
 #[tokio::test]
 async fn denied_command_leaves_no_half_made_group() {
     for denied in [
@@ -80,7 +80,7 @@ async fn denied_command_leaves_no_half_made_group() {
         let admin = Client::connect(&server.url()).await.unwrap();
         let rule = format!("-{denied}");
         let client = client_with(&server, &["+@all", "~*", "&*", &rule]).await;
-        // Somebody dead is to be cleaned up after.
+        // A dead holder's fields must be cleaned up.
         let dead = admin
             .group_lock("g", ["a"])
             .fixed_lease(Duration::from_millis(10));

@@ -1,4 +1,5 @@
-//! The failover guard: nobody gets anything for a span after the server's replication id has changed.
+//! The failover guard: after the server's replication id has changed, no client is granted anything
+//! for a span.
 
 use std::time::Duration;
 
@@ -12,10 +13,10 @@ use crate::support::guarded::{
 };
 use crate::support::{HOUR, eventually};
 
-/// As long as the leases.
+/// A span as long as the leases.
 const SPAN: Duration = Duration::from_millis(SPAN_MS);
 const SPAN_MS: u64 = 5000;
-/// So long that no test sees its end.
+/// A duration long enough that no test sees its end.
 const LONG: Duration = Duration::from_secs(600);
 
 fn tell(server: &RedisServer, command: &[&str]) {
@@ -23,7 +24,7 @@ fn tell(server: &RedisServer, command: &[&str]) {
     assert_eq!(said, Reply::Text("OK".into()), "{command:?}");
 }
 
-/// The server becomes one that no guard knows, and keeps what it has.
+/// Makes the server one that no guard knows, with all its data.
 fn is_promoted(server: &RedisServer) {
     let before = replication_id(server);
     tell(server, &["REPLICAOF", "127.0.0.1", "1"]);
@@ -43,8 +44,8 @@ async fn replica_of(master: &RedisServer) -> RedisServer {
     replica
 }
 
-/// A client is granted the lock by a master that dies, and another by the replica that has not heard
-/// of it.
+/// Lets a client be granted the lock by a master that dies, and another client by the replica,
+/// which has not received the first grant.
 async fn lost_by_failover(builder: ClientBuilder) -> Report {
     let master = RedisServer::builder().arg("repl-diskless-sync-delay", "0");
     let master = master.start().unwrap();
@@ -61,7 +62,7 @@ async fn lost_by_failover(builder: ClientBuilder) -> Report {
     both.hold_second(second.lock("x")).await
 }
 
-/// The same when the server forgets the grant, because it was started again.
+/// Like [`lost_by_failover`], with a server that forgets the grant because it was started again.
 async fn lost_by_restart(builder: ClientBuilder) -> Report {
     let server = RedisServer::start().unwrap();
     is_known(&server);
@@ -73,7 +74,7 @@ async fn lost_by_restart(builder: ClientBuilder) -> Report {
     both.hold_second(second.lock("x")).await
 }
 
-/// A server that this client's guard has known for long.
+/// Returns a server that this client's guard has known for long.
 async fn known() -> (RedisServer, Client) {
     let server = RedisServer::start().unwrap();
     is_known(&server);
@@ -125,7 +126,7 @@ async fn server_is_guarded_when_it_gets_a_replica_or_has_lost_it_for_long() {
     let replica = replica_of(&server).await;
     assert!(client.lock("y").try_acquire().await.unwrap().is_none());
     assert_eq!(noted(&server).unwrap().0, replication_id(&server));
-    // And when it has had none for long.
+    // The id also changes when the server has had no replica for long.
     is_known(&server);
     tell(&server, &["CONFIG", "SET", "repl-backlog-ttl", "1"]);
     drop(replica);
@@ -136,7 +137,7 @@ async fn server_is_guarded_when_it_gets_a_replica_or_has_lost_it_for_long() {
     assert!(client.lock("y").try_acquire().await.unwrap().is_none());
 }
 
-/// Each kind, alone and with others in one call.
+/// Nothing of any kind is granted, alone or with others in one call.
 #[tokio::test]
 async fn nobody_is_granted_anything_during_the_span() {
     let (server, client) = known().await;
@@ -177,7 +178,7 @@ async fn nobody_is_granted_anything_during_the_span() {
     assert_eq!(left, [GUARD, "leases", "permits"], "nothing but numbers");
 }
 
-/// A reader of whom the server has not heard may read.
+/// A reader that the server has forgotten may still read, but is not upgraded.
 #[tokio::test]
 async fn reader_is_not_upgraded_during_the_span() {
     let (server, client) = known().await;
@@ -207,7 +208,7 @@ async fn holders_go_on_during_the_span() {
     assert!(client.lock("z").try_acquire().await.unwrap().is_none());
     let before = Instant::now() + LONG;
     eventually("it is renewed", async || {
-        // By the margin for drift the holder's deadline comes before the end of the lease.
+        // Because of the margin for drift, the holder's deadline is before the end of the lease.
         renewed.valid_until() > before - LONG / 50
     })
     .await;
@@ -240,7 +241,7 @@ async fn waiter_is_served_when_the_span_is_over() {
         let at = now_ms(&server);
         (one.unwrap(), two.unwrap(), three.unwrap(), at)
     };
-    // Far more than the span, and far less than the poll interval.
+    // This is far more than the span, and far less than the poll interval.
     let served = tokio::time::timeout(Duration::from_secs(60), waiting).await;
     let (one, two, three, at) = served.expect("they are served");
     let (id, since) = noted(&server).unwrap();
@@ -263,7 +264,7 @@ async fn all_clients_of_a_database_have_one_guard() {
     assert_eq!(noted(&server).unwrap(), seen, "noted once");
     let (one, two) = (first.lock("x"), second.lock("x"));
     let (one, two) = tokio::join!(one.acquire(), two.acquire());
-    // A client that comes when the span is over waits for nothing.
+    // A client that connects when the span is over waits for nothing.
     let third = others.prefix("c:").connect(&server.url()).await.unwrap();
     let three = third.lock("x").try_acquire().await.unwrap().unwrap();
     assert_eq!(noted(&server).unwrap(), seen, "noted once");
@@ -288,7 +289,7 @@ async fn guards_differ_where_nobody_shares_a_name() {
     let patient = builder(SPAN).failover_guard(LONG).prefix("d:");
     let patient = patient.connect(&server.url()).await.unwrap();
     assert!(patient.lock("x").try_acquire().await.unwrap().is_none());
-    // Another database may have been another server's until now.
+    // Another database may have belonged to another server until now.
     let url = format!("{}/1", server.url());
     let elsewhere = guarded(SPAN).connect(&url).await.unwrap();
     assert!(elsewhere.lock("x").try_acquire().await.unwrap().is_none());
@@ -309,7 +310,7 @@ async fn guard_begins_anew_when_the_clock_is_set_back() {
 #[tokio::test]
 async fn server_is_asked_for_its_id_once_a_call_and_for_grants_alone() {
     let (server, client) = known().await;
-    // To count is to ask for INFO three times, behind the first of which comes the number.
+    // The count itself asks for INFO three times, and the number is read after the first.
     let asked = || (server.calls("info"), server.scripts());
     let guard = client.lock("x").acquire().await.unwrap();
     let before = asked();
@@ -334,8 +335,8 @@ async fn server_is_asked_for_its_id_once_a_call_and_for_grants_alone() {
     );
 }
 
-/// The release of a fair lock grants it to the next waiter of the same client. One that comes again
-/// behind a failover could grant what another client has got meanwhile.
+/// The release of a fair lock grants it to the next waiter of the same client. A release that is
+/// sent again after a failover could grant a lock that another client has acquired meanwhile.
 #[tokio::test]
 async fn release_of_a_fair_lock_grants_nothing_during_the_span() {
     let (server, client) = known().await;
@@ -418,7 +419,7 @@ async fn guard_that_can_not_keep_its_promise_is_refused() {
 
 #[tokio::test]
 async fn lease_that_outlasts_the_guard_is_refused() {
-    // An embedded keyspace has no failover, and its tests find what a server would refuse.
+    // An embedded keyspace has no failover, but its tests find what a server would refuse.
     let client = guarded(SPAN).embedded(&leasehold::Embedded::new()).unwrap();
     let is_refused = |error: leasehold::Error| {
         assert_eq!(error.kind(), ErrorKind::Misuse, "{error}");

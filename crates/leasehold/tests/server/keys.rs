@@ -1,4 +1,4 @@
-//! Keys that hold something else: an error that names the key, the value untouched.
+//! Keys that hold something else: the error names the key, and the value is untouched.
 
 use std::time::Duration;
 
@@ -43,7 +43,7 @@ async fn wrong_type_key_is_refused_unchanged() {
     }
 }
 
-/// What a call says of a key that is not its own.
+/// Asserts that a call on a key of another kind is refused, with an error that names the key.
 fn refused<T>(call: &str, result: leasehold::Result<T>) {
     let error = result
         .err()

@@ -1,4 +1,4 @@
-//! Passwords that are wrong, change, or go with their user.
+//! Passwords that are wrong, change, or are deleted with their user.
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
@@ -13,7 +13,7 @@ use tokio::time::Instant;
 
 use crate::support::{HOUR, eventually};
 
-/// A server with a user, a proxy that counts connections, and a client through it.
+/// Returns a server with a user, a proxy that counts connections, and a client through the proxy.
 async fn logged_in() -> (RedisServer, Proxy, Client) {
     let server = RedisServer::start().unwrap();
     set_user(&server, &["on", ">old", "+@all", "~*", "&*"]);
@@ -29,7 +29,8 @@ fn set_user(server: &RedisServer, rules: &[&str]) {
     server.command(&command).unwrap();
 }
 
-/// Tasks that ask as often as they can for a while: all are told, and few connect.
+/// Runs tasks that ask as often as they can for a while. Asserts that all get an error, and that
+/// few connect.
 async fn denied_without_a_storm(client: &Client, proxy: &Proxy) {
     eventually("it is told", async || {
         let result = client.lock("y").try_acquire().await;
@@ -56,7 +57,7 @@ async fn denied_without_a_storm(client: &Client, proxy: &Proxy) {
 async fn rotated_password_is_reported_and_client_recovers() {
     let (server, proxy, client) = logged_in().await;
     set_user(&server, &["resetpass", ">new"]);
-    // Who is connected stays so.
+    // Open connections stay open.
     let guard = client.lock("x").acquire().await.unwrap();
     proxy.cut();
     denied_without_a_storm(&client, &proxy).await;
@@ -89,7 +90,7 @@ async fn hold_outlives_password_rotation_with_credentials_callback() {
             Ok(Credentials::user("app", password))
         }
     });
-    // What the callback says counts, not the URL.
+    // The callback's credentials apply, not the ones of the URL.
     let url = format!("redis://nobody:wrong@127.0.0.1:{}", proxy.port());
     let client = builder.connect(&url).await.unwrap();
     let held = client.lock("x").renew_every(lease / 16);
@@ -117,7 +118,7 @@ async fn hold_outlives_password_rotation_with_credentials_callback() {
     })
     .await;
 
-    // The connection for messages asks as well.
+    // The connection for messages asks for credentials too.
     let other = Client::connect(&server.url()).await.unwrap();
     let theirs = other.lock("y").acquire().await.unwrap();
     let waits = client.lock("y").poll_interval(HOUR);
@@ -158,7 +159,7 @@ async fn revoked_permission_fails_waiter_at_next_ask() {
     guard.release().await.unwrap();
 }
 
-/// Many holds of a client, and a task that uses it all the time.
+/// Many holds of a client, and a task that uses the client all the time.
 struct Held {
     guards: Vec<LockGuard>,
     pairs: Arc<AtomicUsize>,
@@ -188,7 +189,7 @@ impl Held {
         }
     }
 
-    /// The task goes on from here.
+    /// Waits until the task has made progress.
     async fn goes_on(&self) {
         let before = self.pairs.load(Ordering::Relaxed);
         eventually("the load goes on", async || {
@@ -198,7 +199,7 @@ impl Held {
         .await;
     }
 
-    /// Nothing was lost, and no call has failed.
+    /// Asserts that no hold was lost, and that no call has failed.
     async fn end(self) {
         self.goes_on().await;
         self.load.abort();
@@ -245,7 +246,7 @@ async fn ten_rotations_cost_no_hold_and_no_connection() {
                 .contains(&format!("user={} ", user(number)))
         })
         .await;
-        // The server closes the connections of the user that goes.
+        // The server closes the connections of the deleted user.
         server
             .command(&["ACL", "DELUSER", &user(number - 1)])
             .unwrap();
@@ -266,7 +267,7 @@ async fn ten_rotations_cost_no_hold_and_no_connection() {
     held.end().await;
 }
 
-/// Asks often for the credentials that are made of the present word.
+/// Returns a builder that often asks for credentials made of the present word.
 fn logs_in_with(
     word: &Arc<Mutex<&'static str>>,
     made: fn(&'static str) -> Credentials,
@@ -330,7 +331,7 @@ async fn ten_renewed_client_certificates_cost_no_hold() {
         ))
     };
     let with = builder().tls_identity(identity);
-    // The certificate of the server is for another name than this, and for the one that is set.
+    // The server's certificate is neither for this name nor for the one that is set below.
     let other = with.clone().tls_server_name("example.org");
     assert_eq!(
         other.connect(&url).await.unwrap_err().kind(),
@@ -353,7 +354,7 @@ async fn ten_renewed_client_certificates_cost_no_hold() {
         .await;
     };
     for number in 1..=10 {
-        // What is not there yet when a connection needs it is asked for again.
+        // A certificate that does not exist yet when a connection needs it is asked for again.
         connects_again(None).await;
         connects_again(Some(number % many)).await;
         held.goes_on().await;
@@ -440,7 +441,8 @@ async fn server_that_wants_a_password_denies_every_operation() {
     }
 }
 
-/// Two connections for calls are opened at the same time, and the credentials change between the two.
+/// Two connections for calls are opened at the same time, and the credentials change between the
+/// two.
 #[tokio::test]
 async fn each_connection_knows_with_what_it_has_logged_in() {
     let server = RedisServer::start().unwrap();
@@ -466,7 +468,8 @@ async fn each_connection_knows_with_what_it_has_logged_in() {
             let met = Arc::clone(&met);
             async move {
                 match number {
-                    // The first one is answered when the second one has asked, just before it.
+                    // The first question is answered once the second has been asked, just before
+                    // the second's answer.
                     1 => met.notified().await,
                     2 => met.notify_one(),
                     _ => {}
@@ -495,7 +498,7 @@ async fn each_connection_knows_with_what_it_has_logged_in() {
     .await;
 }
 
-/// The server is not even asked.
+/// The client does not even ask the server.
 #[tokio::test]
 async fn credentials_that_fail_are_named_and_not_the_server() {
     let server = RedisServer::start().unwrap();
@@ -513,7 +516,8 @@ async fn credentials_that_fail_are_named_and_not_the_server() {
     assert!(!text.contains("no server answered"), "{text}");
 }
 
-/// What is refused now may be right later, and is tried again on the connection that is there.
+/// Credentials that are refused now may be accepted later. They are tried again on the open
+/// connection.
 #[tokio::test]
 async fn refused_credentials_are_used_as_soon_as_the_server_takes_them() {
     let (server, proxy, _) = logged_in().await;
@@ -540,7 +544,7 @@ async fn refused_credentials_are_used_as_soon_as_the_server_takes_them() {
     guard.release().await.unwrap();
 }
 
-/// The user of the URL stays the user, when only the password is new.
+/// The user of the URL stays the user if only the password is new.
 #[tokio::test]
 async fn new_password_is_that_of_the_urls_user() {
     let (server, proxy, _) = logged_in().await;

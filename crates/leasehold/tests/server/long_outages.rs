@@ -1,7 +1,8 @@
-//! A server that is away for long, and a thousand waiters that bear it.
+//! A server that is away for long, and a thousand waiters that tolerate it.
 //!
-//! `LEASEHOLD_OUTAGE_SECONDS=600` lets it be away for ten minutes, and then judges as well how soon
-//! everybody is served and told: only whoever sets it knows that the machine has nothing else to do.
+//! `LEASEHOLD_OUTAGE_SECONDS=600` makes the outage ten minutes long. It also makes the tests judge
+//! how soon all waiters are served and all limits are reported: only the person who sets it knows
+//! that the machine has nothing else to do.
 
 use std::time::Duration;
 
@@ -14,27 +15,29 @@ use tokio::time::Instant;
 use crate::support::{HOUR, eventually};
 
 const LENGTH: &str = "LEASEHOLD_OUTAGE_SECONDS";
-/// Without [`LENGTH`]: longer than the longest pause between two attempts to connect.
+/// The outage without [`LENGTH`]. It is longer than the longest pause between two attempts to
+/// connect.
 const SHORT: Duration = Duration::from_secs(3);
 const CLIENTS: usize = 4;
 const NAMES: usize = 50;
 const WAITERS: usize = 1000;
-/// Each name has so many waiters of each client.
+/// Number of waiters for each name, of each client.
 const OF_EACH: usize = WAITERS / NAMES / CLIENTS;
 
-/// How soon all have had their turn when the server is back.
+/// Time within which all have had their turn when the server is back.
 const SERVED_WITHIN: Duration = Duration::from_millis(1500);
-/// How long some want to wait during the outage, and how much later they may be told.
+/// The longest wait that some waiters want during the outage, and the longest delay of their
+/// errors.
 const LIMIT: Duration = Duration::from_secs(2);
 const TOLD_WITHIN: Duration = Duration::from_millis(250);
-/// An end for what is hopeless.
+/// A limit that only ends a hopeless wait.
 const HOPELESS: Duration = Duration::from_secs(60);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Outage {
-    /// The process is gone, and connections are refused.
+    /// The process has ended, and connections are refused.
     Down,
-    /// It stands still: connections are opened, and nothing is answered.
+    /// The process is paused: connections are opened, and nothing is answered.
     Frozen,
 }
 
@@ -53,12 +56,12 @@ struct Arena {
     server: RedisServer,
     clients: Vec<Client>,
     recorder: Recorder,
-    /// Each says when it was served.
+    /// Tasks that each return the time at which they were served.
     waiters: JoinSet<Instant>,
 }
 
 impl Arena {
-    /// Half of the waiters wait.
+    /// Starts the server and the clients, with half of the waiters waiting.
     async fn open(outage: Outage) -> Self {
         let server = RedisServer::start().unwrap();
         let mut clients = Vec::new();
@@ -88,7 +91,7 @@ impl Arena {
         arena
     }
 
-    /// These waiters of each client and name come.
+    /// Starts the waiters with these numbers, of each client and for each name.
     fn enter(&mut self, numbers: std::ops::Range<usize>) {
         let outage_timeout = length() + HOUR;
         for (at, client) in self.clients.iter().enumerate() {
@@ -136,7 +139,7 @@ impl Arena {
         .await;
     }
 
-    /// The outage begins.
+    /// Begins the outage.
     fn ends(&self) {
         match self.outage {
             Outage::Down => self.server.kill().unwrap(),
@@ -150,10 +153,11 @@ impl Arena {
         }
     }
 
-    /// The outage ends. Returns when that was.
+    /// Ends the outage. Returns the time of the end.
     async fn is_back(&self) -> Instant {
         assert_eq!(self.recorder.intervals(), [], "the server was away");
-        // A process takes its time to start; one that goes on may serve before this returns.
+        // A process takes its time to start. A process that is resumed may serve before this
+        // returns.
         let before = Instant::now();
         match self.outage {
             Outage::Down => {
@@ -170,7 +174,7 @@ impl Arena {
         }
     }
 
-    /// Until then some come with a limit of their own. Returns how late the latest was told.
+    /// Starts waits with a limit of their own until then. Returns the longest delay of an error.
     async fn limits_are_kept(&self, until: Instant) -> Duration {
         let mut tries = JoinSet::new();
         for (at, name) in names().enumerate().cycle() {

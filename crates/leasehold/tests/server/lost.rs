@@ -67,7 +67,7 @@ async fn old_duplicate_requests_touch_no_later_hold() {
     }
     let left = scene.server.command(&["PTTL", NAME]).unwrap();
     assert!(left.as_int().unwrap() > 10_000, "cut short: {left:?}");
-    // The acquire was good for as long as somebody waited for it.
+    // The server could grant the acquire for as long as its client waited for the reply.
     eventually("it comes too late", async || {
         replay(&scene.server, &acquire.request()).contains("late")
     })
@@ -92,8 +92,8 @@ async fn a_release_whose_reply_vanishes_happens_once() {
         let hold = scene.hold(&ours.lock(NAME), "ours").await;
         scene.waiter(theirs.lock(NAME), "theirs");
         let fault = scene.proxy.strike_next(RELEASE, strike);
-        // Without the server's word on a request that may have run nobody can know whether the lock
-        // was held until then. What is said must be true, and the lock is free in the end.
+        // A request that may have run was not answered, so the client can't know whether the lock
+        // was held until then. Its result must be true, and the lock is free in the end.
         let released = hold.release().await;
         struck(&fault).await;
         match released {
@@ -144,7 +144,7 @@ async fn an_acquire_that_comes_too_late_grants_nothing() {
     struck(&fault).await;
     let before = scene.server.calls("hdel");
     scene.proxy.let_go(&fault);
-    // The request has come when what was behind it, its undo, has.
+    // The request has arrived when its undo, which follows it, has arrived.
     eventually("it has come", async || scene.server.calls("hdel") > before).await;
     assert_eq!(scene.server.calls("hset"), 0, "a lock for nobody");
     scene.end().await;
@@ -160,18 +160,18 @@ async fn stuck_request_is_resent_on_new_connection() {
     hold.release().await.unwrap();
     assert_eq!(scene.server.calls("hset"), 1);
     let before = scene.server.calls("hdel");
-    // Now the stuck one comes, and its undo behind it.
+    // Now the stuck request arrives, and then its undo.
     scene.proxy.let_go(&fault);
     eventually("it has come", async || scene.server.calls("hdel") > before).await;
     assert_eq!(scene.server.calls("hset"), 1, "a lock for nobody");
     scene.end().await;
 }
 
-/// How many names the batches have.
+/// Number of names in a batch.
 const NAMES: usize = 120;
 
-/// Asks for all names at once, so that they travel together. Gives back who believes
-/// to hold what.
+/// Asks for all names at once, so that the requests travel together. Returns the outcome of each
+/// name.
 async fn ask_for_all(ours: &Client) -> Vec<(String, leasehold::Result<LockGuard>)> {
     let mut asking = JoinSet::new();
     for number in 0..NAMES {
@@ -185,7 +185,7 @@ async fn ask_for_all(ours: &Client) -> Vec<(String, leasehold::Result<LockGuard>
     asking.join_all().await
 }
 
-/// The guard of whoever believes to hold `name`; the server must say so too.
+/// Returns the guard if the client believes that it holds `name`. The server must agree.
 fn believed(scene: &Scene, name: &str, outcome: leasehold::Result<LockGuard>) -> Option<LockGuard> {
     match outcome {
         Ok(guard) => {
@@ -215,7 +215,7 @@ async fn cut_batch_leaves_no_false_hold() {
     ] {
         let mut scene = Scene::new();
         let ours = scene.client(builder()).await;
-        // The first one leaves alone, the others gather behind it.
+        // The first request leaves alone, and the others gather meanwhile.
         let fault = scene.proxy.strike_after(spare, ACQUIRE, strike);
         let outcomes = ask_for_all(&ours).await;
         struck(&fault).await;
@@ -227,11 +227,11 @@ async fn cut_batch_leaves_no_false_hold() {
             held.extend(believed(&scene, &name, outcome));
         }
         let failed = NAMES - held.len();
-        // What is behind the reply, or came twice, fails nobody.
+        // A fault after the reply, or a doubled request, makes no acquire fail.
         let hurts = !matches!(strike, Strike::CutBehindReply | Strike::Double);
         assert!(!hurts || failed > 0, "{strike:?}: nobody noticed");
         assert!(strike != Strike::Double || failed == 0, "{failed} failed");
-        // All others are free again long before their leases end.
+        // All other names are free again long before their leases end.
         let mut names: Vec<_> = held.iter().map(|guard| guard.name().to_owned()).collect();
         names.sort();
         eventually("the rest is undone", async || scene.server.keys() == names).await;
@@ -286,7 +286,7 @@ async fn releases_whose_batch_was_cut_all_happen() {
 async fn client_hearing_no_replies_recovers() {
     let mut scene = Scene::new();
     let ours = scene.client(builder()).await;
-    // The requests arrive, the replies wait: one direction only.
+    // The requests arrive and the replies wait: only one direction is blocked.
     scene.proxy.hold_replies(true);
     let wait = Duration::from_millis(1000);
     let error = ours.lock(NAME).try_acquire_for(wait).await.unwrap_err();

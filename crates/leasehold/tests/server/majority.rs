@@ -1,5 +1,4 @@
-//! The lock of a majority, while some of its servers are down, slow, cut off or came back
-//! empty.
+//! The majority lock, while some of its servers are down, slow, cut off or have lost their data.
 
 use std::time::Duration;
 
@@ -8,7 +7,7 @@ use leasehold_testkit::{Proxy, RedisServer, Strike};
 
 use crate::support::{HOUR, eventually};
 
-/// With room for a busy machine.
+/// A lease with room for a busy machine.
 const LEASE: Duration = Duration::from_millis(3000);
 
 fn start(count: usize) -> Vec<RedisServer> {
@@ -27,7 +26,7 @@ fn of(servers: &[RedisServer]) -> Vec<Client> {
     clients(servers.iter().map(RedisServer::url))
 }
 
-/// The servers of a test have just been started.
+/// Returns a lock that trusts the servers, because a test's servers have just been started.
 fn trusting(clients: &[Client]) -> RedLock {
     distrusting(clients).distrust_restarted(false)
 }
@@ -52,11 +51,11 @@ async fn majority_works_with_two_of_five_down() {
     let guard = guard.expect("three of five are a majority");
     assert_eq!(guard.members().len(), 3);
     assert!(trusting(&theirs).try_acquire().await.unwrap().is_none());
-    // Renewed over several leases, by three of five.
+    // Three of five servers renew the hold over several leases.
     let lost = tokio::time::timeout(LEASE * 2, guard.lost()).await;
     assert!(lost.is_err(), "{lost:?}");
     guard.release().await.unwrap();
-    // And with all of them when they are there.
+    // All five take part once they are there.
     servers[1].restart().unwrap();
     servers[3].restart().unwrap();
     let lock = trusting(&ours);
@@ -88,7 +87,7 @@ async fn majority_fails_with_three_of_five_down() {
         servers[3..].iter().all(|server| keys(server) == 0)
     })
     .await;
-    // A wait goes on until they are back.
+    // A wait continues until the servers are back.
     let lock = trusting(&ours).outage_timeout(HOUR);
     let waiter = tokio::spawn(async move { lock.acquire().await.unwrap() });
     eventually("it waits", async || {
@@ -155,14 +154,14 @@ async fn restarted_servers_lose_vote_for_longest_lease() {
         "{error}"
     );
     assert_eq!(error.kind(), ErrorKind::Unavailable);
-    // It waits until they count.
+    // The lock waits until the servers count.
     let guard = distrusting(&ours)
         .fixed_lease(LEASE)
         .acquire()
         .await
         .unwrap();
     assert!(guard.is_held());
-    // Two of three forget the hold.
+    // Two of three servers forget the hold.
     for server in &servers[..2] {
         server.kill().unwrap();
         server.restart().unwrap();
@@ -211,7 +210,7 @@ async fn hold_outlives_the_restart_of_each_server() {
     next.release().await.unwrap();
 }
 
-/// How the server comes not to say when it was started.
+/// The reason why the server does not say when it was started.
 #[derive(Clone, Copy, Debug)]
 enum Untold {
     Denied,
@@ -231,7 +230,7 @@ async fn reconnected_server_without_info_has_no_vote() {
         let client = builder.connect(&url).await.unwrap();
         let lock = RedLock::new([client.lock("x")]).unwrap();
         let lock = lock.longest_lease(LEASE).member_timeout(LEASE / 4);
-        // When it has been up for long enough it counts.
+        // The server counts when it has been up for long enough.
         lock.acquire().await.unwrap().release().await.unwrap();
         let late = match untold {
             Untold::Denied => {
@@ -254,7 +253,7 @@ async fn reconnected_server_without_info_has_no_vote() {
             assert!(late.fired(), "{untold:?}");
             proxy.let_go(&late);
         }
-        // It is for one longest lease.
+        // The vote is suspended for one longest lease.
         lock.acquire().await.unwrap().release().await.unwrap();
     }
 }
@@ -264,7 +263,8 @@ async fn two_addresses_of_one_server_are_refused() {
     let servers = start(2);
     let proxy = Proxy::to(servers[0].port());
     let urls = [servers[0].url(), proxy.url(), servers[1].url()];
-    // Of two that are connected, and of two of which that is not known before they answer.
+    // The clients of the first case are connected. In the second case a client learns which server
+    // it has reached only from the first reply.
     let builder = Client::builder();
     let mut connected = Vec::new();
     for url in &urls {
@@ -280,7 +280,8 @@ async fn two_addresses_of_one_server_are_refused() {
         let locks = || clients.iter().map(|client| client.lock("x"));
         let majority = RedLock::new(locks()).unwrap().distrust_restarted(false);
         let mut refused = None;
-        // The two servers are a majority as long as nobody knows the third address.
+        // The two servers are a majority as long as the client does not know the server of the
+        // third address.
         eventually("it is refused", async || match majority.acquire().await {
             Ok(guard) => {
                 guard.release().await.unwrap();
@@ -291,7 +292,7 @@ async fn two_addresses_of_one_server_are_refused() {
         .await;
         names(refused.unwrap());
         names(majority.try_acquire().await.unwrap_err());
-        // A lock that it has already would be waited for.
+        // Otherwise the multi-lock would wait for a lock that it already holds.
         let all = MultiLock::new(locks()).unwrap();
         names(all.acquire().await.unwrap_err());
         let all = MultiLock::new(clients.iter().map(|client| client.lock(client.address())));
@@ -334,7 +335,7 @@ async fn majority_refuses_two_databases_of_one_server() {
     let majority = RedLock::new(locks()).unwrap().distrust_restarted(false);
     let error = majority.acquire().await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Misuse, "{error}");
-    // They are two locks.
+    // The two databases are two locks.
     let all = MultiLock::new(locks()).unwrap().acquire().await.unwrap();
     all.release().await.unwrap();
 }

@@ -1,4 +1,4 @@
-//! Each command denied by itself: what does without it goes on, the rest is told, and
+//! Each command denied by itself: what works without it still works, the rest returns an error, and
 //! nothing is left half done.
 
 use std::time::Duration;
@@ -12,7 +12,7 @@ use crate::server::permissions::client_with;
 use crate::server::warnings::Warnings;
 use crate::support::eventually;
 
-/// What a user does, and the commands it can't be done without.
+/// The actions of a user, and the commands that each of them needs.
 const NEEDS: &[(&str, &[&str])] = &[
     ("acquire", &["evalsha", "time", "hlen", "hset", "pexpire"]),
     (
@@ -38,7 +38,7 @@ const NEEDS: &[(&str, &[&str])] = &[
     ),
 ];
 
-/// All commands of the library, also those it can do without.
+/// All commands of the library, including the ones that it can do without.
 const COMMANDS: &[&str] = &[
     "client",
     "info",
@@ -85,7 +85,7 @@ impl Scene {
         let rules = ["+@all", "~*", "&*"];
         let client = client_with(&server, &rules).await;
         drop(client);
-        // Denied from the handshake on.
+        // The command is denied from the handshake on.
         let client = client_with(&server, &[&rules[..], &[&rule]].concat()).await;
         Self {
             server,
@@ -99,7 +99,7 @@ impl Scene {
         self.client.lock("x")
     }
 
-    /// With the permission back, for what has to be there first.
+    /// Sets the permission. It is restored for preparations that need it.
     fn allow(&self, allowed: bool) {
         let sign = if allowed { '+' } else { '-' };
         let rule = format!("{sign}{}", self.denied);
@@ -114,8 +114,8 @@ impl Scene {
         self.server.command(&["DUMP", "x"]).unwrap()
     }
 
-    /// Nothing without an end, but for the counter of tokens: -2 is no key, -1 one without
-    /// expiry.
+    /// Asserts that every key expires, except for the counter of tokens. A TTL of -2 is a missing
+    /// key, -1 a key without expiry.
     fn every_key_expires(&self, after: &str) {
         self.server.command(&["DEL", COUNTER]).unwrap();
         for key in self.server.keys() {
@@ -163,7 +163,7 @@ impl Scene {
                 return Err(error);
             }
         };
-        // Its release may be denied, and is another row.
+        // The release may be denied too, and is another row.
         guard.forget();
         Ok(())
     }
@@ -311,7 +311,7 @@ async fn each_of_several_denied_channels_is_warned_of() {
     let client = client_with(&server, &["+@all", "~*", "resetchannels"]).await;
     let locks: Vec<_> = (0..5).map(|n| client.lock(&format!("x{n}"))).collect();
     let guards = join_all(locks.iter().map(leasehold::Lock::acquire)).await;
-    // Their channels are asked for in one request, which the server refuses as a whole.
+    // One request asks for all their channels, and the server refuses it as a whole.
     let waits = join_all(locks.iter().map(|lock| {
         let lock = lock.clone().poll_interval(Duration::from_millis(20));
         async move { lock.acquire().await.unwrap().release().await.unwrap() }
@@ -337,12 +337,12 @@ async fn user_limited_to_key_cannot_force_unlock() {
     let client = client_with(&server, &["+@all", "~x", "&*"]).await;
     let lock = client.lock("x").fixed_lease(Duration::from_secs(30));
     let guard = lock.acquire().await.unwrap();
-    // It would leave a note at another key.
+    // The force unlock would leave a note at another key.
     let error = lock.force_unlock().await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Denied, "{error}");
     assert!(error.to_string().contains("`x`"), "{error}");
     guard.release().await.unwrap();
-    // The reason can't be looked up, and the loss is told.
+    // The reason can't be looked up, but the loss is reported.
     let guard = lock.acquire().await.unwrap();
     server.command(&["DEL", "x"]).unwrap();
     let error = guard.release().await.unwrap_err();

@@ -1,5 +1,5 @@
-//! Wake-ups that are late, lost or never confirmed. Nobody waits for a poll but where
-//! the test is about it.
+//! Wake-ups that are late, lost or never confirmed. No waiter depends on a poll, except where the
+//! test is about polls.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use crate::support::{HOUR, eventually};
 
 #[tokio::test]
 async fn release_during_subscribe_wakes_waiter() {
-    // The server hears of the subscription after the release, or just before it.
+    // The server receives the subscription after the release, or just before it.
     for strike in [Strike::HoldRequest, Strike::HoldReply] {
         let mut scene = Scene::new();
         let (ours, theirs) = (scene.client(builder()).await, scene.beside(builder()).await);
@@ -55,7 +55,7 @@ async fn cut_after_subscribe_reply_loses_no_wakeup() {
     let fault = scene.proxy.strike_next(SUBSCRIBE, Strike::CutBehindReply);
     scene.waiter(ours.lock(NAME).poll_interval(HOUR), "ours");
     struck(&fault).await;
-    // The message goes to nobody, or to the next connection.
+    // The message reaches no connection, or the next one.
     hold.release().await.unwrap();
     scene.all_served().await;
     scene.end().await;
@@ -92,7 +92,7 @@ async fn waiter_survives_cut_message_connections() {
         eventually("it listens", async || !scene.server.channels().is_empty()).await;
         assert_eq!(scene.proxy.cut_messages(), 1);
     }
-    // The message goes nowhere.
+    // The message reaches no client.
     scene.proxy.refuse(true);
     eventually("it listens again", async || {
         scene.proxy.cut_messages();
@@ -114,7 +114,7 @@ async fn waiter_survives_cut_call_connection() {
     eventually("it listens", async || !scene.server.channels().is_empty()).await;
     scene.proxy.refuse(true);
     assert_eq!(scene.proxy.cut_calls(), 1);
-    // The message comes, the ask it leads to cannot.
+    // The message arrives, but the request that it causes can't be sent.
     hold.release().await.unwrap();
     let refused = scene.proxy.connections();
     eventually("a call was refused", async || {

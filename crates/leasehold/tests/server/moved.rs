@@ -1,5 +1,5 @@
-//! A name that stands for another server from now on, while the old one still answers: it was
-//! demoted, or loads its data and does not come to an end.
+//! A name that points to another server from now on, while the old server still answers: it was
+//! demoted, or loads its data and never finishes.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use tokio::time::Instant;
 use crate::server::states::{hurry, slow_to_load};
 use crate::support::{HOUR, eventually};
 
-/// Long enough to find the new server, also for the second time.
+/// A lease long enough to find the new server twice.
 const LEASE: Duration = Duration::from_secs(8);
 
 fn builder() -> ClientBuilder {
@@ -21,7 +21,7 @@ fn ok(server: &RedisServer, command: &[&str]) {
     assert_eq!(server.command(command).unwrap(), Reply::Text("OK".into()));
 }
 
-/// A server, its replica, and a name that stands for the first one.
+/// Returns a server, its replica, and a name that points to the first one.
 async fn replicated() -> (RedisServer, RedisServer, Proxy) {
     let (old, new) = (RedisServer::start().unwrap(), RedisServer::start().unwrap());
     ok(&new, &["REPLICAOF", "127.0.0.1", &old.port().to_string()]);
@@ -34,14 +34,14 @@ async fn replicated() -> (RedisServer, RedisServer, Proxy) {
     (old, new, name)
 }
 
-/// The replica takes over, and the name is changed; connections stay as they are.
+/// Promotes the replica and changes the name. Connections stay open.
 fn fail_over(old: &RedisServer, new: &RedisServer, name: &Proxy) {
     ok(new, &["REPLICAOF", "NO", "ONE"]);
     ok(old, &["REPLICAOF", "127.0.0.1", &new.port().to_string()]);
     name.move_to(new.port());
 }
 
-/// It has been renewed for longer than the failover left it.
+/// Waits until the hold has been renewed for longer than the failover left it.
 async fn is_renewed_beyond_its_lease(guard: &LockGuard) {
     let beyond = guard.valid_until() + LEASE;
     eventually("it is renewed by the new server", async || {
@@ -70,7 +70,7 @@ async fn client_follows_name_from_demoted_server() {
     fail_over(&old, &new, &name);
     is_renewed_beyond_its_lease(&guard).await;
     eventually("who waits listens to the new server", async || {
-        // Whoever polls finds out by itself; this one does not poll.
+        // A waiter that polls finds the new server by itself; this waiter does not poll.
         other.lock("y").try_acquire().await.is_ok() && !new.channels().is_empty()
     })
     .await;
@@ -79,7 +79,7 @@ async fn client_follows_name_from_demoted_server() {
     eventually("nothing is left", async || new.keys().is_empty()).await;
 }
 
-/// Only the connection for calls is lost, and is opened again to another server.
+/// The connection for calls alone is lost, and is opened again to another server.
 #[tokio::test]
 async fn subscriber_follows_call_connection_to_new_server() {
     let (old, new) = (RedisServer::start().unwrap(), RedisServer::start().unwrap());
@@ -105,7 +105,7 @@ async fn subscriber_follows_call_connection_to_new_server() {
     let (_there, guard) = held.pop().unwrap();
     guard.release().await.unwrap();
     waiter.await.unwrap().release().await.unwrap();
-    // The waiter stays in the list of those to call until that ends.
+    // The waiter stays in the list of clients to call until that list expires.
     let keys = old.keys().into_iter();
     let keys: Vec<_> = keys.filter(|key| !key.ends_with(":asking")).collect();
     assert_eq!(keys, ["x"]);

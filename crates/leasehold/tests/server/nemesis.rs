@@ -1,7 +1,7 @@
 //! Several processes hammer a few names while everything around them fails at random.
 //!
-//! `LEASEHOLD_NEMESIS_SECONDS` lets it go on for longer, `LEASEHOLD_NEMESIS_SEED` repeats
-//! the choices of another run (not what the processes make of them).
+//! `LEASEHOLD_NEMESIS_SECONDS` makes a run longer. `LEASEHOLD_NEMESIS_SEED` repeats the choices of
+//! another run, but not what the processes make of them.
 
 mod trouble;
 pub(crate) mod worker;
@@ -17,13 +17,13 @@ use super::child;
 use crate::support::child::Child;
 
 pub(crate) const NAMES: [&str; 3] = ["a", "b", "c"];
-/// At the resource: what the counters' names begin with, and the sign to stop.
+/// The prefix of the counters' names at the resource, and the key that stops the workers.
 pub(crate) const COUNTER: &str = "count:";
 pub(crate) const STOP: &str = "stop";
 
 const PROCESSES: usize = 3;
 const TASKS: usize = 3;
-/// With fewer holds than these a run shows little.
+/// Number of holds below which a run shows little.
 const ENOUGH: usize = 100;
 
 #[test]
@@ -34,22 +34,22 @@ fn network_and_server_faults_lose_no_count() {
 
 #[test]
 fn killed_and_stopped_processes_cause_no_overlap() {
-    // A process that is stopped in the middle of a count finishes it when it goes on, too
-    // late or not: only what it believes in can be judged.
+    // A process that is stopped in the middle of a count finishes the count when it is resumed,
+    // even if that is too late. So only its beliefs can be judged.
     Arena::run(&Trouble::EVERYWHERE);
 }
 
-/// One client process, and the proxy it goes through.
+/// One client process, and its proxy.
 struct Process {
     proxy: Proxy,
     child: Child,
 }
 
-/// What one process said about its holds.
+/// The holds that one process has printed.
 #[derive(Default)]
 struct Account {
     intervals: Vec<Interval>,
-    /// By name: counts that are done, and such as were begun and maybe not done.
+    /// Counts by name: the finished ones, and the ones that were begun and may not be finished.
     done: BTreeMap<String, u64>,
     open: BTreeMap<String, u64>,
     overdue: u64,
@@ -70,7 +70,7 @@ impl Arena {
         let variable = |name: &str| std::env::var(name).ok().map(|text| text.parse().unwrap());
         let seconds = variable("LEASEHOLD_NEMESIS_SECONDS").unwrap_or(5);
         let seed = variable("LEASEHOLD_NEMESIS_SEED").unwrap_or_else(|| fastrand::u64(..1 << 32));
-        // Shown if the test fails.
+        // The output is shown if the test fails.
         println!("LEASEHOLD_NEMESIS_SEED={seed} LEASEHOLD_NEMESIS_SECONDS={seconds}");
         let mut arena = Self::open(seed);
         let end = Instant::now() + Duration::from_secs(seconds);
@@ -124,12 +124,12 @@ impl Arena {
                 self.seed
             );
         }
-        // Calm for a moment, or nobody would come to hold anything.
+        // A calm moment, in which processes can acquire a lock.
         let pause = self.random.u64(..100);
         std::thread::sleep(Duration::from_millis(pause));
     }
 
-    /// Each trouble has happened, and there were holds for it to happen to.
+    /// Whether each trouble has happened, and there were enough holds during the run.
     fn shows_enough(&self, troubles: &[Trouble]) -> bool {
         let happened = |trouble| self.happened.contains_key(trouble);
         let running = self.processes.iter().map(|one| one.child.count("in "));
@@ -137,7 +137,7 @@ impl Arena {
         troubles.iter().all(happened) && running.chain(ended).sum::<usize>() > ENOUGH
     }
 
-    /// All is well again, and everybody goes on.
+    /// Ends all troubles, and waits until every process makes progress.
     fn calm(&self) {
         for process in &self.processes {
             process.proxy.disarm();
@@ -160,7 +160,7 @@ impl Arena {
         });
     }
 
-    /// Reads what a process said that ended at `end`.
+    /// Reads the lines of a process that ended at `end`.
     fn account(&self, lines: &[String], end: u64) -> Account {
         let mut account = Account::default();
         let mut inside = BTreeMap::new();
@@ -171,7 +171,8 @@ impl Arena {
             match words[..] {
                 ["in", hold, name, asked, from, deadline, counts] => {
                     let holder = format!("process {process} hold {hold}");
-                    // Killed inside, it may have believed in the deadline it began with.
+                    // A process that is killed while it holds may have believed in the deadline
+                    // that it began with.
                     let until = number(deadline).min(end);
                     let interval = move |until| {
                         Interval::new(name, &holder, number(asked), number(from), until)
@@ -211,7 +212,7 @@ impl Arena {
     }
 
     fn judge_counters(&self) {
-        // Whoever was so slow that its lease ended while it counted broke the promise itself.
+        // A process whose lease ended while it counted was too slow, and broke the promise itself.
         let overdue: u64 = self.accounts.iter().map(|account| account.overdue).sum();
         if overdue > 0 {
             println!("{overdue} counts took longer than a lease; the counters show nothing");
@@ -238,7 +239,7 @@ impl Arena {
         }
     }
 
-    /// Ends a process without a chance to clean up; another one takes its place.
+    /// Kills a process, which has no chance to clean up, and starts another in its place.
     fn kill_process(&mut self) {
         let victim = self.random.usize(..self.processes.len());
         let mut process = self.processes.swap_remove(victim);

@@ -1,5 +1,5 @@
-//! Servers that stop, stand still, come back with or without their data; operators who
-//! remove keys, flush scripts, cut and pause clients.
+//! Servers that stop, are paused, restart with or without their data; operators who remove keys,
+//! flush scripts, cut and pause clients.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use tokio::task::JoinSet;
 use super::scene::{LEASE, Load, NAME, Scene, builder, steady};
 use crate::support::{HOUR, eventually};
 
-/// Ends them when they have held the lock more than twenty times. Says what went wrong.
+/// Stops the loads when they have held the lock more than twenty times. Returns their errors.
 async fn stop(loads: Vec<Load>) -> Vec<Error> {
     let holds = || loads.iter().map(Load::holds).sum::<usize>();
     eventually("they have held it", async || holds() > 20).await;
@@ -21,7 +21,7 @@ async fn stop(loads: Vec<Load>) -> Vec<Error> {
     errors
 }
 
-/// Two clients with three tasks each, all for one name.
+/// Starts two clients with three tasks each, all for one name.
 async fn loads(scene: &mut Scene, lease: Duration) -> Vec<Load> {
     let mut loads = Vec::new();
     for number in 0..2 {
@@ -57,7 +57,7 @@ async fn hold_survives_server_restart_with_data() {
     scene.end().await;
 }
 
-/// The power fails before the disk has the last grant.
+/// The power fails before the last grant is on the disk.
 #[tokio::test]
 async fn grant_that_no_disk_had_is_told_when_the_server_is_back() {
     let settings = RedisServer::builder().arg("appendonly", "yes");
@@ -107,7 +107,7 @@ async fn empty_restart_is_reported_at_next_renewal() {
 #[tokio::test]
 async fn server_freeze_causes_no_overlap() {
     let mut scene = Scene::new();
-    // Long enough for a renewal that fails to be the reason, on a busy machine too.
+    // This lease is long enough that a failed renewal ends the hold, on a busy machine too.
     let ours = scene.client(builder().lease(LEASE * 2)).await;
     let loads = loads(&mut scene, LEASE).await;
     let hold = scene.hold(&ours.lock(NAME), "ours").await;
@@ -117,7 +117,7 @@ async fn server_freeze_causes_no_overlap() {
         matches!(reason, LossReason::RenewalFailed { .. }),
         "{reason:?}"
     );
-    // Nothing to wait for: it is how long the server stands still.
+    // There is nothing to wait for; this is the length of the outage.
     tokio::time::sleep(LEASE * 4).await;
     scene.server.resume().unwrap();
     assert_eq!(guard.release().await.unwrap_err().kind(), ErrorKind::Lost);
@@ -171,7 +171,7 @@ async fn constant_script_flushes_cause_no_errors() {
     scene.end().await;
 }
 
-/// Kills some clients, and says how many.
+/// Kills some clients, and returns their number.
 type Kill = fn(&RedisServer) -> i64;
 
 async fn kill_clients(server: &RedisServer, at_least: i64, kill: Kill) {
@@ -189,7 +189,7 @@ fn kill_kind(server: &RedisServer, kind: &str) -> i64 {
     reply.as_int().unwrap()
 }
 
-/// Kills the client in the list that has been there longest.
+/// Kills the client that has been in the list for the longest time.
 fn kill_oldest(server: &RedisServer) -> i64 {
     let list = server.command(&["CLIENT", "LIST"]).unwrap();
     let list = list.as_text().unwrap().to_owned();
@@ -212,7 +212,7 @@ async fn killed_connections_cause_no_overlap_or_hang() {
         kill_clients(&scene.server, 20, kill).await;
         let errors = stop(loads).await;
         for error in errors {
-            // Without an answer a release may have to say so.
+            // A release without a reply may have to report this.
             assert!(
                 matches!(
                     error.kind(),

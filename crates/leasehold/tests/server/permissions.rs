@@ -1,4 +1,5 @@
-//! A user with few permissions: what is allowed goes on, the error names the rest.
+//! A user with few permissions: permitted actions still work, and the error names the missing
+//! permissions.
 
 use std::time::Duration;
 
@@ -9,7 +10,7 @@ use leasehold_testkit::{Cluster, RedisServer, Reply, Sentinels};
 use crate::support::wire::allowed_commands;
 use crate::support::{HOUR, eventually, knows_shards};
 
-/// A client of a user with just these rules.
+/// Returns a client of a user with just these rules.
 pub(crate) async fn client_with(server: &RedisServer, rules: &[&str]) -> Client {
     let mut command = vec!["ACL", "SETUSER", "app", "on", ">pw"];
     command.extend(rules);
@@ -80,10 +81,10 @@ async fn denied_script_command_leaves_no_lock() {
     assert!(server.keys().is_empty());
 }
 
-/// Longer than a busy server takes for an answer.
+/// A time longer than a busy server takes to answer.
 const A_WHILE: Duration = Duration::from_secs(2);
 
-/// All that a client does with one sort of thing.
+/// Does all that a client does with one kind of thing.
 async fn use_all(kind: &str, client: &Client, other: &Client) -> Result<()> {
     match kind {
         "lock" => {
@@ -211,7 +212,7 @@ async fn error_behind_sentinels_names_every_missing_acl_rule() {
     }
 }
 
-/// The rules that an error says are missing.
+/// Returns the rules that an error says are missing.
 fn rules_of(error: &Error) -> Vec<String> {
     assert_eq!(error.kind(), ErrorKind::Denied, "{error}");
     let text = error.to_string();
@@ -220,13 +221,13 @@ fn rules_of(error: &Error) -> Vec<String> {
     rules.map(str::to_owned).collect()
 }
 
-/// A client of a user with no rules but those without which it can't connect.
+/// Returns a client of a user with no rules except the ones that connecting needs.
 async fn denied_client(url: &str, set_user: impl Fn(&[String])) -> Client {
     set_user(&["reset", "on", ">pw", "resetchannels"].map(str::to_owned));
     let url = url.replacen("://", "://app:pw@", 1);
     match Client::connect(&url).await {
         Ok(client) => client,
-        // A node of a cluster has to say where the others are.
+        // A node of a cluster must say where the other nodes are.
         Err(error) => {
             set_user(&rules_of(&error));
             Client::connect(&url).await.unwrap()
@@ -234,8 +235,8 @@ async fn denied_client(url: &str, set_user: impl Fn(&[String])) -> Client {
     }
 }
 
-/// A user who is given just what the errors name can do all that a client does with one sort of
-/// thing.
+/// Asserts that a user with just the rules that the errors name can do all that a client does with
+/// one kind of thing.
 async fn names_every_rule(kind: &str, url: &str, servers: &[RedisServer]) {
     let set_user = |rules: &[String]| {
         // A server refuses rules for commands that it does not know.
@@ -249,13 +250,13 @@ async fn names_every_rule(kind: &str, url: &str, servers: &[RedisServer]) {
     };
     let clear = || {
         for server in servers {
-            // A replica refuses it, and follows its master.
+            // A replica refuses this command, and follows its master.
             server.command(&["FLUSHALL"]).unwrap();
         }
     };
     let other = Client::connect(url).await.unwrap();
     let client = denied_client(url, set_user).await;
-    // Told for a user who may nothing, and for one who may run scripts.
+    // The rules are named for a user without any permission, and for one that may run scripts.
     for allowed in ["+evalsha", "+eval"] {
         let error = use_all(kind, &client, &other).await.unwrap_err();
         let rules = rules_of(&error);

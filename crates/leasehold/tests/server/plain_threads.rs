@@ -12,9 +12,9 @@ use crate::support::HOUR;
 use crate::support::executor::block_on;
 use crate::support::sources::rust_files;
 
-/// How long others hold what is waited for. Longer than a nap of the client's timers.
+/// Time for which another client holds the lock. It is longer than a nap of the client's timers.
 const HELD: Duration = Duration::from_millis(300);
-/// For waits that have to end without what they wait for.
+/// A limit for waits that must end without success.
 const SHORT: Duration = Duration::from_millis(30);
 
 fn runtime() -> Runtime {
@@ -25,7 +25,7 @@ fn runtime() -> Runtime {
         .unwrap()
 }
 
-/// Two clients, of which the first one is used without a runtime.
+/// Two clients; the first is used without a runtime.
 struct Two {
     ours: Client,
     theirs: Client,
@@ -56,7 +56,7 @@ impl Two {
         }
     }
 
-    /// Runs `ours` while `theirs` gives something; what that gives is held for a while.
+    /// Runs `ours` while `theirs` acquires something, which is then held for a while.
     fn beside<G: Send + 'static, T>(
         &self,
         theirs: impl Future<Output = Result<G>> + Send + 'static,
@@ -71,8 +71,8 @@ impl Two {
     }
 }
 
-/// An attempt with little time. On a busy machine it may have no answer, or come late enough to be
-/// granted.
+/// Accepts the result of an attempt with little time. On a busy machine the attempt may get no
+/// reply, or may arrive so late that it is granted.
 fn tried<T>(result: Result<T>) {
     if let Err(error) = result {
         assert!(error.is_transient(), "{error}");
@@ -344,7 +344,7 @@ fn runtime_without_timers_waits_as_any_executor() {
     }
 }
 
-/// The task that would renew stands still as well, so the hold is lost.
+/// The task that would renew is blocked too, so the hold is lost.
 #[test]
 fn watcher_is_told_while_its_clients_runtime_is_blocked() {
     let server = RedisServer::start().unwrap();
@@ -363,7 +363,7 @@ fn watcher_is_told_while_its_clients_runtime_is_blocked() {
                 };
                 tell.send(()).unwrap();
             });
-            // Blocks the runtime until then.
+            // Blocks the runtime until the watcher learns of the loss.
             told.recv_timeout(Duration::from_secs(60)).unwrap();
             drop(guard);
         }
@@ -375,7 +375,7 @@ fn watcher_is_told_while_its_clients_runtime_is_blocked() {
 fn no_async_method_is_left_out() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
     let here = include_str!("plain_threads.rs");
-    // Makes a client, which belongs to the runtime that makes it.
+    // This function makes a client, which belongs to the runtime that makes it.
     let exempt = ["connect"];
     let mut missing = Vec::new();
     for path in rust_files(&root) {

@@ -63,7 +63,7 @@ async fn holders_and_waiters_say_who_they_are() {
         is(permits[0].client.as_ref(), "nightly  billing") && permits[0].held_for.is_some()
     })
     .await;
-    // That for messages, too.
+    // The connection for messages has the name too.
     for connections in ["NORMAL", "PUBSUB"] {
         let list = server.command(&["CLIENT", "LIST", "TYPE", connections]);
         let names = list.unwrap().as_text().unwrap().to_owned();
@@ -140,7 +140,7 @@ async fn silent_client_is_not_there() {
     let silent = Client::builder().presence(false);
     let silent = silent.connect(&server.url()).await.unwrap();
     let guard = silent.lock("x").acquire().await.unwrap();
-    // It was made before: its second would be over by now.
+    // The silent client is older, so its first second would be over already.
     let later = labelled(&server, "later").await;
     let there = |client: &Client| {
         let key = format!("leasehold:client:{}", client.id());

@@ -13,13 +13,13 @@ use super::scene::{ACQUIRE, LEASE, NAME, Scene, builder, struck};
 use crate::support::child::Child;
 use crate::support::{HOUR, eventually};
 
-/// Waits until a child has said `word`; the runtime goes on meanwhile.
+/// Waits until a child has printed `word`, while the runtime runs on.
 async fn said(child: &Child, word: &str) -> String {
     eventually(word, async || child.said(word).is_some()).await;
     child.said(word).unwrap()
 }
 
-/// The child's hold, up to a point in time, and the parent's beside it.
+/// Judges the child's hold, up to a point in time, and the parent's hold beside it.
 fn judge(child: (u64, u64), parent: (u64, u64, u64)) {
     let (asked, from, until) = parent;
     check(&[
@@ -83,7 +83,7 @@ async fn resumed_holder_stops_using_expired_lock() {
     let lock = theirs.lock(NAME).poll_interval(HOUR);
     let waiter = tokio::spawn(async move { (lock.acquire().await.unwrap(), monotonic_ns()) });
     eventually("it waits", async || theirs.activity().channels == 1).await;
-    // The history needs a use behind the waiter's request.
+    // The history needs a use after the waiter's request.
     let uses = holder.count("uses");
     eventually("a use", async || holder.count("uses") > uses).await;
     holder.pause();
@@ -117,7 +117,7 @@ async fn reply_read_after_its_lease_grants_nothing() {
     let granted = scene.server.keys();
     assert_eq!(granted, [NAME]);
     asker.pause();
-    // Now the reply is in its socket.
+    // Now the reply is in the child's socket.
     scene.proxy.let_go(&fault);
     let successor = scene.hold(&theirs.lock(NAME), "theirs").await;
     asker.resume();
@@ -146,7 +146,7 @@ fn blocked_holder_learns_of_loss_before_working() {
             let guard = client.lock(NAME).acquire().await.unwrap();
             let inside = asked.acquired(&guard);
             held.send(()).unwrap();
-            // Nothing of this runtime runs until somebody else has the lock.
+            // Nothing of this runtime runs until another client has the lock.
             blocked.recv().unwrap();
             assert!(!guard.is_held());
             let worked = AtomicBool::new(false);
@@ -182,8 +182,8 @@ fn one_thread() -> tokio::runtime::Runtime {
         .unwrap()
 }
 
-/// The clock of one process says nothing about another's, so all of this rests on one
-/// that they share.
+/// Two processes agree about the time only on a clock that they share. All of these tests rely on
+/// it.
 #[test]
 fn children_and_parents_tell_the_same_time() {
     let before = monotonic_ns();
@@ -201,7 +201,7 @@ async fn process_without_file_descriptors_recovers() {
     said(&child, "taken").await;
     let kill = ["CLIENT", "KILL", "TYPE", "normal"];
     eventually("it can't connect", async || {
-        // The next connection may be there before anything else takes its descriptor.
+        // The next connection may be open before anything else takes its descriptor.
         server.command(&kill).unwrap();
         child.said("refused").is_some()
     })

@@ -1,4 +1,4 @@
-//! What a holder hears of renewals.
+//! A holder's view of its renewals.
 
 use std::time::Duration;
 
@@ -24,7 +24,7 @@ async fn a_denied_name_costs_no_other_its_renewal() {
     }
     let rules = ["ACL", "SETUSER", "app", "resetkeys", "~a*", "~{a*"];
     assert_eq!(server.command(&rules).unwrap(), Reply::Text("OK".into()));
-    // The client stands still until all renewals are due, so they travel together.
+    // The client's thread sleeps until all renewals are due, so they travel together.
     std::thread::sleep(lease / 12);
     eventually("one is denied", async || {
         let failure = guards[7].renewal_failure();
@@ -42,7 +42,8 @@ async fn a_denied_name_costs_no_other_its_renewal() {
             == 19
     })
     .await;
-    // The two clocks are not read at the same instant, so one end differs a little between two looks.
+    // The two clocks are not read at the same instant, so an end differs a little between two
+    // looks.
     let difference = guards[7].valid_until().saturating_duration_since(ends[7]);
     assert!(difference < Duration::from_millis(1), "{difference:?}");
 }
@@ -67,7 +68,7 @@ async fn holder_sees_failed_renewal_before_loss() {
     .await;
     assert_eq!(guard.loss(), None);
     server.restart().unwrap();
-    // It comes back empty, and says so.
+    // The server restarts empty, and says so.
     assert_eq!(guard.lost().await, LossReason::Deleted);
 }
 
@@ -82,7 +83,7 @@ async fn a_late_copy_of_a_request_for_many_shortens_no_extension() {
         guards.push(lock.acquire().await.unwrap());
     }
     let fault = proxy.strike_next(b"\r\nlock.renew_many\r\n", Strike::Double);
-    // The client stands still until all renewals are due, so they travel together.
+    // The client's thread sleeps until all renewals are due, so they travel together.
     std::thread::sleep(lease / 12);
     struck(&fault).await;
     for guard in &guards {

@@ -1,5 +1,5 @@
-//! The read-write lock on a server that has no memory left or denies a command, and what
-//! thousands of readers cost it.
+//! The read-write lock on a server that is out of memory or denies a command, and the cost of
+//! thousands of readers.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use leasehold_testkit::RedisServer;
 use crate::server::permissions::client_with;
 use crate::support::eventually;
 
-/// Long enough for a renewal on a machine that does other things as well.
+/// A lease long enough for a renewal on a busy machine.
 const LEASE: Duration = Duration::from_secs(3);
 
 fn memory(server: &RedisServer, limit: &str) {
@@ -81,8 +81,8 @@ async fn denied_command_leaves_no_key_without_expiry() {
     }
 }
 
-/// Redisson's release goes through all read holds each time. When thousands leave at the
-/// same time that keeps the server busy for seconds.
+/// Redisson's release looks at all read holds each time. When thousands of readers leave at the
+/// same time, that keeps the server busy for seconds.
 #[tokio::test]
 async fn mass_read_release_keeps_server_responsive() {
     const READERS: u64 = 2000;
@@ -97,12 +97,12 @@ async fn mass_read_release_keeps_server_responsive() {
     futures_util::future::try_join_all(releases).await.unwrap();
     let each = (looks() - before) / READERS;
     println!("{each} looks at a read hold for each release");
-    // Through all that remain it would be a thousand.
+    // A release that looks at all remaining holds would look at a thousand.
     assert!(each < 300, "{each}");
     assert_eq!(server.keys(), Vec::<String>::new());
 }
 
-/// How much of something there is under a key.
+/// Counts the entries of a key.
 fn count(server: &RedisServer, command: &str, key: &str) -> i64 {
     server.command(&[command, key]).unwrap().as_int().unwrap()
 }
@@ -112,7 +112,7 @@ async fn fields_of_dead_readers_go() {
     let server = RedisServer::start().unwrap();
     let client = Client::connect(&server.url()).await.unwrap();
     let lock = client.rw_lock("x");
-    // One whose grant came too late would be given back, and clean up.
+    // A reader whose grant arrived too late would give it back, and clean up.
     let short = lock.clone().fixed_lease(Duration::from_millis(800));
     let die = async |readers: i64| {
         for _ in 0..readers {
@@ -125,7 +125,7 @@ async fn fields_of_dead_readers_go() {
     };
     let always = lock.read().await.unwrap();
     let fields = || count(&server, "HLEN", "x");
-    // With the next release; beside many, with one of the next.
+    // The next release removes the dead fields. If there are many, one of the next releases does.
     die(3).await;
     lock.read().await.unwrap().release().await.unwrap();
     assert_eq!(fields(), 2, "`mode` and the one that reads");
@@ -152,7 +152,7 @@ async fn marks_of_departed_writers_are_removed() {
             count(server, "ZCARD", MARKS) == number
         })
     };
-    // Nobody polls the first one any more, and nobody drops it.
+    // The first writer is neither polled nor dropped any more.
     let lock = ours.rw_lock("x");
     let mut killed = Box::pin(async move { lock.write().await });
     let polled = tokio::time::timeout(Duration::from_millis(500), &mut killed).await;
@@ -161,7 +161,7 @@ async fn marks_of_departed_writers_are_removed() {
     let lock = theirs.rw_lock("x");
     let gives_up = tokio::spawn(async move { lock.write().await.map(drop) });
     marks(2).await;
-    // The living one renews its own.
+    // The living writer renews its own mark.
     marks(1).await;
     gives_up.abort();
     marks(0).await;

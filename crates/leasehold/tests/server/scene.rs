@@ -1,5 +1,5 @@
-//! What the tests with faults share: a server behind a proxy, clients, whose holds are
-//! recorded, and the judgement at the end.
+//! The common parts of the tests with faults: a server behind a proxy, clients, recorded holds, and
+//! the judgement at the end.
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpStream};
@@ -18,37 +18,37 @@ use tokio::time::Instant;
 
 use crate::support::{eventually, is_clean};
 
-/// The name most tests are about; everybody takes it once more at the end.
+/// The name that most tests are about; it is acquired once more at the end.
 pub(crate) const NAME: &str = "x";
-/// For holds that run out.
+/// A lease for holds that run out.
 pub(crate) const LEASE: Duration = Duration::from_millis(600);
 
-/// A lock whose holds are renewed often and outlast a machine that has no time for them.
+/// Returns a lock whose holds are renewed often and outlast a machine that is busy for a while.
 pub(crate) fn steady(client: &Client) -> Lock {
     let lock = client.lock(NAME).lease(LEASE * 8);
     lock.renew_every(LEASE / 3)
 }
 
-/// After this a wait is hopeless; a lock that nobody freed stays for a default lease, which
-/// is longer.
+/// A limit after which a wait is hopeless. A lock that was not freed stays for a default lease,
+/// which is longer.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-// Whole arguments: the text of the script, which is sent on each new connection, has
-// the same words.
+// Whole arguments, because the text of the script has the same words, and each new connection sends
+// that text.
 pub(crate) const ACQUIRE: &[u8] = b"\r\nlock.acquire\r\n";
 pub(crate) const RELEASE: &[u8] = b"\r\nlock.release\r\n";
 pub(crate) const RENEW: &[u8] = b"\r\nlock.renew\r\n";
 pub(crate) const SUBSCRIBE: &[u8] = b"\r\nSUBSCRIBE\r\n";
 
-/// A client that notices soon that nobody answers. Its leases are so long that
-/// nothing but an undo frees a lock in time for a test. It doesn't announce itself: which requests
-/// share a call would depend on when it does.
+/// Returns the builder of a client that soon notices that a reply is missing. Its leases are long,
+/// so only an undo frees a lock in time for a test. The client does not announce itself: the time
+/// of the announcement would decide which requests share a call.
 pub(crate) fn builder() -> ClientBuilder {
     let builder = Client::builder().presence(false);
     builder.reply_timeout(Duration::from_millis(400))
 }
 
-/// A server, a proxy before it, a client through the proxy and one beside it.
+/// Returns a server, a proxy before it, a client through the proxy and a client beside it.
 pub(crate) async fn through_proxy() -> (RedisServer, Proxy, Client, Client) {
     let server = RedisServer::start().unwrap();
     let proxy = Proxy::to(server.port());
@@ -62,7 +62,7 @@ pub(crate) async fn struck(fault: &Fault) {
     eventually("the fault", async || fault.fired()).await;
 }
 
-/// Sends the bytes of a request again, from nowhere. Gives back what the server says.
+/// Sends the bytes of a request again, on a new connection. Returns the server's reply.
 pub(crate) fn replay(server: &RedisServer, request: &[u8]) -> String {
     let mut stream = TcpStream::connect(("127.0.0.1", server.port())).unwrap();
     stream.write_all(request).unwrap();
@@ -81,8 +81,8 @@ pub(crate) struct Scene {
     waiters: JoinSet<()>,
 }
 
-/// A release whose first request was not answered, and whose second one does not find the hold, says
-/// that nobody can know.
+/// Accepts the result of a release. If its first request was not answered and its second did not
+/// find the hold, the client can't know whether it was held.
 pub(crate) fn given_back(released: Result<()>) {
     if let Err(error) = released {
         assert_eq!(error.kind(), ErrorKind::OutcomeUnknown, "{error}");
@@ -104,21 +104,21 @@ impl Scene {
         }
     }
 
-    /// A client behind the proxy.
+    /// Connects a client through the proxy.
     pub(crate) async fn client(&mut self, builder: ClientBuilder) -> Client {
         let client = builder.connect(&self.proxy.url()).await.unwrap();
         self.clients.push(client.clone());
         client
     }
 
-    /// A client with a connection of its own to the server.
+    /// Connects a client with a connection of its own to the server.
     pub(crate) async fn beside(&mut self, builder: ClientBuilder) -> Client {
         let client = builder.connect(&self.server.url()).await.unwrap();
         self.clients.push(client.clone());
         client
     }
 
-    /// Acquires, and records the hold. It must not take until a lease of 30 s is over.
+    /// Acquires, and records the hold. The acquire must end before a lease of 30 s would.
     pub(crate) async fn hold(&self, lock: &Lock, who: &str) -> Hold {
         let asked = self.recorder.ask(lock.name(), who);
         let acquire = tokio::time::timeout(PATIENCE, lock.acquire());
@@ -129,8 +129,8 @@ impl Scene {
         }
     }
 
-    /// Somebody waits for the lock from now on, holds it for a moment and gives it
-    /// back. At the end everybody who waited must have been served.
+    /// Starts a waiter that holds the lock for a moment and gives it back. At the end every waiter
+    /// must have been served.
     pub(crate) fn waiter(&mut self, lock: Lock, who: &str) {
         let asked = self.recorder.ask(lock.name(), who);
         self.waiters.spawn(async move {
@@ -141,7 +141,7 @@ impl Scene {
         });
     }
 
-    /// Somebody takes the lock again and again from now on, until it is stopped.
+    /// Starts a load that takes the lock again and again, until it is stopped.
     pub(crate) fn load(&self, lock: &Lock, who: &str) -> Load {
         let (lock, recorder) = (lock.clone(), self.recorder.clone());
         let who = who.to_owned();
@@ -168,8 +168,8 @@ impl Scene {
         Load { stop, holds, task }
     }
 
-    /// Takes the lock away from its holder by force. The holder is told with its next
-    /// renewal, not only at its deadline, and those who come next exclude each other.
+    /// Takes the lock away from its holder by force. The holder learns of it with its next renewal,
+    /// not only at its deadline, and the next holders exclude each other.
     pub(crate) async fn take_away(mut self, what: &str, by_force: impl FnOnce(&RedisServer)) {
         const LONG: Duration = Duration::from_secs(3);
         const REPLY: Duration = Duration::from_secs(1);
@@ -199,7 +199,7 @@ impl Scene {
         self.end().await;
     }
 
-    /// Waits until everybody who waits has been served.
+    /// Waits until all waiters have been served.
     pub(crate) async fn all_served(&mut self) {
         let all = async {
             while let Some(served) = self.waiters.join_next().await {
@@ -211,8 +211,8 @@ impl Scene {
             .expect("every waiter is served");
     }
 
-    /// The judgement: every waiter was served, everybody can still have the lock, no two
-    /// holds overlapped, nothing is left behind.
+    /// Judges the test: every waiter was served, the lock can still be acquired, no two holds
+    /// overlapped, nothing is left behind.
     pub(crate) async fn end(mut self) {
         self.all_served().await;
         let clients = self.clients.clone();
@@ -229,7 +229,7 @@ impl Scene {
     }
 }
 
-/// Somebody who takes a lock again and again.
+/// A task that takes a lock again and again.
 pub(crate) struct Load {
     stop: watch::Sender<()>,
     holds: Arc<AtomicUsize>,
@@ -237,12 +237,12 @@ pub(crate) struct Load {
 }
 
 impl Load {
-    /// How often it has held the lock so far.
+    /// Returns how often the load has held the lock so far.
     pub(crate) fn holds(&self) -> usize {
         self.holds.load(Ordering::Relaxed)
     }
 
-    /// Ends it, and says what went wrong.
+    /// Stops the load, and returns its errors.
     pub(crate) async fn stop(self) -> Vec<Error> {
         drop(self.stop);
         let stopped = tokio::time::timeout(PATIENCE, self.task).await;
@@ -262,23 +262,23 @@ impl Hold {
         self.guard.release().await
     }
 
-    /// Stops, by the promise, when it is told that the lock is lost.
+    /// Waits until the holder learns that the lock is lost. By the promise, the hold ends there.
     pub(crate) async fn until_lost(self) -> (LossReason, LockGuard) {
         let reason = self.guard.lost().await;
         self.inside.releasing(&self.guard);
         (reason, self.guard)
     }
 
-    /// From here on the promise does not hold: somebody is about to take the lock away
-    /// by force.
+    /// Ends the recorded hold, because the promise does not apply any more: a test is about to take
+    /// the lock away by force.
     pub(crate) fn without_promise(self) -> LockGuard {
         self.inside.releasing(&self.guard);
         self.guard
     }
 
-    /// The watchdog has renewed the hold since this was called.
+    /// Waits until the watchdog has renewed the hold since this was called.
     pub(crate) async fn is_renewed(&self) {
-        // By more than the two clocks behind it can be read apart.
+        // The margin is larger than the difference between two readings of the two clocks.
         let beyond = self.guard.valid_until() + LEASE / 4;
         eventually("a renewal", async || self.guard.valid_until() > beyond).await;
     }

@@ -9,7 +9,7 @@ use leasehold_testkit::RedisServer;
 use crate::support::spans::{Seen, Spans, documented_spans};
 use crate::support::{HOUR, eventually};
 
-/// The only one of this name.
+/// Returns the only span of this name.
 fn one(spans: &Spans, name: &str) -> Seen {
     let all = spans.all(name);
     assert_eq!(all.len(), 1, "{all:?}");
@@ -124,7 +124,7 @@ async fn acquire_tells_why_it_waits_and_what_woke_it() {
     let guard = holder.lock("x").acquire().await.unwrap();
     let lock = client.lock("x").poll_interval(HOUR);
     let mut waits = Box::pin(lock.acquire());
-    // It is woken by the release, and nothing else.
+    // Only the release wakes the waiter.
     eventually("it listens", async || {
         assert!((&mut waits).now_or_never().is_none());
         server

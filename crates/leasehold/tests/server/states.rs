@@ -1,4 +1,4 @@
-//! Servers that run and can't serve: loading, read-only, full, unable to save, busy.
+//! Servers that run but can't serve: loading, read-only, full, unable to save, busy.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,7 +13,7 @@ use crate::server::scene::RELEASE;
 use crate::server::warnings::Warnings;
 use crate::support::{HOUR, eventually};
 
-/// Long enough for a renewal on a machine that does other things as well.
+/// A lease long enough for a renewal on a busy machine.
 const LEASE: Duration = Duration::from_secs(2);
 
 fn builder() -> ClientBuilder {
@@ -25,21 +25,21 @@ fn set(server: &RedisServer, name: &str, value: &str) {
     assert_eq!(reply, Reply::Text("OK".into()), "{name} {value}");
 }
 
-/// An error that goes by itself, with the server's own code.
+/// Asserts that this is an error that passes by itself, with the server's own code.
 fn assert_not_now(error: &Error, code: &str) {
     assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
     let text = error.to_string();
     assert!(text.contains(code) && text.contains("`x`"), "{text}");
 }
 
-/// Somebody who waits for `x`, and gives it back at once.
+/// Starts a waiter for `x` that gives it back at once.
 fn waiter(client: &Client) -> JoinHandle<()> {
     let lock = client.lock("x");
     tokio::spawn(async move { lock.acquire().await.unwrap().release().await.unwrap() })
 }
 
-/// A server that loads its data for some seconds after a restart. It answers each 2 MB, which
-/// are ten of its keys.
+/// Returns a server that loads its data for some seconds after a restart. It answers after each 2
+/// MB, which are ten of its keys.
 pub(crate) fn slow_to_load() -> RedisServer {
     let server = RedisServer::builder()
         .arg("rdbcompression", "no")
@@ -52,7 +52,8 @@ pub(crate) fn slow_to_load() -> RedisServer {
     server
 }
 
-/// Servers before 7 take no setting while they load, and need some seconds more.
+/// Makes the server load faster. Servers before 7 take no setting while they load, and need some
+/// seconds more.
 pub(crate) fn hurry(server: &RedisServer) {
     let command = ["CONFIG", "SET", "key-load-delay", "0"];
     server.command(&command).unwrap();
@@ -72,7 +73,7 @@ async fn a_server_that_loads_is_waited_for() {
     })
     .await;
     assert_not_now(&told.unwrap(), "LOADING");
-    // Long enough by far to be met loading; no need to wait for all of it.
+    // The client has met the server while it loads, and need not wait for all of the loading.
     hurry(&server);
     let early = Client::connect(&server.url()).await.unwrap();
     let (one, two) = (waiter(&client), waiter(&early));
@@ -86,7 +87,7 @@ async fn demotion_is_reported_and_waited_out() {
     let server = RedisServer::start().unwrap();
     let client = builder().connect(&server.url()).await.unwrap();
     let guard = client.lock("x").fixed_lease(HOUR).acquire().await.unwrap();
-    // Of a master that does not answer, so that it keeps its data.
+    // The server becomes a replica of a master that does not answer, so it keeps its data.
     server.command(&["REPLICAOF", "127.0.0.1", "1"]).unwrap();
     let dump = || server.command(&["DUMP", "x"]).unwrap();
     let before = dump();
@@ -153,7 +154,7 @@ async fn failing_save_leaves_nothing_half_released() {
         .await
         .unwrap();
     let renewed = client.lock("renewed").acquire().await.unwrap();
-    // A folder stands where the file should go.
+    // A folder has the name of the file that should be written.
     let dir = server.command(&["CONFIG", "GET", "dir"]).unwrap();
     let dir = dir.as_array().unwrap()[1].as_text().unwrap().to_owned();
     std::fs::create_dir(format!("{dir}/dump.rdb")).unwrap();
@@ -180,7 +181,7 @@ async fn failing_save_leaves_nothing_half_released() {
     proxy.let_go(&answer);
     assert_eq!(server.command(&["DUMP", "held"]).unwrap(), dump);
     set(&server, "stop-writes-on-bgsave-error", "no");
-    // Either the release has waited, or what it left is done behind it.
+    // Either the release has waited, or it is completed in the background.
     let _ = release.await.unwrap();
     waiting.await.unwrap();
     eventually("all is given back", async || server.keys().is_empty()).await;
@@ -242,7 +243,8 @@ async fn evicted_lock_and_evicting_server_are_reported() {
     let removes = "removes keys when its memory is full";
     assert_eq!(warnings.count(removes), 0, "it has no limit yet");
     let guard = unlimited.lock("x").acquire().await.unwrap();
-    // Less than it uses already: of all its keys it may take the lock.
+    // The limit is less than the server already uses. The server may evict the lock, like any other
+    // key.
     set(&server, "maxmemory", "100kb");
     server.command(&["SET", "more", "1"]).unwrap();
     let reason = guard.lost().await;

@@ -1,5 +1,5 @@
-//! Semaphores and latches when things go wrong: requests and messages that are lost, late
-//! or doubled, servers that are out of memory, processes that are killed.
+//! Semaphores and latches when requests and messages are lost, late or doubled, servers are out of
+//! memory, and processes are killed.
 
 mod absence;
 mod denied;

@@ -38,7 +38,7 @@ async fn tokens_rise_over_restarts_and_flushes() {
     clock.step_back(HOUR);
     let next = next_token(&lock).await;
     assert!(next > last, "{next} after {last}");
-    // Without both nobody knows how far the tokens were.
+    // If both are lost, nothing says how high the tokens were.
     forget(&server);
     assert!(next_token(&lock).await < next);
 }

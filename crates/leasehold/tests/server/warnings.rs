@@ -1,4 +1,4 @@
-//! What is logged on this thread, for "told once" checks.
+//! The log of this thread, for tests of warnings that must appear once.
 
 use std::fmt::{Debug, Write};
 use std::sync::{Arc, Mutex};
@@ -8,7 +8,7 @@ use tracing::span::{Attributes, Id, Record};
 use tracing::subscriber::{DefaultGuard, set_default};
 use tracing::{Dispatch, Event, Level, Metadata, Subscriber};
 
-/// The warnings and errors since it was made, on the thread that made it.
+/// The warnings and errors since this was made, on the thread that made it.
 pub(crate) struct Warnings {
     lines: Arc<Mutex<Vec<String>>>,
     _guard: DefaultGuard,
@@ -18,8 +18,8 @@ pub(crate) struct Warnings {
 impl Warnings {
     pub(crate) fn listen() -> Self {
         let lines = Arc::default();
-        // With one subscriber alone, a warning is switched off for all threads if it is met first on
-        // a thread that has none.
+        // With only one subscriber, a warning is switched off for all threads if a thread without a
+        // subscriber reaches it first.
         let other = Dispatch::new(Listener(Arc::default()));
         let guard = set_default(Listener(Arc::clone(&lines)));
         Self {
@@ -29,7 +29,7 @@ impl Warnings {
         }
     }
 
-    /// How many say `what`.
+    /// Counts the lines that contain `what`.
     pub(crate) fn count(&self, what: &str) -> usize {
         let lines = self.lines.lock().unwrap();
         lines.iter().filter(|line| line.contains(what)).count()

@@ -1,4 +1,4 @@
-//! A process of its own: this test binary, started once more for one job.
+//! A child process: this test binary, started once more for one job.
 
 use std::io::{BufRead, BufReader};
 use std::process::{Command, Stdio};
@@ -10,7 +10,7 @@ use leasehold_testkit::{ForkShim, Hosts, eventually, process};
 
 const JOB: &str = "LEASEHOLD_TEST_JOB";
 
-/// A running child. Killed when it is dropped.
+/// A running child process. It is killed when this is dropped.
 pub(crate) struct Child {
     process: std::process::Child,
     lines: Arc<Mutex<Vec<String>>>,
@@ -18,12 +18,13 @@ pub(crate) struct Child {
 }
 
 impl Child {
-    /// Starts the test `test` of this binary as the child; it finds its words in [`job`].
+    /// Starts the test `test` of this binary as the child. The child reads the words of its job
+    /// with [`job`].
     pub(crate) fn start(test: &str, job: &str) -> Self {
         Self::of(Command::new(std::env::current_exe().unwrap()), test, job)
     }
 
-    /// The same on one of these hosts.
+    /// Like [`start`](Self::start), on one of these hosts.
     pub(crate) fn on(hosts: &Hosts, host: usize, test: &str, job: &str) -> Self {
         let there = hosts.on(host);
         let mut command = Command::new(&there[0]);
@@ -32,7 +33,7 @@ impl Child {
         Self::of(command, test, job)
     }
 
-    /// The same, as a process that can fork.
+    /// Like [`start`](Self::start), with the library that lets the child fork.
     pub(crate) fn forking(shim: &ForkShim, test: &str, job: &str) -> Self {
         let mut command = Command::new(std::env::current_exe().unwrap());
         let (variable, library) = shim.environment();
@@ -44,7 +45,8 @@ impl Child {
         let mut process = command
             .args(["--exact", test, "--nocapture"])
             .env(JOB, job)
-            // Ends when this process waits for it.
+            // The child ends when this pipe is closed, which this process does when it waits for
+            // the child.
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .spawn()
@@ -64,42 +66,42 @@ impl Child {
         }
     }
 
-    /// What follows `word` in the first line that begins with it; `None` so far.
+    /// Returns the rest of the first line that begins with `word`; `None` if there is none yet.
     pub(crate) fn said(&self, word: &str) -> Option<String> {
         let lines = self.lines.lock().unwrap();
         let rest = lines.iter().find_map(|line| line.strip_prefix(word));
         rest.map(|rest| rest.trim().to_owned())
     }
 
-    /// How many lines begin with `word` so far.
+    /// Counts the lines so far that begin with `word`.
     pub(crate) fn count(&self, word: &str) -> usize {
         let lines = self.lines.lock().unwrap();
         lines.iter().filter(|line| line.starts_with(word)).count()
     }
 
-    /// Waits, on this thread, until it has said `word`.
+    /// Blocks this thread until the child has printed `word`.
     pub(crate) fn wait_for(&self, word: &str) -> String {
         eventually(word, Duration::from_secs(20), || self.said(word).is_some());
         self.said(word).unwrap()
     }
 
-    /// Stops it where it is.
+    /// Pauses the child.
     pub(crate) fn pause(&self) {
         process::pause(self.process.id()).unwrap();
     }
 
-    /// Lets it go on.
+    /// Resumes the paused child.
     pub(crate) fn resume(&self) {
         process::resume(self.process.id()).unwrap();
     }
 
-    /// Ends it without a chance to clean up. Returns when it is gone.
+    /// Kills the child, which has no chance to clean up. Returns when it has ended.
     pub(crate) fn kill(&mut self) {
         self.process.kill().unwrap();
         self.process.wait().unwrap();
     }
 
-    /// Whether it has ended by itself or was killed.
+    /// Whether the child has ended by itself or was killed.
     pub(crate) fn has_ended(&mut self) -> bool {
         self.process.try_wait().unwrap().is_some()
     }
@@ -108,14 +110,14 @@ impl Child {
         self.process.id()
     }
 
-    /// All it has said, once it has ended.
+    /// Waits for the child to end, and returns all lines that it printed.
     pub(crate) fn lines(mut self) -> Vec<String> {
         self.process.wait().unwrap();
         self.reader.take().unwrap().join().unwrap();
         std::mem::take(&mut *self.lines.lock().unwrap())
     }
 
-    /// As [`Self::lines`], of a child that did its job to its end.
+    /// Like [`Self::lines`], of a child that ends without an error.
     pub(crate) fn finished(mut self) -> Vec<String> {
         let success = self.process.wait().unwrap().success();
         let lines = self.lines();
@@ -131,10 +133,10 @@ impl Drop for Child {
     }
 }
 
-/// The job of this process, if it is a child: words.
+/// Returns the words of this process's job, if it is a child.
 pub(crate) fn job() -> Option<Vec<String>> {
     let job = std::env::var(JOB).ok()?;
-    // The test harness has not ended its line.
+    // The test harness has not ended its line yet.
     println!();
     Some(job.split(' ').map(ToOwned::to_owned).collect())
 }

@@ -1,6 +1,6 @@
-//! A company of tasks, each of which uses one feature under a name of its own: before a trouble,
-//! while it lasts, and after it. What each finds then is what the docs promise, whatever the
-//! trouble was. `docs/pairs.md` names these tasks.
+//! A company of tasks, each of which uses one feature under a name of its own, before a trouble,
+//! while it lasts, and after it. Each task checks what the docs promise, whatever the trouble was.
+//! `docs/pairs.md` names these tasks.
 
 use std::future::Future;
 use std::pin::{Pin, pin};
@@ -19,11 +19,11 @@ use tokio::sync::Barrier;
 use tokio::task::{JoinHandle, JoinSet, spawn_blocking};
 use tokio::time::{Instant, sleep, timeout};
 
-/// Nothing takes longer; it only ends a hopeless wait.
+/// A limit that nothing reaches; it only ends a hopeless wait.
 const LONGEST: Duration = Duration::from_secs(120);
 const HOUR: Duration = Duration::from_secs(3600);
 const MOMENT: Duration = Duration::from_millis(5);
-/// How many holds are renewed together.
+/// Number of holds that are renewed together.
 const MANY: usize = 50;
 
 /// The clients that play all parts, and their settings.
@@ -31,17 +31,18 @@ const MANY: usize = 50;
 pub(crate) struct Company {
     pub(crate) ours: Client,
     pub(crate) theirs: Client,
-    /// How each lock is set.
+    /// The settings of each lock.
     pub(crate) set: fn(AnyLock) -> AnyLock,
-    /// Beside the clients' server, so that a majority needs it or both of these.
+    /// Two servers beside the clients' server. A majority needs the clients' server, or both of
+    /// these.
     pub(crate) beside: [Embedded; 2],
-    /// That of threads, where the server is a real one.
+    /// The client of the threads, if the server is a real one.
     pub(crate) threads: Option<blocking::Client>,
-    /// The longest lease that anybody sets.
+    /// The longest lease that any task sets.
     pub(crate) long: Duration,
 }
 
-/// A name that is ours through the trouble, and a name that others hold.
+/// The names that our client holds through the trouble.
 pub(crate) const OUR_NAMES: [&str; 16] = [
     "plain",
     "fenced",
@@ -61,12 +62,12 @@ pub(crate) const OUR_NAMES: [&str; 16] = [
     "one of a circle",
 ];
 
-/// What a task knows of it.
+/// The part of the company that a task sees.
 #[derive(Clone)]
 struct Scene {
     company: Company,
     recorder: Recorder,
-    /// The trouble begins, and is over.
+    /// The two stages: the trouble begins, and the trouble is over.
     stages: Arc<[Barrier; 2]>,
 }
 
@@ -121,7 +122,7 @@ impl Company {
         }
     }
 
-    /// The same beside threads with a client of their own.
+    /// Adds threads that have a client of their own.
     pub(crate) async fn with_threads(self, builder: &ClientBuilder, url: &str) -> Self {
         let (builder, url) = (builder.clone(), url.to_owned());
         let connect = move || blocking::Client::connect_with(&builder, &url).unwrap();
@@ -131,7 +132,7 @@ impl Company {
         }
     }
 
-    /// Returns when each client is answered again.
+    /// Returns when the server answers each client again.
     pub(crate) async fn is_answered(&self) {
         let threads = self.threads.as_ref().map(blocking::Client::as_async);
         for client in [&self.ours, &self.theirs].into_iter().chain(threads) {
@@ -141,7 +142,7 @@ impl Company {
         }
     }
 
-    /// Brings all of them through a trouble, and judges what they held.
+    /// Brings all tasks through a trouble, and judges what they held.
     pub(crate) async fn goes_through(self, trouble: impl AsyncFnOnce()) {
         let (scene, mut tasks) = self.clone().begins();
         let [begun, over] = &*scene.stages;
@@ -158,7 +159,7 @@ impl Company {
         assert_eq!(scene.recorder.report().overlaps, []);
     }
 
-    /// Begins all of them, and returns when each holds what it holds first.
+    /// Starts all tasks, and returns when each has its first hold.
     pub(crate) async fn settles(self) {
         let (scene, mut tasks) = self.begins();
         scene.stages[0].wait().await;
@@ -184,7 +185,7 @@ impl Company {
 }
 
 impl Scene {
-    /// What `lock` makes of our client and of theirs, as the company sets it.
+    /// Makes `lock` of our client and of theirs, with the company's settings.
     fn both<L: Into<AnyLock>>(&self, lock: impl Fn(&Client) -> L) -> [AnyLock; 2] {
         let clients = [&self.company.ours, &self.company.theirs];
         clients.map(|client| (self.company.set)(lock(client).into()))
@@ -194,7 +195,7 @@ impl Scene {
         self.both(|client| client.lock(name))
     }
 
-    /// For somebody else than the one who has `lock`.
+    /// Makes `lock` again, for another owner than the first handle's.
     fn anew(&self, lock: AnyLock) -> AnyLock {
         (self.company.set)(lock)
     }
@@ -206,7 +207,8 @@ impl Scene {
         }
     }
 
-    /// Waits in a task, holds it for a moment and releases it, all of which is recorded.
+    /// Waits for the lock in a task, holds it for a moment and releases it. The history records all
+    /// of this.
     fn waits(&self, lock: AnyLock) -> JoinHandle<()> {
         let recorder = self.recorder.clone();
         tokio::spawn(async move {
@@ -219,7 +221,7 @@ impl Scene {
         })
     }
 
-    /// Holds this through the trouble while these wait. All of them are served after it.
+    /// Holds `held` through the trouble while `waiters` wait. All of them are served after it.
     async fn hold_before(&self, held: AnyLock, waiters: impl IntoIterator<Item = AnyLock>) {
         let asked = self.recorder.ask(held.name(), "the first");
         let guard = held.acquire().await.unwrap();
@@ -319,7 +321,7 @@ async fn both_sides(scene: Scene) {
     scene.waits(theirs).await.unwrap();
 }
 
-/// Retries while a failover guard refuses every writer.
+/// Retries the upgrade while a failover guard refuses every writer.
 async fn until_upgraded(mut guard: ReadGuard) -> WriteGuard {
     loop {
         match guard.try_upgrade().await {
@@ -355,7 +357,7 @@ async fn exchange(scene: Scene) {
     ours.delete().await.unwrap();
 }
 
-/// All of them have it in the order in which they came.
+/// The waiters get the lock in the order in which they asked.
 async fn fair_run(scene: Scene) {
     // Their places outlast the trouble.
     let [ours, theirs] = scene.both(|client| client.fair_lock("run").waiter_timeout(HOUR));
@@ -454,7 +456,7 @@ async fn forced(scene: Scene) {
     assert_eq!(released.kind(), ErrorKind::Lost);
 }
 
-/// Nobody waits for a waiter that is not polled, and it has the lock when it is.
+/// An unpolled waiter delays no other waiter, and gets the lock when it is polled again.
 async fn unpolled(scene: Scene) {
     let [ours, theirs] = scene.plain("unpolled");
     let guard = theirs.acquire().await.unwrap();
@@ -472,7 +474,7 @@ async fn unpolled(scene: Scene) {
     first.release().await.unwrap();
 }
 
-/// What was given up leaves nothing behind.
+/// Acquires that were given up leave nothing behind.
 async fn cancelled(scene: Scene) {
     let [ours, theirs] = scene.plain("cancelled");
     let guard = theirs.acquire().await.unwrap();
@@ -482,7 +484,7 @@ async fn cancelled(scene: Scene) {
         tokio::select! {
             biased;
             () = &mut trouble => break,
-            // An acquire of a name that is free now and then, and its drop.
+            // An acquire of a name that is sometimes free, and its drop.
             _ = timeout(MOMENT, theirs_of(&scene)) => {}
         }
         sleep(MOMENT).await;
@@ -568,7 +570,7 @@ async fn tokens(scene: Scene) {
     guard.release().await.unwrap();
 }
 
-/// Two owners wait for each other: the one that closes the circle is told.
+/// Two owners wait for each other. The one that closes the circle gets an error.
 async fn circle(scene: Scene) {
     // A hold with a maximum closes no circle.
     let names = ["one of a circle", "other of a circle"];
@@ -585,7 +587,7 @@ async fn circle(scene: Scene) {
     first.release().await.unwrap();
 }
 
-/// Who holds it, and who waits for it.
+/// An operator sees the holder and the waiter, before the trouble and after it.
 async fn told(scene: Scene) {
     let [ours, theirs] = scene.plain("told");
     if scene.company.threads.is_none() {
@@ -619,7 +621,7 @@ async fn until_known(scene: &Scene) {
     }
 }
 
-/// A thread holds it, and another waits for it.
+/// A thread holds the lock, and another thread waits for it.
 async fn threads(scene: Scene) {
     let Some(client) = scene.company.threads.clone() else {
         let [ours, theirs] = scene.plain("threads");

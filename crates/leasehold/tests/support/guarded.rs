@@ -10,23 +10,23 @@ use leasehold_testkit::{RedisServer, Reply};
 /// The key of the guard.
 pub(crate) const GUARD: &str = "leasehold:guard";
 
-/// How often each failover is tried.
+/// Returns how often each failover is tried.
 pub(crate) fn failovers() -> usize {
     let told = std::env::var("LEASEHOLD_FAILOVERS").ok();
     told.map_or(3, |number| number.parse().expect("a number"))
 }
 
-/// A client that shares its names with no Redisson.
+/// Returns the builder of a client that shares its names with no Redisson client.
 pub(crate) fn builder(lease: Duration) -> ClientBuilder {
     Client::builder().peers(Peers::RustOnly).lease(lease)
 }
 
-/// The same with a guard that lasts as long as a lease.
+/// Like [`builder`], with a guard that lasts as long as a lease.
 pub(crate) fn guarded(span: Duration) -> ClientBuilder {
     builder(span).failover_guard(span)
 }
 
-/// The server's replication id.
+/// Returns the server's replication id.
 pub(crate) fn replication_id(server: &RedisServer) -> String {
     let info = server.command(&["INFO", "replication"]).unwrap();
     let mut lines = info.as_text().unwrap().lines();
@@ -34,21 +34,21 @@ pub(crate) fn replication_id(server: &RedisServer) -> String {
     id.unwrap().trim().to_owned()
 }
 
-/// What the guard has noted: an id, and since when.
+/// Returns what the guard has noted: the replication id, and the time since which it is known.
 pub(crate) fn noted(server: &RedisServer) -> Option<(String, u64)> {
     let noted = server.command(&["GET", GUARD]).unwrap();
     let (id, since) = noted.as_text()?.split_once(' ')?;
     Some((id.to_owned(), since.parse().unwrap()))
 }
 
-/// The guard has seen this server long ago: nobody waits for it.
+/// Notes in the guard that this server has been known for long, so no client waits for it.
 pub(crate) fn is_known(server: &RedisServer) {
     let noted = format!("{} 1", replication_id(server));
     let set = server.command(&["SET", GUARD, &noted]).unwrap();
     assert_eq!(set, Reply::Text("OK".into()));
 }
 
-/// Two clients that want one lock, one after the other. Its first holder never gives it back.
+/// Two clients that acquire one lock, one after the other. The first holder never releases it.
 pub(crate) struct Both {
     recorder: Recorder,
     holds: Vec<(LockGuard, Inside)>,
@@ -62,7 +62,7 @@ impl Both {
         }
     }
 
-    /// Gets the lock, however long it takes.
+    /// Acquires the lock, however long it takes.
     pub(crate) async fn hold(&mut self, lock: Lock, who: &str) {
         let asked = self.recorder.ask("x", who);
         let guard = lock.acquire().await.unwrap();
@@ -70,15 +70,15 @@ impl Both {
         self.holds.push((guard, inside));
     }
 
-    /// Gets the lock after the first one, who believes in its hold until its deadline.
+    /// Acquires the lock after the first holder, which believes in its hold until its deadline.
     pub(crate) async fn hold_second(&mut self, lock: Lock) -> Report {
         self.hold(lock, "second").await;
         self.recorder.report()
     }
 }
 
-/// Tries it so often, three at a time: most of it is waiting. Each has threads of its own, because
-/// what starts and kills servers blocks them.
+/// Runs `lost` as often as [`failovers`] says, three runs at a time because most of a run is
+/// waiting. Each run has threads of its own: starting and killing servers blocks them.
 pub(crate) fn each_failover<F>(lost: impl Fn() -> F + Sync) -> Vec<Report>
 where
     F: Future<Output = Report>,

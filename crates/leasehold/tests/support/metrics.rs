@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// A row of it.
+/// A row of the table.
 #[derive(Debug)]
 pub(crate) struct Metric {
     pub(crate) name: String,

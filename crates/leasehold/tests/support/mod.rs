@@ -1,4 +1,4 @@
-//! Where a test runs, and what it checks at its end.
+//! The places where tests run, and the checks at their end.
 #![allow(dead_code, reason = "each test binary uses its part of it")]
 
 pub(crate) mod child;
@@ -18,7 +18,7 @@ use leasehold::inspect::Activity;
 use leasehold::{Client, ClientBuilder, Embedded, FairLock, FencedLock, Lock};
 use leasehold_testkit::{Cluster, RedisServer, Reply, Sentinels, server::Builder};
 
-/// The lock that a test is mounted for.
+/// Makes the lock that a test is mounted for.
 pub(crate) fn plain_lock(client: &Client, name: &str) -> Lock {
     client.lock(name)
 }
@@ -27,8 +27,8 @@ pub(crate) fn fenced_lock(client: &Client, name: &str) -> FencedLock {
     client.fenced_lock(name)
 }
 
-/// Its waiters keep their place without asking, so that nothing but a message or the end
-/// of a lease makes them ask again.
+/// Makes a fair lock whose waiters keep their place without asking. Only a message or the end of a
+/// lease makes them ask again.
 pub(crate) fn fair_lock(client: &Client, name: &str) -> FairLock {
     client.fair_lock(name).waiter_timeout(HOUR)
 }
@@ -41,24 +41,24 @@ pub(crate) enum Place {
         server: RedisServer,
         query: &'static str,
         builder: ClientBuilder,
-        /// That of all clients; tests name keys without it.
+        /// The prefix of all clients; tests name keys without it.
         prefix: &'static str,
     },
     /// Three masters; a name may be on any of them.
     Cluster(Cluster),
-    /// A master, found by its sentinels.
+    /// A master that the clients find through its sentinels.
     Sentinels(Sentinels),
 }
 
-/// On a clock that only moves when everybody sleeps.
+/// Returns an embedded keyspace on a clock that only moves when all tasks sleep.
 pub(crate) fn embedded_place() -> Place {
     tokio::time::pause();
     Place::Embedded(Embedded::new())
 }
 
-/// As a user who may run the commands that the docs name, and no other. With
-/// `LEASEHOLD_TOPOLOGY=sentinels`, or `sentinels-after-failover`, it is behind sentinels, so that all
-/// that runs on a server can run there; each place takes some seconds then.
+/// Returns a server whose user may run the commands that the docs name, and no other.
+/// `LEASEHOLD_TOPOLOGY=sentinels` or `sentinels-after-failover` puts the server behind sentinels,
+/// so that every server test can run there. Each place takes some seconds then.
 pub(crate) fn server_place() -> Place {
     match std::env::var("LEASEHOLD_TOPOLOGY").as_deref() {
         Err(_) | Ok("single") => {}
@@ -72,7 +72,7 @@ pub(crate) fn server_place() -> Place {
     start(RedisServer::builder().user("app", "pw").rules(&rules), "")
 }
 
-/// As a user who may touch nothing but what bears a prefix.
+/// Returns a server whose user may only touch keys and channels that bear a prefix.
 pub(crate) fn prefixed_place() -> Place {
     const PREFIX: &str = "app:";
     let keys = ["~", "~redisson_*:{", "~{", "~leasehold:{"].map(|rule| format!("{rule}{PREFIX}*"));
@@ -99,7 +99,7 @@ pub(crate) fn resp3_place() -> Place {
     start(RedisServer::builder(), "?protocol=resp3")
 }
 
-/// As a user who may run the commands that the docs name for clusters, and no other.
+/// Returns a cluster whose user may run the commands that the docs name for clusters, and no other.
 pub(crate) fn cluster_place() -> Place {
     let (commands, mut more) = (wire::allowed_commands(), wire::allowed_in_a_cluster());
     if !knows_shards() {
@@ -112,15 +112,15 @@ pub(crate) fn cluster_place() -> Place {
     Place::Cluster(Cluster::of(&settings, 3, 0))
 }
 
-/// At a master that its sentinels have just promoted.
+/// Returns a master that its sentinels have just promoted.
 pub(crate) fn sentinels_place() -> Place {
     let sentinels = sentinels();
     sentinels.fail_over();
     Place::Sentinels(sentinels)
 }
 
-/// As a user who may run the commands that the docs name, and no other, at the master, and as
-/// another such user at the sentinels.
+/// Returns a master and its sentinels. At the master and at the sentinels, the user may run the
+/// commands that the docs name there, and no other.
 fn sentinels() -> Sentinels {
     let rules = format!("~* resetchannels &* {}", wire::allowed_commands());
     let servers = RedisServer::builder().user("app", "pw").rules(&rules);
@@ -129,7 +129,7 @@ fn sentinels() -> Sentinels {
     Sentinels::of(&servers, &watching, 1)
 }
 
-/// Whether the servers have channels of a shard, as Redis has from 7.0 on.
+/// Whether the servers have shard channels, as Redis has from 7.0 on.
 pub(crate) fn knows_shards() -> bool {
     static KNOWS: OnceLock<bool> = OnceLock::new();
     *KNOWS.get_or_init(|| {
@@ -205,7 +205,7 @@ impl Place {
         }
     }
 
-    /// Another server of the same sort.
+    /// Starts another server of the same sort.
     pub(crate) fn beside(&self) -> Self {
         match self {
             Self::Embedded(_) => Self::Embedded(Embedded::new()),
@@ -227,7 +227,7 @@ impl Place {
         }
     }
 
-    /// A key as it stands on the server.
+    /// Returns the key's name on the server.
     pub(crate) fn key(&self, key: &str) -> String {
         match self {
             Self::Embedded(_) | Self::Cluster(_) | Self::Sentinels(_) => key.to_owned(),
@@ -242,7 +242,7 @@ impl Place {
         matches!(self, Self::Cluster(_))
     }
 
-    /// The server that has this key; `None` for the embedded keyspace.
+    /// Returns the server that has this key; `None` for the embedded keyspace.
     pub(crate) fn server_of(&self, key: &str) -> Option<&RedisServer> {
         match self {
             Self::Embedded(_) => None,
@@ -252,7 +252,7 @@ impl Place {
         }
     }
 
-    /// As an operator does who removes the key by hand.
+    /// Removes the key, as an operator does by hand.
     pub(crate) fn remove(&self, key: &str) {
         match self {
             Self::Embedded(embedded) => {
@@ -265,7 +265,7 @@ impl Place {
         }
     }
 
-    /// Milliseconds left of a key; -1 without expiry, -2 without key.
+    /// Returns the milliseconds left of a key; -1 without expiry, -2 without key.
     pub(crate) fn ttl_ms(&self, key: &str) -> i64 {
         match self {
             Self::Embedded(embedded) => embedded.ttl_ms(key),
@@ -291,7 +291,7 @@ impl Place {
         is_clean(|| self.keys(), || self.channels(), clients).await;
     }
 
-    /// As [`is_clean`](Self::is_clean), but for `kept` and for markers, which end by
+    /// Like [`is_clean`](Self::is_clean), except for `kept` and for markers, which end by
     /// themselves.
     pub(crate) async fn is_clean_but_for(&self, kept: &[&str], clients: &[&Client]) {
         let keys = || {
@@ -302,7 +302,7 @@ impl Place {
         is_clean(keys, || self.channels(), clients).await;
     }
 
-    /// As [`is_clean`](Self::is_clean), but for the counters of fencing tokens, which stay.
+    /// Like [`is_clean`](Self::is_clean), except for the counters of fencing tokens, which stay.
     pub(crate) async fn is_clean_but_for_counters(&self, clients: &[&Client]) {
         let keys = || {
             let keys = self.keys().into_iter();
@@ -317,7 +317,7 @@ impl Place {
         let named = key.starts_with("leasehold:")
             && (key.contains(":did:") || [":opened", ":released"].into_iter().any(ends_with));
         let ends = match self {
-            // There it can't be asked for; the twin does what the script does.
+            // The embedded keyspace can't be asked for the TTL; its twin does what the script does.
             Self::Embedded(_) => true,
             _ => (0..=3_600_000).contains(&self.ttl_ms(key)),
         };

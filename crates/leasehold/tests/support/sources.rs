@@ -1,21 +1,29 @@
-//! The crate's own sources, for tests that read them.
+//! The project's own files, for tests that read them.
 
 use std::path::{Path, PathBuf};
 
-/// All Rust files below `folder`.
+/// Returns all Rust files in `folder` and its folders.
 pub(crate) fn rust_files(folder: &Path) -> Vec<PathBuf> {
+    files(folder, &["rs"])
+}
+
+/// Returns the files in `path` and its folders whose names have one of these extensions, or `path`
+/// itself if it is a file.
+pub(crate) fn files(path: &Path, extensions: &[&str]) -> Vec<PathBuf> {
     let mut found = Vec::new();
-    gather(folder, &mut found);
+    gather(path.to_owned(), extensions, &mut found);
     found
 }
 
-fn gather(folder: &Path, found: &mut Vec<PathBuf>) {
-    for entry in std::fs::read_dir(folder).unwrap() {
-        let path = entry.unwrap().path();
-        if path.is_dir() {
-            gather(&path, found);
-        } else if path.extension().is_some_and(|extension| extension == "rs") {
-            found.push(path);
+fn gather(path: PathBuf, extensions: &[&str], found: &mut Vec<PathBuf>) {
+    if path.is_dir() {
+        for entry in std::fs::read_dir(path).unwrap() {
+            gather(entry.unwrap().path(), extensions, found);
         }
+    } else if path
+        .extension()
+        .is_some_and(|extension| extensions.iter().any(|one| extension == *one))
+    {
+        found.push(path);
     }
 }

@@ -1,4 +1,4 @@
-//! What a subscriber of spans is told, and the table of `docs/tracing.md`.
+//! A subscriber that keeps the spans, and the table of `docs/tracing.md`.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Debug;
@@ -12,7 +12,7 @@ use tracing::{Event, Metadata, Subscriber};
 
 use super::metrics::root;
 
-/// A span, by its place in the order in which they began.
+/// A span; its number is its place in the order in which the spans began.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Seen {
     pub(crate) number: usize,
@@ -49,7 +49,7 @@ impl Visit for Seen {
     }
 }
 
-/// Keeps all spans of this thread.
+/// All spans of this thread.
 #[derive(Clone, Default)]
 pub(crate) struct Spans(Arc<Mutex<Vec<Seen>>>);
 
@@ -78,7 +78,7 @@ impl Spans {
         self.table()[number].clone()
     }
 
-    /// Spans and attributes that had a value.
+    /// Returns the spans, each with its attributes that had a value.
     pub(crate) fn words(&self) -> BTreeSet<(String, String)> {
         let table = self.table();
         let words = table.iter().flat_map(|span| {
@@ -118,7 +118,7 @@ impl Subscriber for Spans {
 
     fn record_follows_from(&self, id: &Id, other: &Id) {
         let other = place(other);
-        // What some subscribers can't do for a span that has ended.
+        // Some subscribers can't note this for a span that has ended.
         assert!(self.at(other).is_open(), "{:?}", self.at(other));
         self.with(id, |span| span.follows.push(other));
     }
@@ -138,7 +138,7 @@ impl Subscriber for Spans {
     fn exit(&self, _id: &Id) {}
 }
 
-/// Spans and attributes of `docs/tracing.md`.
+/// Returns the spans and attributes of `docs/tracing.md`.
 pub(crate) fn documented_spans() -> BTreeSet<(String, String)> {
     let page = fs::read_to_string(root().join("docs/tracing.md")).unwrap();
     let rows = page.lines().filter_map(|line| {

@@ -1,14 +1,14 @@
-//! What a recorder of metrics is told.
+//! The metrics that a recorder has received.
 
 use std::collections::BTreeMap;
 
 use metrics_util::MetricKind;
 use metrics_util::debugging::{DebugValue, DebuggingRecorder, Snapshotter};
 
-/// What a recorder was told until now.
+/// The metrics that a recorder has received until now.
 pub(crate) struct Told {
     snapshotter: Snapshotter,
-    /// By name and labels. A look takes what was counted since the one before.
+    /// The values by name and labels. Each look takes what was counted since the look before.
     pub(crate) numbers: BTreeMap<String, f64>,
     times: BTreeMap<String, Vec<f64>>,
     pub(crate) kinds: BTreeMap<String, MetricKind>,

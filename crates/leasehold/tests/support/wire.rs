@@ -1,4 +1,4 @@
-//! The tables of `docs/wire-format.md`, and a server that is held against them.
+//! The tables of `docs/wire-format.md`, and a check of a server against them.
 
 use std::time::Duration;
 
@@ -6,7 +6,7 @@ use leasehold_testkit::{Heard, RedisServer, RedissonVersion, Reply};
 
 pub(crate) const PAGE: &str = include_str!("../../../../docs/wire-format.md");
 
-/// The commands that the page says a user needs, as rules.
+/// Returns the commands that the page says a user needs, as rules.
 pub(crate) fn allowed_commands() -> String {
     rules_behind("With restricted commands it needs")
 }
@@ -15,7 +15,7 @@ pub(crate) fn allowed_in_a_cluster() -> String {
     rules_behind("In a cluster it needs besides")
 }
 
-/// What the page says that the user at sentinels needs.
+/// Returns the commands that the page says the user at sentinels needs, as rules.
 pub(crate) fn allowed_at_sentinels() -> String {
     rules_behind("The user at sentinels needs")
 }
@@ -27,17 +27,17 @@ fn rules_behind(words: &str) -> String {
     rules.split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
-/// The lease that "lease" in the page stands for in a test: the default of both sides.
+/// The lease that "lease" in the page means in a test: the default of both sides.
 const LEASE: Duration = Duration::from_secs(30);
 
-/// Who does what a test holds against the page.
+/// The side whose writes and messages a test checks against the page.
 #[derive(Clone, Copy)]
 pub(crate) enum Writer {
     Rust,
     Java(RedissonVersion),
 }
 
-/// One section of the page, for one name, beside a server.
+/// One section of the page, for one name, checked against a server.
 pub(crate) struct Wire<'a> {
     section: &'static str,
     server: &'a RedisServer,
@@ -47,7 +47,7 @@ pub(crate) struct Wire<'a> {
 }
 
 impl<'a> Wire<'a> {
-    /// Begins to look at all that happens on `server`.
+    /// Begins to watch all that happens on `server`.
     pub(crate) fn new(
         server: &'a RedisServer,
         section: &'static str,
@@ -66,7 +66,7 @@ impl<'a> Wire<'a> {
         }
     }
 
-    /// As [`new`](Self::new), where all that `other` has may be there as well.
+    /// Like [`new`](Self::new), where all rows of `other` may occur too.
     pub(crate) fn with(mut self, other: Wire<'_>) -> Self {
         let optional = |row: KeyRow| KeyRow {
             needed: false,
@@ -82,7 +82,7 @@ impl<'a> Wire<'a> {
         self
     }
 
-    /// Holds what stands on the server now, and what has happened since the last look,
+    /// Checks the keys that are on the server now, and all that has happened since the last look,
     /// against the page.
     pub(crate) fn look(&mut self) {
         for key in self.server.keys() {
@@ -90,14 +90,14 @@ impl<'a> Wire<'a> {
                 self.find(&entry);
             }
         }
-        // What a client says of itself belongs to no lock.
+        // The keys in which a client describes itself belong to no lock.
         let keys = self.heard.keys().into_iter();
         for key in keys.filter(|key| !key.starts_with("leasehold:client")) {
             let rows = self.keys.iter_mut();
             let rows: Vec<_> = rows.filter(|row| row.key.fits(key.as_bytes())).collect();
             assert!(!rows.is_empty(), "{}: no row for `{key}`", self.section);
             for row in rows.into_iter().filter(|row| row.is_fleeting()) {
-                // No look is quick enough for more.
+                // No look is quick enough to see more of this key.
                 row.seen = true;
             }
         }
@@ -145,13 +145,13 @@ impl<'a> Wire<'a> {
     }
 }
 
-/// The sections that have such tables.
+/// Returns the sections that have such tables.
 pub(crate) fn sections() -> Vec<&'static str> {
     let heads = PAGE.lines().filter_map(|line| line.strip_prefix("## "));
     heads.filter(|head| rows(head).count() > 0).collect()
 }
 
-/// The rows of a section's tables that say who wrote or published something.
+/// Returns the rows of a section's tables that name the writer or publisher of something.
 fn rows(section: &str) -> impl Iterator<Item = Vec<&'static str>> + use<> {
     let start = format!("\n## {section}\n");
     let (_, rest) = PAGE.split_once(&start).expect("a section of the page");
@@ -170,7 +170,7 @@ fn rows(section: &str) -> impl Iterator<Item = Vec<&'static str>> + use<> {
     rows.into_iter()
 }
 
-/// The cells of a row of a table; none for any other line.
+/// Returns the cells of a row of a table; none for any other line.
 pub(crate) fn cells(line: &str) -> Vec<&str> {
     match line.strip_prefix('|').and_then(|row| row.strip_suffix('|')) {
         Some(inner) => inner
@@ -181,7 +181,7 @@ pub(crate) fn cells(line: &str) -> Vec<&str> {
     }
 }
 
-/// A text of the page for this name.
+/// Fills this name into a text of the page.
 pub(crate) fn fill(cell: &str, name: &str) -> String {
     let tag = match name.contains('{') {
         true => name.to_owned(),
@@ -191,7 +191,7 @@ pub(crate) fn fill(cell: &str, name: &str) -> String {
 }
 
 impl Writer {
-    /// Whether the row's last cell names it.
+    /// Whether the row's last cell names this writer.
     fn is_in(self, row: &[&str]) -> bool {
         let mut names = row.last().expect("not empty").split(", ");
         names.any(
@@ -279,7 +279,7 @@ impl MessageRow {
     }
 }
 
-/// What a key's expiry may be.
+/// The expiry that a key may have.
 enum Ends {
     Never,
     Within(Duration),
@@ -357,7 +357,7 @@ impl Pattern {
     }
 }
 
-/// What is left of `text` behind what `mark` stands for.
+/// Returns the rest of `text` after the part that fits `mark`.
 fn behind<'t>(mark: &str, text: &'t [u8]) -> Option<&'t [u8]> {
     let is_hex = |byte: &u8| byte.is_ascii_digit() || (b'a'..=b'f').contains(byte);
     let of = |length: usize, fits: &dyn Fn(&u8) -> bool| {
@@ -379,7 +379,7 @@ fn behind<'t>(mark: &str, text: &'t [u8]) -> Option<&'t [u8]> {
             (digits(number) > 0).then(|| &number[digits(number)..])
         }
         "client" => matches!(digits(text), 15 | 16).then(|| &text[digits(text)..]),
-        // Until the year 2286.
+        // The number has 13 digits until the year 2286.
         "ms" => (digits(text) == 13).then(|| &text[13..]),
         "us" => (digits(text) == 16).then(|| &text[16..]),
         _ => panic!("what is `<{mark}>`?"),
@@ -405,7 +405,7 @@ impl std::fmt::Display for Entry {
     }
 }
 
-/// None when the key is gone.
+/// Returns the entries of a key; none if the key does not exist.
 fn entries(server: &RedisServer, key: &str) -> Vec<Entry> {
     let ask = |command: &[&str]| server.command(command).expect("it runs");
     let ttl_ms = ask(&["PTTL", key]).as_int().expect("a number");

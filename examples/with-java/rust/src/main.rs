@@ -1,5 +1,4 @@
-//! Sells a stock that it shares with a service in Java, one item under the lock each
-//! time.
+//! Sells a stock that it shares with a Java service, one item each time it has the lock.
 #![allow(
     clippy::print_stdout,
     clippy::disallowed_methods,
@@ -26,13 +25,13 @@ async fn main() -> Result<(), Box<dyn Error>> {
     both_are_there(&mut redis, name).await?;
     loop {
         let guard = lock.acquire().await?;
-        // Dropped at once if the lock is lost: the Java side may be inside then.
+        // Drops the sale at once if the lock is lost: the Java service may have the lock then.
         let more = guard.protect(sell_one(&mut redis, name)).await??;
         guard.release().await?;
         if !more {
             return Ok(());
         }
-        sleep(Duration::from_millis(3)).await; // what a service does otherwise
+        sleep(Duration::from_millis(3)).await; // the other work of a service
     }
 }
 
@@ -42,7 +41,7 @@ async fn sell_one(redis: &mut MultiplexedConnection, name: &str) -> Result<bool,
     if left == 0 {
         return Ok(false);
     }
-    // The sale: long enough for another to read the same number.
+    // The sale takes long enough for the other service to read the same number.
     sleep(Duration::from_millis(10)).await;
     let () = redis.set(name, left - 1).await?;
     println!("{from} {} rust {left}", now_ms()?);
@@ -54,7 +53,7 @@ async fn both_are_there(
     name: &str,
 ) -> Result<(), Box<dyn Error>> {
     let ready = format!("{name}:ready");
-    // The Rust service is the first to be ready, and fills the shelf.
+    // Only the Rust service sets the stock, before it reports that it is ready.
     let () = redis.set(name, 60).await?;
     let mut there: u32 = redis.incr(&ready, 1).await?;
     while there < 2 {
@@ -62,7 +61,7 @@ async fn both_are_there(
         there = redis.get(&ready).await?;
     }
     for key in [name.to_owned(), ready] {
-        // Nothing of a demonstration stays on your server.
+        // The keys expire, so that the demonstration leaves nothing on your server.
         let () = redis.expire(key, 600).await?;
     }
     Ok(())

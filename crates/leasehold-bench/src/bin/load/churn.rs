@@ -1,5 +1,4 @@
-//! Names come and go by the million, and thousands are waited for at once: nothing of
-//! them stays.
+//! Uses names by the million, and waits for thousands at once. Nothing of them may stay.
 
 use std::time::{Duration, Instant};
 
@@ -16,37 +15,38 @@ use leasehold_bench::{server, usage};
 
 #[derive(Args)]
 pub(crate) struct Churn {
-    /// How many names come and go
+    /// Use this number of names, one after the other
     #[arg(long, default_value_t = 1_000_000)]
     names: usize,
 
-    /// How many different names are waited for at once
+    /// Wait for this number of different names at once
     #[arg(long, default_value_t = 10_000)]
     waited: usize,
 
-    /// How long they are waited for
+    /// Wait for this long
     #[arg(long, default_value = "10s", value_parser = duration)]
     wait: Duration,
 }
 
-/// Every so many names one is wanted by another client as well.
+/// The interval of names at which another client also wants the name.
 const CONTENDED: usize = 50;
 const HOUR: Duration = Duration::from_secs(3600);
-/// Tasks that go through the names.
+/// Number of tasks that go through the names.
 const TASKS: usize = 256;
 
 impl Churn {
     pub(crate) async fn run(self) -> Result<Findings> {
         let mut findings = Findings::default();
         let server = RedisServer::start()?;
-        // A lease that is not renewed meanwhile: what the watchdog does not forget at the
-        // release, it would forget when the renewal is due.
+        // The lease is not renewed during the run. If the watchdog did not forget a hold at its
+        // release, it would forget it when the renewal is due.
         let client = Client::builder().lease(HOUR);
         let one = client.connect(&server.url()).await?;
         let other = client.connect(&server.url()).await?;
         self.names_come_and_go(&one, &other, &server, &mut findings)
             .await?;
-        // Twice: what the first time leaves with the allocator, the second must not need.
+        // The waits happen twice: the second time must not need more memory than the first left
+        // with the allocator.
         let mut settled = Vec::new();
         for _ in 0..2 {
             self.names_are_waited_for(&one, &other, &server, &mut findings)
@@ -68,7 +68,8 @@ impl Churn {
         let subscriptions = server::calls(server, "subscribe")?;
         let (mut rss, mut memory) = (Vec::new(), Vec::new());
         let start = Instant::now();
-        // A tenth first: it shows what is in use, the rest must not add to it.
+        // A tenth of the names is used first. It shows how much memory is in use, and the rest must
+        // not add to it.
         for part in [0..self.names / 10, self.names / 10..self.names] {
             let mut tasks = JoinSet::new();
             for task in 0..TASKS {
@@ -159,11 +160,11 @@ async fn go_through(names: impl Iterator<Item = usize>, one: Client, other: Clie
     Ok(())
 }
 
-/// The second waits on the server while the first holds.
+/// Lets `other` wait on the server while `lock` is held.
 async fn contend(lock: &Lock, other: &Lock) -> Result<()> {
     let guard = lock.acquire().await?;
     let first = async {
-        // Time for the other's ask and its subscription to be on their way.
+        // This gives the other client's request and its subscription time to be sent.
         for _ in 0..5 {
             lock.is_locked().await?;
         }
@@ -186,7 +187,7 @@ fn must_stay(memory: &[u64], whose: &str, findings: &mut Findings) {
     });
 }
 
-/// Time, CPU and memory from one point on.
+/// A measurement of time, CPU and memory since its start.
 struct Meter {
     start: Instant,
     client: Duration,

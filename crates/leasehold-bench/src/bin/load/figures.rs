@@ -1,15 +1,15 @@
-//! Figures: shares, percentiles and sizes as people read them.
+//! Figures for people: percentages, percentiles and sizes.
 
 use std::time::Duration;
 
-/// What stands at `share` of the sorted `values`; zero if there are none.
+/// Returns the value at `share` of the sorted values; zero if there are none.
 pub(crate) fn percentile<T: Copy + Default>(sorted: &[T], share: f64) -> T {
     let last = sorted.len().saturating_sub(1);
     let at = (last as f64 * share).round() as usize;
     sorted.get(at).copied().unwrap_or_default()
 }
 
-/// `p50 1.2ms, p99 3.4ms, max 5.6ms`.
+/// Returns a text such as `p50 1.2ms, p99 3.4ms, max 5.6ms`.
 pub(crate) fn spread(mut times: Vec<Duration>) -> String {
     times.sort_unstable();
     format!(
@@ -20,29 +20,29 @@ pub(crate) fn spread(mut times: Vec<Duration>) -> String {
     )
 }
 
-/// CPU time over wall time, in percent of a core.
+/// Returns CPU time over wall time, in percent of a core.
 pub(crate) fn percent_of_a_core(cpu: Duration, wall: Duration) -> f64 {
     100.0 * cpu.as_secs_f64() / wall.as_secs_f64()
 }
 
-/// `a` per one of `n`.
+/// Returns `a` divided by `n`.
 pub(crate) fn per(a: u64, n: usize) -> f64 {
     a as f64 / n as f64
 }
 
-/// Bytes in MiB.
+/// Returns bytes as a text in MiB.
 pub(crate) fn mib(bytes: u64) -> String {
     format!("{:.1} MiB", bytes as f64 / f64::from(1 << 20))
 }
 
-/// Whether memory that was `early` once everything had been used still counts as the
-/// same at `late`: allocators keep some of what they got, but not more and more.
+/// Returns whether memory that was `early` once everything had been used still counts as unchanged
+/// at `late`. Allocators keep some of the memory that they got, but not more and more.
 pub(crate) fn is_steady(early: u64, late: u64) -> bool {
     const SLACK: u64 = 8 << 20;
     late <= early + early / 20 + SLACK
 }
 
-/// Reads `10m`, `500ms`.
+/// Reads a duration such as `10m` or `500ms`.
 pub(crate) fn duration(text: &str) -> Result<Duration, String> {
     humantime::parse_duration(text).map_err(|error| error.to_string())
 }

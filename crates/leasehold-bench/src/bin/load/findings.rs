@@ -1,4 +1,4 @@
-//! What a load has found: figures for people, and the promises that were broken.
+//! The findings of a load: figures for people, and the promises that were broken.
 
 use std::fmt::Display;
 use std::process::ExitCode;
@@ -11,7 +11,7 @@ use leasehold_testkit::RedisServer;
 use crate::Result;
 use leasehold_bench::server::number;
 
-/// The broken promises of one load. Figures are printed as they come.
+/// The broken promises of one load. Figures are printed immediately.
 #[derive(Debug, Default)]
 #[must_use = "nobody learns of a violation without the verdict"]
 pub(crate) struct Findings {
@@ -19,20 +19,20 @@ pub(crate) struct Findings {
 }
 
 impl Findings {
-    /// A figure, for whoever reads along.
+    /// Prints a figure.
     pub(crate) fn say(&self, what: &str, figure: impl Display) {
         println!("{what:<42} {figure}");
     }
 
-    /// A promise: `violation` says what was seen instead.
+    /// Checks a promise. `violation` describes what was seen instead.
     pub(crate) fn must(&mut self, kept: bool, violation: impl FnOnce() -> String) {
         if !kept {
             self.violations.push(violation());
         }
     }
 
-    /// Nothing may be left behind, in the clients or on the server. What is undone in
-    /// the background gets some time for it.
+    /// Checks that nothing is left behind, in the clients or on the server. Work that is undone in
+    /// the background gets some time.
     pub(crate) async fn must_come_to_rest(
         &mut self,
         clients: &[&Client],
@@ -52,7 +52,7 @@ impl Findings {
         }
     }
 
-    /// Prints the verdict and gives it as an exit code.
+    /// Prints the verdict and returns it as an exit code.
     pub(crate) fn verdict(self) -> ExitCode {
         if self.violations.is_empty() {
             println!("every promise was kept");
@@ -66,7 +66,7 @@ impl Findings {
 }
 
 fn left_behind(clients: &[&Client], server: &RedisServer) -> Result<Option<String>> {
-    // Without those by which the clients say who they are.
+    // The keys in which clients announce themselves are not counted.
     let keys = server.keys();
     let channels = number(server, "stats", "pubsub_channels")?;
     let busy = clients

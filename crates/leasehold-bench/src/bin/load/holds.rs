@@ -1,5 +1,5 @@
-//! One client holds a great many names for minutes: none is lost, none comes near its
-//! end, and the figures say what that costs.
+//! One client holds a great many names for minutes. No hold may be lost or come close to its end,
+//! and the figures show the cost.
 
 mod probe;
 
@@ -18,20 +18,20 @@ use probe::Probe;
 
 #[derive(Args)]
 pub(crate) struct Holds {
-    /// How many locks are held
+    /// Hold this number of locks
     #[arg(long, default_value_t = 100_000)]
     locks: usize,
 
-    /// The lease; renewed every third of it
+    /// Use this lease; it is renewed every third of it
     #[arg(long, default_value = "30s", value_parser = duration)]
     lease: Duration,
 
-    /// How long they are held
+    /// Hold them for this long
     #[arg(long = "for", default_value = "10m", value_parser = duration)]
     time: Duration,
 }
 
-/// Between two looks at all guards.
+/// The pause between two looks at all guards.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 
 impl Holds {
@@ -47,7 +47,7 @@ impl Holds {
         let probe = Probe::start(client.lock("load:probe"));
         let looks = self.look_on(&guards, &server).await?;
         let probed = probe.stop().await?;
-        // Once is enough: lost is final.
+        // One check at the end is enough, because a lost guard stays lost.
         let lost = guards.iter().filter(|guard| !guard.is_held()).count();
         findings.must(lost == 0, || format!("{lost} of {} locks lost", self.locks));
         self.judge(&looks, &mut findings);
@@ -105,7 +105,7 @@ impl Holds {
             format!("{least:.1?}, {at:.0?} after the start"),
         );
         say_machine(looks, findings);
-        // Half a lease, but for what drift and rounding take from it.
+        // The bound is half a lease, less drift and rounding.
         let bound = self.lease / 2 - self.lease / 50;
         findings.must(least >= bound, || {
             format!("a guard had {least:?} of {:?} left", self.lease)
@@ -129,7 +129,7 @@ impl Holds {
     }
 }
 
-/// What the machine did to us: a late look is a process that did not run.
+/// Reports disturbances by the machine: a late look means that the process did not run.
 fn say_machine(looks: &[Look], findings: &Findings) {
     let gaps = looks.windows(2).map(|two| two[1].at - two[0].at);
     findings.say("between two looks", spread(gaps.collect()));
@@ -158,7 +158,8 @@ fn say_cpu(looks: &[Look], wall: Duration, findings: &Findings) {
     );
 }
 
-/// Compared after the first quarter, when every hold has been renewed.
+/// Compares memory after the first quarter, when every hold has been renewed, with memory at the
+/// end.
 fn judge_memory(looks: &[Look], findings: &mut Findings) {
     let (Some(early), Some(late)) = (looks.get(looks.len() / 4), looks.last()) else {
         return;
@@ -198,21 +199,21 @@ fn say_server(server: &RedisServer, findings: &Findings) -> Result<()> {
     Ok(())
 }
 
-/// What one look at everything saw.
+/// The figures of one look at everything.
 struct Look {
-    /// Since the first look.
+    /// The time since the first look.
     at: Duration,
     least_left: Duration,
     client_cpu: Duration,
     server_cpu: Duration,
-    /// What the look itself took.
+    /// The CPU time of the look itself.
     looking: Duration,
     rss: u64,
     memory: u64,
     scripts: u64,
-    /// Connections for calls: each loads the script.
+    /// Number of connections for calls. Each connection loads the script.
     connects: u64,
-    /// Counted by `HEXISTS`: each renewal looks first whether the hold is there.
+    /// Number of renewals, counted by `HEXISTS`: each renewal first checks whether the hold exists.
     renewals: u64,
 }
 
@@ -239,16 +240,16 @@ impl Look {
         })
     }
 
-    /// Without the time that the looks themselves take.
+    /// Returns the client's CPU time without the time of the looks themselves.
     fn client_cpu_since(&self, before: &Self) -> Duration {
         (self.client_cpu - before.client_cpu).saturating_sub(before.looking)
     }
 }
 
-/// So many tasks acquire and release at once.
+/// Number of tasks that acquire and release at the same time.
 const HANDS: usize = 256;
 
-/// Acquires all, each of which must be free.
+/// Acquires all locks, each of which must be free.
 pub(crate) async fn acquire_all(locks: Vec<Lock>) -> Result<Vec<LockGuard>> {
     let mut hands = JoinSet::new();
     for part in locks.chunks(locks.len().div_ceil(HANDS).max(1)) {
@@ -268,7 +269,7 @@ pub(crate) async fn acquire_all(locks: Vec<Lock>) -> Result<Vec<LockGuard>> {
     Ok(guards)
 }
 
-/// Releases all, each of which must still be held.
+/// Releases all guards, each of which must still be held.
 pub(crate) async fn release_all(mut guards: Vec<LockGuard>) -> Result<()> {
     let mut hands = JoinSet::new();
     let part = guards.len().div_ceil(HANDS).max(1);

@@ -1,6 +1,5 @@
-//! Many of everything: waiters, processes, holds, names. Each load starts a server of
-//! its own, prints what it measures and judges it; it ends with 1 if a promise was
-//! broken.
+//! Loads with many waiters, processes, holds or names. Each load starts its own server, prints its
+//! measurements and judges them. It ends with 1 if a promise was broken.
 #![allow(clippy::print_stdout, reason = "a program that prints figures")]
 
 mod churn;
@@ -18,7 +17,7 @@ use findings::Findings;
 
 type Result<T> = std::result::Result<T, Box<dyn std::error::Error + Send + Sync>>;
 
-/// Loads a server with locks, prints what it costs, and judges what it saw
+/// Load a server with locks, print what this costs, and judge the results
 #[derive(Parser)]
 #[command(name = "load")]
 struct Load {
@@ -28,13 +27,13 @@ struct Load {
 
 #[derive(Subcommand)]
 enum Kind {
-    /// Tasks of one process wait for one name
+    /// Let tasks of one process wait for one name
     Waiters(waiters::Waiters),
-    /// Processes want one name
+    /// Let processes compete for one name
     Processes(processes::Processes),
-    /// One client holds many names and renews them
+    /// Let one client hold many names and renew them
     Holds(holds::Holds),
-    /// Many names come and go; many names are waited for at once
+    /// Use many names one after the other, and wait for many names at once
     Churn(churn::Churn),
     #[command(hide = true)]
     Child(processes::child::Child),

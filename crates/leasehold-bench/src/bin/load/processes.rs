@@ -1,5 +1,5 @@
-//! Hundreds of processes want one name: each release wakes all that wait, and all ask.
-//! How much of a herd that is, is measured here.
+//! Hundreds of processes want one name. Each release wakes all waiters, and all of them ask. This
+//! load measures how large such a herd is.
 
 pub(crate) mod child;
 
@@ -24,11 +24,11 @@ const COUNTER: &str = "load:counter";
 
 #[derive(Args)]
 pub(crate) struct Processes {
-    /// How many processes there are
+    /// Start this number of processes
     #[arg(long, default_value_t = 200)]
     processes: usize,
 
-    /// How often each of them takes the lock
+    /// Let each process acquire the lock this number of times
     #[arg(long, default_value_t = 10)]
     rounds: usize,
 }
@@ -69,8 +69,8 @@ impl Processes {
         self.processes * self.rounds
     }
 
-    /// A message wakes each process that waits once. More than one ask of each for one
-    /// release would be a herd that feeds itself.
+    /// Judges the number of calls. A message wakes each waiting process once. If each process asked
+    /// more than once for one release, the herd would feed itself.
     fn judge_calls(&self, calls: Calls, findings: &mut Findings) {
         let per_hold = |count| per(count, self.total());
         let asks = per_hold(calls.scripts) - 1.0;
@@ -117,7 +117,7 @@ impl Processes {
     }
 }
 
-/// How long each waited, and how many others went before.
+/// Reports how long each waiter waited, and how many others were served before it.
 fn say_fairness(holds: &[Vec<Seen>], findings: &Findings) {
     let all = || holds.iter().flatten();
     let wait = |seen: &Seen| Duration::from_nanos(seen.from.saturating_sub(seen.asked));
@@ -147,7 +147,7 @@ fn say_fairness(holds: &[Vec<Seen>], findings: &Findings) {
     findings.say("hand-over, release to next grant", spread(gaps.collect()));
 }
 
-/// What the server has run.
+/// The calls and commands that the server has run.
 struct Calls {
     scripts: u64,
     commands: u64,
@@ -170,7 +170,7 @@ impl Calls {
     }
 }
 
-/// One of the processes; killed when this is dropped before its end.
+/// One of the processes. It is killed if this is dropped before the process ends.
 struct Worker {
     child: Child,
     out: BufReader<ChildStdout>,
@@ -204,8 +204,8 @@ impl Worker {
         Ok(start.write_all(b"go\n")?)
     }
 
-    /// Its holds, when it has ended well. They are printed after the last release, so
-    /// that a full pipe keeps nobody waiting.
+    /// Returns the holds of the process, if it has ended well. The process prints them after the
+    /// last release, so that a full pipe does not delay any waiter.
     fn holds(mut self) -> Result<Vec<Seen>> {
         let holds = (&mut self.out)
             .lines()
@@ -221,7 +221,7 @@ impl Worker {
 
 impl Drop for Worker {
     fn drop(&mut self) {
-        // Nothing to do for one that has ended.
+        // This has no effect if the process has ended.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }

@@ -1,4 +1,4 @@
-//! Holds as their holders saw them, over all processes of the machine.
+//! Holds as their holders saw them, in all processes of the machine.
 
 use std::fmt;
 use std::str::FromStr;
@@ -7,20 +7,20 @@ use leasehold::LockGuard;
 use leasehold::testing::history::{Interval, monotonic_ns};
 use tokio::time::Instant;
 
-/// One hold, in ns of the machine's monotonic clock. No text and no allocation: there
-/// are many of them, and they must not count as memory of the locks.
+/// One hold, in ns of the machine's monotonic clock. It has no text and no allocation: there are
+/// many of them, and they must not count as memory of the locks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Seen {
-    /// When it was asked for.
+    /// The time of the request.
     pub(crate) asked: u64,
-    /// When the acquire returned.
+    /// The time at which the acquire returned.
     pub(crate) from: u64,
-    /// When its release was called, or its deadline if that came first.
+    /// The time at which its release was called, or its deadline if that was earlier.
     pub(crate) until: u64,
 }
 
 impl Seen {
-    /// A hold whose release is about to be called.
+    /// Returns a hold whose release is about to be called.
     pub(crate) fn at_release(asked: u64, from: u64, guard: &LockGuard) -> Self {
         let overdue = Instant::now().saturating_duration_since(guard.valid_until());
         let overdue = u64::try_from(overdue.as_nanos()).unwrap_or(u64::MAX);

@@ -1,5 +1,5 @@
-//! Thousands of tasks of one process wait for one name: all are served, in the order
-//! they came, and cost the server what a few would.
+//! Thousands of tasks of one process wait for one name. All must be served in the order of their
+//! requests, and cost the server no more than a few would.
 
 use std::future::poll_fn;
 use std::mem::size_of_val;
@@ -21,20 +21,21 @@ use crate::seen::Seen;
 use leasehold_bench::{server, usage};
 
 const NAME: &str = "load:waiters";
-/// The ask that finds out how long it is held, the ask that is granted, the release.
+/// Number of calls for a hand-over: the request that learns how long the lock is held, the request
+/// that is granted, and the release.
 const CALLS_PER_HAND_OVER: usize = 3;
 const HOUR: Duration = Duration::from_secs(3600);
-/// Only ends a hopeless wait.
+/// A time limit that only ends a hopeless wait.
 const LIMIT: Duration = Duration::from_secs(30);
 const LIMIT_EACH: Duration = Duration::from_millis(10);
 
 #[derive(Args)]
 pub(crate) struct Waiters {
-    /// How many tasks wait
+    /// Let this number of tasks wait
     #[arg(long, default_value_t = 10_000)]
     tasks: usize,
 
-    /// How often they do; memory must not grow after the second time
+    /// Let them wait this number of times; memory must not grow after the second time
     #[arg(long, default_value_t = 5)]
     rounds: usize,
 }
@@ -43,10 +44,11 @@ impl Waiters {
     pub(crate) async fn run(self) -> Result<Findings> {
         let mut findings = Findings::default();
         let server = RedisServer::start()?;
-        // Only a wake-up wakes: neither a poll nor the lease's end makes up for a lost one.
+        // Only a wake-up can wake a waiter: neither a poll nor the lease's end makes up for a lost
+        // one.
         let client = Client::builder().lease(HOUR).connect(&server.url()).await?;
         let lock = client.lock(NAME).poll_interval(HOUR);
-        // So that a round finds the script loaded, and pays for waiters only.
+        // This loads the script, so that a round only pays for waiters.
         lock.acquire().await?.release().await?;
         findings.say("waiters of one name", self.tasks);
         findings.say("bytes of a handle", size_of_val(&lock));
@@ -69,7 +71,7 @@ impl Waiters {
         Ok(findings)
     }
 
-    /// All wait, then each takes the lock and releases it.
+    /// Lets all tasks wait, and then each of them acquire the lock and release it.
     async fn round(
         &self,
         lock: &Lock,
@@ -109,7 +111,7 @@ impl Waiters {
     }
 }
 
-/// What each saw, in the order of the line.
+/// Returns the hold that each task saw, in the order of the line.
 async fn all_served(tasks: Vec<Waiting>) -> Result<Vec<Seen>> {
     let limit = LIMIT + LIMIT_EACH * u32::try_from(tasks.len())?;
     let mut seen = Vec::with_capacity(tasks.len());
@@ -133,19 +135,19 @@ fn say_times(findings: &Findings, took: Duration, cpu: Duration, tasks: usize) {
 type Served = Pin<Box<dyn Future<Output = leasehold::Result<Seen>> + Send>>;
 type Waiting = JoinHandle<leasehold::Result<Seen>>;
 
-/// A task whose place in the line is taken when this returns.
+/// Starts a task that waits. Its place in the line is taken when this returns.
 async fn line_up(lock: Lock) -> Waiting {
     let asked = monotonic_ns();
     let mut waiter: Served = Box::pin(async move {
         let guard = lock.acquire().await?;
         let from = monotonic_ns();
-        // The next holder would come now, if it were let in.
+        // If the next holder were let in too early, it would get in now.
         tokio::task::yield_now().await;
         let seen = Seen::at_release(asked, from, &guard);
         guard.release().await?;
         Ok(seen)
     });
-    // A waiter that is in line is not ready at its first poll.
+    // A waiter in the line is not ready at its first poll.
     poll_fn(|context| {
         let first = waiter.as_mut().poll(context);
         assert!(first.is_pending(), "the name is held");

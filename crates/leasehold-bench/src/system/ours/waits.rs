@@ -1,4 +1,4 @@
-//! Many that wait for one thing.
+//! Many tasks that wait for one latch or lock.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -13,7 +13,7 @@ use crate::delays::Delays;
 use crate::task::Done;
 use crate::{Result, heap, usage};
 
-/// How long it takes until each of so many that wait for a latch goes on.
+/// Measures how long it takes until each of the tasks that wait for a latch continues.
 pub(super) async fn latch(client: &Client, name: &str, tasks: usize) -> Result<Done> {
     let latch = client.count_down_latch(name);
     latch.try_set_count(1).await?;
@@ -28,7 +28,8 @@ pub(super) async fn latch(client: &Client, name: &str, tasks: usize) -> Result<D
     while client.activity().channels == 0 {
         sleep(Duration::from_millis(10)).await;
     }
-    // As Redisson's threads have it: each asks and subscribes before it waits.
+    // This gives the tasks time, as Redisson's threads have: each asks and subscribes before it
+    // waits.
     sleep(Duration::from_millis(500)).await;
     let start = monotonic_ns();
     latch.count_down().await?;
@@ -44,7 +45,7 @@ pub(super) async fn latch(client: &Client, name: &str, tasks: usize) -> Result<D
     })
 }
 
-/// What so many waiters of one lock cost, and how fast they follow one another.
+/// Measures the cost of many waiters of one lock, and how fast they follow one another.
 pub(super) async fn line(client: &Client, lock: &Lock, tasks: usize) -> Result<Done> {
     let holder = lock.acquire().await?;
     let asked = Arc::new(AtomicUsize::new(0));
@@ -54,7 +55,7 @@ pub(super) async fn line(client: &Client, lock: &Lock, tasks: usize) -> Result<D
     for _ in 0..tasks {
         let (lock, asked) = (lock.clone(), Arc::clone(&asked));
         waiters.spawn(async move {
-            // The acquire takes its place in line before this task is left.
+            // The acquire joins the line before this task yields.
             asked.fetch_add(1, Ordering::SeqCst);
             let guard = lock.acquire().await?;
             let granted = monotonic_ns();

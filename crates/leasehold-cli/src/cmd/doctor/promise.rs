@@ -6,16 +6,16 @@ pub(super) const TOKENS: &str = "A fencing token is greater than the token of ev
 pub(super) const KEPT: &str =
     "A renewed lock is kept as long as renewals get through now and then.";
 pub(super) const WAKE_UPS: &str = "Every release wakes the waiters, and so does a forced one.";
-pub(super) const ACCESS: &str = "A client that is denied something is told which rule of the server allows it, and a user with that rule can do everything under that name.";
+pub(super) const ACCESS: &str = "The error for a denied client names the rule of the server that allows the operation. A user with that rule can do everything under that name.";
 pub(super) const MEMORY: &str =
     "Releasing, renewing and counting down work when the server is out of memory.";
-pub(super) const SERVERS: &str = "Replies mean the same on each server that [servers.md](servers.md) names, inside a script as well.";
-pub(super) const FAILOVER: &str = "A hold outlives the failover of its server if, before the lease is over, the server's name stands for a server that has the hold.";
+pub(super) const SERVERS: &str = "Replies mean the same on each server that [servers.md](servers.md) names, inside scripts, too.";
+pub(super) const FAILOVER: &str = "A hold outlives the failover of its server if, before the lease is over, the server's name leads to a server that has the hold.";
 pub(super) const SENTINELS: &str = "A failover costs no hold that was replicated, and no waiter: calls, subscriptions and renewals go to the new master.";
 pub(super) const CLUSTER: &str =
-    "A failover is seen through: calls go to the new master, and so do the waiters' subscriptions.";
+    "Operations survive a failover: calls and the waiters' subscriptions move to the new master.";
 pub(super) const CONFIRMED: &str =
-    "A grant counts when so many have confirmed it as the lock wants";
+    "A grant counts when as many replicas have confirmed it as the lock wants";
 
 #[cfg(test)]
 mod tests {

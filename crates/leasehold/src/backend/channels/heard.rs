@@ -1,36 +1,36 @@
-//! Messages as they come, and what belongs together.
+//! Messages as they arrive, and which of them belong together.
 
-/// How messages reach their listeners.
+/// The ways in which messages reach their listeners.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Transport {
-    /// `PUBLISH`: every node of a cluster has every message.
+    /// `PUBLISH`: every node of a cluster receives every message.
     Global,
-    /// `SPUBLISH`: only the nodes of the channel's slot have it.
+    /// `SPUBLISH`: only the nodes of the channel's slot receive the message.
     #[cfg_attr(not(feature = "redis"), expect(dead_code))]
     Sharded,
 }
 
-/// Puts the call of a client to the release before it. A server sends the two at once, so they come
-/// in one read.
+/// Joins the message that notifies a client with the release before it. A server sends the two at
+/// once, so they arrive in one read.
 #[derive(Debug, Default)]
 pub(crate) struct Heard {
     release: Option<Release>,
-    /// The channel of the permits that came back last, for which clients were called. The zeros behind
-    /// that message are for Redisson.
+    /// The channel of the permits that were given back last, if clients were notified of them. The
+    /// zeros after that message are for Redisson.
     permits: Option<String>,
 }
 
-/// A release, which may call a client.
+/// A release, which may notify a client.
 #[derive(Debug)]
 struct Release {
     channel: String,
     transport: Transport,
-    /// It has published a `1`, before the zeros.
+    /// Whether the release published a `1` before its zeros.
     wakes_all: bool,
     zeros: u8,
 }
 
-/// The number of zeros that follow the `1` that wakes all.
+/// The number of zeros that follow the `1` that wakes all waiters.
 const ZEROS: u8 = 2;
 
 impl Release {
@@ -38,7 +38,7 @@ impl Release {
         self.wakes_all && self.zeros < ZEROS && payload == b"0" && self.channel == channel
     }
 
-    /// Passes its messages on one by one, as a release that calls no client.
+    /// Passes the messages on one by one, as for a release that notifies no client.
     fn tell(&self, mut tell: impl FnMut(Message<'_>)) {
         if self.wakes_all {
             tell(Message::new(&self.channel, b"1", self.transport));
@@ -54,13 +54,13 @@ impl Release {
 pub(crate) struct Message<'a> {
     pub(crate) channel: &'a str,
     pub(crate) payload: &'a [u8],
-    /// The number of the client that it calls.
+    /// The number of the client that the message notifies.
     pub(crate) called: Option<u64>,
     pub(crate) transport: Transport,
 }
 
 impl<'a> Message<'a> {
-    /// One that calls nobody.
+    /// Makes a message that notifies no client.
     pub(crate) fn new(channel: &'a str, payload: &'a [u8], transport: Transport) -> Self {
         Self {
             channel,
@@ -72,7 +72,7 @@ impl<'a> Message<'a> {
 }
 
 impl Heard {
-    /// A message came. `tell` gets what is complete.
+    /// Handles a message that has arrived. `tell` receives the messages that are complete.
     pub(crate) fn message(
         &mut self,
         channel: String,
@@ -96,7 +96,7 @@ impl Heard {
             }
             release.tell(&mut tell);
         }
-        // In a later read as well.
+        // These zeros may also arrive in a later read: `permits` outlives a read.
         let is_for_redisson = payload == b"0" && self.permits.as_ref() == Some(&channel);
         if is_for_redisson {
             return;
@@ -122,7 +122,7 @@ impl Heard {
         }
     }
 
-    /// Nothing more has come: a release that calls nobody.
+    /// Ends a read: no more messages have arrived, so a pending release notifies no client.
     pub(crate) fn end(&mut self, tell: impl FnMut(Message<'_>)) {
         if let Some(release) = self.release.take() {
             release.tell(tell);
@@ -130,22 +130,24 @@ impl Heard {
     }
 }
 
-/// For how many clients that were called there is a zero before the number of free permits.
+/// Returns how many clients were notified of permits: one for each zero before the number of free
+/// permits.
 pub(super) fn called_for_permits(payload: &[u8]) -> u64 {
     let zeros = payload.iter().take_while(|byte| **byte == b'0').count();
     let is_number = payload.iter().all(u8::is_ascii_digit);
-    // The number itself is no zero.
+    // The number after the zeros is never 0, so a payload of zeros alone notifies no client.
     let calls = is_number && zeros < payload.len();
     if calls { zeros as u64 } else { 0 }
 }
 
-/// Returns whether the channel is the one for calls of the client with this number.
+/// Returns whether the channel is the one that notifies the client with this number.
 fn is_of(channel: &str, number: &[u8]) -> bool {
     let own = channel.as_bytes().strip_suffix(number);
     own.is_some_and(|before| before.ends_with(b":"))
 }
 
-/// The number of a client. It is longer than any number of permits, which may follow a message `0`.
+/// Returns the number of a client. It is longer than any number of permits, which may also follow a
+/// message `0`.
 fn number(payload: &[u8]) -> Option<u64> {
     let digits = payload.len() > 10 && payload.iter().all(u8::is_ascii_digit);
     let text = std::str::from_utf8(payload).ok().filter(|_| digits)?;
@@ -193,7 +195,7 @@ mod tests {
     fn call_belongs_to_all_messages_of_a_release_that_wakes_all() {
         let calls = [("x", "1"), ("x", "0"), ("x", "0"), ("x", ONE)];
         assert_eq!(heard(&calls), ["x 1 Some(111111111111111)"]);
-        // Without a call each message is told, and a release behind it is another one.
+        // If no client is notified, each message is passed on, and a later release is separate.
         assert_eq!(heard(&calls[..3]), ["x 1 None", "x 0 None", "x 0 None"]);
         let mixed = [&calls[..3], &[("x", "0"), ("x", ONE)]].concat();
         assert_eq!(

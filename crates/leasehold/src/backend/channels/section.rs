@@ -1,6 +1,6 @@
-//! The side of the connections that carry the messages. Each node has one, with the channels whose
-//! messages it brings; a single server has all of them. When a channel becomes another node's, the
-//! entry and its listeners stay, and only the connection changes.
+//! The connections' side of the channels. Each node has one connection for messages, and a section
+//! with the channels whose messages it brings. A single server has all channels. When a channel
+//! moves to another node, the entry and its listeners remain, and only the connection changes.
 
 use std::sync::Arc;
 #[cfg(feature = "redis")]
@@ -21,7 +21,7 @@ pub(crate) struct Section {
 }
 
 impl Channels {
-    /// The channels of this node's connection.
+    /// Returns the channels of this node's connection.
     pub(crate) fn section(self: &Arc<Self>, node: usize) -> Section {
         let changed = Arc::clone(&self.table.lock().work(node).changed);
         Section {
@@ -31,8 +31,8 @@ impl Channels {
         }
     }
 
-    /// Nodes have got other channels: each channel goes to the connection that brings its messages
-    /// now.
+    /// Gives each channel to the connection that brings its messages now, after slots have moved
+    /// between nodes.
     #[cfg(feature = "redis")]
     pub(crate) fn place_again(&self) {
         let mut table = self.table.lock();
@@ -43,7 +43,7 @@ impl Channels {
                 continue;
             }
             if let Some(old) = entry.node {
-                // Its connection has to end the subscription.
+                // The old node's connection must end the subscription.
                 table.work.entry(old).or_default().gave_up(name);
             }
             entry.down();
@@ -80,7 +80,7 @@ impl Work {
 }
 
 impl Entry {
-    /// No messages come any more.
+    /// Notes that no more messages arrive.
     fn down(&self) {
         self.signal.send_modify(|signal| {
             signal.count += 1;
@@ -90,12 +90,12 @@ impl Entry {
 }
 
 impl Section {
-    /// A message came.
+    /// Handles a message that has arrived.
     pub(crate) fn told(&self, message: Message<'_>) {
         self.channels.told(message);
     }
 
-    /// The server knows no messages to a shard.
+    /// Notes that the server does not know sharded messages.
     #[cfg(feature = "redis")]
     pub(crate) fn hears_one_transport(&self) {
         self.channels
@@ -103,19 +103,19 @@ impl Section {
             .store(false, Ordering::Relaxed);
     }
 
-    /// The connection is gone: messages that were published since are lost.
+    /// Notes that the connection is lost, and with it all messages published since.
     pub(crate) fn all_down(&self) {
         let mut table = self.channels.table.lock();
         let ours = |entry: &&Entry| entry.node == Some(self.node);
         table.entries.values().filter(ours).for_each(Entry::down);
-        // All of them: those whose subscription was on its way as well.
+        // All channels must be subscribed again, including those whose subscription was on its way.
         let names = table.entries.iter().filter(|(_, entry)| ours(entry));
         let names = names.map(|(name, _)| Arc::clone(name)).collect();
         table.work(self.node).fresh = names;
     }
 
-    /// The server brings the messages of `name` no longer: they are another node's to bring, which
-    /// [`place_again`](Channels::place_again) finds.
+    /// Notes that the server no longer brings the messages of `name`. Another node brings them now,
+    /// which [`place_again`](Channels::place_again) finds.
     #[cfg(feature = "redis")]
     pub(crate) fn lost(&self, name: &str) {
         let mut table = self.channels.table.lock();
@@ -129,19 +129,20 @@ impl Section {
         }
     }
 
-    /// The server has answered the subscription to `name`.
+    /// Notes the server's answer to the subscription to `name`.
     pub(crate) fn subscribed(&self, name: &str, denied: bool) {
         let mut table = self.channels.table.lock();
-        // One that is another connection's by now is answered there.
+        // If the channel has moved to another connection, the answer there counts.
         if let Some(entry) = table.entries.get_mut(name)
             && entry.node == Some(self.node)
         {
-            // Before the listeners are woken, which look at their zeros then.
+            // Done before the listeners wake, because they look at their zeros then.
             entry.confirm();
             entry.signal.send_if_modified(|signal| {
-                // It moves the counter: a release between a waiter's ask and the subscription
-                // was heard by nobody, so the waiter asks again. A confirmation of what was
-                // confirmed before (`listen_from_now`) is no news to the others.
+                // The counter moves because no waiter heard of a release between its request and
+                // the subscription, so the waiter asks again. If the subscription was already
+                // confirmed (`listen_from_now`), the confirmation is not news to the other
+                // listeners.
                 let news = signal.live == denied || signal.denied != denied;
                 signal.count += u64::from(news);
                 signal.live = !denied;
@@ -151,44 +152,45 @@ impl Section {
         }
     }
 
-    /// No channel has an entry here: nobody listens, and no subscription lingers.
+    /// Returns whether this connection has no entries: there are no listeners, and no subscription
+    /// lingers.
     #[cfg(feature = "redis")]
     pub(crate) fn is_empty(&self) -> bool {
         self.channels.table.lock().work(self.node).entries == 0
     }
 
-    /// The channels for which a subscription has to be requested; the caller does that.
+    /// Takes the channels whose subscription must be requested. The caller requests it.
     pub(crate) fn take_fresh(&self) -> Vec<Arc<str>> {
         let mut table = self.channels.table.lock();
         let mut fresh = std::mem::take(&mut table.work(self.node).fresh);
-        // A channel that was forgotten before anybody subscribed it may be here twice, or have
-        // no entry any more.
+        // A channel that was forgotten before it was subscribed to may be here twice, or may no
+        // longer have an entry.
         fresh.sort_unstable();
         fresh.dedup();
         fresh.retain(|name| {
             let entry = table.entries.get_mut(name);
             let entry = entry.filter(|entry| entry.node == Some(self.node));
-            // Noted before the request leaves: a listener that comes while it is on its way needs a
-            // later confirmation.
+            // Noted before the request leaves: a listener that arrives while the request is on its
+            // way needs a later confirmation.
             entry.map(Entry::ask).is_some()
         });
         fresh
     }
 
-    /// Forgets the channels that nobody listens to. The caller ends their subscriptions, and those
-    /// of channels that are another connection's now.
+    /// Forgets the channels without listeners. The caller ends their subscriptions, and the
+    /// subscriptions of channels that another connection has now.
     pub(crate) fn remove_idle(&self) -> Vec<Arc<str>> {
         let mut table = self.channels.table.lock();
         let mut left = std::mem::take(&mut table.work(self.node).left);
         let mut removed = 0;
         left.retain(|name| {
             let entry = table.entries.get_mut(name);
-            // One that is another connection's by now, or was, and is forgotten there.
+            // The channel belongs to another connection now, or did and was forgotten there.
             let Some(entry) = entry.filter(|entry| entry.node == Some(self.node)) else {
                 return true;
             };
-            // Cleared also for a channel that is wanted again: when it is left next, it has to
-            // be noted anew.
+            // Also cleared for a channel that is wanted again, which must be noted again when its
+            // last listener leaves.
             entry.noted = false;
             let is_idle = entry.listeners == 0 && table.entries.remove(name).is_some();
             removed += usize::from(is_idle);

@@ -2,7 +2,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use super::*;
 
-/// The message of an opened latch, as every node gets it.
+/// The message of an opened latch, as every node receives it.
 const ZERO: Message<'_> = Message {
     channel: "a",
     payload: b"0",
@@ -51,11 +51,11 @@ fn removed_channel_is_resubscribed_once() {
     drop(channels.listen("a"));
     assert_eq!(names(&channels.section(0).remove_idle()), ["a"]);
     let _again = channels.listen("a");
-    // Noted twice by now: before it was forgotten, and when it came back.
+    // The channel is noted twice: before it was forgotten, and when it was wanted again.
     assert_eq!(names(&channels.section(0).take_fresh()), ["a"]);
     drop(channels.listen("b"));
     assert_eq!(names(&channels.section(0).remove_idle()), ["b"]);
-    // A subscription to it would have no listener, and nobody would end it.
+    // A subscription to `b` would have no listener, and nothing would end it.
     assert!(channels.section(0).take_fresh().is_empty());
 }
 
@@ -71,7 +71,7 @@ fn zeros_count_from_the_listeners_own_confirmation() {
     zero();
     confirm();
     zero();
-    // It has not looked at its channel since then.
+    // The first listener has not looked at its channel since then.
     let second = channels.listen_from_now("a");
     confirm();
     assert_eq!((first.heard_zero(), second.heard_zero()), (true, false));
@@ -104,7 +104,7 @@ fn lost_connection_resubscribes_every_channel() {
     assert_eq!(names(&channels.section(0).take_fresh()), ["a", "b", "c"]);
 }
 
-/// Two nodes, and what says which of them has all channels.
+/// Makes channels on two nodes, and the number of the node that has all of them.
 fn of_two_nodes() -> (Arc<Channels>, Arc<AtomicUsize>) {
     let owner = Arc::new(AtomicUsize::new(0));
     let of_channel = Arc::clone(&owner);
@@ -124,7 +124,7 @@ fn channel_follows_its_node() {
     channels.place_again();
     assert!(!listener.mark().live && listener.mark().count() != mark.count());
     assert_eq!(names(&second.take_fresh()), ["a"]);
-    // Answered late, by a connection that does not bring its messages any more.
+    // A late answer, from a connection that no longer brings the channel's messages.
     first.subscribed("a", false);
     assert!(!listener.mark().live);
     second.subscribed("a", false);
@@ -180,7 +180,7 @@ fn zero_of_one_transport_is_passed_on_once() {
         let (one, other) = (listen(), listen());
         channels.told(first);
         assert_eq!((passes_on(&one), passes_on(&other)), (true, false));
-        // The message that was passed on.
+        // The message that the waiter has passed on.
         channels.told(second);
         assert!(!passes_on(&other));
         let later = listen();
@@ -188,7 +188,7 @@ fn zero_of_one_transport_is_passed_on_once() {
         channels.told(second);
         assert!(!passes_on(&later), "all have heard it");
     }
-    // Found open by a request, when the message was lost or is on its way.
+    // A request may find the latch open while the message is lost or on its way.
     assert!(passes_on(&listen()));
     channels.section(0).hears_one_transport();
     let listener = listen();

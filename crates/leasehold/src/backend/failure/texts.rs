@@ -1,9 +1,9 @@
-//! What each failure says: where, what, and the next step.
+//! The texts of failures: where it failed, why, and the next step.
 
 use super::{Cause, Failure, Outcome};
 
-/// The message of a failure about `subject`; `if_it_ran` says what becomes of a request that may
-/// have run.
+/// Returns the message of a failure about `subject`. `if_it_ran` says what happens to the effect of
+/// a request that may have run.
 pub(super) fn explained(failure: &Failure, subject: &str, if_it_ran: &str) -> String {
     let at = &failure.address;
     match (&failure.cause, failure.outcome) {

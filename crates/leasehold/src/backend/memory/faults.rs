@@ -1,4 +1,4 @@
-//! What a test does to an embedded keyspace.
+//! Faults that a test causes in an embedded keyspace.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -10,25 +10,26 @@ use super::keyspace::Stored;
 use super::{Embedded, Memory};
 use crate::backend::network::Link;
 
-/// What goes wrong with a server, for tests.
+/// Faults of a server, for tests.
 impl Embedded {
-    /// Removes every key, as `FLUSHALL` does: silently.
+    /// Removes every key without notifying any client, as `FLUSHALL` does.
     pub fn clear(&self) {
         self.memory.keyspace().entries.clear();
     }
 
-    /// Removes one key, as `DEL` does. `true` if it was there.
+    /// Removes one key, as `DEL` does. Returns `true` if the key existed.
     pub fn remove(&self, key: &str) -> bool {
         self.memory.at_now().del(key.as_bytes())
     }
 
-    /// Milliseconds left of a key, as `PTTL` says: -1 without expiry, -2 without key.
+    /// Returns how many milliseconds are left of a key, as `PTTL` does: -1 without expiry, -2 if
+    /// there is no key.
     #[must_use]
     pub fn ttl_ms(&self, key: &str) -> i64 {
         self.memory.at_now().pttl(key.as_bytes())
     }
 
-    /// The keys and values as they are now, to [roll back](Self::roll_back) to.
+    /// Returns the present keys and values, to [roll back](Self::roll_back) to.
     #[must_use]
     pub fn checkpoint(&self) -> Checkpoint {
         Checkpoint {
@@ -36,13 +37,13 @@ impl Embedded {
         }
     }
 
-    /// Loses every write since `checkpoint`, as a failover to a replica that was
-    /// behind does. Leases go on to end when they would have.
+    /// Loses every write since `checkpoint`, as a failover to a replica that lagged does. Leases
+    /// still end when they would have ended.
     pub fn roll_back(&self, checkpoint: &Checkpoint) {
         self.memory.keyspace().entries = checkpoint.entries.clone();
     }
 
-    /// Notes from now on which ids are removed from the hash of a lock, for
+    /// Starts to note which ids are removed from the hash of a lock, for
     /// [`ids_used_again`](Self::ids_used_again).
     ///
     /// ```
@@ -62,9 +63,9 @@ impl Embedded {
         self.memory.keyspace().removed.get_or_insert_default();
     }
 
-    /// The ids of holds that were granted a second time, after the server had taken them back, each
-    /// with the name of its lock. A client uses the id of a hold for no other hold, so there are none
-    /// unless a request arrives late or twice. Empty without [`note_ids`](Self::note_ids).
+    /// Returns the ids of holds that were granted again after the server had taken them back, each
+    /// with the name of its lock. A client uses an id for one hold only, so the list is empty
+    /// unless a request arrives late or twice. Always empty without [`note_ids`](Self::note_ids).
     #[must_use]
     pub fn ids_used_again(&self) -> Vec<(String, String)> {
         let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
@@ -73,12 +74,12 @@ impl Embedded {
         came_back.map(|(key, id)| (text(key), text(id))).collect()
     }
 
-    /// Restarts the server without its data: the keys are gone, the connections cut, and
-    /// its clients learn when it started.
+    /// Restarts the server without its data: its keys are lost, its connections are cut, and its
+    /// clients learn when it started.
     pub fn restart(&self) {
         *self.memory.started.lock() = Some(self.memory.clock.now());
         self.clear();
-        // Last: a cut connection stands again at once, and must bring the new start and find no
+        // Last: a cut connection is up again at once, and must report the new start and find no
         // key.
         self.cut_all();
     }
@@ -91,12 +92,12 @@ impl Embedded {
         }
     }
 
-    /// Sets the server's clock ahead: keys expire that much earlier.
+    /// Sets the server's clock ahead, so that keys expire earlier by this duration.
     pub fn step_clock_ahead(&self, by: Duration) {
         self.step_clock(millis(by));
     }
 
-    /// Sets the server's clock back: keys live that much longer.
+    /// Sets the server's clock back, so that keys live longer by this duration.
     pub fn step_clock_back(&self, by: Duration) {
         self.step_clock(-millis(by));
     }
@@ -110,7 +111,7 @@ fn millis(span: Duration) -> i64 {
     i64::try_from(span.as_millis()).unwrap_or(i64::MAX)
 }
 
-/// What an [`Embedded`] keyspace held: see [`Embedded::checkpoint`].
+/// The content of an [`Embedded`] keyspace at one moment: see [`Embedded::checkpoint`].
 #[derive(Clone)]
 pub struct Checkpoint {
     entries: HashMap<Vec<u8>, Stored>,
@@ -123,7 +124,7 @@ impl fmt::Debug for Checkpoint {
 }
 
 impl Memory {
-    /// Messages go to `link` as well, for as long as it lives.
+    /// Adds `link` to the links that receive messages, for as long as it lives.
     pub(crate) fn attach(&self, link: &Arc<Link>) {
         self.links.attach(link);
     }

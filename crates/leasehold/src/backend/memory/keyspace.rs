@@ -1,12 +1,12 @@
-//! Keys with their values and expiry: what a step's twin works on. Method names and
-//! rules are the server's own commands.
+//! Keys with their values and expiry, on which a step's twin works. The methods have the names and
+//! the rules of the server's own commands.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque};
 
 use crate::backend::step::Refusal;
 use crate::pattern;
 
-/// The keys of a server, at one instant.
+/// The keys of a server at one instant.
 #[derive(Default)]
 pub(crate) struct Keyspace {
     pub(super) entries: HashMap<Vec<u8>, Stored>,
@@ -14,15 +14,16 @@ pub(crate) struct Keyspace {
     pub(super) now_ms: u64,
     steps_since_sweep: u32,
     audience: Option<Audience>,
-    /// The fields that were removed from hashes, if a test wants to know whether one comes back.
+    /// The fields that were removed from hashes, if a test wants to know whether one of them
+    /// returns.
     pub(super) removed: Option<Removed>,
 }
 
-/// Fields that were removed from a hash, by its key.
+/// Fields that were removed from hashes, each with its hash's key.
 #[derive(Default)]
 pub(super) struct Removed {
     fields: HashSet<(Vec<u8>, Vec<u8>)>,
-    /// Those that were written again.
+    /// The removed fields that were written again.
     pub(super) came_back: Vec<(Vec<u8>, Vec<u8>)>,
 }
 
@@ -35,10 +36,10 @@ impl Removed {
     }
 }
 
-/// How many connections listen to a channel.
+/// Counts the connections that listen to a channel.
 pub(super) type Audience = Box<dyn Fn(&str) -> i64 + Send>;
 
-/// What a step has published: the channel and the message.
+/// A message that a step has published: the channel and the payload.
 pub(crate) type Message = (Vec<u8>, Vec<u8>);
 
 #[derive(Clone, Debug)]
@@ -59,10 +60,10 @@ enum Content {
 type Fields = BTreeMap<Vec<u8>, Vec<u8>>;
 /// A field with its value.
 type Field = (Vec<u8>, Vec<u8>);
-/// A member with its score. Every score here is a time in ms, so a whole number.
+/// A member with its score. Every score here is a time in ms, so it is a whole number.
 type Scored = (Vec<u8>, i64);
 
-/// A sorted set: by member, and in the order of score and then member.
+/// A sorted set, by member and in the order of score and then member.
 #[derive(Clone, Debug, Default)]
 struct Sorted {
     scores: HashMap<Vec<u8>, i64>,
@@ -73,7 +74,7 @@ impl Sorted {
     fn add(&mut self, member: &[u8], score: i64) -> bool {
         let old = self.scores.insert(member.to_vec(), score);
         if let Some(old) = old {
-            // Left there, the member would come up a second time, at its old score.
+            // Otherwise the member would appear a second time, at its old score.
             self.order.remove(&(old, member.to_vec()));
         }
         self.order.insert((score, member.to_vec()));
@@ -87,7 +88,7 @@ impl Sorted {
     }
 }
 
-/// The content of one type, made when it is missing: the collections of a key.
+/// Makes two methods for one type of content: one finds it, one also makes it if it is missing.
 macro_rules! collection {
     ($name:ident, $make:ident, $kind:ident, $type:ty) => {
         fn $name(&mut self, key: &[u8]) -> Result<Option<&mut $type>, Refusal> {
@@ -117,7 +118,7 @@ impl Keyspace {
 
     fn live(&mut self, key: &[u8]) -> Option<&mut Stored> {
         let now_ms = self.now_ms;
-        // The server's own rule: a key lives through the millisecond it ends in.
+        // The server's own rule: a key still lives in the millisecond in which it ends.
         let over = |stored: &Stored| stored.expires_at_ms.is_some_and(|at| now_ms > at);
         if self.entries.get(key).is_some_and(over) {
             self.entries.remove(key);
@@ -140,7 +141,7 @@ impl Keyspace {
         }
     }
 
-    /// The server's time in ms (`TIME`).
+    /// Returns the server's time in ms (`TIME`).
     pub(crate) fn now_ms(&self) -> u64 {
         self.now_ms
     }
@@ -160,7 +161,7 @@ impl Keyspace {
         }
     }
 
-    /// Milliseconds left; -1 without expiry, -2 without key.
+    /// Returns how many milliseconds are left; -1 without expiry, -2 if there is no key.
     pub(crate) fn pttl(&mut self, key: &[u8]) -> i64 {
         let now_ms = self.now_ms;
         match self.live(key) {
@@ -171,7 +172,7 @@ impl Keyspace {
         }
     }
 
-    /// The key's type, in the words of `TYPE`.
+    /// Returns the key's type, as `TYPE` names it.
     pub(crate) fn kind(&mut self, key: &[u8]) -> &'static str {
         match self.live(key).map(|stored| &stored.content) {
             None => "none",
@@ -183,12 +184,12 @@ impl Keyspace {
     }
 
     pub(crate) fn publish(&mut self, channel: &[u8], message: &[u8]) {
-        // Delivered when the step is over: whoever hears it asks at once, and has to find all that
-        // the step has changed.
+        // Delivered when the step is over: a client that hears the message asks at once, and must
+        // find all changes of the step.
         self.published.push((channel.to_vec(), message.to_vec()));
     }
 
-    /// The keys that fit a pattern, in their order.
+    /// Returns the keys that match a pattern, sorted.
     pub(crate) fn scan(&mut self, pattern: &[u8]) -> Vec<Vec<u8>> {
         self.drop_expired();
         let keys = self.entries.keys();
@@ -200,13 +201,13 @@ impl Keyspace {
         keys
     }
 
-    /// How many keys there are (`DBSIZE`).
+    /// Returns the number of keys (`DBSIZE`).
     pub(crate) fn len(&mut self) -> usize {
         self.drop_expired();
         self.entries.len()
     }
 
-    /// How many connections hear what is published there.
+    /// Returns how many connections hear messages on the channel.
     pub(crate) fn listeners(&self, channel: &[u8]) -> i64 {
         let Some(count) = &self.audience else {
             return 0;
@@ -217,11 +218,12 @@ impl Keyspace {
         }
     }
 
-    /// Expired keys go when they are looked at; those nobody looks at go here.
+    /// Removes expired keys from time to time. An expired key is also removed when a step looks at
+    /// it.
     pub(super) fn sweep(&mut self) {
         const STEPS: u32 = 4096;
         self.steps_since_sweep += 1;
-        // On average one key is looked at for each step at most, however many keys there are.
+        // On average this looks at one key per step at most, however many keys there are.
         if self.steps_since_sweep >= STEPS.max(self.entries.len() as u32) {
             self.steps_since_sweep = 0;
             self.drop_expired();
@@ -272,7 +274,7 @@ impl Keyspace {
         Ok(())
     }
 
-    /// The hash goes with its last field.
+    /// Removes a field. The hash is removed with its last field.
     pub(crate) fn hdel(&mut self, key: &[u8], field: &[u8]) -> Result<bool, Refusal> {
         let Some(fields) = self.hash(key)? else {
             return Ok(false);
@@ -298,12 +300,12 @@ impl Keyspace {
         }
     }
 
-    /// Sets a text without expiry, whatever was there.
+    /// Sets a text without expiry, whatever the key held before.
     pub(crate) fn set(&mut self, key: &[u8], value: &[u8]) {
         self.insert(key, Content::Text(value.to_vec()));
     }
 
-    /// Keeps the expiry.
+    /// Adds to a number. The key keeps its expiry.
     pub(crate) fn incr_by(&mut self, key: &[u8], by: i64) -> Result<i64, Refusal> {
         let old = match self.get(key)? {
             None => 0,
@@ -327,19 +329,19 @@ impl Keyspace {
         Ok(self.list(key)?.map_or(0, |list| list.len()))
     }
 
-    /// All of it, from the head.
+    /// Returns all items, from head to tail.
     pub(crate) fn lrange(&mut self, key: &[u8]) -> Result<Vec<Vec<u8>>, Refusal> {
         Ok(self
             .list(key)?
             .map_or_else(Vec::new, |list| list.iter().cloned().collect()))
     }
 
-    /// The head.
+    /// Returns the head.
     pub(crate) fn lfirst(&mut self, key: &[u8]) -> Result<Option<Vec<u8>>, Refusal> {
         Ok(self.list(key)?.and_then(|list| list.front().cloned()))
     }
 
-    /// The tail.
+    /// Returns the tail.
     pub(crate) fn llast(&mut self, key: &[u8]) -> Result<Option<Vec<u8>>, Refusal> {
         Ok(self.list(key)?.and_then(|list| list.back().cloned()))
     }
@@ -359,7 +361,7 @@ impl Keyspace {
             return Ok(None);
         };
         let head = list.pop_front();
-        // A server has no empty lists, and `exists` must not find one here.
+        // A server has no empty lists, so `exists` must not find one here.
         if list.is_empty() {
             self.entries.remove(key);
         }
@@ -379,7 +381,7 @@ impl Keyspace {
         }
     }
 
-    /// Removes every `item`; says how many there were.
+    /// Removes every `item`. Returns how many there were.
     pub(crate) fn lrem(&mut self, key: &[u8], item: &[u8]) -> Result<usize, Refusal> {
         let Some(list) = self.list(key)? else {
             return Ok(0);
@@ -406,7 +408,7 @@ impl Keyspace {
             .and_then(|set| set.scores.get(member).copied()))
     }
 
-    /// Whether it was new.
+    /// Adds a member. Returns whether it was new.
     pub(crate) fn zadd(&mut self, key: &[u8], member: &[u8], score: i64) -> Result<bool, Refusal> {
         Ok(self.sorted_to_write(key)?.add(member, score))
     }
@@ -422,7 +424,7 @@ impl Keyspace {
         Ok(removed)
     }
 
-    /// All of it, the lowest score first.
+    /// Returns all members, the lowest score first.
     pub(crate) fn zrange(&mut self, key: &[u8]) -> Result<Vec<Scored>, Refusal> {
         Ok(self.sorted(key)?.map_or_else(Vec::new, |set| {
             set.order
@@ -432,7 +434,7 @@ impl Keyspace {
         }))
     }
 
-    /// Those with a score of `most` at most, the lowest first, no more than `limit`.
+    /// Returns up to `limit` members with a score of at most `most`, the lowest first.
     pub(crate) fn zrange_by_score(
         &mut self,
         key: &[u8],
@@ -450,11 +452,11 @@ impl Keyspace {
     }
 }
 
-/// A number as the server reads one.
+/// Reads a number as the server does.
 pub(crate) fn integer(text: &[u8]) -> Result<i64, Refusal> {
     std::str::from_utf8(text)
         .ok()
-        // Rust reads `+5` as a number, and the server does not.
+        // Rust reads `+5` as a number, but the server does not.
         .filter(|text| !text.starts_with('+'))
         .and_then(|text| text.parse().ok())
         .ok_or_else(|| Refusal("ERR value is not an integer or out of range".into()))
@@ -466,14 +468,14 @@ impl Keyspace {
         self.now_ms = ms;
     }
 
-    /// Whatever has an expiry is gone.
+    /// Removes every key that has an expiry.
     pub(crate) fn expire_all(&mut self) {
         self.entries
             .retain(|_, stored| stored.expires_at_ms.is_none());
     }
 
-    /// Everything there is, to compare with a server: per key its type, its content
-    /// and what is left of it.
+    /// Returns everything, to compare with a server: for each key its type, its content and its
+    /// remaining time.
     pub(crate) fn dump(&mut self) -> BTreeMap<String, (&'static str, Vec<String>, i64)> {
         self.drop_expired();
         let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();

@@ -1,5 +1,5 @@
-//! The clients of a keyspace that sit behind a network: there are none without the feature
-//! `testing`.
+//! The clients that reach a keyspace through a network. Without the feature `testing` there are
+//! none.
 
 #[cfg(feature = "testing")]
 use std::sync::{Arc, Weak};
@@ -19,22 +19,22 @@ pub(super) struct Links {
 
 #[cfg(feature = "testing")]
 impl Links {
-    /// Messages go to `link` as well, for as long as it lives.
+    /// Adds `link` to the links that receive messages, for as long as it lives.
     pub(super) fn attach(&self, link: &Arc<Link>) {
         let mut links = self.links.lock();
         links.retain(|link| link.strong_count() > 0);
-        // Weak, because the link has the keyspace: each would keep the other alive.
+        // Weak, because the link has the keyspace: otherwise each would keep the other alive.
         links.push(Arc::downgrade(link));
     }
 
     pub(super) fn alive(&self) -> Vec<Arc<Link>> {
         let links = self.links.lock();
-        // Collected, so that the lock is free again: what decides about a message may cut all
-        // links.
+        // Collected, so that the lock is free again: a test that decides about a message may cut
+        // all links.
         links.iter().filter_map(Weak::upgrade).collect()
     }
 
-    /// How many of them have subscribed to `channel`.
+    /// Counts the links that have subscribed to `channel`.
     pub(super) fn subscribed(&self, channel: &str) -> i64 {
         let links = self.alive().into_iter();
         let subscribed = links.filter(|link| link.is_subscribed(channel)).count();

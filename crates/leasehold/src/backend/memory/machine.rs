@@ -6,11 +6,11 @@ use std::time::Duration;
 use super::{Embedded, Memory};
 use crate::clock::{Clock, MachineClock};
 
-/// A machine that a test puts to sleep, for tests of what a holder does when it wakes up.
+/// A machine that a test puts to sleep, to see what a holder does when it wakes up.
 ///
-/// While a machine sleeps, the timers of its programs stand still, and the leases of its locks do
-/// not. [`sleep`](Self::sleep) does the same to the keyspaces and clients of this machine: their
-/// clock jumps, and tokio's clock stays where it is.
+/// While a real machine sleeps, the timers of its programs stop, but the leases of its locks run
+/// on. [`sleep`](Self::sleep) has the same effect on the keyspaces and clients of this machine:
+/// their clock jumps ahead, and tokio's clock does not move.
 ///
 /// ```
 /// # #[tokio::main(flavor = "current_thread", start_paused = true)]
@@ -21,7 +21,7 @@ use crate::clock::{Clock, MachineClock};
 /// let client = machine.embedded().client();
 /// let guard = client.lock("orders:42").acquire().await?;
 /// machine.sleep(Duration::from_secs(3600));
-/// // Told by the first look at the clock, not when the timers have reached the end of the lease.
+/// // The first look at the clock reports the loss, before any timer reaches the end of the lease.
 /// let told = tokio::time::timeout(Duration::from_millis(500), guard.lost()).await;
 /// assert!(told.is_ok());
 /// # Ok(())
@@ -31,14 +31,14 @@ use crate::clock::{Clock, MachineClock};
 pub struct Machine(&'static MachineClock);
 
 impl Machine {
-    /// A machine that is awake.
+    /// Makes a machine that is awake.
     #[must_use]
     pub fn new() -> Self {
-        // Never freed, because a clock is copied into each hold. A test has few machines.
+        // Never freed, because each hold has a copy of the clock. A test has few machines.
         Self(Box::leak(Box::new(MachineClock::new())))
     }
 
-    /// Makes an empty keyspace whose leases, and clients, go by this machine's clock.
+    /// Makes an empty keyspace whose leases and clients use this machine's clock.
     #[must_use]
     pub fn embedded(self) -> Embedded {
         Embedded {
@@ -46,7 +46,7 @@ impl Machine {
         }
     }
 
-    /// Lets the machine sleep for `span`. When this returns, it is awake again.
+    /// Lets the machine sleep for `span`. It is awake again when this returns.
     pub fn sleep(self, span: Duration) {
         self.0.sleeps(span);
     }

@@ -1,4 +1,4 @@
-//! What is on its way: events in order of time, and who waits for a reply.
+//! The traffic on its way, in order of time, and the requests that wait for a reply.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -11,30 +11,29 @@ use crate::backend::route::Route;
 use crate::backend::step::Operation;
 use crate::clock::Moment;
 
-/// Something that arrives somewhere.
+/// Something that arrives at one of the two ends.
 pub(super) enum Event {
-    /// At the server. Its reply goes to this number after so long; `None` where
-    /// nobody hears it.
+    /// A request reaches the server. `reply` is the number of the waiting request and the delay of
+    /// the reply; `None` if no client hears the reply.
     Request {
         reply: Option<(u64, Duration)>,
         operation: Operation,
         route: Route,
         not_after_ms: i64,
     },
-    /// At the client.
+    /// A reply reaches the client.
     Reply { id: u64, reply: Reply },
-    /// At the server.
+    /// A subscription reaches the server.
     Subscribe(Arc<str>),
-    /// At the server.
+    /// The end of a subscription reaches the server.
     Unsubscribe(Arc<str>),
-    /// At the client.
+    /// The confirmation of a subscription reaches the client.
     Confirm(Arc<str>),
-    /// At the client.
+    /// A message reaches the client.
     Message(Arc<str>, Vec<u8>, Option<u64>),
 }
 
-/// Everything that is on its way, in order of arrival. Each direction of each
-/// connection keeps its order.
+/// Everything on its way, in order of arrival. Each direction of each connection keeps its order.
 #[derive(Default)]
 pub(super) struct Events {
     queue: BTreeMap<(Moment, u64), Event>,
@@ -44,31 +43,33 @@ pub(super) struct Events {
     messages: Line,
 }
 
-/// When the last that was sent on a connection arrives, in each direction.
+/// The latest arrival on one connection, in each direction.
 #[derive(Default)]
 struct Line {
     up: Moment,
     down: Moment,
-    /// When the reply comes behind which the next call leaves.
+    /// The arrival of the reply that the next call must wait for.
     held_up: Moment,
 }
 
 impl Events {
-    /// When a call that is on its way until `at` arrives: behind those before it.
+    /// Returns when a call arrives that would arrive at `at` alone: not before the calls sent
+    /// earlier.
     pub(super) fn call_arrives(&mut self, route: Route, at: Moment) -> Moment {
         let line = self.line(route);
         line.up = line.up.max(at);
         line.up
     }
 
-    /// The server waits for confirmations of a call, whose reply comes then. As on the connection to a
-    /// server the next call leaves behind that; what is under way already counts as part of this one.
+    /// Holds up a route while the server waits for the confirmations of a call, whose reply arrives
+    /// at `until`. As on the connection to a server, the next call leaves after that. Calls already
+    /// on their way count as part of this one.
     pub(super) fn hold_up(&mut self, route: Route, until: Moment) {
         let line = self.line(route);
         line.held_up = line.held_up.max(until);
     }
 
-    /// When a call leaves that could do so now.
+    /// Returns when a call leaves that is ready at `now`.
     pub(super) fn call_leaves(&mut self, route: Route, now: Moment) -> Moment {
         self.line(route).held_up.max(now)
     }
@@ -100,7 +101,7 @@ impl Events {
     pub(super) fn out_of_line(&mut self, at: Moment, event: Event) {
         self.count += 1;
         // The count keeps events of one moment in the order in which they were sent. On a paused
-        // clock most have the same moment.
+        // clock most events have the same moment.
         self.queue.insert((at, self.count), event);
     }
 
@@ -113,14 +114,14 @@ impl Events {
         (first.key().0 <= now).then(|| first.remove())
     }
 
-    /// The connections for calls are gone, with what was on them; or their requests still
-    /// arrive, at `late`, and nobody hears the replies.
+    /// Drops the connections for calls and everything on them. With `late`, their requests still
+    /// arrive at that time, but no client hears the replies.
     pub(super) fn cut_calls(&mut self, late: Option<Moment>) {
         (self.calls, self.acknowledged_calls) = Default::default();
         for (key, event) in std::mem::take(&mut self.queue) {
             match (event, late) {
-                // Requests without a reply stay: copies, those of an earlier cut, and those whose
-                // reply is lost anyway. Nobody on this connection waits for them.
+                // Requests without a reply stay: copies, requests of an earlier cut, and requests
+                // whose reply is lost anyway. No waiter on this connection expects their replies.
                 (Event::Reply { .. }, _) | (Event::Request { reply: Some(_), .. }, None) => {}
                 (
                     Event::Request {
@@ -153,7 +154,7 @@ impl Events {
     }
 }
 
-/// Who waits for a reply, and until when.
+/// The requests that wait for a reply, and their deadlines.
 #[derive(Default)]
 pub(super) struct Pending {
     waiting: BTreeMap<u64, oneshot::Sender<Reply>>,
@@ -171,7 +172,7 @@ impl Pending {
 
     pub(super) fn take(&mut self, id: u64) -> Option<oneshot::Sender<Reply>> {
         let sender = self.waiting.remove(&id);
-        // A limit whose reply has come would wake the carrier for nothing.
+        // The deadline of an answered request would wake the carrier for nothing.
         while let Some((_, id)) = self.limits.first()
             && !self.waiting.contains_key(id)
         {
@@ -195,7 +196,7 @@ impl Pending {
         overdue
     }
 
-    /// Everybody, in the order of asking.
+    /// Takes all waiting requests, in the order in which they were sent.
     pub(super) fn take_all(&mut self) -> Vec<oneshot::Sender<Reply>> {
         self.limits.clear();
         std::mem::take(&mut self.waiting).into_values().collect()

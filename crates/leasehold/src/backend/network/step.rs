@@ -6,8 +6,8 @@ macro_rules! steps {
     ($($(#[$doc:meta])* $step:ident = $name:literal,)+) => {
         /// A step: one atomic change or question that a client sends to the server.
         ///
-        /// Each kind of lock has steps of its own; a kind that has none for something uses the
-        /// plain lock's. A fair lock is renewed by [`LockRenew`](Self::LockRenew), for example.
+        /// Each kind of lock has steps of its own. If a kind has no step for something, it uses the
+        /// plain lock's. A fair lock, for example, is renewed by [`LockRenew`](Self::LockRenew).
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
         #[non_exhaustive]
         pub enum Step {
@@ -18,7 +18,7 @@ macro_rules! steps {
             #[cfg(test)]
             const ALL: &[Self] = &[$(Self::$step),+];
 
-            /// What it is called in the script and in messages, `lock.acquire` for example.
+            /// Returns the step's name in the script and in messages, for example `lock.acquire`.
             #[must_use]
             pub fn name(self) -> &'static str {
                 match self {
@@ -39,142 +39,142 @@ macro_rules! steps {
 steps! {
     /// A waiter asks for a lock.
     LockAcquire = "lock.acquire",
-    /// A waiter asks for a lock, and for a call by its release.
+    /// A waiter asks for a lock, and to be notified by its release.
     LockAcquireInTurn = "lock.acquire_in_turn",
-    /// A client that would be called by the release of a lock waits for it no longer.
+    /// A client that a release would notify no longer waits for the lock.
     LockLeaveTurn = "lock.leave_turn",
     /// A holder gives a lock back.
     LockRelease = "lock.release",
-    /// A holder gives a lock back, and calls a client that waits for it.
+    /// A holder gives a lock back, and notifies a client that waits for it.
     LockReleaseAndCall = "lock.release_and_call",
     /// The watchdog renews a hold, or a guard extends it.
     LockRenew = "lock.renew",
-    /// A holder leaves a lock to a span.
+    /// A holder stops renewing a hold and lets it last for a fixed time.
     LockKeepFor = "lock.keep_for",
-    /// The watchdog renews many holds of one lease at once. Those that this finds odd are renewed
-    /// by [`LockRenew`](Self::LockRenew).
+    /// The watchdog renews many holds with the same lease at once. If a hold or its key is not as
+    /// expected, it is then renewed by [`LockRenew`](Self::LockRenew).
     LockRenewMany = "lock.renew_many",
-    /// A holder whose hold was refused asks who has it.
+    /// A holder that lost its hold asks which holder the lock has now.
     LockWhyLost = "lock.why_lost",
-    /// Somebody ends whoever's hold there is.
+    /// A client ends the present hold by force.
     LockForceUnlock = "lock.force_unlock",
-    /// Somebody asks who holds it.
+    /// A client asks which holder the lock has.
     LockInspect = "lock.inspect",
     /// A `RedLock` notes its longest lease on a server.
     LockNoteLongest = "lock.note_longest",
     /// A waiter asks for values of a group.
     GroupAcquire = "group.acquire",
-    /// A holder gives them back.
+    /// A holder gives values of a group back.
     GroupRelease = "group.release",
-    /// The watchdog renews a hold of them.
+    /// The watchdog renews a hold of values of a group.
     GroupRenew = "group.renew",
-    /// A holder whose hold was refused asks who has them.
+    /// A holder that lost its hold asks which holders the values have now.
     GroupWhyLost = "group.why_lost",
-    /// Somebody ends whoever's holds there are.
+    /// A client ends the present holds of values by force.
     GroupForceUnlock = "group.force_unlock",
-    /// Somebody asks who holds them.
+    /// A client asks which holders the values have.
     GroupInspect = "group.inspect",
-    /// A waiter asks for a lock with a token.
+    /// A waiter asks for a lock with a fencing token.
     FencedAcquire = "fenced.acquire",
-    /// A holder draws a token.
+    /// A holder draws a fencing token.
     FencedDraw = "fenced.draw",
     /// A holder raises the counter to its token.
     FencedRaise = "fenced.raise",
-    /// Somebody asks for the last token.
+    /// A client asks for the last fencing token.
     FencedLastToken = "fenced.last_token",
-    /// A waiter asks for a fair lock, or keeps its place in the line.
+    /// A waiter asks for a fair lock, or keeps its place in the queue.
     FairAcquire = "fair.acquire",
-    /// A holder gives the lock back, or a waiter its place.
+    /// A holder gives the fair lock back, or a waiter gives up its place.
     FairRelease = "fair.release",
-    /// A holder leaves the lock to a span.
+    /// A holder stops renewing a hold of a fair lock and lets it last for a fixed time.
     FairKeepFor = "fair.keep_for",
-    /// Somebody ends whoever's hold there is.
+    /// A client ends the present hold of a fair lock by force.
     FairForceUnlock = "fair.force_unlock",
-    /// Somebody asks who waits.
+    /// A client asks which waiters are in the queue.
     FairLine = "fair.line",
     /// A reader asks for the lock.
     RwAcquireRead = "rw.acquire_read",
     /// A writer asks for the lock.
     RwAcquireWrite = "rw.acquire_write",
-    /// A reader gives it back.
+    /// A reader gives the lock back.
     RwReleaseRead = "rw.release_read",
-    /// A writer gives it back.
+    /// A writer gives the lock back.
     RwReleaseWrite = "rw.release_write",
     /// The watchdog renews a read hold.
     RwRenewRead = "rw.renew_read",
     /// The watchdog renews a write hold.
     RwRenewWrite = "rw.renew_write",
-    /// A writer leaves the lock to a span.
+    /// A writer stops renewing its hold and lets it last for a fixed time.
     RwKeepWrite = "rw.keep_write",
-    /// A waiter takes back its mark.
+    /// A waiter that has given up takes back its mark.
     RwWithdraw = "rw.withdraw",
     /// A writer becomes a reader.
     RwDowngrade = "rw.downgrade",
     /// A reader becomes a writer.
     RwUpgrade = "rw.upgrade",
-    /// A holder whose hold was refused asks who has it.
+    /// A holder that lost its hold asks which holder the lock has now.
     RwWhyLost = "rw.why_lost",
-    /// Somebody ends the holds of a side.
+    /// A client ends the holds of one side by force.
     RwForceUnlock = "rw.force_unlock",
-    /// Somebody asks who holds a side.
+    /// A client asks which holders one side has.
     RwInspect = "rw.inspect",
     /// A waiter asks for permits.
     SemaphoreAcquire = "semaphore.acquire",
-    /// A client that waited to be called for permits leaves the list.
+    /// A client that waited to be notified of permits leaves the list.
     SemaphoreLeaveTurn = "semaphore.leave_turn",
-    /// A client undoes an acquire whose answer it may never see.
+    /// A client undoes an acquire whose reply may never arrive.
     SemaphoreUndo = "semaphore.undo",
     /// A client gives permits back, or changes their number.
     SemaphoreAdd = "semaphore.add",
-    /// Somebody takes all free permits.
+    /// A client takes all free permits.
     SemaphoreDrain = "semaphore.drain",
-    /// Somebody makes the semaphore.
+    /// A client makes the semaphore.
     SemaphoreSet = "semaphore.set",
-    /// Somebody asks how many permits are free.
+    /// A client asks how many permits are free.
     SemaphoreAvailable = "semaphore.available",
-    /// Somebody removes the semaphore.
+    /// A client removes the semaphore.
     SemaphoreDelete = "semaphore.delete",
     /// A waiter asks for permits with leases.
     ExpirableAcquire = "expirable.acquire",
-    /// A holder gives permits up for those of the next waiter of its process.
+    /// A holder exchanges its permits for the permits of the next waiter of its process.
     ExpirableExchange = "expirable.exchange",
     /// The watchdog renews permits.
     ExpirableRenew = "expirable.renew",
     /// A holder gives permits back.
     ExpirableRelease = "expirable.release",
-    /// Somebody sets the lease of a permit.
+    /// A client sets the lease of a permit.
     ExpirableUpdate = "expirable.update",
-    /// Somebody asks what is left of a permit's lease.
+    /// A client asks how much of a permit's lease is left.
     ExpirableLeft = "expirable.left",
-    /// Somebody asks how many permits there are.
+    /// A client asks how many permits there are.
     ExpirableCounts = "expirable.counts",
-    /// Somebody sets how many permits there are.
+    /// A client sets how many permits there are.
     ExpirableSet = "expirable.set",
-    /// Somebody removes the semaphore.
+    /// A client removes the semaphore.
     ExpirableDelete = "expirable.delete",
-    /// Somebody sets a latch.
+    /// A client sets a latch.
     LatchSet = "latch.set",
-    /// Somebody counts down.
+    /// A client counts a latch down.
     LatchCountDown = "latch.count_down",
-    /// A waiter or somebody else asks for the count.
+    /// A waiter or another client asks for the count.
     LatchCount = "latch.count",
-    /// Somebody removes the latch.
+    /// A client removes the latch.
     LatchDelete = "latch.delete",
     /// A waiter publishes once more that the latch is open.
     LatchPassOn = "latch.pass_on",
-    /// Somebody asks what stands under a name.
+    /// A client asks what a name holds.
     NameLook = "name.look",
-    /// Somebody asks which names there are.
+    /// A client asks which names there are.
     NameList = "name.list",
-    /// Somebody is about to end a hold by force, and notes that for its holder.
+    /// A client that is about to end a hold by force notes that for the holder.
     NameNoteForced = "name.note_forced",
-    /// A client says who it is.
+    /// A client announces who it is.
     PresenceAnnounce = "presence.announce",
-    /// A client enters the register of those that are there.
+    /// A client enters itself in the register of present clients.
     PresenceEnrol = "presence.enrol",
-    /// Somebody asks who a client is.
+    /// A client asks for the announcement of another client.
     PresenceRead = "presence.read",
-    /// Somebody asks which clients are there.
+    /// A client asks which clients are present.
     PresenceClients = "presence.clients",
 }
 
@@ -190,8 +190,8 @@ mod tests {
 
     #[test]
     fn every_step_has_its_name() {
-        // `submit` of the network expects each step to be among these: one that is missing would
-        // panic in a user's test.
+        // `submit` of the network expects every step here: a missing step would panic in a user's
+        // test.
         let mut sent: Vec<_> = crate::primitives::steps()
             .iter()
             .map(|step| step.name)

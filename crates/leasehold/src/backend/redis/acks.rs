@@ -1,6 +1,6 @@
-//! Keeps the connection for acknowledged calls, from its first use on for as long as the client
-//! lives. Beside `keep_connected` it is the second one for calls: what it hears of the server counts
-//! for both, and where the first one goes, it follows.
+//! Keeps the connection for acknowledged calls, from its first use for as long as the client lives.
+//! It is the second connection for calls, besides the one of `keep_connected`. What it learns about
+//! the server counts for both, and it follows the first connection to another server.
 
 use futures_util::FutureExt;
 
@@ -38,7 +38,7 @@ pub(super) async fn keep_acknowledging(lane: Ending) {
     }
 }
 
-/// Opens a connection, and asks what the server confirms.
+/// Opens a connection, and asks which confirmations the server can give.
 async fn prepare_acknowledging(node: &Node) -> Result<(Opened, Can), Failure> {
     let mut opened = prepare(node).await?;
     let can = tokio::select! {
@@ -49,7 +49,7 @@ async fn prepare_acknowledging(node: &Node) -> Result<(Opened, Can), Failure> {
     Ok((opened, can))
 }
 
-/// Returns when the connection is lost, or must not be used any more.
+/// Uses the connection. Returns when it is lost or must not be used any more.
 async fn use_connection(lane: &Ending, opened: Opened, can: Can, reached: &mut Option<Reached>) {
     let node = &*lane.node;
     let Opened {
@@ -58,10 +58,10 @@ async fn use_connection(lane: &Ending, opened: Opened, can: Can, reached: &mut O
         credentials,
         told,
     } = opened;
-    // A notice that nobody has taken was about an earlier connection.
+    // A pending notice was about an earlier connection.
     let _ = lane.given_up.notified().now_or_never();
-    // Before the first operation leaves, as of the other connection. Either may hear first that the
-    // server is another one.
+    // Done before the first operation leaves, as on the other connection. Either connection may be
+    // the first to learn that the server was replaced.
     let now = node.learn_of_server(&told);
     doubt_holds(node, reached.as_ref(), &now);
     let reached = &*reached.insert(now);

@@ -1,4 +1,4 @@
-//! A server's address: the parts of a URL, and the form of it that may be shown.
+//! The address of a server, read from a URL, and the form of it that may be shown.
 
 mod parts;
 mod place;
@@ -16,7 +16,7 @@ pub(crate) use self::place::{MasterPlace, Place};
 use crate::error::{Error, ErrorKind, Result};
 use crate::text::Shown;
 
-/// A server's address with the credentials for it.
+/// The address of a server, with the credentials for it.
 #[derive(Clone)]
 pub(crate) struct Address {
     pub(crate) target: Target,
@@ -25,12 +25,12 @@ pub(crate) struct Address {
     resp3: bool,
     identity: String,
     shown: Arc<str>,
-    /// The host by which another server has told it, before the address map; `None` for an address
-    /// of the URL.
+    /// The host that another server announced for this address, before the address map; `None` for
+    /// an address in the URL.
     told_as: Option<String>,
 }
 
-/// Where a server listens.
+/// The host and port where a server listens.
 pub(crate) type Host = (String, u16);
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -48,7 +48,7 @@ impl Address {
         }
     }
 
-    /// By TCP, or TLS.
+    /// Makes the address of a server that is reached by TCP or TLS.
     fn tcp(parts: &Parts<'_>, host: Host) -> Result<Self> {
         let query = parts.query(&["db", "protocol"])?;
         let db = database(parts.path, &query)?;
@@ -65,7 +65,8 @@ impl Address {
                 parts.kind.form()
             )));
         }
-        // The URL of a unix socket has no host, so no place for user and password before it.
+        // The URL of a unix socket has no host, so it has no place for user and password before
+        // one.
         let query = parts.query(&["db", "protocol", "user", "pass"])?;
         let login = Login {
             user: query.value("user").map(str::to_owned),
@@ -80,7 +81,7 @@ impl Address {
     }
 
     fn new(parts: &Parts<'_>, target: Target, db: i64, resp3: bool, place: &str) -> Self {
-        // Valkey's schemes name the same server, and must give the same identity.
+        // Valkey's schemes name the same server, so they must give the same identity.
         let scheme = match &target {
             Target::Tcp { tls: false, .. } => "redis",
             Target::Tcp { tls: true, .. } => "rediss",
@@ -88,8 +89,8 @@ impl Address {
         };
         let suffix = suffix(db);
         let shown = format!("{}://{place}", parts.scheme_of_one());
-        // The number of the database stays outside of what is shortened: a message about a long
-        // path must tell two databases of one server apart.
+        // The number of the database is outside of the shortened part: a message about a long path
+        // must distinguish two databases of one server.
         let shown = format!("{}{suffix}", Shown(&shown));
         Self {
             identity: format!("{scheme}://{place}{suffix}"),
@@ -102,7 +103,8 @@ impl Address {
         }
     }
 
-    /// Another server that is reached in the same way: a node of the same cluster, or a master.
+    /// Returns the address of another server that is reached in the same way: a node of the same
+    /// cluster, or a master.
     pub(crate) fn of_node(&self, host: &str, port: u16) -> Self {
         let tls = matches!(self.target, Target::Tcp { tls: true, .. });
         let scheme = if tls { "rediss" } else { "redis" };
@@ -120,7 +122,7 @@ impl Address {
         }
     }
 
-    /// Host and port, if it is reached by TCP.
+    /// Returns host and port, if the server is reached by TCP.
     pub(crate) fn host(&self) -> Option<(&str, u16)> {
         match &self.target {
             Target::Tcp { host, port, .. } => Some((host, *port)),
@@ -134,12 +136,12 @@ impl Address {
         Self { told_as, ..self }
     }
 
-    /// Returns whether a server announced it, so that no URL has it.
+    /// Returns whether a server announced the address, so that it is not in the URL.
     pub(crate) fn is_told(&self) -> bool {
         self.told_as.is_some()
     }
 
-    /// The host as a server has told it or the URL says it, before the address map.
+    /// Returns the host as a server announced it or as the URL has it, before the address map.
     pub(crate) fn unmapped_host(&self) -> Option<&str> {
         self.told_as.as_deref().or_else(|| Some(self.host()?.0))
     }
@@ -149,7 +151,8 @@ impl Address {
         Some((host.to_owned(), port))
     }
 
-    /// What tells it from other addresses: not shortened, and without credentials.
+    /// Returns the identity, which distinguishes the address from all others. It is not shortened
+    /// and has no credentials.
     pub(crate) fn identity(&self) -> &str {
         &self.identity
     }
@@ -158,8 +161,8 @@ impl Address {
         self.db
     }
 
-    /// What an error adds when nothing was answered. A plain server takes a TLS greeting for the
-    /// start of a command, and waits for the rest of it.
+    /// Returns what an error adds if there was no answer. A plain server takes a TLS greeting for
+    /// the start of a command, and waits for the rest of it.
     pub(crate) fn plain_hint(&self) -> &'static str {
         match self.target {
             Target::Tcp { tls: true, .. } => "; if the port is a plain one use redis://",
@@ -167,7 +170,7 @@ impl Address {
         }
     }
 
-    /// For messages: without credentials, and shortened if it is long.
+    /// Returns the address for messages: without credentials, and shortened if it is long.
     pub(crate) fn shown(&self) -> &Arc<str> {
         &self.shown
     }
@@ -177,7 +180,7 @@ impl Address {
         matches!(self.target, Target::Tcp { tls: true, .. })
     }
 
-    /// What the driver needs for its handshake.
+    /// Returns what the driver needs for its handshake.
     pub(crate) fn handshake(&self, resp3: bool) -> RedisConnectionInfo {
         let mut info = RedisConnectionInfo::default()
             .set_db(self.db)
@@ -189,8 +192,8 @@ impl Address {
             });
         let Login { user, password } = &self.login;
         if let Some(user) = user {
-            // Logged in also without a password: some users have none (`nopass`). Left out, the
-            // server would take the client for its default user.
+            // The user logs in even without a password: some users have none (`nopass`). Without
+            // the login, the server would take the client for its default user.
             info = info.set_username(user).set_password("");
         }
         if let Some(password) = password {
@@ -202,7 +205,7 @@ impl Address {
 
 impl fmt::Debug for Address {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // Written by hand: a derived one would show the password.
+        // Written by hand: a derived implementation would show the password.
         write!(f, "Address({})", self.shown)
     }
 }
@@ -217,7 +220,8 @@ fn of_host((host, port): Host, tls: bool) -> Result<Target> {
     Ok(Target::Tcp { host, port, tls })
 }
 
-/// `HOST:PORT`, the same for each way to write one host: a server must not vote twice in a majority.
+/// Writes `HOST:PORT`, always in the same way for one host: a server must not vote twice in a
+/// majority.
 fn written((host, port): &Host) -> String {
     match host.parse::<Ipv6Addr>() {
         Ok(host) => format!("[{host}]:{port}"),
@@ -232,7 +236,7 @@ fn suffix(db: i64) -> String {
     }
 }
 
-/// The database that the path ends with, or of the parameter `db`.
+/// Returns the database at the end of the path, or in the parameter `db`.
 fn database(path: &str, query: &Query) -> Result<i64> {
     let path = (!path.is_empty()).then_some(path);
     let read = |text: &str| {
@@ -386,8 +390,8 @@ mod tests {
         let other = of(&format!("redis+unix:///{path}/b.sock"));
         assert_eq!(one.shown(), other.shown());
         assert_ne!(one.identity(), other.identity());
-        // Each of these names the same database. Told apart, one server would vote twice in a
-        // majority.
+        // Each of these names the same database. With different identities, one server would vote
+        // twice in a majority.
         for same in [
             "valkey://h",
             "redis://u:p@h:6379/0",
@@ -402,8 +406,8 @@ mod tests {
         assert_eq!(told.identity(), of("redis://[0:0::1]:7").identity());
     }
 
-    /// Letters that no message has, digits that no port here has, and all that means something in
-    /// a URL.
+    /// Makes a password of letters that no message has, digits that no port here has, and all signs
+    /// that have a meaning in a URL.
     fn password() -> String {
         const LETTERS: &[char] = &['q', 'x', 'z', 'Q', 'X', 'Z', '0', '4', '8'];
         const SIGNS: &[char] = &[
@@ -411,7 +415,7 @@ mod tests {
         ];
         let signs_first = fastrand::usize(..3);
         let letters = (0..12).map(|n| {
-            // Never two signs in a row: `://` is in messages.
+            // Never two signs in a row, because messages contain `://`.
             let alphabet = if n % 3 == signs_first { SIGNS } else { LETTERS };
             alphabet[fastrand::usize(..alphabet.len())]
         });
@@ -434,7 +438,7 @@ mod tests {
 
     #[test]
     fn no_message_shows_a_part_of_a_password() {
-        // Digits alone before the first sign are read as a port.
+        // A password that begins with digits is read as a port up to its first sign.
         let awkward = [
             "12/q4x8",
             "12?qx4z",

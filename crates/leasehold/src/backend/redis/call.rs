@@ -1,5 +1,5 @@
-//! The codec of a call: operations to the command that runs them, a reply to the result of each
-//! operation. It sends nothing and remembers nothing.
+//! The codec of a call. It turns operations into the command that runs them, and a reply into the
+//! result of each operation. It sends nothing and remembers nothing.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,56 +14,58 @@ use crate::backend::step::{Operation, Value};
 use crate::key::Key;
 use crate::text::Shown;
 
-/// What a call says besides its operations.
+/// The parts of a call apart from its operations.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Header {
     pub(crate) script: ScriptRef,
     pub(crate) number: i64,
-    /// Server time after which nobody waits for the reply; 0 if it runs whenever it arrives.
+    /// The deadline in server time, after which no client waits for the reply; 0 if the call runs
+    /// whenever it arrives.
     pub(crate) not_after_ms: i64,
     pub(crate) keys: Keys,
 }
 
-/// How a call names its keys to the server.
+/// The way in which a call names its keys to the server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Keys {
-    /// Declared, to a single server.
+    /// Declared keys, for a single server.
     Declared,
-    /// To a node of a cluster: not declared, so they may be of any slots that the node has. Each
-    /// operation looks whether its slot is there.
+    /// Undeclared keys, for a node of a cluster: they may be in any slots that the node has. Each
+    /// operation checks whether its slot is there.
     Free,
-    /// To a node of a cluster: declared, those of one operation. It looks whether its slot is there
-    /// if it touches keys that are not declared.
+    /// The declared keys of one operation, for a node of a cluster. If the operation also touches
+    /// undeclared keys, it checks whether its slot is there.
     OfOne { looks: bool },
 }
 
 impl Keys {
     pub(crate) fn of_one(operation: &Operation) -> Self {
-        // A node that is about to get the slot does not have all of its keys, and says so of those
-        // that are declared.
+        // A node that is about to receive the slot does not have all of its keys yet. It reports
+        // only declared keys that are missing.
         Self::OfOne {
             looks: !operation.step.while_moving,
         }
     }
 }
 
-/// How the script is named to the server.
+/// The way in which a call names the script to the server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ScriptRef {
     Sha,
     Source,
 }
 
-/// The number by which a call's reply is known. It follows from no other call's: a spoilt reply
-/// could otherwise name the next call. It is below 2^53, where a script's numbers are exact.
+/// Draws the number by which a call's reply is recognised. It does not follow from the numbers of
+/// other calls: otherwise a corrupt reply could name the next call. It is below 2^53, where a
+/// script's numbers are exact.
 pub(crate) fn draw_number() -> i64 {
     fastrand::i64(1_000_000_000_000_000..1 << 53)
 }
 
-/// At most so long are the count of the keys, a call's number and its latest time.
+/// An upper limit for the length of the key count, the call's number and its deadline together.
 const NUMBERS_LEN: usize = 60;
 
-/// The command that runs these operations.
+/// Returns the command that runs these operations.
 pub(crate) fn encode<'a>(
     script: &Script,
     header: Header,
@@ -113,7 +115,7 @@ pub(crate) fn encode<'a>(
     command
 }
 
-/// The command that runs this operation alone, by the script of its step.
+/// Returns the command that runs only this operation, by the script of its step.
 pub(crate) fn encode_own(
     script: &Text,
     number: i64,
@@ -139,19 +141,19 @@ pub(crate) fn encode_own(
     command
 }
 
-/// The replies of a call, one per operation; each is to be [`read`].
+/// The replies of a call, one for each operation, to be [`read`].
 pub(crate) type Replies = vec::IntoIter<redis::Value>;
 
-/// Why a call has no replies.
+/// The reason why a call has no replies.
 #[derive(Debug)]
 pub(crate) enum NoReplies {
-    /// The driver says so: an error reply, a lost connection, no answer in time.
+    /// An error of the driver: an error reply, a lost connection, no answer in time.
     Failed(RedisError),
-    /// The reply is no answer to this call.
+    /// A reply that does not answer this call.
     Nonsense(&'static str),
 }
 
-/// The replies of call `number`, if these are its.
+/// Returns the replies of call `number`, if `result` is the reply to that call.
 pub(crate) fn decode(
     result: Result<redis::Value, RedisError>,
     number: i64,
@@ -180,33 +182,33 @@ pub(crate) fn decode(
     Ok(replies)
 }
 
-/// The call and the reply that the text of `own.lua` stands for.
+/// Returns the call's number and the reply in a text of `own.lua`.
 fn own_reply(text: &[u8]) -> Option<(i64, redis::Value)> {
     let text = str::from_utf8(text).ok()?;
     let (call, reply) = match text.split_once(':') {
         None => (text, redis::Value::Nil),
         Some((call, reply)) => (call, redis::Value::Int(reply.parse().ok()?)),
     };
-    // As it was sent, without a sign or zeros before it.
+    // The number must look as it was sent, without a sign or leading zeros.
     let as_sent = call.starts_with(|first| ('1'..='9').contains(&first));
     Some((call.parse().ok().filter(|_| as_sent)?, reply))
 }
 
 impl NoReplies {
-    /// Nothing ran: the server does not know the script.
+    /// Returns whether nothing ran because the server does not know the script.
     pub(crate) fn script_is_missing(&self) -> bool {
         let noscript = redis::ErrorKind::Server(ServerErrorKind::NoScript);
         matches!(self, Self::Failed(error) if error.kind() == noscript)
     }
 
-    /// Nothing ran, because of one of the keys: the server checks those of a call before it runs
-    /// the script.
+    /// Returns whether nothing ran because of one of the keys: the server checks the keys of a call
+    /// before it runs the script.
     pub(crate) fn is_refused_whole(&self) -> bool {
         matches!(self, Self::Failed(error) if matches!(error.code(), Some("NOPERM" | "CROSSSLOT")))
     }
 
-    /// Nothing ran, because the slot of the keys is another node's or is moving, or because this
-    /// node can't know.
+    /// Returns where the operations belong, if nothing ran because the slot of the keys is moving
+    /// or is on another node, or because this node can't know.
     pub(crate) fn strays(&self) -> Option<Stray> {
         let Self::Failed(error) = self else {
             return None;
@@ -226,7 +228,7 @@ impl NoReplies {
         matches!(self, Self::Failed(error) if error.is_timeout())
     }
 
-    /// What it means for each of the operations.
+    /// Returns the failure that each of the operations gets.
     pub(crate) fn into_failure(
         self,
         address: &Arc<str>,
@@ -241,7 +243,7 @@ impl NoReplies {
         if let Some(text) = reply_text(&error) {
             let failure = Failure::from_reply(&text, address);
             return match failure.cause {
-                // The script's own loop has failed, and nobody knows how far it came.
+                // The script's own loop has failed, and it is unknown how far it ran.
                 Cause::Other(_) => Failure {
                     outcome: Outcome::MayHaveRun,
                     ..failure
@@ -261,29 +263,30 @@ impl NoReplies {
     }
 }
 
-/// Where an operation has to go that a node of a cluster did not run.
+/// The destination of an operation that a node of a cluster did not run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Stray {
-    /// To this node, which has the slot.
+    /// Another node, which has the slot.
     Moved(String),
-    /// To this node, which has some keys of the slot.
+    /// Another node, which has some keys of the slot.
     Ask(String),
-    /// Here or elsewhere, when it can run. The node says why it can't now.
+    /// A later attempt, at the same node or another one. The text is the node's reason why it can't
+    /// run the operation now.
     Later(String),
 }
 
-/// What one operation's reply says.
+/// The meaning of one operation's reply.
 #[derive(Debug)]
 pub(crate) enum Answer {
     Value(Value),
-    /// Its slot is not here, or not wholly. The operation did not run.
+    /// The operation's slot is not on this node, or not all of it. The operation did not run.
     Moving,
-    /// The call came too late, when it was `server_ms` on the server's clock. The operation did
-    /// not run.
+    /// The call arrived too late, when the server's clock said `server_ms`. The operation did not
+    /// run.
     Late {
         server_ms: i64,
     },
-    /// A failover guard lets nobody get anything for this long. The operation did not run.
+    /// A failover guard grants nothing for this duration. The operation did not run.
     Guarded {
         left: Duration,
     },
@@ -293,7 +296,7 @@ pub(crate) enum Answer {
 /// Reads one operation's reply.
 pub(crate) fn read(reply: redis::Value, address: &Arc<str>) -> Answer {
     match convert(reply) {
-        // No step replies a text, so an error needs no mark of its own.
+        // No step replies with a text, so an error needs no mark of its own.
         Some(Value::Text(error)) => Answer::Failed(Failure::from_reply(
             &String::from_utf8_lossy(&error),
             address,
@@ -326,13 +329,13 @@ fn convert(value: redis::Value) -> Option<Value> {
     })
 }
 
-/// Beyond 2^53 a script can't have meant the number that it replied. With this bound the sum of
-/// two replies, or of a reply and the time, overflows nowhere.
+/// Returns whether a number is exact. A script can't have meant a number beyond 2^53. With this
+/// bound, the sum of two replies, or of a reply and the time, never overflows.
 fn is_exact(number: i64) -> bool {
     number.unsigned_abs() <= 1 << 53
 }
 
-/// Nobody knows whether it ran.
+/// Makes the failure of an operation that may have run.
 fn no_answer(what: &str, address: &Arc<str>) -> Failure {
     let what = Shown(what).to_string();
     Failure::no_answer(Outcome::MayHaveRun, what, Arc::clone(address))
@@ -341,7 +344,7 @@ fn no_answer(what: &str, address: &Arc<str>) -> Failure {
 /// Adds to a failure what this operation needs or expects.
 pub(crate) fn failure_of(operation: &Operation, failure: Failure, script: &Script) -> Failure {
     match failure.cause {
-        // A client that has not logged in lacks a password, and no rule would help it.
+        // A client that has not logged in lacks a password, and no rule would help.
         Cause::Denied(said) if !said.starts_with("NOAUTH") => Failure {
             cause: Cause::Denied(format!("{said}; {}", what_is_needed(operation, script))),
             ..failure
@@ -350,7 +353,8 @@ pub(crate) fn failure_of(operation: &Operation, failure: Failure, script: &Scrip
     }
 }
 
-/// No server says which key it denies, and some versions do not say which command.
+/// Returns the permissions that an operation needs. No server says which key it denies, and some
+/// versions do not say which command.
 fn what_is_needed(operation: &Operation, script: &Script) -> String {
     let step = operation.step;
     let (commands, guard_key) = match script.guards(step) {
@@ -360,7 +364,7 @@ fn what_is_needed(operation: &Operation, script: &Script) -> String {
         ),
         false => (commands(step), String::new()),
     };
-    // It was checked before it was sent.
+    // The name was checked before it was sent.
     let key = operation.name().map(String::from_utf8_lossy);
     let Some(Ok(key)) = key.map(|name| Key::parse(&name)) else {
         let rules = commands.to_lowercase().replace(' ', " +");
@@ -452,7 +456,7 @@ mod tests {
         Arc::from("redis://h")
     }
 
-    /// What the driver makes of these bytes.
+    /// Parses these bytes as the driver does.
     fn reply(bytes: &str) -> Result<redis::Value, RedisError> {
         redis::parse_redis_value(bytes.as_bytes())
     }
@@ -599,7 +603,7 @@ mod tests {
         }
         for (bytes, outcome) in [
             ("$9\r\nWRONGTYPE\r\n", Outcome::DidNotRun),
-            // The first whole number that a script can't tell from its neighbour.
+            // The first whole number that a script can't distinguish from its neighbour.
             (":9007199254740993\r\n", Outcome::MayHaveRun),
             ("*1\r\n:9007199254740993\r\n", Outcome::MayHaveRun),
         ] {

@@ -1,8 +1,8 @@
--- On a node of a cluster one more argument stands behind not_after:
---   '0'     one operation, whose keys are declared: the server has seen that they are here
---   'here'  the same, and the operation touches keys that are not declared
---   number  so many keys follow, of any slots of this node, and none is declared
--- An operation whose slot is not here, or not wholly, replies { 'moving' } and was not run.
+-- A call to a node of a cluster has one more argument, after not_after:
+--   '0'     one operation, all of whose keys are declared: the server knows that they are here
+--   'here'  one operation whose keys are declared, but which also touches undeclared keys
+--   number  this number of keys follows, of any slots of this node; none of them is declared
+-- An operation whose slot is not here, or not all of it, replies { 'moving' } and was not run.
 
 local looks, first_key, first_arg = ARGV[3] ~= '0', 1, 4
 if looks and ARGV[3] ~= 'here' then
@@ -10,16 +10,16 @@ if looks and ARGV[3] ~= 'here' then
 end
 local moving, found = { 'moving' }, {}
 
--- The reply to an operation whose slot is not here, or not wholly; false if all of its keys are here.
--- A key that is never there tells: while a slot is moving, a server refuses exactly the keys that it
--- does not have. All that runs in this script sees the same.
+-- Returns the reply to an operation whose slot is not here, or not all of it; false if all of its
+-- keys are here. The check asks for a key that never exists: while a slot is moving, a server
+-- refuses exactly the keys that it does not have. Everything in this script gets the same answer.
 local function elsewhere(key)
   local tag = string.match(key, '{([^}]*)}') or key
   local away = found[tag]
   if away == nil then
     local seen = redis.pcall('EXISTS', 'leasehold:{' .. tag .. '}:here')
     away = seen ~= 0 and moving
-    -- A user who may not look is told so: the slot may be here all the time.
+    -- A user who may not check gets the error of the check, because the slot may well be here.
     if away and (string.find(seen.err, 'ACL failure', 1, true)
       or string.find(seen.err, 'user executing the script', 1, true)) then
       away = seen.err
@@ -29,7 +29,7 @@ local function elsewhere(key)
   return away
 end
 
--- Replies nothing: how many hear it at other nodes nobody here knows.
+-- Returns nothing: this node does not know how many clients receive the message at other nodes.
 local function publish(channel, message)
 --[[PUBLISH]]
 end

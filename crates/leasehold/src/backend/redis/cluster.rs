@@ -1,8 +1,9 @@
-//! A cluster: which node has which slot, and the nodes, each with connections of its own.
+//! A cluster: the map from slots to nodes, and the nodes, each with its own connections.
 //!
-//! An operation goes to the node of its name's slot. A node that does not have the slot, or not
-//! wholly, does not run the operation, and `strays.rs` sees to it. The map is learned from the nodes
-//! when the client connects, when anything says that it has changed, and every ten seconds.
+//! An operation is sent to the node that has the slot of its name. A node that lacks the slot, or
+//! some of its keys, does not run the operation, and `strays.rs` sends it on. The client asks the
+//! nodes for the map when it connects, when anything indicates that slots have moved, and every ten
+//! seconds.
 
 mod nodes;
 mod strays;
@@ -39,16 +40,16 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::sync::Mutex;
 use crate::text::Shown;
 
-/// How long a map is believed that nothing has contradicted.
+/// The time after which the client asks for the map again, even if nothing has contradicted it.
 const LEARN_EVERY: Duration = Duration::from_secs(10);
-/// The shortest time between two looks at the map; while they find nothing new it grows.
+/// The shortest time between two requests for the map. It grows while they find nothing new.
 const PAUSE: Duration = Duration::from_millis(50);
 const LONGEST_PAUSE: Duration = Duration::from_millis(200);
-/// How many nodes are asked for the map at once: the first answer counts.
+/// Number of nodes that are asked for the map at once. The first answer counts.
 const ASKED_AT_ONCE: usize = 3;
 
-/// By which messages clients tell each other of a release. The default is heard by every Redisson,
-/// and hears each of them.
+/// Returns the kinds of message by which clients announce a release. With the default, clients of
+/// every Redisson version hear this client, and it hears each of them.
 fn transports(peers: Peers) -> &'static [Transport] {
     match peers {
         Peers::All => &[Transport::Global, Transport::Sharded],
@@ -62,10 +63,10 @@ pub(crate) struct Cluster {
     this: Weak<Self>,
     common: Common,
     shared: Shared,
-    /// What the URL names.
+    /// The addresses in the URL.
     seeds: Vec<Address>,
     map: Arc<Map>,
-    /// A node has sent the map.
+    /// Whether a node has sent the map.
     has_map: AtomicBool,
     /// The answer of the last connected node that did not send the map.
     refused_map: Mutex<Option<Failure>>,
@@ -85,8 +86,8 @@ impl Drop for Keeper {
 }
 
 impl Cluster {
-    /// Connects to one of the nodes, so that a wrong address or password is an error here, and to
-    /// the others in the background.
+    /// Connects to one of the nodes, so that a wrong address or password is an error here. Connects
+    /// to the other nodes in the background.
     pub(crate) async fn connect(
         seeds: Vec<Address>,
         endpoint: &Endpoint,
@@ -172,7 +173,7 @@ impl Cluster {
         (self, Keeper(keeper))
     }
 
-    /// Connects to a node, and asks it for the map.
+    /// Connects to a node and asks it for the map.
     async fn open(
         &self,
         seed: &Address,
@@ -208,20 +209,20 @@ impl Cluster {
         }
     }
 
-    /// The numbers of the nodes that have slots.
+    /// Returns the numbers of the nodes that have slots.
     pub(crate) async fn masters(&self) -> std::result::Result<Vec<usize>, Failure> {
         self.map_is_there().await?;
         Ok(self.map.owners())
     }
 
-    /// The nodes that have slots.
+    /// Returns the nodes that have slots.
     pub(crate) async fn servers(&self) -> std::result::Result<Vec<Arc<Server>>, Failure> {
         let masters = self.masters().await?.into_iter();
         let nodes = self.nodes.lock();
         Ok(masters.filter_map(|number| nodes.get(number)).collect())
     }
 
-    /// Sends an operation without keys to this node.
+    /// Sends an operation without keys to this node, or to any node if this one has been removed.
     pub(crate) fn submit_to(&self, number: usize, operation: Operation) -> Queued {
         let nodes = self.nodes.lock();
         let server = nodes.get(number).unwrap_or_else(|| nodes.any());
@@ -234,11 +235,11 @@ impl Cluster {
     /// Returns whether the client was ever connected to a node.
     pub(crate) fn was_connected(&self) -> bool {
         let nodes = self.nodes.lock().all();
-        // A node that has told the map may be gone by now.
+        // The node that sent the map may have been removed since.
         self.has_map() || nodes.iter().any(|(_, server)| server.node.was_connected())
     }
 
-    /// The address of one of our connections, as its node sees it.
+    /// Returns the address of one of our connections, as its node sees it.
     pub(crate) fn seen_as(&self) -> Option<String> {
         let nodes = self.nodes.lock().all();
         nodes
@@ -250,7 +251,7 @@ impl Cluster {
         &self.shared.channels
     }
 
-    /// All that the URL names, without credentials.
+    /// Returns the addresses in the URL, without credentials.
     pub(crate) fn address(&self) -> &str {
         &self.shown
     }
@@ -263,17 +264,17 @@ impl Cluster {
         self.common.reply_timeout
     }
 
-    /// The number of the node that has this key.
+    /// Returns the number of the node that has this key.
     pub(crate) fn node_of(&self, key: &[u8]) -> usize {
         self.map.owner(slot_of(key)).unwrap_or(usize::MAX)
     }
 
-    /// When the node that has this key started.
+    /// Returns when the node that has this key started.
     pub(crate) fn started(&self, key: &[u8]) -> Option<Moment> {
         self.owner(slot_of(key))?.node.about.started()
     }
 
-    /// The address of the node that has this key, and the key's slot.
+    /// Returns the key's slot, and the address of the node that has this key.
     pub(crate) fn location(&self, key: &[u8]) -> (u16, Option<Arc<str>>) {
         let slot = slot_of(key);
         let owner = self.owner(slot);
@@ -285,7 +286,7 @@ impl Cluster {
         self.nodes.lock().get(number)
     }
 
-    /// The node at this address, which is connected to from now on.
+    /// Returns the node at this address. If the node is new, starts to connect to it.
     fn node_at(&self, address: &Address) -> (usize, Arc<Server>) {
         let mut nodes = self.nodes.lock();
         if let Some(found) = nodes.find(address) {
@@ -295,7 +296,7 @@ impl Cluster {
         nodes.add(|number| Server::start(&self.shared, number, node, None))
     }
 
-    /// The node that another one, at `from`, calls by this address.
+    /// Returns the node that another node, at `from`, calls by this address.
     fn node_told_by(&self, from: &Address, host: &str, port: u16) -> (usize, Arc<Server>) {
         let (leads_to, port) = self.common.addresses.lead(host, port);
         self.node_at(&from.of_node(&leads_to, port).told_as(host))
@@ -312,11 +313,11 @@ impl Cluster {
         }
     }
 
-    /// Takes over a map that the node at `asked` has told.
+    /// Adopts a map that the node at `asked` has sent. Returns whether it changes anything.
     fn apply(&self, asked: &Address, ranges: &[Range]) -> bool {
-        // As it was told: what the address map has made of that must not be mapped again.
+        // The host before the address map: a host that was mapped already must not be mapped again.
         let own_host = asked.unmapped_host().unwrap_or_default();
-        // Each address once: a node may have thousands of ranges.
+        // Looks up each address once: a node may have thousands of ranges.
         let mut numbers = HashMap::new();
         let owned = ranges.iter().map(|range| {
             let host = range.host.as_deref().unwrap_or(own_host);
@@ -328,11 +329,12 @@ impl Cluster {
         let owned: Vec<_> = owned.collect();
         let changed = self.map.replace(&owned);
         self.has_map.store(true, Ordering::Relaxed);
-        // Whatever has changed: a node may have said that a channel is not its own any more.
+        // Runs even if the map has not changed: a node may have said that it no longer has a
+        // channel.
         self.shared.channels.place_again();
         let now = self.common.clock.now();
         let gone = self.nodes.lock().take_unused(&self.map, now);
-        // Behind the lock: what goes with a server ends its tasks.
+        // Dropped after unlocking: dropping a server ends its tasks.
         drop(gone);
         if changed {
             let servers = self.nodes.lock().all();
@@ -343,7 +345,8 @@ impl Cluster {
         changed
     }
 
-    /// Operations that wait for a node which has lost their slots go to those that have them.
+    /// Takes the operations of slots that this node has lost out of its queues, so that they are
+    /// sent to the nodes that have the slots now.
     fn take_from(&self, number: usize, server: &Server) {
         let stays = |operation: &Operation| {
             self.map.owner(slot_of(operation.parts.first())) == Some(number)
@@ -356,7 +359,7 @@ impl Cluster {
         }
     }
 
-    /// Asks some nodes for the map. Whether that changes anything.
+    /// Asks some nodes for the map. Returns whether it changes anything.
     async fn learn(&self) -> bool {
         let mut asked = Vec::new();
         for server in self.nodes.lock().in_any_order() {
@@ -367,7 +370,7 @@ impl Cluster {
             }
         }
         if asked.is_empty() {
-            // Names in the URL may be those of other servers by now.
+            // The names in the URL may lead to other servers now.
             self.start_seeds();
             return false;
         }
@@ -390,7 +393,8 @@ impl Strays for Cluster {
                 continue;
             }
             if stray.operation.step.many {
-                // Its keys are of several slots. Each is asked for on its own.
+                // The keys of this operation are in several slots. The reply names all of them, so
+                // that each is asked for on its own.
                 let count = stray.operation.key_count();
                 let all = (1..).take(count).map(Value::Int).collect();
                 stray.answer(Ok(Value::List(all)));
@@ -402,7 +406,7 @@ impl Strays for Cluster {
     }
 }
 
-/// Learns the map again and again. Never returns while there is a cluster.
+/// Keeps the map up to date until the cluster is dropped.
 async fn keep_map(cluster: Weak<Cluster>, common: Common) {
     let mut pause = PAUSE;
     loop {

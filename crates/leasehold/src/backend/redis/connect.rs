@@ -1,5 +1,5 @@
-//! Opening connections: TCP, unix socket or TLS, the handshake, and an error that says what to
-//! do when one fails.
+//! Opening connections by TCP, unix socket or TLS, with the handshake. A failure becomes an error
+//! that says what to do.
 
 use std::io;
 use std::sync::Arc;
@@ -23,42 +23,42 @@ use crate::credentials::{Credentials, Source};
 use crate::observe::log;
 use crate::text::Shown;
 
-/// Makes connections to one server.
+/// A connector, which opens connections to one server.
 pub(crate) struct Connector {
-    /// What the URL names.
+    /// The address in the URL.
     pub(crate) address: Address,
-    /// They say where the server is; without them it is at its address.
+    /// The sentinels that say where the server is. Without them, the server is at its address.
     pub(crate) sentinels: Option<Sentinels>,
-    /// Where calls go now.
+    /// The server that calls use now.
     pub(crate) present: watch::Sender<Present>,
-    /// Asked for user and password at each connection; without it the URL has them.
+    /// The source of user and password, asked for each connection. Without it, the URL has them.
     pub(crate) credentials: Option<Source>,
-    /// How often they are asked for beside that.
+    /// The time between two further questions for credentials.
     pub(crate) credentials_every: Duration,
     pub(crate) connect_timeout: Duration,
     pub(crate) reply_timeout: Duration,
-    /// When it was made.
+    /// The time at which the connector was made.
     pub(crate) made: Both,
     #[cfg(feature = "tls")]
     pub(crate) tls: Option<super::tls::Connector>,
 }
 
-/// Where the newest connection for calls leads, or led.
+/// The server to which the newest connection for calls leads, or led.
 #[derive(Debug, Default)]
 pub(crate) struct Present {
-    /// `None` until the sentinels have said it.
+    /// The server's address; `None` until the sentinels have named it.
     pub(crate) address: Option<Arc<Address>>,
-    /// Each server that was there has a number of its own, and so has each start of one. One that
-    /// does not say which it is counts as another.
+    /// The server's number. Each server that calls have used has a number of its own, and so has
+    /// each start of a server. A server that reports no run id counts as another one each time.
     pub(crate) number: u64,
-    /// The id of the server, if it has told one.
+    /// The server's run id, if it has reported one.
     pub(crate) run_id: Option<String>,
-    /// When it was heard which server that is.
+    /// The time at which the server reported its run id.
     pub(crate) told: Option<Moment>,
 }
 
 impl Present {
-    /// For a server that is always there.
+    /// Returns the state for a server that is always at this address.
     pub(crate) fn at(address: &Address) -> Self {
         Self {
             address: Some(Arc::new(address.clone())),
@@ -67,11 +67,11 @@ impl Present {
     }
 }
 
-/// A connection for calls that was opened just now.
+/// A connection for calls that has just been opened.
 pub(crate) struct Open {
     pub(crate) connection: MultiplexedConnection,
     pub(crate) driver: Driver,
-    /// Its own: the other connection for calls may log in at another time.
+    /// The connection's own credentials: the other connection for calls may log in at another time.
     pub(crate) credentials: Option<Credentials>,
 }
 
@@ -79,7 +79,7 @@ pub(crate) trait Io: AsyncRead + AsyncWrite + Unpin + Send {}
 impl<T: AsyncRead + AsyncWrite + Unpin + Send> Io for T {}
 
 impl Connector {
-    /// Where the server is now.
+    /// Finds out where the server is now.
     pub(crate) async fn find(&self) -> Result<Arc<Address>, Failure> {
         match &self.sentinels {
             Some(sentinels) => sentinels.find().await,
@@ -95,14 +95,14 @@ impl Connector {
         })
     }
 
-    /// Where calls go now, for messages and without credentials.
+    /// Returns the address that calls use now, for messages and without credentials.
     pub(crate) fn shown(&self) -> Arc<str> {
         let present = self.present.borrow();
         let address = present.address.as_deref().unwrap_or(&self.address);
         Arc::clone(address.shown())
     }
 
-    /// The server that the sentinels name.
+    /// Returns the server that the sentinels name.
     pub(crate) fn named(&self) -> Option<Host> {
         self.sentinels.as_ref()?.named()
     }
@@ -115,31 +115,31 @@ impl Connector {
         }
     }
 
-    /// The number of the server to which calls go now.
+    /// Returns the number of the server that calls use now.
     pub(crate) fn present_number(&self) -> u64 {
         self.present.borrow().number
     }
 
-    /// Resolves while calls go to another server than the one with this number.
+    /// Resolves while calls use another server than the one with this number.
     pub(crate) async fn leads_to_another(&self, than: u64) {
         self.leads_to(|present| present.number != than).await;
     }
 
-    /// Resolves while that is so of the server to which calls go.
+    /// Resolves while `is_so` is true of the server that calls use.
     pub(crate) async fn leads_to(&self, is_so: impl Fn(&Present) -> bool) {
-        // It can't fail: the sender is here.
+        // This can't fail: `self` has the sender.
         let _ = self.present.subscribe().wait_for(is_so).await;
     }
 
-    /// A connection for calls to this address.
+    /// Opens a connection for calls to this address.
     pub(crate) async fn open(&self, at: &Address) -> Result<Open, Failure> {
-        // Without a limit of ours the driver would give up each request after 500 ms.
+        // With the driver's own limit, each request would fail after 500 ms.
         let config = AsyncConnectionConfig::new().set_response_timeout(Some(self.reply_timeout));
         self.within_limit(at, async {
-            // Within the limit: a credentials callback that never answers must not end
+            // Within the time limit: a credentials callback that never answers must not stop
             // reconnecting.
             let (info, credentials) = self.handshake(at, true).await?;
-            // Plain TCP, the common case, goes without a box around each read.
+            // Plain TCP, the common case, needs no box around each read.
             if let Target::Tcp {
                 host,
                 port,
@@ -174,7 +174,7 @@ impl Connector {
         .await
     }
 
-    /// A connection for messages, to where calls go now, by this name.
+    /// Opens a connection for messages to the server that calls use now, with this name.
     pub(crate) async fn open_messages(&self, name: Option<&str>) -> Result<Messages, Failure> {
         let at = &*self.present()?;
         self.within_limit(at, async {
@@ -197,8 +197,8 @@ impl Connector {
             {
                 return Err(Failure::from_reply(&refusal, at.shown()));
             }
-            // A courtesy to those who look at the list of clients. A user may lack the permission for
-            // it, and older servers do not know the second.
+            // The name helps people who look at the list of clients. A user may lack the permission
+            // to set it, and older servers do not know the second command.
             if let Some(name) = name {
                 step(at, &mut messages, "CLIENT", ["SETNAME", name]).await?;
             }
@@ -209,7 +209,7 @@ impl Connector {
         .await
     }
 
-    /// What the driver needs for its handshake, with the present credentials, and those.
+    /// Returns what the driver needs for its handshake, and the present credentials.
     async fn handshake(
         &self,
         at: &Address,
@@ -231,11 +231,11 @@ impl Connector {
         Ok((info, Some(credentials)))
     }
 
-    /// Logs in again on a living connection, which was opened `with` these credentials, whenever
-    /// there are new ones. Never returns.
+    /// Logs in again on an open connection whenever there are new credentials. The connection was
+    /// opened `with` the present ones. Never returns.
     ///
-    /// Some servers end a connection when the password or the user with which it has logged in is
-    /// no more. With this it has logged in with the new ones by then.
+    /// Some servers end a connection when the password or the user with which it has logged in no
+    /// longer exists. By then, this has logged it in with the new ones.
     pub(crate) async fn stay_logged_in(
         &self,
         mut connection: MultiplexedConnection,
@@ -254,13 +254,13 @@ impl Connector {
             }
             let address = self.shown();
             let said = connection.send_packed_command(&self.login(&new)).await;
-            // A refusal is a reply as well.
+            // A refusal is a reply, too.
             match said.and_then(redis::Value::extract_error) {
                 Ok(_) => {
                     with = Some(new);
                     log(|| tracing::info!(%address, "logged in with new credentials"));
                 }
-                // The connection stays logged in as it was, and this is tried again.
+                // The connection stays logged in as before, and this is tried again.
                 Err(error) => log(|| {
                     tracing::warn!(
                         %address, cause = %Shown(without_arguments(&error.to_string())),
@@ -274,7 +274,7 @@ impl Connector {
     fn login(&self, credentials: &Credentials) -> redis::Cmd {
         let mut login = redis::cmd("AUTH");
         let info = self.address.handshake(true);
-        // As in the handshake: the user of the URL, if the credentials name none.
+        // Like the handshake, this uses the user of the URL if the credentials name none.
         if let Some(user) = credentials.user.as_deref().or_else(|| info.username()) {
             login.arg(user);
         }
@@ -282,7 +282,7 @@ impl Connector {
         login
     }
 
-    /// The connection did not outlive its first questions.
+    /// Returns the failure of a connection that ended before its first questions were answered.
     pub(crate) fn lost_at_once(&self, at: &Address) -> Failure {
         no_connection(at, "the server closed the connection".into(), None)
     }
@@ -335,7 +335,7 @@ impl Connector {
         host: &str,
         stream: Own<TcpStream>,
     ) -> Result<Box<dyn Io>, Failure> {
-        // Never missing: `Common::new` sets TLS up for each address that wants it.
+        // Never missing: `Common::new` sets up TLS for each address that needs it.
         let Some(tls) = &self.tls else {
             return Err(no_connection(at, "TLS is not set up".into(), None));
         };
@@ -362,7 +362,7 @@ impl Connector {
     }
 }
 
-/// One step of the handshake. Returns what the server said if it refuses that.
+/// Does one step of the handshake. Returns what the server said if it refused the step.
 async fn step<'a>(
     at: &Address,
     messages: &mut Messages,
@@ -402,8 +402,8 @@ fn io_failed(at: &Address, error: io::Error) -> Failure {
 fn handshake_failed(at: &Address, error: &RedisError) -> Failure {
     let address = at.shown();
     if error.kind() == redis::ErrorKind::AuthenticationFailed {
-        // On RESP2 the driver keeps neither the code nor the text of a refused login, so there
-        // is nothing that could be sorted.
+        // On RESP2 the driver keeps neither the code nor the text of a refused login, so there is
+        // nothing to sort.
         let said = error.detail().unwrap_or("the password is refused");
         return Failure {
             cause: Cause::Denied(Shown(said).to_string()),
@@ -416,8 +416,8 @@ fn handshake_failed(at: &Address, error: &RedisError) -> Failure {
             false => Failure::from_reply(&text, address),
         };
     }
-    // A port for TLS takes the handshake for a broken greeting. It closes the connection, or
-    // answers with an alert that is no reply.
+    // A TLS port cannot read a plain handshake. It closes the connection, or answers with an alert
+    // that is not a reply.
     let what = if error.is_io_error() || error.kind() == redis::ErrorKind::Parse {
         let advice = match at.target {
             #[cfg(feature = "tls")]
@@ -431,7 +431,7 @@ fn handshake_failed(at: &Address, error: &RedisError) -> Failure {
     no_connection(at, what, Some(Arc::new(error.clone())))
 }
 
-/// The server serves nobody who has not logged in, and there is nothing to log in with.
+/// Returns the failure of a server that requires a login when the client has no credentials.
 pub(crate) fn wants_a_password(said: &str, at: &Address) -> Failure {
     let what = format!(
         "{}; the server wants a password, and none is given: write it into the URL \
@@ -476,7 +476,7 @@ fn no_connection(
     }
 }
 
-/// The text of an error reply, if the error is one.
+/// Returns the text of an error reply, if the error is one.
 pub(crate) fn reply_text(error: &RedisError) -> Option<String> {
     let code = error.code()?;
     Some(match error.detail() {

@@ -1,6 +1,6 @@
-//! The driver of the connection for calls, which moves its bytes. A task polls it. When the
-//! runtime ends that task is gone, and whoever drops a call polls the driver once more, so that
-//! its bytes leave; so the driver is beside the lane, and not inside the task.
+//! The driver of the connection for calls, which moves its bytes. A task polls it. When the runtime
+//! ends, that task no longer exists, and the code that drops a call polls the driver once more so
+//! that its bytes leave. Therefore the driver is next to the lane, and not inside the task.
 
 use std::future::poll_fn;
 use std::io::Read;
@@ -16,7 +16,7 @@ use tokio::task::unconstrained;
 use crate::clock::Clock;
 use crate::sync::{Mutex, MutexGuard};
 
-/// Moves the bytes of one connection; the connection is gone when it ends.
+/// The driver of one connection. When it ends, the connection has ended.
 pub(crate) struct Driver {
     moves: Pin<Box<dyn Future<Output = ()> + Send>>,
     socket: Socket,
@@ -39,26 +39,26 @@ impl Future for Driver {
     }
 }
 
-/// The connection's socket, beside the driver that uses it. `None` where there are no more
-/// file descriptors.
+/// The connection's socket, next to the driver that uses it. `None` if there are no file
+/// descriptors left.
 pub(super) struct Socket(Option<OwnedFd>);
 
 impl Socket {
     pub(super) fn of(stream: &impl AsFd) -> Self {
-        // A descriptor of our own: the driver closes its own one when it is dropped, and the socket
-        // has to stay open until the server has read the last request.
+        // A descriptor of our own: the driver closes its descriptor when it is dropped, but the
+        // socket must stay open until the server has read the last request.
         Self(stream.as_fd().try_clone_to_owned().ok())
     }
 
-    /// Waits until the server has read all requests and ends the connection itself. A socket
-    /// that is closed while replies are on their way is reset, and the server throws away what
-    /// it has not read.
+    /// Waits until the server has read all requests and ends the connection itself. Closing a
+    /// socket while replies are on their way resets it, and the server then throws away requests
+    /// that it has not read.
     fn close_after_the_last(self, clock: Clock, last_word: Option<&[u8]>) -> Option<()> {
-        // A unix socket as well: these calls are the same for each kind.
+        // This works for a unix socket, too: these calls are the same for each kind of socket.
         let mut socket = TcpStream::from(self.0?);
         socket.set_nonblocking(false).ok()?;
         if last_word.is_some() {
-            // If it does not come in time, the server may still read the rest.
+            // If the last word does not arrive in time, the server may still read the rest.
             let _ = read_until(&mut socket, clock, last_word);
         }
         socket.shutdown(Shutdown::Write).ok()?;
@@ -66,12 +66,13 @@ impl Socket {
     }
 }
 
-/// Reads until these bytes come, or else until the connection ends, for `LAST_WAIT` at most.
+/// Reads until these bytes arrive, or without them until the connection ends, for at most
+/// `LAST_WAIT`.
 fn read_until(socket: &mut TcpStream, clock: Clock, last: Option<&[u8]>) -> Option<()> {
     let until = clock.now() + LAST_WAIT;
     let (mut unread, mut read) = ([0; 4096], Vec::new());
     loop {
-        // A limit of zero is an error, which ends the wait as well.
+        // A time-out of zero is an error, which also ends the wait.
         let left = until.saturating_sub(clock.now());
         socket.set_read_timeout(Some(left)).ok()?;
         let count = socket.read(&mut unread).ok()?;
@@ -87,23 +88,23 @@ fn read_until(socket: &mut TcpStream, clock: Clock, last: Option<&[u8]>) -> Opti
     }
 }
 
-/// A request that the server runs behind all others, and the end of its reply.
+/// A request that the server runs after all others, and the end of its reply.
 pub(super) struct LastWord {
     pub(super) reply: Vec<u8>,
     pub(super) request: Pin<Box<dyn Future<Output = ()> + Send>>,
 }
 
-/// How long a server that does not answer holds up a runtime that ends, at most; twice as long where
-/// it has to confirm something.
+/// The longest time for which a server that does not answer holds up a runtime that ends. It is
+/// twice as long if the server must confirm something.
 const LAST_WAIT: Duration = Duration::from_millis(250);
 
-/// The driver of the present connection, for all who may have to poll it.
+/// The driver of the present connection, shared by all code that may have to poll it.
 #[derive(Default)]
 pub(super) struct Shared(Mutex<Option<Driven>>);
 
 struct Driven {
     driver: Driver,
-    /// Of the task that runs it.
+    /// The waker of the task that runs the driver.
     waker: Waker,
 }
 
@@ -112,11 +113,11 @@ impl Shared {
         self.0.lock()
     }
 
-    /// A connection is up; it does nothing until it is polled.
+    /// Sets the driver of a new connection, which does nothing until it is polled.
     pub(super) fn set(&self, driver: Driver) {
         let waker = Waker::noop().clone();
-        // Dropped behind the lock: the old driver wakes the waiters of its requests as it goes, and
-        // nothing else may happen under this lock.
+        // Dropped after unlocking: the old driver wakes the waiters of its requests when it is
+        // dropped, and no other code may run under this lock.
         let old = self.driven().replace(Driven { driver, waker });
         drop(old);
     }
@@ -127,7 +128,7 @@ impl Shared {
         drop(old);
     }
 
-    /// Drives the connection until it is over.
+    /// Drives the connection until it ends.
     pub(super) async fn run(&self) {
         poll_fn(|context| {
             if let Some(driven) = &mut *self.driven() {
@@ -138,15 +139,15 @@ impl Shared {
         .await;
     }
 
-    /// Moves the requests that the driver has into the socket, as far as that takes them.
+    /// Moves the requests that the driver has into the socket, as far as the socket takes them.
     pub(super) fn flush(&self) {
-        // Unconstrained: whoever polls for the last time may have used up tokio's budget, and
-        // the socket would take nothing.
+        // Unconstrained: the task that polls for the last time may have used up tokio's budget, and
+        // then the socket would take nothing.
         let _ = unconstrained(poll_fn(|_| self.poll())).now_or_never();
     }
 
-    /// Ends the connection when the server has taken what was sent, or after a short while. With a
-    /// last word, when the server has said that.
+    /// Ends the connection when the server has read all requests, or after a short while. With a
+    /// last word, it also waits for the server's reply to that.
     pub(super) fn close_after_the_last(&self, clock: Clock, last_word: Option<LastWord>) {
         self.flush();
         let unsaid = last_word.and_then(|LastWord { reply, mut request }| {
@@ -156,9 +157,9 @@ impl Shared {
         let last = self.driven().take();
         if let Some(Driven { driver, .. }) = last {
             let Driver { moves, socket } = driver;
-            // Before the socket blocks: both descriptors share that flag.
+            // Dropped before the socket is set to block: both descriptors share that flag.
             drop(moves);
-            // It fails if the server does not answer in time. The socket is closed then as well:
+            // This fails if the server does not answer in time. Then the socket is closed anyway:
             // the end of the runtime can't wait any longer.
             let _ = socket.close_after_the_last(clock, unsaid.as_deref());
         }
@@ -169,13 +170,13 @@ impl Shared {
         let Some(Driven { driver, waker }) = &mut *slot else {
             return Poll::Ready(());
         };
-        // With the waker of its task, whoever polls: `flush` must not make the driver forget
-        // whom to wake for the next bytes.
+        // Always polled with the waker of the driver's task: `flush` must not make the driver
+        // forget which task to wake for the next bytes.
         let over = Pin::new(driver).poll(&mut Context::from_waker(waker));
         if over.is_ready() {
             let last = slot.take();
             drop(slot);
-            // `flush` may have found the end: the task has to learn that the connection is gone.
+            // `flush` may have found the end, so the task must learn that the connection has ended.
             if let Some(last) = last {
                 last.waker.wake();
             }

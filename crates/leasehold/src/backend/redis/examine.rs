@@ -1,4 +1,4 @@
-//! Asks a server about itself, for those who judge whether locks are safe there.
+//! Asks a server about itself, to judge whether locks are safe there.
 
 use std::collections::{BTreeMap, HashMap};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -26,18 +26,19 @@ const SETTINGS: [&str; 8] = [
     "min-replicas-max-lag",
     "timeout",
 ];
-/// Commands that not every server has, and how they are called to find out.
+/// Commands that not every server has, each with a call that finds out.
 const COMMANDS: [(&str, &[&str]); 3] = [
     ("WAIT", &["WAIT", "0", "1"]),
     ("WAITAOF", &["WAITAOF", "0", "0", "1"]),
     ("SPUBLISH", &["PUBSUB", "SHARDNUMSUB"]),
 ];
-/// How often the clock is read, and the time between.
+/// The number of readings of the clock, and the time between two of them.
 const LOOKS: usize = 5;
 const LOOK_EVERY: Duration = Duration::from_millis(50);
 
 impl Redis {
-    /// Asks each server that has keys about itself. `channel` is one that somebody would listen to.
+    /// Asks each server that has keys about itself. `channel` is a channel that a waiter would
+    /// listen to.
     pub(crate) async fn examine(&self, channel: &str) -> Result<Vec<ServerFacts>, Failure> {
         let mut all = Vec::new();
         match self {
@@ -84,7 +85,7 @@ async fn of(server: &Server, channel: &str) -> Result<ServerFacts, Failure> {
     Ok(facts)
 }
 
-/// The connection for calls, which may be on its way.
+/// Returns the connection for calls, and waits if it is not up yet.
 async fn connection(server: &Server) -> Result<MultiplexedConnection, Failure> {
     let clock = server.node.clock;
     let until = clock.now() + server.node.reply_timeout();
@@ -104,14 +105,14 @@ async fn connection(server: &Server) -> Result<MultiplexedConnection, Failure> {
     }
 }
 
-/// Whoever asks, and on which connection.
+/// The server that is asked, and the connection for the questions.
 struct Ask<'a> {
     server: &'a Server,
     connection: MultiplexedConnection,
 }
 
 impl Ask<'_> {
-    /// `Err` inside is what the server said when it refused.
+    /// Asks one question. The inner `Err` is the server's text when it refuses to answer.
     async fn question<T: FromRedisValue>(
         &self,
         words: &[&str],
@@ -179,7 +180,7 @@ fn wall_clock_ms() -> Option<i64> {
 }
 
 fn is_unknown(said: &str) -> bool {
-    // `unknown subcommand` is what an older server says of a new one.
+    // An older server answers a newer subcommand with `unknown subcommand`.
     said.to_lowercase().contains("unknown") || said.contains("wrong number of arguments")
 }
 
@@ -192,7 +193,7 @@ fn fields(info: &str) -> BTreeMap<String, String> {
         .collect()
 }
 
-/// What the server says if it denies a subscription.
+/// Returns the server's text if it denies a subscription.
 async fn refuses_channel(server: &Server, channel: &str) -> Option<String> {
     let connector = &server.node.connector;
     let mut messages = match connector.open_messages(None).await {

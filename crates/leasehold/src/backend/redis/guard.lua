@@ -1,10 +1,12 @@
--- For a client with a failover guard. Makes `guarded`, which returns what an operation replies that
--- asks for a hold: { 'guarded', ms } while nobody gets one, with the time until that ends; false when
--- the operation may run; a text when the server does not tell. The server is asked once for a call.
+-- Part of the scripts for a client with a failover guard. Makes `guarded`, which returns the reply
+-- to an operation that asks for a hold: { 'guarded', ms } while no client gets a hold, with the
+-- time until that ends; false if the operation may run; a text if the guard fails. The server is
+-- asked once for each call.
 --
--- leasehold:guard  text: the server's replication id, and since when (server time in ms). That id is
---                  another one after a failover and after a restart. Not until when, because the spans
---                  of those who share the server may differ.
+-- leasehold:guard  text: the server's replication id, and when a client first saw it (server time
+--                  in ms). The id changes with a failover and with a restart. The end of the
+--                  guarded time is not stored, because clients that share the server may have
+--                  different spans.
 
 local function look_at_guard()
   local id = string.match(redis.call('INFO', 'replication'), 'master_replid:(%x+)')
@@ -13,7 +15,7 @@ local function look_at_guard()
   local now = clock[1] * 1000 + math.floor(clock[2] / 1000)
   local known, since = string.match(redis.call('GET', 'leasehold:guard') or '', '^(%x+) (%d+)$')
   since = known == id and tonumber(since)
-  -- Nothing is later than now, unless the clock was set back.
+  -- No time is later than now, unless the clock was set back.
   if not since or since > now then
     since = now
     redis.call('SET', 'leasehold:guard', id .. ' ' .. string.format('%.0f', now))

@@ -1,24 +1,24 @@
-//! One connection to a node: operations that wait at the same time travel on it as one call.
+//! One connection to a node. Operations that wait at the same time travel on it as one call.
 //!
-//! While the connection is idle an operation leaves at once and alone, and the future that waits
-//! for its reply carries it: no other task is woken on its way, and nobody else's reply depends
-//! on whether that future is polled. While calls are on their way, operations gather during the
-//! turn of the tasks that were just answered, and leave together. After each gathering and each
-//! call the queue is looked at again.
+//! While the connection is idle, an operation leaves at once and alone. The future that waits for
+//! its reply carries the call, so no other task is woken, and no other reply depends on whether
+//! that future is polled. While calls are on their way, operations gather during the turn of the
+//! tasks that were just answered, and leave together. The queue is checked again after each
+//! gathering and after each call.
 //!
-//! Order of arrival is kept, whichever threads submit, so an operation that undoes another always
-//! runs after it. Only renewals overtake other operations (`queue.rs`). The [`Queue`] knows which
-//! operations wait and which are sent again in their old place.
+//! The order of arrival is kept, whichever threads submit, so an operation that undoes another
+//! always runs after it. Only renewals overtake other operations (`queue.rs`). The [`Queue`] knows
+//! which operations wait, and which are sent again in their old place.
 //!
-//! When the connection breaks, what was under way ends as "may have run" (`exchange.rs`, and
-//! `NoReplies` in `call.rs`), and what waits goes on with the next connection (`Lane::opening`,
-//! `Lane::up`). If the first attempt to connect fails, it fails as "did not run"
-//! (`Lane::down`). `keep_connected` in `reconnect.rs` decides which.
+//! When the connection breaks, calls on their way end as "may have run" (`exchange.rs`, and
+//! `NoReplies` in `call.rs`). Operations that wait leave with the next connection (`Lane::opening`,
+//! `Lane::up`). If the first attempt to connect fails, they fail as "did not run" (`Lane::down`).
+//! `keep_connected` in `reconnect.rs` decides which.
 //!
-//! Two locks, in this order: `departures`, `state`. Under `state` no task is spawned or dropped and
-//! no waiter answered: a runtime that has ended drops a task at once, and the call in it comes back
-//! for that lock. The driver's lock and that of a carried call are last: nothing is locked under
-//! them.
+//! There are two locks, taken in this order: `departures`, `state`. Under `state` no task is
+//! spawned or dropped and no waiter is answered: a runtime that has ended drops a task at once, and
+//! the drop of its call locks `state`. The locks of the driver and of a carried call are innermost:
+//! nothing is locked under them.
 
 pub(crate) mod acks;
 mod carry;
@@ -53,41 +53,42 @@ use crate::backend::step::Operation;
 use crate::process::Process;
 use crate::sync::{Mutex, MutexGuard};
 
-/// Calls on their way at once: one being run by the server, one on the wire before it,
-/// one behind it. With fewer the server idles between them; more make them smaller.
+/// Number of calls on their way at once: one on its way to the server, one being run, one on its
+/// way back. With fewer, the server idles between them. With more, the calls are smaller.
 const MAX_CALLS: usize = 3;
-/// How many replies in a row have to be missing before the connection is given up.
+/// Number of replies in a row that must be missing before the connection is given up.
 const MAX_SILENCE: u32 = 2;
 
-/// Sees to what a node of a cluster did not run.
+/// A handler for operations that a node of a cluster did not run.
 pub(crate) trait Strays: Send + Sync {
-    /// The node did not run these, because it does not have their slots, or not wholly.
+    /// Takes operations that the node did not run, because it lacks their slots or some of the
+    /// keys.
     fn take(&self, from: &Arc<Lane>, strays: Vec<Waiting>);
 }
 
 /// A queue and the connection it drains into.
 pub(crate) struct Lane {
-    /// Held from taking operations off the queue until they are on the connection: a thread that
-    /// takes the next ones must not get there first. Locked before `state`.
+    /// Held from taking operations off the queue until they are on the connection. Otherwise
+    /// another thread could send later operations first. Locked before `state`.
     departures: Mutex<()>,
     state: Mutex<State>,
     runtime: Handle,
-    /// Nothing leaves in another one.
+    /// The process that created the lane. Nothing leaves in a forked child.
     process: Process,
-    /// What moves the bytes of the present connection.
+    /// The driver, which moves the bytes of the present connection.
     pub(super) driver: Shared,
-    /// The runtime ends, or has ended.
+    /// Whether the runtime ends or has ended.
     ended: AtomicBool,
-    /// Calls have left whose replies nobody reads, because the runtime has ended.
+    /// Whether calls have left whose replies are never read, because the runtime has ended.
     left_unheard: AtomicBool,
     /// The server at the other end.
     pub(crate) node: Arc<Node>,
-    /// Where operations go that it did not run; `None` for a single server.
+    /// The handler of operations that the node did not run; `None` for a single server.
     strays: Option<Weak<dyn Strays>>,
-    /// What the server confirms, if operations travel here to be acknowledged.
+    /// The confirmations that the server can give; `None` if operations here are not acknowledged.
     acks: Option<Acks>,
-    /// Replies that were missing in a row. The connection's and not the node's: what another
-    /// connection hears would hide that this one is dead.
+    /// Number of replies in a row that were missing. Counted for the connection and not for the
+    /// node: replies on another connection would hide that this one is dead.
     silent_calls: AtomicU32,
     /// Notified when a call is back.
     back: Notify,
@@ -99,10 +100,11 @@ struct State {
     queue: Queue,
     /// The call that the waiter for its reply carries.
     carried: Option<Arc<Carried>>,
-    /// The server did not know the script: the next call brings it. The lane's and not the node's:
-    /// a call of another connection, which brought it instead, may run behind those that lack it.
+    /// Whether the server did not know the script, so that the next call brings it. A flag of the
+    /// lane and not of the node: a call of another connection that brings the script may run after
+    /// the calls that lack it.
     script_missing: bool,
-    /// A task is about to take what waits.
+    /// Whether a task is about to send the waiting operations.
     gathering: bool,
     link: Link,
 }
@@ -132,8 +134,8 @@ impl Lane {
             state: Mutex::new(State {
                 queue: Queue::default(),
                 carried: None,
-                // Each connection loads the script (`prepare`). If that failed, the server refuses the
-                // first call, and it goes again with the source.
+                // Each connection loads the script (`prepare`). If that failed, the server refuses
+                // the first call, which is then sent again with the source.
                 script_missing: false,
                 gathering: false,
                 link: Link::Opening,
@@ -153,7 +155,7 @@ impl Lane {
         })
     }
 
-    /// Hands an operation over. `arrival` is its place among those of all nodes of a cluster.
+    /// Submits an operation. `arrival` is its place among the operations of all nodes of a cluster.
     pub(crate) fn submit(
         self: &Arc<Self>,
         operation: Operation,
@@ -165,8 +167,8 @@ impl Lane {
             waiting.answer(Err(Failure::forked(self.node.address())));
             return queued;
         }
-        // Locked before the operation is in the queue, where another thread could take it. A
-        // thread that does not get the lock finds another one that is about to send a call.
+        // Locked before the operation is in the queue, where another thread could take it. If the
+        // lock is taken, another thread is about to send a call.
         let departure = self.is_here().then(|| self.departures.try_lock()).flatten();
         let mut state = self.state.lock();
         if let Link::Down(failure) = &state.link {
@@ -177,7 +179,8 @@ impl Lane {
         }
         state.queue.push(waiting);
         match departure {
-            // Alone: a waiter that stops polling its own call must not keep the replies of others.
+            // Only if it is alone: a waiter that stops polling its own call must not delay other
+            // replies.
             Some(departure) if state.queue.calls() == 0 && state.queue.len() == 1 => {
                 let call = self.depart(state, departure);
                 queued.carried = call.and_then(|call| self.carry(call));
@@ -188,17 +191,19 @@ impl Lane {
             }
         }
         if self.has_ended() {
-            // Looked at behind the push: no task takes the operation from the queue any more.
+            // Checked after the push: once the lane has ended, no task takes the operation from the
+            // queue.
             self.send_the_last();
         }
         queued
     }
 
-    /// The waiter for the reply carries the call, unless others wait for its end already.
+    /// Lets the waiter for the reply carry the call, unless other operations depend on the call's
+    /// end. A task carries it then.
     fn carry(&self, call: Call) -> Option<Arc<Carried>> {
         let mut state = self.state.lock();
-        // Operations that are sent again wait for all calls, so none may depend on being polled. Nor
-        // may one behind which all others wait.
+        // Operations that are sent again wait for all calls, so no call may depend on a waiter that
+        // polls it. On an acknowledging lane, all other operations wait for the call.
         if state.queue.has_returned() || self.acks.is_some() {
             drop(state);
             self.runtime.spawn(call);
@@ -212,19 +217,19 @@ impl Lane {
     fn most_calls(&self) -> usize {
         match self.acks {
             None => MAX_CALLS,
-            // The server runs nothing behind a call that it has not confirmed. What comes meanwhile
-            // gathers for the next one, and is confirmed together.
+            // The server runs nothing after a call that it has not confirmed. Operations that
+            // arrive meanwhile gather for the next call, and are confirmed together.
             Some(_) => 1,
         }
     }
 
-    /// Whether the calling thread is inside the client's own runtime, whose timers a
+    /// Returns whether the calling thread is inside the client's own runtime, whose timers a
     /// carried call needs.
     fn is_here(&self) -> bool {
         Handle::try_current().is_ok_and(|here| here.id() == self.runtime.id())
     }
 
-    /// Makes the waiting operations leave, if there is room on the way.
+    /// Starts a task that sends the waiting operations, if there is room for another call.
     fn pump(self: &Arc<Self>, mut state: MutexGuard<'_, State>) {
         let gather = !self.has_ended()
             && !state.gathering
@@ -233,10 +238,10 @@ impl Lane {
             && state.queue.calls() < self.most_calls()
             && matches!(state.link, Link::Up(_));
         state.gathering |= gather;
-        // With no call on its way no task was just answered, so there is nothing to gather for.
+        // With no call on its way, no task was just answered, so there is nothing to gather.
         let hurry = state.queue.calls() == 0;
-        // Before the spawn: a runtime that has ended drops the task at once, and
-        // `Gathering::drop` comes back for this lock.
+        // Unlocked before the spawn: a runtime that has ended drops the task at once, and
+        // `Gathering::drop` takes this lock.
         drop(state);
         if gather {
             let gathering = Gathering(Some(Arc::clone(self)));
@@ -244,8 +249,8 @@ impl Lane {
         }
     }
 
-    /// Takes the waiting operations and puts them on the connection. The call that it returns
-    /// has to be polled on, for the reply.
+    /// Takes the waiting operations and puts them on the connection. The caller must keep polling
+    /// the returned call to get the reply.
     fn depart(
         self: &Arc<Self>,
         mut state: MutexGuard<'_, State>,
@@ -256,8 +261,8 @@ impl Lane {
         // operations back into the queue.
         drop(state);
         let mut call = call?;
-        // The first poll puts the call on the connection. Only then may `departure` go: another
-        // thread could otherwise overtake with operations that came later.
+        // The first poll puts the call on the connection. `departure` is held until then: otherwise
+        // another thread could send later operations first.
         let gone = Pin::new(&mut call)
             .poll(&mut Context::from_waker(Waker::noop()))
             .is_ready();
@@ -265,13 +270,15 @@ impl Lane {
         (!gone).then_some(call)
     }
 
-    /// A call with the operations that may leave now, if there are any and a connection for them.
+    /// Returns a call with the operations that may leave now, if there are any and the connection
+    /// is up.
     fn next_call(self: &Arc<Self>, state: &mut State) -> Option<Call> {
         let Link::Up(connection) = &state.link else {
             return None;
         };
         let connection = connection.clone();
-        // A node that wants keys declared takes those of one slot at a time.
+        // A node that wants declared keys gets one operation a call, because the declared keys must
+        // be in one slot.
         let declares = self.strays.is_some() && self.node.wants_declared_keys();
         let most = if declares { 1 } else { MAX_OPERATIONS };
         let batch = state.queue.next_batch(most)?;
@@ -280,9 +287,9 @@ impl Lane {
             Some(_) if declares => Keys::of_one(&batch.operations[0].operation),
             Some(_) => Keys::Free,
         };
-        // With the queue locked, as in `retry_with_source`: a call that left between those two and
-        // brought the script would run before the operations that lacked it. Once: the calls behind
-        // this one rely on it.
+        // Taken with the queue locked, as in `retry_with_source`: a call that left between the two
+        // and brought the script would run before the operations that lacked it. Only one call
+        // brings the script: the calls after it rely on it.
         let missing = std::mem::take(&mut state.script_missing);
         let script = match batch.alone || missing {
             true => ScriptRef::Source,
@@ -301,10 +308,10 @@ impl Lane {
         Some(Call::new(travels, done))
     }
 
-    /// A connection is up; the queue drains into it.
+    /// Starts to use a connection: the queue drains into it.
     pub(crate) fn up(self: &Arc<Self>, connection: MultiplexedConnection, driver: Driver) {
-        // Before the link is up: a call that leaves as the runtime ends flushes this driver, and
-        // must not find the old one.
+        // Set before the link is up: a call that leaves while the runtime ends flushes this driver,
+        // and must not find the old one.
         self.driver.set(driver);
         // Replies that the old connection missed must not end the new one.
         self.silent_calls.store(0, Ordering::Relaxed);
@@ -314,15 +321,16 @@ impl Lane {
         self.pump(state);
     }
 
-    /// The connection is lost and a new one is on its way: operations wait for it.
+    /// Makes operations wait for a new connection, because the present one is lost.
     pub(crate) fn opening(&self) {
-        // The link first: the calls on their way end with the driver, and operations in the queue
-        // would follow them onto the dead connection.
+        // The link changes first: the calls on their way end with the driver, and operations in the
+        // queue would follow them onto the dead connection.
         self.hold_back();
         self.driver.remove();
     }
 
-    /// Operations wait for another connection. Calls on their way are still answered on this one.
+    /// Makes operations wait for another connection. Calls on their way are still answered on the
+    /// present one.
     pub(crate) fn hold_back(&self) {
         let mut state = self.state.lock();
         state.link = Link::Opening;
@@ -334,14 +342,14 @@ impl Lane {
         self.wait_for_calls(|queue| queue.calls() == 0).await;
     }
 
-    /// Resolves when the calls that have left until now are back.
+    /// Resolves when all calls that have left so far are back.
     pub(crate) async fn earlier_calls_are_back(&self) {
         let departed = self.departed();
         self.wait_for_calls(|queue| queue.are_back(departed)).await;
     }
 
-    /// How many calls have left. A waiter that carries one of them may not poll it, so a task does
-    /// from here on.
+    /// Returns how many calls have left. Moves a carried call to a task, because its waiter might
+    /// not poll it.
     fn departed(&self) -> u64 {
         let state = self.state.lock();
         let departed = state.queue.departed();
@@ -353,7 +361,7 @@ impl Lane {
         loop {
             let back = self.back.notified();
             tokio::pin!(back);
-            // Registered before the calls are looked at, or the end of the last one is missed.
+            // Registered before the calls are checked, or the end of the last call would be missed.
             back.as_mut().enable();
             if are_back(&self.state.lock().queue) {
                 return;
@@ -362,7 +370,7 @@ impl Lane {
         }
     }
 
-    /// Operations of another node's queue, in their order, are this one's from now on.
+    /// Takes over operations from another node's queue, in their order.
     pub(crate) fn take_over(self: &Arc<Self>, operations: impl IntoIterator<Item = Waiting>) {
         let mut state = self.state.lock();
         operations
@@ -377,7 +385,7 @@ impl Lane {
         self.pump(state);
     }
 
-    /// The present connection, if there is one.
+    /// Returns the present connection, if there is one.
     pub(crate) fn connection(&self) -> Option<MultiplexedConnection> {
         match &self.state.lock().link {
             Link::Up(connection) => Some(connection.clone()),
@@ -385,7 +393,7 @@ impl Lane {
         }
     }
 
-    /// Why there is none. `None` while one is being opened, too.
+    /// Returns why there is no connection. `None` if there is one, or while one is being opened.
     pub(crate) fn why_down(&self) -> Option<Failure> {
         match &self.state.lock().link {
             Link::Down(failure) => Some(failure.clone()),
@@ -393,41 +401,43 @@ impl Lane {
         }
     }
 
-    /// Takes out the waiting operations for which `stays` is false: they are another node's.
+    /// Removes and returns the waiting operations for which `stays` is false: they belong to
+    /// another node.
     pub(crate) fn take_unless(&self, stays: impl Fn(&Operation) -> bool) -> Vec<Waiting> {
         self.state.lock().queue.take_unless(stays).into()
     }
 
-    /// There is no connection: waiting operations fail, and so do those that come.
+    /// Notes that there is no connection: operations that wait fail, and so do later ones.
     pub(crate) fn down(&self, failure: &Failure) {
         let mut state = self.state.lock();
         state.link = Link::Down(failure.clone());
-        // Under the lock under which `submit` looks at the link: an operation that comes later
-        // finds it down, so none is left behind in the queue.
+        // Under the lock with which `submit` reads the link: a later operation finds the link down,
+        // so no operation is left in the queue.
         let waiting = state.queue.take_all();
         drop(state);
         fail_unreached(&self.node, waiting, failure);
     }
 
-    /// The server did not run these, because it does not know the script: they are sent again.
+    /// Sends operations again that the server did not run because it does not know the script.
     fn retry_with_source(&self, batch: Batch) {
         let mut state = self.state.lock();
-        // Under one lock: from here on nothing leaves before these, so they bring the script.
+        // Under one lock: from here on nothing leaves before these operations, so they bring the
+        // script.
         state.script_missing = true;
         self.node.forgot_the_scripts();
         state.queue.return_batch(batch);
         self.let_no_waiter_carry(state);
     }
 
-    /// The server did not run these, because of one of them: they are sent again one by one.
+    /// Sends operations again, one by one: the server did not run them because of one of them.
     fn retry_singly(&self, batch: Batch) {
         let mut state = self.state.lock();
         state.queue.return_singly(batch);
         self.let_no_waiter_carry(state);
     }
 
-    /// All wait for the calls on their way now, and a waiter that carries one of them may not
-    /// poll it: from here on a task does.
+    /// Moves a carried call to a task. All operations now wait for the calls on their way, and the
+    /// waiter might not poll the call that it carries.
     fn let_no_waiter_carry(&self, mut state: MutexGuard<'_, State>) {
         let carried = state.carried.take();
         drop(state);
@@ -436,31 +446,31 @@ impl Lane {
         }
     }
 
-    /// A call for this key alone was refused before it ran.
+    /// Remembers a key: a call for this key alone was refused before it ran.
     fn remember_refused(&self, key: &[u8]) {
         self.state.lock().queue.remember_refused(key);
     }
 
-    /// A reply came: the connection is alive.
+    /// Notes that a reply has arrived: the connection is alive.
     fn heard(&self) {
         self.silent_calls.store(0, Ordering::Relaxed);
     }
 
-    /// No reply came in time. One may be a slow server; two in a row are a dead
-    /// connection, and only a new one finds that out.
+    /// Notes that no reply arrived in time. One missing reply may mean a slow server. Two in a row
+    /// mean a dead connection, and only opening a new one finds that out.
     fn reply_timed_out(&self) {
         if self.silent_calls.fetch_add(1, Ordering::Relaxed) + 1 == MAX_SILENCE {
             self.give_up();
         }
     }
 
-    /// The connection is not to be trusted any more: another one is opened.
+    /// Asks for a new connection, because the present one can no longer be trusted.
     fn give_up(&self) {
         self.given_up.notify_one();
     }
 }
 
-/// A task that is about to take what waits.
+/// A task that is about to send the waiting operations.
 struct Gathering(Option<Arc<Lane>>);
 
 impl Gathering {
@@ -469,21 +479,21 @@ impl Gathering {
             // A call is on its way: tasks that were just answered may have something to add.
             tokio::task::yield_now().await;
         }
-        // Taken out, so that `drop` does not clear the flag later: it may be that of another task
-        // then.
+        // Taken out, so that `drop` does not clear the flag later, when it may belong to another
+        // task.
         let Some(lane) = self.0.take() else {
             return;
         };
         let call = {
             let departure = lane.departures.lock();
             let mut state = lane.state.lock();
-            // Under the lock under which the queue is emptied: an operation that comes later
-            // needs a gathering of its own.
+            // Under the lock with which the queue is emptied: an operation that arrives later needs
+            // a gathering of its own.
             state.gathering = false;
             lane.depart(state, departure)
         };
-        // Operations that did not fit leave with the next call, and wait for no reply to this one:
-        // that may never come.
+        // Operations that did not fit leave with the next call. They do not wait for the reply to
+        // this call, which may never arrive.
         lane.pump(lane.state.lock());
         if let Some(call) = call {
             call.await;
@@ -493,14 +503,14 @@ impl Gathering {
 
 impl Drop for Gathering {
     fn drop(&mut self) {
-        // Dropped with its runtime before it began; the end of the lane empties the queue.
+        // Dropped with its runtime before it began. The end of the lane empties the queue.
         if let Some(lane) = self.0.take() {
             lane.state.lock().gathering = false;
         }
     }
 }
 
-/// Dropped when its call is over: there is room on the way again.
+/// A guard that is dropped when its call is over, so that another call may leave.
 struct CallDone {
     lane: Arc<Lane>,
     number: u64,
@@ -512,7 +522,7 @@ impl Drop for CallDone {
         let mut state = lane.state.lock();
         state.queue.call_is_back(self.number);
         lane.back.notify_waiters();
-        // Operations that were to be sent again while the link went down: `down` has not seen them.
+        // Operations that were to be sent again when the link went down: `down` has not seen them.
         if let Link::Down(failure) = &state.link {
             let failure = failure.clone();
             let waiting = state.queue.take_all();
@@ -520,11 +530,11 @@ impl Drop for CallDone {
             return fail_unreached(&lane.node, waiting, &failure);
         }
         if lane.has_ended() && !state.queue.is_empty() {
-            // No task takes the operations that are sent again.
+            // No task will take the operations that are to be sent again.
             drop(state);
             return lane.send_the_last();
         }
-        // Also while other calls are on their way: a waiter that carries one of them may never
+        // Runs even while other calls are on their way: a waiter that carries one of them may never
         // poll it.
         lane.pump(state);
     }

@@ -1,10 +1,11 @@
--- Makes `late`: the reply to an operation that does not run because its call came too late; false if
--- it is in time. And `time`: what the server's clock said, if it was asked.
+-- Makes `late`, the reply to an operation that does not run because its call arrived too late;
+-- false if the call is in time. Also makes `time`, the server's time, if it was asked for.
 local late, time = false, nil
 if ARGV[2] ~= '0' then
   time = redis.call('TIME')
-  -- Nobody waits for this answer any more: a grant would be a lock for nobody. Compared as texts
-  -- first, of digits alone: most calls have a second left, and numbers cost more.
+  -- No client waits for this reply any more, so a grant would keep the lock from all clients. The
+  -- times are first compared as texts of digits: most calls have a second left, and numbers cost
+  -- more.
   if ARGV[2] <= time[1] .. '999' and time[1] * 1000 + time[2] / 1000 > tonumber(ARGV[2]) then
     late = { 'late', time[1] * 1000 + math.floor(time[2] / 1000) }
   end

@@ -1,9 +1,9 @@
-//! A connection for messages, read by a small reader of our own. The driver's one takes whatever
-//! confirmation comes for the answer to the request under way, and a cluster sends confirmations
-//! that nobody asked for. Always RESP2: one form is one thing less to go wrong.
+//! A connection for messages, with a small reader of our own. The driver's reader takes any
+//! confirmation as the answer to the present request, but a cluster also sends confirmations that
+//! answer no request. The connection always uses RESP2: with one format, less can go wrong.
 //!
-//! Whatever bytes come, nothing grows: an announced length is checked before it is waited for, and
-//! the connection ends at the first byte that no server has a reason to send.
+//! Whatever bytes arrive, memory stays bounded: an announced length is checked before the reader
+//! waits for it, and the connection ends at the first byte that no server has a reason to send.
 
 use std::io;
 
@@ -13,14 +13,14 @@ use super::connect::Io;
 use crate::backend::channels::Transport;
 use crate::text::Shown;
 
-/// Most bytes of one frame.
+/// The largest number of bytes in one frame.
 const MAX_FRAME: usize = 1024 * 1024;
-/// Longest line that announces a length: a sign and 19 digits are a number.
+/// The longest line that announces a length: a number has a sign and 19 digits.
 const MAX_HEADER: usize = 20;
-/// Room for the bytes of one read. All of them are handled before anything else has its turn.
+/// Room for the bytes of one read. All of them are handled before any other event.
 const READ: usize = 16 * 1024;
 
-/// What a server sends on such a connection.
+/// A frame that a server sends on such a connection.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Frame {
     Message {
@@ -56,12 +56,12 @@ impl Messages {
         self.stream.flush().await
     }
 
-    /// The next frame of those that have come.
+    /// Returns the next frame, if it has arrived completely.
     pub(crate) fn next_frame(&mut self) -> Result<Option<Frame>, String> {
         self.frames.next_frame()
     }
 
-    /// Waits for more bytes. Cancel safe: none is lost.
+    /// Waits for more bytes. Cancel safe: no byte is lost.
     pub(crate) async fn read_more(&mut self) -> Result<(), String> {
         match self.stream.read_buf(self.frames.room()).await {
             Ok(0) => Err("the server closed it".into()),
@@ -81,7 +81,7 @@ impl Messages {
     }
 }
 
-/// Adds a command to those that are sent together.
+/// Adds a command to the commands that are sent together.
 pub(crate) fn write_command<'a>(
     commands: &mut Vec<u8>,
     name: &'a str,
@@ -95,16 +95,16 @@ pub(crate) fn write_command<'a>(
     }
 }
 
-/// Cuts the bytes of a connection into frames.
+/// A buffer that cuts the bytes of a connection into frames.
 #[derive(Debug, Default)]
 struct Frames {
     bytes: Vec<u8>,
-    /// Up to here they have been handled.
+    /// The end of the bytes that have been handled.
     done: usize,
 }
 
 impl Frames {
-    /// Where the next bytes go.
+    /// Returns the buffer for the next bytes.
     fn room(&mut self) -> &mut Vec<u8> {
         self.bytes.drain(..self.done);
         self.done = 0;
@@ -121,7 +121,7 @@ impl Frames {
         } else if before > MAX_FRAME {
             return Err(format!("a message of over {MAX_FRAME} bytes"));
         } else if self.done == self.bytes.len() {
-            // A long message has passed: its room goes with it.
+            // A long message may have passed, so its memory is freed.
             self.bytes = Vec::new();
             self.done = 0;
         }
@@ -129,7 +129,7 @@ impl Frames {
     }
 }
 
-/// Bytes that have not been read yet. Whatever reads them returns `None` while some are missing.
+/// Bytes that have not been read yet. A reading method returns `None` while bytes are missing.
 struct Rest<'a>(&'a [u8]);
 
 impl<'a> Rest<'a> {
@@ -151,7 +151,7 @@ impl<'a> Rest<'a> {
     fn list(&mut self) -> Result<Option<Frame>, String> {
         let elements = match self.line(MAX_HEADER)? {
             None => return Ok(None),
-            // With a pong come two, with everything else three.
+            // A pong has two elements, and every other list three.
             Some(b"2") => 2,
             Some(b"3") => 3,
             Some(_) => return Err("a list that is no message".into()),
@@ -198,7 +198,7 @@ impl<'a> Rest<'a> {
         }))
     }
 
-    /// A text with its length before it.
+    /// Reads a text that is preceded by its length.
     fn text(&mut self) -> Result<Option<&'a [u8]>, String> {
         if self.0.first().is_some_and(|kind| *kind != b'$') {
             return Err("a message without a text".into());
@@ -206,7 +206,7 @@ impl<'a> Rest<'a> {
         let Some(digits) = self.line(MAX_HEADER)? else {
             return Ok(None);
         };
-        // No sign and no blanks: no server sends them.
+        // Signs and blanks are refused: no server sends them.
         let digits = std::str::from_utf8(digits).unwrap_or("");
         let length = digits.bytes().all(|digit| digit.is_ascii_digit());
         let length = length.then(|| digits.parse::<usize>().ok()).flatten();
@@ -228,7 +228,7 @@ impl<'a> Rest<'a> {
         }
     }
 
-    /// The rest of a line behind its first byte.
+    /// Reads the rest of a line, after its first byte.
     fn line(&mut self, longest: usize) -> Result<Option<&'a [u8]>, String> {
         let rest = self.0;
         let end = rest.windows(2).position(|two| two == b"\r\n");
@@ -251,7 +251,7 @@ fn unasked() -> String {
 mod tests {
     use super::*;
 
-    /// Whole, and one byte at a time: the worst way to cut a stream.
+    /// Reads the bytes at once, and one byte at a time, which is the worst way to cut a stream.
     fn frames(bytes: &[u8]) -> Result<Vec<Frame>, String> {
         let read = |pieces: &mut dyn Iterator<Item = &[u8]>| {
             let (mut frames, mut read) = (Frames::default(), Vec::new());

@@ -1,6 +1,6 @@
 //! The facts about one server, however many connections lead to it: its address, clock and age,
-//! what it refuses, whether it knows the script. Connections write down here what they hear and
-//! read what they need; the node knows none of them.
+//! what it refuses, and whether it knows the script. Connections note here what they learn and read
+//! what they need. The node knows none of the connections.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, Ordering};
@@ -31,35 +31,36 @@ use crate::sync::Mutex;
 
 /// One server.
 pub(crate) struct Node {
-    /// Opens connections to it.
+    /// The connector, which opens connections to the server.
     pub(crate) connector: Connector,
     pub(crate) clock: Clock,
-    /// What runs there.
+    /// The scripts that run on the server.
     pub(crate) script: Arc<Script>,
     common: Common,
-    /// It has the scripts of single steps, which every connection loads.
+    /// Whether the server has the scripts of single steps, which every connection loads.
     has_own_scripts: AtomicBool,
-    /// It runs no operation whose keys are not declared.
+    /// Whether the server runs only operations whose keys are declared.
     wants_declared_keys: AtomicBool,
-    /// So many in a row ran at once when their keys were declared, and not before.
+    /// Number of operations in a row that ran only after their keys had been declared, and then at
+    /// once.
     ran_when_declared: AtomicU32,
-    /// Its time minus our clock, in ms.
+    /// The server's time minus our clock's time, in ms.
     offset_ms: AtomicI64,
-    /// What it calls our connections; empty for no name.
+    /// The server's name for our connections; empty for no name.
     pub(crate) label: String,
-    /// The address of the connection for calls, as it sees it.
+    /// The address of the connection for calls, as the server sees it.
     pub(crate) seen_as: Mutex<Option<String>>,
-    /// What it has said of itself.
+    /// The facts that the server has reported about itself.
     pub(crate) about: About,
-    /// What it refuses.
+    /// The refusals of the server.
     pub(crate) refusals: Refusals,
-    /// Notified when a connection for calls goes to another server: whether the holds have come
-    /// along is not known. The watchdog alone waits for it.
+    /// Notified when a connection for calls leads to another server, so that it is unknown whether
+    /// the holds exist there. Only the watchdog waits for it.
     pub(crate) holds_in_doubt: Notify,
     pub(crate) observed: ServerObserved,
 }
 
-/// What all nodes of a client have in common.
+/// The settings and scripts that all nodes of a client share.
 #[derive(Clone)]
 pub(crate) struct Common {
     credentials: Option<Source>,
@@ -71,16 +72,16 @@ pub(crate) struct Common {
     tls: Option<tls::Connector>,
     pub(crate) clock: Clock,
     script: Arc<Script>,
-    /// Each operation goes to a node of a cluster alone, with its keys declared.
+    /// Whether each operation is sent to a node of a cluster alone, with its keys declared.
     declare_keys: bool,
     /// Notified when slots may have moved; `None` for a single server.
     slots_may_have_moved: Option<Arc<Notify>>,
-    /// Where announced addresses lead.
+    /// The map from announced addresses to the addresses that are reachable from here.
     pub(crate) addresses: AddressMap,
 }
 
 impl Common {
-    /// For a server at `address`, or for the nodes of its cluster.
+    /// Makes the settings for a server at `address`, or for the nodes of its cluster.
     pub(crate) fn new(
         endpoint: &Endpoint,
         address: &Address,
@@ -144,10 +145,11 @@ impl Node {
         Self::reached_by(common.connector(address), common)
     }
 
-    /// The master that sentinels know, whichever server it is.
+    /// Makes the node of the master that sentinels name, whichever server that is.
     pub(crate) fn master(place: MasterPlace, common: &Common) -> Arc<Self> {
         let sentinels = place.sentinels.into_iter().map(|address| Connector {
-            // Those of the URL, if there are any: the client's are the master's.
+            // Sentinels use the credentials in the URL, if there are any. The client's credentials
+            // are for the master.
             credentials: None,
             ..common.connector(address)
         });
@@ -182,17 +184,19 @@ impl Node {
         })
     }
 
-    /// Whether it is one of a cluster.
+    /// Returns whether the server is a node of a cluster.
     pub(crate) fn is_of_a_cluster(&self) -> bool {
         self.common.slots_may_have_moved.is_some()
     }
 
-    /// Slots that it had may be another node's, or the other way round.
+    /// Notes that slots of this node may have moved to another node, or slots of another node to
+    /// this one.
     pub(crate) fn slots_may_have_moved(&self) {
         self.common.look_at_slots();
     }
 
-    /// Whether it refuses to run operations whose keys are not declared, or its client declares all.
+    /// Returns whether operations must declare their keys, because the server refuses to run others
+    /// or the client is set to declare them.
     pub(crate) fn wants_declared_keys(&self) -> bool {
         self.common.declare_keys || self.wants_declared_keys.load(Ordering::Relaxed)
     }
@@ -202,18 +206,18 @@ impl Node {
         self.ran_when_declared.store(0, Ordering::Relaxed);
     }
 
-    /// It has run an operation at once that it had not run before its keys were declared. Returns
-    /// how many in a row.
+    /// Notes that the server ran an operation only after its keys had been declared, and then at
+    /// once. Returns how many did so in a row.
     pub(crate) fn ran_when_declared(&self) -> u32 {
         self.ran_when_declared.fetch_add(1, Ordering::Relaxed) + 1
     }
 
-    /// It has run an operation whose keys are not declared.
+    /// Notes that the server has run an operation whose keys are not declared.
     pub(crate) fn ran_free(&self) {
         self.ran_when_declared.store(0, Ordering::Relaxed);
     }
 
-    /// Its address without credentials, for messages.
+    /// Returns the server's address without credentials, for messages.
     pub(crate) fn address(&self) -> Arc<str> {
         self.connector.shown()
     }
@@ -222,13 +226,13 @@ impl Node {
         self.connector.reply_timeout
     }
 
-    /// How long a reply is waited for, for the error that tells that none has come.
+    /// Returns how long a reply is waited for, for the error that says that none has arrived.
     pub(crate) fn shown_reply_timeout(&self) -> String {
         let limit = self.reply_timeout();
         format!("{limit:?}{}", self.connector.made.paused_hint(limit))
     }
 
-    /// It did not run an operation.
+    /// Counts an operation that the server redirected.
     pub(crate) fn observe_stray(&self, stray: &Stray) {
         match stray {
             Stray::Moved(_) | Stray::Ask(_) => self.observed.redirects(),
@@ -236,8 +240,8 @@ impl Node {
         }
     }
 
-    /// The failure of an operation that can't be sent here, because there is no connection. In a
-    /// cluster another node may have sent it here.
+    /// Returns the failure of an operation that can't be sent here, because there is no connection.
+    /// In a cluster, another node may have redirected the operation here.
     pub(crate) fn unreached(&self, failure: &Failure, operation: &Operation) -> Failure {
         let mut failure = failure.clone();
         if self.common.slots_may_have_moved.is_some()
@@ -252,17 +256,17 @@ impl Node {
         failure
     }
 
-    /// It has told its time.
+    /// Notes the time that the server has reported.
     pub(crate) fn learn_time(&self, server_ms: i64, at: Moment) {
         self.observed.says_time(server_ms);
-        // Relaxed: no promise depends on it. A call that an old value makes late brings the new
-        // one.
+        // Relaxed, because no promise depends on it. If an old value makes a call late, its reply
+        // brings the new one.
         self.offset_ms
             .store(server_ms.saturating_sub(ms(at)), Ordering::Relaxed);
     }
 
-    /// Its time, as far as we know it, after which nobody waits for the reply to a call that
-    /// leaves now.
+    /// Returns the deadline, in the server's time as far as we know it, of a call that leaves now.
+    /// After it, no client waits for the reply.
     pub(crate) fn not_after_ms(&self) -> i64 {
         let timeout = i64::try_from(self.reply_timeout().as_millis()).unwrap_or(i64::MAX);
         self.offset_ms
@@ -271,13 +275,13 @@ impl Node {
             .saturating_add(timeout)
     }
 
-    /// It did not know a script: the one that runs any step is used for all calls until another
-    /// connection has loaded the others.
+    /// Notes that the server did not know a script. All calls use the script that runs any step
+    /// until another connection has loaded the others.
     pub(crate) fn forgot_the_scripts(&self) {
         self.has_own_scripts.store(false, Ordering::Relaxed);
     }
 
-    /// The script that runs this step alone, if it has one and the server knows it.
+    /// Returns the script that runs only this step, if there is one and the server knows it.
     pub(crate) fn own_script(&self, step: &Step) -> Option<&Text> {
         let has = step.own_script && self.has_own_scripts.load(Ordering::Relaxed);
         has.then(|| self.script.own(step)).flatten()
@@ -288,14 +292,14 @@ impl Node {
         self.connector.present.borrow().told.is_some()
     }
 
-    /// The connection for calls is used from now on, on which the server has said this.
+    /// Learns what the server reported on a connection for calls that is used from now on.
     pub(crate) fn learn(&self, told: &Told) -> Reached {
         self.seen_as.lock().clone_from(&told.seen_as);
         self.learn_of_server(told)
     }
 
-    /// The same of the connection for acknowledged calls. Of the two the one that heard it later
-    /// knows better, whichever of them comes first to say so here.
+    /// Like [`learn`](Self::learn), for the connection for acknowledged calls. Of the two
+    /// connections, the later report counts, whichever connection calls this first.
     pub(crate) fn learn_of_server(&self, told: &Told) -> Reached {
         if let Some(ms) = told.time_ms {
             self.learn_time(ms, told.at);
@@ -313,36 +317,36 @@ impl Node {
     }
 }
 
-/// The number of a server that is another one by now.
+/// The number of a server that has already been replaced.
 const GONE: u64 = u64::MAX;
 
-/// Whether these are the ids of one server, which was not started again in between.
+/// Returns whether two run ids are of one server that was not restarted in between.
 fn is_one(run_id: Option<&str>, other: Option<&str>) -> bool {
-    // Two servers that do not say which they are must not pass for one.
+    // Two servers that report no run id must not count as the same one.
     run_id.is_some() && run_id == other
 }
 
-/// The server to which one connection for calls leads. Each connection compares this with what is
-/// heard, because the others may lead elsewhere.
+/// The server to which one connection for calls leads. Each connection compares this with the
+/// latest report, because other connections may lead to another server.
 #[derive(Clone, Debug)]
 pub(crate) struct Reached {
     pub(crate) host: Option<Host>,
     pub(crate) run_id: Option<String>,
-    /// The one of [`Present`].
+    /// The server's number in [`Present`].
     pub(crate) number: u64,
 }
 
 impl Reached {
-    /// Whether a new connection leads there as well, and the server was not started again since.
+    /// Returns whether a new connection leads to the same server, and it was not restarted since.
     pub(crate) fn is_the_one_of(&self, told: &Told) -> bool {
         is_one(told.run_id.as_deref(), self.run_id.as_deref())
     }
 
-    /// Calls go there now, unless another connection has heard of a server later.
+    /// Notes that calls use this server now, unless another connection has a later report.
     fn noted_in(mut self, present: &watch::Sender<Present>, told: &Told) -> Self {
         present.send_if_modified(|present| {
             let is_first = present.told.is_none();
-            // The connection that a client begins with is learned of twice.
+            // A client calls `learn` twice for the connection that it begins with.
             let is_same_word = present.told == Some(told.at) && present.run_id == self.run_id;
             let is_same = is_one(self.run_id.as_deref(), present.run_id.as_deref());
             let is_present = is_first || is_same_word || is_same;
@@ -362,22 +366,23 @@ impl Reached {
     }
 }
 
-/// What a server says of itself at first. It counts from when its connection is used.
+/// The facts that a server reports on a new connection. They count from the moment the connection
+/// is used.
 pub(crate) struct Told {
-    /// Where it is.
+    /// The server's address.
     pub(crate) address: Arc<Address>,
     pub(crate) at: Moment,
-    /// Its clock.
+    /// The server's clock.
     pub(crate) time_ms: Option<i64>,
-    /// It has loaded all scripts.
+    /// Whether the server has loaded all scripts.
     pub(crate) has_scripts: bool,
     pub(crate) uptime: Option<Uptime>,
     pub(crate) run_id: Option<String>,
-    /// Whether it has an append-only file.
+    /// Whether the server has an append-only file.
     pub(crate) append: Append,
     /// The address from which we have connected.
     pub(crate) seen_as: Option<String>,
-    /// Which node has which slot, if it is one of a cluster.
+    /// The nodes with their slots, if the server is a node of a cluster.
     pub(crate) slots: Option<Result<Vec<Range>, Failure>>,
 }
 
@@ -478,9 +483,9 @@ mod tests {
         };
         assert!(!leaves(&old));
         let new = node.learn_of_server(&told(Some("b"), 91_000));
-        // However often it is asked, and whoever asks.
+        // Each connection gets its own answer, however often it asks.
         assert!(leaves(&old) && leaves(&old) && !leaves(&new));
-        // It heard that before the other one was there, and comes later to say so.
+        // This connection got its report before the other server was there, but notes it later.
         let late = node.learn_of_server(&told(Some("a"), 90_500));
         assert!(leaves(&late) && !leaves(&new));
         assert!(old.is_the_one_of(&told(Some("a"), 92_000)));

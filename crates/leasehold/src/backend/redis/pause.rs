@@ -2,11 +2,11 @@
 
 use std::time::Duration;
 
-/// A connection that lasted this long was good: the next pause is a short one.
+/// A connection that lasted this long was good, so the next pause is short.
 pub(crate) const LASTING: Duration = Duration::from_secs(1);
 
-/// 10 ms, doubled to 1 s, a random half of each taken off so that the clients of
-/// a server that comes back don't arrive together.
+/// A pause of 10 ms, which doubles up to 1 s. A random part, up to half, is taken off, so that the
+/// clients of a server that is up again don't all arrive at once.
 #[derive(Debug)]
 pub(crate) struct Pause(u32);
 
@@ -19,14 +19,14 @@ impl Pause {
         self.0 = 0;
     }
 
-    /// The longest pause at once: for what does not heal by itself.
+    /// Makes the next pause the longest one, for failures that do not heal by themselves.
     pub(crate) fn longest(&mut self) {
         self.0 = 7;
     }
 
     pub(crate) fn next(&mut self) -> Duration {
-        // The seventh doubling is the first over the limit. Unbounded, the shift would lose all its
-        // bits after a minute without a server.
+        // The seventh doubling is the first above the limit. Without a bound, the shift would lose
+        // all its bits after a minute without a server.
         let ms = (10u64 << self.0.min(7)).min(1000);
         self.0 += 1;
         Duration::from_millis(fastrand::u64(ms / 2..=ms))

@@ -1,5 +1,5 @@
-//! Subscriptions: one connection for messages to a node, opened when the first waiter needs it.
-//! When it was lost, a new one subscribes to everything again.
+//! Subscriptions: each node has one connection for messages, which is opened when the first waiter
+//! needs it. After a lost connection, a new one subscribes to all channels again.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
@@ -16,19 +16,20 @@ use crate::backend::channels::{Channels, Heard, Message, Section, Transport};
 use crate::observe::log;
 use crate::text::Shown;
 
-/// How long a subscription outlives its last listener, for the next waiter of a busy name.
+/// The time for which a subscription outlives its last listener, for the next waiter of a busy
+/// name.
 const LINGER: Duration = Duration::from_millis(500);
-/// How often the server is asked whether a silent connection is still up.
+/// The time between two checks whether a silent connection is still up.
 const PING_EVERY: Duration = Duration::from_secs(10);
-/// Channels in one SUBSCRIBE.
+/// The number of channels in one SUBSCRIBE.
 const CHUNK: usize = 128;
-/// How long a server that takes no subscriptions is left alone.
+/// The pause before a server that accepts no subscriptions is asked again.
 const REFUSED_FOR: Duration = Duration::from_secs(60);
-/// So many connections in a row that ended before any subscription was confirmed are a refusal: some
-/// proxies end the connection at a command that they do not know.
+/// The number of connections in a row that count as a refusal if each ended before any subscription
+/// was confirmed. Some proxies end the connection at a command that they do not know.
 const MOST_IN_VAIN: u32 = 4;
 
-/// Keeps the subscriptions of a node equal to those of its channels that have listeners. Never
+/// Keeps the subscriptions of a node equal to the set of its channels with listeners. Never
 /// returns.
 pub(crate) async fn run(
     node: Arc<Node>,
@@ -39,13 +40,14 @@ pub(crate) async fn run(
     let mut pause = Pause::new();
     let name = connection_name(&node.label);
     let mut in_vain = 0;
-    // The number of the server whose refusal was told.
+    // The number of the server whose refusal has been logged.
     let mut told = None;
     loop {
         while section.is_empty() {
             section.changed().await;
         }
-        // Before it is opened: if calls go elsewhere meanwhile, it is opened once more.
+        // Read before the connection is opened: if calls switch to another server meanwhile, the
+        // connection is opened again.
         let number = node.connector.present_number();
         match node.connector.open_messages(name.as_deref()).await {
             Ok(messages) => {
@@ -55,8 +57,8 @@ pub(crate) async fn run(
                     end = session.run() => end,
                     () = node.connector.leads_to_another(number) => "the server was started again, or calls go to another one now".into(),
                 };
-                // A connection that did not last is followed by a longer pause: a server that
-                // ends each one at once must not be connected to all the time.
+                // A longer pause follows a connection that did not last: if a server ends each
+                // connection at once, the client must not connect all the time.
                 if since.elapsed() > LASTING {
                     pause.reset();
                 }
@@ -79,7 +81,7 @@ pub(crate) async fn run(
                     poll_meanwhile(&node, &section, number).await;
                     continue;
                 }
-                // Nobody misses it while nobody listens.
+                // Without listeners, no waiter misses the connection.
                 if !section.is_empty() {
                     log(|| {
                         tracing::warn!(
@@ -96,12 +98,12 @@ pub(crate) async fn run(
                 )
             }),
         }
-        // At once, before the pause: waiters ask again, and poll until a connection is back.
+        // Done before the pause, so that waiters ask again now and poll until a connection is back.
         section.all_down();
         node.slots_may_have_moved();
         tokio::select! {
             () = sleep(pause.next()) => {}
-            // Calls go to another server now, and that one may answer.
+            // Calls use another server now, and that server may answer.
             () = node.connector.leads_to_another(number) => {}
         }
         // Channels that were left while there was no connection need no subscription.
@@ -109,8 +111,8 @@ pub(crate) async fn run(
     }
 }
 
-/// The server takes no subscriptions, so all waiters poll. Returns when it is asked again: after a
-/// while, and when it is another one.
+/// Lets all waiters poll while the server accepts no subscriptions. Returns when it is time to ask
+/// again: after a while, or when calls use another server.
 async fn poll_meanwhile(node: &Node, section: &Section, number: u64) {
     let until = Instant::now() + REFUSED_FOR;
     section.all_down();
@@ -125,19 +127,20 @@ async fn poll_meanwhile(node: &Node, section: &Section, number: u64) {
             () = node.connector.leads_to_another(number) => break,
         }
     }
-    // All are asked for again.
+    // All channels are subscribed to again.
     section.all_down();
 }
 
-/// Whether a server that says this takes no subscriptions, whichever channel it is.
+/// Returns whether this error means that the server accepts no subscriptions to any channel.
 fn is_for_good(said: &str) -> bool {
     let said = said.to_ascii_lowercase();
     let of_proxies = ["unsupported command", "not supported", "is not allowed"];
     said.contains("unknown command") || of_proxies.iter().any(|words| said.contains(words))
 }
 
-/// Dropped with the client's runtime: waiters in other runtimes ask again, and learn that it has
-/// ended. Their own timers would wake them only after the poll interval.
+/// Wakes all waiters when it is dropped with the client's runtime: waiters in other runtimes ask
+/// again, and learn that the client's runtime has ended. Their own timers would wake them only
+/// after the poll interval.
 pub(crate) struct WakesAll(pub(crate) Arc<Channels>);
 
 impl Drop for WakesAll {
@@ -146,7 +149,7 @@ impl Drop for WakesAll {
     }
 }
 
-/// One connection and what was asked on it.
+/// One connection and the requests on it.
 struct Session<'a> {
     node: &'a Node,
     section: &'a Section,
@@ -161,26 +164,26 @@ struct Session<'a> {
     /// Commands that have not left yet.
     commands: Vec<u8>,
     standing: Standing,
-    /// The server knows no sharded channels.
+    /// Whether the server does not know sharded channels.
     only_global: bool,
-    /// When channels without listeners are given up.
+    /// The time at which channels without listeners are given up.
     idle_at: Option<Instant>,
 }
 
-/// How a connection stands with subscriptions.
+/// The state of a connection's subscriptions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Standing {
-    /// None was asked for.
+    /// No subscription was requested.
     Idle,
     Asked,
     Confirmed,
-    /// The server takes none at all.
+    /// The server accepts no subscriptions at all.
     Refused,
 }
 
 struct Asked {
     request: Request,
-    /// Those that are not answered yet.
+    /// The channels that are not answered yet.
     names: Vec<Arc<str>>,
     since: Instant,
 }
@@ -212,7 +215,7 @@ impl Request {
     }
 }
 
-/// What a session waits for.
+/// The events that a session waits for.
 enum Event {
     Read(Result<(), String>),
     Changed,
@@ -249,17 +252,17 @@ impl<'a> Session<'a> {
         }
     }
 
-    /// Runs until the connection is lost, and says why.
+    /// Runs until the connection is lost, and returns the reason.
     async fn run(&mut self) -> String {
         let mut ping = interval(PING_EVERY);
-        // After a busy time one ping tells enough. An interval would make up for each that was
-        // missed.
+        // After a busy time one ping is enough. By default the interval would make up for every
+        // missed one.
         ping.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        // Its first tick is due at once, when the connection has just shown that it is up.
+        // The first tick would be due at once, but the new connection has just shown that it is up.
         ping.reset();
         loop {
-            // Before any notice: nobody notifies a new connection of the channels that the one
-            // before it had.
+            // Done before waiting for a notice: a new connection is not notified of channels that
+            // the connection before it had.
             self.subscribe_fresh();
             if let Err(error) = self.flush().await {
                 return error;
@@ -296,7 +299,8 @@ impl<'a> Session<'a> {
         oldest.map_or("", |asked| asked.request.unanswered()).into()
     }
 
-    /// A channel was wanted or left. Those that were left go after a while.
+    /// Notes that a channel was wanted or left. Channels without listeners are given up after a
+    /// while.
     fn start_to_linger(&mut self) {
         self.idle_at.get_or_insert_with(|| Instant::now() + LINGER);
     }
@@ -351,7 +355,7 @@ impl<'a> Session<'a> {
                     self.ask(request, group.to_vec());
                 }
             }
-            // A server takes those of one slot together.
+            // A server accepts only channels of one slot in one request.
             Transport::Sharded => {
                 let mut names = names.to_vec();
                 names.sort_by_key(|name| slot_of(name.as_bytes()));
@@ -372,8 +376,9 @@ impl<'a> Session<'a> {
         }
     }
 
-    /// Takes the frames that have come. In order: a message before a confirmation counts as one
-    /// from before it, or a latch would open by a zero from before its waiter listened.
+    /// Handles the frames that have arrived, in order: a message before a confirmation was
+    /// published before it. Otherwise a zero from before its waiter listened would let the waiter
+    /// through a latch.
     fn take_all(&mut self) -> Result<(), String> {
         while let Some(frame) = self.messages.next_frame()? {
             self.take(frame)?;
@@ -394,7 +399,8 @@ impl<'a> Session<'a> {
                 Ok(())
             }
             Frame::Subscribed(transport, channel) => {
-                // Before it is confirmed: what came before that is from before.
+                // Done before the channel is confirmed: earlier messages were published before the
+                // confirmation.
                 self.heard.end(|message| self.section.told(message));
                 let name = self.answered(Request::Subscribe(transport), &channel);
                 let name = name.ok_or("a confirmation that nobody asked for")?;
@@ -409,7 +415,7 @@ impl<'a> Session<'a> {
                 {
                     return Ok(());
                 }
-                // The slot is another node's from now on.
+                // Another node has the slot from now on.
                 if transport == Transport::Sharded && self.node.is_of_a_cluster() {
                     self.lost(&channel);
                     return Ok(());
@@ -424,7 +430,7 @@ impl<'a> Session<'a> {
         }
     }
 
-    /// Takes the name from the oldest request, if this answers that.
+    /// Takes the channel from the oldest request, if this is an answer to that request.
     fn answered(&mut self, request: Request, channel: &str) -> Option<Arc<str>> {
         let oldest = self.asked.front_mut()?;
         let at = (oldest.names.iter()).position(|name| &**name == channel);
@@ -450,29 +456,29 @@ impl<'a> Session<'a> {
         }
     }
 
-    /// The server has refused the oldest request.
+    /// Handles an error reply to the oldest request.
     fn refused(&mut self, said: String) -> Result<(), String> {
         let Some(Asked { request, names, .. }) = self.asked.pop_front() else {
             return Err(said);
         };
         let transport = match request {
-            // A server that denies the command answers as well.
+            // A server that denies the command has answered, too.
             Request::Ping => return Ok(()),
-            // The slot is another node's, and the subscription has ended with that.
+            // Another node has the slot, and the subscription ended when the slot moved.
             Request::Unsubscribe(Transport::Sharded) => return Ok(()),
             Request::Unsubscribe(Transport::Global) => return Err(said),
             Request::Subscribe(transport) => transport,
         };
         let code = said.split(' ').next().unwrap_or("");
         match code {
-            // It refuses the whole request because of one channel in it.
+            // The server refuses the whole request because of one channel in it.
             "NOPERM" if names.len() > 1 => {
                 for name in names {
                     self.ask(request, vec![name]);
                 }
             }
             "NOPERM" => {
-                // It takes others.
+                // The server accepts other channels.
                 self.standing = Standing::Confirmed;
                 names.iter().for_each(|name| self.denied(name, &said));
             }
@@ -511,7 +517,7 @@ impl<'a> Session<'a> {
         self.confirmed(name, true);
     }
 
-    /// The server does not bring this channel's messages any more, or not at all.
+    /// Gives up a channel whose messages the server does not bring, or no longer brings.
     fn lost(&mut self, name: &str) {
         self.pending.remove(name);
         self.section.lost(name);
@@ -519,7 +525,7 @@ impl<'a> Session<'a> {
     }
 }
 
-/// Resolves at that time; never without one.
+/// Resolves at this time; never if there is none.
 async fn until(at: Option<Instant>) {
     match at {
         Some(at) => sleep_until(at).await,

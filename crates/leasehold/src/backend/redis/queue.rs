@@ -1,18 +1,20 @@
-//! The operations that wait for one connection, in order of arrival. Pure data: it knows no
-//! connection and no clock, and nothing in it waits. Operations leave it a call at a time.
+//! The operations that wait for one connection, in order of arrival. The queue is pure data: it
+//! knows neither the connection nor a clock, and nothing in it waits. Operations leave it one call
+//! at a time.
 //!
-//! Renewals alone leave before what came earlier: thousands of waiters may ask at the same time, and a
-//! hold must not end behind them. That is safe because nothing that came earlier has to run before a
-//! renewal. A hold is renewed once its grant was answered. A release ends the renewals before it is
-//! queued (`guard.rs`), so one that leaves before it makes the hold longer for a moment only. What puts
-//! a hold into another form, or another hold into its place, stops its renewals until it was answered
-//! (`rw/guard.rs`, `exchange.rs`), and so does what makes a hold shorter (`Share::keep_for`). Among
-//! themselves renewals keep their order.
+//! Only renewals leave before earlier operations: thousands of waiters may ask at the same time,
+//! and a hold must not end because its renewal is queued after them. This is safe because no
+//! earlier operation must run before a renewal. A hold is renewed only after its grant was
+//! answered. A release ends the renewals before it is queued (`guard.rs`), so a renewal that
+//! overtakes it prolongs the hold only for a moment. An operation that changes the form of a hold,
+//! or puts another hold in its place, stops the renewals until it is answered (`rw/guard.rs`,
+//! `exchange.rs`). So does an operation that shortens a hold (`Share::keep_for`). Among themselves,
+//! renewals keep their order.
 //!
-//! Operations that the server did not run, because it had forgotten the script or refused a call
-//! as a whole, are sent again in their old place: nothing leaves until the calls on their way are
-//! back. (One gap is left: if another client brings the script between two calls of ours that
-//! are on their way, the second one runs and the first one behind it.)
+//! If the server did not run operations, because it had forgotten the script or refused a call as a
+//! whole, they are sent again in their old place: nothing leaves until all calls on their way are
+//! back. (One gap is left. If another client loads the script between two of our calls that are on
+//! their way, the second call runs, and the first one runs after it.)
 
 use std::collections::{BTreeMap, HashSet, VecDeque};
 use std::sync::Arc;
@@ -26,28 +28,29 @@ use crate::backend::route::Route;
 use crate::backend::step::{Operation, Value};
 use crate::room::Room;
 
-/// Most operations in one call.
-// A server runs a call without a break, and all its other clients wait meanwhile: 256 renewals take
-// it about 1 ms.
+/// The largest number of operations in one call.
+// A server runs a call without a break, and all its other clients wait meanwhile. 256 renewals take
+// about 1 ms.
 pub(crate) const MAX_OPERATIONS: usize = 256;
-/// Most bytes in one call. An operation over it travels alone.
+/// The largest number of bytes in one call. A larger operation travels alone.
 pub(crate) const MAX_BYTES: usize = 64 * 1024;
-/// Most names that are known to be refused. Those beyond are sent twice, as each was at first.
+/// The largest number of remembered refused names. An operation on any further refused name is sent
+/// twice, as at first.
 const MAX_REFUSED: usize = 1024;
 
 /// The queue of one connection.
 #[derive(Default)]
 pub(crate) struct Queue {
-    /// They leave first.
+    /// The renewals, which leave first.
     renewals: VecDeque<Waiting>,
     waiting: VecDeque<Waiting>,
     /// The numbers of the calls on their way.
     calls: Vec<u64>,
-    /// How many calls have left so far.
+    /// Number of calls that have left so far.
     departed: u64,
     /// Operations that did not run and are sent again, by the number of their call.
     returned: BTreeMap<u64, Vec<Waiting>>,
-    /// Keys for which the server refused a whole call; operations on them travel alone.
+    /// Keys for which the server refused a whole call. Operations on them travel alone.
     refused: HashSet<Vec<u8>>,
 }
 
@@ -72,7 +75,7 @@ impl Queue {
         renewal.or_else(|| self.waiting.pop_front())
     }
 
-    /// How many wait to leave.
+    /// Returns the number of operations that wait to leave.
     pub(crate) fn len(&self) -> usize {
         self.renewals.len() + self.waiting.len()
     }
@@ -81,28 +84,29 @@ impl Queue {
         self.len() == 0
     }
 
-    /// How many calls are on their way.
+    /// Returns the number of calls on their way.
     pub(crate) fn calls(&self) -> usize {
         self.calls.len()
     }
 
-    /// How many calls have left so far.
+    /// Returns the number of calls that have left so far.
     pub(crate) fn departed(&self) -> u64 {
         self.departed
     }
 
-    /// Whether the first so many calls are back.
+    /// Returns whether the first `departed` calls are back.
     pub(crate) fn are_back(&self, departed: u64) -> bool {
         self.calls.iter().all(|call| *call > departed)
     }
 
-    /// Whether operations are to go again. Until then none leaves.
+    /// Returns whether operations are to be sent again. No call leaves until they are back in the
+    /// queue.
     pub(crate) fn has_returned(&self) -> bool {
         !self.returned.is_empty()
     }
 
-    /// The operations of the next call, if any may leave: at most so many. The call is on its way
-    /// from here on.
+    /// Takes up to `most` operations for the next call, if any may leave. From here on, the call
+    /// counts as on its way.
     pub(crate) fn next_batch(&mut self, most: usize) -> Option<Batch> {
         if self.has_returned() {
             return None;
@@ -110,8 +114,8 @@ impl Queue {
         let operations = self.take_operations(most);
         self.renewals.give_back();
         self.waiting.give_back();
-        // Before anything is counted: a call of nothing never ends, and `drained` would wait for
-        // it.
+        // Checked before anything is counted: an empty call never ends, and `drained` would wait
+        // for it.
         let alone = operations.first()?.alone;
         let wanted = operations.iter().find_map(|waiting| waiting.route.wanted());
         self.departed += 1;
@@ -128,17 +132,18 @@ impl Queue {
         let mut operations = Vec::new();
         let (mut bytes, mut wanted) = (0, None);
         while let Some(waiting) = self.pop() {
-            // One that does not fit opens the next call.
+            // An operation that does not fit opens the next call.
             let alone = self.travels_alone(&waiting);
             let full = bytes + waiting.bytes() > MAX_BYTES || operations.len() == most;
-            // A call is confirmed in one way. Operations that need no confirmation go with any call.
+            // All confirmations that a call waits for are of one kind. Operations that need no
+            // confirmation can join any call.
             let own = waiting.route.wanted();
             let differs = own.is_some() && wanted.is_some() && own != wanted;
             if !operations.is_empty() && (alone || full || differs) {
                 self.push_front(waiting);
                 break;
             }
-            // Its waiter has taken it out: it never ran, so nothing undoes it.
+            // The waiter has taken the operation out. It never ran, so nothing undoes it.
             if !waiting.ticket.send() {
                 continue;
             }
@@ -161,14 +166,15 @@ impl Queue {
                     .any(|key| self.refused.contains(key))
     }
 
-    /// The server did not run this call. Its operations go again when all calls are back.
+    /// Takes back a call that the server did not run. Its operations are sent again when all calls
+    /// are back.
     pub(crate) fn return_batch(&mut self, batch: Batch) {
-        // By its number: two calls are read by two tasks, so the later call may come back first.
+        // Kept by number: two tasks read two calls, so the later call may be back first.
         self.returned.insert(batch.number, batch.operations);
     }
 
-    /// The server did not run this call, because of one of its operations: they go again one by
-    /// one.
+    /// Takes back a call that the server did not run because of one of its operations. The
+    /// operations are sent again one by one.
     pub(crate) fn return_singly(&mut self, mut batch: Batch) {
         for waiting in &mut batch.operations {
             waiting.alone = true;
@@ -176,10 +182,11 @@ impl Queue {
         self.return_batch(batch);
     }
 
-    /// A call is over, or went again. `true` if no other one is on its way.
+    /// Notes that a call is over, or returned to be sent again. Returns `true` if no other call is
+    /// on its way.
     pub(crate) fn call_is_back(&mut self, number: u64) -> bool {
         self.calls.retain(|call| *call != number);
-        // Only now are operations sent again: a later call that is still on its way would run
+        // Operations are sent again only now: a later call that is still on its way would run
         // before them.
         if self.calls.is_empty() {
             self.put_back();
@@ -187,8 +194,8 @@ impl Queue {
         self.calls.is_empty()
     }
 
-    /// Operations that are sent again come before all others, in their old order. One that nobody
-    /// waits for any more stays out: its undo may have run meanwhile.
+    /// Puts operations that are sent again before all others, in their old order. An operation
+    /// without a waiter is left out: its undo may have run meanwhile.
     pub(crate) fn put_back(&mut self) {
         for operations in std::mem::take(&mut self.returned).into_values().rev() {
             let wanted = operations
@@ -200,14 +207,14 @@ impl Queue {
         }
     }
 
-    /// Takes out all operations that wait.
+    /// Takes out all operations in the queue.
     pub(crate) fn take_all(&mut self) -> VecDeque<Waiting> {
         let mut all = std::mem::take(&mut self.renewals);
         all.append(&mut self.waiting);
         all
     }
 
-    /// Takes out the waiting operations for which `stays` is false.
+    /// Takes out the queued operations for which `stays` is false.
     pub(crate) fn take_unless(&mut self, stays: impl Fn(&Operation) -> bool) -> VecDeque<Waiting> {
         let all = self.take_all().into_iter();
         let (kept, taken): (VecDeque<_>, _) = all.partition(|waiting| stays(&waiting.operation));
@@ -215,27 +222,27 @@ impl Queue {
         taken
     }
 
-    /// A call for this key alone was refused before it ran. It travels alone from here on, or the
-    /// operations that it shares a call with would be sent twice each time.
+    /// Remembers a key for which a call was refused before it ran. From here on, operations on it
+    /// travel alone; otherwise the operations in the same call would be sent twice each time.
     pub(crate) fn remember_refused(&mut self, key: &[u8]) {
         if self.refused.len() < MAX_REFUSED {
             self.refused.insert(key.to_vec());
         }
     }
 
-    /// Another connection is up: its user may have other permissions.
+    /// Forgets the refused keys when another connection is up: its user may have other permissions.
     pub(crate) fn forget_refused(&mut self) {
         self.refused.clear();
     }
 }
 
-/// What travels as one call.
+/// The operations that travel as one call.
 pub(crate) struct Batch {
     pub(crate) number: u64,
     pub(crate) operations: Vec<Waiting>,
-    /// One operation, which was refused together with others.
+    /// Whether this is one operation that was refused together with others.
     pub(crate) alone: bool,
-    /// Who has to confirm those of its operations that need it.
+    /// The confirmations that the operations in the call need, if any.
     pub(crate) wanted: Option<Acknowledgement>,
 }
 
@@ -244,15 +251,16 @@ pub(crate) struct Waiting {
     pub(crate) operation: Operation,
     pub(crate) route: Route,
     ticket: Ticket,
-    /// It was refused together with others.
+    /// Whether the operation was refused together with others.
     alone: bool,
-    /// Its place among all operations of a cluster, which it keeps from node to node.
+    /// The operation's place among all operations of a cluster, which it keeps from node to node.
     pub(crate) arrival: u64,
     reply: oneshot::Sender<Result<Value, Failure>>,
 }
 
 impl Waiting {
-    /// An operation for the queue, with the ticket and the reply to come for its waiter.
+    /// Makes an operation for the queue. Returns it with the ticket and the pending reply for its
+    /// waiter.
     pub(crate) fn new(
         operation: Operation,
         route: Route,
@@ -272,16 +280,17 @@ impl Waiting {
     }
 
     pub(crate) fn answer(self, reply: Result<Value, Failure>) {
-        // The waiter may be gone. Then it has seen to the undo.
+        // The waiter may have given up. Then it has seen to the undo.
         let _ = self.reply.send(reply);
     }
 
-    /// It is about to be sent; `false` if its waiter has taken it out.
+    /// Marks the operation as sent; returns `false` if its waiter has taken it out.
     pub(crate) fn leaves(&self) -> bool {
         self.ticket.send()
     }
 
-    /// It did not run; `false` if nobody waits for it any more, so that it must not go again.
+    /// Marks an operation that did not run as queued again; returns `false` if it has no waiter any
+    /// more and must not be sent again.
     pub(crate) fn goes_again(&self) -> bool {
         self.ticket.is_queued() || self.ticket.recall()
     }
@@ -294,20 +303,20 @@ impl Waiting {
 const QUEUED: u8 = 0;
 const SENT: u8 = 1;
 const TAKEN_OUT: u8 = 2;
-// Sent, and nobody waits for it: it is not sent again.
+// Sent, but without a waiter now: it is not sent again.
 const ABANDONED: u8 = 3;
 
-/// Where an operation is; shared by the queue, its waiter and its undo.
+/// The whereabouts of an operation, shared by the queue, its waiter and its undo.
 #[derive(Clone)]
 pub(crate) struct Ticket(Arc<AtomicU8>);
 
 impl Ticket {
-    /// The lane sends it, unless it has been taken out.
+    /// Marks the operation as sent by the lane, unless it was taken out.
     fn send(&self) -> bool {
         self.change(QUEUED, SENT)
     }
 
-    /// It did not run and is sent again, unless nobody waits for it any more.
+    /// Marks an operation that did not run as queued again, unless its waiter has given up.
     fn recall(&self) -> bool {
         self.change(SENT, QUEUED)
     }
@@ -316,18 +325,19 @@ impl Ticket {
         self.0.load(Ordering::SeqCst) == QUEUED
     }
 
-    /// Nobody waits any more: taken out if it is still queued, else marked.
+    /// Gives up waiting: takes the operation out if it is still queued, and otherwise marks it as
+    /// abandoned.
     pub(crate) fn give_up(&self) {
         if !self.change(QUEUED, TAKEN_OUT) {
-            // A recall between the two exchanges wins: the operation goes again, and its undo,
-            // which is submitted later, runs behind it.
+            // A recall between the two exchanges wins: the operation is sent again, and its undo,
+            // which is submitted later, runs after it.
             self.change(SENT, ABANDONED);
         }
     }
 
     fn change(&self, from: u8, to: u8) -> bool {
-        // In one exchange: either the lane sends the operation, or its waiter takes it out. After
-        // both it would run, and its undo would believe that it did not.
+        // One exchange, so that either the lane sends the operation or its waiter takes it out. If
+        // both could happen, the operation would run although its undo believed that it did not.
         self.0
             .compare_exchange(from, to, Ordering::SeqCst, Ordering::SeqCst)
             .is_ok()
@@ -364,7 +374,7 @@ mod tests {
     };
 
     fn operation(name: &str, argument: &[u8]) -> Operation {
-        // By the first letter of the name.
+        // The first letter of the name chooses the step.
         let step = if name.starts_with('r') {
             &RENEWAL
         } else {
@@ -396,12 +406,12 @@ mod tests {
             .collect()
     }
 
-    /// The names of the next call.
+    /// Returns the names of the next call.
     fn next(queue: &mut Queue) -> Vec<String> {
         names(&queue.next_batch(MAX_OPERATIONS).expect("something waits"))
     }
 
-    /// A call of these, which leaves.
+    /// Returns a call of these operations, which has left.
     fn call_of(queue: &mut Queue, names: &[&str]) -> Batch {
         names.iter().for_each(|name| drop(push(queue, name)));
         queue.next_batch(MAX_OPERATIONS).expect("these")
@@ -437,7 +447,7 @@ mod tests {
         ] {
             queue.push(Waiting::new(operation(name, &vec![b'x'; bytes]), Route::Plain, 0).0);
         }
-        // With their names of one byte the first two fill a call to its last byte.
+        // Together with their names of one byte, the first two fill a call to its last byte.
         assert_eq!(next(&mut queue), ["a", "b"]);
         assert_eq!(next(&mut queue), ["c"]);
         assert_eq!(next(&mut queue), ["d"]);
@@ -467,7 +477,7 @@ mod tests {
         assert_eq!(next(&mut queue), ["a", "b", "c", "d"]);
     }
 
-    /// Thousands of waiters may ask before it.
+    /// Thousands of waiters may have asked before the renewal.
     #[test]
     fn renewals_leave_before_what_waits() {
         let mut queue = Queue::default();
@@ -516,8 +526,8 @@ mod tests {
         let batch = queue.next_batch(MAX_OPERATIONS).expect("all three");
         given_up.give_up();
         assert!(given_up.may_have_run());
-        // Its waiter's undo may be in the queue by now. Sent behind that, it would take the lock
-        // for nobody.
+        // The waiter's undo may already be in the queue. Sent after the undo, the operation would
+        // take the lock for no waiter.
         queue.return_batch(batch);
         queue.call_is_back(1);
         assert_eq!(next(&mut queue), ["a", "c"]);
@@ -526,7 +536,8 @@ mod tests {
     #[test]
     fn operation_abandoned_before_resend_never_ran() {
         let mut queue = Queue::default();
-        // The server has said that it did not run: given up now, it needs no undo.
+        // The server has said that the operation did not run, so it needs no undo if it is given up
+        // now.
         let given_up = push(&mut queue, "a");
         let batch = queue.next_batch(MAX_OPERATIONS).expect("a");
         queue.return_batch(batch);

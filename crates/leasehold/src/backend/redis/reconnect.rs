@@ -1,6 +1,6 @@
-//! Keeps a connection under a lane for as long as the client lives: opens it, asks the server
-//! about itself, opens it again when it is lost, and looks for another server under the same
-//! name when this one refuses to serve.
+//! Keeps a connection under a lane for as long as the client lives. It opens the connection, asks
+//! the server about itself and opens a lost connection again. If the server refuses to serve, it
+//! looks for another server under the same name.
 
 use std::sync::Arc;
 
@@ -22,31 +22,31 @@ use crate::credentials::Credentials;
 use crate::observe::log;
 use crate::text::Shown;
 
-/// A connection that is ready for use, and what the server has said on it.
+/// A connection that is ready for use, and the facts that the server has reported on it.
 pub(crate) struct Opened {
     pub(super) connection: MultiplexedConnection,
     pub(super) driver: Driver,
-    /// With which it has logged in, if they can change.
+    /// The credentials with which the connection has logged in, if they can change.
     pub(super) credentials: Option<Credentials>,
     pub(crate) told: Told,
 }
 
 /// Opens a connection to where the server is now, learns the server's clock, age and version, and
-/// loads the script.
+/// loads the scripts.
 pub(crate) async fn prepare(node: &Node) -> Result<Opened, Failure> {
     let mut address = node.connector.find().await?;
     loop {
         let host = address.to_host();
         let opened = tokio::select! {
             opened = prepare_at(node, &address) => opened?,
-            // It may stand still, and not answer for long.
+            // The server may hang, and take long to answer.
             () = node.connector.named_another(host.as_ref()) => {
                 address = node.connector.find().await?;
                 continue;
             }
         };
-        // Once more behind the connection: who is asked for the way may have answered just before
-        // the master became another server.
+        // Asked again after connecting: the sentinels may have answered just before another server
+        // became the master.
         let now = node.connector.find().await?;
         if now.identity() == address.identity() {
             return Ok(opened);
@@ -72,18 +72,18 @@ async fn prepare_at(node: &Node, address: &Arc<Address>) -> Result<Opened, Failu
         if let Some(name) = server_info::connection_name(&node.label) {
             let mut set = ::redis::cmd("CLIENT");
             set.arg("SETNAME").arg(name);
-            // A user may lack the permission for it.
+            // A user may lack the permission for this.
             let _ = fourth.send_packed_command(&set).await;
         }
-        // No failure of these counts. If the user lacks a permission, the first call says which;
-        // a script that is not loaded is sent as text.
+        // Failures of these requests don't count. If the user lacks a permission, the first call
+        // says which one. A script that is not loaded is sent as text.
         let (time, info, ours) = tokio::join!(
             time.query_async::<(i64, i64)>(one),
             info.query_async::<String>(other),
             ours.query_async::<String>(fourth)
         );
-        // Here, and not at the first call: a server closes the connection of a client that has not
-        // logged in and sends more than a little, and the script is long.
+        // Checked here, and not at the first call: a server closes the connection if a client that
+        // has not logged in sends more than a little, and the script is long.
         let said = time.as_ref().err().and_then(reply_text);
         if let Some(said) = said.filter(|said| said.starts_with("NOAUTH")) {
             return Err(wants_a_password(&said, address));
@@ -96,14 +96,14 @@ async fn prepare_at(node: &Node, address: &Arc<Address>) -> Result<Opened, Failu
         if node.connector.sentinels.is_some() {
             server_info::check_role(&info, address.shown())?;
         }
-        // Read behind the answers: the start of the server must not come out too early, or a
-        // majority would trust it too soon.
+        // Read after the answers arrived: the server's start must not be estimated too early, or a
+        // majority would trust the server too soon.
         let at = node.clock.now();
         Ok(Told {
             address: Arc::clone(address),
             at,
-            // Older than `at` by the time that the questions took, so a deadline comes out early at
-            // first. At worst a call is late once, and its reply corrects the clock.
+            // The time is older than `at` by the duration of the questions, so deadlines are too
+            // early at first. At worst one call is late, and its reply corrects the clock.
             time_ms: time.map(|(s, us)| s.saturating_mul(1000).saturating_add(us / 1000)),
             has_scripts,
             uptime: server_info::uptime(&info, at.saturating_sub(asked)),
@@ -129,7 +129,7 @@ async fn prepare_at(node: &Node, address: &Arc<Address>) -> Result<Opened, Failu
     })
 }
 
-/// Whether the server has all scripts now. A user may lack the permission to load them.
+/// Returns whether the server has all scripts now. A user may lack the permission to load them.
 async fn load_scripts(node: &Node, connection: &mut MultiplexedConnection) -> bool {
     let mut load = ::redis::Pipeline::new();
     for script in node.script.texts() {
@@ -171,7 +171,7 @@ pub(crate) async fn ask_for_slots(
     }
 }
 
-/// The node denies that to the user of this client.
+/// Returns the failure of a client whose user may not ask for slots.
 fn may_not_ask_for_slots(node: &Node, said: &str) -> Failure {
     let (said, rules) = (Shown(said), &node.script.command_rules);
     let needs = format!("{said}; whoever uses a cluster needs ACL SETUSER USER {rules}");
@@ -185,8 +185,8 @@ pub(crate) async fn keep_connected(lane: Ending, first: Option<Opened>) {
     let mut connection = first;
     let mut down = false;
     let mut reached: Option<Reached> = None;
-    // Outlives the connections: a server that refuses to serve as well would else be followed by
-    // the next look-up at once.
+    // Kept across connections: otherwise, if the new server refused to serve, too, the next look-up
+    // would follow at once.
     let mut looked = None;
     loop {
         let named = node.connector.named();
@@ -196,15 +196,15 @@ pub(crate) async fn keep_connected(lane: Ending, first: Option<Opened>) {
         };
         match opened {
             Ok(opened) => {
-                // A notice that nobody has taken was about an earlier connection.
+                // A pending notice was about an earlier connection.
                 let _ = lane.given_up.notified().now_or_never();
                 node.refusals.forget();
                 let since = node.clock.now();
                 if std::mem::take(&mut down) {
                     log(|| tracing::info!(address = %node.address(), "connected again"));
                 }
-                // Before the first operation leaves: a grant of this server is judged by this
-                // server's start, not by an earlier one's.
+                // Done before the first operation leaves: a grant of this server is judged by this
+                // server's start, not by an earlier server's.
                 let now = node.learn(&opened.told);
                 doubt_holds(node, reached.as_ref(), &now);
                 let reached = &*reached.insert(now);
@@ -226,7 +226,7 @@ pub(crate) async fn keep_connected(lane: Ending, first: Option<Opened>) {
                 connection_is_lost(&lane, since, &mut pause).await;
             }
             Err(failure) => {
-                // Once per outage: there is an attempt every second.
+                // Logged once per outage: there is an attempt every second.
                 if !std::mem::replace(&mut down, true) {
                     log(
                         || tracing::warn!(address = %node.address(), cause = %failure.cause, "no connection; trying again"),
@@ -238,23 +238,23 @@ pub(crate) async fn keep_connected(lane: Ending, first: Option<Opened>) {
     }
 }
 
-/// If this connection leads to another server than the one before it, whether that has the holds is
-/// not known.
+/// Notifies the watchdog if this connection leads to another server than the connection before it:
+/// it is unknown whether that server has the holds.
 pub(super) fn doubt_holds(node: &Node, before: Option<&Reached>, now: &Reached) {
     if before.is_some_and(|before| before.number != now.number) {
         node.holds_in_doubt.notify_one();
     }
 }
 
-/// Operations wait from here on, until the first attempt has failed: after most cuts the next
-/// connection is there at once.
+/// Prepares the lane for the next connection. Operations wait until the first attempt has failed:
+/// after most cuts the next connection is up at once.
 pub(super) async fn connection_is_lost(lane: &Lane, since: Moment, pause: &mut Pause) {
     let node = &*lane.node;
     lane.opening();
     node.slots_may_have_moved();
     node.observed.reconnects();
-    // A connection that did not last is followed by a pause: a server that ends each one at once
-    // must not be connected to all the time.
+    // A pause follows a connection that did not last: if a server ends each connection at once, the
+    // client must not connect all the time.
     if node.clock.now().saturating_sub(since) > LASTING {
         pause.reset();
     } else {
@@ -263,7 +263,7 @@ pub(super) async fn connection_is_lost(lane: &Lane, since: Moment, pause: &mut P
 }
 
 /// Returns when it is time for the next attempt to connect. `named` is the server that sentinels
-/// named before this one.
+/// named before the failed attempt.
 pub(super) async fn attempt_has_failed(
     lane: &Lane,
     failure: &Failure,
@@ -274,8 +274,8 @@ pub(super) async fn attempt_has_failed(
     if !failure.may_heal() {
         pause.longest();
     }
-    // Before the pause, so that waiters learn of it now: each decides itself how long it bears an
-    // outage.
+    // Done before the pause, so that waiters learn of the failure now: each waiter decides itself
+    // how long it tolerates an outage.
     lane.down(failure);
     node.slots_may_have_moved();
     tokio::select! {
@@ -284,8 +284,8 @@ pub(super) async fn attempt_has_failed(
     }
 }
 
-/// Returns when a connection is lost or given up. If its server refuses to serve: when another
-/// connection can take its place, and with that.
+/// Returns when the connection is lost or given up. If its server refuses to serve, returns when
+/// another connection can replace this one, with that connection.
 async fn until_over(lane: &Lane, reached: &Reached, looked: &mut Option<Moment>) -> Option<Opened> {
     let connector = &lane.node.connector;
     let another = tokio::select! {
@@ -300,8 +300,8 @@ async fn until_over(lane: &Lane, reached: &Reached, looked: &mut Option<Moment>)
         }
         another = look_elsewhere(&lane.node, reached, looked) => another,
     };
-    // The calls on their way are answered first: the order of arrival is kept. At most for a
-    // reply's time, as this server may not answer any more.
+    // The calls on their way are answered first, to keep the order of arrival. This server might
+    // not answer any more, so the wait is limited to the reply time-out.
     lane.hold_back();
     tokio::select! {
         () = lane.driver.run() => {}
@@ -317,14 +317,14 @@ async fn until_over(lane: &Lane, reached: &Reached, looked: &mut Option<Moment>)
     Some(another)
 }
 
-/// When the server refuses to serve, or another connection has found another server, looks its name
-/// up again, and resolves with a connection to another server. No more often than a server bears it
-/// from all its clients.
+/// Looks up the server's name again when this server refuses to serve, or when another connection
+/// has found another server. Resolves with a connection to another server. The look-ups are rare
+/// enough for a server to bear them from all its clients.
 async fn look_elsewhere(node: &Node, reached: &Reached, looked: &mut Option<Moment>) -> Opened {
     let mut number = reached.number;
     loop {
-        // Once for each: a name may stand for several servers. And for none that does not say which
-        // it is: two connections would follow each other for ever.
+        // Once for each server, because a name may resolve to several servers. Never for a server
+        // that reports no run id: two connections would follow each other for ever.
         let is_another = |present: &Present| {
             let is_known = present.run_id.is_some() && reached.run_id.is_some();
             present.number != number && is_known && present.run_id != reached.run_id
@@ -338,10 +338,11 @@ async fn look_elsewhere(node: &Node, reached: &Reached, looked: &mut Option<Mome
             let left = (looked + LOOK_EVERY).saturating_sub(node.clock.now());
             tokio::time::sleep(left).await;
         }
-        // Before the attempt: one that fails or finds the same server costs as much as any other.
+        // Noted before the attempt: an attempt that fails or finds the same server costs as much as
+        // any other.
         *looked = Some(node.clock.now());
         match prepare(node).await {
-            // The same server again: it would refuse to serve here as well.
+            // The same server again would refuse to serve on this connection, too.
             Ok(opened) if reached.is_the_one_of(&opened.told) => {
                 log(
                     || tracing::debug!(address = %node.address(), "the name stands for the server that it has stood for"),

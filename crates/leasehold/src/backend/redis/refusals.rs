@@ -1,6 +1,6 @@
-//! When a client leaves a server that answers for another one: the server was demoted, or has
-//! been loading its data for too long. The name in the URL may be another server's by now, and
-//! an open connection would never find that out.
+//! The cases in which a client leaves a server that still answers: the server was demoted, or has
+//! been loading its data for too long. The name in the URL may be another server's by then, and an
+//! open connection would never find that out.
 
 use std::time::Duration;
 
@@ -14,13 +14,13 @@ use crate::sync::Mutex;
 /// The time between two look-ups of the name.
 pub(crate) const LOOK_EVERY: Duration = Duration::from_secs(2);
 
-/// What one server refuses.
+/// The refusals of one server.
 pub(crate) struct Refusals {
-    /// How long it may load before the client leaves it.
+    /// The time for which the server may load its data before the client leaves it.
     loading_limit: Duration,
-    /// Since when it has said that it loads, and nothing else.
+    /// The time since which the server has replied only that it is loading.
     loading_since: Mutex<Option<Moment>>,
-    /// Notified when the client should leave it.
+    /// Notified when the client should leave the server.
     leave: Notify,
 }
 
@@ -33,21 +33,21 @@ impl Refusals {
         }
     }
 
-    /// It has run a call, whatever came of the operations.
+    /// Notes that the server has run a call, whatever the results of the operations.
     pub(crate) fn ran_a_call(&self) {
         *self.loading_since.lock() = None;
     }
 
-    /// It has refused an operation, or a whole call, at `now`.
+    /// Notes that the server has refused an operation, or a whole call, at `now`.
     pub(crate) fn refused(&self, failure: &Failure, now: Moment) {
         let Cause::NotNow(said) = &failure.cause else {
             return;
         };
         match said.split(' ').next() {
-            // It is a replica: the name may be the primary's by now. Other refusals end by
+            // The server is a replica: the name may lead to the primary now. Other refusals end by
             // themselves.
             Some("READONLY" | "MASTERDOWN") => self.leave.notify_one(),
-            // That ends by itself as a rule, so the server gets some time.
+            // Loading usually ends by itself, so the server gets some time.
             Some("LOADING") => {
                 let since = *self.loading_since.lock().get_or_insert(now);
                 if now.saturating_sub(since) > self.loading_limit {
@@ -58,14 +58,14 @@ impl Refusals {
         }
     }
 
-    /// Another connection is up: nothing counts that the server of an earlier one has said.
+    /// Forgets the refusals of an earlier connection's server, because another connection is up.
     pub(crate) fn forget(&self) {
         *self.loading_since.lock() = None;
-        // A notice that nobody has taken would make the client leave the new server.
+        // A pending notice would make the client leave the new server.
         let _ = self.leave.notified().now_or_never();
     }
 
-    /// Resolves when the server should be left.
+    /// Resolves when the client should leave the server.
     pub(crate) async fn leave(&self) {
         self.leave.notified().await;
     }
@@ -101,7 +101,7 @@ mod tests {
             ("LOADING", 4)
         ]));
         assert!(!left_after(&[("OOM", 0), ("BUSY", 9), ("NOREPLICAS", 9)]));
-        // Only the first word is the code. The rest is a text, in which any word may come.
+        // Only the first word is the code. The rest is a text that may contain any word.
         assert!(!left_after(&[("ERR READONLY", 0)]));
     }
 
@@ -110,8 +110,8 @@ mod tests {
         let refusals = Refusals::new(Duration::from_secs(3));
         let loading = Failure::from_reply("LOADING", &Arc::from("redis://h"));
         refusals.refused(&loading, Moment::from_millis(0));
-        // Without this a server that is started again hours later would be left at once: its
-        // loading would count from the first time.
+        // Otherwise a server that restarts hours later would be left at once, because its loading
+        // would count from the first time.
         refusals.ran_a_call();
         refusals.refused(&loading, Moment::from_millis(9000));
         assert!(refusals.leave().now_or_never().is_none());

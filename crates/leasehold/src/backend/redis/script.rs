@@ -1,5 +1,6 @@
-//! The script that runs a call's operations: what the steps share, the steps' functions and the loop
-//! over them, assembled once. And the scripts of a few steps, each of which runs one operation.
+//! The script that runs a call's operations. It consists of the Lua that steps share, the steps'
+//! functions and a loop over them, and is assembled once. A few steps also have a script of their
+//! own, which runs one operation.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -13,18 +14,18 @@ use crate::sync::Mutex;
 const CALL: &str = include_str!("call.lua");
 const OWN: &str = include_str!("own.lua");
 const LATE: &str = include_str!("late.lua");
-/// What it has besides for a client with a failover guard.
+/// The part that the scripts have only for a client with a failover guard.
 const GUARD: &str = include_str!("guard.lua");
-/// Stands in a step that is no acquire, and yet may grant something to another one.
+/// The mark in a step that is not an acquire but may still grant something to another client.
 const OR_GUARDED: &str = " --[[OR GUARDED]]";
-/// The commands of the guard, and its key as a rule.
+/// The commands of the guard, and a rule for its key.
 const GUARD_COMMANDS: [&str; 4] = ["get", "info", "set", "time"];
 pub(super) const GUARD_KEY: &str = "~leasehold:guard";
-/// What it has besides on a node of a cluster.
+/// The part that the script has only on a node of a cluster.
 const CLUSTER: &str = include_str!("cluster.lua");
 
-/// The commands of a connection that are in no step: its own questions, and those that send a
-/// call.
+/// The commands of a connection that no step contains: its own questions, and the commands that
+/// send a call.
 const CONNECTION: [&str; 9] = [
     "eval",
     "evalsha",
@@ -37,7 +38,7 @@ const CONNECTION: [&str; 9] = [
     "unsubscribe",
 ];
 
-/// The same for a node of a cluster.
+/// The further commands of a connection to a node of a cluster.
 const CLUSTER_CONNECTION: [&str; 5] = [
     "asking",
     "cluster|slots",
@@ -46,15 +47,15 @@ const CLUSTER_CONNECTION: [&str; 5] = [
     "sunsubscribe",
 ];
 
-/// Where a script runs.
+/// The kind of server that a script runs on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Form {
     Server,
-    /// On a server for a client that gets nothing for so long after a failover.
+    /// A single server, for a client that gets nothing for `span_ms` after a failover.
     Guarded {
         span_ms: u64,
     },
-    /// On a node of a cluster, where it publishes by these.
+    /// A node of a cluster. The script publishes by these transports.
     Cluster(&'static [Transport]),
 }
 
@@ -63,7 +64,8 @@ impl Form {
         matches!(self, Self::Cluster(_))
     }
 
-    /// What a script has besides, if it has to ask `guarded` whether it may grant something.
+    /// Returns the guard's part of a script, if the script must ask `guarded` before it grants
+    /// something.
     fn guard(self) -> Option<String> {
         let Self::Guarded { span_ms } = self else {
             return None;
@@ -72,7 +74,7 @@ impl Form {
     }
 }
 
-/// A script as it is sent, and its hash.
+/// A script as it is sent, with its hash.
 #[derive(Debug)]
 pub(crate) struct Text {
     pub(crate) text: String,
@@ -81,19 +83,19 @@ pub(crate) struct Text {
 
 impl Text {
     fn new(lua: &str) -> Self {
-        // The hash is that of the text as it is sent, or no server would know it.
+        // The hash of the text exactly as it is sent; otherwise no server would know it.
         let text = without_comments(lua);
         let sha = sha1_smol::Sha1::from(&text).hexdigest();
         Self { text, sha }
     }
 }
 
-/// The scripts that run some steps.
+/// The scripts that run a set of steps.
 #[derive(Debug)]
 pub(crate) struct Script {
-    /// Runs any of the steps, as often as one likes.
+    /// The script that runs any of the steps, any number of times.
     pub(crate) any: Text,
-    /// Each runs one step, once.
+    /// The scripts that run one step once.
     own: Vec<(&'static str, Text)>,
     form: Form,
     /// All commands that a user needs, as rules: `+del +get`.
@@ -101,24 +103,24 @@ pub(crate) struct Script {
 }
 
 impl Script {
-    /// All of them.
+    /// Returns all scripts.
     pub(crate) fn texts(&self) -> impl Iterator<Item = &Text> {
         let own = self.own.iter().map(|(_, text)| text);
         [&self.any].into_iter().chain(own)
     }
 
-    /// Whether it asks a failover guard before it runs this step.
+    /// Returns whether the script asks a failover guard before it runs this step.
     pub(crate) fn guards(&self, step: &Step) -> bool {
         matches!(self.form, Form::Guarded { .. }) && step.is_guarded()
     }
 
-    /// The script that runs this step alone, if it has one.
+    /// Returns the script that runs only this step, if there is one.
     pub(crate) fn own(&self, step: &Step) -> Option<&Text> {
         let mut own = self.own.iter();
         own.find_map(|(name, text)| (*name == step.name).then_some(text))
     }
 
-    /// The script of these steps. Assembled once, however many clients connect.
+    /// Returns the scripts of these steps. They are assembled once, however many clients connect.
     pub(crate) fn of(steps: &[&Step], form: Form) -> Arc<Self> {
         type Made = BTreeMap<(Form, Vec<&'static str>), Arc<Script>>;
         static MADE: Mutex<Made> = Mutex::new(BTreeMap::new());
@@ -140,8 +142,8 @@ impl Script {
             .map(|(n, step)| branch(n, step, &library, form))
             .collect();
         let made: Vec<_> = (0..steps.len()).map(|n| format!("made{n}")).collect();
-        // No line with flags at the top: with one the server refuses the whole call when it is
-        // out of memory, and releases have to run then.
+        // The script has no line with flags at its top. With such a line the server would refuse
+        // the whole call when it is out of memory, but releases must still run then.
         let text = CALL
             .replace("--[[SHARED]]", &choice(0..library.len(), &library))
             .replace("--[[MADE]]", &format!("local {}", made.join(", ")))
@@ -156,7 +158,8 @@ impl Script {
             .iter()
             .filter(|step| step.own_script && !form.is_of_a_cluster());
         Self {
-            // Last, because the marks that are replaced above are comments themselves.
+            // Comments are removed last, because the marks that are replaced above are comments
+            // themselves.
             any: Text::new(&or_guarded(&text, form)),
             own: own.map(|step| (step.name, own_text(step, form))).collect(),
             form,
@@ -165,18 +168,18 @@ impl Script {
     }
 }
 
-/// The script in which what may grant something asks the guard, if there is one.
+/// Makes the steps that may grant something ask the guard, if there is one.
 fn or_guarded(text: &str, form: Form) -> String {
     let guarded = matches!(form, Form::Guarded { .. });
     text.replace(OR_GUARDED, if guarded { " or guarded()" } else { "" })
 }
 
-/// The script of one step.
+/// Makes the script of one step.
 fn own_text(step: &Step, form: Form) -> Text {
     let late = if step.grants {
         LATE
     } else {
-        // It gives something back, and runs whenever it arrives.
+        // The step gives something back, and runs whenever it arrives.
         "local late = false\n"
     };
     let asks = match step.is_guarded() {
@@ -188,7 +191,7 @@ fn own_text(step: &Step, form: Form) -> Text {
         .filter(|_| step.is_guarded() || step.lua.contains(OR_GUARDED));
     let guard = guard.map_or(String::new(), |guard| guard + asks);
     let keys = (1..=step.keys).map(|n| format!(", KEYS[{n}]"));
-    // Behind the call's number and, if it grants something, its latest time.
+    // The arguments follow the call's number and, if the step grants something, its deadline.
     let first = 2 + usize::from(step.grants);
     let arguments = first..first + step.parameters.len() - step.keys;
     let arguments = arguments.map(|n| format!(", ARGV[{n}]"));
@@ -204,16 +207,17 @@ fn own_text(step: &Step, form: Form) -> Text {
     Text::new(&or_guarded(&text, form))
 }
 
-/// What a script of one step says where the step uses this.
+/// Returns the Lua that replaces a use of `shared` in the script of one step.
 fn whole(shared: &Shared) -> String {
     with_uses(shared.lua, shared.uses, &whole)
 }
 
-/// The script with what it needs on a node of a cluster.
+/// Adds what the script needs on a node of a cluster.
 fn for_a_cluster(text: &str, transports: &[Transport]) -> String {
     let publish = match transports {
         [Transport::Global] => "redis.pcall('PUBLISH', channel, message)\n",
-        // A server that does not know the command refuses it, and its clients listen to the other.
+        // A server that does not know SPUBLISH refuses it. Its clients listen to the other
+        // transport.
         [Transport::Sharded] => {
             "if type(redis.pcall('SPUBLISH', channel, message)) == 'table' then\n\
              redis.pcall('PUBLISH', channel, message)\nend\n"
@@ -223,7 +227,8 @@ fn for_a_cluster(text: &str, transports: &[Transport]) -> String {
              redis.pcall('SPUBLISH', channel, message)\n"
         }
     };
-    // The steps first, and not what is put before them: that publishes itself.
+    // The steps are changed before the cluster's part is inserted, because that part publishes
+    // itself.
     text.replace("redis.pcall('PUBLISH', ", "publish(")
         .replace(
             "local key, arg, n = 1, 3, 2",
@@ -232,7 +237,7 @@ fn for_a_cluster(text: &str, transports: &[Transport]) -> String {
         .replace("--[[CLUSTER]]", &CLUSTER.replace("--[[PUBLISH]]", publish))
 }
 
-/// Adds what is used, and what that uses itself, each once.
+/// Collects shared Lua, and the shared Lua that it uses itself, each once.
 fn collect(uses: &[&'static Shared], library: &mut Vec<&'static Shared>) {
     for shared in uses {
         if !library.iter().any(|known| ptr::eq(*known, *shared)) {
@@ -242,7 +247,7 @@ fn collect(uses: &[&'static Shared], library: &mut Vec<&'static Shared>) {
     }
 }
 
-/// Makes the one of these that is wanted. It halves them with each question, because a question
+/// Makes the shared Lua with the wanted number. Each question halves the rest, because a question
 /// costs the server as much as a third of a function.
 fn choice(numbers: Range<usize>, library: &[&Shared]) -> String {
     match library[numbers.clone()] {
@@ -262,7 +267,7 @@ fn choice(numbers: Range<usize>, library: &[&Shared]) -> String {
     }
 }
 
-/// The line by which a step gets what it uses.
+/// Returns the line by which a step gets what it uses.
 fn made(shared: &Shared, library: &[&Shared]) -> String {
     let number = library.iter().position(|known| ptr::eq(*known, shared));
     let number = number.expect("all was collected");
@@ -270,8 +275,8 @@ fn made(shared: &Shared, library: &[&Shared]) -> String {
     format!("local {names} = shared({number}, shared)\n")
 }
 
-/// A file behind that by which it gets what it uses. A function that needs something in a rare case
-/// says so there with a line `--[[USES name]]`, and gets it only then.
+/// Puts the Lua that a file uses before it. A function that needs something only in a rare case
+/// marks the place with a line `--[[USES name]]`, and gets it only there.
 fn with_uses(lua: &str, uses: &[&Shared], get: &dyn Fn(&Shared) -> String) -> String {
     let (mut first, mut lua) = (String::new(), lua.to_owned());
     for shared in uses {
@@ -284,7 +289,7 @@ fn with_uses(lua: &str, uses: &[&Shared], get: &dyn Fn(&Shared) -> String) -> St
     first + &lua
 }
 
-/// The functions and constants of a file, and of those that it uses.
+/// Returns the names of the functions and constants of a file, and of the files that it uses.
 fn names(shared: &Shared) -> Vec<&'static str> {
     let used = shared.uses.iter().flat_map(|used| names(used));
     used.chain(own_names(shared)).collect()
@@ -298,13 +303,14 @@ fn own_names(shared: &Shared) -> impl Iterator<Item = &'static str> {
     })
 }
 
-/// One branch of the loop. It makes the step's function when the first operation of a call needs
-/// it: most calls need two of them, and making one is not free. It is kept in a local variable of
-/// its own, of which Lua has 200: a table for them costs more than a function.
+/// Makes one branch of the loop. The branch makes the step's function when the first operation of a
+/// call needs it: most calls need two functions, and each costs something to make. The function is
+/// kept in a local variable of its own, of which Lua allows 200: a table would cost more than a
+/// function.
 fn branch(number: usize, step: &Step, library: &[&Shared], form: Form) -> String {
     let word = if number == 0 { "if" } else { "elseif" };
-    // A step for many keys looks at each of them itself, and one without keys is for this node
-    // whatever slots it has.
+    // A step for many keys checks each key itself. A step without keys is for this node, whatever
+    // slots it has.
     let looks = form.is_of_a_cluster() && !step.many && step.keys > 0;
     let guarded = form.guard().is_some() && step.is_guarded();
     // A step that gives something back runs whenever it arrives.
@@ -327,7 +333,7 @@ fn branch(number: usize, step: &Step, library: &[&Shared], form: Form) -> String
     let lua = with_uses(step.lua, step.uses, &|used| made(used, library));
     let (name, function) = (step.name, function_name(step));
     if step.many {
-        // The name, the count, the argument for all, and one for each key.
+        // The name, the count, the argument for all keys, and one argument for each key.
         return format!(
             "{word} name == '{name}' then\n\
              local count = tonumber(ARGV[arg + 1])\n\
@@ -339,7 +345,7 @@ fn branch(number: usize, step: &Step, library: &[&Shared], form: Form) -> String
         );
     }
     let arguments = step.parameters.len() - step.keys;
-    // The function itself is the first thing that `pcall` gets.
+    // The first argument of `pcall` is the function itself.
     let first = (step.keys > 0).then(|| ", KEYS[key]".to_owned());
     let keys = (1..step.keys).map(|n| format!(", KEYS[key + {n}]"));
     let args = (1..=arguments).map(|n| format!(", ARGV[arg + {n}]"));
@@ -360,12 +366,14 @@ fn branch(number: usize, step: &Step, library: &[&Shared], form: Form) -> String
     )
 }
 
-/// The last word of a step's name is its function: `lock.acquire` is `acquire`.
+/// Returns the name of a step's function: the last word of the step's name. `lock.acquire` is
+/// `acquire`.
 pub(crate) fn function_name(step: &Step) -> &'static str {
     step.name.rsplit('.').next().unwrap_or(step.name)
 }
 
-/// The commands in a step's text and in what it uses, each as often as it is in it.
+/// Returns the commands in a step's Lua and in the Lua that it uses. A command may be in it several
+/// times.
 fn called(step: &Step) -> impl Iterator<Item = &'static str> {
     let mut used = Vec::new();
     collect(step.uses, &mut used);
@@ -375,7 +383,7 @@ fn called(step: &Step) -> impl Iterator<Item = &'static str> {
     called.filter_map(|rest| rest.split('\'').next())
 }
 
-/// The commands that a step may run, for a user who lacks one of them.
+/// Returns the commands that a step may run, for a user who may not run one of them.
 pub(crate) fn commands(step: &Step) -> String {
     // The loop of `call.lua` asks for the time before such a step.
     let clock = step.grants.then_some("TIME");
@@ -385,7 +393,7 @@ pub(crate) fn commands(step: &Step) -> String {
     names.join(" ")
 }
 
-/// The rules that let a user run these steps, and connect.
+/// Returns the rules that let a user connect and run these steps.
 fn command_rules(steps: &[&Step], form: Form) -> String {
     let called = steps.iter().flat_map(|step| called(step));
     let mut names: Vec<_> = called.map(str::to_lowercase).collect();
@@ -400,7 +408,8 @@ fn command_rules(steps: &[&Step], form: Form) -> String {
     format!("+{}", names.join(" +"))
 }
 
-/// Comments and indents are for the reader of the file; the server parses the text at each load.
+/// Removes comments and indentation. They are for readers of the file, and the server parses the
+/// text at each load.
 fn without_comments(lua: &str) -> String {
     lua.lines()
         .map(str::trim_start)
@@ -423,8 +432,8 @@ mod tests {
         for step in crate::primitives::steps() {
             let mut used = Vec::new();
             collect(step.uses, &mut used);
-            // All of them are locals of one block, where the later of two with one name hides the
-            // earlier.
+            // All names are locals of one block. Of two locals with the same name, the later one
+            // hides the earlier one.
             let names: Vec<_> = used.into_iter().flat_map(own_names).collect();
             let different: BTreeSet<_> = names.iter().collect();
             assert_eq!(names.len(), different.len(), "{}: {names:?}", step.name);
@@ -463,7 +472,7 @@ mod tests {
             own.map(|own| own.sha.clone())
         };
         assert_eq!(own(&guarded), own(&Script::of(&steps, Form::Server)));
-        // Whoever may run the others needs one key more.
+        // A user who may run the other scripts needs only one more key.
         let rules = |form| Script::of(&steps, form).command_rules.clone();
         let form = Form::Guarded { span_ms: 12_345 };
         assert_eq!(rules(form), rules(Form::Server));
@@ -479,7 +488,7 @@ mod tests {
         let cluster = &Script::of(&steps, Form::Cluster(&[Transport::Sharded]))
             .any
             .text;
-        // Nothing publishes but what knows how.
+        // Only the function `publish` itself publishes.
         assert_eq!(cluster.matches("'PUBLISH'").count(), 1);
         assert!(
             !cluster.starts_with("#!"),

@@ -1,10 +1,10 @@
-//! Where a master is, by the word of its sentinels, and when it is another server.
+//! The address of a master, as its sentinels report it, and the switch to another server.
 //!
-//! A majority of the sentinels that the URL names has to answer, because a client that is cut off
-//! together with an old master finds fewer. The newest configuration among the answers counts: the
-//! one with the highest epoch. All sentinels are listened to, and the first that tells of a switch
-//! is believed so far that the connection to the old master ends at once; the next one is opened to
-//! whatever the majority says then.
+//! A majority of the sentinels in the URL must answer, because a client that is cut off together
+//! with an old master finds fewer. The newest configuration among the answers counts: the one with
+//! the highest epoch. The client listens to all sentinels. It trusts the first report of a switch
+//! enough to end the connection to the old master at once. The next connection is opened to the
+//! server that the majority names then.
 
 mod news;
 
@@ -33,33 +33,35 @@ use crate::clock::Clock;
 use crate::observe::log;
 use crate::text::Shown;
 
-/// How long the others may take when a majority has answered: one of them may know more.
+/// The time that the other sentinels have once a majority has answered: one of them may know more.
 const GRACE: Duration = Duration::from_millis(100);
-/// How often they are asked beside what they tell.
+/// The interval at which sentinels are asked, in addition to the messages that they send.
 const LOOK_EVERY: Duration = Duration::from_secs(10);
-/// The same while none of them can tell.
+/// The interval at which they are asked while the client listens to none of them.
 const LOOK_OFTEN: Duration = Duration::from_secs(1);
-/// How often a sentinel is asked whether its silent connection is still up.
+/// The interval at which a sentinel is asked whether its silent connection is still up.
 const PING_EVERY: Duration = Duration::from_secs(5);
-/// Where sentinels tell that a master is another server.
+/// The channel on which sentinels announce that a master has moved to another server.
 const SWITCHES: &str = "+switch-master";
 
 /// The sentinels of one master.
 pub(crate) struct Sentinels {
-    /// What they call the master.
+    /// The name by which the sentinels call the master.
     name: String,
     all: Vec<Connector>,
-    /// How the master is reached, wherever it is.
+    /// The template of the master's address: how to reach it, wherever it is.
     master: Address,
-    /// Where the addresses lead by which they call the master. From here on it has no other.
+    /// The map from the master's addresses, as the sentinels announce them, to the ones to connect
+    /// to. After this map the master has no other address.
     addresses: AddressMap,
     clock: Clock,
-    /// Each connection compares it with where it leads itself: that one has followed says nothing of
-    /// the others.
+    /// The newest reports. Each connection compares them with the address of its own server: that
+    /// one connection has followed a switch says nothing about the other connections.
     news: watch::Sender<News>,
-    /// How many of them tell of a switch.
+    /// Number of sentinels that the client listens to.
     listened_to: AtomicUsize,
-    /// Notified when one of them is listened to: what it has told before is not known.
+    /// Notified when the client begins to listen to a sentinel: earlier messages of the sentinel
+    /// were missed.
     listens: Notify,
 }
 
@@ -83,7 +85,7 @@ impl Sentinels {
         }
     }
 
-    /// Asks them where the master is.
+    /// Asks the sentinels where the master is.
     pub(crate) async fn find(&self) -> Result<Arc<Address>, Failure> {
         let answers = self.ask().await;
         let (host, port) = self.judge(&answers).map_err(|cause| {
@@ -102,7 +104,7 @@ impl Sentinels {
         judged.expect("it was judged just now")
     }
 
-    /// Asks all at once.
+    /// Asks all sentinels at once.
     async fn ask(&self) -> Vec<Answer> {
         let limit = self.all.first().map(|one| one.connect_timeout / 2);
         let limit = limit.unwrap_or_default();
@@ -150,9 +152,9 @@ impl Sentinels {
             let (master, address) = (question("MASTER"), question("GET-MASTER-ADDR-BY-NAME"));
             let mut lines = [connection.clone(), connection.clone()];
             let [one, other] = &mut lines;
-            // In this order: the address must not be older than the epoch. (That of `MASTER` is: a
-            // sentinel that leads a failover has the new epoch there some time before the new
-            // address.)
+            // In this order, so that the address is not older than the epoch. (The address in the
+            // reply to `MASTER` can be older: a sentinel that leads a failover shows the new epoch
+            // there some time before the new address.)
             tokio::join!(
                 master.query_async::<HashMap<String, String>>(one),
                 address.query_async::<Option<(String, u16)>>(other)
@@ -193,25 +195,25 @@ impl Sentinels {
         failure.into()
     }
 
-    /// Where they say that the master is.
+    /// Returns where the sentinels say that the master is.
     pub(crate) fn named(&self) -> Option<Host> {
         self.news.borrow().named().cloned()
     }
 
-    /// Resolves while they name another server than this one, for everybody who asks.
+    /// Resolves, for every caller, as soon as the sentinels name another server than `than`.
     pub(crate) async fn named_another(&self, than: Option<&Host>) {
         let is_another = |news: &News| (news.named()).is_some_and(|named| Some(named) != than);
         // It can't fail: the sender is here.
         let _ = self.news.subscribe().wait_for(is_another).await;
     }
 
-    /// One of them has told that the master is at `to` from now on.
+    /// Notes that a sentinel has announced that the master is at `to` from now on.
     fn switched(&self, to: Host) {
         let now = self.clock.now();
         self.news.send_if_modified(|news| news.switched(to, now));
     }
 
-    /// Asks them now and then, so that a message that was lost counts as well.
+    /// Asks the sentinels at intervals, in case a message was lost. Never returns.
     async fn look(&self) {
         loop {
             let every = match self.listened_to.load(Ordering::Relaxed) {
@@ -230,7 +232,7 @@ impl Sentinels {
         }
     }
 
-    /// Listens to one of them.
+    /// Listens to one sentinel. Never returns.
     async fn listen(&self, sentinel: &Connector) {
         let mut pause = Pause::new();
         loop {
@@ -252,7 +254,8 @@ impl Sentinels {
         }
     }
 
-    /// Takes what it tells until the connection is lost, and says why.
+    /// Handles the messages of a sentinel until the connection is lost. Returns the reason for the
+    /// loss.
     async fn hear(&self, mut messages: Messages, sentinel: &Connector) -> String {
         let mut command = Vec::new();
         write_command(&mut command, "SUBSCRIBE", [SWITCHES]);
@@ -260,7 +263,7 @@ impl Sentinels {
         ping.set_missed_tick_behavior(MissedTickBehavior::Delay);
         ping.reset();
         let mut listened_to = None;
-        // The subscription is the first thing that it has to answer.
+        // The subscription is the first request that the sentinel must answer.
         let mut unanswered = true;
         loop {
             if !command.is_empty() {
@@ -293,7 +296,7 @@ impl Sentinels {
                     }
                 }
                 Ok(Frame::Fine | Frame::Unsubscribed(..)) => {}
-                // A ping that is denied was answered as well.
+                // A ping that was denied has been answered too.
                 Ok(Frame::Refused(_)) if listened_to.is_some() => {}
                 Ok(Frame::Refused(said)) | Err(said) => return said,
             }
@@ -301,7 +304,7 @@ impl Sentinels {
     }
 }
 
-/// One that tells of a switch.
+/// A guard that counts a sentinel as listened to.
 struct ListenedTo<'a>(&'a AtomicUsize);
 
 impl<'a> ListenedTo<'a> {
@@ -317,7 +320,7 @@ impl Drop for ListenedTo<'_> {
     }
 }
 
-/// Follows the sentinels of a node, if it has some. Never returns.
+/// Follows the sentinels of a node, if it has any. Never returns.
 pub(crate) async fn follow(node: Arc<Node>) {
     let Some(sentinels) = &node.connector.sentinels else {
         return std::future::pending().await;
@@ -358,7 +361,7 @@ mod tests {
         assert_eq!((&mut other).now_or_never(), None);
         sentinels.switched(b.clone());
         assert_eq!(one.now_or_never(), Some(()));
-        // What that one does then changes nothing for the other.
+        // The switch of one connection changes nothing for the other.
         assert_eq!(sentinels.judge(&said(&b, 2)), Ok(b.clone()));
         assert_eq!(other.now_or_never(), Some(()));
         assert!(leaves(&a), "also one that asks only now");

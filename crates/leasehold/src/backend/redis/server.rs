@@ -1,5 +1,5 @@
-//! A node with what leads to it: the connection for calls, the one for messages, and the tasks that
-//! keep them.
+//! A node with its connections, one for calls and one for messages, and with the tasks that keep
+//! them.
 
 use std::sync::{Arc, OnceLock, Weak};
 
@@ -15,7 +15,7 @@ use super::sentinel;
 use crate::backend::channels::{Channels, Transport};
 use crate::backend::route::Route;
 
-/// One server that is connected to, or will be.
+/// A server with its connections, which are up or will be.
 pub(crate) struct Server {
     pub(crate) node: Arc<Node>,
     pub(crate) lane: Arc<Lane>,
@@ -25,25 +25,25 @@ pub(crate) struct Server {
     tasks: Vec<JoinHandle<()>>,
 }
 
-/// The connection for acknowledged calls, once there was one.
+/// The connection for acknowledged calls, once one was needed.
 struct Acknowledging {
     lane: Arc<Lane>,
     task: JoinHandle<()>,
 }
 
-/// What the servers of a client share.
+/// The objects that all servers of a client share.
 pub(crate) struct Shared {
     pub(crate) runtime: Handle,
     pub(crate) channels: Arc<Channels>,
-    /// By which messages are heard.
+    /// The transports by which messages are heard.
     pub(crate) transports: &'static [Transport],
-    /// What sees to operations that a node did not run.
+    /// The handler of operations that a node did not run.
     pub(crate) strays: Option<Weak<dyn Strays>>,
 }
 
 impl Server {
-    /// `first` is a connection for calls that is there already; `number` is by which the channels
-    /// know the node.
+    /// Starts the connections of a node. `first` is a connection for calls that is already up.
+    /// `number` is the number under which the channels know the node.
     pub(crate) fn start(
         shared: &Shared,
         number: usize,
@@ -80,7 +80,7 @@ impl Server {
         }
     }
 
-    /// The connection for operations that go this way.
+    /// Returns the connection for operations that take this route.
     pub(crate) fn lane_of(&self, route: Route) -> &Arc<Lane> {
         match route {
             Route::Plain => &self.lane,
@@ -97,7 +97,7 @@ impl Server {
         })
     }
 
-    /// Those that there are.
+    /// Returns the lanes that exist.
     pub(crate) fn lanes(&self) -> impl Iterator<Item = &Arc<Lane>> {
         let acks = self.acks.get().map(|acks| &acks.lane);
         std::iter::once(&self.lane).chain(acks)
@@ -107,8 +107,8 @@ impl Server {
 impl Drop for Server {
     fn drop(&mut self) {
         for task in &self.tasks {
-            // A handle that is dropped detaches its task, which would connect again for ever. The
-            // abort drops `Ending` with the task, and that sends the last releases.
+            // Dropping the handle would only detach the task, which would connect again for ever.
+            // The abort drops `Ending` with the task, which sends the last releases.
             task.abort();
         }
         if let Some(acks) = self.acks.get() {

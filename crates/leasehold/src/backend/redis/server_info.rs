@@ -1,5 +1,5 @@
-//! What a server says about itself: whether it is new enough, and whether it removes locks when
-//! its memory is full.
+//! The answers of a server about itself: whether it is new enough, and whether it removes locks
+//! when its memory is full.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,10 +10,11 @@ use crate::backend::failure::{Cause, Failure, Outcome};
 use crate::observe::log;
 use crate::text::Shown;
 
-/// Older servers refuse a script that reads the clock and writes behind that.
+/// The oldest version that works. Older servers refuse a script that reads the clock and then
+/// writes.
 const OLDEST: (u64, u64) = (5, 0);
 
-/// Refuses a server that says in its `INFO` that it is too old. A server that says nothing is
+/// Refuses a server whose `INFO` says that it is too old. A server that does not say so is
 /// accepted: the user may lack the permission to ask.
 pub(crate) fn check(info: &str, address: &Arc<str>) -> Result<(), Failure> {
     if let Some(policy) = evicts(info) {
@@ -25,7 +26,7 @@ pub(crate) fn check(info: &str, address: &Arc<str>) -> Result<(), Failure> {
             )
         });
     }
-    // Valkey has this field as well: the version of Redis that it is compatible with.
+    // Valkey has this field, too: the version of Redis that it is compatible with.
     let said = field(info, "redis_version:");
     match said.and_then(|said| Some((said, parse(said)?))) {
         Some((said, version)) if version < OLDEST => Err(Failure {
@@ -41,7 +42,7 @@ pub(crate) fn check(info: &str, address: &Arc<str>) -> Result<(), Failure> {
     }
 }
 
-/// Whether it says that it has an append-only file.
+/// Returns whether the server says that it has an append-only file.
 pub(crate) fn append(info: &str) -> Append {
     match field(info, "aof_enabled:") {
         Some("1") => Append::Yes,
@@ -50,17 +51,19 @@ pub(crate) fn append(info: &str) -> Append {
     }
 }
 
-/// Our own address in the reply to `CLIENT INFO`.
+/// Returns our own address from the reply to `CLIENT INFO`.
 pub(crate) fn seen_as(ours: &str) -> Option<&str> {
     let address = ours
         .split(' ')
         .find_map(|word| word.strip_prefix("addr="))?;
-    // As much as an address and a port need; whoever reads it shows it on a terminal.
+    // Long enough for an address and a port. The limit matters because readers show the address on
+    // a terminal.
     (address.len() <= 100 && address.chars().all(|letter| letter.is_ascii_graphic()))
         .then_some(address)
 }
 
-/// What the server may call a connection of a client with this label: it takes no spaces.
+/// Returns the name that the server may use for the connection of a client with this label. The
+/// server accepts no spaces.
 pub(crate) fn connection_name(label: &str) -> Option<String> {
     let letter = |letter: char| match letter.is_ascii_graphic() {
         true => letter,
@@ -70,14 +73,14 @@ pub(crate) fn connection_name(label: &str) -> Option<String> {
     (!name.is_empty()).then(|| format!("leasehold:{name}"))
 }
 
-/// Refuses a node of a cluster where the URL names a single server, and the other way round. A
-/// server that does not say what it is is accepted.
+/// Refuses a node of a cluster if the URL names a single server, and the other way round. A server
+/// that does not report its mode is accepted.
 pub(crate) fn check_mode(
     info: &str,
     wants_cluster: bool,
     address: &Arc<str>,
 ) -> Result<(), Failure> {
-    // Valkey calls it by another name.
+    // Valkey has another name for this field.
     let mode = field(info, "redis_mode:").or_else(|| field(info, "server_mode:"));
     let Some(mode) = mode else {
         return Ok(());
@@ -97,7 +100,7 @@ pub(crate) fn check_mode(
     ))
 }
 
-/// Refuses a replica where sentinels name a master. A server that does not say what it is is
+/// Refuses a replica that sentinels name as the master. A server that does not report its role is
 /// accepted.
 pub(crate) fn check_role(info: &str, address: &Arc<str>) -> Result<(), Failure> {
     match field(info, "role:") {
@@ -113,24 +116,24 @@ pub(crate) fn check_role(info: &str, address: &Arc<str>) -> Result<(), Failure> 
     }
 }
 
-/// How long the server has been up. It took so long to ask.
+/// Returns how long the server has been up. The question took `took`.
 pub(crate) fn uptime(info: &str, took: Duration) -> Option<Uptime> {
     let seconds: u64 = field(info, "uptime_in_seconds:")?.parse().ok()?;
-    // It tells whole seconds, and up to one too many or too few. An uptime that is too long would
-    // let a server that has just forgotten its locks vote in a majority.
+    // The server reports whole seconds, up to one too many or too few. With an uptime that is too
+    // long, a server that has just forgotten its locks could vote in a majority.
     Some(Uptime {
         least: Duration::from_secs(seconds.saturating_sub(1)),
         most: Duration::from_secs(seconds.saturating_add(1)).saturating_add(took),
     })
 }
 
-/// The id that the server drew at random when it started.
+/// Returns the id that the server drew at random when it started.
 pub(crate) fn run_id(info: &str) -> Option<&str> {
     field(info, "run_id:").filter(|id| !id.is_empty())
 }
 
-/// The policy of a server that would remove a lock to make room. Each policy but `noeviction`
-/// does, because every lock has an expiry.
+/// Returns the policy of a server that would remove a lock to make room. Each policy but
+/// `noeviction` does so, because every lock has an expiry.
 fn evicts(info: &str) -> Option<&str> {
     let limited = field(info, "maxmemory:").is_some_and(|bytes| bytes != "0");
     field(info, "maxmemory_policy:").filter(|policy| limited && *policy != "noeviction")
@@ -159,7 +162,7 @@ mod tests {
             ("# Server\r\nredis_version:4.0.14\r\n", false),
             ("redis_version:2.8.19", false),
             ("redis_version:5.0.0\r\n", true),
-            // As a text it would be older than 5.
+            // Compared as text, this version would be older than 5.
             ("redis_version:10.2.1\r\n", true),
             ("redis_version:7.2.4\r\nserver_name:valkey\r\n", true),
             ("redis_version:unknown\r\n", true),

@@ -1,5 +1,5 @@
-//! The slots of a cluster: which one a key has, which names keep all their keys in one, and the
-//! map from slots to nodes as a server tells it.
+//! The slots of a cluster: the slot of a key, the names whose keys all have one slot, and the map
+//! from slots to nodes as a server reports it.
 
 use redis::Value;
 
@@ -7,26 +7,27 @@ use crate::backend::NameOf;
 use crate::error::{Error, ErrorKind, Result};
 use crate::key::Key;
 
-/// As many slots as every cluster has.
+/// The number of slots, the same in every cluster.
 pub(crate) const SLOTS: u16 = 16384;
 
-/// The slot of a key.
+/// Returns the slot of a key.
 pub(crate) fn slot_of(key: &[u8]) -> u16 {
     crc16(tag_of(key)) % SLOTS
 }
 
-/// The part of a key that makes its slot: its hash tag, or all of it if it has none.
+/// Returns the part of a key that determines its slot: its hash tag, or the whole key if it has
+/// none.
 pub(crate) fn tag_of(key: &[u8]) -> &[u8] {
     let tag = key.iter().position(|byte| *byte == b'{').and_then(|open| {
         let rest = &key[open + 1..];
         let length = rest.iter().position(|byte| *byte == b'}')?;
-        // An empty tag is none.
+        // An empty tag does not count.
         (length > 0).then(|| &rest[..length])
     });
     tag.unwrap_or(key)
 }
 
-/// CRC-16/XMODEM, as the servers compute it.
+/// Computes CRC-16/XMODEM, as the servers do.
 fn crc16(bytes: &[u8]) -> u16 {
     bytes.iter().fold(0, |crc, byte| {
         (crc << 8) ^ CRC[usize::from((crc >> 8) ^ u16::from(*byte))]
@@ -52,8 +53,8 @@ static CRC: [u16; 256] = {
     table
 };
 
-/// Why not all keys of this name have one slot; `None` if they have. Redisson makes the names of
-/// its keys by another rule than the one by which a server finds a hash tag.
+/// Returns why the keys of this name are not all in one slot; `None` if they are. Redisson derives
+/// the names of its keys by another rule than a server's rule for hash tags.
 pub(crate) fn splits(name: &str) -> Option<&'static str> {
     let Some(open) = name.find('{') else {
         return name.contains('}').then_some("it has a `}` and no `{`");
@@ -68,7 +69,7 @@ pub(crate) fn splits(name: &str) -> Option<&'static str> {
     }
 }
 
-/// Refuses a name of a cluster whose keys would be on several nodes.
+/// Refuses a name whose keys would be on several nodes of a cluster.
 pub(crate) fn check_name(key: &Key, kind: NameOf) -> Result<()> {
     let name = key.as_str();
     let why = match kind {
@@ -86,17 +87,17 @@ pub(crate) fn check_name(key: &Key, kind: NameOf) -> Result<()> {
     Err(Error::new(ErrorKind::Misuse, message).with_key(key))
 }
 
-/// Slots that one node has.
+/// A range of slots that one node has.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Range {
     pub(crate) first: u16,
     pub(crate) last: u16,
-    /// `None`: the node that was asked, by whatever name.
+    /// The node's host; `None` for the node that was asked, whatever its name.
     pub(crate) host: Option<String>,
     pub(crate) port: u16,
 }
 
-/// The reply to `CLUSTER SLOTS`; `None` if it makes no sense.
+/// Reads the reply to `CLUSTER SLOTS`; `None` if it makes no sense.
 pub(crate) fn read_map(reply: &Value) -> Option<Vec<Range>> {
     let Value::Array(ranges) = reply else {
         return None;
@@ -138,14 +139,15 @@ fn read_range(range: &Value) -> Option<Range> {
     })
 }
 
-/// A node that does not know its own name, or that of another, leaves it out.
+/// Returns the host, if the reply has one. A node leaves out a host that it does not know, its own
+/// or another node's.
 fn known_host(host: Option<String>) -> Option<String> {
     host.filter(|host| !host.is_empty() && host != "?")
 }
 
-/// Where `MOVED 3999 HOST:PORT` and `ASK 3999 HOST:PORT` lead.
+/// Reads the destination of `MOVED 3999 HOST:PORT` and `ASK 3999 HOST:PORT`.
 pub(crate) fn read_redirect(node: &str) -> Option<(Option<String>, u16)> {
-    // From the right: the host may be an IPv6 address.
+    // Split from the right: the host may be an IPv6 address.
     let (host, port) = node.rsplit_once(':')?;
     let port = port.parse().ok().filter(|port| *port > 0)?;
     Some((known_host(Some(host.to_owned())), port))
@@ -157,7 +159,7 @@ mod tests {
 
     #[test]
     fn slots_are_those_of_the_servers() {
-        // From the specification, and from `CLUSTER KEYSLOT`.
+        // The values are from the specification, and from `CLUSTER KEYSLOT`.
         assert_eq!(crc16(b"123456789"), 0x31c3);
         for (key, slot) in [
             ("foo", 12182),

@@ -1,5 +1,6 @@
-//! A socket that belongs to one process. After a fork the child has the same socket: what it reads
-//! there its parent waits for, and what it writes stands between its parent's requests.
+//! A socket that belongs to one process. After a fork the child has the same socket. If it read
+//! from it, the parent would miss those bytes. If it wrote to it, those bytes would mix with the
+//! parent's requests.
 
 use std::io;
 use std::pin::Pin;
@@ -9,10 +10,10 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use crate::process::Process;
 
-/// A connection that does nothing in any other process than that which opened it.
+/// A connection that does nothing in any process but the one that opened it.
 #[derive(Debug)]
 pub(crate) struct Own<S> {
-    /// There until the drop.
+    /// The stream; present until the drop.
     stream: Option<S>,
     process: Process,
 }
@@ -36,8 +37,8 @@ impl<S: Unpin> Own<S> {
 impl<S> Drop for Own<S> {
     fn drop(&mut self) {
         if self.process.is_gone() {
-            // The queue of events is the parent's as well: taken out there, the socket would never
-            // become ready for it again.
+            // The parent shares the event queue. If the child removed the socket from it, the
+            // parent would never see the socket become ready again.
             std::mem::forget(self.stream.take());
         }
     }

@@ -1,4 +1,5 @@
-//! TLS: rustls with the system's authorities and the user's own, and the client's certificate.
+//! TLS: rustls with the system's authorities, the user's own authorities, and the client's
+//! certificate.
 
 use std::io;
 use std::sync::Arc;
@@ -21,11 +22,12 @@ use super::socket::Own;
 use crate::error::{Error, ErrorKind, Result};
 use crate::tls::{Identity, IdentitySource, TlsSettings};
 
-/// Encrypts streams to servers whose certificates it can check.
+/// A connector, which encrypts streams to servers whose certificates it can check.
 #[derive(Clone)]
 pub(crate) struct Connector {
     verifier: Arc<Verifier>,
-    /// Asked at each connection, because a certificate is renewed while the client lives.
+    /// The source of the client's certificate. It is asked for each connection, because a
+    /// certificate is renewed while the client lives.
     identity: Option<IdentitySource>,
     server_name: Option<String>,
 }
@@ -33,8 +35,8 @@ pub(crate) struct Connector {
 impl Connector {
     pub(crate) fn new(settings: &TlsSettings) -> Result<Self> {
         let (mut roots, mut given) = (RootCertStore::empty(), Vec::new());
-        // Certificates of the system's store that can't be read are left out: the handshake
-        // fails if one of them was needed.
+        // Unreadable certificates in the system's store are left out: the handshake fails if one of
+        // them was needed.
         roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
         for pem in &settings.authorities {
             let before = given.len();
@@ -63,7 +65,8 @@ impl Connector {
             identity: settings.identity.clone(),
             server_name: settings.server_name.clone(),
         };
-        // Tried out: what is wrong with a certificate is told before the first connection.
+        // Tried out here, so that an error in a certificate is reported before the first
+        // connection.
         let config = connector.config();
         config.map_err(|error| Error::new(ErrorKind::Misuse, error.to_string()))?;
         Ok(connector)
@@ -82,7 +85,8 @@ impl Connector {
         connector.connect(name, stream).await
     }
 
-    /// Settings of one connection. What fails is the client's own certificate.
+    /// Returns the settings of one connection. They fail only because of the client's own
+    /// certificate.
     pub(crate) fn config(&self) -> io::Result<ClientConfig> {
         let verifier: Arc<dyn ServerCertVerifier> = self.verifier.clone();
         let config = ClientConfig::builder_with_provider(provider())
@@ -106,13 +110,14 @@ impl Connector {
     }
 }
 
-/// Named here, so that it makes no difference whether the process has chosen a provider, and which.
+/// Returns the provider. It is named here, so that it makes no difference which provider the
+/// process has chosen, if any.
 fn provider() -> Arc<CryptoProvider> {
     Arc::new(rustls::crypto::ring::default_provider())
 }
 
-/// Checks a server's certificate: its chain, its dates and its name, or whether it is one that the
-/// user has given.
+/// A verifier of a server's certificate. It checks chain, dates and name, or whether the user has
+/// given exactly this certificate.
 #[derive(Debug)]
 struct Verifier {
     webpki: Arc<WebPkiServerVerifier>,
@@ -176,7 +181,8 @@ impl ServerCertVerifier for Verifier {
     }
 }
 
-/// The dates are looked at before these, so a certificate that has expired has another error.
+/// Returns whether an error is about the certificate's issuer or name. The dates are checked before
+/// these, so an expired certificate has another error.
 fn is_about_its_issuer_or_name(error: &CertificateError) -> bool {
     use CertificateError::{NotValidForName, NotValidForNameContext, UnknownIssuer};
     match error {
@@ -185,8 +191,8 @@ fn is_about_its_issuer_or_name(error: &CertificateError) -> bool {
     }
 }
 
-/// Of a certificate that the user has given. The user knows by its key which server it is, so it need
-/// not name a host. If it names some, it is for these.
+/// Checks the name in a certificate that the user has given. The user knows by its key which server
+/// it belongs to, so it need not name a host. If it names hosts, it is valid only for them.
 fn check_name(
     certificate: &CertificateDer<'_>,
     name: &ServerName<'_>,
@@ -202,16 +208,17 @@ fn check_name(
     Ok(ServerCertVerified::assertion())
 }
 
-/// The certificate is an authority's, as self-signed ones are by default.
+/// The certificate belongs to an authority, which is the default for self-signed certificates.
 const CA_AS_SERVER: &str = "CaUsedAsEndEntity";
 const VERSION_1: &str = "UnsupportedCertVersion";
 
-/// Whether this is that error of webpki, for which rustls has no name.
+/// Returns whether this is the named error of webpki, for which rustls has no name.
 fn is_webpki(error: &CertificateError, name: &str) -> bool {
     matches!(error, CertificateError::Other(error) if error.to_string() == name)
 }
 
-/// Returns the advice for a handshake that failed. `is_told`: another server announced the address.
+/// Returns the advice for a handshake that failed. `is_told` says whether another server announced
+/// the address.
 pub(crate) fn advice(error: &io::Error, is_told: bool) -> &'static str {
     use rustls::CertificateError::{
         BadSignature, Expired, ExpiredContext, NotValidForName, NotValidForNameContext,
@@ -228,7 +235,7 @@ pub(crate) fn advice(error: &io::Error, is_told: bool) -> &'static str {
             "the server's certificate is of version 1, which TLS libraries refuse: make one of \
              version 3 that names its host (openssl req -x509 -addext subjectAltName=DNS:HOST)"
         }
-        // Another authority of the same name has another signature.
+        // Another authority with the same name has another signature.
         Some(InvalidCertificate(UnknownIssuer | BadSignature)) => {
             "if the certificate is of your own authority, or self-signed, add that authority or the \
              certificate to the client (tls_authorities, --cacert)"
@@ -264,7 +271,8 @@ pub(crate) fn advice(error: &io::Error, is_told: bool) -> &'static str {
     }
 }
 
-/// In TLS 1.3 the server says so behind the client's handshake, when the first answer is read.
+/// The advice if the server wants a certificate. In TLS 1.3 the server says so after the client's
+/// handshake, when the first answer is read.
 pub(crate) const WANTS_A_CERTIFICATE: &str = "if the server wants a certificate of the client \
      give one of an authority that it trusts (tls_identity, --cert and --key)";
 
@@ -279,7 +287,7 @@ fn bad_authority(what: &dyn std::fmt::Display) -> Error {
 mod tests {
     use super::*;
 
-    /// As `openssl x509 -req` makes it without extensions, for a hundred years.
+    /// A certificate as `openssl x509 -req` makes it without extensions, valid for a hundred years.
     const OF_VERSION_1: &str = "\
 -----BEGIN CERTIFICATE-----
 MIIBJDCBywIUZGKyDU8+Vtu/KkKD9rahsjEWh3cwCgYIKoZIzj0EAwIwFDESMBAG

@@ -1,11 +1,11 @@
 //! A check of the bytes that a server sends on a connection for calls, before the driver reads
 //! them.
 //!
-//! The driver believes what it reads: it waits for as many bytes as are announced,
-//! goes a hundred levels deep, and takes a push that nobody asked for as the reply to
-//! the oldest request. Here a connection ends at the first byte that no answer to our
-//! requests can have, before an announced length is waited for. So nothing grows, and no reply
-//! moves to another request.
+//! The driver trusts the bytes: it waits for the announced number of bytes, follows a hundred
+//! nested levels, and takes an unexpected push as the reply to the oldest request. With this check,
+//! a connection ends at the first byte that no answer to our requests can have, before anything
+//! waits for an announced length. So memory stays bounded, and no request gets the reply to another
+//! one.
 
 use std::io;
 use std::pin::Pin;
@@ -15,13 +15,15 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use crate::text::Shown;
 
-/// Most bytes in one reply: far above the 256 longest that one call can bring.
+/// The largest number of bytes in one reply: far more than the 256 longest replies that one call
+/// can have.
 const MAX_REPLY: usize = 1024 * 1024;
-/// Levels of lists in lists. The greeting of RESP3, with its list of modules, has four.
+/// The largest depth of lists in lists. The greeting of RESP3, with its list of modules, has four
+/// levels.
 const MAX_DEPTH: usize = 8;
-/// Most of an error's text that is kept.
+/// The largest number of bytes kept of an error's text.
 const MAX_SHOWN: usize = 120;
-/// Longest line that announces a length: a sign and 19 digits are a number.
+/// The longest line that announces a length: a number has a sign and 19 digits.
 const MAX_HEADER: usize = 20;
 
 /// A connection whose incoming bytes are checked.
@@ -32,7 +34,7 @@ pub(crate) struct Checked<S> {
 }
 
 impl<S> Checked<S> {
-    /// A connection on which every reply answers a request.
+    /// Makes a connection on which every reply answers a request.
     pub(crate) fn calls(stream: S) -> Self {
         Self {
             stream,
@@ -51,7 +53,7 @@ impl<S: AsyncRead + Unpin> AsyncRead for Checked<S> {
         let room = buffer.remaining();
         ready!(Pin::new(&mut self.stream).poll_read(context, buffer))?;
         let new = &buffer.filled()[before..];
-        // A read into a full buffer brings no byte either, and is no end.
+        // A read into a full buffer returns no bytes either, but that is not the end.
         if new.is_empty() && room > 0 {
             return Poll::Ready(self.replies.end());
         }
@@ -78,16 +80,16 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Checked<S> {
     }
 }
 
-/// Where in a reply the stream is.
+/// The position of the stream in a reply.
 #[derive(Debug, Default)]
 struct Replies {
-    /// Elements still to come, for each open list, outermost first.
+    /// Number of elements still missing in each open list, outermost first.
     open: Vec<usize>,
-    /// Bytes of the present reply so far.
+    /// Number of bytes of the present reply so far.
     size: usize,
-    /// Bytes of a text still to come, with its line end.
+    /// Number of bytes still missing of a text, with its line end.
     body_left: usize,
-    /// The present line so far; of one that announces no length only its two ends.
+    /// The present line so far. Of a line that announces no length, only its two ends are kept.
     line: Vec<u8>,
     /// The last line, if it is an error, up to `MAX_SHOWN` bytes.
     error: Vec<u8>,
@@ -104,7 +106,7 @@ impl Replies {
                 self.read_line(bytes)?
             };
             self.size += taken;
-            // Before the reply is whole: it may never end.
+            // Checked before the reply is complete, because it may never end.
             if self.size > MAX_REPLY {
                 return Err(format!("a reply of over {MAX_REPLY} bytes"));
             }
@@ -128,7 +130,8 @@ impl Replies {
     fn read_line(&mut self, bytes: &[u8]) -> Result<usize, String> {
         for (at, byte) in bytes.iter().enumerate() {
             if self.line.is_empty() {
-                // At the first byte, not at the end of the line: the line may never end.
+                // Checked at the first byte, not at the end of the line, because the line may never
+                // end.
                 check_kind(*byte)?;
                 self.error.clear();
             }
@@ -144,15 +147,15 @@ impl Replies {
                 if !is_simple(self.line[0]) {
                     return Err("a length that is none".into());
                 }
-                // Of a long text only the end matters, so its middle takes no memory.
+                // Only the end of a long text matters, so its middle takes no memory.
                 self.line.drain(1..MAX_HEADER);
             }
         }
         Ok(bytes.len())
     }
 
-    /// The server has closed the connection. A server that takes no more clients says so before
-    /// it closes, and the driver has no request to which that could be a reply.
+    /// Returns the error for a connection that the server has closed. A server that accepts no more
+    /// clients says so before it closes, and the driver has no request that this could answer.
     fn end(&self) -> io::Result<()> {
         let Some((_, error)) = self.error.split_first() else {
             return Ok(());
@@ -177,9 +180,9 @@ impl Replies {
                 Ok(())
             }
             (b'*' | b'~', Some(elements)) => self.open(elements),
-            // These don't overflow: `length` has bounded the number of pairs.
+            // This doesn't overflow: `length` has limited the number of pairs.
             (b'%', Some(pairs)) => self.open(pairs * 2),
-            // The attributes are followed by their subject, as one more element.
+            // The attributes are followed by the element that they describe.
             (b'|', Some(pairs)) => self.open(pairs * 2 + 1),
             // Only a text and a list may be missing: `$-1` and `*-1` are the nulls of RESP2.
             (b'=' | b'!' | b'~' | b'%' | b'|', None) => Err("a length below zero".into()),
@@ -213,7 +216,7 @@ impl Replies {
     }
 }
 
-/// A line that is an element by itself.
+/// Returns whether such a line is an element by itself.
 fn is_simple(kind: u8) -> bool {
     b"+-:_,#(".contains(&kind)
 }
@@ -226,14 +229,14 @@ fn check_kind(kind: u8) -> Check {
     }
 }
 
-/// A length that a reply can have; `None` for a value that is missing.
+/// Reads a length that a reply can have; `None` for a missing value.
 fn length(digits: &[u8]) -> Result<Option<usize>, String> {
     if digits == b"-1" {
         return Ok(None);
     }
     let text = std::str::from_utf8(digits).unwrap_or("");
     match text.parse() {
-        // No sign and no blanks: the driver would read them, and no server sends them.
+        // Signs and blanks are refused: the driver would read them, but no server sends them.
         Ok(length) if text.starts_with(|c: char| c.is_ascii_digit()) && length <= MAX_REPLY => {
             Ok(Some(length))
         }
@@ -246,7 +249,7 @@ fn length(digits: &[u8]) -> Result<Option<usize>, String> {
 mod tests {
     use super::*;
 
-    /// Whole, and one byte at a time: the worst way to cut a stream.
+    /// Reads the bytes at once, and one byte at a time, which is the worst way to cut a stream.
     fn read(bytes: &[u8]) -> Check {
         let mut pieces = Replies::default();
         let in_pieces = bytes.chunks(1).try_for_each(|byte| pieces.read(byte));
@@ -296,8 +299,8 @@ mod tests {
 
     #[test]
     fn endless_reply_is_refused_at_the_limit() {
-        // CR and LF as well: neither ends a line alone, so an endless line of them has to be cut
-        // like any other.
+        // CR and LF, too: neither alone ends a line, so an endless line of them must be cut like
+        // any other.
         for piece in [&b"x"[..], b"\r", b"\n"] {
             let mut replies = Replies::default();
             replies.read(b"+").unwrap();
@@ -330,7 +333,7 @@ mod tests {
     fn the_size_counts_for_each_reply() {
         let mut replies = Replies::default();
         let body = [&b"$500000\r\n"[..], &[b'x'; 500_000], b"\r\n"].concat();
-        // Together they are longer than one reply may be.
+        // Together the replies are longer than one reply may be.
         for _ in 0..5 {
             assert_eq!(replies.read(&body), Ok(()));
         }

@@ -1,4 +1,4 @@
-//! The lock of a majority: one name on several servers that know nothing of each other.
+//! The lock of a majority: one name on several servers that do not know each other.
 
 mod ballot;
 mod granted;
@@ -24,49 +24,51 @@ use crate::wait::{Answer, Ask as _, Deadline, Wait};
 /// A lock on several independent servers, held while a majority of them says so. The counterpart of
 /// Redisson's `RedissonRedLock`; each member by itself is shared with the Java lock of its name.
 ///
-/// The lock asks all servers at once, and waits for each of them for
-/// [`member_timeout`](Self::member_timeout) at most. So with five servers, two may be down, slow or
-/// cut off. The guard is valid until a deadline that a majority of the servers keeps to: the
-/// instant before the request left, plus the lease, less the drift, for the third best of five. The
-/// client of each server renews that server's part, and the guard is [lost](LockGuard::lost) when
-/// no majority is left. Grants that are not a majority are given back, on the servers that did not
-/// answer as well.
+/// The lock asks all servers at once, and waits for each of them for at most
+/// [`member_timeout`](Self::member_timeout). So with five servers, two may be down, slow or cut
+/// off. The guard is valid until a deadline that a majority of the servers guarantees. For one
+/// server, the deadline is the instant before the request was sent, plus the lease, minus the
+/// drift. With five servers, the third latest of their deadlines counts. The client of each server
+/// renews that server's part. The guard is [lost](LockGuard::lost) when no majority is left. Grants
+/// that are not a majority are given back, also on servers that did not answer.
 ///
-/// **What it promises** is what [`Lock`] promises, as long as a majority of the servers loses no
-/// data within a [longest lease](Self::longest_lease), 30 s by default. No lease of the lock can be
-/// longer than that, not even by [`extend`](LockGuard::extend). A server that started less than a
-/// longest lease ago may have lost what it had granted. It does not count until those grants would
-/// be over ([`distrust_restarted`](Self::distrust_restarted)). So right after all servers were
-/// started there is no majority for 30 s. The promise rests on clocks that don't jump: a server
-/// whose clock is set ahead by more than the drift ends its leases early.
+/// **The promise** is that of [`Lock`], as long as a majority of the servers loses no data within a
+/// [longest lease](Self::longest_lease), 30 s by default. No lease of the lock can be longer than
+/// that, not even after [`extend`](LockGuard::extend). A server that started less than a longest
+/// lease ago may have lost its grants. It does not count until those grants would have ended
+/// ([`distrust_restarted`](Self::distrust_restarted)). So right after all servers were started
+/// there is no majority for 30 s. The promise depends on clocks that don't jump: a server whose
+/// clock is set ahead by more than the drift ends its leases early.
 ///
-/// **Servers can be restarted one after the other**, and no hold ends, even if each comes back
+/// **Servers can be restarted one after the other** without ending a hold, even if each restarts
 /// without its data. A holder whose lease is renewed sets the lock again on a server that was
-/// restarted or replaced at its address, when that has been up for half a longest lease and the
-/// lock is free there. Until then the server counts for as long as the lease lasts that it had
-/// granted, because it has no vote for others. So with leases as long as the longest lease, as by
-/// default, restart a server when the one before is back; with shorter ones, half a longest lease
-/// later. That is for holds that all servers have granted: one that was acquired while a server was
-/// down, or had no vote yet, can spare one server less. Nothing is set again after a key was removed
-/// or unlocked by force, nor on a server that denies `INFO`, on a master behind sentinels or on a
-/// node of a cluster. An owner that enters the lock again may have to wait until enough servers vote
-/// again.
+/// restarted, or replaced at its address. It does so when that server has been up for half a
+/// longest lease and the lock is free there. Until then the server counts for the rest of the lease
+/// that it had granted, because it has no vote for other clients.
 ///
-/// A server says how old it is in its `INFO`. **A server that does not say so** counts as started
-/// when its connection was opened. That is the case when the server denies the command to this
-/// user, and when the answer does not come, or is spoilt, while a connection is opened. So where
-/// `INFO` is denied, each process is without that server's vote for one longest lease after its
-/// start and after every lost connection, and its waits go on for that long. Grant the user
-/// `+info`.
+/// With leases as long as the longest lease, which is the default, restart the next server as soon
+/// as the previous one is back. With shorter leases, wait half a longest lease after that. This
+/// applies to holds that all servers have granted. A hold that was acquired while a server was
+/// down, or had no vote yet, can spare one server less.
 ///
-/// Each member has to be on a server of its own. Two addresses of one server (`localhost` and
+/// The lock is not set again after its key was removed or unlocked by force. It is also not set
+/// again on a server that denies `INFO`, on a master behind sentinels or on a node of a cluster. An
+/// owner that enters the lock again may have to wait until enough servers vote again.
+///
+/// A server reports its age in its `INFO`. **A server that does not report it** counts as started
+/// when its connection was opened. That happens when the server denies the command to this user. It
+/// also happens when the reply is missing or malformed while a connection is opened. So where
+/// `INFO` is denied, each process lacks that server's vote for one longest lease after its start
+/// and after every lost connection, and its waits last that much longer. Grant the user `+info`.
+///
+/// Each member must be on a server of its own. Two addresses of one server (`localhost` and
 /// `127.0.0.1`, two ports, a port and a socket, two databases) would give that server two votes.
-/// The lock finds this out when both are connected, and reports
-/// [`Misuse`](crate::ErrorKind::Misuse). It does not find it out for a server that denies `INFO`.
+/// The lock detects this when both are connected, and reports [`Misuse`](crate::ErrorKind::Misuse).
+/// It can't detect it on a server that denies `INFO`.
 ///
 /// For servers that may be down when the program starts, use
 /// [`ClientBuilder::connect_in_background`](crate::ClientBuilder::connect_in_background). There are
-/// no semaphores of this kind, because more permits could be held than there are.
+/// no semaphores of this kind, because more permits could be held than exist.
 ///
 /// ```
 /// use leasehold::{Embedded, RedLock};
@@ -77,7 +79,7 @@ use crate::wait::{Answer, Ask as _, Deadline, Wait};
 /// let clients = masters.each_ref().map(Embedded::client);
 /// let lock = RedLock::new(clients.iter().map(|client| client.lock("orders:42")))?;
 ///
-/// // One master has it for somebody else: two of three are enough.
+/// Another client holds the lock on one master: two of three are enough.
 /// let other = masters[0].client().lock("orders:42").acquire().await?;
 /// let guard = lock.acquire().await?;
 /// assert_eq!(guard.members().len(), 2);
@@ -99,16 +101,15 @@ pub struct Majority {
 }
 
 impl Lock<Majority> {
-    /// The lock of a majority of these members: as a rule one name, once for each server. A member
-    /// that is given twice counts once. Nothing is sent.
+    /// Creates a lock on a majority of these members. Usually these are locks with one name, one
+    /// for each server. A member that is given twice counts once. No request is sent.
     ///
     /// # Errors
     ///
     /// [`ErrorKind::Misuse`](crate::ErrorKind::Misuse) when there are no members, for a bad name,
-    /// for a
-    /// member that is made of several locks itself, and for one name of one server that is given as
-    /// two kinds of lock. Acquiring fails with it,
-    /// too, if two members are one server by two addresses.
+    /// for a member that is itself made of several locks, and for one name on one server that is
+    /// given as two kinds of lock. Acquiring also fails with it if two members are one server under
+    /// two addresses.
     pub fn new<M: Into<AnyLock>>(members: impl IntoIterator<Item = M>) -> Result<Self> {
         let members = members.into_iter().map(Into::into).collect();
         let (members, key) = in_order(members, "lock of a majority")?;
@@ -122,8 +123,8 @@ impl Lock<Majority> {
         Ok(Self::over_several(context, key, kind))
     }
 
-    /// Sets how long to wait for each server. A twentieth of the lease by default, but at most 500
-    /// ms. At least 1 ms; a value of more than a third of the lease counts as a third.
+    /// Sets how long to wait for each server. The default is a twentieth of the lease, but at most
+    /// 500 ms. At least 1 ms; a value of more than a third of the lease counts as a third.
     #[must_use]
     pub fn member_timeout(mut self, limit: Duration) -> Self {
         self.kind_mut().member_timeout = Some(limit);
@@ -131,58 +132,57 @@ impl Lock<Majority> {
     }
 
     /// Sets the longest lease that any hold of the lock may have: 30 s by default, at least 10 ms,
-    /// at most 365 days. A longer lease is [`Misuse`](crate::ErrorKind::Misuse), for
-    /// [`extend`](LockGuard::extend) as well. A server that was started has no vote for the same
-    /// time.
+    /// at most 365 days. A longer lease is [`Misuse`](crate::ErrorKind::Misuse), also for
+    /// [`extend`](LockGuard::extend). A server that was started has no vote for the same time.
     ///
-    /// **All clients that share the lock should set the same.** Then nothing more is needed. For
-    /// clients that have not, a longest lease of more than 30 s is noted on every member before the
+    /// **All clients that share the lock should set the same value.** Then nothing more is needed.
+    /// In case they do not, a longest lease of more than 30 s is noted on every member before the
     /// first hold of a handle. Until all members could be reached once, acquiring fails with
     /// [`Unavailable`](crate::ErrorKind::Unavailable). Make such a handle once and clone it,
-    /// because each new one has to reach all members again. Every client that asks for the lock
-    /// reads the notes of its majority and goes by the greatest. A note stays forever, one key for
-    /// each name on each server; each acquire writes it again where it is missing.
+    /// because each new one must reach all members again. Every client that asks for the lock reads
+    /// the notes of its majority and applies the greatest. A note stays forever, as one key for
+    /// each name on each server. Each acquire writes it again where it is missing.
     ///
-    /// If settings differ, and a majority of the servers loses its data, one server after the
-    /// other, while nobody acquires the lock with the longer setting, the note is forgotten. A hold
-    /// with that setting may then overlap with a hold of another client.
+    /// The note can be forgotten if settings differ and a majority of the servers loses its data,
+    /// one server after the other, while no client acquires the lock with the longer setting. A
+    /// hold with that setting may then overlap with a hold of another client.
     ///
     /// When a majority of the servers is restarted during a wait, the wait goes on until they vote
-    /// again. This is no outage, so [`outage_timeout`](Self::outage_timeout) does not end the wait.
-    /// At its deadline the wait fails with [`Unavailable`](crate::ErrorKind::Unavailable), because
-    /// the servers can't say whether the lock is held, or with `OutcomeUnknown` if a request may
-    /// have run elsewhere.
+    /// again. This is not an outage, so [`outage_timeout`](Self::outage_timeout) does not end the
+    /// wait. At its deadline the wait fails with [`Unavailable`](crate::ErrorKind::Unavailable),
+    /// because the servers can't say whether the lock is held. It fails with `OutcomeUnknown` if a
+    /// request may have run elsewhere.
     ///
-    /// A longest lease that is *shorter* than 30 s lets servers vote again sooner. It is noted
-    /// nowhere, and protects only if no client that shares the lock has a longer setting or the
+    /// A longest lease that is *shorter* than 30 s lets servers vote again sooner. It is not noted
+    /// anywhere. It protects only if no client that shares the lock has a longer setting or the
     /// default.
     #[must_use]
     pub fn longest_lease(mut self, longest: Duration) -> Self {
         let members = self.members().len();
-        // A new one, not the old one with another value: which members have noted the old value
-        // says nothing of this one.
+        // A new value, not the old one changed: which members have noted the old setting says
+        // nothing about this one.
         self.kind_mut().longest = Longest::new(longest, members).into();
         self
     }
 
     /// Sets whether to leave out a server that started less than a [longest
-    /// lease](Self::longest_lease) ago or does not say when it started, because it may have
-    /// forgotten what it granted. On by default. It can be turned off, by all clients that share
-    /// the lock, where each server writes every change to its disk before it answers
-    /// (`appendfsync always`). When it is off, leases have no bound.
+    /// lease](Self::longest_lease) ago or does not report when it started, because it may have
+    /// forgotten its grants. On by default. It can be turned off, by all clients that share the
+    /// lock, if each server writes every change to its disk before it answers (`appendfsync
+    /// always`). When it is off, leases have no bound.
     #[must_use]
     pub fn distrust_restarted(mut self, distrust: bool) -> Self {
         self.kind_mut().distrust_restarted = distrust;
         self
     }
 
-    /// The members.
+    /// Returns the members.
     #[must_use]
     pub fn members(&self) -> &[AnyLock] {
         &self.kind().members
     }
 
-    /// Whether `owner` holds a majority, by what this process knows. Makes no call.
+    /// Returns whether `owner` holds a majority, as far as this process knows. Makes no call.
     #[doc(alias = "isHeldByCurrentThread")]
     #[doc(alias = "isHeldByThread")]
     #[must_use]
@@ -192,11 +192,12 @@ impl Lock<Majority> {
 }
 
 impl Majority {
-    /// An error if so many of the members' clients have been closed that no majority is left.
+    /// Returns an error if so many of the members' clients have been closed that no majority is
+    /// left.
     fn closed(&self, key: &Key) -> Option<Error> {
         let members = self.members.iter();
         let mut closed = members.filter_map(|member| member.context().check_open(key).err());
-        // As many as that may be closed. The next one leaves no majority.
+        // This number of clients may be closed. The next one leaves no majority.
         closed.nth(self.members.len() - self.quorum())
     }
 
@@ -217,19 +218,19 @@ impl Majority {
         }
     }
 
-    /// The key of the line in which its waiters wait. Locks of a majority of the same members share
-    /// it; the members' own waiters don't.
+    /// Returns the key of the line in which waiters of this lock wait. Majority locks with the same
+    /// members share it; the members' own waiters have other lines.
     fn line_key(&self, key: &Key) -> Result<Key> {
         let members = self.members.iter().map(AnyLock::place);
         Ok(key.members(members.collect::<Result<_>>()?))
     }
 
-    /// For how long a server that was started has no vote; `None`: it votes at once.
+    /// Returns how long a server that was started has no vote; `None` if it votes at once.
     fn distrust(&self) -> Option<&Arc<Longest>> {
         self.distrust_restarted.then_some(&self.longest)
     }
 
-    /// These settings, with the limit of every lease on which the distrust relies.
+    /// Returns these settings, with the limit for every lease on which the distrust relies.
     fn bounded(&self, settings: &Settings, key: &Key) -> Result<Settings> {
         let longest_lease = self.distrust().map(|longest| longest.own());
         if let Some(longest) = longest_lease {
@@ -241,7 +242,7 @@ impl Majority {
         })
     }
 
-    /// Why the lock can't be acquired, whatever the servers say.
+    /// Returns why the lock can't be acquired, whatever the servers say.
     fn hopeless(&self, key: &Key) -> Option<Error> {
         let doubled = || one_server(&self.members, |_| ());
         self.closed(key).or_else(doubled)
@@ -281,7 +282,7 @@ impl Acquire for Majority {
             timers: &lock.context().timers,
             misuse: OnceLock::new(),
         };
-        // In a box, because it would enlarge every future that acquires a lock of any kind.
+        // Boxed, because it would enlarge every future that acquires a lock of any kind.
         let guard = Box::pin(enter_or_wait(lock, &ballot, deadline)).await?;
         if let (Some(guard), Some(limit)) = (&guard, terms.max_hold) {
             guard.limit(limit);
@@ -297,14 +298,13 @@ async fn enter_or_wait(
     deadline: Deadline,
 ) -> Result<Option<LockGuard>> {
     let (key, kind) = (lock.key()?, lock.kind());
-    // An owner that holds the lock already never waits behind a stranger, who may wait for it.
-    // By any member that it has: the others may be set again just now.
+    // An owner that already holds the lock never queues behind another waiter, which may wait for
+    // this owner. One held member is enough: the others may be about to be set again.
     let enters_again = lock.owner().is_some_and(|owner| {
         let mut members = kind.members.iter();
         members.any(|member| member.counts_for(owner, kind.distrusts()))
     });
-    // Any other answer is left to the wait below, which asks again and reports what stands in the
-    // way.
+    // Any other answer is left to the wait below, which asks again and reports the obstacle.
     if enters_again && let Ok(Answer::Granted(guard)) = ballot.ask().await {
         return Ok(Some(guard));
     }
@@ -325,7 +325,8 @@ async fn enter_or_wait(
         told: None,
     };
     let granted = wait.until_granted(ballot).await;
-    // The wait reports what the servers said last. A misuse, which no wait heals, goes before that.
+    // The wait reports the servers' last answers. A misuse takes precedence, because waiting can't
+    // cure it.
     let misuse = || kind.hopeless(key).or_else(|| ballot.misuse.get().cloned());
     granted.map_err(|error| misuse().unwrap_or(error))
 }

@@ -1,4 +1,4 @@
-//! What a lock that is made of several does with each of its members.
+//! The operations of a lock of several on each of its members.
 
 use std::collections::hash_map::Entry;
 use std::collections::{HashMap, HashSet};
@@ -18,7 +18,7 @@ use crate::primitives::lock::{LockGuard, Member, Ttl, steps};
 use crate::text::Shown;
 use crate::wait::Deadline;
 
-/// How a member is asked for: with the settings and the owner of the whole lock.
+/// The settings and the owner of the whole lock, with which each member is acquired.
 pub(super) struct Terms<'a> {
     pub(super) settings: &'a Settings,
     pub(super) owner: Option<&'a Owner>,
@@ -27,7 +27,7 @@ pub(super) struct Terms<'a> {
 /// A member's answer to an ask.
 pub(super) enum Said<T> {
     Granted(T),
-    /// Somebody holds it, for this much longer if that is known.
+    /// Another owner holds the member, for this much longer if that is known.
     Busy(Option<Duration>),
 }
 
@@ -41,16 +41,16 @@ impl<T> Said<T> {
 }
 
 impl AnyLock {
-    /// Asks for this member. `deadline` is one of its own client's clock. `was_held`: a server has
-    /// said so to the same acquire.
+    /// Asks for this member. `deadline` is a moment of the clock of the member's own client.
+    /// `was_held` says that a server has already reported the member as held to the same acquire.
     pub(super) async fn ask(
         &self,
         terms: &Terms<'_>,
         deadline: Deadline,
         was_held: bool,
     ) -> Result<Said<LockGuard>> {
-        // A try says of a member that is held no more than that. How long its holder has left comes
-        // by this cell: a ballot sleeps until a majority can be free.
+        // A try reports only that a member is held. This cell adds how long its holder has left: a
+        // ballot sleeps until a majority can be free.
         let member = Member {
             was_held,
             ..Member::default()
@@ -63,11 +63,11 @@ impl AnyLock {
         })
     }
 
-    /// Whether it is worth asking for this member. Changes nothing.
+    /// Returns whether it is worth asking for this member. Changes nothing.
     pub(super) async fn look(&self) -> Result<Said<()>> {
         if !self.is_exclusive() {
-            // A hold of such a kind need not be in the way: readers let each other in. Only the ask
-            // can tell.
+            // A hold of such a kind need not be in the way, because readers let each other in. Only
+            // an ask can find out.
             return Ok(Said::Granted(()));
         }
         Ok(match self.inspect().await?.ttl {
@@ -84,9 +84,9 @@ impl AnyLock {
         }
     }
 
-    /// Its kind, with the settings that only this kind has.
+    /// Returns the kind, with the settings that only this kind has.
     fn kind_in_full(&self) -> String {
-        // As a text, because the kinds behind one trait object can't be compared with each other.
+        // As text, because the kinds behind one trait object can't be compared with each other.
         format!("{:?}", self.kind())
     }
 
@@ -101,7 +101,7 @@ impl AnyLock {
         }
     }
 
-    /// The result of `asking`, if it comes within `limit`.
+    /// Returns the result of `asking`, if it arrives within `limit`.
     pub(super) async fn within<T>(
         &self,
         limit: Duration,
@@ -109,8 +109,8 @@ impl AnyLock {
     ) -> Result<T> {
         let said = self.context().timers.timeout(limit, asking).await;
         said.unwrap_or_else(|| {
-            // The time-out has dropped the ask, whose undo gives back what the server may have
-            // granted.
+            // The time-out has dropped the ask. Its undo gives back anything that the server may
+            // have granted.
             let cause = Cause::NoAnswer(format!("no answer within {limit:?}"));
             let backend = &self.context().backend;
             let failure = backend.failure(Outcome::MayHaveRun, cause);
@@ -118,7 +118,8 @@ impl AnyLock {
         })
     }
 
-    /// Which lock of its server it is. The same name in another database is another lock.
+    /// Returns which lock of its server this member is. The same name in another database is
+    /// another lock.
     pub(super) fn on_its_server(&self) -> (&str, Option<i64>) {
         let database = self
             .context()
@@ -128,26 +129,25 @@ impl AnyLock {
         (self.name(), database)
     }
 
-    /// What tells its server from all others, in full.
+    /// Returns the identity of the member's server, in full.
     pub(super) fn server(&self) -> String {
         self.context().backend.server()
     }
 
-    /// How messages name it.
+    /// Returns the member's description for messages.
     pub(super) fn shown(&self) -> String {
         let name = Shown(self.name());
         format!("`{name}` at {}", self.address())
     }
 
-    /// Which lock it is: its server, and its name there.
+    /// Returns the identity of the lock: its server, and its name there.
     pub(super) fn place(&self) -> Result<(String, Key)> {
         Ok((self.server(), self.key()?.clone()))
     }
 }
 
-/// The members in the one order that is the same in every process that calls the servers by the
-/// same addresses, each of them once, and the
-/// name of the whole lock.
+/// Returns the members in a fixed order, each of them once, and the name of the whole lock. The
+/// order is the same in every process that uses the same addresses for the servers.
 pub(super) fn in_order(members: Vec<AnyLock>, what: &str) -> Result<(Vec<AnyLock>, Key)> {
     let mut placed = Vec::with_capacity(members.len());
     for member in members {
@@ -159,8 +159,8 @@ pub(super) fn in_order(members: Vec<AnyLock>, what: &str) -> Result<(Vec<AnyLock
         }
         placed.push((member.place()?, member));
     }
-    // By what is the same in every process, and not by the order in which the caller gave them: two
-    // processes that take members in different orders can wait for each other for ever.
+    // Sorted by properties that are the same in every process, not in the order of the caller. Two
+    // processes that take members in different orders can wait for each other forever.
     placed.sort_by(|(one, _), (other, _)| one.cmp(other));
     let mut sorted: Vec<((String, Key), AnyLock)> = Vec::with_capacity(placed.len());
     for (place, member) in placed {
@@ -187,14 +187,14 @@ pub(super) fn in_order(members: Vec<AnyLock>, what: &str) -> Result<(Vec<AnyLock
     Ok((sorted.into_iter().map(|(_, member)| member).collect(), key))
 }
 
-/// An error if two of these members are on one server that was given by two addresses, and `lock`
-/// says the same of both: what must not be there twice. A server that does not say which one it is
-/// goes unnoticed.
+/// Returns an error if two members are on one server, given by two addresses, and `lock` returns
+/// the same value for both. `lock` selects what must not occur twice on a server. A server that
+/// does not identify itself goes unnoticed.
 pub(super) fn one_server<'a, L: Eq + Hash>(
     members: &'a [AnyLock],
     lock: impl Fn(&'a AnyLock) -> L,
 ) -> Option<Error> {
-    // By one look each: there may be a thousand members.
+    // One look-up for each member: there may be a thousand.
     let mut first: HashMap<_, (&AnyLock, String)> = HashMap::with_capacity(members.len());
     for member in members {
         let Some((run_id, _)) = member.context().backend.run_id() else {
@@ -205,7 +205,7 @@ pub(super) fn one_server<'a, L: Eq + Hash>(
             Entry::Vacant(place) => {
                 place.insert((member, address));
             }
-            // With one address for both the caller knows that it is one server.
+            // If both have one address, the caller knows that it is one server.
             Entry::Occupied(place) if place.get().1 == address => {}
             Entry::Occupied(place) => {
                 return Some(misuse(format!(

@@ -21,18 +21,19 @@ use crate::wait::{Deadline, no_answer_in_time};
 /// Several locks as one: acquiring it takes all of them, or none. The counterpart of Redisson's
 /// `getMultiLock(locks...)`; each member by itself is shared with the Java lock of its name.
 ///
-/// Members can be of any kind that has one name, and of different clients and servers. The settings of this handle
-/// (lease, renewal, waiting, owner) apply to all members, whatever their own settings are. The
-/// members are taken in one order, by the address of their server and then by name, so that two
-/// multi-locks can't deadlock. That order is the same in each process as long as all processes use
-/// the same address for a server. A member that is given twice counts once.
+/// Members can be of any kind that has one name, and of different clients and servers. The settings
+/// of this handle (lease, renewal, waiting, owner) apply to all members, whatever their own
+/// settings are. The members are taken in a fixed order, by the address of their server and then by
+/// name, so that two multi-locks can't deadlock. All processes must use the same address for a
+/// server, so that they agree on this order. A member that is given twice counts once.
 ///
-/// While the lock waits for a member, it holds and renews the members that come before that one,
-/// and no others. When it has all members, each of them is valid for a whole lease from then on.
+/// While the lock waits for a member, it holds and renews the members that precede it in this
+/// order, and no others. When it has all members, each of them is valid for a whole lease from then
+/// on.
 ///
-/// The guard is valid until the earliest deadline of a member, and it is [lost](LockGuard::lost)
-/// with the first member that is lost. Its [`members`](LockGuard::members) are the guards of the
-/// locks, in the order above.
+/// The guard is valid until the earliest deadline of a member. It is [lost](LockGuard::lost) with
+/// the first member that is lost. Its [`members`](LockGuard::members) are the guards of the locks,
+/// in the order above.
 ///
 /// ```
 /// use leasehold::MultiLock;
@@ -58,30 +59,30 @@ pub struct Multi {
 }
 
 impl Lock<Multi> {
-    /// The lock on all of these members. Nothing is sent.
+    /// Creates a lock on all of these members. No request is sent.
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::Misuse`](crate::ErrorKind::Misuse) when there are no members, for a bad name, for
-    /// a member that is made of several locks itself, and for one name that is given as two kinds of
-    /// lock, which would wait for each other. Acquiring fails with it, too, if one lock is given by
-    /// two addresses of its server.
+    /// [`ErrorKind::Misuse`](crate::ErrorKind::Misuse) when there are no members, for a bad name,
+    /// for a member that is itself made of several locks, and for one name that is given as two
+    /// kinds of lock, which would wait for each other. Acquiring also fails with it if one lock is
+    /// given under two addresses of its server.
     pub fn new<M: Into<AnyLock>>(members: impl IntoIterator<Item = M>) -> Result<Self> {
         let members = members.into_iter().map(Into::into).collect();
         let (members, key) = in_order(members, "multi-lock")?;
-        // There is a first one: `in_order` refuses a lock of nothing.
+        // The first member exists: `in_order` refuses a lock without members.
         let context = Arc::clone(members[0].context());
         let members = members.into();
         Ok(Self::over_several(context, key, Multi { members }))
     }
 
-    /// The members, in the order in which they are taken.
+    /// Returns the members, in the order in which they are taken.
     #[must_use]
     pub fn members(&self) -> &[AnyLock] {
         &self.kind().members
     }
 
-    /// Whether `owner` holds every member, by what this process knows. Makes no call.
+    /// Returns whether `owner` holds every member, as far as this process knows. Makes no call.
     #[doc(alias = "isHeldByCurrentThread")]
     #[doc(alias = "isHeldByThread")]
     #[must_use]
@@ -91,12 +92,12 @@ impl Lock<Multi> {
 }
 
 impl Multi {
-    /// How many members have to be held: all of them.
+    /// Returns the number of members that must be held: all of them.
     pub(super) fn quorum(&self) -> usize {
         self.members.len()
     }
 
-    /// A member that its server has forgotten is lost.
+    /// Returns `false`: a member that its server has forgotten is lost.
     #[expect(clippy::unused_self, reason = "a majority's goes by its setting")]
     pub(super) fn distrusts(&self) -> bool {
         false
@@ -111,8 +112,8 @@ impl Acquire for Multi {
     async fn acquire_by(lock: &Lock<Self>, deadline: Deadline) -> Result<Option<LockGuard>> {
         let (key, members) = (lock.key()?, &lock.kind().members);
         let terms = lock.settings().terms(key)?;
-        // The maximum hold time begins with the whole hold: it must not pass while members are
-        // waited for.
+        // The maximum hold time begins with the whole hold: it must not elapse during the wait for
+        // members.
         let settings = Settings {
             max_hold: None,
             ..lock.settings().clone()
@@ -127,7 +128,7 @@ impl Acquire for Multi {
             },
             deadline,
         };
-        // In a box, because it would enlarge every future that acquires a lock of any kind.
+        // Boxed, because it would enlarge every future that acquires a lock of any kind.
         let Some(guards) = Box::pin(gathering.all_held()).await? else {
             return Ok(None);
         };
@@ -155,10 +156,10 @@ struct Gathering<'a> {
     deadline: Deadline,
 }
 
-/// A member that is held while others are waited for. It is renewed until this is dropped.
+/// A member that is held during the wait for others. It is renewed until this is dropped.
 struct HeldMember {
-    /// Dropped before the guard: when the guard goes, the hold must be judged by what its other
-    /// guards want.
+    /// Dropped before the guard: when the guard is dropped, only the hold's other guards decide
+    /// about its terms.
     _kept: Option<Kept>,
     guard: LockGuard,
 }
@@ -166,13 +167,13 @@ struct HeldMember {
 type Answer = Result<Option<LockGuard>>;
 
 impl Gathering<'_> {
-    /// All members, each of them held still, or none.
+    /// Acquires all members, each of them still held at the end, or none.
     async fn all_held(&self) -> Result<Option<Vec<LockGuard>>> {
         loop {
             let Some(guards) = self.all().await? else {
                 return Ok(None);
             };
-            // One may be lost by the time that another one is granted.
+            // One member may be lost before another one is granted.
             if guards.iter().all(LockGuard::is_held) {
                 return Ok(Some(guards));
             }
@@ -183,14 +184,14 @@ impl Gathering<'_> {
         }
     }
 
-    /// All members, or none.
+    /// Acquires all members, or none.
     async fn all(&self) -> Result<Option<Vec<LockGuard>>> {
         let Some(answers) = self.in_time(self.ask(self.members)).await else {
-            // The asks are dropped by now, and each undoes what its server granted or may still
+            // The asks have been dropped already. Each undoes what its server granted or may still
             // grant.
             return Err(self.no_answer_in_time().into_error(self.key));
         };
-        // By now the servers have said which they are. A lock that is given twice would wait for
+        // The servers have identified themselves by now. A lock that is given twice would wait for
         // itself.
         if let Some(error) = one_server(self.members, AnyLock::on_its_server) {
             return Err(error);
@@ -206,14 +207,14 @@ impl Gathering<'_> {
 
     fn no_answer_in_time(&self) -> Failure {
         let mut failure = no_answer_in_time(self.context);
-        // A request of another member may have left.
+        // A request of another member may have been sent.
         if may_have_asked(self.members) {
             failure.outcome = Outcome::MayHaveRun;
         }
         failure
     }
 
-    /// Asks these members at once. Requests to one server travel as one call.
+    /// Asks for these members at once. Requests to one server travel as one call.
     async fn ask(&self, members: &[AnyLock]) -> Vec<Answer> {
         join_all(
             members
@@ -228,7 +229,7 @@ impl Gathering<'_> {
         Ok(said.granted())
     }
 
-    /// `None` when the deadline has passed first.
+    /// Returns the output of `work`; `None` if the deadline passes first.
     async fn in_time<T>(&self, work: impl Future<Output = T>) -> Option<T> {
         let too_late = async {
             match self.deadline {
@@ -244,7 +245,7 @@ impl Gathering<'_> {
         }
     }
 
-    /// All guards or none. If one is missing, the others are dropped and so given back.
+    /// Returns all guards or none. If one is missing, the others are dropped and so given back.
     fn now_or_not(&self, answers: Vec<Answer>) -> Result<Option<Vec<LockGuard>>> {
         let (mut held, mut errors, mut busy) = (Vec::new(), Vec::new(), false);
         for answer in answers {
@@ -255,7 +256,7 @@ impl Gathering<'_> {
             }
         }
         // A member that is held outweighs a server that does not answer: whatever that server would
-        // say, the whole can't be had now.
+        // say, the whole can't be acquired now.
         if errors.iter().any(|error| !error.is_transient()) || (!busy && !errors.is_empty()) {
             return Err(match errors.len() {
                 1 => errors.remove(0),
@@ -265,9 +266,9 @@ impl Gathering<'_> {
         Ok((!busy).then_some(held))
     }
 
-    /// Keeps the members before the first one that was not granted, gives back those behind it, and
-    /// waits for that one. Then it asks for the rest again. Nobody ever waits for a member that
-    /// comes before one that it holds.
+    /// Keeps the members before the first one that was not granted, gives back those after it, and
+    /// waits for it. Then it asks for the rest again. So a client never waits for a member that
+    /// precedes a member that it holds.
     async fn one_after_the_other(
         &self,
         mut answers: Vec<Answer>,
@@ -297,8 +298,9 @@ impl Gathering<'_> {
             if held.len() == self.members.len() {
                 match self.in_time(self.confirmed(&held)).await {
                     Some(true) => {}
-                    // One can't be confirmed, and perhaps not the last one. To ask for it again
-                    // while members behind it are held would break the order, so all go back.
+                    // A member can't be confirmed, and perhaps not the last one. Asking for it
+                    // again while members after it are held would break the order, so all are given
+                    // back.
                     Some(false) => held.clear(),
                     None => return Ok(None),
                 }
@@ -324,11 +326,12 @@ impl Gathering<'_> {
         join_all(extensions).await.iter().all(Result::is_ok)
     }
 
-    /// The deadline by the clock of the member's client.
+    /// Returns the deadline by the clock of the member's client.
     fn deadline_for(&self, member: &AnyLock) -> Deadline {
         match self.deadline {
             Deadline::At(moment) => {
-                // By way of an instant: a moment of one client's clock means nothing on another's.
+                // Converted through an instant: a moment of one client's clock means nothing on
+                // another's.
                 let instant = self.context.clock.to_instant(moment);
                 Deadline::At(member.context().clock.moment_of(instant))
             }

@@ -13,14 +13,14 @@ use crate::loss::LossReason;
 use crate::sync::Mutex;
 
 pub(super) struct Part {
-    /// The hold that the acquire was given.
+    /// The hold that the acquire was granted.
     first: Hold,
-    /// The hold that has taken its place since, on a server that had forgotten the one before.
+    /// The hold that has replaced it since, on a server that had forgotten the previous hold.
     again: Mutex<Option<Hold>>,
     clock: Clock,
     timers: Timers,
     member: String,
-    /// Nobody else counts a server that was started a moment ago.
+    /// Whether no other client counts a server that was started a moment ago.
     distrusts: bool,
     limit: OnceLock<(Moment, Duration)>,
 }
@@ -42,27 +42,27 @@ impl Part {
         &self.first
     }
 
-    /// The hold that counts.
+    /// Returns the hold that counts.
     pub(super) fn hold(&self) -> Hold {
         let again = self.again.lock();
         again.as_ref().unwrap_or(&self.first).clone()
     }
 
-    /// From now on this hold counts.
+    /// Makes `hold` the one that counts from now on.
     pub(super) fn replace(&self, hold: Hold) {
         let before = self.again.lock().replace(hold);
-        // Dropped behind the lock: a grant may go with it.
+        // Dropped after unlocking: this may drop the last reference to a grant.
         drop(before);
     }
 
-    /// Why it is lost for the whole; `None` while it counts.
+    /// Returns why the member is lost for the whole; `None` while it counts.
     pub(super) fn loss(&self) -> Option<LossReason> {
         let hold = self.hold();
         let reason = hold.loss()?;
         self.stands_until(&hold).is_none().then_some(reason)
     }
 
-    /// Whether it counts although its server has forgotten it.
+    /// Returns whether the member counts although its server has forgotten it.
     pub(super) fn stands(&self) -> bool {
         self.stands_until(&self.hold()).is_some()
     }
@@ -72,13 +72,13 @@ impl Part {
         (self.clock.now() < until).then_some(until)
     }
 
-    /// Whether it has counted until now, if its server had forgotten it and had no vote until
-    /// `until`.
+    /// Returns whether the member has counted until now, if its server had forgotten it and has no
+    /// vote until `until`.
     pub(super) fn stood_since(&self, until: Option<Moment>) -> bool {
         self.distrusts && until.is_some_and(|until| self.clock.now() < until)
     }
 
-    /// Resolves when its loss has to be looked at anew; never if it is lost for good.
+    /// Resolves when the member's loss must be checked again; never if the member is lost for good.
     pub(super) fn changes(&self) -> impl Future<Output = ()> + Send + use<> {
         let (hold, timers) = (self.hold(), self.timers.clone());
         let until = self.stands_until(&hold);
@@ -95,7 +95,7 @@ impl Part {
         })
     }
 
-    /// As a loss of the whole.
+    /// Returns the member's loss as a loss of the whole.
     pub(super) fn lost(&self, reason: LossReason) -> LossReason {
         LossReason::Member {
             member: self.member.clone(),
@@ -115,13 +115,13 @@ impl Part {
         self.clock.to_instant(self.hold().confirmed_at())
     }
 
-    /// The whole is held for no longer than `limit` from now. Returns when that is by the clock of its
-    /// client.
+    /// Limits the whole to `limit` from now. Returns the current time of this client's clock, from
+    /// which the limit counts.
     pub(super) fn is_limited(&self, limit: Duration) -> Moment {
         self.limit.get_or_init(|| (self.clock.now(), limit)).0
     }
 
-    /// Since when the maximum hold time of the whole counts, and what that is.
+    /// Returns since when the maximum hold time of the whole counts, and how long it is.
     pub(super) fn limit(&self) -> Option<(Moment, Duration)> {
         self.limit.get().copied()
     }

@@ -22,34 +22,35 @@ use crate::primitives::fenced::draw;
 use crate::primitives::lock::LockGuard;
 use crate::sync::Mutex;
 
-/// The guards of the members, and what is known of all members together.
+/// The guards of the members, and the state that all members share.
 pub(in crate::primitives) struct Quorum {
     pub(in crate::primitives) guards: Vec<LockGuard>,
     pub(in crate::primitives) members: Arc<Members>,
-    /// Those that members have given since.
+    /// The guards of members that were set again.
     returned: Returned,
 }
 
-/// What is known of the members.
+/// The state of the members.
 pub(in crate::primitives) struct Members {
     pub(super) parts: Vec<Part>,
-    /// How many members have to be valid.
+    /// Number of members that must be valid.
     quorum: usize,
     pub(in crate::primitives) key: Key,
     pub(in crate::primitives) number: u64,
-    /// The loss that was one too many, and until when the whole was held then. Set once, so that
-    /// everybody who asks is told the same.
+    /// The loss that was one too many, and the instant until which the whole was held. Set once, so
+    /// that every caller gets the same answer.
     broken: OnceLock<(LossReason, Instant)>,
     /// The fencing token of this guard.
     pub(super) token: OnceLock<u64>,
     /// The guards of members that were set again.
     pub(super) again: Mutex<Again>,
-    /// Notified when a member counts again, or the guard leaves.
+    /// Notified when a member counts again, or when the guard is released or dropped.
     pub(super) changed: Notify,
 }
 
 impl Quorum {
-    /// `distrusts`: nobody counts a server that was started less than a longest lease ago.
+    /// `distrusts` says that no client counts a server that was started less than a longest lease
+    /// ago.
     pub(in crate::primitives) fn new(
         key: &Key,
         held: Vec<(&AnyLock, LockGuard)>,
@@ -78,7 +79,7 @@ impl Quorum {
         }
     }
 
-    /// The guard of each member that counts.
+    /// Returns the guard of each member that counts.
     fn present(&self) -> Vec<Present<'_>> {
         let again = self.members.again.lock();
         let guards = self.guards.iter().enumerate();
@@ -94,17 +95,17 @@ impl Quorum {
     }
 
     pub(in crate::primitives) fn forget(self) {
-        // First: no member is set again for a guard that has gone.
+        // First: no member is set again for a guard that has ended.
         let again = self.returned.take();
         let all = self.guards.into_iter().chain(again.into_iter().flatten());
         all.for_each(LockGuard::forget);
     }
 
-    /// Gives all members back at once. A release that fails stops no other.
+    /// Releases all members at once. A release that fails does not stop the others.
     pub(in crate::primitives) async fn release(self) -> Result<()> {
-        // Asked before the guards leave: a hold that was given back notices no loss any more.
+        // Read before the guards are released: a released hold no longer notices a loss.
         let loss = self.members.loss();
-        // Before any release: no member is set again behind its release.
+        // Before any release: no member is set again after its release.
         let mut again = self.returned.take();
         again.resize_with(self.guards.len(), || None);
         let parts = self.members.parts.iter();
@@ -120,22 +121,22 @@ impl Quorum {
         let extensions = present.iter().map(|guard| guard.extend(lease));
         let results = join_all(extensions.map(Box::pin)).await;
         let results = self.members.parts.iter().zip(results);
-        // Asked behind the answers: they may have come when the whole was lost already.
+        // Read after the answers: the whole may have been lost already when they arrived.
         let loss = self.members.loss();
         self.members.judge("extending", loss, results).map(drop)
     }
 
-    /// One number for all members. Each member draws a token, and the number is the greatest of
-    /// them. So it is above the number of every earlier holder, because that holder had raised
-    /// enough of the members. The members are raised to the number while they are held, so it is
-    /// below every later number.
+    /// Returns one number for all members. Each member draws a token, and the number is the
+    /// greatest token. So it is above the number of every earlier holder, because that holder
+    /// raised enough members to its own number. This call raises the members to the new number
+    /// while they are held, so it is below every later number.
     ///
-    /// Enough members have to do each of the two. All members that are held are asked, because the
-    /// one that the next holder has in common with this one may lose its counter.
+    /// Enough members must succeed in each of the two steps. All members that are held are asked,
+    /// because the one that the next holder has in common with this one may lose its counter.
     pub(in crate::primitives) async fn fencing_token(&self) -> Result<u64> {
         let present = self.present();
         let shares = || present.iter().map(|guard| guard.share());
-        // Before the first draw: for a whole that can have no token, no server is asked.
+        // Before the first draw: if the whole can't have a token, no server is asked.
         for share in shares() {
             draw::check_kind(share.hold())?;
         }
@@ -143,20 +144,22 @@ impl Quorum {
         if let Some(token) = self.members.token() {
             return Ok(token);
         }
-        // Members that have a token need no request, if they are enough.
+        // Members that have a token need no request, if there are enough of them.
         let mut drawn = self.members.drawn();
         if drawn.len() < self.members.quorum {
             drawn = self.enough(shares().map(draw::token_of)).await?;
         }
-        // Numbers that the owner was given for these members before, by another guard of the whole.
+        // Numbers that the owner was given earlier for these members, by another guard of the
+        // whole.
         let raised = self.members.parts.iter();
         let raised = raised.filter_map(|part| part.hold().raised_to());
         let token = drawn.into_iter().chain(raised).max().unwrap_or_default();
         self.enough(shares().map(|share| draw::raise(share, token)))
             .await?;
-        // Two tasks may have drawn by this guard at the same time, and a guard has one token.
+        // Two tasks may have drawn with this guard at the same time, and a guard has one token.
         let token = self.members.settle(token);
-        // A member that was set again meanwhile has not heard of it. To the others nothing is sent.
+        // A member that was set again meanwhile has not been raised to the token. The other members
+        // are sent nothing.
         let present = self.present();
         let shares = present.iter().map(|guard| guard.share());
         self.enough(shares.map(|share| draw::raise(share, token)))
@@ -164,8 +167,8 @@ impl Quorum {
         Ok(token)
     }
 
-    /// Asks each member, and waits until enough have done what they were asked, or too many have
-    /// failed. By then the requests to the other members are on their way.
+    /// Asks each member, and waits until enough have succeeded or too many have failed. By then the
+    /// requests to the other members have been sent.
     async fn enough<T>(
         &self,
         asks: impl Iterator<Item = impl Future<Output = Result<T>>>,
@@ -196,7 +199,7 @@ impl Quorum {
 }
 
 impl Members {
-    /// The results, if enough members succeeded; otherwise the errors of the others.
+    /// Returns the results if enough members succeeded; otherwise the errors of the others.
     fn judge<'a, T>(
         &self,
         what: &str,
@@ -204,7 +207,7 @@ impl Members {
         results: impl IntoIterator<Item = (&'a Part, Result<T>)>,
     ) -> Result<Vec<T>> {
         let (mut done, mut errors) = (Vec::new(), Vec::new());
-        // Losses that have come to light just now.
+        // Losses that this request has found.
         let mut lost = Vec::new();
         for (part, result) in results {
             match result {
@@ -219,7 +222,7 @@ impl Members {
         if loss.is_none() && done.len() >= self.quorum {
             return Ok(done);
         }
-        // The whole bears as many losses as it has members to spare. The next one ends it.
+        // The whole survives as many losses as it has members to spare. The next loss ends it.
         let loss = loss.or_else(|| lost.into_iter().nth(self.spare()));
         Err(Error::of_members(&self.key, what, loss, errors))
     }
@@ -235,9 +238,9 @@ impl Members {
         self.token.get().copied()
     }
 
-    /// The tokens of those members that have one. If the owner was given a number for these members
-    /// before, no more tokens than needed, and the smallest, so that a token that comes late
-    /// changes nothing.
+    /// Returns the tokens of the members that have one. If the owner was given a number for these
+    /// members earlier, it returns the smallest tokens, and no more than the quorum. So a token
+    /// that arrives late changes nothing.
     fn drawn(&self) -> Vec<u64> {
         let holds = || self.parts.iter().map(Part::hold);
         let held = holds().filter(|hold| hold.loss().is_none());
@@ -249,24 +252,24 @@ impl Members {
         drawn
     }
 
-    /// How many members may be lost.
+    /// Returns how many members may be lost.
     fn spare(&self) -> usize {
         self.parts.len() - self.quorum
     }
 
-    /// The timers of the first member's client.
+    /// Returns the timers of the first member's client.
     pub(in crate::primitives) fn timers(&self) -> &Timers {
         self.parts[0].timers()
     }
 
-    /// Tells of each member that is lost.
+    /// Reports each member that is lost.
     pub(in crate::primitives) fn tell_losses(&self) {
         for part in &self.parts {
             part.hold().tell_loss();
         }
     }
 
-    /// Why the whole is lost; `None` while enough members are held.
+    /// Returns why the whole is lost; `None` while enough members are held.
     pub(in crate::primitives) fn loss(&self) -> Option<LossReason> {
         if let Some((reason, _)) = self.broken.get() {
             return Some(reason.clone());
@@ -276,28 +279,28 @@ impl Members {
             Some((part.deadline(), part.lost(reason)))
         });
         let mut lost: Vec<_> = lost.collect();
-        // The loss that was one too many, as far as the deadlines tell.
+        // The loss that was one too many, judged by the deadlines.
         lost.sort_by_key(|(deadline, _)| *deadline);
         let (_, reason) = lost.into_iter().nth(self.spare())?;
-        // Not later than now: a server can say that a member is lost long before its deadline, and
+        // Not later than now: a server can report a member as lost long before its deadline, and
         // the whole is over then.
         let until = || self.enough(Part::deadline).min(Instant::now());
         let (reason, _) = self.broken.get_or_init(|| (reason, until()));
         Some(reason.clone())
     }
 
-    /// The hold of the member at this place that counts.
+    /// Returns the hold that counts of the member at this place.
     pub(super) fn hold(&self, place: usize) -> Hold {
         self.parts[place].hold()
     }
 
-    /// Resolves with the places of those members whose holds are lost, as soon as there are any
-    /// among `these`.
+    /// Resolves with the places of the members whose holds are lost, as soon as there are any among
+    /// `these`.
     pub(super) async fn lost_among(&self, these: impl Fn(usize) -> bool) -> Vec<usize> {
         loop {
             let changed = self.changed.notified();
             tokio::pin!(changed);
-            // Registered before the look, or a change between the two would be missed.
+            // Registered before the check, or a change between the two would be missed.
             changed.as_mut().enable();
             let holds = self.parts.iter().map(Part::hold).enumerate();
             let holds: Vec<_> = holds.filter(|(place, _)| these(*place)).collect();
@@ -322,7 +325,7 @@ impl Members {
         loop {
             let changed = self.changed.notified();
             tokio::pin!(changed);
-            // Registered before the look, or a change between the two would be missed.
+            // Registered before the check, or a change between the two would be missed.
             changed.as_mut().enable();
             if let Some(reason) = self.loss() {
                 return reason;
@@ -336,7 +339,8 @@ impl Members {
         }
     }
 
-    /// The loss that comes unless renewal gets through, if renewal fails for too many members.
+    /// Returns the loss that will follow unless a renewal succeeds, if renewal fails for too many
+    /// members.
     pub(in crate::primitives) fn renewal_failure(&self) -> Option<LossReason> {
         let failing = self.parts.iter().filter_map(|part| {
             let hold = part.hold();
@@ -346,10 +350,10 @@ impl Members {
         failing.skip(self.spare()).last()
     }
 
-    /// Until when enough members are held for sure. A lost member may have a later end, so this no
-    /// longer moves on once the whole is lost.
+    /// Returns the instant until which enough members are certain to be held. A lost member may
+    /// have a later deadline, so this instant is fixed once the whole is lost.
     pub(in crate::primitives) fn valid_until(&self) -> Instant {
-        // Called for what it notes: if the whole is lost by now, the end that no longer moves.
+        // Called for its side effect: if the whole is lost already, this fixes the instant.
         self.loss();
         match self.broken.get() {
             Some((_, until)) => *until,
@@ -362,14 +366,15 @@ impl Members {
         self.enough(Part::confirmed_at)
     }
 
-    /// The latest instant that enough members have reached, of those that are still valid.
+    /// Returns the latest instant that `quorum` members reach. Lost members count only if too few
+    /// are left.
     fn enough(&self, instant: impl Fn(&Part) -> Instant) -> Instant {
         let good = |part: &&Part| part.loss().is_none();
         let mut instants: Vec<_> = self.parts.iter().filter(good).map(&instant).collect();
         if instants.len() < self.quorum {
             instants = self.parts.iter().map(&instant).collect();
         }
-        // The latest first: at the place of the quorum, so many members are still held.
+        // Latest first: `quorum` members reach the instant at index `quorum - 1`.
         instants.sort_by(|one, other| other.cmp(one));
         instants[self.quorum - 1]
     }
@@ -385,9 +390,9 @@ impl Members {
     }
 }
 
-/// Gives back what a member granted to the acquire, and what it has granted since.
+/// Gives back a member's first guard, and the guard with which it was set again.
 async fn give_back(part: &Part, both: (LockGuard, Option<LockGuard>)) -> Result<()> {
-    // Its server says that it is not there. It was held until now all the same.
+    // The server has lost the key, but this member counted as held until now.
     let (stood, counted) = (part.stands(), part.loss().is_none());
     let hold = part.hold();
     let context = Arc::clone(both.0.share().context());

@@ -1,4 +1,4 @@
-//! Members that were set again while the whole was held: their guards.
+//! The guards of members that were set again while the whole was held.
 
 use std::ops::Deref;
 use std::sync::Arc;
@@ -11,7 +11,7 @@ use crate::primitives::lock::LockGuard;
 #[derive(Default)]
 pub(super) struct Again {
     guards: Vec<Option<Arc<LockGuard>>>,
-    /// The guard of the whole has gone.
+    /// Whether the guard of the whole has been released or dropped.
     left: bool,
 }
 
@@ -48,7 +48,8 @@ impl Deref for Present<'_> {
     }
 }
 
-/// Gives those guards back with the guard of the whole. From then on no member is set again.
+/// The holder of these guards. It gives them back with the guard of the whole. After that no member
+/// is set again.
 pub(super) struct Returned(Arc<Members>);
 
 impl Returned {
@@ -56,7 +57,7 @@ impl Returned {
         Self(Arc::clone(members))
     }
 
-    /// Those guards; and from here on no member is set again.
+    /// Takes these guards out. From here on no member is set again.
     pub(super) fn take(&self) -> Vec<Option<LockGuard>> {
         let guards = {
             let mut again = self.0.again.lock();
@@ -64,7 +65,8 @@ impl Returned {
             std::mem::take(&mut again.guards)
         };
         self.0.changed.notify_waiters();
-        // Nobody else has one: whoever uses them has borrowed the guard of the whole.
+        // These are the last references: other code reaches these guards only by borrowing the
+        // guard of the whole, and that has ended.
         let guards = guards.into_iter();
         guards
             .map(|guard| guard.and_then(Arc::into_inner))
@@ -79,14 +81,14 @@ impl Drop for Returned {
 }
 
 impl Members {
-    /// Resolves when no member is to be set again any more: the guard has gone, or the whole is
-    /// lost.
+    /// Resolves when members are no longer set again: the guard has been released or dropped, or
+    /// the whole is lost.
     pub(super) async fn over(self: &Arc<Self>) {
         let left = async {
             loop {
                 let changed = self.changed.notified();
                 tokio::pin!(changed);
-                // Registered before the look, or a change between the two would be missed.
+                // Registered before the check, or a change between the two would be missed.
                 changed.as_mut().enable();
                 if self.again.lock().left {
                     return;
@@ -100,8 +102,8 @@ impl Members {
         }
     }
 
-    /// The member at this place counts again, by this guard. It is dropped, and so given back, if
-    /// the whole is over by now.
+    /// Makes the member at this place count again, with `guard`. If the whole is over already, the
+    /// guard is dropped and so given back.
     pub(super) async fn adopt(&self, place: usize, guard: LockGuard) {
         if let Some((since, limit)) = self.parts[place].limit() {
             guard.share().limit(limit, since);
@@ -109,8 +111,8 @@ impl Members {
         let mut guard = Some(guard);
         while let Some(new) = guard.take() {
             let token = self.token();
-            // The server has forgotten its counter. The next holder's token must be above this one's,
-            // even if this is the only server that the two have in common.
+            // The server has forgotten its counter. The next holder's token must be above this
+            // one's, even if this is the only server that both have in common.
             if let Some(token) = token
                 && draw::raise(new.share(), token).await.is_err()
             {
@@ -126,7 +128,8 @@ impl Members {
         if self.token() != raised_to {
             return Some(guard);
         }
-        // Lost is final, and what the releases do not reach would stay.
+        // A lost whole stays lost. And no release would reach a member that is added after the
+        // releases.
         if again.left || self.loss().is_some() || !guard.is_held() {
             drop(again);
             return None;
@@ -135,16 +138,16 @@ impl Members {
         let before = again.replace(place, guard);
         self.parts[place].replace(hold);
         drop(again);
-        // Behind the lock: it is given back, although nobody has it any more.
+        // After unlocking: this gives back the replaced guard, although its hold is lost already.
         drop(before);
         self.changed.notify_waiters();
         None
     }
 
-    /// The guard's token: the first one that was drawn.
+    /// Sets the guard's token, and returns the first one that was set.
     pub(super) fn settle(&self, token: u64) -> u64 {
-        // Under the lock under which members come back: each of them has heard of the token, or is
-        // among those that count by now.
+        // Locked, because members come back under this lock. So each of them either has been raised
+        // to the token, or counts already and is raised by the caller.
         let _again = self.again.lock();
         *self.token.get_or_init(|| token)
     }

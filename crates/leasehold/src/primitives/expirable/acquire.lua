@@ -1,5 +1,5 @@
--- A number made of the ids of permits in use, of those whose leases end first: another one
--- when one of them was given back or acquired.
+-- Returns a number made of the ids of the permits in use whose leases end first. It changes when
+-- one of them is given back or acquired.
 local function held(timeout)
   local sum = 0
   for _, id in ipairs(redis.call('ZRANGE', timeout, 0, 31)) do
@@ -7,7 +7,7 @@ local function held(timeout)
     for at = 1, 6 do first = first * 256 + (string.byte(id, at) or 0) end
     sum = sum + first
   end
-  -- Exact: 32 times 48 bits are 53.
+  -- Exact: 32 numbers of 48 bits need 53 bits.
   return sum
 end
 
@@ -15,19 +15,21 @@ end
 --
 -- permits   text: the number of free permits
 -- timeout   sorted set: a permit's id, 16 bytes, with the end of its lease in ms
--- asking    list: the clients to call, `number:permits`, in the order in which they came
+-- asking    list: the clients to call, `number:permits`, in the order in which they asked
 -- ids       the ids, one after the other
 -- lease_ms  how long they last
 -- channel   where the waiters listen; the message is the number of free permits
--- client    this client and how many permits it wants, as in `asking`; nothing if nobody is to
+-- client    this client and how many permits it wants, as in `asking`; empty if no release may
 --           call it
--- called    1 if a release has called it, and somebody else was quicker
--- Returns   free           granted, and so many are free still; a request that comes a second
---                          time changes nothing
---           { free, ttl, there, held, before }  so many are free; the next lease ends in ttl ms, -1
---                          for never; there is 0 when there is no semaphore, else 1; held is
---                          another number when other permits are in use; so many clients are
---                          called before this one, -1 if it is not called
+-- called    1 if a release has called it, but another client was quicker
+-- Returns   free           granted; this number is still free. A repeated request changes nothing
+--           { free, ttl, there, held, before }  not granted
+--                          free: the number of free permits
+--                          ttl: time until the next lease ends in ms, -1 for never
+--                          there: 0 if the semaphore does not exist, else 1
+--                          held: a number that changes when other permits are in use
+--                          before: how many clients are called before this one, -1 if it is not
+--                          called
 --           text WRONGKIND: not a semaphore; nothing was changed
 
 local function acquire(permits, timeout, asking, ids, lease_ms, channel, client, called)
@@ -39,7 +41,7 @@ local function acquire(permits, timeout, asking, ids, lease_ms, channel, client,
   if redis.call('ZSCORE', timeout, string.sub(ids, 1, 16)) then
     return tonumber(free or 0)
   end
-  -- The server's clock: every client must mean the same by the end of a lease.
+  -- The server's clock: all clients must agree on the end of a lease.
   local now = now_ms()
   reclaim(permits, timeout, asking, channel, now)
   free = redis.call('GET', permits)
@@ -51,8 +53,8 @@ local function acquire(permits, timeout, asking, ids, lease_ms, channel, client,
     local before = client ~= '' and place_of(asking, client, called) or -1
     return { free, ttl, there, held(timeout), before }
   end
-  -- The set must not outlive a semaphore that has an end. Asked before anything is written: an
-  -- ACL may deny any of these commands, and half a grant would stay for a lease.
+  -- The set must not outlive a semaphore that has an expiry. Read before anything is written: an
+  -- ACL may deny any of these commands, and half a grant would stay for a whole lease.
   local ttl = redis.call('PTTL', permits)
   free = redis.call('DECRBY', permits, #ids / 16)
   local ends, failed = math.min(now + lease_ms, NEVER - 1), nil
@@ -70,7 +72,7 @@ local function acquire(permits, timeout, asking, ids, lease_ms, channel, client,
     end
     redis.call('INCRBY', permits, #ids / 16)
   end
-  -- A call of a client that has its permits would be wasted, and delay the next client.
+  -- A call of a client that has its permits would be wasted, and would delay the next client.
   if client ~= '' then redis.pcall('LREM', asking, 0, client) end
   return failed or free
 end

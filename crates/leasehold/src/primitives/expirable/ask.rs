@@ -1,4 +1,4 @@
-//! How permits with leases are asked for.
+//! The acquire of permits with leases.
 
 use std::pin::pin;
 use std::sync::Arc;
@@ -32,9 +32,9 @@ pub(super) async fn acquire(
 ) -> Result<Option<ExpirablePermit>> {
     let context = &semaphore.context;
     let line = Line::OneAsks;
-    // Where requests cost nothing, there is nothing to save by an exchange.
+    // If requests cost nothing, an exchange saves nothing.
     let turn = (!context.backend.is_in_process()).then_some(semaphore.settings.local_hand_over);
-    // An acquire that asks once is in no line.
+    // An acquire that asks once takes no place in the line.
     let place = (!matches!(deadline, Deadline::Now)).then(|| {
         let local = context.locals.of(&names.key);
         match turn {
@@ -73,8 +73,7 @@ pub(super) async fn acquire(
     let ended = acquiring.ended(&granted, |_| Way::Granted);
     Ok(granted?.map(|undo| {
         context.watchdog.keep(undo.hold());
-        // Without an owner: a permit is never entered again, because each acquire takes permits of
-        // its own.
+        // No owner: a permit is never entered again, because each acquire takes its own permits.
         let held = Held::new(&context.standing, undo, None, turn);
         ExpirablePermit::new(Share::new(Arc::clone(context), held).after(ended))
     }))
@@ -86,7 +85,7 @@ struct Asker<'a> {
     names: &'a Names,
     terms: Terms,
     permits: u32,
-    /// Its place, if the waiters of its line take turns.
+    /// The waiter's place, if the waiters of its line take turns.
     place: Option<&'a Place>,
     called: Called<'a>,
     absence: Absence,
@@ -97,7 +96,7 @@ impl Ask for Asker<'_> {
 
     async fn ask(&self) -> Result<Answer<Undo>, Failure> {
         let context = &self.semaphore.context;
-        // Fresh ids each time, so that no other request can be taken for this one.
+        // Fresh ids each time, so that no other request can be mistaken for this one.
         let steps = Permits::fresh(self.names.clone(), &context.client_id, self.permits);
         let calls = &self.called.calls;
         let caller = self.place.and_then(|_| self.called.caller());
@@ -112,16 +111,17 @@ impl Ask for Asker<'_> {
             self.terms,
             context.clock,
             context.margin,
-            // Taken before the request leaves: the validity counts from here, because the server's
-            // lease begins before its answer comes.
+            // Read before the request is sent: the validity counts from here, because the server's
+            // lease begins before its answer arrives.
             context.clock.now(),
             self.observed.clone(),
         );
         let given_back = self.place.and_then(|place| {
-            // Before the request leaves: what goes back behind it is not there for it.
+            // Before the request is sent: permits that are given back after it are not available to
+            // it.
             place.turns().lock().given_back(context.clock.now())
         });
-        // Armed before the request leaves: a future dropped while the answer is on its way
+        // Armed before the request is sent: a future that is dropped while the answer is on its way
         // must not keep permits for a whole lease.
         let mut undo = Undo::arm(&context.cleanup, Arc::clone(&hold));
         let reply = context.backend.submit(operation);
@@ -134,7 +134,7 @@ impl Ask for Asker<'_> {
                 if hold.granted(None) {
                     return Ok(Answer::Granted(undo));
                 }
-                // The undo is still armed, so the permits go back when it is dropped here.
+                // The undo is still armed, so the permits are given back when it is dropped here.
                 Err(context.backend.granted_too_late())
             }
             Ok(Value::List(items)) => match items[..] {
@@ -145,21 +145,22 @@ impl Ask for Asker<'_> {
                     Value::Int(held),
                     Value::Int(before),
                 ] => {
-                    // The step grants all or none, so nothing has to go back.
+                    // The step grants all or none, so there is nothing to give back.
                     undo.disarm();
                     calls.answered(u32::try_from(before).ok());
                     self.answered(given_back, free, false);
                     if there != 1 {
                         self.absence.found(context, &self.names.key)?;
                     }
-                    // -1 is no `u64`: then no lease is in use whose end could wake this waiter.
+                    // -1 is not a `u64`: then there is no lease in use whose end could wake this
+                    // waiter.
                     let within = u64::try_from(ttl_ms).ok().map(Duration::from_millis);
                     // The number of free permits can be the same although permits changed hands.
-                    // Their ids tell a release from a flood of messages.
+                    // Their ids distinguish a release from a flood of messages.
                     let evidence = (free, held.to_be_bytes().into());
                     Ok(Answer::Later { within, evidence })
                 }
-                // Not disarmed: a list that makes no sense may stand for a grant.
+                // Not disarmed: a malformed list may mean a grant.
                 _ => Err(context.backend.malformed()),
             },
             Ok(_) => Err(context.backend.malformed()),
@@ -204,17 +205,17 @@ impl Ask for Asker<'_> {
 }
 
 impl Asker<'_> {
-    /// The server has answered: so many permits are left.
+    /// Notes the server's answer: `left` permits are left.
     fn answered(&self, given_back: Option<i64>, left: i64, granted: bool) {
         let Some(place) = self.place else { return };
         let has_others = place.has_others();
         let mut turns = place.turns().lock();
-        // A waiter behind which nobody stands begins no turn: nothing has to be remembered.
+        // A waiter without other waiters in line begins no turn: nothing must be remembered.
         let begins = granted && (has_others || !turns.is_idle());
         turns.answered(&turn::Asked {
             given_back,
             free: left.saturating_add(if granted { self.permits.into() } else { 0 }),
-            // After a refusal as well: fewer are left than the first waiter in line wants.
+            // Also after a refusal: fewer permits are left than the first waiter in line wants.
             none_left: !granted || left <= 0,
             granted: begins,
             now: self.semaphore.context.clock.now(),

@@ -1,12 +1,12 @@
--- Says how many permits are free and how many are held, without those whose leases are
--- over.
+-- Returns how many permits are free and how many are held. Permits whose leases are over count as
+-- free.
 --
 -- permits  text: the number of free permits
 -- timeout  sorted set: a permit's id, 16 bytes, with the end of its lease in ms
--- asking   list: the clients to call, `number:permits`, in the order in which they came
+-- asking   list: the clients to call, `number:permits`, in the order in which they asked
 -- channel  where the waiters listen; the message is the number of free permits
--- Returns  { free, held, there }  free is negative when some are missing; there is 0 when
---                                 there is no semaphore, else 1
+-- Returns  { free, held, there }  free is negative when permits are missing; there is 0 if the
+--                                 semaphore does not exist, else 1
 --          text WRONGKIND: not a semaphore
 
 local function counts(permits, timeout, asking, channel)
@@ -17,7 +17,8 @@ local function counts(permits, timeout, asking, channel)
   end
   local now = now_ms()
   reclaim(permits, timeout, asking, channel, now)
-  -- `reclaim` takes back some at a time. The others whose leases are over are free as well.
+  -- `reclaim` takes back a limited number at a time. The other permits whose leases are over are
+  -- free, too.
   local ended = redis.call('ZCOUNT', timeout, '-inf', now)
   local free = redis.call('GET', permits)
   local held = redis.call('ZCARD', timeout) - ended

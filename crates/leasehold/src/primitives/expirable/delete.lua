@@ -1,11 +1,11 @@
--- Removes the semaphore, and with it all permits that are held.
+-- Removes the semaphore, and all permits that are held.
 --
 -- permits  text: the number of free permits
 -- timeout  sorted set: a permit's id, 16 bytes, with the end of its lease in ms
--- marker   this request's: its reply
--- done     a marker that is not needed any more
+-- marker   text: the reply to this request, once it has run
+-- done     a marker that is no longer needed
 -- Returns  1  removed
---          0  there was none
+--          0  it did not exist
 --          text WRONGKIND: not a semaphore; nothing was changed
 
 local function delete(permits, timeout, marker, done)
@@ -18,7 +18,7 @@ local function delete(permits, timeout, marker, done)
   if other then
     return other
   end
-  -- A first write that works when the server is out of memory.
+  -- A first write that succeeds even if the server is out of memory.
   redis.call('DEL', done)
   local there = (free or redis.call('ZCARD', timeout) > 0) and 1 or 0
   local failed = remember(marker, there)

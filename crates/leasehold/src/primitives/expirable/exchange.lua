@@ -1,13 +1,13 @@
--- Puts other permits into the place of these, for the next waiter of their process: without a
--- count and without a message, because no permit becomes free.
+-- Replaces these permits by new ones, for the next waiter of their process. It changes no count and
+-- sends no message, because no permit becomes free.
 --
 -- permits   text: the number of free permits
 -- timeout   sorted set: a permit's id, 16 bytes, with the end of its lease in ms
 -- ids       the ids, one after the other
--- next      the ids of the others, as many
--- lease_ms  how long those last
--- Returns   1  done; a request that comes a second time changes nothing
---           0  one was not held any more, or more are in use than there are; nothing was changed
+-- next      the ids of the new permits, the same number
+-- lease_ms  how long the new permits last
+-- Returns   1  done; a repeated request changes nothing
+--           0  a permit was no longer held, or more are in use than exist; nothing was changed
 --           text WRONGKIND: not a semaphore; nothing was changed
 
 local function exchange(permits, timeout, ids, next, lease_ms)
@@ -30,9 +30,9 @@ local function exchange(permits, timeout, ids, next, lease_ms)
     end
     members[#members + 1] = member
   end
-  -- ZADD alone is refused when the server is out of memory; behind a write that is not, it
-  -- works. The others come first: an ACL may deny ZADD, and permits that were taken out and not
-  -- counted would be gone for ever.
+  -- ZADD alone is refused when the server is out of memory. After a write that is not refused, it
+  -- succeeds. The new permits are added first: an ACL may deny ZADD, and permits that were removed
+  -- but not counted would be lost forever.
   redis.call('ZREM', timeout, '')
   for at = 1, #next, 16 do
     redis.call('ZADD', timeout, math.min(now + lease_ms, NEVER - 1), string.sub(next, at, at + 15))

@@ -1,7 +1,8 @@
--- How Redisson writes that a permit never ends.
+-- Redisson's expiry for a permit that never ends.
 local NEVER = 922337203685477
 
--- What stands in the way where the leases should be; false when nothing does.
+-- Checks that the leases are a sorted set that can be read. Gives false if they are, otherwise an
+-- error.
 local function not_a_semaphore(timeout)
   local size = redis.pcall('ZCARD', timeout)
   if type(size) ~= 'table' then
@@ -13,7 +14,7 @@ local function not_a_semaphore(timeout)
   return size.err
 end
 
--- How a permit stands in the set, and its end. Redisson 3.16.8 writes the id as text.
+-- Finds the member of the set for a permit, and its end. Redisson 3.16.8 writes the id as text.
 local function find(timeout, id)
   local score = redis.call('ZSCORE', timeout, id)
   if score then

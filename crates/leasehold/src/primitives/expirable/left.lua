@@ -1,11 +1,11 @@
--- Says what is left of a permit's lease.
+-- Returns how much of a permit's lease is left.
 --
 -- permits  text: the number of free permits
 -- timeout  sorted set: a permit's id, 16 bytes, with the end of its lease in ms
 -- id       its id
--- Returns  n   so many ms
---          -1  it never ends: made by Redisson without a lease
---          -2  its lease is over, or there is no such permit
+-- Returns  n   this number of ms
+--          -1  it never ends: acquired by Redisson without a lease
+--          -2  its lease is over, or the permit does not exist
 --          text WRONGKIND: not a semaphore
 
 local function left(permits, timeout, id)

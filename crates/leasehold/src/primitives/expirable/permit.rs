@@ -26,23 +26,23 @@ use crate::text::Shown;
 pub struct PermitId([u8; 16]);
 
 impl PermitId {
-    /// A new one for this client, whose own id is in its second half: so an operator learns whose
-    /// the permit is.
+    /// Creates a new id for this client. The client's own id is in its second half, so that an
+    /// operator can see which client has the permit.
     pub(crate) fn fresh(client: &str) -> Self {
         let client = uuid::Uuid::try_parse(client).unwrap_or_default();
         Self(*client.as_bytes()).reversed().renewed()
     }
 
-    /// Another one for the same client.
+    /// Creates another id for the same client.
     pub(crate) fn renewed(self) -> Self {
-        // Random bytes of the operating system: anybody who guesses an id can give the permit back.
-        // The first half, because the scripts tell permits apart by it.
+        // Random bytes from the operating system, because anyone who guesses an id can give the
+        // permit back. They are in the first half, because the scripts distinguish permits by it.
         let mut id = uuid::Uuid::new_v4().into_bytes();
         id[8..].copy_from_slice(&self.0[8..]);
         Self(id)
     }
 
-    /// Its halves in the other order.
+    /// Returns the id with its halves swapped.
     fn reversed(self) -> Self {
         let mut id = self.0;
         id.rotate_left(8);
@@ -71,7 +71,7 @@ impl FromStr for PermitId {
 
     fn from_str(text: &str) -> Result<Self> {
         let digits = text.len() == 32 && text.bytes().all(|byte| byte.is_ascii_hexdigit());
-        // `digits` is checked as well, because `from_str_radix` takes a sign and fewer digits, too.
+        // `digits` is checked, too, because `from_str_radix` also accepts a sign and fewer digits.
         match u128::from_str_radix(text, 16) {
             Ok(number) if digits => Ok(Self(number.to_be_bytes())),
             _ => Err(Error::new(
@@ -85,11 +85,11 @@ impl FromStr for PermitId {
     }
 }
 
-/// Proof that permits are held: [`ExpirableSemaphore::acquire`](crate::ExpirableSemaphore::acquire)
-/// and its relatives return it.
+/// A guard of held permits, returned by
+/// [`ExpirableSemaphore::acquire`](crate::ExpirableSemaphore::acquire) and its variants.
 ///
-/// [`release`](Self::release) gives the permits back and says whether they were held until then.
-/// Dropping this gives them back, too, but in the background and without a report. Before the
+/// [`release`](Self::release) gives the permits back and reports whether they were held until then.
+/// Dropping the guard gives them back, too, but in the background and without a report. Before the
 /// program ends, call [`Client::close`](crate::Client::close)`().await`, which waits for that.
 /// Permits that were lost are never valid again.
 #[must_use = "the permits are given back as soon as this is dropped"]
@@ -103,18 +103,18 @@ impl ExpirablePermit {
         Self { share }
     }
 
-    /// The id of the permit, or of the first one when there are several.
+    /// Returns the id of the permit, or of the first one when there are several.
     #[must_use]
     pub fn id(&self) -> PermitId {
-        // There is a first one: an acquire of zero permits is refused.
+        // The first id exists: an acquire of zero permits is refused.
         self.ids()[0]
     }
 
-    /// The ids of all permits.
+    /// Returns the ids of all permits.
     #[must_use]
     pub fn ids(&self) -> &[PermitId] {
         let steps: &dyn Any = &*self.share.hold().steps;
-        // Always so: `ask.rs` makes no others.
+        // Always `Permits`: `ask.rs` makes no other steps.
         let permits = steps.downcast_ref::<Permits>();
         permits.map_or(&[], |permits| &permits.ids)
     }
@@ -126,9 +126,9 @@ impl ExpirablePermit {
     /// [`ErrorKind::Lost`](crate::ErrorKind::Lost) when a permit was no longer held: the work with
     /// it may have overlapped with another holder. `Unavailable` or `OutcomeUnknown` when no server
     /// answered. In that case the release is tried again in the background, and the permits come
-    /// back one lease after their last renewal at the latest. `OutcomeUnknown` also when the permits are
-    /// not there and an earlier request to give them back was not answered: it may have done that, or
-    /// a permit was lost before.
+    /// back one lease after their last renewal at the latest. `OutcomeUnknown` also when the
+    /// permits no longer exist and an earlier request to give them back was not answered: either
+    /// that request gave them back, or a permit was lost before.
     ///
     /// # Cancel safety
     ///
@@ -137,9 +137,10 @@ impl ExpirablePermit {
         self.share.release().await
     }
 
-    /// Resolves with the reason when a permit is lost. If the server says so, that is at the next
-    /// renewal. Without any word from the server, it is at [`valid_until`](Self::valid_until) at
-    /// the latest. It never resolves once the permits have been given back in time.
+    /// Resolves with the reason when a permit is lost. If the server reports the loss, it resolves
+    /// at the next renewal. If the server does not answer, it resolves at
+    /// [`valid_until`](Self::valid_until) at the latest. It never resolves once the permits have
+    /// been given back in time.
     ///
     /// # Cancel safety
     ///
@@ -153,20 +154,20 @@ impl ExpirablePermit {
         &self.share.context().timers
     }
 
-    /// Why a permit is lost; `None` while all of them are held.
+    /// Returns why a permit was lost; `None` while all of them are held.
     #[must_use]
     pub fn loss(&self) -> Option<LossReason> {
         self.share.hold().tell_loss()
     }
 
-    /// Whether the permits are held, by what this process knows and what its clock says. Makes no
+    /// Returns whether the permits are held, as far as this process and its clock know. Makes no
     /// call to the server.
     #[must_use]
     pub fn is_held(&self) -> bool {
         self.loss().is_none()
     }
 
-    /// Runs `work` until it is done or a permit is lost, whichever comes first.
+    /// Runs `work` until it is done or a permit is lost, whichever is first.
     ///
     /// # Errors
     ///
@@ -175,20 +176,20 @@ impl ExpirablePermit {
     ///
     /// # Cancel safety
     ///
-    /// The cancel safety of `work`.
+    /// The future is as cancel safe as `work`.
     pub async fn protect<T>(&self, work: impl Future<Output = T>) -> Result<T> {
         self.share.protect(work).await
     }
 
-    /// Until when the permits are held for sure: the instant before the last confirmed
-    /// request was sent, plus the lease, less the drift. Renewal moves it on.
+    /// Returns the instant until which the permits are certain to be held: the instant before the
+    /// last confirmed request was sent, plus the lease, minus the drift. Renewal moves it forward.
     #[must_use]
     pub fn valid_until(&self) -> Instant {
         let context = self.share.context();
         context.clock.to_instant(self.share.valid_until())
     }
 
-    /// When the last confirmed request was sent.
+    /// Returns when the last confirmed request was sent.
     #[cfg(feature = "testing")]
     pub(crate) fn confirmed_at(&self) -> Instant {
         let context = self.share.context();
@@ -196,9 +197,9 @@ impl ExpirablePermit {
         context.clock.to_instant(confirmed_at)
     }
 
-    /// The failure of renewal since the last confirmation: it becomes the loss at
-    /// [`valid_until`](Self::valid_until) unless a renewal gets through. `None` while renewals are
-    /// answered within a twentieth of the lease.
+    /// Returns the failure of renewal since the last confirmation. It becomes the loss at
+    /// [`valid_until`](Self::valid_until) unless a renewal succeeds before. `None` while renewals
+    /// are answered within a twentieth of the lease.
     #[must_use]
     pub fn renewal_failure(&self) -> Option<LossReason> {
         self.share.hold().renewal_failure()
@@ -220,26 +221,26 @@ impl ExpirablePermit {
         self.share.extend(lease).await
     }
 
-    /// Leaves the permits to their lease: they are no longer renewed or released. Anybody who has
-    /// their ids can release them.
+    /// Leaves the permits to their lease: they are no longer renewed or released. Any client that
+    /// has their ids can release them.
     pub fn forget(self) {
         self.share.forget();
     }
 
-    /// How long its acquire took.
+    /// Returns how long the acquire took.
     #[must_use]
     pub fn waited(&self) -> Duration {
         self.share.waited()
     }
 
-    /// The number of this hold, which no other hold of this process has. The [history
+    /// Returns the number of this hold, which is unique within this process. The [history
     /// checker](crate::testing::history) identifies holds by it.
     #[must_use]
     pub fn number(&self) -> u64 {
         self.share.hold().number
     }
 
-    /// The name of the semaphore.
+    /// Returns the name of the semaphore.
     #[must_use]
     pub fn name(&self) -> &str {
         self.share.hold().key.given()

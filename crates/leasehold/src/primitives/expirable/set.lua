@@ -1,11 +1,11 @@
--- Sets how many permits there are in all, and makes the semaphore if there is none.
+-- Sets how many permits there are in total, and makes the semaphore if it does not exist.
 --
--- permits  text: the number of free permits; negative when more are held than there are
+-- permits  text: the number of free permits; negative when more are held than exist
 -- timeout  sorted set: a permit's id, 16 bytes, with the end of its lease in ms
--- marker   this request's: its reply
--- done     a marker that is not needed any more
--- asking   list: the clients to call, `number:permits`, in the order in which they came
--- total    how many there are in all
+-- marker   text: the reply to this request, once it has run
+-- done     a marker that is no longer needed
+-- asking   list: the clients to call, `number:permits`, in the order in which they asked
+-- total    how many permits there are in total
 -- channel  where the waiters listen; the message is the number of free permits
 -- Returns  1
 --          text WRONGKIND: not a semaphore; nothing was changed
@@ -23,7 +23,7 @@ local function set(permits, timeout, marker, done, asking, total, channel)
   if failed then
     return failed
   end
-  -- Permits that are in use count also when somebody has removed the number.
+  -- Permits that are in use count even if the number was removed.
   local more = total - (free or 0) - redis.call('ZCARD', timeout)
   local changed = (more ~= 0 or not free) and redis.pcall('INCRBY', permits, more)
   if type(changed) == 'table' then

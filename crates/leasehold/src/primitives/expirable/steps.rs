@@ -1,5 +1,5 @@
-//! The steps of the semaphore whose permits have leases: how each is sent, and its twin on
-//! the embedded keyspace. The Lua beside this file says what each does.
+//! The steps of the semaphore whose permits have leases: how each is sent, and its twin on the
+//! embedded keyspace. The Lua beside this file documents each step.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -21,9 +21,9 @@ use crate::primitives::twin::{
 static LEASES: Shared = Shared::new(include_str!("leases.lua"), &[&NOW_MS, &NUMBER_AT]);
 static RECLAIM: Shared = Shared::new(include_str!("reclaim.lua"), &[&PUBLISH_FREE]);
 
-/// The end that Redisson notes for a permit that never ends.
+/// The expiry that Redisson notes for a permit that never ends.
 const NEVER: i64 = 922_337_203_685_477;
-/// How many permits are taken back at once.
+/// Number of permits that are taken back at once.
 const CHUNK: usize = 1000;
 
 step! {
@@ -36,8 +36,8 @@ step! {
 impl Acquire<'_> {
     fn twin(self, keyspace: &mut Keyspace) -> Result<Value, Refusal> {
         shape(keyspace, self.permits, self.timeout)?;
-        // The permits of one request are granted together, so the first id tells whether the
-        // request came before.
+        // The permits of one request are granted together, so the first id shows whether the
+        // request has run before.
         if keyspace.zscore(self.timeout, &self.ids[..16])?.is_some() {
             let free = number_at(keyspace, self.permits)?;
             return Ok(Value::Int(free.unwrap_or(0)));
@@ -63,13 +63,13 @@ impl Acquire<'_> {
             return Ok(list(&[free, ttl, there.into(), held, before]));
         }
         let free = keyspace.incr_by(self.permits, -i64::try_from(wanted).unwrap_or(i64::MAX))?;
-        // A lease that ends must not look like one that never does.
+        // A lease with an end must not look like a lease without one.
         let ends = now.saturating_add(whole(self.lease_ms)).min(NEVER - 1);
         for id in self.ids.chunks(16) {
             keyspace.zadd(self.timeout, id, ends)?;
         }
-        // The set must not outlive a semaphore that has an end: one that is made anew under the
-        // name would find leases of the old one.
+        // The set must not outlive a semaphore that has an expiry: a new semaphore of the same name
+        // would find leases of the old one.
         if let Ok(ttl @ 1..) = u64::try_from(keyspace.pttl(self.permits)) {
             keyspace.pexpire(self.timeout, ttl);
         }
@@ -94,7 +94,7 @@ impl Exchange<'_> {
         if keyspace.zscore(self.timeout, &self.next[..16])?.is_some() {
             return Ok(Value::Int(1));
         }
-        // More are in use than there are, so these have to come back.
+        // More permits are in use than exist, so these must be given back.
         if number_at(keyspace, self.permits)?.is_some_and(|free| free < 0) {
             return Ok(Value::Int(0));
         }
@@ -138,7 +138,7 @@ impl Renew<'_> {
             else {
                 return Ok(Value::Int(0));
             };
-            // A request that was overtaken by one for a longer lease must not make that shorter.
+            // A request that was overtaken by one for a longer lease must not shorten that lease.
             if ends < now.saturating_add(lease) || (most > 0 && ends > now.saturating_add(most)) {
                 ends = now.saturating_add(lease).min(NEVER - 1);
             }
@@ -173,8 +173,8 @@ impl Release<'_> {
                 None => held = false,
             }
         }
-        // Otherwise what is there goes back although the reply is 0, as in Redisson since 3.17: a
-        // permit whose lease is over stands in the set until somebody takes it out.
+        // Otherwise the permits that exist are given back although the reply is 0, as in Redisson
+        // since 3.17: a permit whose lease is over stays in the set until a client removes it.
         if members.is_empty() || (!held && self.all) {
             return Ok(Value::Int(0));
         }
@@ -272,13 +272,13 @@ impl Set<'_> {
         note(keyspace, self.marker, "1");
         let total = whole(self.total);
         let free = number_at(keyspace, self.permits)?.unwrap_or(0);
-        // Permits in use count as well, even when somebody has removed the number: the holders go
-        // on, and each of them gives a permit back.
+        // Permits in use count even if the number was removed: their holders still have them, and
+        // each holder gives its permit back.
         let more = total - free - i64::try_from(keyspace.zcard(self.timeout)?).unwrap_or(i64::MAX);
         keyspace.del(self.done);
         if more != 0 || !keyspace.exists(self.permits) {
-            // By the difference: to set the number would drop the expiry that the semaphore may
-            // have.
+            // Changed by the difference: setting the number would drop the expiry that the
+            // semaphore may have.
             let free = keyspace.incr_by(self.permits, more)?;
             let freed = Freed::new((self.asking, self.channel), free, free);
             tell(keyspace, freed);
@@ -348,8 +348,8 @@ fn reclaim(
     Ok(())
 }
 
-/// So many permits have come back. `reclaim.lua` says for which of Redisson's waiters the eight more
-/// messages are.
+/// Describes `more` permits that were given back. `reclaim.lua` explains which of Redisson's
+/// waiters need the eight additional messages.
 fn back<'a>(told: (&'a [u8], &'a [u8]), free: i64, more: i64) -> Freed<'a> {
     Freed {
         extra: 8,
@@ -357,19 +357,20 @@ fn back<'a>(told: (&'a [u8], &'a [u8]), free: i64, more: i64) -> Freed<'a> {
     }
 }
 
-/// A number made from the ids of permits in use.
+/// Returns a number made from the ids of permits in use.
 fn held(keyspace: &mut Keyspace, timeout: &[u8]) -> Result<i64, Refusal> {
     let first = |id: &[u8]| {
         let bytes = id.iter().copied().chain(std::iter::repeat(0)).take(6);
         bytes.fold(0, |first, byte| first * 256 + i64::from(byte))
     };
     let leases = keyspace.zrange(timeout)?;
-    // 32 numbers of 48 bits stay below 2^53, up to which Lua is exact. The script has to come to
-    // the same sum.
+    // 32 numbers of 48 bits stay below 2^53, up to which Lua is exact. The script must produce the
+    // same sum.
     Ok(leases.iter().take(32).map(|(id, _)| first(id)).sum())
 }
 
-/// The member of the set that is this permit, and its end. Redisson 3.16.8 writes the id as text.
+/// Returns the member of the set for this permit, and its end. Redisson 3.16.8 writes the id as
+/// text.
 fn find(
     keyspace: &mut Keyspace,
     timeout: &[u8],
@@ -473,7 +474,7 @@ pub(crate) struct Permits {
 }
 
 impl Permits {
-    /// So many permits, with ids that no other ones have.
+    /// Creates the steps for `permits` permits, with ids that no other permits have.
     pub(crate) fn fresh(names: Names, client: &str, permits: u32) -> Self {
         let ids = (0..permits).map(|_| PermitId::fresh(client));
         Self::new(names, ids.collect())
@@ -484,7 +485,7 @@ impl Permits {
         Self { names, ids, first }
     }
 
-    /// Asks for the permits, and for a call if `client` is one that a release may call.
+    /// Asks for the permits. If `client` is given, a release may call that client.
     fn asks(&self, lease: Duration, client: Option<Caller>) -> Operation {
         Acquire {
             permits: self.names.key.as_str().as_bytes(),
@@ -551,7 +552,7 @@ impl HoldSteps for Permits {
 
     fn release(&self) -> Operation {
         // Not all or none: if one lease has ended, the other permits must not stay in use until
-        // theirs end.
+        // their leases end.
         self.names.release(&self.ids, false)
     }
 
@@ -563,7 +564,8 @@ impl HoldSteps for Permits {
         &self.first
     }
 
-    /// Nothing says who took a permit back before its time.
+    /// Returns `None`: the server does not record which client took a permit back before its lease
+    /// ended.
     fn read_why_lost(&self, _reply: Value) -> Option<LossReason> {
         None
     }

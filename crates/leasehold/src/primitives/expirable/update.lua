@@ -1,13 +1,13 @@
--- Sets the lease of a permit anew, to more or to less than it has.
+-- Sets a new lease for a permit, longer or shorter than before.
 --
 -- permits   text: the number of free permits
 -- timeout   sorted set: a permit's id, 16 bytes, with the end of its lease in ms
--- asking    list: the clients to call, `number:permits`, in the order in which they came
+-- asking    list: the clients to call, `number:permits`, in the order in which they asked
 -- id        its id
 -- lease_ms  how long it lasts from now
 -- channel   where the waiters listen; the message is the number of free permits
 -- Returns   1  set
---           0  its lease is over, or there is no such permit
+--           0  its lease is over, or the permit does not exist
 --           text WRONGKIND: not a semaphore; nothing was changed
 
 local function update(permits, timeout, asking, id, lease_ms, channel)

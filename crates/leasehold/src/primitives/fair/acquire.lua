@@ -1,13 +1,14 @@
--- Keeps a waiter's place in line: it is alive, and Redisson does not take it for gone.
+-- Keeps a waiter's place in line: marks it as alive, and keeps Redisson from removing it.
 local function stay(queue, timeouts, waiters, hold, now, free_at, stay_ms)
-  -- Before what needs memory: a place is not lost because the server has none left.
+  -- Before the commands that need memory: a waiter must not lose its place because the server has
+  -- no memory left.
   redis.call('PEXPIRE', waiters, KEPT_MS)
   redis.call('ZADD', waiters, now + stay_ms, hold)
   if redis.call('LINDEX', queue, -1) == hold and not is_shared(queue, waiters) then
     settle_last(queue, timeouts, waiters, free_at)
   elseif tonumber(redis.call('ZSCORE', timeouts, hold)) < now + stay_ms + ALLOWANCE_MS then
-    -- Enough for what a grant and a give-up of Redisson's can take off until it asks
-    -- again.
+    -- Enough for the time that a grant and a give-up of Redisson's can take off until this waiter
+    -- asks again.
     redis.call('ZADD', timeouts, free_at + stay_ms + ALLOWANCE_MS, hold)
   end
 end
@@ -21,7 +22,7 @@ local function join(queue, timeouts, waiters, hold, now, free_at, stay_ms)
   end
   redis.call('ZADD', timeouts, timeout, hold)
   local pushed = redis.pcall('RPUSH', queue, hold)
-  -- An ACL may deny it. In the set alone the waiter would make Redisson wait for ever.
+  -- An ACL may deny it. An entry only in the set would make Redisson wait for ever.
   if type(pushed) == 'table' then
     redis.call('ZREM', timeouts, hold)
     return pushed.err
@@ -31,22 +32,22 @@ local function join(queue, timeouts, waiters, hold, now, free_at, stay_ms)
   return false
 end
 
--- Takes the lock for this hold if it is free and nobody else's turn; else, if it is
--- to wait, takes or keeps a place in line.
+-- Grants the lock to this hold if it is free and no other waiter's turn. Otherwise takes or keeps a
+-- place in line, if the hold is to wait.
 --
 -- lock      hash: one field per hold, `uuid:n`
 -- queue     list: the waiters
--- timeouts  zset: when Redisson takes each for gone
--- waiters   zset: until when each of ours counts as alive
+-- timeouts  zset: the time from which Redisson counts each waiter as dead
+-- waiters   zset: our waiters, each with the time until which it counts as alive
 -- hold      this hold's field, and its name in line
--- lease_ms  how long it lasts without renewal, from now: a request that comes again
---           makes it longer, because the holder counts from the one that was answered
--- stay_ms   how long its place is kept unless it asks again; 0 to take none
--- channel   what is before `:uuid:n` in the name of each waiter's channel
--- for_ever  0 if a line in which nobody asks any more may go; 1 if some of Redisson's
---           may stand in it, who count on it without asking
+-- lease_ms  how long the hold lasts without renewal, from now: a repeated request
+--           lengthens the lease, because the holder counts from the ask that was answered
+-- stay_ms   how long the place is kept unless the waiter asks again; 0 to take no place
+-- channel   the part before `:uuid:n` in the name of each waiter's channel
+-- for_ever  0 if a line in which no waiter asks may expire; 1 if waiters of Redisson may
+--           be in it, which rely on it without asking
 -- Returns   nil  granted
---           n    not now: held for n ms more (-1 without expiry), or free and the
+--           n    not granted: held for n ms more (-1 without expiry), or free and the
 --                head's turn, which has n ms more to take it
 --           text WRONGKIND: not a fair lock
 
@@ -54,7 +55,7 @@ local function acquire(lock, queue, timeouts, waiters, hold, lease_ms, stay_ms, 
   local other, in_line = look(queue, timeouts, waiters)
   local fields = redis.call('HLEN', lock)
   if not other and fields > 0 and redis.call('HEXISTS', lock, hold) == 1 then
-    -- Written in any case: whoever waits for replicas waits for what this has written.
+    -- Written even if nothing changes: a client that waits for replicas waits for this write.
     redis.call('PEXPIRE', lock, math.max(redis.call('PTTL', lock), lease_ms))
     return false
   end
@@ -72,7 +73,7 @@ local function acquire(lock, queue, timeouts, waiters, hold, lease_ms, stay_ms, 
   local now, ttl = now_ms(), redis.call('PTTL', lock)
   local free_at = now + math.max(ttl, 0)
   if waits and redis.call('ZSCORE', timeouts, hold) then
-    -- Before the waiters that are gone are taken out: this one asks, so it is none of them.
+    -- Before dead waiters are removed: this waiter has just asked, so it is alive.
     stay(queue, timeouts, waiters, hold, now, free_at, stay_ms)
   end
   local head = in_line > 0 and tidy(queue, timeouts, waiters, now, free_at)
@@ -89,15 +90,15 @@ local function acquire(lock, queue, timeouts, waiters, hold, lease_ms, stay_ms, 
     end
   end
   if waits and for_ever == '0' then
-    -- Both together: the one without the other makes Redisson fail or wait for ever.
+    -- Both keys or neither: one without the other makes Redisson fail or wait for ever.
     redis.call('PEXPIRE', queue, KEPT_MS)
     redis.call('PEXPIRE', timeouts, KEPT_MS)
   end
   if fields > 0 then
     return ttl
   end
-  -- The head's turn may have come unnoticed, by an expiry or because the waiter before it has
-  -- gone; some of Redisson's sleep until they are called.
+  -- The head's turn may have begun unnoticed, because a lease ended or the waiter before it left.
+  -- Some of Redisson's waiters sleep until they are called.
   call_head(channel, head)
   local until_ms = redis.call('ZSCORE', waiters, head) or redis.call('ZSCORE', timeouts, head)
   return math.max(until_ms - now, 0)

@@ -1,13 +1,13 @@
--- Ends whoever's hold there is, notes that it was ended by force, and calls the head.
+-- Ends the current hold, notes that it was ended by force, and calls the head of the line.
 --
 -- lock      hash: one field per hold, `uuid:n`
 -- queue     list: the waiters
--- timeouts  zset: when Redisson takes each for gone
--- waiters   zset: until when each of ours counts as alive
+-- timeouts  zset: the time from which Redisson counts each waiter as dead
+-- waiters   zset: our waiters, each with the time until which it counts as alive
 -- marker    hash: a field per hold that was ended by force
--- channel   what is before `:uuid:n` in the name of each waiter's channel
+-- channel   the part before `:uuid:n` in the name of each waiter's channel
 -- Returns   1  unlocked
---           0  it was free
+--           0  the lock was free
 --           text WRONGKIND: not a fair lock; nothing was changed
 
 local function force_unlock(lock, queue, timeouts, waiters, marker, channel)

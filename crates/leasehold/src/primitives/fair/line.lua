@@ -1,9 +1,8 @@
--- Says who waits, first come first. Those of ours that are gone, and are still to be
--- taken out, are left out.
+-- Returns the waiters in order of arrival. Omits our waiters that are dead but not yet removed.
 --
 -- queue     list: the waiters
--- timeouts  zset: when Redisson takes each for gone
--- waiters   zset: until when each of ours counts as alive
+-- timeouts  zset: the time from which Redisson counts each waiter as dead
+-- waiters   zset: our waiters, each with the time until which it counts as alive
 -- Returns   a list of `uuid:n`
 --           text WRONGKIND: not the line of a fair lock
 

@@ -1,25 +1,27 @@
--- The line before a fair lock, which Redisson's waiters stand in too.
+-- The line of a fair lock, which Redisson's waiters share.
 --
--- queue     list: the waiters, first come first; Redisson's
--- timeouts  zset: the time (ms) from which Redisson takes a waiter for gone; Redisson's
--- waiters   zset: those among them that are ours, and the time (ms) until which each
---           counts as alive unless it asks again; our own key
--- Their names are made in `key.rs` (`fair_queue`, `fair_timeouts`, `fair_waiters`).
+-- queue     list: the waiters in order of arrival; Redisson's key
+-- timeouts  zset: the waiters, each with the time (ms) from which Redisson counts it as dead;
+--           Redisson's key
+-- waiters   zset: our waiters among them, each with the time (ms) until which it counts as
+--           alive unless it asks again; our own key
+-- The names of the keys are made in `key.rs` (`fair_queue`, `fair_timeouts`, `fair_waiters`).
 --
--- Redisson's arithmetic: a waiter's timeout is that of the one before it and an
--- allowance, and whoever leaves takes its allowance off all behind it. Each of ours
--- brings the allowance that Redisson's take off at a grant: with less, two grants in a
--- row would put ours into the past, and Redisson throws those out.
--- While all in line are ours, only the next waiter of Redisson's reads a timeout, and it reads
--- the last one. So only the last is kept right then, and a grant costs the same however long
--- the line is.
+-- Redisson's arithmetic: a waiter's timeout is the timeout of the waiter before it plus an
+-- allowance. A waiter that leaves takes its allowance off all waiters behind it. Each of our
+-- waiters adds the allowance that Redisson takes off at a grant. With less, two grants in a row
+-- would put its timeout into the past, and Redisson removes such waiters. While all waiters in line
+-- are ours, only the next waiter of Redisson's to join reads a timeout, and it reads the last one.
+-- So only the last timeout is kept right then, and a grant costs the same for any length of the
+-- line.
 --
--- Where a waiter keeps its place or a hold ends, the first write works when the server is out
--- of memory, and lets the others through: so a place outlives a full server.
+-- Where a waiter keeps its place or a hold ends, the first write is one that works when the server
+-- is out of memory, and the server then runs the others too. So a waiter keeps its place while the
+-- server is full.
 local ALLOWANCE_MS = 300000
--- `waiters` ends when nobody has asked for that long.
+-- `waiters` expires when no waiter has asked for this long.
 local KEPT_MS = 3600000
--- Scores and waiters in one command: Lua passes no more than some thousands.
+-- Number of scores and waiters in one command: Lua can't pass more than some thousands.
 local MOST_MOVED = 1000
 
 local function wrong(size, what, key)
@@ -28,7 +30,8 @@ local function wrong(size, what, key)
   return 'WRONGKIND a lock whose ' .. what .. ' is a ' .. redis.call('TYPE', key).ok
 end
 
--- What stands in the way of a line, or false; and how many entries a line has.
+-- Checks the three keys. Gives an error text if one of them is not part of a line, else false; and
+-- the number of entries in all three.
 local function look(queue, timeouts, waiters)
   local length, timed = redis.pcall('LLEN', queue), redis.pcall('ZCARD', timeouts)
   local ours = redis.pcall('ZCARD', waiters)
@@ -37,12 +40,12 @@ local function look(queue, timeouts, waiters)
   return other, other or length + timed + ours
 end
 
--- Whether any of Redisson's are in line.
+-- Checks whether any of Redisson's waiters are in line.
 local function is_shared(queue, waiters)
   return redis.call('ZCARD', waiters) ~= redis.call('LLEN', queue)
 end
 
--- Gives the last one the timeout that Redisson would count for it.
+-- Gives the last waiter the timeout that Redisson would compute for it.
 local function settle_last(queue, timeouts, waiters, free_at)
   local last = redis.call('LINDEX', queue, -1)
   if last and redis.call('ZSCORE', waiters, last) then
@@ -50,9 +53,9 @@ local function settle_last(queue, timeouts, waiters, free_at)
   end
 end
 
--- Takes some of ours out of the line. Those behind them move up, but none so far that it would
--- be gone before the present hold is: it may have waited for longer than Redisson expects,
--- because ours ahead of it stay alive by asking.
+-- Removes some of our waiters from the line. The waiters behind them move up, but no timeout moves
+-- to before the end of the present hold. Such a waiter may have waited longer than Redisson
+-- expects, because our waiters before it stay alive by asking.
 local function take_out(queue, timeouts, waiters, gone, free_at)
   local line = is_shared(queue, waiters) and redis.call('LRANGE', queue, 0, -1)
   local first = redis.call('LRANGE', queue, 0, #gone - 1)
@@ -61,8 +64,8 @@ local function take_out(queue, timeouts, waiters, gone, free_at)
     is_gone[waiter] = true
     are_first = are_first and first[place] == waiter
   end
-  -- The list first, before the sets and all else: it works when the server is out of memory,
-  -- and if an ACL denies it nothing has changed.
+  -- The list is changed first: this works when the server is out of memory, and if an ACL denies
+  -- it, nothing has changed.
   if are_first then
     redis.call('LPOP', queue, #gone)
   else
@@ -73,7 +76,7 @@ local function take_out(queue, timeouts, waiters, gone, free_at)
   if not line then
     return settle_last(queue, timeouts, waiters, free_at)
   end
-  -- By few commands, and not by two for each waiter: the line may be long.
+  -- A few commands, not two for each waiter: the line may be long.
   local timeout_of, scores = {}, redis.call('ZRANGE', timeouts, 0, -1, 'WITHSCORES')
   for n = 1, #scores, 2 do timeout_of[scores[n]] = tonumber(scores[n + 1]) end
   local taken, moved = 0, {}
@@ -94,9 +97,10 @@ local function take_out(queue, timeouts, waiters, gone, free_at)
   if #moved > 0 then redis.pcall('ZADD', timeouts, unpack(moved)) end
 end
 
--- Takes out the waiters that are gone, ours by their silence and Redisson's by its own rule,
--- and gives back the head. List and set always change together: an entry of the list alone
--- makes Redisson fail, one of the set alone makes it wait for ever; so such an entry goes.
+-- Removes dead waiters and returns the head of the line. Our waiters are dead if they have not
+-- asked in time, Redisson's by Redisson's rule. The list and the set of timeouts always change
+-- together. An entry only in the list makes Redisson fail, and an entry only in the set makes it
+-- wait for ever, so such entries are removed.
 local function tidy(queue, timeouts, waiters, now, free_at)
   local gone = redis.call('ZRANGEBYSCORE', waiters, '-inf', now, 'LIMIT', 0, 100)
   if #gone > 0 then
@@ -118,7 +122,7 @@ local function tidy(queue, timeouts, waiters, now, free_at)
   return false
 end
 
--- Tells the head that the lock is free. An ACL may deny the channel.
+-- Notifies the head that the lock is free. An ACL may deny the channel.
 local function call_head(channel, head)
   if head then redis.pcall('PUBLISH', channel .. ':' .. head, '0') end
 end

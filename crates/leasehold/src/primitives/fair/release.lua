@@ -1,5 +1,5 @@
--- The waiters that are the next in line, if they are of one client: no more than a hold is handed
--- over to, one after the other.
+-- Returns the head and the waiters next in line that belong to the same client. At most as many as
+-- a hold is handed over to, one after the other.
 local function run(queue, own, head)
   local next = { head }
   for _, waiter in ipairs(redis.call('LRANGE', queue, 0, 62)) do
@@ -9,25 +9,25 @@ local function run(queue, own, head)
   return next
 end
 
--- Frees the lock if this hold still has it, or takes its place out of the line. If the lock is
--- free then, gives it to the head, if that is of the same client and this hold had the lock, or
--- calls the head.
+-- Frees the lock if this hold still has it, or removes its place from the line. If the lock is free
+-- then, either grants it to the head of the line or calls the head. The head is granted the lock if
+-- it belongs to the same client and this hold had the lock.
 --
 -- lock      hash: one field per hold, `uuid:n`
 -- queue     list: the waiters
--- timeouts  zset: when Redisson takes each for gone
--- waiters   zset: until when each of ours counts as alive
+-- timeouts  zset: the time from which Redisson counts each waiter as dead
+-- waiters   zset: our waiters, each with the time until which it counts as alive
 -- hold      this hold's field, and its name in line
--- channel   what is before `:uuid:n` in the name of each waiter's channel; the message
---           is "0", as Redisson sends it, and there is none without a waiter
--- lease_ms  how long the head has the lock without renewal; 0 to call it only
--- own       what the ids of this client begin with
--- served    waiters to which this hold was handed over, and which are in line still; a space
---           is between two
+-- channel   the part before `:uuid:n` in the name of each waiter's channel; the message
+--           is "0", as Redisson sends it, and is not sent without a waiter
+-- lease_ms  how long the head has the lock without renewal; 0 to only call it
+-- own       the beginning of this client's ids
+-- served    waiters to which this hold was handed over and which are still in line,
+--           separated by spaces
 -- Returns   1     released
---           0     it had not the lock; if it was in line, it is not any more
---           list  released, and the first of these has the lock; the others are the next in line,
---                 and of this client
+--           0     this hold did not have the lock; it is no longer in line
+--           list  released; the first waiter of the list has the lock, and the others are next in
+--                 line and belong to this client
 --           text  WRONGKIND: not a fair lock; nothing was changed
 
 local function release(lock, queue, timeouts, waiters, hold, channel, lease_ms, own, served)
@@ -54,7 +54,7 @@ local function release(lock, queue, timeouts, waiters, hold, channel, lease_ms, 
   if ttl ~= -2 then
     return released
   end
-  -- A release that comes again behind a failover must not grant what a failover guard keeps back.
+  -- A release that is repeated after a failover must not grant what a failover guard holds back.
   local is_own = head and string.sub(head, 1, #own) == own
   if released == 0 or lease_ms == '0' or not is_own --[[OR GUARDED]] then
     call_head(channel, head)

@@ -1,5 +1,5 @@
-//! The steps of the fair lock, and how each is sent. The Lua beside this file says what
-//! each does; `twins.rs` does the same on the embedded keyspace.
+//! The steps of the fair lock, and how each is sent. The Lua files beside this file describe each
+//! step; `twins.rs` has their twins on the embedded keyspace.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,8 +17,8 @@ use crate::sync::Mutex;
 static QUEUE: Shared = Shared::new(include_str!("queue.lua"), &[&NOW_MS]);
 
 step! {
-    // Also for the place that it takes: a request that arrives when its waiter has gone would leave
-    // a place in line for nobody.
+    // `grants` is also right for the place that it takes: a request that arrives after its waiter
+    // has left would leave a place in line without a waiter.
     ACQUIRE: Acquire = fair.acquire, grants: true,
     keys: [lock, queue, timeouts, waiters],
     args: [hold, lease_ms: u64, stay_ms: u64, channel, for_ever: bool],
@@ -61,18 +61,18 @@ pub(crate) static ALL: [&Step; 5] = [&ACQUIRE, &RELEASE, &KEEP_FOR, &FORCE_UNLOC
 pub(crate) struct FairHold {
     key: Key,
     channel: Arc<str>,
-    /// What a fair lock shares with a plain one.
+    /// The part that a fair lock shares with a plain one.
     plain: LockHold,
     place: Place,
-    /// The waiters to which the hold was handed over, each behind a space. They stand in line until
-    /// it is given back.
+    /// The waiters to which the hold was handed over, each after a space. They remain in line until
+    /// the hold is given back.
     served: Mutex<String>,
 }
 
-/// How a waiter waits.
+/// The settings of a waiter.
 #[derive(Clone, Copy)]
 pub(crate) struct Place {
-    /// How long its place in line is kept after each ask; zero to take no place.
+    /// Time for which the place in line is kept after each ask; zero to take no place.
     pub(crate) stay: Duration,
     /// Whether waiters of Redisson may be in the same line.
     pub(crate) with_redisson: bool,
@@ -89,18 +89,19 @@ impl FairHold {
         }
     }
 
-    /// Gives the hold back; with a lease, to the first in line if that is of the same client.
+    /// Gives the hold back. With a `lease`, the server grants it to the first in line if that
+    /// waiter belongs to the same client.
     fn released(&self, lease: Duration) -> Operation {
         self.released_by(self.wire_id(), lease, &self.served.lock())
     }
 
-    /// Gives back what has this id, a hold or a place, and takes out the places of those that were
-    /// `served`.
+    /// Gives back the hold or the place with this id, and removes the places of the waiters that
+    /// were `served`.
     fn released_by(&self, id: &str, lease: Duration, served: &str) -> Operation {
         let own = id.rfind(':').map_or(id, |colon| &id[..=colon]);
-        // Not the release of a plain lock: that publishes on the channel of the name, while each
-        // waiter of a fair lock listens on a channel of its own. The head would sleep until its
-        // next ask.
+        // The release of a plain lock would not do: it publishes on the channel of the name, while
+        // each waiter of a fair lock listens on a channel of its own. The head would sleep until
+        // its next ask.
         Release {
             lock: self.key.as_str().as_bytes(),
             queue: self.key.fair_queue().as_bytes(),
@@ -169,8 +170,8 @@ impl HoldSteps for FairHold {
     }
 
     fn gone_within(&self, lease: Duration) -> Duration {
-        // The release may have only a place to take back. That keeps others out for as long as its
-        // waiter counts as alive, which may be longer than the lease.
+        // The release may have only a place to take back. A place keeps other waiters out for as
+        // long as its waiter counts as alive, which may be longer than the lease.
         lease.max(self.place.stay)
     }
 
@@ -224,8 +225,8 @@ impl Queued for FairHold {
     }
 }
 
-/// Ends a hold that is another client's, maybe. The first in line is called and not granted: it
-/// would not know.
+/// Ends a hold that may belong to another client. The first in line is called, not granted the
+/// lock, because it would not learn of the grant.
 pub(in crate::primitives) fn release(key: &Key, hold: &str, channel: &str) -> Operation {
     let place = Place {
         stay: Duration::ZERO,

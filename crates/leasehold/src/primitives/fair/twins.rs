@@ -6,18 +6,18 @@ use crate::backend::step::{Refusal, Value};
 use crate::primitives::lock::steps::{break_hold, plain};
 use crate::primitives::twin::{lengthen, shorten, whole};
 
-// Redisson's default. It takes this much off every waiter at each grant, so each of ours has to
-// bring as much, or two grants in a row would put ours into the past.
+// Redisson's default. At each grant Redisson takes this much off the timeout of every waiter. So
+// each of our waiters must add as much, or two grants in a row would put its timeout into the past.
 const ALLOWANCE_MS: i64 = 300_000;
 const KEPT_MS: u64 = 3_600_000;
-/// How many dead waiters are taken out at once.
+/// Number of dead waiters that are removed at once.
 const BATCH: usize = 100;
-/// To how many waiters a hold is handed over, one after the other.
+/// Number of waiters to which a hold is handed over, one after the other.
 const RUN: usize = 64;
 
 type Outcome<T> = Result<T, Refusal>;
 
-/// The line before a lock: the twin of `queue.lua`.
+/// The line of a fair lock: the twin of `queue.lua`.
 struct Line<'a> {
     keyspace: &'a mut Keyspace,
     queue: &'a [u8],
@@ -28,7 +28,7 @@ struct Line<'a> {
 }
 
 impl<'a> Line<'a> {
-    /// The line before a lock that has `ttl` left.
+    /// Creates the line of a lock that has `ttl` left.
     fn at(keyspace: &'a mut Keyspace, [queue, timeouts, waiters]: [&'a [u8]; 3], ttl: i64) -> Self {
         let now = whole(keyspace.now_ms());
         Self {
@@ -42,8 +42,8 @@ impl<'a> Line<'a> {
     }
 
     fn is_shared(&mut self) -> Outcome<bool> {
-        // `waiters` has only ours and the list has all, so they differ in size while one of
-        // Redisson's is in line.
+        // `waiters` has only our waiters and the list has all of them, so their sizes differ while
+        // one of Redisson's waiters is in line.
         Ok(self.keyspace.zcard(self.waiters)? != self.keyspace.llen(self.queue)?)
     }
 
@@ -63,9 +63,9 @@ impl<'a> Line<'a> {
     }
 
     fn take_out(&mut self, gone: &[Vec<u8>]) -> Outcome<()> {
-        // Read before anybody leaves it: how far a waiter moves up depends on how many of those
-        // that leave were before it. While all are ours nobody reads those timeouts, and a grant
-        // costs the same however long the line is.
+        // Read before any waiter leaves: how far a waiter moves up depends on how many of the
+        // leaving waiters were before it. While all waiters are ours, these timeouts are not read,
+        // and a grant costs the same for any length of the line.
         let line = match self.is_shared()? {
             true => Some(self.keyspace.lrange(self.queue)?),
             false => None,
@@ -85,16 +85,16 @@ impl<'a> Line<'a> {
         let mut taken = 0;
         for waiter in line {
             if gone.contains(&waiter) {
-                // One for each waiter that leaves, as Redisson's own give-up does it. With less,
-                // those behind would count the allowances of waiters that are gone.
+                // One allowance for each waiter that leaves, as in Redisson. With less, the waiters
+                // behind would count the allowances of waiters that have left.
                 taken += ALLOWANCE_MS;
             } else if taken > 0
                 && let Some(timeout) = self.keyspace.zscore(self.timeouts, &waiter)?
                 && timeout > self.free_at
             {
-                // Not before the present hold ends. It may have waited for longer than Redisson
-                // expects, because ours ahead of it live on by asking, and Redisson throws out a
-                // waiter whose timeout has passed.
+                // Not before the present hold ends. The waiter may have waited longer than Redisson
+                // expects, because our waiters before it stay alive by asking, and Redisson removes
+                // a waiter whose timeout has passed.
                 let timeout = (timeout - taken).max(self.free_at);
                 self.keyspace.zadd(self.timeouts, &waiter, timeout)?;
             }
@@ -110,8 +110,9 @@ impl<'a> Line<'a> {
             self.take_out(&gone)?;
         }
         while let Some(head) = self.keyspace.lfirst(self.queue)? {
-            // Redisson's waiters are judged by their timeouts, ours by their silence alone. An
-            // entry of the list without a timeout goes, because it makes Redisson's scripts fail.
+            // Redisson's waiters are judged by their timeouts, ours only by when they last asked.
+            // An entry of the list without a timeout is removed, because it makes Redisson's
+            // scripts fail.
             if let Some(timeout) = self.keyspace.zscore(self.timeouts, &head)?
                 && (timeout > self.now || self.keyspace.zscore(self.waiters, &head)?.is_some())
             {
@@ -121,8 +122,8 @@ impl<'a> Line<'a> {
             self.keyspace.zrem(self.waiters, &head)?;
             self.keyspace.lpop(self.queue)?;
         }
-        // The line is empty. An entry that is left in the set of timeouts alone would make
-        // Redisson's waiters wait for ever.
+        // The line is empty. An entry left only in the set of timeouts would make Redisson's
+        // waiters wait for ever.
         self.keyspace.del(self.timeouts);
         self.keyspace.del(self.waiters);
         Ok(None)
@@ -159,7 +160,7 @@ impl<'a> Line<'a> {
         Ok(())
     }
 
-    /// How long it is the turn of the one at the head.
+    /// Returns how long the head of the line may take its turn.
     fn turn_of(&mut self, head: &[u8]) -> Outcome<i64> {
         let until = match self.keyspace.zscore(self.waiters, head)? {
             Some(until) => Some(until),
@@ -175,7 +176,8 @@ impl<'a> Line<'a> {
     }
 }
 
-/// An error if there is something else in place of a line, and how much of a line there is.
+/// Returns an error if one of the keys is not part of a line, and the number of entries in all of
+/// them.
 fn look(keyspace: &mut Keyspace, [queue, timeouts, waiters]: [&[u8]; 3]) -> (Outcome<()>, usize) {
     let parts = [
         (keyspace.llen(queue), "queue", queue),
@@ -212,7 +214,8 @@ impl Acquire<'_> {
         let (line, in_line) = look(keyspace, keys);
         let fields = keyspace.hlen(self.lock)?;
         // A waiter asks with one id until it has an answer, so its grant may have been made at an
-        // earlier ask. The holder counts from the ask that is answered, and so has the lease to.
+        // earlier ask. The holder counts its lease from the ask that is answered, so the server
+        // must too.
         if line.is_ok() && keyspace.hexists(self.lock, self.hold)? {
             lengthen(keyspace, self.lock, self.lease_ms);
             return Ok(Value::Nil);
@@ -225,7 +228,7 @@ impl Acquire<'_> {
         }
         let ttl = keyspace.pttl(self.lock);
         let mut line = Line::at(keyspace, keys, ttl);
-        // Before the dead are taken out: this waiter asks, so it is alive, however late it comes.
+        // Before dead waiters are removed: this waiter asks, so it is alive, however late it is.
         if self.stay_ms > 0 && line.waits(self.hold)? {
             line.stay(self.hold, whole(self.stay_ms))?;
         }
@@ -295,8 +298,9 @@ impl Release<'_> {
             .filter(|_| released && self.lease_ms > 0)
             .filter(|head| head.starts_with(self.own));
         let Some(next) = granted else {
-            // Whoever leaves calls the next one if the lock is free. It may be a head that gives up
-            // its turn, and the next one would learn of its turn only when somebody asks.
+            // A waiter or holder that leaves calls the next waiter if the lock is free. It may be a
+            // head that gives up its turn. Without the call, the next waiter would learn of its
+            // turn only when another client asks.
             line.call(self.channel, head.as_deref());
             return reply;
         };
@@ -314,7 +318,7 @@ impl Release<'_> {
     }
 }
 
-/// The waiters that a hold has served.
+/// Returns the ids of the waiters that a hold has served.
 fn served(ids: &[u8]) -> Vec<Vec<u8>> {
     let ids = ids.split(u8::is_ascii_whitespace);
     let ids = ids.filter(|id| !id.is_empty());

@@ -1,8 +1,8 @@
-//! The fencing token of a hold that came without one. It is drawn from the server while the hold
-//! lasts.
+//! The fencing token of a hold that was acquired without one. It is drawn from the server while the
+//! hold lasts.
 //!
-//! Every earlier holder has drawn before, and every later holder draws later, from the same
-//! counter. So a token that is drawn late is still in order. A request that arrives twice, or whose
+//! Every earlier holder has drawn from the same counter before, and every later holder will draw
+//! later. So a token that is drawn late is still in order. A request that arrives twice, or whose
 //! answer is lost, only leaves a gap.
 
 use super::steps;
@@ -14,7 +14,7 @@ use crate::hold::Hold;
 use crate::hold::watchdog::is_gone;
 use crate::loss::LossReason;
 
-/// Checks that such a hold can have a token.
+/// Checks that a hold of this kind can have a token.
 pub(in crate::primitives) fn check_kind(hold: &Hold) -> Result<()> {
     match hold.steps.unfenced() {
         None => Ok(()),
@@ -26,20 +26,21 @@ pub(in crate::primitives) fn check_kind(hold: &Hold) -> Result<()> {
     }
 }
 
-/// The hold's token, which is drawn if the hold has none yet.
+/// Returns the hold's token, and draws it if the hold has none yet.
 pub(in crate::primitives) async fn token_of(share: &Share) -> Result<u64> {
     let hold = share.hold();
     check_kind(hold)?;
     hold.check()?;
-    // Behind the check: a holder that has lost the lock gets no token, not even the one that it
-    // had. It asks because it is about to write.
+    // After the check: a holder that has lost the lock gets no token, not even one that was drawn
+    // before. It asks because it is about to write.
     if let Some(token) = hold.token() {
         return Ok(token);
     }
     let drawn = ask(share, steps::draw(hold, share.context().peers)).await?;
     // Another guard of the same owner may have drawn a token meanwhile.
     let token = hold.set_token(drawn);
-    // The lock may have been lost while the answer travelled, and a token is for a holder only.
+    // The lock may have been lost while the answer was on its way, and only a holder may have a
+    // token.
     hold.check()?;
     Ok(token)
 }
@@ -48,7 +49,7 @@ pub(in crate::primitives) async fn token_of(share: &Share) -> Result<u64> {
 /// one.
 pub(in crate::primitives) async fn raise(share: &Share, token: u64) -> Result<()> {
     let hold = share.hold();
-    // The counter has been this high under this hold already. So every later token is above it, and
+    // The counter has already been this high during this hold. So every later token is greater, and
     // no request is needed.
     if hold.token().max(hold.raised_to()) < Some(token) {
         ask(share, steps::raise(hold, token, share.context().peers)).await?;

@@ -1,5 +1,5 @@
-//! The steps of the fenced lock that differ from the plain one's, and those by which a hold
-//! of another kind gets a token.
+//! The steps in which the fenced lock differs from the plain lock, and the steps that give a token
+//! to a hold of another kind.
 
 use std::time::Duration;
 
@@ -32,20 +32,20 @@ impl Acquire<'_> {
             }
             // A key of another type is an error, as in the script.
             keyspace.get(self.counter)?;
-            // Nobody else draws while this hold is there, so the last token is its own. Without a
-            // counter it is 0, which `read_acquire` takes for no grant: then the undo gives the
-            // hold back.
+            // No other client draws while this hold exists, so the last token belongs to this hold.
+            // Without a counter it is 0. `read_acquire` does not accept that as a grant, and the
+            // undo gives the hold back.
             let last = last_given(keyspace, self.counter).map_or(0, whole);
             return Ok(Value::List(vec![Value::Int(1), Value::Int(last)]));
         }
-        // The token before the hold: a number that nobody gets leaves only a gap, while a hold
-        // without a number can't be fenced.
+        // The token is stored before the hold: an unused token leaves only a gap, but a hold
+        // without a token can't be fenced.
         let token = next_token(keyspace, self.counter)?;
         note(keyspace, self.counter, token, self.counter_ms);
         keyspace.hset(self.lock, self.hold, b"1")?;
         keyspace.pexpire(self.lock, self.lease_ms);
-        // A grant is a list, and a refusal a number. Redisson replies with two numbers to both, and
-        // takes the refusal by a lock without expiry, -1 and -1, for a grant.
+        // A grant is a list, and a refusal is a number. Redisson replies with two numbers to both.
+        // It mistakes the refusal by a lock without expiry, -1 and -1, for a grant.
         Ok(Value::List(vec![Value::Int(1), Value::Int(whole(token))]))
     }
 }
@@ -71,7 +71,7 @@ impl Draw<'_> {
 }
 
 step! {
-    // It grants nothing, and does good even when nobody waits for it any more.
+    // It grants nothing, and is useful even if no client waits for the reply any longer.
     RAISE: Raise = fenced.raise, grants: false,
     while_moving: true,
     keys: [lock, counter],
@@ -84,8 +84,8 @@ impl Raise<'_> {
         if !keyspace.hexists(self.lock, self.hold)? {
             return Ok(Value::Int(0));
         }
-        // Only upwards: the counter may be above this token already, and a number must never be
-        // given twice.
+        // Only upwards: the counter may already be above this token, and no token may be given
+        // twice.
         if last_given(keyspace, self.counter)? < self.token {
             note(keyspace, self.counter, self.token, self.counter_ms);
         }
@@ -109,7 +109,7 @@ impl LastToken<'_> {
 
 pub(crate) static ALL: [&Step; 4] = [&ACQUIRE, &DRAW, &RAISE, &LAST_TOKEN];
 
-/// Beyond 2^53 a number is not exact in Lua.
+/// The limit of the tokens. Lua's numbers are not exact above 2^53.
 const LIMIT: u64 = (1 << 53) - 1;
 
 /// The twin of `token.lua`.
@@ -129,8 +129,8 @@ fn next_token(keyspace: &mut Keyspace, counter: &[u8]) -> Result<u64, Refusal> {
     if last >= LIMIT {
         return Err(not_a_counter(counter));
     }
-    // The time lets tokens rise on when the counter was lost. It is not enough alone: two tokens
-    // within its resolution would be equal.
+    // The time keeps tokens rising when the counter was lost. The time alone is not enough: two
+    // tokens within its resolution would be equal.
     Ok((last + 1).max(keyspace.now_ms() * 1000))
 }
 
@@ -148,12 +148,12 @@ fn not_a_counter(counter: &[u8]) -> Refusal {
     ))
 }
 
-/// How long a counter that only Rust uses outlives its last use. When it is gone,
-/// tokens go on from the server's time.
+/// Time for which a counter that only Rust uses outlives its last use. When the counter no longer
+/// exists, tokens continue from the server's time.
 const COUNTER_LIFE: Duration = Duration::from_secs(24 * 3600);
 
-/// How long the counter outlives its last use, by a hold with this lease. Forever, where Java may
-/// count on from it.
+/// Returns how long the counter outlives its last use by a hold with this lease: forever if Java
+/// clients may count on from it, which is 0 on the wire.
 fn counter_ms(peers: Peers, lease: Duration) -> u64 {
     wire_ms(match peers {
         Peers::RustOnly => COUNTER_LIFE.max(lease * 2),
@@ -161,7 +161,7 @@ fn counter_ms(peers: Peers, lease: Duration) -> u64 {
     })
 }
 
-/// Draws a token for a hold, if that is still there.
+/// Draws a token for a hold, if the hold still exists.
 pub(super) fn draw(hold: &Hold, peers: Peers) -> Operation {
     Draw {
         lock: hold.key.as_str().as_bytes(),
@@ -172,7 +172,7 @@ pub(super) fn draw(hold: &Hold, peers: Peers) -> Operation {
     .operation()
 }
 
-/// Makes every later token greater than this one, if the hold is still there.
+/// Makes every later token greater than `token`, if the hold still exists.
 pub(super) fn raise(hold: &Hold, token: u64, peers: Peers) -> Operation {
     Raise {
         lock: hold.key.as_str().as_bytes(),
@@ -184,8 +184,8 @@ pub(super) fn raise(hold: &Hold, token: u64, peers: Peers) -> Operation {
     .operation()
 }
 
-/// The operations on one hold of a fenced lock: those of a plain one, except for how it is
-/// acquired.
+/// The operations on one hold of a fenced lock. They are the operations of a plain lock, except for
+/// the acquire.
 pub(crate) struct FencedHold {
     hold: LockHold,
     counter: String,

@@ -1,8 +1,8 @@
--- Says what is left to count down, and when the latch was open last.
+-- Returns the count that is left, and when the latch was last open.
 --
 -- latch    text: the count
--- opened   text: when the latch was open last, in ms of the server's clock
--- Returns  { count, last }  0 when it is open; 0 when that is not known
+-- opened   text: when the latch was last open, in ms of the server's clock
+-- Returns  { count, last }  count is 0 if the latch is open; last is 0 if it is not known
 --          text WRONGKIND: not a latch
 
 local function count(latch, opened)

@@ -1,12 +1,12 @@
--- Counts down, and opens the latch at zero: its key goes and the waiters are woken.
+-- Counts down, and opens the latch at zero: removes its key and wakes the waiters.
 --
 -- latch    text: the count
--- marker   this request's: its reply
--- done     a marker that is not needed any more
--- opened   text: when the latch was open last, in ms of the server's clock
--- by       how many steps
+-- marker   text: the reply to this request, once it has run
+-- done     a marker that is no longer needed
+-- opened   text: when the latch was last open, in ms of the server's clock
+-- by       how many to count down
 -- channel  where the waiters listen; the message is "0", as Redisson sends it
--- Returns  n  left; 0 when it is open
+-- Returns  n  the count that is left; 0 if the latch is open
 --          text WRONGKIND: not a latch; nothing was changed
 
 local function count_down(latch, marker, done, opened, by, channel)
@@ -18,7 +18,8 @@ local function count_down(latch, marker, done, opened, by, channel)
   if other then
     return other
   end
-  -- A first write that works when the server is out of memory: the waiters must be told.
+  -- A first write that succeeds even if the server is out of memory, because the waiters must be
+  -- notified.
   redis.call('DEL', done)
   local left = math.max((count or 0) - by, 0)
   local failed = remember(marker, left)

@@ -1,13 +1,13 @@
--- Removes the latch. Whoever waits for it goes on.
+-- Removes the latch. Its waiters go on.
 --
 -- latch    text: the count
--- marker   this request's: its reply
--- done     a marker that is not needed any more
--- opened   text: when the latch was open last, in ms of the server's clock
--- channel  where the waiters listen; the message is "1", as Redisson sends it: its own
---          waiters are not woken by that, ours are
+-- marker   text: the reply to this request, once it has run
+-- done     a marker that is no longer needed
+-- opened   text: when the latch was last open, in ms of the server's clock
+-- channel  where the waiters listen; the message is "1", as Redisson sends it, which wakes our
+--          waiters but not Redisson's
 -- Returns  1  removed
---          0  there was none
+--          0  it did not exist
 --          text WRONGKIND: not a latch; nothing was changed
 
 local function delete(latch, marker, done, opened, channel)
@@ -19,7 +19,7 @@ local function delete(latch, marker, done, opened, channel)
   if other then
     return other
   end
-  -- A first write that works when the server is out of memory.
+  -- A first write that succeeds even if the server is out of memory.
   redis.call('DEL', done)
   local failed = remember(marker, count and 1 or 0)
   if failed or not count then

@@ -1,10 +1,10 @@
--- Publishes once more that the latch is open. Of a latch that has been set again nothing is
--- published: Redisson's waiters would ask all the time until the next message.
+-- Publishes once more that the latch is open. Publishes nothing if the latch has been set again,
+-- because Redisson's waiters would ask all the time until the next message.
 --
 -- latch    text: the count
 -- channel  where the waiters listen; the message is "0", as Redisson sends it
 -- Returns  1  published
---          0  it is not open; nothing was published
+--         0  the latch is not open; nothing was published
 --          text WRONGKIND: not a latch
 
 local function pass_on(latch, channel)

@@ -1,10 +1,10 @@
 -- Sets the latch to a count, unless it has one.
 --
 -- latch    text: the count
--- marker   this request's: its reply
--- done     a marker that is not needed any more
--- opened   text: when the latch was open last, in ms of the server's clock
--- count    what is to be counted down
+-- marker   text: the reply to this request, once it has run
+-- done     a marker that is no longer needed
+-- opened   text: when the latch was last open, in ms of the server's clock
+-- count    the count to set
 -- channel  where the waiters listen; the message is "1", as Redisson sends it
 -- Returns  1  set
 --          0  it has a count; nothing was changed
@@ -29,8 +29,8 @@ local function set(latch, marker, done, opened, count, channel)
     return made.err
   end
   redis.pcall('DEL', done)
-  -- The latch was open until now. If Redisson opened it, no note says so, and its message may
-  -- have been lost.
+  -- The latch was open until now. If Redisson opened it, this was not noted, and Redisson's message
+  -- may have been lost.
   note_opened(opened)
   redis.pcall('PUBLISH', channel, '1')
   return 1

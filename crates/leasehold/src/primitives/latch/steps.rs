@@ -1,5 +1,5 @@
-//! The steps of the latch: how each is sent, and its twin on the embedded keyspace. The
-//! Lua beside this file says what each does.
+//! The steps of the latch: how each is sent, and its twin on the embedded keyspace. The Lua beside
+//! this file documents each step.
 
 use crate::backend::memory::Keyspace;
 use crate::backend::step::{Operation, Refusal, Shared, Step, Value, number, step};
@@ -26,8 +26,8 @@ impl Set<'_> {
         if made {
             keyspace.set(self.latch, self.count.to_string().as_bytes());
             keyspace.del(self.done);
-            // The latch was open until now. If Redisson opened it, no note says so yet, and a
-            // waiter that lost the message would miss that.
+            // The latch was open until now. If Redisson opened it, this has not been noted yet, and
+            // a waiter that lost the message would miss it.
             note_opened(keyspace, self.opened);
             keyspace.publish(self.channel, b"1");
         }
@@ -58,7 +58,7 @@ impl CountDown<'_> {
             }
             Some(count) => {
                 keyspace.del(self.latch);
-                // A count of zero or less was open before: its waiters have gone on.
+                // A latch with a count of zero or less was open already: its waiters have gone on.
                 if count > 0 {
                     note_opened(keyspace, self.opened);
                     keyspace.publish(self.channel, b"0");
@@ -130,16 +130,16 @@ impl PassOn<'_> {
 /// All steps, in the order of the script.
 pub(crate) static ALL: [&Step; 5] = [&SET, &COUNT_DOWN, &COUNT, &DELETE, &PASS_ON];
 
-/// When the latch was last open.
+/// Returns when the latch was last open.
 fn last_opened(keyspace: &mut Keyspace, opened: &[u8]) -> i64 {
-    // A key of another type counts as no note, as in the script: it must keep no latch closed.
+    // A key of another type counts as no note, as in the script: it must not keep a latch closed.
     let last = keyspace.get(opened).ok().flatten();
     last.and_then(|text| number(&text).ok()).unwrap_or(0)
 }
 
 fn note_opened(keyspace: &mut Keyspace, opened: &[u8]) {
-    // Far longer than a waiter sleeps between two asks by default, so one that lost the message
-    // finds the note.
+    // Far longer than a waiter sleeps between two asks by default, so a waiter that lost the
+    // message finds the note.
     const KEPT_MS: u64 = 3_600_000;
     let now = i64::try_from(keyspace.now_ms()).unwrap_or(i64::MAX);
     let last = last_opened(keyspace, opened);

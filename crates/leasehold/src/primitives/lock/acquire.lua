@@ -1,10 +1,10 @@
--- Takes the lock for this hold if it is free, with a lease.
+-- Grants the lock to this hold if it is free, with a lease.
 --
 -- lock      hash: one field per hold, `uuid:n`
 -- hold      this hold's field
--- lease_ms  how long it lasts without renewal
--- Returns   nil  granted; a request that comes a second time changes nothing
---           n    held by somebody else for n ms more; -1 without expiry
+-- lease_ms  how long the hold lasts without renewal
+-- Returns   nil  granted; a repeated request changes nothing
+--           n    another hold has the lock for n ms more; -1 without expiry
 --           text WRONGKIND: not a plain lock
 
 local function acquire(lock, hold, lease_ms)
@@ -14,16 +14,16 @@ local function acquire(lock, hold, lease_ms)
       --[[USES other_than]]
       return other_than('a plain lock', lock, fields) or redis.call('PTTL', lock)
     end
-    -- The first one set the lease, and it may have been made longer since.
+    -- The first copy of this request set the lease, and a renewal may have lengthened it since.
     return false
   end
-  -- As `grant.lua` does it, but with no function for it: a plain acquire is to cost little.
-  -- Always 1: re-entries are counted in the client, and no call of Redisson's shows that.
+  -- A copy of `grant.lua` without the function call, because a plain acquire must be cheap. The
+  -- value is always 1: the client counts re-entries, and Redisson has no call that shows the value.
   redis.call('HSET', lock, hold, '1')
   local expiry = redis.pcall('PEXPIRE', lock, lease_ms)
   if type(expiry) == 'table' then
-    -- A lock without expiry would outlive its holder. It was free and has one field,
-    -- so either command takes it away; an ACL may deny one of them.
+    -- A lock without expiry would outlive its holder. The lock was free and has one field, so
+    -- either command removes it; an ACL may deny one of them.
     local gone = redis.pcall('HDEL', lock, hold)
     if type(gone) == 'table' then redis.call('DEL', lock) end
     return expiry.err

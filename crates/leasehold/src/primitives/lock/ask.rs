@@ -28,7 +28,8 @@ use crate::primitives::namesake;
 use crate::sync::Mutex;
 use crate::wait::{Answer, Answered, Ask, Deadline, FOR_AN_ANSWER, NotBefore, Wait};
 
-/// So long one branch of an owner waits for what becomes of another one's acquire.
+/// The longest time for which one branch of an owner waits for another branch's acquire, which
+/// might not be polled.
 const UNPOLLED: Duration = Duration::from_millis(100);
 
 pub(in crate::primitives) async fn acquire_by<K: Named>(
@@ -39,7 +40,7 @@ pub(in crate::primitives) async fn acquire_by<K: Named>(
     let terms = lock.kind.terms(lock.settings.terms(key)?);
     lock.context.check_lease(terms.lease, key)?;
     lock.context.check_acknowledged(terms, key)?;
-    // Before anything is sent: a closed client renews nothing, so the new holder would lose the
+    // Before any request is sent: a closed client renews nothing, so the new holder would lose the
     // lock at the end of its first lease.
     lock.context.check_open(key)?;
     namesake::look(&lock.context, key);
@@ -58,7 +59,7 @@ pub(in crate::primitives) async fn acquire_by<K: Named>(
         None => acquiring.watch(pin!(asker.until(deadline))).await,
         Some(owner) => match asker.enter_at_once(owner) {
             Entered::Now(share) => share.map(Some),
-            // In a box: otherwise every waiter would carry its state, and few waiters have an owner.
+            // Boxed: otherwise every waiter would carry this state, and few waiters have an owner.
             Entered::Not(local, entry) => {
                 let entering = Box::pin(asker.enter_as(owner, deadline, local, entry));
                 acquiring.watch(pin!(entering)).await
@@ -69,28 +70,29 @@ pub(in crate::primitives) async fn acquire_by<K: Named>(
     Ok(share?.map(|share| LockGuard::new(share.after(ended))))
 }
 
-/// What one acquire asks for.
+/// One acquire: its lock, its terms and the place that it keeps.
 struct Asker<'a, K> {
     lock: &'a Lock<K>,
     acquiring: &'a Acquiring<'a>,
     key: &'a Key,
     line_key: Key,
     terms: Terms,
-    /// For a kind that keeps its place in line: the undo that gives the place up, between two asks.
+    /// The undo that gives up the waiter's place on the server. It is here between two asks, for a
+    /// kind whose waiters keep their place.
     kept: Mutex<Option<Undo>>,
 }
 
-/// What an owner has met under the name.
+/// The result of looking at what an owner holds under the name.
 enum Entered {
-    /// It shares a hold of its own, or must not ask.
+    /// The owner shares a hold of its own, or is not allowed to ask.
     Now(Result<Share>),
-    /// It has to wait.
+    /// The owner must wait.
     Not(Local, Entry),
 }
 
 impl<K: Named> Asker<'_, K> {
-    /// Looks first at what the owner holds, so that a re-entry never waits behind a stranger. Most
-    /// re-entries need no more than that.
+    /// Looks first at what the owner holds, so that a re-entry never waits behind other waiters.
+    /// For most re-entries this is enough.
     fn enter_at_once(&self, owner: &Owner) -> Entered {
         let context = &self.lock.context;
         let local = context.locals.of(&self.line_key);
@@ -120,7 +122,7 @@ impl<K: Named> Asker<'_, K> {
                     let share = tokio::select! {
                         biased;
                         share = self.until(deadline) => share?,
-                        // Another branch has got it, and this one enters that hold.
+                        // Another branch has acquired the lock, and this branch enters that hold.
                         () = local.owners.held_by_another(owner) => {
                             drop(asking);
                             drop(self.kept());
@@ -129,29 +131,30 @@ impl<K: Named> Asker<'_, K> {
                         }
                     };
                     match &share {
-                        // Given back: both were granted the lock, as readers are.
+                        // Both branches were granted the lock, as readers can be. This branch gives
+                        // its hold back.
                         Some(share) if !asking.holds(share.held()) => {}
                         _ => return Ok(share),
                     }
                 }
                 Entry::Joined(held, joined) => {
-                    // A share from here on, before the confirmation is asked for: if this future is
+                    // The share exists before the confirmation is requested. If this future is
                     // dropped meanwhile, the share leaves the hold that it has joined.
                     let share = Share::joined(Arc::clone(context), held, joined);
                     match share.enter_again(joined).await {
                         Ok(()) => return Ok(Some(share)),
-                        // The hold was lost meanwhile: ask anew.
+                        // The hold was lost meanwhile, so this branch asks again.
                         Err(_) if share.hold().loss().is_some() => {}
                         Err(error) => return Err(error),
                     }
                 }
                 Entry::Acquiring => tokio::select! {
                     biased;
-                    // First: a try must not wait for what another branch of its owner is about to
-                    // get.
+                    // The deadline is first: a try must not wait for a lock that another branch of
+                    // its owner is about to get.
                     () = deadline.passed(&context.timers) => return Ok(None),
                     () = local.owners.settled(owner) => {}
-                    // The other one may not be polled.
+                    // The other branch might not be polled.
                     () = context.timers.sleep(UNPOLLED) => insists = true,
                 },
             }
@@ -162,30 +165,32 @@ impl<K: Named> Asker<'_, K> {
         }
     }
 
-    /// For how long the process keeps the lock from a grant on; `None` if its waiters take no turns.
+    /// Returns how long the process keeps the lock, counted from a grant; `None` if its waiters
+    /// take no turns.
     fn turn(&self) -> Option<Duration> {
         self.time_together().filter(|_| K::TAKES_TURNS)
     }
 
-    /// For how long the waiters of the process may use one grant; `None` if each needs its own.
+    /// Returns how long the waiters of the process may use one grant; `None` if each needs its own.
     fn time_together(&self) -> Option<Duration> {
         let Lock {
             context, settings, ..
         } = self.lock;
-        // A member of several locks waits for the others as well: what is handed over to it would
-        // be held for long. And where requests cost nothing, there is nothing to save.
+        // A member of several locks also waits for the other members, so a lock that is handed over
+        // to it would be held for long. And if requests cost nothing, there is nothing to save.
         let is_member = self.lock.member.is_some();
         let saves = !is_member && !context.backend.is_in_process();
         (saves && !settings.local_hand_over.is_zero()).then_some(settings.local_hand_over)
     }
 
-    /// Whether another one's grant will do for it.
+    /// Returns whether this acquire can take over a hold that was granted to another waiter.
     fn is_plain(&self) -> bool {
         let renewed = self.terms.renew_every.is_some() && self.terms.max_hold.is_none();
         renewed && self.lock.owner.is_none()
     }
 
-    /// What makes this waiter one to which a hold can be handed over.
+    /// Describes this waiter as one to which a hold can be handed over; `None` if that is not
+    /// possible.
     fn candidate(&self, turn: Option<Duration>) -> Option<Candidate> {
         let turn = turn.filter(|_| self.is_plain())?;
         let candidate = Candidate::new(self.terms, 1, turn);
@@ -196,7 +201,8 @@ impl<K: Named> Asker<'_, K> {
         Some(candidate.in_place(place))
     }
 
-    /// For how long its hold is open to others that acquire the lock; `None` if it is its own.
+    /// Returns how long other tasks can enter the hold of this acquire; `None` if it shares no
+    /// hold.
     fn open_for(&self) -> Option<Duration> {
         let is_shared = K::is_shared(self.lock) && self.is_plain();
         self.time_together().filter(|_| is_shared)
@@ -211,7 +217,7 @@ impl<K: Named> Asker<'_, K> {
         };
         let mut granted = self.granted(deadline, line, false).await?;
         while let Some(Granted::WentBack) = granted {
-            // What is left of its place goes back.
+            // The undo of the place gives back anything that is left of it.
             drop(self.kept());
             if deadline.has_passed(context.clock) {
                 return Ok(None);
@@ -232,7 +238,7 @@ impl<K: Named> Asker<'_, K> {
                     held.was_waited_for();
                     Share::new(Arc::clone(context), held)
                 }
-                // The watchdog has it since the first of its holders.
+                // The watchdog has kept this hold since its first holder.
                 Granted::Handed(undo) => Share::handed_over(Arc::clone(context), held(undo)),
                 Granted::Entered(share) => share,
                 Granted::WentBack => return None,
@@ -240,8 +246,8 @@ impl<K: Named> Asker<'_, K> {
         }))
     }
 
-    /// Waits until it is granted something. `was_held`: a server has said before that the lock is
-    /// held.
+    /// Waits until this acquire gets a hold. `was_held`: a server has already answered that the
+    /// lock is held.
     async fn granted(
         &self,
         deadline: Deadline,
@@ -283,18 +289,19 @@ impl<K: Named> Asker<'_, K> {
         }
     }
 
-    /// The name and the owner by which the hold can be entered again.
+    /// Returns the record and the owner that make a re-entry possible.
     fn entered_as(&self) -> Option<(Local, Owner)> {
         let owner = self.lock.owner.clone()?;
         Some((self.lock.context.locals.of(&self.line_key), owner))
     }
 
-    /// From here on the waiter asks with one id, and is called on the channel of that id.
+    /// Gives the waiter one id for all its asks. Returns the channel of that id, on which releases
+    /// call the waiter.
     fn take_place(&self) -> Arc<str> {
         let id = self.lock.context.fresh_wire_id();
         let channel = format!("{}:{id}", self.lock.channel);
-        // Armed before the first ask, and kept between two asks: a wait that is dropped while it
-        // sleeps has no request on its way, but its place is on the server.
+        // Armed before the first ask, and kept between two asks. When a sleeping wait is dropped,
+        // no request is on its way, but its place is on the server.
         self.keep(self.arm(K::waiter(self.lock, self.key, id)));
         channel.into()
     }
@@ -308,14 +315,14 @@ impl<K: Named> Asker<'_, K> {
     }
 
     fn kept(&self) -> Option<Undo> {
-        // Taken out, not looked at: while a request is on its way, the undo belongs to the future
-        // of that request. Dropping that future then undoes the right thing.
+        // Taken out of the field, not borrowed: while a request is on its way, the undo belongs to
+        // the future of that request. Dropping that future then undoes the right thing.
         let mut kept = self.kept.lock();
         kept.take()
     }
 
-    /// Armed before the request leaves: a future dropped while the answer is on its way
-    /// must not leave the lock held for a whole lease.
+    /// Arms an undo for a hold. Called before the request is sent: when a future is dropped while
+    /// the answer is on its way, the lock must not stay held for a whole lease.
     fn arm(&self, steps: Box<dyn HoldSteps>) -> Undo {
         let context = &self.lock.context;
         let hold = Grant::new(
@@ -324,21 +331,21 @@ impl<K: Named> Asker<'_, K> {
             self.terms,
             context.clock,
             context.margin,
-            // Read before the request leaves. The lease on the server begins later than this, so a
-            // deadline that counts from here comes before the server's.
+            // Read before the request is sent. The lease on the server begins later, so a deadline
+            // counted from here is earlier than the server's.
             context.clock.now(),
             self.acquiring.observed().clone(),
         );
         Undo::arm(&context.cleanup, hold)
     }
 
-    /// The way of what it asks for.
+    /// Returns the connection for the requests of this acquire.
     fn route(&self) -> Route {
         Route::of(self.terms.acknowledged)
     }
 
     /// Asks once for the hold of `undo`. With `keeps_place`, the undo is kept for the next ask.
-    /// Without it, the undo gives back whatever was granted when this returns no grant.
+    /// Without it, the undo gives back anything that was granted if this function returns no grant.
     async fn ask_for(
         &self,
         mut undo: Undo,
@@ -368,10 +375,10 @@ impl<K: Named> Asker<'_, K> {
                     self.is_held_for(left);
                 }
                 if matches!(failure.cause, Cause::Unconfirmed(_)) {
-                    // Its reply is here, so one release behind it takes the grant back.
+                    // The reply has arrived, so one release after it takes the grant back.
                     undo.granted();
                     if keeps_place {
-                        // The next ask, with the same id, finds it and has it confirmed.
+                        // The next ask has the same id. It finds the grant and has it confirmed.
                         undo.in_line();
                         self.keep(undo);
                     }
@@ -386,8 +393,8 @@ impl<K: Named> Asker<'_, K> {
         };
         match asked {
             Some(Asked::Granted { token }) => {
-                // Before the answer is judged: a grant that comes when its lease is over has to be
-                // given back, too, because the server may still have it.
+                // Before the answer is judged: a grant that arrives after the end of its lease must
+                // be given back too, because the server may still have it.
                 undo.granted();
                 if let Some(calls) = calls {
                     calls.granted();
@@ -395,7 +402,7 @@ impl<K: Named> Asker<'_, K> {
                 if hold.granted(token) {
                     return Ok(Answer::Granted(undo));
                 }
-                // The undo gives it back, and with it the id of a place.
+                // The undo gives back the grant, and with it the id of a place.
                 Err(backend.granted_too_late())
             }
             Some(Asked::Busy { ttl_ms, before }) => {
@@ -406,7 +413,7 @@ impl<K: Named> Asker<'_, K> {
                     undo.in_line();
                     self.keep(undo);
                 } else {
-                    // A refused request has left nothing on the server. A release for each refusal
+                    // A refused request leaves nothing on the server. A release for each refusal
                     // would double the requests of every wait.
                     undo.disarm();
                 }
@@ -416,13 +423,13 @@ impl<K: Named> Asker<'_, K> {
                 }
                 Ok(Answer::Busy { ttl })
             }
-            // The undo is still armed, and is dropped here: behind a reply that makes no sense
-            // there may be a grant.
+            // The undo is still armed and is dropped here: a reply that can't be read may have been
+            // a grant.
             None => Err(backend.malformed()),
         }
     }
 
-    /// Tells the lock of which it is a member.
+    /// Reports how long the lock stays held to the lock of which this one is a member.
     fn is_held_for(&self, ttl: Duration) {
         if let Some(member) = &self.lock.member {
             member.held_for.get_or_init(|| ttl);
@@ -431,7 +438,7 @@ impl<K: Named> Asker<'_, K> {
 }
 
 impl<K: Named> Asker<'_, K> {
-    /// Asks as the first waiter of the process. Most locks are free, and nobody else wants them.
+    /// Asks as the first waiter of the process. Most locks are free and have no other waiters.
     async fn as_first(
         &self,
         wait: Wait<'_>,
@@ -458,8 +465,8 @@ impl<K: Named> Asker<'_, K> {
         self.in_line(wait, &place, turn, Some(met)).await
     }
 
-    /// The first waiter was granted the lock. It waits for no turn, although another one may have it
-    /// by now: the answer may have come long before this waiter was polled again.
+    /// Takes the grant of the first waiter. This waiter needs no turn, even if another waiter has
+    /// the turn already: the answer may have arrived long before this waiter was polled again.
     fn first_has(
         &self,
         granted: Granted,
@@ -467,7 +474,7 @@ impl<K: Named> Asker<'_, K> {
         turn: Option<Duration>,
         sent: Moment,
     ) -> Granted {
-        // Those behind it learn what the server has said.
+        // Report the server's answer to the waiters behind this one.
         let Some(place) = first.leave().and_then(|followed| followed.line_up(None)) else {
             return granted;
         };
@@ -481,7 +488,7 @@ impl<K: Named> Asker<'_, K> {
         }
     }
 
-    /// Waits in line. In a box: few acquires have to wait, and the others need not carry its state.
+    /// Waits in line. Boxed: few acquires have to wait, and the others need not carry this state.
     async fn in_line(
         &self,
         wait: Wait<'_>,
@@ -493,7 +500,7 @@ impl<K: Named> Asker<'_, K> {
             place: Some(place),
             ..wait
         };
-        // Here, and not before the first ask: most locks are free.
+        // Registered here, not before the first ask: most locks are free.
         let _waiting = match (&self.lock.owner, wait.deadline) {
             (Some(owner), Deadline::Never) => {
                 let locals = &self.lock.context.locals;
@@ -506,18 +513,18 @@ impl<K: Named> Asker<'_, K> {
     }
 }
 
-/// What a waiter gets.
+/// The hold that a waiter gets.
 enum Granted {
-    /// By the server, to a waiter that stands in no line.
+    /// Granted by the server to a waiter that is not in line.
     AtOnce(Undo),
-    /// By the server, in line.
+    /// Granted by the server to a waiter in line.
     Asked(Undo),
-    /// By the holder before it, in this process.
+    /// Handed over by the previous holder, in this process.
     Handed(Undo),
     /// A hold that readers of this process share.
     Entered(Share),
-    /// Nothing: a hold of its place on the server has gone back, and the id of the place with it. It
-    /// begins anew with another one.
+    /// No hold: a hold for the waiter's place on the server has been given back, and the id of the
+    /// place with it. The waiter begins again with another id.
     WentBack,
 }
 
@@ -525,7 +532,7 @@ enum Granted {
 struct Waiter<'a, K> {
     asker: &'a Asker<'a, K>,
     place: Option<&'a Place>,
-    /// Whether it has a place on the server.
+    /// Whether the waiter has a place on the server.
     queues: bool,
     turn: Duration,
     deadline: Deadline,
@@ -533,7 +540,7 @@ struct Waiter<'a, K> {
 }
 
 impl<'a, K> Waiter<'a, K> {
-    /// It waits for nothing, or is the first.
+    /// Creates a waiter that asks only once, or that is the first in line.
     fn alone(asker: &'a Asker<'a, K>, deadline: Deadline) -> Self {
         Self {
             asker,
@@ -568,11 +575,11 @@ impl<K: Named> Ask for Waiter<'_, K> {
 
     async fn ask(&self) -> Result<Answer<Granted>, Failure> {
         if let Some(turn) = self.asker.open_for() {
-            // In a box: the others need not carry its state.
+            // Boxed: other acquires need not carry this state.
             return Box::pin(self.asker.ask_together(turn, self.deadline)).await;
         }
         if self.queues && !self.asker.has_place() {
-            // The hold of the place was granted too late, and has gone back.
+            // The hold of the place was granted too late and has been given back.
             return Ok(Answer::Granted(Granted::WentBack));
         }
         if let Some(place) = self.place.filter(|_| self.queues) {
@@ -580,11 +587,11 @@ impl<K: Named> Ask for Waiter<'_, K> {
         }
         let clock = self.asker.lock.context.clock;
         let given_back = self.place.and_then(|place| {
-            // Before the request leaves: what goes back behind it is not there for it.
+            // Read before the request is sent: it does not cover anything that is given back later.
             place.turns().lock().given_back(clock.now())
         });
-        // A waiter that takes no turns is called by nobody, and asks at each message. In a cluster a
-        // release does not know whether anybody hears a call.
+        // No release calls a waiter that takes no turns, so it asks at each message. In a cluster a
+        // release does not know whether any client hears a call.
         let counts = self.asker.lock.context.backend.counts_listeners();
         let calls = self.place.filter(|_| counts).map(|_| &self.called);
         let answer = self.asker.ask(calls).await?;
@@ -602,7 +609,7 @@ impl<K: Named> Ask for Waiter<'_, K> {
 
     fn not_before(&self) -> Option<NotBefore> {
         let now = self.asker.lock.context.clock.now();
-        // On the server its place is first come, first served: it asks for one at once.
+        // Places on the server are first come, first served, so a waiter asks for one at once.
         let place = self
             .place
             .filter(|place| !place.is_on_server() || place.has_asked());
@@ -627,10 +634,10 @@ impl<K: Named> Ask for Waiter<'_, K> {
                     undo = place.handed() => undo,
                     () = place.has_gone_back() => return Granted::WentBack,
                 };
-                // Never while it asks, so the undo of its place is here.
+                // This never runs during an ask, so the undo of the place is here.
                 match self.asker.kept() {
                     Some(own) => place.goes_with(&mut undo, own),
-                    // Its time was up while it asked.
+                    // The time for the ask was up before it was answered.
                     None if place.owns(&undo) => {
                         place.gave_up(undo);
                         return std::future::pending().await;
@@ -648,7 +655,8 @@ impl<K: Named> Waiter<'_, K> {
     /// Asks for the lock, and for a place in the line on the server.
     async fn ask_in_line(&self, place: &Place) -> Result<Answer<Granted>, Failure> {
         if !place.may_ask_in_line() {
-            // It has the lock, or has had it: the wait finds that before it sleeps.
+            // The waiter has been given a hold, or has had one. The wait notices this before it
+            // sleeps.
             let ttl = Some(Duration::ZERO);
             return Ok(Answer::Busy { ttl });
         }
@@ -669,11 +677,11 @@ impl<K> Waiter<'_, K> {
     fn answered(&self, place: &Place, given_back: Option<i64>, granted: bool) {
         let has_others = place.has_others();
         let mut turns = place.turns().lock();
-        // A lone holder begins no turn: nothing has to be remembered of its name.
+        // A lone holder begins no turn: nothing must be remembered for its name.
         let begins = granted && (has_others || !turns.is_idle());
         turns.answered(&turn::Asked {
             given_back,
-            // It was free, or somebody has taken it.
+            // If it was not free, another client has it.
             free: granted.into(),
             none_left: true,
             granted: begins,
@@ -683,7 +691,7 @@ impl<K> Waiter<'_, K> {
 }
 
 impl<K: Named> Asker<'_, K> {
-    /// Enters a hold of this process, or asks for one that others may enter.
+    /// Enters a hold of this process, or asks for a hold that other tasks may enter.
     async fn ask_together(
         &self,
         turn: Duration,
@@ -691,7 +699,8 @@ impl<K: Named> Asker<'_, K> {
     ) -> Result<Answer<Granted>, Failure> {
         let context = &self.lock.context;
         let local = context.locals.of(&self.line_key);
-        // Otherwise it could end without an answer because another one's was late.
+        // Without enough time, this wait could end unanswered because the request of another task
+        // was late.
         let has_time = !deadline.comes_before(context.clock.now() + FOR_AN_ANSWER);
         let asking = match local.meet(self.terms, has_time, &context.timers).await {
             Met::Entered(held, joined) => {
@@ -729,12 +738,12 @@ impl<K: Named> Asker<'_, K> {
     async fn ask(&self, called: Option<&Called<'_>>) -> Result<Answer<Undo>, Failure> {
         let (undo, keeps_place) = match self.kept() {
             Some(undo) => {
-                // Before the request leaves: a grant counts from the ask that is answered, not from
-                // the first one of the wait, which may be minutes ago.
+                // Before the request is sent: a grant counts from the ask that is answered. The
+                // first ask of the wait may be minutes ago.
                 undo.hold().asked_again();
                 (undo, true)
             }
-            // A new hold each time, so that no other request can be taken for this one.
+            // Each ask has a new hold, so that its request can't be mistaken for another one.
             None => {
                 let id = self.lock.context.fresh_wire_id();
                 (self.arm(K::hold(self.lock, self.key, id)), false)

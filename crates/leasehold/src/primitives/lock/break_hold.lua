@@ -1,5 +1,5 @@
--- Ends whoever's hold there is, if this is a plain lock, and notes in `marker` that it
--- was ended by force: 1 if there was one, 0 if not, or what stands in the way.
+-- Ends the current hold of a plain lock, and notes in `marker` that it was ended by force. Returns
+-- 1 if there was a hold, 0 if not, or an error text.
 local function break_hold(lock, marker)
   local fields = redis.call('HLEN', lock)
   if fields == 0 then
@@ -13,8 +13,8 @@ local function break_hold(lock, marker)
   local ttl = redis.call('PTTL', lock)
   redis.call('DEL', lock)
   if ttl > 0 then
-    -- Only a courtesy to the holder: noting it fails when the server is out of memory. At most
-    -- 64 of them: a name that is broken again and again must not fill the memory.
+    -- The note is only a courtesy to the holder: writing it fails when the server is out of memory.
+    -- At most 64 notes, so that a name that is broken again and again does not fill the memory.
     local size = redis.pcall('HLEN', marker)
     local noted = type(size) == 'number' and size < 64
       and redis.pcall('HSET', marker, holder, '1')

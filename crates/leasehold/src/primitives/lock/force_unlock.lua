@@ -1,11 +1,11 @@
--- Ends whoever's hold there is, and notes that it was ended by force.
+-- Ends the current hold, and notes that it was ended by force.
 --
 -- lock     hash: one field per hold, `uuid:n`
 -- marker   hash: a field per hold that was ended by force; lives as long as the
 --          holds would have, so that their holders learn the reason
 -- channel  where the waiters listen; the message is "0", as Redisson sends it
 -- Returns  1  unlocked
---          0  it was free
+--          0  the lock was free
 --          text WRONGKIND: not a plain lock; nothing was changed
 
 local function force_unlock(lock, marker, channel)

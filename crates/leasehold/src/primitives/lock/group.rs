@@ -1,4 +1,4 @@
-//! The group lock: several values under one name, all of them or none, in one request.
+//! The group lock: it acquires several values under one name in one request, all of them or none.
 
 mod fields;
 pub(crate) mod steps;
@@ -18,20 +18,20 @@ use crate::observe;
 use crate::wait::Deadline;
 pub use fields::FieldNames;
 
-/// A lock on several values of one group: acquiring it takes all of them, or none. Shared with
+/// A lock on several values of one group. Acquiring it takes all of them, or none. Shared with
 /// Redisson's `getMultiLock(group, values)`.
 ///
 /// Two group locks of one group exclude each other when they have a value in common. An acquire
 /// takes its values in one request, so two acquires can't deadlock, whatever the order of their
-/// values. A whole group is one key, and so on one server: values on several servers need a
+/// values. A whole group is one key, and therefore on one server. Values on several servers need a
 /// [`MultiLock`](crate::MultiLock).
 ///
-/// At most 1000 values; a value that is given twice counts once. An [`Owner`](crate::Owner) can
-/// enter again with the same set of values. An owner that asks for another set with a value in
-/// common waits like anybody else.
+/// A group lock has at most 1000 values. A value that is given twice counts once. An
+/// [`Owner`](crate::Owner) can enter again with the same set of values. An owner that asks for
+/// another set with a value in common waits like any other waiter.
 ///
-/// The group has the end of each value's lease, by the server's clock. Redisson's clients write
-/// there what their own clock says.
+/// The end of each value's lease is stored in the group, by the server's clock. Redisson's clients
+/// store it by their own clocks.
 ///
 /// ```
 /// # #[tokio::main(flavor = "current_thread")]
@@ -49,7 +49,7 @@ pub use fields::FieldNames;
 #[doc(alias = "RedissonFasterMultiLock")]
 pub type GroupLock = Lock<Group>;
 
-/// Values of one group: see [`GroupLock`].
+/// The kind of [`GroupLock`]: values of one group.
 #[derive(Clone)]
 pub struct Group {
     values: Arc<Values>,
@@ -59,14 +59,14 @@ pub struct Group {
 pub(crate) struct Values {
     names: FieldNames,
     by_field: BTreeMap<String, String>,
-    /// The names in one order, with a space between two.
+    /// The field names in sorted order, separated by spaces.
     pub(super) fields: String,
 }
 
 impl Values {
     fn new(names: FieldNames, values: impl IntoIterator<Item = String>) -> Arc<Self> {
-        // In the order of the fields, and each value once. The text made of them is the key of the
-        // line and of what an owner holds, so it must not depend on the order that the caller gave.
+        // Each value once, in the order of the fields. The joined text is the key of the line and
+        // of an owner's hold, so it must not depend on the order that the caller gave.
         let by_field: BTreeMap<_, _> = values
             .into_iter()
             .map(|value| (names.field(&value), value))
@@ -85,7 +85,7 @@ impl Values {
     }
 }
 
-/// More values would hold up everybody else on the server for milliseconds.
+/// The largest number of values. More would block all other clients of the server for milliseconds.
 const MOST_VALUES: usize = 1000;
 
 impl Lock<Group> {
@@ -112,8 +112,8 @@ impl Lock<Group> {
     /// Sets how values are encoded as names in Redis. [`FieldNames::Text`] by default.
     #[must_use]
     pub fn field_names(mut self, names: FieldNames) -> Self {
-        // From the values, not from their fields: a field is a hash, and nothing leads from it to
-        // the hash of the other encoding.
+        // Start from the values, not from their fields: a field is a hash, and can't be turned into
+        // the hash of another encoding.
         let values = self.kind.values.by_field.values().cloned();
         self.kind.values = Values::new(names, values);
         self
@@ -140,7 +140,8 @@ impl Named for Group {
         true
     }
 
-    /// A waiter for other values must not wait behind a waiter for these.
+    /// Returns a key for exactly these values: a waiter for other values must not wait behind a
+    /// waiter for these.
     fn line_key(&self, key: &Key) -> Key {
         key.fields(&self.values.fields)
     }

@@ -1,4 +1,4 @@
-//! Proof that a lock is held.
+//! The guard of a lock.
 
 use std::fmt;
 use std::sync::Arc;
@@ -15,17 +15,18 @@ use crate::loss::LossReason;
 use crate::primitives::composite::Quorum;
 use crate::primitives::fenced::draw;
 
-/// Proof that the lock is held: [`Lock::acquire`](crate::Lock::acquire) and its relatives return
-/// it.
+/// Proof that the lock is held: the result of [`Lock::acquire`](crate::Lock::acquire) and the
+/// methods like it.
 ///
-/// [`release`](Self::release) gives the lock back and says whether it was held until then. Dropping
-/// the guard releases the lock, too, but in the background and without a report. If the program
-/// ends soon after, call [`Client::close`](crate::Client::close)`().await`, which waits for the
-/// release; [`Client`](crate::Client#when-the-program-ends) says what happens without that call.
+/// [`release`](Self::release) gives the lock back and reports whether it was held until then.
+/// Dropping the guard also releases the lock, but in the background and without a report. If the
+/// program ends soon afterwards, call [`Client::close`](crate::Client::close)`().await`, which
+/// waits for the release. [`Client`](crate::Client#when-the-program-ends) describes what happens
+/// without that call.
 ///
-/// A guard whose lock was lost is never valid again.
+/// Once its lock is lost, a guard is never valid again.
 ///
-/// A guard that is not bound to a name would be dropped at once, and the lock released:
+/// A guard that is not bound to a name would be dropped at once, which releases the lock:
 ///
 /// ```compile_fail
 /// #![deny(unused_must_use)]
@@ -59,7 +60,7 @@ impl LockGuard {
         }
     }
 
-    /// The share in its hold, if the guard is made of one hold.
+    /// Returns the share in a hold, if the guard is made of one hold.
     pub(in crate::primitives) fn one(&self) -> Option<&Share> {
         match &self.body {
             Body::One(share) => Some(share),
@@ -67,18 +68,18 @@ impl LockGuard {
         }
     }
 
-    /// Gives each member its maximum hold time, counted from now.
+    /// Sets the maximum hold time of each member, counted from now.
     pub(in crate::primitives) fn limit(&self, limit: Duration) {
         if let Body::Quorum(quorum) = &self.body {
             quorum.limit(limit);
         }
     }
 
-    /// The guards of the members: of all members of a [`MultiLock`](crate::MultiLock), or of those
-    /// that make up the majority of a [`RedLock`](crate::RedLock). Empty for other locks.
+    /// Returns the guards of the members: of all members of a [`MultiLock`](crate::MultiLock), or
+    /// of the members in the majority of a [`RedLock`](crate::RedLock). Empty for other locks.
     ///
-    /// They are those that the acquire was given. If a server of a `RedLock` is restarted and takes
-    /// part again, its guard here is lost and stays so.
+    /// These are the guards that the acquire got. If a server of a `RedLock` restarts and takes
+    /// part again, its guard here is lost and stays lost.
     pub fn members(&self) -> &[Self] {
         match &self.body {
             Body::One(_) => &[],
@@ -86,12 +87,12 @@ impl LockGuard {
         }
     }
 
-    /// The share of a guard whose kind of lock has one name.
+    /// Returns the share of a guard whose kind of lock has one name.
     pub(in crate::primitives) fn share(&self) -> &Share {
         self.one().expect("a lock of one name has one hold")
     }
 
-    /// As [`share`](Self::share).
+    /// Like [`share`](Self::share), by value.
     pub(in crate::primitives) fn into_share(self) -> Share {
         match self.body {
             Body::One(share) => share,
@@ -105,12 +106,16 @@ impl LockGuard {
     /// # Errors
     ///
     /// [`ErrorKind::Lost`](crate::ErrorKind::Lost) when the lock was no longer held: the work under
-    /// it may have overlapped with another holder. `Unavailable` or `OutcomeUnknown` when no server
-    /// answered. In that case the release is tried again in the background, and the lock is free
-    /// one lease after its last renewal at the latest. `OutcomeUnknown` also when a first request was
-    /// not answered and a second one does not find the hold: either the first one has released it, or
-    /// it was lost before that. And when the lock went to the next holder of the process, and its lease
-    /// ran out there before the server was heard.
+    /// it may have overlapped with another holder.
+    ///
+    /// `Unavailable` or `OutcomeUnknown` when no server answered. In that case the release is tried
+    /// again in the background, and the lock is free one lease after its last renewal at the
+    /// latest.
+    ///
+    /// `OutcomeUnknown` also in two other cases. In the first, one request was not answered, and
+    /// the next one did not find the hold: either the first request released the lock, or the lock
+    /// was lost before. In the second, the lock was handed over to the next holder of the process,
+    /// and its lease ran out there before the server answered.
     ///
     /// # Cancel safety
     ///
@@ -123,16 +128,16 @@ impl LockGuard {
         }
     }
 
-    /// Resolves with the reason when the lock is lost. If the server says so, that is at the next
-    /// renewal. Without any word from the server, it is at [`valid_until`](Self::valid_until) at
-    /// the latest.
+    /// Resolves with the reason when the lock is lost. If the server reports the loss, this happens
+    /// at the next renewal. If the server does not answer, it happens at
+    /// [`valid_until`](Self::valid_until) at the latest.
     ///
-    /// Leases go on while the machine sleeps, and timers do not. A hold whose time was over during a
-    /// sleep of the machine is found within 200 ms of its end; work that asks
-    /// [`is_held`](Self::is_held) knows at once.
+    /// Leases run on while the machine sleeps, but timers do not. If a lease ends while the machine
+    /// sleeps, the loss is noticed within 200 ms after the machine wakes up. Work that calls
+    /// [`is_held`](Self::is_held) learns of it at once.
     ///
     /// The future does not borrow the guard and can be moved into another task. It never resolves
-    /// once the lock has been given back in time.
+    /// if the lock is given back in time.
     ///
     /// # Cancel safety
     ///
@@ -144,7 +149,7 @@ impl LockGuard {
         }
     }
 
-    /// Why the lock is lost; `None` while it is held.
+    /// Returns why the lock is lost; `None` while it is held.
     #[must_use]
     pub fn loss(&self) -> Option<LossReason> {
         match &self.body {
@@ -165,27 +170,28 @@ impl LockGuard {
     ///
     /// # Cancel safety
     ///
-    /// The cancel safety of `work`.
+    /// As cancel safe as `work`.
     pub async fn protect<T>(&self, work: impl Future<Output = T>) -> Result<T> {
         tokio::select! {
-            // The loss comes first: work under a lost lock must not go on for one step more.
+            // The loss is checked first: work under a lost lock must not run one step more.
             biased;
             reason = self.lost() => Err(Error::lost(self.key(), reason)),
             output = work => Ok(output),
         }
     }
 
-    /// Whether the lock is held, by what this process knows and what its clock says. Makes no call
-    /// to the server.
+    /// Returns whether the lock is held, by the knowledge and the clock of this process. Sends no
+    /// request to the server.
     #[must_use]
     pub fn is_held(&self) -> bool {
         self.loss().is_none()
     }
 
-    /// Until when the lock is held for sure: the instant before the last confirmed request was
-    /// sent, plus the lease, less the drift. Renewal moves it on, up to the end of the [maximum
-    /// hold time](crate::Lock::max_hold). The guards of an [`Owner`](crate::Owner) share it: when a
-    /// guard that asked for more goes, it moves back to what the other guards asked for.
+    /// Returns the instant until which the lock is certainly held: the time just before the last
+    /// confirmed request was sent, plus the lease, minus the drift. Each renewal moves it forward,
+    /// up to the end of the [maximum hold time](crate::Lock::max_hold). All guards of an
+    /// [`Owner`](crate::Owner) share it. When a guard that asked for more is released or dropped,
+    /// it moves back to what the other guards asked for.
     #[must_use]
     pub fn valid_until(&self) -> Instant {
         match &self.body {
@@ -194,7 +200,7 @@ impl LockGuard {
         }
     }
 
-    /// The timers of its client; of several clients, the first one's.
+    /// Returns the timers of the client; for several clients, the first client's.
     #[cfg_attr(not(feature = "blocking"), expect(dead_code))]
     pub(crate) fn timers(&self) -> &Timers {
         match &self.body {
@@ -203,7 +209,7 @@ impl LockGuard {
         }
     }
 
-    /// When the last confirmed request was sent.
+    /// Returns when the last confirmed request was sent.
     #[cfg(feature = "testing")]
     pub(crate) fn confirmed_at(&self) -> Instant {
         match &self.body {
@@ -215,8 +221,8 @@ impl LockGuard {
         }
     }
 
-    /// The failure of renewal since the last confirmation: it becomes the loss at
-    /// [`valid_until`](Self::valid_until) unless a renewal gets through. `None` while renewals are
+    /// Returns the failure of renewal since the last confirmation. It becomes the loss at
+    /// [`valid_until`](Self::valid_until) unless a renewal succeeds. `None` while renewals are
     /// answered within a twentieth of the lease. For a holder that needs time to stop its work.
     #[must_use]
     pub fn renewal_failure(&self) -> Option<LossReason> {
@@ -226,7 +232,7 @@ impl LockGuard {
         }
     }
 
-    /// How many guards share this hold: 1, or more after a re-entry with an
+    /// Returns the number of guards that share this hold: 1, or more after a re-entry with an
     /// [`Owner`](crate::Owner).
     #[doc(alias = "getHoldCount")]
     #[must_use]
@@ -237,10 +243,10 @@ impl LockGuard {
         }
     }
 
-    /// Extends the lock to at least `lease` from now. Never shortens it. When this guard goes and other
-    /// guards of the hold stay, they are promised their own leases again. The server has the longer one
-    /// until the last guard releases the lock, and still has it if that guard is
-    /// [forgotten](Self::forget) or its process dies.
+    /// Extends the lock to at least `lease` from now. Never shortens it. When this guard is
+    /// released or dropped and other guards of the hold remain, their own leases apply again. The
+    /// server keeps the longer lease until the last guard releases the lock. It also keeps it if
+    /// that guard is [forgotten](Self::forget) or its process dies.
     ///
     /// # Errors
     ///
@@ -255,16 +261,16 @@ impl LockGuard {
     pub async fn extend(&self, lease: Duration) -> Result<()> {
         match &self.body {
             Body::One(share) => share.extend(lease).await,
-            // In a box: most guards are of one lock, and their futures need not be as large as
-            // those of several.
+            // Boxed: most guards are of one lock, and their futures need not be as large as the
+            // futures of several locks.
             Body::Quorum(quorum) => Box::pin(quorum.extend(lease)).await,
         }
     }
 
     /// Leaves the lock to its lease: it is no longer renewed or released, and ends by itself. For a
-    /// job that must not run again too soon. Its lease is the longest that any guard of the hold has
-    /// [extended](Self::extend) it to. Other guards of the same [`Owner`](crate::Owner) keep
-    /// the lock; when the last of them goes, the lock is left to its lease.
+    /// job that must not run again too soon. The lease is the longest to which any guard of the
+    /// hold has [extended](Self::extend) the lock. Other guards of the same [`Owner`](crate::Owner)
+    /// keep the lock. When the last of them is released or dropped, the lock is left to its lease.
     pub fn forget(self) {
         match self.body {
             Body::One(share) => share.forget(),
@@ -272,16 +278,16 @@ impl LockGuard {
         }
     }
 
-    /// Keeps the lock for `span` from now, and leaves it to that: it is no longer renewed or
-    /// released, and ends by itself. Unlike [`forget`](Self::forget) this sets the lease, and unlike
-    /// [`extend`](Self::extend) it makes a longer lease shorter. For a job that must not run again
-    /// too soon: the program may end at once, and nothing has to live until the span is over.
+    /// Keeps the lock for `span` from now. It is no longer renewed or released, and ends by itself.
+    /// Unlike [`forget`](Self::forget), this sets the lease. Unlike [`extend`](Self::extend), it
+    /// also shortens a longer lease. For a job that must not run again too soon: the program may
+    /// end at once, and need not run until the span is over.
     ///
-    /// `span` is 10 ms or more. It counts from when the server gets the request, so a request that
-    /// the network delays, or delivers a second time, ends the lock that much later. If a renewal was
-    /// just leaving, the lock may last for its old lease. Those who wait for the lock, in Rust or Java,
-    /// are woken when the span is shorter than what was left, and learn when it ends. A Java waiter in
-    /// the line of a fair lock may sleep on until the end that it was told when it joined.
+    /// `span` is at least 10 ms. It begins when the server gets the request. If the network delays
+    /// the request or delivers it a second time, the lock ends later by as much. If a renewal is
+    /// being sent at the same time, the lock may last for its old lease. If the span is shorter
+    /// than the rest of the lease, waiters in Rust and Java are woken and learn the new end. A Java
+    /// waiter in the line of a fair lock may sleep on until the end that it learned when it joined.
     ///
     /// ```
     /// # #[tokio::main(flavor = "current_thread")]
@@ -299,16 +305,25 @@ impl LockGuard {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::Lost`](crate::ErrorKind::Lost) when the lock was no longer held. `Misuse` when
-    /// the span is too short, or longer than a [failover
-    /// guard](crate::ClientBuilder::failover_guard); for a lock that is not one key which one holder
-    /// has: the read side of a read-write lock, a [`GroupLock`](crate::GroupLock), a
-    /// [`MultiLock`](crate::MultiLock) and a [`RedLock`](crate::RedLock); and while other guards of
-    /// an [`Owner`](crate::Owner) share the hold, or have left it to its lease; and for a
-    /// write lock inside which its owner reads. After these errors this guard is gone, as if it were
-    /// dropped: unless other guards have the lock, it is given back in the background, or stays for
-    /// its lease if one of them has [forgotten](Self::forget) it. `Unavailable` or `OutcomeUnknown`
-    /// when no server answered: the lock ends after its old lease or after the span.
+    /// [`ErrorKind::Lost`](crate::ErrorKind::Lost) when the lock was no longer held.
+    ///
+    /// `Misuse`
+    ///
+    /// - when the span is too short, or longer than a [failover
+    ///   guard](crate::ClientBuilder::failover_guard),
+    /// - for a lock that is not one key with one holder: the read side of a read-write lock, a
+    ///   [`GroupLock`](crate::GroupLock), a [`MultiLock`](crate::MultiLock) or a
+    ///   [`RedLock`](crate::RedLock),
+    /// - while other guards of an [`Owner`](crate::Owner) share the hold, or have left it to its
+    ///   lease, and
+    /// - for a write lock if its owner also holds the read side.
+    ///
+    /// After these errors the guard has been dropped. If no other guard has the lock, it is given
+    /// back in the background. If another guard has [forgotten](Self::forget) it, it stays for its
+    /// lease.
+    ///
+    /// `Unavailable` or `OutcomeUnknown` when no server answered: the lock ends after its old lease
+    /// or after the span.
     ///
     /// # Cancel safety
     ///
@@ -321,8 +336,9 @@ impl LockGuard {
         }
     }
 
-    /// How long its acquire took. A re-entry has its own. Of several locks that act as one, the
-    /// longest time that one of them took; zero for a read hold that was a write hold.
+    /// Returns how long the acquire took. A re-entry has a time of its own. For several locks that
+    /// act as one, this is the longest time of a member. Zero for a read hold that was a write
+    /// hold.
     #[must_use]
     pub fn waited(&self) -> Duration {
         match &self.body {
@@ -334,7 +350,7 @@ impl LockGuard {
         }
     }
 
-    /// The number of this hold, which no other hold of this process has. The [history
+    /// Returns the number of this hold, which is unique in this process. The [history
     /// checker](crate::testing::history) identifies holds by it.
     #[must_use]
     pub fn number(&self) -> u64 {
@@ -344,8 +360,8 @@ impl LockGuard {
         }
     }
 
-    /// The id of this hold in Redis, `uuid:n`, as [`Lock::inspect`](crate::Lock::inspect) shows it.
-    /// For several locks that act as one, the id of the first.
+    /// Returns the id of this hold in Redis, `uuid:n`, as [`Lock::inspect`](crate::Lock::inspect)
+    /// shows it. For several locks that act as one, the id of the first.
     #[must_use]
     pub fn holder_id(&self) -> &str {
         match &self.body {
@@ -354,19 +370,19 @@ impl LockGuard {
         }
     }
 
-    /// The fencing token of this hold, for a resource that refuses a late holder: a number that
-    /// rises from hold to hold of a name, whichever kind of lock draws it. See
-    /// [`FencedLock`](crate::FencedLock), whose guards have one from the start. The first call
-    /// draws the token from the server. From then on it is the same for all guards of this hold,
-    /// and [`token`](Self::token) returns it.
+    /// Returns the fencing token of this hold, for a resource that refuses a late holder. Tokens of
+    /// a name rise from hold to hold, whichever kind of lock draws them. See
+    /// [`FencedLock`](crate::FencedLock), whose guards have a token from the start. For other
+    /// locks, the first call draws the token from the server. From then on all guards of this hold
+    /// have this token, and [`token`](Self::token) returns it.
     ///
-    /// A [`MultiLock`](crate::MultiLock) and a [`RedLock`](crate::RedLock) have one number for all
-    /// members. It is greater than every number drawn before for any of them, and the next number
+    /// A [`MultiLock`](crate::MultiLock) or a [`RedLock`](crate::RedLock) has one token for all
+    /// members. It is greater than every token drawn before for any of them, and the next token
     /// drawn for any of them is greater still. For a `RedLock` its majority ensures this. Drawing
-    /// such a number takes a second round trip.
+    /// such a token takes a second round trip.
     ///
-    /// All holders that share the resource have to use a token. A hold that draws none leaves no
-    /// trace in the numbers.
+    /// All holders that share the resource must use a token. A hold that draws none leaves no trace
+    /// in the numbers.
     ///
     /// ```
     /// # #[tokio::main(flavor = "current_thread")]
@@ -386,7 +402,7 @@ impl LockGuard {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::Lost`](crate::ErrorKind::Lost) when the lock is no longer held: then no token
+    /// [`ErrorKind::Lost`](crate::ErrorKind::Lost) when the lock is no longer held. Then no token
     /// is returned, not even one that was drawn before. `Misuse` for locks that several holders can
     /// have at a time: the read side of a read-write lock and a [`GroupLock`](crate::GroupLock), by
     /// itself or as a member. `WrongKind` when the counter's key holds something else.
@@ -394,8 +410,8 @@ impl LockGuard {
     ///
     /// # Cancel safety
     ///
-    /// Dropping the future leaves nothing behind. A number that was drawn, but whose answer was not
-    /// heard, is given to nobody.
+    /// Dropping the future has no effect on the lock. If a token was drawn but the answer was lost,
+    /// no hold gets that token.
     #[doc(alias = "lockAndGetToken")]
     pub async fn fencing_token(&self) -> Result<u64> {
         match &self.body {
@@ -404,9 +420,9 @@ impl LockGuard {
         }
     }
 
-    /// The fencing token of this hold, if it is known: for a [`FencedLock`](crate::FencedLock) from
-    /// the start, for other locks once [`fencing_token`](Self::fencing_token) has drawn it. It is
-    /// never the token of another hold, whatever has become of this one.
+    /// Returns the fencing token of this hold, if it is known. A [`FencedLock`](crate::FencedLock)
+    /// knows it from the start, other locks once [`fencing_token`](Self::fencing_token) has drawn
+    /// it. It is never the token of another hold, even after this hold is lost.
     #[must_use]
     pub fn token(&self) -> Option<u64> {
         match &self.body {
@@ -415,7 +431,7 @@ impl LockGuard {
         }
     }
 
-    /// The name of the lock.
+    /// Returns the name of the lock.
     #[must_use]
     pub fn name(&self) -> &str {
         self.key().given()

@@ -1,16 +1,17 @@
-//! What the server says about a lock.
+//! The server's information about a lock.
 
 use std::time::Duration;
 
 use crate::backend::step::Value;
 
-/// Who holds a lock, and for how long: the answer of [`Lock::inspect`](crate::Lock::inspect).
+/// The holders of a lock, and how long they have it: the answer of
+/// [`Lock::inspect`](crate::Lock::inspect).
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct LockInfo {
-    /// The holders; empty when the lock is free.
+    /// The holders. Empty when the lock is free.
     pub holders: Vec<Holder>,
-    /// How much of the lease is left on the server.
+    /// The rest of the lease on the server.
     pub ttl: Ttl,
 }
 
@@ -22,8 +23,8 @@ impl LockInfo {
         };
         let ttl = Ttl::of_key(*ttl_ms);
         let mut holders = Vec::new();
-        // The last chunk of an odd reply has one item and is no pair. Such a reply is refused,
-        // because without its last holder it would be wrong and look right.
+        // The last chunk of a reply of odd length has one item and is not a pair. Such a reply is
+        // refused: without its last holder it would be wrong and look right.
         for pair in rest.chunks(2) {
             let [Value::Text(id), Value::Text(count)] = pair else {
                 return None;
@@ -36,39 +37,40 @@ impl LockInfo {
         Some(Self { holders, ttl })
     }
 
-    /// Whether anybody holds the lock.
+    /// Returns whether the lock has a holder.
     #[must_use]
     pub fn is_locked(&self) -> bool {
         !self.holders.is_empty()
     }
 }
 
-/// A holder, as Redis has it.
+/// A holder, as Redis stores it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Holder {
-    /// `uuid:n`: the client, and the hold (here) or the thread (Redisson).
+    /// The id of the holder, `uuid:n`. `uuid` is the client, and `n` the hold (this library) or the
+    /// thread (Redisson).
     pub id: String,
-    /// How often it has entered. Always 1 for holds of this library, which counts re-entries in the
-    /// client.
+    /// Number of times the holder has entered the lock. Always 1 for holds of this library, which
+    /// counts re-entries in the client.
     pub count: u64,
 }
 
-/// How much of a lease is left on the server, for a lock or a permit.
+/// The rest of a lease on the server, for a lock or a permit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Ttl {
-    /// Nobody holds the lock. For a permit: its lease is over, or there is no such permit.
+    /// The lock is free. For a permit: its lease is over, or there is no such permit.
     Free,
-    /// Held, without an end. Redisson makes such permits; a lock without an end was made by
-    /// something else.
+    /// Held without an expiry. Redisson makes such permits. A lock without an expiry was made by
+    /// another program.
     NoExpiry,
-    /// Held for this long, unless it is renewed or released.
+    /// Held for this duration, unless the hold is renewed or released.
     Left(Duration),
 }
 
 impl Ttl {
-    /// From the server's reply: -1 without expiry, -2 without key.
+    /// Reads the server's reply: -1 without expiry, -2 without a key.
     pub(in crate::primitives) fn of_key(ttl_ms: i64) -> Self {
         match u64::try_from(ttl_ms) {
             Ok(ms) => Self::Left(Duration::from_millis(ms)),

@@ -1,4 +1,4 @@
--- Says who holds the lock and for how long.
+-- Returns the holder of the lock, and for how long it has the lock.
 --
 -- lock     hash: one field per hold, `uuid:n`
 -- Returns  { ttl, holder, count }  ttl in ms, -1 without expiry

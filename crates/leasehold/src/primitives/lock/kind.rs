@@ -1,4 +1,4 @@
-//! How the kinds of locks differ. [`Lock`] is the same handle for all of them.
+//! The differences between the kinds of locks. [`Lock`] is the handle for all of them.
 
 use std::fmt;
 
@@ -16,19 +16,19 @@ use crate::observe;
 use crate::owner::Role;
 use crate::wait::Deadline;
 
-/// A kind of lock: what [`Lock`] is generic over. This library has all kinds; no others can be
-/// added.
+/// A kind of lock: the type parameter of [`Lock`]. Only this library can define kinds.
 #[allow(
     private_bounds,
     reason = "sealed: nobody outside can name or call what a kind is made of"
 )]
 pub trait Kind: Acquire {
-    /// What an acquire returns: [`LockGuard`], or a guard that can do more and dereferences to one.
+    /// The guard that an acquire returns: [`LockGuard`], or a guard that can do more and
+    /// dereferences to one.
     type Guard: Made + AsRef<LockGuard> + Into<LockGuard> + fmt::Debug + Send + Sync;
 }
 
-/// A guard of a kind, made from the guard that all kinds share. Not `From`, which anybody could
-/// call with the guard of another kind.
+/// A guard of one kind, made from the guard that all kinds share. This is not `From`, because any
+/// caller could use `From` with the guard of another kind.
 pub(crate) trait Made {
     fn made(guard: LockGuard) -> Self;
 }
@@ -39,66 +39,66 @@ impl Made for LockGuard {
     }
 }
 
-/// A kind whose whole state has one name on one server, so that it can be inspected, and be ended
-/// by force.
+/// A kind whose whole state has one name on one server. Such a lock can be inspected, and ended by
+/// force.
 #[allow(private_bounds, reason = "as of `Kind`")]
 pub trait OneKey: Kind + Named {}
 
 impl<K: Kind + Named> OneKey for K {}
 
-/// How a kind is acquired.
+/// The way in which a kind is acquired.
 pub(crate) trait Acquire: Clone + fmt::Debug + Send + Sync + Sized + 'static {
-    /// The role in which its owners hold a name.
-    // The sides of a read-write lock are held in roles of their own, so that an owner can have both
-    // at the same time. No other kind has a second way to be held.
+    /// The role in which an owner holds a name of this kind.
+    // Each side of a read-write lock has a role of its own, so that an owner can hold both at the
+    // same time. The other kinds can be held in one way only.
     const ROLE: Role = Role::Whole;
 
-    // Not an `async fn`: in a trait that promises no `Send`, and a caller could not spawn a task
-    // that acquires a lock whose kind is generic.
+    // This is not an `async fn`: in a trait, an `async fn` promises no `Send`, so a caller could
+    // not spawn a task that acquires a lock of a generic kind.
     fn acquire_by(
         lock: &Lock<Self>,
         deadline: Deadline,
     ) -> impl Future<Output = Result<Option<LockGuard>>> + Send;
 }
 
-/// What a kind with one name adds to the common way of acquiring.
+/// The parts that a kind with one name adds to the common way of acquiring.
 pub(crate) trait Named: Clone + fmt::Debug + Send + Sync + Sized + 'static {
-    /// What is told of it as.
+    /// The kind under which logs, events and metrics report this lock.
     const OBSERVED: observe::Kind = observe::Kind::Lock;
     /// Whether a process keeps such a lock for a turn, in which its waiters hand it over.
     const TAKES_TURNS: bool = false;
-    /// Whether those of a process that acquire this lock share a hold, and the answer that others
-    /// have it.
+    /// Returns whether the tasks of a process that acquire this lock share one hold. They also
+    /// share the answer that another client holds the lock.
     fn is_shared(_lock: &Lock<Self>) -> bool {
         false
     }
 
-    /// The channel on which its releases are published.
+    /// Returns the channel on which releases are published.
     fn channel(&self, key: &Key) -> String;
-    /// The key that all waiters for the same thing share: one of them asks at a time, and an owner
-    /// that holds it can enter again.
+    /// Returns the key that all waiters for the same thing share. One of them asks at a time, and
+    /// an owner that holds this key can enter again.
     fn line_key(&self, key: &Key) -> Key {
         key.clone()
     }
-    /// Whether nobody can acquire it while somebody holds it.
+    /// Returns whether a holder keeps every other client out.
     // A wrong `false` costs one request that is refused. A wrong `true` would keep a majority from
-    // asking a member that would have granted.
+    // asking a member that would have granted the lock.
     fn is_exclusive(&self) -> bool {
         false
     }
-    /// The operations on one hold, whose id on the wire is `id`.
+    /// Returns the operations on one hold, whose id on the wire is `id`.
     fn hold(lock: &Lock<Self>, key: &Key, id: String) -> Box<dyn HoldSteps>;
-    /// The same for a waiter that keeps its place in line.
+    /// Like [`hold`](Self::hold), for a waiter that keeps its place in line.
     fn waiter(lock: &Lock<Self>, key: &Key, id: String) -> Box<dyn HoldSteps> {
         Self::hold(lock, key, id)
     }
-    /// How its waiters stand in line.
+    /// Returns how waiters form a line.
     fn line(_lock: &Lock<Self>) -> Line {
         Line::OneAsks
     }
-    /// Asks who holds it, and for how long. Replies `{ ttl, holder, count, ... }`.
+    /// Asks for the holders and the TTL. Replies `{ ttl, holder, count, ... }`.
     fn inspect(&self, key: &Key) -> Operation;
-    /// The terms of a hold, where this kind needs others than the handle's.
+    /// Returns the terms of a hold, given the terms of the handle.
     fn terms(&self, terms: Terms) -> Terms {
         terms
     }

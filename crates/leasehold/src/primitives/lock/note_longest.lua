@@ -1,9 +1,9 @@
--- Says how long a lease of this lock may be where a majority holds it, and notes it for all
--- if the one who asks wants a longer one than was ever noted.
+-- Returns the longest lease that was noted for this lock by clients that hold it with a majority.
+-- Notes the client's own lease if that is longer.
 --
 -- longest  text: the longest lease, in ms; without expiry
--- own_ms   the longest lease of who asks; 0 if it only asks
--- Returns  n    the longest that is noted now; 0 if none ever was
+-- own_ms   the longest lease of the client that asks; 0 if it only asks
+-- Returns  n    the longest lease that is noted now; 0 if none ever was
 --          text WRONGKIND: not a number of ms
 
 local function note_longest(longest, own_ms)
@@ -12,7 +12,7 @@ local function note_longest(longest, own_ms)
     if not string.find(noted.err, 'WRONGTYPE', 1, true) then return noted.err end
     noted = ''
   end
-  -- Beyond 2^53 a number is not exact here.
+  -- Lua's numbers are not exact above 2^53.
   if not string.match(noted, '^%d+$') or tonumber(noted) >= 9007199254740992 then
     return 'WRONGKIND a lock whose note of the longest lease (' .. longest .. ') is not a number of ms'
   end

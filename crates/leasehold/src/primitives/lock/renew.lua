@@ -1,23 +1,23 @@
--- Makes this hold last for a lease from now at least.
+-- Renews this hold: it lasts for at least `lease_ms` from now.
 --
 -- lock      hash: one field per hold, `uuid:n`
 -- hold      this hold's field
--- lease_ms  how long it lasts from now
--- most_ms   it is made shorter if it has more than that; 0 for never
+-- lease_ms  how long the hold lasts from now
+-- most_ms   a lease longer than this is shortened to `lease_ms`; 0 for never
 -- Returns   n  renewed, and n ms are left now
---           0  not ours any more; nothing was changed
+--           0  this hold no longer has the lock; nothing was changed
 
 local function renew(lock, hold, lease_ms, most_ms)
   if redis.call('HEXISTS', lock, hold) == 0 then
     return 0
   end
   local ttl, most = redis.call('PTTL', lock), tonumber(most_ms)
-  -- An earlier request can arrive behind a later one that asked for more, and the
-  -- holder counts on that: not shorter by itself.
+  -- Otherwise never shortened: an earlier request can arrive after a later one that asked for more,
+  -- and the holder relies on the longer lease.
   if ttl < tonumber(lease_ms) or (most > 0 and ttl > most) then
     ttl = tonumber(lease_ms)
   end
-  -- Written in any case: whoever waits for replicas waits for what this has written.
+  -- Written even if nothing changes: a client that waits for replicas waits for this write.
   redis.call('PEXPIRE', lock, ttl)
   return ttl
 end

@@ -1,10 +1,10 @@
--- Makes each of these holds last for a lease from now at least.
+-- Renews these holds: each lasts for at least a lease from now.
 --
--- count      how many they are
--- first_key  from here on KEYS has their locks: hashes with one field per hold, `uuid:n`
--- first_arg  here ARGV has the lease in ms, and behind it the holds' fields
--- Returns    a list with the numbers, from 1, of those that have to be renewed one by one: they
---            are not there, their key can't be read, or it lasts for another time than a lease.
+-- count      number of holds
+-- first_key  index in KEYS of their locks: hashes with one field per hold, `uuid:n`
+-- first_arg  index in ARGV of the lease in ms, followed by the holds' fields
+-- Returns    a list with the numbers, from 1, of the holds that must be renewed one by one: they
+--            no longer exist, their key can't be read, or its expiry does not fit the lease.
 --            Nothing was changed for them.
 
 local function renew_many(count, first_key, first_arg)
@@ -12,21 +12,21 @@ local function renew_many(count, first_key, first_arg)
   local most, has_gt, odd = tonumber(lease_ms), true, {}
   for n = 1, count do
     local lock = KEYS[first_key + n - 1]
-    -- An error for one key must not leave the others to their leases.
+    -- An error for one key must not stop the renewal of the others.
     local good = redis.pcall('HEXISTS', lock, ARGV[first_arg + n]) == 1
     if good then
-      -- Never shorter: an earlier request can arrive behind a later one.
+      -- Never shortened: an earlier request can arrive after a later one.
       local set = has_gt and redis.pcall('PEXPIRE', lock, lease_ms, 'GT')
       if set ~= 1 then
-        -- An error: servers before 7.0 don't know the word.
+        -- An error means a server before 7.0, which does not know GT.
         has_gt = set == 0
         local ttl = redis.call('PTTL', lock)
         if ttl >= 0 then
-          -- Written in any case: whoever waits for replicas waits for what this has written.
+          -- Written even if nothing changes: a client that waits for replicas waits for this write.
           redis.call('PEXPIRE', lock, math.max(ttl, most))
         end
-        -- It has no end, or, with more than a second over the lease, the server's clock was set
-        -- back.
+        -- Either the key has no expiry, or more than a second over the lease is left because the
+        -- server's clock was set back.
         good = ttl >= 0 and ttl <= most + 1000
       end
     end

@@ -1,5 +1,5 @@
-//! The steps of the plain lock: how each is sent, and its twin on the embedded
-//! keyspace. The Lua beside this file says what each does.
+//! The steps of the plain lock: how each is sent, and its twin on the embedded keyspace. The Lua
+//! files beside this file describe each step.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,8 +18,8 @@ pub(in crate::primitives) static BREAK_HOLD: Shared =
 pub(in crate::primitives) static GRANT: Shared = Shared::new(include_str!("grant.lua"), &[]);
 
 step! {
-    // A request that arrives when nobody waits for it any more must not run: it would take the lock
-    // for nobody, for a whole lease.
+    // A request that arrives after its waiter has left must not run: the lock would be held for a
+    // whole lease without a holder.
     ACQUIRE: Acquire = lock.acquire, grants: true,
     while_moving: true,
     own_script: true,
@@ -32,8 +32,8 @@ impl Acquire<'_> {
     fn twin(self, keyspace: &mut Keyspace) -> Result<Value, Refusal> {
         if keyspace.hlen(self.lock)? > 0 {
             if keyspace.hexists(self.lock, self.hold)? {
-                // The same request for the second time. It sets no lease: the first one did, and a
-                // renewal may have made that longer since.
+                // A copy of the request that was granted. It sets no lease: the first copy did, and
+                // a renewal may have lengthened that lease since.
                 return Ok(Value::Nil);
             }
             plain(keyspace, self.lock)?;
@@ -89,8 +89,8 @@ impl LeaveTurn<'_> {
 }
 
 step! {
-    // It gives nothing to anybody, so it runs however late it arrives: a release that was refused
-    // as late would leave the lock held until its lease ends.
+    // A release grants nothing, so it runs however late it arrives. If it were refused as late, the
+    // lock would stay held until its lease ends.
     RELEASE: Release = lock.release, grants: false,
     while_moving: true,
     own_script: true,
@@ -100,8 +100,8 @@ step! {
 
 impl Release<'_> {
     fn twin(self, keyspace: &mut Keyspace) -> Result<Value, Refusal> {
-        // The field of this hold alone, and its id is never used again. So a release that comes
-        // late or twice can't end the hold of the next holder.
+        // Removes the field of this hold only, whose id is never used again. So a late or repeated
+        // release can't end the hold of the next holder.
         if !keyspace.hdel(self.lock, self.hold)? {
             return Ok(Value::Int(0));
         }
@@ -148,14 +148,14 @@ impl Renew<'_> {
             return Ok(Value::Int(0));
         }
         let most_ms = self.most_ms;
-        // The watchdog sets `most_ms` when far more is left than any guard asked for, as after a
-        // server clock was set back. Otherwise nobody could have the lock for all that time if its
-        // holder died.
+        // The watchdog sets `most_ms` when far more is left than any guard asked for, for example
+        // after the server's clock was set back. Otherwise the lock would stay held for all that
+        // time if its holder died.
         if most_ms > 0 && u64::try_from(keyspace.pttl(self.lock)).is_ok_and(|left| left > most_ms) {
             keyspace.pexpire(self.lock, self.lease_ms);
         }
-        // Never shorter: requests overtake each other on the network, and the holder counts on the
-        // longest lease that was confirmed.
+        // Never shortens the lease: requests can overtake each other on the network, and the holder
+        // relies on the longest lease that was confirmed.
         lengthen(keyspace, self.lock, self.lease_ms);
         Ok(Value::Int(keyspace.pttl(self.lock)))
     }
@@ -181,7 +181,7 @@ impl KeepFor<'_> {
     }
 }
 
-/// Renewals of many holds in one operation.
+/// The renewal of many holds in one operation.
 pub(crate) static RENEW_MANY: Step = Step {
     name: "lock.renew_many",
     lua: include_str!("renew_many.lua"),
@@ -279,7 +279,7 @@ impl Inspect<'_> {
 }
 
 step! {
-    // It is noted for no holder, and keeps nobody out.
+    // The note belongs to no holder and keeps no client out.
     NOTE_LONGEST: NoteLongest = lock.note_longest, grants: false,
     while_moving: true,
     keys: [longest],
@@ -322,7 +322,8 @@ pub(crate) static ALL: [&Step; 12] = [
     &NOTE_LONGEST,
 ];
 
-/// The one field of a plain lock that is held, or an error that says what the key is instead.
+/// Returns the field of the hold of a plain lock and its value, or an error that says what the key
+/// is instead.
 pub(in crate::primitives) fn plain(
     keyspace: &mut Keyspace,
     lock: &[u8],
@@ -331,7 +332,8 @@ pub(in crate::primitives) fn plain(
     Ok(keyspace.hgetall(lock)?.pop().unwrap_or_default())
 }
 
-/// Ends the current hold, whoever has it, and notes that: the twin of `break_hold.lua`.
+/// Ends the current hold, no matter which client has it, and notes that in `marker`: the twin of
+/// `break_hold.lua`.
 pub(in crate::primitives) fn break_hold(
     keyspace: &mut Keyspace,
     lock: &[u8],
@@ -341,12 +343,11 @@ pub(in crate::primitives) fn break_hold(
         return Ok(false);
     }
     let (holder, _) = plain(keyspace, lock)?;
-    // Read before the key goes: the marker has to live as long as the hold would have. Until then
-    // its holder may ask for the reason.
+    // Read before the key is deleted: the marker must live as long as the hold would have. Until
+    // then the holder may ask for the reason.
     let ttl = keyspace.pttl(lock);
     keyspace.del(lock);
-    // A hold without an expiry gives the marker no end either, and a marker without one would stay
-    // for ever.
+    // If the hold has no expiry, no marker is set: a marker without an expiry would stay for ever.
     if let Ok(ttl @ 1..) = u64::try_from(ttl) {
         // A marker of another type is left alone, because the note is only a courtesy.
         if keyspace.hlen(marker).is_ok_and(|size| size < 64) {
@@ -361,7 +362,7 @@ pub(in crate::primitives) fn break_hold(
 pub(crate) struct LockHold {
     key: Key,
     channel: Arc<str>,
-    /// `uuid:n`, which is the id of this hold alone.
+    /// The id `uuid:n`, which belongs to this hold only.
     id: String,
 }
 
@@ -467,10 +468,10 @@ impl HoldSteps for LockHold {
             return None;
         };
         match &items[..] {
-            // Force comes first. The next holder has the lock only because it was forced, and is
-            // not the reason.
+            // Force takes precedence: the next holder has the lock only because of it, and is not
+            // the reason for the loss.
             [_, Value::Int(1)] => Some(LossReason::Forced),
-            // A hash that somebody has put there has no holder.
+            // A hash that another program has put there has no holder.
             [Value::Text(holder), _] if form::is_id(holder) => Some(LossReason::Taken {
                 by: String::from_utf8_lossy(holder).into_owned(),
             }),
@@ -483,7 +484,7 @@ impl HoldSteps for LockHold {
     }
 }
 
-/// Reads the answer to an acquire of a lock, or of a side of a read-write lock.
+/// Reads the reply to an acquire of a lock, or of a side of a read-write lock.
 pub(in crate::primitives) fn asked(reply: &Value) -> Option<Asked> {
     match reply {
         Value::Nil => Some(Asked::Granted { token: None }),
@@ -502,7 +503,7 @@ pub(in crate::primitives) fn asked(reply: &Value) -> Option<Asked> {
     }
 }
 
-/// Takes a client out of the list of the clients that a release calls.
+/// Takes a client out of the list of clients that releases call.
 pub(in crate::primitives) fn leave_turn(key: &Key, client: Caller) -> Operation {
     LeaveTurn {
         asking: key.asking_clients().as_bytes(),
@@ -511,7 +512,7 @@ pub(in crate::primitives) fn leave_turn(key: &Key, client: Caller) -> Operation 
     .operation()
 }
 
-/// Ends this hold.
+/// Ends the hold with the id `hold`.
 pub(in crate::primitives) fn release(key: &Key, hold: &str, channel: &str) -> Operation {
     Release {
         lock: key.as_str().as_bytes(),
@@ -530,8 +531,8 @@ pub(crate) fn force_unlock(key: &Key, channel: &str) -> Operation {
     .operation()
 }
 
-/// Asks for the longest lease that was ever noted for a majority that has this lock, and notes
-/// `own` if it is longer.
+/// Asks for the longest lease that was ever noted for a majority that has this lock. Notes `own` if
+/// it is longer.
 pub(in crate::primitives) fn note_longest(key: &Key, own: Duration) -> Operation {
     NoteLongest {
         longest: key.longest_lease().as_bytes(),

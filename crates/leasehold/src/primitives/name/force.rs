@@ -1,4 +1,4 @@
-//! The end of one hold by force, whatever kind of lock it is a hold of.
+//! The end of one hold by force, for every kind of lock.
 
 use std::time::Duration;
 
@@ -15,15 +15,15 @@ use crate::primitives::lock::group::steps as group;
 use crate::primitives::lock::steps as plain;
 use crate::primitives::{fair, request, rw};
 
-/// Ends the hold `id`, if it is one of `name`. Says whether it was.
+/// Ends the hold `id`, if it is a hold of `name`. Returns whether it was.
 pub(crate) async fn force_release(context: &Context, name: &str, id: &str) -> Result<bool> {
     let key = context.key(name, NameOf::Other)?;
     let seen = look(context, &key, MOST_SHOWN).await?;
     let Some(ends) = ends_of(&key, &seen, id)? else {
         return Ok(false);
     };
-    // Submitted in this order and all before the first answer: the holder must find the note when
-    // it learns of the end.
+    // All are submitted in this order, and before the first answer: the holder must find the note
+    // when it learns of the end.
     let noted = steps::note_forced(&key, id, ends.left);
     let noted = context.backend.submit(noted);
     let ended = context.backend.submit(ends.end);
@@ -35,16 +35,16 @@ pub(crate) async fn force_release(context: &Context, name: &str, id: &str) -> Re
     }
     match ended.map_err(|failure| failure.into_error_of_change(&key))? {
         Value::Int(told) => Ok(told > 0),
-        // Some values of a group: the others had another holder by then.
+        // The reply for values of a group that are left: the others had another holder already.
         Value::List(_) => Ok(true),
         _ => Err(request::malformed(context, &key)),
     }
 }
 
-/// How a hold is ended.
+/// The requests that end a hold.
 struct Ends {
     end: Operation,
-    /// A second request, where waiters in line hear of the release another way.
+    /// A second request, if waiters in line learn of the release in another way.
     then: Option<Operation>,
     left: Duration,
 }
@@ -52,7 +52,7 @@ struct Ends {
 fn ends_of(key: &Key, seen: &NameInfo, id: &str) -> Result<Option<Ends>> {
     let left = |ttl: Ttl| match ttl {
         Ttl::Left(left) => left,
-        // For as long as it may take its holder to look.
+        // The time that its holder may take to look.
         _ => Duration::from_secs(60),
     };
     let ends = |end, hold: Option<&HoldInfo>, then| {
@@ -62,7 +62,7 @@ fn ends_of(key: &Key, seen: &NameInfo, id: &str) -> Result<Option<Ends>> {
     Ok(match &seen.found {
         Found::Lock(hold) if hold.id == id => {
             let channel = key.lock_channel();
-            // It may be a fair lock: that can't be seen while nobody waits.
+            // It may be a fair lock, which looks like a plain lock while no client waits.
             ends(
                 plain::release(key, id, &channel),
                 Some(hold),

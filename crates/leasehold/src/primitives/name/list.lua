@@ -1,9 +1,9 @@
--- A longer name is counted, and not listed. No number is longer text.
+-- A longer name is counted, but not listed. The text of a number is never longer than this.
 local LONGEST_NAME = 1000
 local LONGEST_NUMBER = 20
 
--- Of what type a key is, if it may be one of ours; false if not. nil for one of the keys that the user
--- may not look at.
+-- Returns the type of a key, if the key may be one of ours; false if not. nil if the user is not
+-- allowed to look at the key.
 local function type_of(key)
   local kind = redis.pcall('TYPE', key).ok
   if kind == 'string' then
@@ -19,16 +19,18 @@ local function type_of(key)
   return (kind == 'hash' or kind == 'list' or kind == 'zset') and kind
 end
 
--- Says which keys there are that may be ours: one page of a walk over all keys. Nothing else waits
--- for longer than a page takes.
+-- Lists the keys that may be ours: one page of a walk over all keys. It blocks other requests for
+-- no longer than a page takes.
 --
--- cursor   where the walk goes on; 0 at its beginning
--- pattern  what the keys have to fit
--- count    how many keys the server looks at, about
+-- cursor   where the walk continues; 0 at its beginning
+-- pattern  the pattern that the keys must match
+-- count    about how many keys the server looks at
 -- Returns  { cursor, total, keys, denied, long }
---          cursor is 0 at the walk's end; total is how many keys the server has, -1 if it does not
---          say; keys are { key, type }; denied is how many keys the user may not look at, and long
---          how many have a name that is too long to be listed
+--          cursor  0 at the end of the walk
+--          total   how many keys the server has, -1 if it does not report it
+--          keys    a list of { key, type }
+--          denied  how many keys the user is not allowed to look at
+--          long    how many names are too long to be listed
 
 local function list(cursor, pattern, count)
   local page = redis.call('SCAN', cursor, 'MATCH', pattern, 'COUNT', count)

@@ -1,4 +1,4 @@
-//! The names there are: a walk over all keys of the server, a page at a time.
+//! The list of names: a walk over all keys of the server, a page at a time.
 
 use std::collections::{BTreeSet, VecDeque};
 use std::fmt;
@@ -19,43 +19,46 @@ use crate::pattern;
 use crate::sync::Mutex;
 use crate::text::Shown;
 
-/// How many keys the server looks at for a page. Everybody else waits for that long.
+/// Number of keys that the server looks at for a page. All other requests wait for that time.
 const PAGE: u64 = 500;
-/// How many names are looked at side by side.
+/// Number of names that are looked at concurrently.
 const TOGETHER: usize = 32;
-/// How many holds, permits and waiters of each are shown.
+/// Number of holds, permits and waiters that are shown for each name.
 const MOST_LISTED: usize = 10;
 /// The most names that are not UTF-8 and are kept.
 const MOST_ODD: usize = 10;
 
-/// A name, and what stands under it.
+/// A name, and its kind and state.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Listed {
-    /// The name, for [`Client::lock`](crate::Client::lock) or the like.
+    /// The name, for [`Client::lock`](crate::Client::lock) and similar methods.
     pub name: String,
-    /// What it is. Of its holds, permits and waiters the first ten are shown.
+    /// The kind and the state of the name. Only the first ten of its holds, permits and waiters are
+    /// shown.
     pub info: NameInfo,
 }
 
 /// The names on a server: see [`Client::list`](crate::Client::list).
 ///
-/// It is a stream of [`Listed`], and has [`next`](Self::next) for those who don't want one.
+/// A stream of [`Listed`]. [`next`](Self::next) reads it without the `Stream` trait.
 #[must_use = "nothing is asked for until the listing is read"]
 pub struct Listing {
     walk: Pin<Box<dyn Stream<Item = Result<Listed>> + Send>>,
     progress: Arc<Progress>,
 }
 
-/// Keys that a listing has left out and that may be names: see [`Listing::left_out`].
+/// Keys that a listing has left out but that may be names: see [`Listing::left_out`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct LeftOut {
-    /// Keys that the user may not look at, of whatever type.
+    /// Number of keys, of any type, that the user is not allowed to look at.
     pub denied: u64,
-    /// Names longer than 1000 bytes. [`Client::inspect`](crate::Client::inspect) looks at one of them.
+    /// Number of names longer than 1000 bytes. [`Client::inspect`](crate::Client::inspect) can look
+    /// at such a name.
     pub too_long: u64,
-    /// Names that are not UTF-8. A name of this library is; Redisson's can be anything.
+    /// Number of names that are not UTF-8. Names of this library are always UTF-8; Redisson's can
+    /// be anything.
     pub not_utf8: u64,
 }
 
@@ -66,26 +69,26 @@ struct Progress {
     denied: AtomicU64,
     too_long: AtomicU64,
     not_utf8: AtomicU64,
-    /// The first of those that are not.
+    /// The first names that are not UTF-8.
     odd: Mutex<Vec<Vec<u8>>>,
 }
 
 impl Listing {
-    /// The next name; `None` at the end. Behind an error there is nothing more.
+    /// Returns the next name; `None` at the end. An error ends the listing.
     ///
     /// # Errors
     ///
-    /// As [`Client::inspect`](crate::Client::inspect).
+    /// Same as [`Client::inspect`](crate::Client::inspect).
     ///
     /// # Cancel safety
     ///
-    /// Dropping the future loses nothing: the next call goes on.
+    /// Dropping the future loses nothing: the next call continues.
     pub async fn next(&mut self) -> Option<Result<Listed>> {
         StreamExt::next(self).await
     }
 
-    /// About how many keys were looked at so far, and how many the server has. Both are 0 before
-    /// the first page; the second stays 0 where the server does not say.
+    /// Returns about how many keys were looked at so far, and how many the server has. Both are 0
+    /// before the first page. The second stays 0 if the server does not report it.
     #[must_use]
     pub fn progress(&self) -> (u64, u64) {
         let total = self.progress.total.load(Ordering::Relaxed);
@@ -93,8 +96,8 @@ impl Listing {
         (looked_at, total)
     }
 
-    /// What was left out so far. A listing of a user who may look at no key is empty, and only this
-    /// says that it is not the whole truth.
+    /// Returns how many keys were left out so far. If the user is not allowed to look at any key,
+    /// the listing is empty, and only this method shows that it is incomplete.
     ///
     /// ```
     /// # #[tokio::main(flavor = "current_thread")]
@@ -118,8 +121,9 @@ impl Listing {
         }
     }
 
-    /// The first ten names that were left out because they are not UTF-8, with the prefix of the
-    /// client. No handle of this library can be asked for them: a user of the server has to look.
+    /// Returns the first ten names that were left out because they are not UTF-8, with the prefix
+    /// of the client. No handle of this library can use such a name. A user of the server must look
+    /// at it directly.
     ///
     /// ```
     /// # #[tokio::main(flavor = "current_thread")]
@@ -156,7 +160,7 @@ impl fmt::Debug for Listing {
     }
 }
 
-/// The names that fit `wanted`.
+/// Lists the names that match `wanted`.
 pub(crate) fn list(context: &Arc<Context>, wanted: &str) -> Listing {
     let progress = Arc::<Progress>::default();
     if let Some(fault) = pattern::fault(wanted) {
@@ -176,7 +180,7 @@ pub(crate) fn list(context: &Arc<Context>, wanted: &str) -> Listing {
             book: Book::default(),
             progress: Arc::clone(&progress),
         }),
-        // The prefix is no pattern.
+        // The prefix is not a pattern.
         wanted: format!("{}{wanted}", as_pattern(&context.prefix)),
         masters: None,
         cursor: 0,
@@ -195,7 +199,7 @@ pub(crate) fn list(context: &Arc<Context>, wanted: &str) -> Listing {
     }
 }
 
-/// What the looks at names need.
+/// Shared state of all looks at names.
 struct SharedWalk {
     context: Arc<Context>,
     book: Book,
@@ -205,7 +209,7 @@ struct SharedWalk {
 struct Walk {
     shared: Arc<SharedWalk>,
     wanted: String,
-    /// The servers that are left, of which the first is walked over. `None` until they are known.
+    /// The servers that are left. The walk is on the first. `None` until the servers are known.
     masters: Option<VecDeque<usize>>,
     cursor: u64,
 }
@@ -224,7 +228,7 @@ fn pages(walk: Walk) -> impl Stream<Item = Result<Candidates>> + Send {
 }
 
 impl Walk {
-    /// The server that is walked over.
+    /// Returns the server that the walk is on.
     async fn master(&mut self) -> Result<Option<usize>> {
         let masters = match self.masters.take() {
             Some(masters) => masters,
@@ -239,7 +243,7 @@ impl Walk {
     }
 
     async fn page(&mut self, master: usize) -> Result<Vec<Candidate>> {
-        // The keys beside a name have the name in the middle.
+        // The auxiliary keys of a name have the name in the middle.
         let pattern = format!("*{}*", self.wanted);
         let backend = &self.shared.context.backend;
         let page = steps::page(self.cursor, &pattern, PAGE);
@@ -283,7 +287,7 @@ impl Walk {
             .filter_map(|(key, kind)| candidate(key, &kind));
         let found = found.filter(|found| {
             pattern::fits(self.wanted.as_bytes(), found.name.as_bytes())
-                // The server may bring a key twice while it enlarges its table.
+                // The server may return a key twice while it resizes its table.
                 && seen.insert(found.clone())
         });
         let found: VecDeque<_> = found.collect();
@@ -297,14 +301,14 @@ type Typed = (String, String);
 /// One page of the walk.
 #[derive(Default)]
 struct Page {
-    /// Where the walk goes on.
+    /// The position at which the walk continues.
     cursor: u64,
-    /// How many keys the server has.
+    /// Number of keys that the server has.
     total: u64,
     keys: Vec<Typed>,
     denied: u64,
     too_long: u64,
-    /// What may be a name and is not UTF-8.
+    /// Keys that may be names but are not UTF-8.
     odd: Vec<Vec<u8>>,
 }
 
@@ -328,7 +332,7 @@ impl Page {
             let kind = String::from_utf8_lossy(kind).into_owned();
             match String::from_utf8(key.clone()) {
                 Ok(key) => page.keys.push((key, kind)),
-                // The keys beside a name are other types.
+                // Auxiliary keys of a name have other types.
                 Err(_) if kind == "hash" || kind == "string" => page.odd.push(key.clone()),
                 Err(_) => {}
             }
@@ -341,11 +345,11 @@ impl Page {
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Candidate {
     name: String,
-    /// It was found by a key beside it.
+    /// The auxiliary key by which the name was found, if any.
     beside: Option<Beside>,
 }
 
-/// The name that a key of this type belongs to.
+/// Returns the name that a key of this type belongs to.
 fn candidate(key: String, kind: &str) -> Option<Candidate> {
     match (Key::beside(&key), kind) {
         (Some((Beside::Line, name)), "list")
@@ -371,7 +375,7 @@ impl Candidate {
         let context = &walk.context;
         let mut info = match look(context, &key, MOST_LISTED).await {
             Ok(info) => info,
-            // A user who may see only some keys learns the names of the others.
+            // A user who may read only some keys still learns the names of the others.
             Err(error) if error.kind() == ErrorKind::Denied => {
                 walk.progress.denied.fetch_add(1, Ordering::Relaxed);
                 return Ok(None);
@@ -387,7 +391,7 @@ impl Candidate {
         Ok(Some(Listed { name, info }))
     }
 
-    /// Whether the name is listed for this key, and not for another one or not at all.
+    /// Returns whether the name is listed for this key, and not for another key or not at all.
     fn is_told_by(&self, info: &NameInfo) -> bool {
         match (&self.beside, &info.found) {
             (Some(Beside::Line), Found::Nothing) => !info.waiting.is_empty(),

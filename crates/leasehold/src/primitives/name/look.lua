@@ -1,6 +1,6 @@
--- A field, a member or an entry longer than this is cut: no id is, and a stranger's may be.
+-- Length to which a field, a member or an entry is cut. No id is longer; another program's may be.
 local LONGEST = 128
--- How Redisson writes that a permit never ends.
+-- Redisson's expiry for a permit that never ends.
 local NEVER = 922337203685477
 
 local function is_a(key, kind)
@@ -11,18 +11,18 @@ local function cut(text)
   return string.sub(text or '', 1, LONGEST)
 end
 
--- A number as text is never longer than this.
+-- The text of a number is never longer than this.
 local function short_text(key)
   return is_a(key, 'string') and redis.call('GETRANGE', key, 0, 31) or ''
 end
 
--- What a group keeps beside the field of a value.
+-- Recognises the fields that a group keeps next to the field of a value.
 local function is_beside(field)
   return string.find(field, ':expire_time$') or string.find(field, ':lock_count$')
 end
 
--- A field with what is left of the read hold that it may be, and with what stands beside it if
--- it is the value of a group.
+-- Returns a field with the time left of the read hold that it may be, and with the fields next to
+-- it if it is the value of a group.
 local function hold_of(name, mode, field, value)
   local count, ends, entered = tonumber(string.match(value, '^%d+$')), '', ''
   if not mode and not count and #value <= LONGEST then
@@ -36,7 +36,7 @@ end
 local function holds_of(name, mode, most)
   local holds, seen, read, cursor = {}, {}, 0, '0'
   repeat
-    -- A group has three fields for each value, so one page may be too little.
+    -- A group has three fields for each value, so one page may not be enough.
     local page = redis.call('HSCAN', name, cursor, 'COUNT', most)
     cursor = page[1]
     for n = 1, #page[2], 2 do
@@ -70,7 +70,7 @@ local function line_of(queue, waiters, most)
   return line
 end
 
--- Those who have left a mark that is not over.
+-- Returns the waiters that have left a mark that is not over.
 local function marked(marks, now, most)
   local some = {}
   if is_a(marks, 'zset') then
@@ -83,36 +83,41 @@ local function marked(marks, now, most)
   return some
 end
 
--- How many connections listen there; -1 if the server does not say.
+-- Returns how many connections listen there; -1 if the server does not report it.
 local function listeners(channel)
   local told = redis.pcall('PUBSUB', 'NUMSUB', channel)
   return type(told[2]) == 'number' and told[2] or -1
 end
 
--- Says what stands under a name, of whatever type, and beside it.
+-- Describes the key of a name, whatever its type, and the name's auxiliary keys.
 --
 -- name     the key itself
 -- leases   sorted set: the permits in use, each with the end of its lease in ms
--- queue    list: who waits for a fair lock
--- waiters  sorted set: until when each of ours in that list counts as alive, in ms
+-- queue    list: the waiters for a fair lock
+-- waiters  sorted set: until when each of our waiters in that list counts as alive, in ms
 -- writers  sorted set: the writers that wait for a read-write lock, each with the end of its mark
--- readers  sorted set: the readers that have waited for one for long, the same
+-- readers  sorted set: the readers that have waited for one for long, each with the end of its mark
 -- tokens   text: the fencing token that was given last
--- opened   text: when a latch was open last
--- most     how many of anything are shown
--- locks    the channel where a release of a lock is told
--- sides    the same of a read-write lock
--- frees    the same of a semaphore
--- opens    the channel where a latch tells that it is open
+-- opened   text: when a latch was last open
+-- most     the most holds, permits and waiters that are shown
+-- locks    the channel on which a release of a lock is published
+-- sides    the channel of a read-write lock
+-- frees    the channel of a semaphore
+-- opens    the channel on which the opening of a latch is published
 -- Returns  { type, ttl, now, text, form, size, fields, held, over, permits, length, waiting,
 --          writers, readers, token, opened, listening }
---          text is that of a text; form (which kind of lock) and size (the number of fields) are
---          those of a hash;
---          fields are { field, value, left, end, count }, end and count those of a group's value;
---          held is how many permits there are in the set and over how many of these have
---          ended, permits are { id, end }; length is that of the queue, waiting are { id, end },
---          0 for one of Redisson's; writers and readers are ids; opened is 1 when it is
---          there; listening is how many connections listen to each of the four channels
+--          text       the content, if the key is a text
+--          form       the kind of lock, if it is a hash
+--          size       the number of fields, if it is a hash
+--          fields     { field, value, left, end, count }; end and count if it is a group's value
+--          held       how many permits are in the set
+--          over       how many of these have ended
+--          permits    { id, end }
+--          length     the length of the queue
+--          waiting    { id, end }, end is 0 for a waiter of Redisson
+--          writers, readers  ids
+--          opened     1 if that key exists
+--          listening  how many connections listen to each of the four channels
 
 local function look(name, leases, queue, waiters, writers, readers, tokens, opened, most, locks, sides, frees, opens)
   most = tonumber(most)

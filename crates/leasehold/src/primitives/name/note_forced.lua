@@ -1,10 +1,11 @@
--- Notes for a holder that its hold is ended by force, before it is. Only a courtesy: it fails
--- when the server is out of memory, and a name that is broken again and again must not fill it.
+-- Notes that a hold is about to be ended by force, for its holder. Only a courtesy: it fails when
+-- the server is out of memory, and a name whose holds are ended by force again and again must not
+-- fill the server.
 --
--- marker  hash: a field per hold that was ended by force; lives as long as the
+-- marker  hash: a field for each hold that was ended by force; lives as long as the
 --         holds would have, so that their holders learn the reason
 -- hold    the hold's id
--- ms      what is left of the hold's lease
+-- ms      the time left of the hold's lease
 -- Returns 1  noted
 --         0  not noted
 

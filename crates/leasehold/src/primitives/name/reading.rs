@@ -1,4 +1,4 @@
-//! What the look at a name replies, and the kind that is recognised in it.
+//! The reply to the look at a name, and the kind that is recognised in it.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -15,7 +15,7 @@ pub(super) struct Raw {
     ttl: Ttl,
     now_ms: i64,
     text: String,
-    /// Which kind of lock, if it is a hash.
+    /// The kind of lock, if the key is a hash.
     form: String,
     size: u64,
     fields: Vec<Field>,
@@ -35,9 +35,9 @@ pub(super) struct Raw {
 struct Field {
     name: String,
     value: String,
-    /// What is left of it, if it is a read hold.
+    /// The time that is left, if it is a read hold.
     left_ms: i64,
-    /// The end and the count that stand beside it, if it is the value of a group.
+    /// The expiry time and the count stored next to it, if it is the value of a group.
     ends: String,
     entered: String,
 }
@@ -70,7 +70,7 @@ impl Raw {
     pub(super) fn recognise(self) -> NameInfo {
         let found = self.found();
         let more = match &found {
-            // The field with the mode is no hold.
+            // The field with the mode is not a hold.
             Found::ReadWrite { .. } => self.size.saturating_sub(self.fields.len() as u64 + 1),
             // Each value has three fields.
             Found::Group(_) => (self.size / 3).saturating_sub(self.fields.len() as u64),
@@ -93,13 +93,13 @@ impl Raw {
 
     fn found(&self) -> Found {
         match self.kind.as_str() {
-            // The number was removed by hand. The permits are in use all the same.
+            // The number was removed by hand, but the permits are still in use.
             "none" if self.held > 0 => self.leases(None),
             "none" if self.opened => Found::Latch { left: 0 },
             "none" => Found::Nothing,
             "string" => match whole(&self.text) {
-                // Before the note of an opening, which outlives its latch: leases are never those
-                // of a latch.
+                // Checked before the note of an opening, which outlives its latch: a latch never
+                // has leases.
                 Some(free) if self.held > 0 => self.leases(Some(free)),
                 Some(left) if self.opened => Found::Latch {
                     left: u64::try_from(left).unwrap_or(0),
@@ -112,7 +112,7 @@ impl Raw {
         }
     }
 
-    /// A hash that is a lock of some kind.
+    /// Returns the lock that this hash is, if it is a lock of some kind.
     fn lock(&self) -> Option<Found> {
         match &*self.form {
             form::PLAIN => Some(Found::Lock(self.fields.first()?.hold(self.ttl)?)),
@@ -136,11 +136,11 @@ impl Raw {
     }
 
     fn group(&self) -> Found {
-        // By their names, because HSCAN brings the fields in any order.
+        // Sorted by name, because HSCAN returns the fields in any order.
         let all = self.fields.iter().map(|field| (&field.name, field));
         let all: BTreeMap<_, _> = all.collect();
         let values = all.into_values().filter_map(|field| {
-            // What has no end has no holder either: others take it.
+            // A value without an expiry time has no holder: other clients can acquire it.
             let ends_ms: i64 = field.ends.parse().ok()?;
             let left_ms = ends_ms.saturating_sub(self.now_ms);
             (left_ms >= 0).then(|| ValueInfo {
@@ -177,9 +177,10 @@ impl Raw {
         }
     }
 
-    /// Who waits, without those in line that are ours and gone but not taken out yet.
+    /// Returns the waiters, except waiters of this library in line that have expired but were not
+    /// removed yet.
     fn waiting(&self) -> Vec<WaiterInfo> {
-        // 0 stands for a waiter of Redisson's: no key of ours says until when it is alive.
+        // 0 means a waiter of Redisson: no key of ours says until when it counts as alive.
         let waits = |(_, until_ms): &&(Vec<u8>, i64)| *until_ms == 0 || *until_ms > self.now_ms;
         let in_line = self.line.iter().filter(waits);
         let in_line = in_line.map(|(id, _)| (lossy(id), Wants::Lock));
@@ -195,7 +196,7 @@ impl Raw {
         all.collect()
     }
 
-    /// How many listen to the channels that this kind has.
+    /// Returns how many connections listen to the channels of this kind.
     fn listening_for(&self, found: &Found) -> Option<u64> {
         let [locks, sides, frees, opens] = self.listening;
         let both = |one: i64, other: i64| (one >= 0 && other >= 0).then_some(one + other);
@@ -205,7 +206,7 @@ impl Raw {
             Found::Leases { .. } => Some(frees),
             Found::Latch { .. } => Some(opens),
             Found::Count(_) => both(frees, opens),
-            // Of a kind that does not show while nobody has it.
+            // The kind is unknown, because some kinds have no key while they are free.
             Found::Nothing => both(locks, sides)
                 .zip(both(frees, opens))
                 .map(|(a, b)| a + b),
@@ -229,11 +230,12 @@ impl Field {
         }
     }
 
-    /// The hold in this field: the client and a number, and how often its holder has entered.
+    /// Returns the hold in this field: the client and a number, and how often its holder has
+    /// entered.
     fn hold(&self, ttl: Ttl) -> Option<HoldInfo> {
         let count = self.value.bytes().all(|byte| byte.is_ascii_digit());
         let count = count.then(|| self.value.parse().ok())??;
-        // Of a large hash only some fields were looked at.
+        // For a large hash, only some fields were checked.
         form::is_id(self.name.as_bytes()).then(|| HoldInfo {
             id: self.name.clone(),
             count,
@@ -252,7 +254,7 @@ fn unknown(what: &str) -> Found {
 }
 
 fn lossy(bytes: &[u8]) -> String {
-    // A stranger's key may have any bytes, and a look at it must not fail.
+    // Another program's key may have any bytes, and a look at it must not fail.
     String::from_utf8_lossy(bytes).into_owned()
 }
 
@@ -292,15 +294,15 @@ fn timed(item: &Value) -> Option<(Vec<u8>, i64)> {
     }
 }
 
-/// A count as the steps of semaphores and latches read one.
+/// Parses a count like the steps of semaphores and latches.
 fn whole(text: &str) -> Option<i64> {
-    // `parse` takes a plus sign, and the scripts do not.
+    // `parse` accepts a plus sign, but the scripts do not.
     (text.len() <= 14 && !text.starts_with('+'))
         .then(|| text.parse().ok())
         .flatten()
 }
 
-/// Redisson before 3.17 writes the id as text.
+/// Returns a permit's id as text. Redisson before 3.17 writes it as text.
 fn permit_id(id: &[u8]) -> String {
     match id.len() {
         16 => id.iter().map(|byte| format!("{byte:02x}")).collect(),

@@ -1,5 +1,5 @@
-//! The steps that look at a name, at all names, and note the end of a hold by force: how they are
-//! sent, and their twins on the embedded keyspace. The Lua beside this file says what they do.
+//! The steps that look at a name, list all names, and note the end of a hold by force: how each is
+//! sent, and its twin on the embedded keyspace. The Lua beside this file documents each step.
 
 use std::time::Duration;
 
@@ -76,7 +76,7 @@ step! {
 }
 
 impl List<'_> {
-    /// All keys are one page: they are in this process's memory already.
+    /// Returns all keys as one page: they are in this process's memory already.
     fn twin(self, keyspace: &mut Keyspace) -> Result<Value, Refusal> {
         let (total, all) = (keyspace.len(), keyspace.scan(self.pattern));
         let (mut keys, mut long) = (Vec::new(), 0);
@@ -113,7 +113,7 @@ step! {
 
 impl NoteForced<'_> {
     fn twin(self, keyspace: &mut Keyspace) -> Result<Value, Refusal> {
-        // A marker of another type is left alone, because the note is only a courtesy.
+        // A marker of another type is not changed, because the note is only a courtesy.
         if !keyspace.hlen(self.marker).is_ok_and(|size| size < 4096) {
             return Ok(Value::Int(0));
         }
@@ -125,7 +125,7 @@ impl NoteForced<'_> {
 
 pub(crate) static ALL: [&Step; 3] = [&LOOK, &LIST, &NOTE_FORCED];
 
-/// Looks at a name, and shows at most so many of anything.
+/// Looks at a name, and returns at most `most` holds, permits and waiters.
 pub(crate) fn look(key: &Key, most: usize) -> Operation {
     Look {
         name: key.as_str().as_bytes(),
@@ -145,7 +145,7 @@ pub(crate) fn look(key: &Key, most: usize) -> Operation {
     .operation()
 }
 
-/// A page of the walk over all keys that fit `pattern`.
+/// Requests a page of the walk over all keys that match `pattern`.
 pub(super) fn page(cursor: u64, pattern: &str, count: u64) -> Operation {
     List {
         cursor,
@@ -155,7 +155,7 @@ pub(super) fn page(cursor: u64, pattern: &str, count: u64) -> Operation {
     .operation()
 }
 
-/// Notes that a hold with so much left is about to be ended by force.
+/// Notes that a hold with a remaining lease of `left` is about to be ended by force.
 pub(super) fn note_forced(key: &Key, hold: &str, left: Duration) -> Operation {
     NoteForced {
         marker: key.forced_marker().as_bytes(),
@@ -165,11 +165,11 @@ pub(super) fn note_forced(key: &Key, hold: &str, left: Duration) -> Operation {
     .operation()
 }
 
-/// A field, a member or an entry that is longer is cut.
+/// Length to which a field, a member or an entry is cut.
 const LONGEST: usize = 128;
-/// No name of ours that is longer is listed.
+/// Length of the longest name that is listed.
 const LONGEST_NAME: usize = 1000;
-/// The end that Redisson notes for a permit that never ends.
+/// The expiry that Redisson notes for a permit that never ends.
 pub(super) const NEVER: i64 = 922_337_203_685_477;
 
 type Scored = Vec<(Vec<u8>, i64)>;
@@ -221,8 +221,8 @@ fn hold_of(
         ends = keyspace.hget(name, &[&stem[..], b":expire_time"].concat())?;
         entered = keyspace.hget(name, &[&stem[..], b":lock_count"].concat())?;
     }
-    // Without a mode the hash is no read-write lock, and the look at each field's own keys is
-    // saved.
+    // Without a mode the hash is not a read-write lock, so there is no need to read the keys of
+    // each field.
     let count = count
         .filter(|_| has_mode)
         .and_then(|text| text.parse().ok());
@@ -236,7 +236,8 @@ fn hold_of(
     ]))
 }
 
-/// A sorted set; a key of another type is a stranger's, and a look must not fail on it.
+/// Returns a sorted set. A key of another type belongs to another program, and a look must not fail
+/// on it.
 fn scored(keyspace: &mut Keyspace, key: &[u8]) -> Result<Scored, Refusal> {
     match keyspace.kind(key) {
         "zset" => keyspace.zrange(key),
@@ -244,14 +245,14 @@ fn scored(keyspace: &mut Keyspace, key: &[u8]) -> Result<Scored, Refusal> {
     }
 }
 
-/// How many of them are over.
+/// Returns how many entries are over.
 fn ended(set: &Scored, now_ms: u64) -> usize {
     set.partition_point(|(_, ends)| *ends <= whole(now_ms))
 }
 
 fn permit((id, ends): &(Vec<u8>, i64)) -> Value {
-    // The set may be a stranger's, with any score. Whoever reads the reply subtracts the time
-    // from it.
+    // The set may belong to another program, with any score. The reader of the reply subtracts the
+    // time from it.
     Value::List(vec![cut(id), Value::Int((*ends).min(NEVER))])
 }
 

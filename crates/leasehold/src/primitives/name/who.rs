@@ -1,4 +1,4 @@
-//! Who has a name and who waits for it, as far as the clients say so themselves.
+//! The clients that hold a name or wait for it, as far as they announce it themselves.
 
 use std::collections::{HashMap, HashSet};
 
@@ -6,10 +6,10 @@ use super::{Found, HoldInfo, NameInfo, PermitInfo, WaiterInfo, Wants};
 use crate::context::Context;
 use crate::primitives::presence::{Book, ClientInfo};
 
-/// Of so many holders and permits it is told who they are.
+/// Number of holders and permits whose clients are looked up.
 const MOST_TOLD: usize = 100;
 
-/// Adds what the clients say.
+/// Adds the announcements of the clients.
 pub(super) async fn tell(context: &Context, book: &Book, name: &str, seen: &mut NameInfo) {
     match &mut seen.found {
         Found::Lock(hold) => of_hold(context, book, hold).await,
@@ -51,8 +51,9 @@ async fn of_permit(context: &Context, book: &Book, permit: &mut PermitInfo) {
     }
 }
 
-/// A client says how long the oldest of its waits for a name has lasted. In a line that is the wait
-/// of its first waiter there; elsewhere it is known only if the client has one waiter.
+/// Adds the clients of waiters. A client announces only its oldest wait for a name. In a line, that
+/// is the wait of its first waiter there. Elsewhere the time is known only if the client has one
+/// waiter.
 async fn of_waiters(context: &Context, book: &Book, name: &str, waiting: &mut [WaiterInfo]) {
     let mut waiters: HashMap<String, usize> = HashMap::new();
     for waiter in waiting.iter() {
@@ -72,12 +73,12 @@ async fn of_waiters(context: &Context, book: &Book, name: &str, waiting: &mut [W
     }
 }
 
-/// The client in the id of a hold or waiter.
+/// Returns the client in the id of a hold or waiter.
 fn client_of(id: &str) -> &str {
     id.split(':').next().unwrap_or(id)
 }
 
-/// Those for whom no key beside the name says that they wait.
+/// Adds clients that announce a wait that no key of the name shows.
 async fn others_who_wait(context: &Context, book: &Book, name: &str, seen: &mut NameInfo) {
     for known in book.all(context).await {
         let id = &known.info.id;
@@ -94,9 +95,9 @@ async fn others_who_wait(context: &Context, book: &Book, name: &str, seen: &mut 
     }
 }
 
-/// Whether the wait that a client has told of may have ended with a hold: the client holds the name,
-/// and has not told of that hold yet. A client that told of both at the same time holds the name in
-/// one task and waits for it in another.
+/// Returns whether an announced wait may have ended with a hold: the client holds the name, but has
+/// not announced that hold yet. A client that announced both at the same time holds the name in one
+/// task and waits for it in another.
 fn may_have_got_it(client: &str, found: &Found) -> bool {
     let own = |info: &Option<ClientInfo>| info.as_ref().is_some_and(|info| info.id == client);
     let of_hold = |hold: &HoldInfo| own(&hold.client).then_some(hold.held_for.is_some());

@@ -1,20 +1,20 @@
--- Says that a client is there, who it is, and what it holds and waits for. What an earlier
--- announcement said is gone.
+-- Announces a client: who it is, and what it holds and waits for. Replaces its earlier
+-- announcement.
 --
 -- client   hash: the client's own key
--- label    what its user calls it
+-- label    the label that its user gave it
 -- host     the machine it runs on
 -- pid      its process there
--- version  that of the library
--- address  as the server sees it
--- age_ms   how long ago it was made
--- holds    `n:ms` for each hold, with a space between two: how long ago it began
+-- version  the version of the library
+-- address  its address as the server sees it
+-- age_ms   time since it was made
+-- holds    `n:ms` for each hold, separated by spaces: ms is the time since it began
 -- waits    `ms name` and a line end for each name that it waits for
 -- ms       how long this is believed; 0 when the client ends
 -- Returns  1
 
 local function announce(client, label, host, pid, version, address, age_ms, holds, waits, ms)
-  -- The key may be of another type, and is nobody else's.
+  -- The key may be of another type, and only this client uses it.
   redis.call('DEL', client)
   if ms == '0' then
     return 1

@@ -1,4 +1,4 @@
-//! Who the clients are whose ids were read: looked up once each.
+//! The clients behind the ids of holds and waiters, each looked up once.
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
@@ -13,38 +13,38 @@ use crate::backend::step::Value;
 use crate::context::Context;
 use crate::sync::Mutex;
 
-/// How many clients are looked up for their waits and their permits.
+/// Number of clients that are looked up for their waits and their permits.
 const MOST_CLIENTS: usize = 200;
-/// How many are read side by side.
+/// Number of clients that are read concurrently.
 const TOGETHER: usize = 16;
-/// More are not kept in mind.
+/// The most clients that are remembered.
 const MOST_KNOWN: usize = 10_000;
 
-/// Who a client is, as it says itself: a process, or a part of one. Only clients of this library
-/// say so. It is a courtesy, and may be stale by a minute, or forged.
+/// A client, as it describes itself: a process, or a part of one. Only clients of this library
+/// announce themselves. The announcement is a courtesy. It may be a minute old, or forged.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ClientInfo {
-    /// Its id: the part before the colon in the id of a hold.
+    /// The id of the client: the part before the colon in the id of a hold.
     pub id: String,
-    /// What its user calls it: [`ClientBuilder::label`](crate::ClientBuilder::label).
+    /// The label that its user gave it: [`ClientBuilder::label`](crate::ClientBuilder::label).
     pub label: String,
-    /// The machine that it runs on.
+    /// The machine that the client runs on.
     pub host: String,
-    /// Its process there.
+    /// The client's process on that machine.
     pub pid: String,
     /// The version of the library.
     pub version: String,
-    /// Its address as the server sees it; empty where the server does not say.
+    /// The client's address as the server sees it; empty if the server does not report it.
     pub address: String,
-    /// How long ago it was made.
+    /// The time since the client was made.
     pub age: Duration,
-    /// What some of its tasks wait for, the longest wait first. Names without the prefix of the
-    /// client that asks are left out.
+    /// The names that some of its tasks wait for, the longest wait first. Names without the prefix
+    /// of the client that asks are left out.
     pub waits_for: Vec<String>,
 }
 
-/// A client, with what it holds and waits for.
+/// A client, with its holds and waits.
 #[derive(Debug)]
 pub(crate) struct Known {
     pub(crate) info: ClientInfo,
@@ -54,7 +54,7 @@ pub(crate) struct Known {
 }
 
 impl Known {
-    /// How long it has had this hold, at least.
+    /// Returns how long the client has had this hold, at least.
     pub(crate) fn has_held(&self, id: &str) -> Option<Duration> {
         self.hold(id).map(|(held_for, _)| held_for)
     }
@@ -70,7 +70,7 @@ impl Known {
         self.holds.get(own).copied()
     }
 
-    /// How long it has waited for this name, at least.
+    /// Returns how long the client has waited for this name, at least.
     pub(crate) fn has_waited(&self, name: &str) -> Option<Duration> {
         self.waits.get(name).copied()
     }
@@ -85,18 +85,18 @@ pub(crate) struct Book {
 }
 
 impl Book {
-    /// Whether the server has refused to tell.
+    /// Whether the server has denied a look-up.
     pub(crate) fn is_denied(&self) -> bool {
         self.denied.initialized()
     }
 
-    /// The client of a hold or waiter; `None` if it says nothing of itself.
+    /// Returns the client of a hold or waiter; `None` if the client does not announce itself.
     pub(crate) async fn client_of(&self, context: &Context, id: &str) -> Option<Arc<Known>> {
         let client = id.split(':').next().filter(|client| client.len() == 36)?;
         self.client(context, client).await
     }
 
-    /// The client of a permit: it has put its id into the permit's.
+    /// Returns the client of a permit: the permit's id contains a part of the client's id.
     pub(crate) async fn client_of_permit(&self, context: &Context, id: &str) -> Option<Arc<Known>> {
         let mark = id.get(16..)?;
         let register = self.register(context).await;
@@ -106,17 +106,17 @@ impl Book {
         self.client(context, client).await
     }
 
-    /// Whether there are more clients than [`all`](Self::all) brings.
+    /// Returns whether there are more clients than [`all`](Self::all) returns.
     pub(crate) async fn has_more(&self, context: &Context) -> bool {
         self.register(context).await.len() > MOST_CLIENTS
     }
 
-    /// All clients that are there, but no more than so many.
+    /// Returns all clients that announce themselves, but at most `MOST_CLIENTS`.
     pub(crate) async fn all(&self, context: &Context) -> Vec<Arc<Known>> {
         let register = self.register(context).await;
         let some = register.iter().take(MOST_CLIENTS).cloned();
         let known = some.map(|client| async move {
-            // Taken along: the stream outlives the look at the register's entry.
+            // Moved in: the stream outlives the borrow of the register's entry.
             self.client(context, &client).await
         });
         let known: Vec<_> = stream::iter(known)
@@ -152,7 +152,7 @@ impl Book {
         known
     }
 
-    /// A failure tells nothing: what is asked about is shown all the same.
+    /// Asks the server. A failure is not reported, because everything else can still be shown.
     async fn ask(
         &self,
         context: &Context,
@@ -196,7 +196,7 @@ fn read(id: &str, reply: Value, prefix: &str) -> Option<Known> {
     let ago = |ms: &str| Some(since.saturating_add(Duration::from_millis(ms.parse().ok()?)));
     let hold = |word: &str| {
         let (id, rest) = word.rsplit_once(':')?;
-        // One guard is not counted in the text.
+        // The text has no count for one guard.
         let (ms, guards) = rest.split_once('*').unwrap_or((rest, "1"));
         Some((id.to_owned(), (ago(ms)?, guards.parse().ok()?)))
     };
@@ -204,7 +204,7 @@ fn read(id: &str, reply: Value, prefix: &str) -> Option<Known> {
         let (ms, name) = line.split_once(' ')?;
         Some((name.to_owned(), ago(ms)?))
     };
-    // As it was announced: the oldest first.
+    // In the order of the announcement: the oldest first.
     let named = |line: &str| wait(line)?.0.strip_prefix(prefix).map(str::to_owned);
     Some(Known {
         info: ClientInfo {

@@ -1,7 +1,7 @@
--- Tells which clients are there.
+-- Lists the clients that announce themselves.
 --
 -- clients  sorted set: the clients, each with the time (ms) until which it is believed
--- most     how many are told
+-- most     the most clients that are listed
 -- Returns  a list of ids
 
 local function clients(clients, most)

@@ -1,8 +1,8 @@
--- Enters a client in the register of those that are there.
+-- Enters a client in the register of clients.
 --
 -- clients  sorted set: the clients, each with the time (ms) until which it is believed
 -- id       the client
--- ms       how long it is believed; 0 when it ends
+-- ms       how long the entry is believed; 0 when the client ends
 -- Returns  1
 
 local function enrol(clients, id, ms)

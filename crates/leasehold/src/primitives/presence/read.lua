@@ -1,12 +1,12 @@
--- What a client has said of itself. Anybody may have written the key, so each text is cut.
+-- A client's description of itself. Any program may have written the key, so each text is cut.
 local LONGEST_TEXT, LONGEST_LIST = 255, 8192
 
--- Tells who a client is.
+-- Returns a client's announcement.
 --
 -- client  hash: the client's own key
 -- Returns { now, at, label, host, pid, version, address, age_ms, holds, waits }
---         at is when it said so
---         0  it is not there
+--         at is when it was made
+--         0  the client is not announced
 
 local function read(client)
   local at = redis.pcall('HGET', client, 'at')

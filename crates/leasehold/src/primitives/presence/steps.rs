@@ -1,5 +1,5 @@
-//! The steps by which clients say who they are: how they are sent, and their twins on the embedded
-//! keyspace. The Lua beside this file says what they do.
+//! The steps by which clients announce themselves: how each is sent, and its twin on the embedded
+//! keyspace. The Lua beside this file documents each step.
 
 use std::time::Duration;
 
@@ -89,7 +89,7 @@ impl ReadClient<'_> {
     }
 }
 
-/// The longest list of holds or waits that is told.
+/// Length of the longest list of holds or waits that is announced.
 pub(super) const LONGEST_LIST: usize = 8192;
 const TEXTS: [(&str, usize); 8] = [
     ("label", 255),
@@ -122,7 +122,7 @@ impl Clients<'_> {
 
 pub(crate) static ALL: [&Step; 4] = [&ANNOUNCE, &ENROL, &READ, &CLIENTS_THERE];
 
-/// What a client says of itself.
+/// A client's announcement of itself.
 pub(super) struct Said<'a> {
     pub(super) id: &'a str,
     pub(super) label: &'a str,
@@ -133,7 +133,7 @@ pub(super) struct Said<'a> {
     pub(super) waits: &'a str,
 }
 
-/// Says so, and is believed for `ms`.
+/// Announces the client. The announcement is believed for `ms`.
 pub(super) fn announce(said: &Said<'_>, ms: u64) -> Operation {
     Announce {
         client: client_key(said.id).as_bytes(),
@@ -150,7 +150,7 @@ pub(super) fn announce(said: &Said<'_>, ms: u64) -> Operation {
     .operation()
 }
 
-/// Takes back what a client has said of itself.
+/// Withdraws the announcement of a client.
 pub(super) fn forget(id: &str) -> Operation {
     let nothing = Said {
         id,

@@ -1,18 +1,18 @@
--- Lets this hold read unless somebody else writes, with a lease.
+-- Grants the read side to this hold unless another owner writes, with a lease.
 --
--- lock      hash: `mode`, a field per read hold, `uuid:n`, and the write hold's,
+-- lock      hash: `mode`, a field per read hold, `uuid:n`, and the field of the write hold,
 --           `uuid:n:write`
 -- timeout   this hold's own key, whose expiry is the end of its lease
 -- writers   sorted set: our waiting writers, each with the time its mark ends
--- readers   sorted set: our readers that have waited for long, in the same way
+-- readers   sorted set: our readers that have waited for long, each with the time its mark ends
 -- hold      this hold's field
--- within    the field of the write hold that its owner has, or nothing
--- lease_ms  how long it lasts without renewal
--- polite    1: it stays out while one of our writers waits, unless it has a mark; 2: the same,
---           and it leaves its mark while the lock is free as well
--- waiter    who waits, in `readers`
--- mark_ms   how long its mark keeps our writers out; 0 for no mark
--- Returns   nil  granted; a request that comes a second time changes nothing
+-- within    the field of the write hold of the same owner, or an empty text
+-- lease_ms  how long the hold lasts without renewal
+-- polite    1: it stays out while one of our writers waits, unless it has a mark; 2: as 1, and it
+--           also leaves its mark while the lock is free
+-- waiter    the id of the waiter in `readers`
+-- mark_ms   how long the mark keeps our writers out; 0 for no mark
+-- Returns   nil  granted; a repeated request changes nothing
 --           n    kept out for n ms more; -1 without expiry
 --           text WRONGKIND: not a read-write lock
 
@@ -27,24 +27,26 @@ local function acquire_read(lock, timeout, writers, readers, hold, within, lease
     end
   end
   if mode and redis.call('HEXISTS', lock, hold) == 1 and redis.call('EXISTS', timeout) == 1 then
-    -- The first one set the lease, and it may have been made longer since.
+    -- The first copy of this request set the lease, and a renewal may have lengthened it since.
     return false
   end
   if mode == 'write' then
     if within == '' or redis.call('HEXISTS', lock, within) == 0 then
-      -- A writer has passed it: its mark keeps our next writers out until it had its turn.
+      -- A writer has passed this reader. The reader's mark keeps our next writers out until the
+      -- reader has had its turn.
       mark(readers, waiter, mark_ms)
       return redis.call('PTTL', lock)
     end
   elseif mark_ms ~= '0' and redis.pcall('ZREM', readers, waiter) == 1 then
-    -- It left the mark while somebody wrote, so its turn comes before the next writer's.
+    -- This reader left the mark during a write, so its turn is before the next writer's.
   elseif polite ~= '0' then
     local rest = marked_for(writers)
     if rest > 0 then
-      -- Beside readers it leaves no mark and lets one writer at least go first: that writer
-      -- waits for them, and would never come. While the lock is free it asks again soon: a
-      -- living writer comes at once, while the mark of a dead one may last for seconds. Writers
-      -- that are quicker each time pass it for a while, and then it leaves its mark here too.
+      -- While other readers hold the lock, this reader leaves no mark and lets at least one writer
+      -- go first: that writer waits for those readers, and would otherwise never enter. While the
+      -- lock is free, this reader asks again soon: a living writer enters at once, but the mark of
+      -- a dead writer may last for seconds. For a while, this reader lets writers that are quicker
+      -- pass. Then it leaves its mark here too.
       if not mode and mark_ms ~= '0' then
         if polite == '2' then mark(readers, waiter, mark_ms) end
         rest = math.min(rest, 50)
@@ -52,12 +54,12 @@ local function acquire_read(lock, timeout, writers, readers, hold, within, lease
       return rest
     end
   end
-  -- Its own key first: a field without it is no hold.
+  -- The hold's own key first: a field without its key is not a hold.
   redis.call('SET', timeout, '1', 'PX', lease_ms)
   redis.call('HSET', lock, 'mode', mode or 'read', hold, '1')
   local ttl = redis.call('PTTL', lock)
-  -- Never shorter: other holds count on it. A lock whose expiry somebody has taken away stays
-  -- without one.
+  -- Never shortened: other holds rely on the expiry. If another program has removed the lock's
+  -- expiry, the lock stays without one.
   if not mode or (ttl >= 0 and ttl < tonumber(lease_ms)) then
     local expiry = redis.pcall('PEXPIRE', lock, lease_ms)
     if type(expiry) == 'table' then

@@ -1,21 +1,21 @@
--- Takes the lock for this hold alone if it is free, with a lease; else leaves a mark
--- that a writer waits.
+-- Grants the lock to this hold alone if it is free, with a lease. Otherwise leaves a mark that a
+-- writer waits.
 --
--- lock      hash: `mode`, a field per read hold, `uuid:n`, and the write hold's,
+-- lock      hash: `mode`, a field per read hold, `uuid:n`, and the field of the write hold,
 --           `uuid:n:write`
 -- writers   sorted set: our waiting writers, each with the time its mark ends
--- readers   sorted set: our readers that have waited for long, in the same way; their
---           turn comes first
--- asking    list: the numbers of the clients to call, in the order in which they came
+-- readers   sorted set: our readers that have waited for long, each with the time its mark
+--           ends; their turn is first
+-- asking    list: the numbers of the clients to call, in order of arrival
 -- hold      this hold's field
--- lease_ms  how long it lasts without renewal
--- waiter    who waits, in `writers`
--- mark_ms   how long its mark keeps our new readers out; 0 for no mark
--- client    the number by which this client is called; 0 if nobody is to call it
--- called    1 if a release has called it, and somebody else was quicker
--- Returns   nil            granted; a request that comes a second time changes nothing
---           { n, before }  held by others for n ms more, -1 without expiry; so many clients are
---                          called before this one, -1 if it is not called
+-- lease_ms  how long the hold lasts without renewal
+-- waiter    the id of the waiter in `writers`
+-- mark_ms   how long the mark keeps our new readers out; 0 for no mark
+-- client    the number by which releases call this client; 0 for no calls
+-- called    1 if a release has called this client, and another client was quicker
+-- Returns   nil            granted; a repeated request changes nothing
+--           { n, before }  kept out for n ms more, -1 without expiry; `before` clients are
+--                          called before this one, -1 if this one is not called
 --           text           WRONGKIND: not a read-write lock
 
 local function acquire_write(lock, writers, readers, asking, hold, lease_ms, waiter, mark_ms, client, called)
@@ -30,8 +30,8 @@ local function acquire_write(lock, writers, readers, asking, hold, lease_ms, wai
   end
   local wait = redis.call('PTTL', lock)
   if mode == 'read' and wait > 0 and fields > 64 then
-    -- Beside so many readers the lock may have the expiry of one that has gone
-    -- (`release_read`). If the others are dead, this writer would wait for nobody.
+    -- With so many readers, the lock may have the expiry of a reader that has left
+    -- (`release_read`). If the other readers are dead, this writer would wait for no live hold.
     --[[USES longest_of_some]]
     wait = longest_of_some(lock, math.huge)
     if wait == 0 then
@@ -39,7 +39,7 @@ local function acquire_write(lock, writers, readers, asking, hold, lease_ms, wai
       wait = redis.call('PTTL', lock)
     end
   end
-  -- A free lock is first for the readers that a writer has passed.
+  -- If the lock is free, readers that a writer has passed go first.
   local turn = mode and 0 or marked_for(readers)
   if turn > 0 then
     wait = turn
@@ -52,14 +52,14 @@ local function acquire_write(lock, writers, readers, asking, hold, lease_ms, wai
       if type(gone) == 'table' then redis.call('HDEL', lock, 'mode', hold) end
       return expiry.err
     end
-    -- It has had its turn: its mark would keep readers out behind its release.
+    -- This writer has had its turn. Its mark would keep readers out after its release.
     if mark_ms ~= '0' then redis.pcall('ZREM', writers, waiter) end
     -- A call of a client that has the lock would be wasted, and delay the next client.
     if client ~= '0' then redis.pcall('LREM', asking, 0, client) end
     return false
   end
   if redis.call('HEXISTS', lock, hold) == 1 then
-    -- The first one set the lease, and it may have been made longer since.
+    -- The first copy of this request set the lease, and a renewal may have lengthened it since.
     return false
   end
   mark(writers, waiter, mark_ms)

@@ -1,13 +1,13 @@
 -- Ends all holds of one side, read or write, and notes that they were ended by force.
 --
--- lock     hash: `mode`, a field per read hold, `uuid:n`, and the write hold's,
+-- lock     hash: `mode`, a field per read hold, `uuid:n`, and the field of the write hold,
 --          `uuid:n:write`
 -- marker   hash: a field per hold that was ended by force; lives as long as the
 --          holds would have, so that their holders learn the reason
 -- side     read or write
 -- channel  where the waiters listen
 -- Returns  1  unlocked
---          0  it was free, or the other side has it
+--          0  the lock was free, or the other side has it
 --          text WRONGKIND: not a read-write lock; nothing was changed
 
 local function force_unlock(lock, marker, side, channel)
@@ -23,8 +23,9 @@ local function force_unlock(lock, marker, side, channel)
   local ttl = redis.call('PTTL', lock)
   redis.call('DEL', lock)
   if ttl > 0 then
-    -- Only a courtesy to the holders: noting it fails when the server is out of memory. At most
-    -- 4096 of them, or a name that is broken again and again would fill the memory.
+    -- The notes are only a courtesy to the holders: writing them fails when the server is out of
+    -- memory. At most 4096 notes, so that a name that is broken again and again does not fill the
+    -- memory.
     local size = redis.pcall('HLEN', marker)
     local room = type(size) == 'number' and 4096 - size or 0
     for n = 1, math.min(#holders, room) do

@@ -1,4 +1,4 @@
-//! Proof that one side of a read-write lock is held, and the ways from one side to the other.
+//! The guards of the two sides of a read-write lock, and the change from one side to the other.
 
 use std::fmt;
 use std::ops::Deref;
@@ -38,11 +38,11 @@ pub struct ReadGuard(LockGuard);
 pub struct WriteGuard(LockGuard);
 
 impl WriteGuard {
-    /// Turns the write hold into a read hold, on the same terms, and lets other readers
-    /// in. No writer comes in between.
+    /// Turns the write hold into a read hold, on the same terms, and lets other readers in. No
+    /// writer can enter in between.
     ///
     /// While the same [`Owner`] has other guards of the write side, the write hold stays until the
-    /// last of them is given up. The guard that is returned then reads inside the write hold.
+    /// last of them is released or dropped. The returned guard then reads inside the write hold.
     ///
     /// # Errors
     ///
@@ -70,16 +70,16 @@ impl WriteGuard {
     /// ```
     pub async fn downgrade(self) -> Result<ReadGuard> {
         let mut share = self.0.into_share();
-        // A hold that is lost must not become a read hold: the next writer may be at work already.
-        // The guard is dropped on the way out and gives back what is left.
+        // A lost hold must not become a read hold: the next writer may be at work already.
+        // Returning drops the guard, which gives back the rest.
         share.hold().check()?;
         let context = Arc::clone(share.context());
         let key = share.hold().key.clone();
         let reader = share.owner().map(|owner| owner.in_role(Role::Reader));
         match reader
             .as_ref()
-            // The owner's slot for reading is taken before the request leaves: another branch of
-            // the owner then waits for this read hold, and does not ask for one beside it.
+            // The owner's slot for reading is taken before the request is sent. Another branch of
+            // the owner then waits for this read hold, and does not ask for one of its own.
             .map(|owner| context.locals.of(&key).enter(owner, share.terms()))
             .transpose()?
         {
@@ -89,22 +89,23 @@ impl WriteGuard {
                 asking.holds(read.held());
                 return Ok(read_guard(read));
             }
-            // The owner reads already. That hold is joined once more below, on the terms of this
-            // one.
+            // The owner already has a read hold. It is joined once more below, on the terms of this
+            // hold.
             Some(Entry::Joined(held, joined)) => {
                 drop(Share::joined(Arc::clone(&context), held, joined));
             }
-            // The hold can't turn: other guards of the owner share it, or another branch of the
-            // owner is about to read. This guard reads inside it, as below.
+            // The hold can't be turned: other guards of the owner share it, or another branch of
+            // the owner is about to read. This guard reads inside it, as below.
             _ => {}
         }
-        // As a thread of Redisson does it: it reads inside the write hold, and then gives that up.
+        // A thread of Redisson does the same: it reads inside the write hold, and then releases the
+        // write hold.
         let read = lock_like(&share, Read::new(common(&share)))
             .acquire()
             .await?;
         read.0.share().limit_as(share.limited());
-        // Behind the read: between a release and a read that comes after it, another writer could
-        // get in.
+        // Released after the read is acquired: between a release and a later read, another writer
+        // could enter.
         share.release().await?;
         Ok(read)
     }
@@ -113,11 +114,11 @@ impl WriteGuard {
     ///
     /// # Errors
     ///
-    /// As [`LockGuard::release`].
+    /// Same as [`LockGuard::release`].
     ///
     /// # Cancel safety
     ///
-    /// As [`LockGuard::release`].
+    /// Same as [`LockGuard::release`].
     #[doc(alias = "unlock")]
     pub async fn release(self) -> Result<()> {
         self.0.release().await
@@ -128,29 +129,29 @@ impl WriteGuard {
         self.0.forget();
     }
 
-    /// Keeps the lock for a span and leaves it to that: see [`LockGuard::keep_for`].
+    /// Keeps the lock for `span` from now, then lets it end: see [`LockGuard::keep_for`].
     ///
     /// # Errors
     ///
-    /// As [`LockGuard::keep_for`].
+    /// Same as [`LockGuard::keep_for`].
     ///
     /// # Cancel safety
     ///
-    /// As [`LockGuard::keep_for`].
+    /// Same as [`LockGuard::keep_for`].
     pub async fn keep_for(self, span: Duration) -> Result<()> {
         self.0.keep_for(span).await
     }
 }
 
 impl ReadGuard {
-    /// Turns the read hold into a write hold, on the same terms, if nobody else reads. It asks
-    /// once, because two readers that waited for each other to leave would wait forever. It goes
-    /// before waiting writers. When it is refused, one more request finds out whether the read hold
-    /// is still there.
+    /// Turns the read hold into a write hold, on the same terms, if there are no other readers. It
+    /// asks only once, because two readers that waited for each other to leave would wait forever.
+    /// An upgrade takes precedence over waiting writers. If it is refused, one more request finds
+    /// out whether the read hold still exists.
     ///
     /// # Errors
     ///
-    /// [`NotUpgraded`], which has this guard. Either others read, or its
+    /// [`NotUpgraded`], which contains this guard. Either there are other readers, or its
     /// [`error`](NotUpgraded::error) says what went wrong.
     ///
     /// # Cancel safety
@@ -176,8 +177,8 @@ impl ReadGuard {
         if let Err(error) = share.hold().check() {
             return Err(NotUpgraded::new(self, Some(error)));
         }
-        // Readers of this process may share the hold, and nobody else does from now on. To the server
-        // they are one.
+        // Several readers of this process may share the hold, which is one reader to the server.
+        // From now on no other reader can join it.
         if share.owner().is_none() && !share.hold().close_to_others() {
             return Err(NotUpgraded::new(self, None));
         }
@@ -186,19 +187,19 @@ impl ReadGuard {
         kind.ask = WriteAsk::Upgrade { read };
         let lock = lock_like(share, kind);
         match Write::acquire_by(&lock, Deadline::Now).await {
-            // The read hold is given back in the background: it is inside the write hold.
+            // The read hold is inside the write hold, and is given back in the background.
             Ok(Some(write)) => {
                 write.share().limit_as(share.limited());
                 Ok(WriteGuard(write))
             }
             Ok(None) => {
-                // Others read, or this read hold is gone: its holder learns that now, and not at
-                // the next renewal.
+                // There are other readers, or this read hold is lost. The holder learns of a loss
+                // now, not at the next renewal.
                 let lost = share.confirm().await.err();
                 let lost = lost.filter(|error| error.kind() == ErrorKind::Lost);
                 Err(NotUpgraded::new(self, lost))
             }
-            // Whatever became of the request, its undo gives the write hold back and leaves the
+            // Whether the request ran or not, its undo gives the write hold back and leaves the
             // read hold as it was. So the caller gets its guard back.
             Err(error) => Err(NotUpgraded::new(self, Some(error))),
         }
@@ -208,11 +209,11 @@ impl ReadGuard {
     ///
     /// # Errors
     ///
-    /// As [`LockGuard::release`].
+    /// Same as [`LockGuard::release`].
     ///
     /// # Cancel safety
     ///
-    /// As [`LockGuard::release`].
+    /// Same as [`LockGuard::release`].
     #[doc(alias = "unlock")]
     pub async fn release(self) -> Result<()> {
         self.0.release().await
@@ -224,7 +225,7 @@ impl ReadGuard {
     }
 }
 
-/// Why a [`ReadGuard`] has not become a [`WriteGuard`], together with that guard.
+/// A [`ReadGuard`] that was not upgraded to a [`WriteGuard`], with the reason.
 #[derive(Debug)]
 pub struct NotUpgraded {
     guard: ReadGuard,
@@ -236,7 +237,7 @@ impl NotUpgraded {
         Self { guard, error }
     }
 
-    /// The guard, which still holds the read side.
+    /// Returns the guard, which still holds the read side.
     pub fn into_guard(self) -> ReadGuard {
         self.guard
     }
@@ -246,8 +247,8 @@ impl NotUpgraded {
         (self.guard, self.error)
     }
 
-    /// The error; `None` when the reason is other readers, or that there may be some, for as long as a
-    /// [failover guard](crate::ClientBuilder::failover_guard) lasts.
+    /// Returns the error. `None` when there are other readers, or when there may be some, for as
+    /// long as a [failover guard](crate::ClientBuilder::failover_guard) lasts.
     #[must_use]
     pub fn error(&self) -> Option<&Error> {
         self.error.as_ref()
@@ -274,8 +275,8 @@ impl std::error::Error for NotUpgraded {
     }
 }
 
-/// Turns a write hold into a read hold, after the downgrade has begun. After an error both are
-/// given back.
+/// Turns a write hold into a read hold, after the downgrade has begun. After an error both holds
+/// are given back.
 async fn turn(write: Share, reader: Option<Owner>) -> Result<Share> {
     let context = Arc::clone(write.context());
     let (key, terms) = (write.hold().key.clone(), write.terms());
@@ -295,17 +296,19 @@ async fn turn(write: Share, reader: Option<Owner>) -> Result<Share> {
         clock.now(),
         context.observer.of(Kind::Read, &key),
     );
-    // Beside the undo of the write hold, which stays armed: until the answer is here, the server
-    // may have either.
+    // The undo of the write hold stays armed too: until the answer arrives, the server may have
+    // either hold.
     let mut undo = Undo::arm(&context.cleanup, Arc::clone(&hold));
-    // Those who had the write hold before are told by this answer, as by that to a release.
+    // This answer also informs earlier holders of the write hold in this process, as the answer to
+    // a release would.
     let mark = write.hold().ends_or_turns();
     match ask_until_answered(&context, &mut undo, operation).await? {
         Turned::Yes => write.hold().tell(mark, &Word::Held),
         Turned::No { asked_before } => {
             let reason = why(&context, &write).await;
             if asked_before {
-                // It was held before if that request has turned it, and both are gone since.
+                // If the earlier request has turned the hold, it was still held then, and both
+                // holds have been lost since.
                 write.hold().tell(mark, &Word::Unknown);
             }
             return Err(write.hold().was_lost(mark, reason));
@@ -328,13 +331,13 @@ async fn turn(write: Share, reader: Option<Owner>) -> Result<Share> {
 /// The server's answer to a downgrade.
 enum Turned {
     Yes,
-    /// The write hold is not there any more. An earlier request may have run.
+    /// The write hold no longer exists. An earlier request may have run.
     No {
         asked_before: bool,
     },
 }
 
-/// Asks for the downgrade until it is answered, or for as long as a reply may take.
+/// Sends the downgrade until it is answered, or for as long as a reply may take.
 async fn ask_until_answered(
     context: &Context,
     undo: &mut Undo,
@@ -343,7 +346,7 @@ async fn ask_until_answered(
     let (clock, key) = (context.clock, undo.hold().key.clone());
     let route = undo.hold().route();
     let end = clock.now() + context.backend.reply_timeout();
-    // The request can be sent again: a second time it changes nothing.
+    // The request can be sent again: a repeated request changes nothing.
     let asked_before = AtomicBool::new(false);
     let goes_on = |failed: Failed<'_>| {
         let goes_on = failed.failure.may_heal() && clock.now() < end;
@@ -355,8 +358,8 @@ async fn ask_until_answered(
     let mut ask = || {
         let reply = context.backend.submit_by(operation.clone(), route);
         if !asked_before.load(Ordering::Relaxed) {
-            // Behind a request that may have run, a later one is not watched: if the later one
-            // never left, the undo would find nothing to give back.
+            // After a request that may have run, a later request is not watched: if the later one
+            // were never sent, the undo would find nothing to give back.
             undo.watch(&reply);
         }
         reply
@@ -368,8 +371,8 @@ async fn ask_until_answered(
         Ok(Value::Int(1)) => Ok(Turned::Yes),
         Ok(Value::Int(_)) => {
             let asked_before = asked_before.load(Ordering::Relaxed);
-            // An earlier request may have turned it, before somebody removed the lock. Then the
-            // read hold has a key of its own left, which its release removes.
+            // An earlier request may have turned the hold before another client removed the lock.
+            // Then the read hold's own key still exists, and its release removes that key.
             if !asked_before {
                 undo.disarm();
             }
@@ -393,7 +396,7 @@ fn read_guard(share: Share) -> ReadGuard {
     ReadGuard(LockGuard::new(share))
 }
 
-/// The lock with the name, the owner and the terms of a guard.
+/// Creates a lock with the name, the owner and the terms of a guard.
 fn lock_like<K: super::super::lock::kind::Named + super::super::lock::Kind>(
     share: &Share,
     kind: K,
@@ -407,7 +410,7 @@ fn lock_like<K: super::super::lock::kind::Named + super::super::lock::Kind>(
     }
 }
 
-/// The settings that matter for a hold, from an existing one.
+/// Returns the settings that matter for a hold, from an existing hold.
 fn common(share: &Share) -> Common {
     let reminded = share
         .hold()
@@ -415,7 +418,7 @@ fn common(share: &Share) -> Common {
         .remind_every
         .unwrap_or(Common::default().watchdog / 3);
     Common {
-        // The way back from `Common::terms`, which divides by 3.
+        // The inverse of `Common::terms`, which divides by 3.
         watchdog: reminded * 3,
         ..Common::default()
     }

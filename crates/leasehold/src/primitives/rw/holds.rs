@@ -13,37 +13,37 @@ use crate::key::Key;
 use crate::loss::LossReason;
 use crate::primitives::lock::steps as lock;
 
-/// The end of a write hold's field, as Redisson has it.
-// By this ending the scripts tell a writer from readers, and a thread of Redisson that writes is
-// known by it as well.
+/// The end of a write hold's field, as in Redisson.
+// The scripts recognise a writer by this ending, including a thread of Redisson that writes.
 const WRITE: &str = ":write";
 
 /// The operations on one read hold.
 pub(super) struct ReadHold {
     key: Key,
     channel: Arc<str>,
-    /// `uuid:n`.
+    /// The id `uuid:n`.
     id: String,
     ask: ReadAsk,
 }
 
-/// How a read hold is asked for.
+/// The parts of a read hold's acquire that depend on its waiter.
 #[derive(Debug, Default)]
 pub(super) struct ReadAsk {
-    /// The field of the write hold that the same owner has.
+    /// The field of the write hold of the same owner.
     pub(super) within: Option<String>,
     pub(super) polite: Polite,
-    /// The waiter, which leaves a mark, once it has waited for long.
+    /// The waiter, once it has waited for long. It leaves a mark.
     pub(super) waiter: Option<Arc<Waiter>>,
 }
 
-/// Whether a reader stays out while one of our writers waits.
+/// The behaviour of a reader while one of our writers waits.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) enum Polite {
     #[default]
     No,
     Yes,
-    /// It stays out, and leaves its mark even while the lock is free: others were quicker for long.
+    /// The reader stays out, and leaves its mark even while the lock is free, because writers have
+    /// been quicker for long.
     ForTheLastTime,
 }
 
@@ -71,13 +71,13 @@ impl ReadHold {
         self.key.read_timeout(&self.id)
     }
 
-    /// Turns the write hold `write` into this read hold. Replies 1, or 0 when the write hold is not
-    /// there.
+    /// Turns the write hold `write` into this read hold. Replies 1, or 0 when the write hold does
+    /// not exist.
     pub(super) fn downgrade(&self, write: &str, lease: Duration) -> Operation {
         steps::Downgrade {
             lock: self.key.as_str().as_bytes(),
-            // The key of the new read hold, made in the same step that removes the write hold:
-            // between two steps a writer could come in.
+            // The key of the new read hold is made in the step that removes the write hold: between
+            // two steps a writer could enter.
             timeout: self.timeout().as_bytes(),
             hold: write.as_bytes(),
             read: self.id.as_bytes(),
@@ -95,8 +95,8 @@ impl HoldSteps for ReadHold {
             polite,
             waiter,
         } = &self.ask;
-        // Only an overdue reader has a waiter here: marks of all readers that wait would take from
-        // the writers what `prefer_writers` gives them.
+        // Only an overdue reader has a waiter here: if all waiting readers left marks, they would
+        // take away the priority that `prefer_writers` gives to writers.
         let (waiter, mark) = waiter.as_ref().map_or(("", Duration::ZERO), Waiter::mark);
         steps::AcquireRead {
             lock: self.key.as_str().as_bytes(),
@@ -156,21 +156,21 @@ impl HoldSteps for ReadHold {
 pub(super) struct WriteHold {
     key: Key,
     channel: Arc<str>,
-    /// `uuid:n:write`.
+    /// The id `uuid:n:write`.
     id: String,
     ask: WriteAsk,
     /// Whether a read hold has taken `uuid:n`.
     number_taken: AtomicBool,
 }
 
-/// How a write hold is asked for.
+/// The way in which a write hold is acquired.
 #[derive(Clone, Debug)]
 pub(super) enum WriteAsk {
-    /// Now or not at all.
+    /// The acquire asks once.
     Once,
-    /// With a mark, if it has to wait.
+    /// The acquire leaves a mark if it must wait.
     Waiting(Arc<Waiter>),
-    /// As an upgrade, by the holder of this read hold.
+    /// The acquire is an upgrade by the holder of the read hold `read`.
     Upgrade { read: Arc<str> },
 }
 
@@ -191,20 +191,20 @@ impl Waiter {
         })
     }
 
-    /// The id and the duration of the mark that it asks for.
+    /// Returns the id and the duration of the mark that the waiter asks for.
     fn mark(self: &Arc<Self>) -> (&str, Duration) {
-        // Noted before the request leaves: if its answer is lost, the mark may still be there and
-        // has to be taken back.
+        // Noted before the request is sent: if its answer is lost, the mark may exist and must be
+        // withdrawn.
         self.marked.store(true, Ordering::Relaxed);
         (&self.id, self.mark)
     }
 
-    /// The id of the mark that it may have left.
+    /// Returns the id of the mark that the waiter may have left.
     pub(super) fn marked(&self) -> Option<&str> {
         self.marked.load(Ordering::Relaxed).then_some(&self.id)
     }
 
-    /// The waiter has what it waited for, and the grant took the mark back.
+    /// Notes that the waiter got the lock, and that the grant removed its mark.
     pub(super) fn served(&self) {
         self.marked.store(false, Ordering::Relaxed);
     }
@@ -223,12 +223,12 @@ impl WriteHold {
 }
 
 impl WriteHold {
-    /// Asks for the hold, and for a call if `client` is one that a release may call.
+    /// Asks for the hold. With a `client`, also asks that releases call this client.
     fn asks(&self, lease: Duration, client: Option<Caller>) -> Operation {
         let (waiter, mark) = match &self.ask {
             WriteAsk::Upgrade { read } => {
-                // A step of its own, without a mark: it is asked once. Two readers that waited for
-                // each other to leave would wait for ever.
+                // An upgrade has a step of its own, without a mark, and asks once. Two readers that
+                // waited for each other to leave would wait for ever.
                 let upgrade = steps::Upgrade {
                     lock: self.key.as_str().as_bytes(),
                     hold: self.id.as_bytes(),
@@ -315,17 +315,18 @@ impl HoldSteps for WriteHold {
     }
 
     fn take_read_id(&self) -> Option<String> {
-        // The number goes to the first read hold only. Once that is released, a late copy of its
-        // request must not pass for one of the next read hold.
+        // Only the first read hold gets the number. After its release, a late copy of its request
+        // must not be mistaken for a request of the next read hold.
         let number = self.id.strip_suffix(WRITE)?;
         (!self.number_taken.swap(true, Ordering::Relaxed)).then(|| number.to_owned())
     }
 }
 
-/// Ends this hold, of whichever side it is.
+/// Ends the hold with this id, of either side.
 pub(in crate::primitives) fn release(key: &Key, hold: &str) -> Operation {
     let channel = key.rw_channel();
-    // Not only at the end: inside a transaction, Redisson puts the id of the transaction behind it.
+    // The ending need not be at the end: inside a transaction, Redisson appends the id of the
+    // transaction.
     match hold.contains(WRITE) {
         true => release_write(key, hold, &channel),
         false => release_read(key, hold, &channel),
@@ -375,7 +376,7 @@ fn read_why_lost(reply: &Value) -> Option<LossReason> {
     }
 }
 
-/// Takes back the mark of a waiter that waits no more.
+/// Withdraws the mark of a waiter that no longer waits.
 pub(super) fn withdraw(marks: &str, waiter: &str, channel: &str) -> Operation {
     steps::Withdraw {
         marks: marks.as_bytes(),

@@ -1,11 +1,11 @@
--- Says who holds one side, read or write, and for how long. Read holds that are over,
--- although their fields still stand, are left out.
+-- Returns the holders of one side, read or write, and for how long they have it. Omits read holds
+-- that are over, although their fields still exist.
 --
--- lock     hash: `mode`, a field per read hold, `uuid:n`, and the write hold's,
+-- lock     hash: `mode`, a field per read hold, `uuid:n`, and the field of the write hold,
 --          `uuid:n:write`
--- side     read or write; a writer that reads as well holds both
+-- side     read or write; a writer that also reads holds both
 -- Returns  { ttl, holder, count, ... }  ttl in ms, -1 without expiry
---          { -2 }                       nobody
+--          { -2 }                       no holders
 --          text WRONGKIND: not a read-write lock
 
 local function inspect(lock, side)

@@ -1,4 +1,4 @@
-//! The two sides of a read-write lock: how each is acquired, and asked for.
+//! The two sides of a read-write lock, and how each is acquired.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -21,14 +21,15 @@ use crate::observe;
 use crate::owner::{Owner, Role};
 use crate::wait::Deadline;
 
-/// How long a waiter's mark keeps others out, and the longest time between two renewals of it.
+/// Time for which a waiter's mark keeps other clients out, and the longest time between two
+/// renewals of the mark.
 pub(super) const MARK: Duration = Duration::from_secs(5);
-// Less than half of `MARK`: when an answer is late, there is still time for one more request.
+// Less than half of `MARK`: if an answer is late, there is still time for one more request.
 const MARK_EVERY: Duration = Duration::from_secs(2);
-/// How long a reader lets writers go first, one after the other.
+/// Time for which a waiting reader lets writers go first, one after the other.
 const PATIENCE: Duration = Duration::from_secs(1);
 
-/// Which side of the lock.
+/// The side of a lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Side {
     Read,
@@ -36,7 +37,7 @@ pub(super) enum Side {
 }
 
 impl Side {
-    /// Its `mode` in the hash.
+    /// Returns the `mode` of this side in the hash.
     pub(super) fn name(self) -> &'static str {
         match self {
             Self::Read => "read",
@@ -64,12 +65,12 @@ impl Default for Common {
 }
 
 impl Common {
-    /// A Java reader's watchdog sets the expiry of the lock, and before Redisson 4.4 that of every
-    /// read hold, to its own timeout. A hold that was promised more confirms its lease three times
-    /// within that timeout, even if the lease is fixed.
+    /// Returns the terms of a hold. A Java reader's watchdog sets the expiry of the lock to its own
+    /// timeout, and before Redisson 4.4 the expiry of every read hold too. A hold with a longer
+    /// lease confirms it three times within that timeout, even if the lease is fixed.
     fn terms(self, terms: Terms) -> Terms {
-        // Not zero, whatever the caller gave: a period of zero would keep the watchdog busy all the
-        // time.
+        // Never zero, whatever the caller set: a period of zero would keep the watchdog busy all
+        // the time.
         let period = (self.watchdog / 3).max(Duration::from_millis(1));
         Terms {
             renew_every: terms.renew_every.map(|every| every.min(period)),
@@ -79,15 +80,15 @@ impl Common {
     }
 }
 
-/// The kind of lock that [`RwLock::read_lock`](crate::RwLock::read_lock) gives: many holders at a
+/// The kind of lock that [`RwLock::read_lock`](crate::RwLock::read_lock) returns: many holders at a
 /// time.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Read {
     pub(super) common: Common,
-    /// The write hold that the same owner has.
+    /// The write hold of the same owner.
     within: Option<Hold>,
-    /// When it has waited for long enough, and the waiter that leaves a mark then.
+    /// The time at which the reader has waited long enough, and the waiter that leaves a mark then.
     patience: Option<(Moment, Arc<Waiter>)>,
 }
 
@@ -111,8 +112,7 @@ impl Acquire for Read {
     async fn acquire_by(lock: &Lock<Self>, deadline: Deadline) -> Result<Option<LockGuard>> {
         let (key, context) = (lock.key()?, lock.context());
         let mut kind = lock.kind().clone();
-        // Without a mark and without a wait in line: all that stand there wait for this owner's own
-        // write hold.
+        // No mark and no wait in line: all waiters there wait for this owner's own write hold.
         if let Some(write) = held(context, key, lock.owner(), Role::Writer) {
             kind.within = Some(write.hold().clone());
             return ask::acquire_by(&lock.with_kind(kind), deadline).await;
@@ -142,17 +142,17 @@ impl Named for Read {
     fn hold(lock: &Lock<Self>, key: &Key, id: String) -> Box<dyn HoldSteps> {
         let kind = lock.kind();
         let within = kind.within.as_ref().map(|write| &write.steps);
-        // The first read hold has the number of the write hold, because a thread of Redisson has
-        // one number for both. No later read hold has it: an id belongs to one hold.
+        // The first read hold gets the number of the write hold, because a thread of Redisson has
+        // one number for both. No later read hold gets it: an id belongs to one hold.
         let id = within.and_then(|write| write.take_read_id()).unwrap_or(id);
         let now = lock.context().clock.now();
-        // Judged here, at each ask: every ask makes a hold of its own, and the reader becomes
-        // overdue between two of them.
+        // Decided here, at each ask: every ask makes a hold of its own, and the reader becomes
+        // overdue between two asks.
         let overdue = kind.patience.as_ref().filter(|(at, _)| now >= *at);
         let polite = match overdue {
             _ if !kind.common.prefer_writers => Polite::No,
-            // Until then an overdue reader leaves a free lock to the writer that waited for it.
-            // When writers have been quicker for one more second, the reader claims its turn there,
+            // At first an overdue reader leaves a free lock to the writer that waited for it. If
+            // writers are quicker for one more second, the reader claims its turn on a free lock
             // too.
             Some((at, _)) if now >= *at + PATIENCE => Polite::ForTheLastTime,
             _ => Polite::Yes,
@@ -179,14 +179,14 @@ impl Named for Read {
 
     fn line(lock: &Lock<Self>) -> Line {
         match lock.kind().within {
-            // Everybody in that line waits for this owner.
+            // All waiters in that line wait for this owner.
             Some(_) => Line::Alone,
             None => Line::Together { patience: PATIENCE },
         }
     }
 }
 
-/// The kind of lock that [`RwLock::write_lock`](crate::RwLock::write_lock) gives: one holder at a
+/// The kind of lock that [`RwLock::write_lock`](crate::RwLock::write_lock) returns: one holder at a
 /// time, and no readers beside it.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
@@ -213,8 +213,8 @@ impl Acquire for Write {
 
     async fn acquire_by(lock: &Lock<Self>, deadline: Deadline) -> Result<Option<LockGuard>> {
         let kind = lock.kind();
-        // Before the look at the owner's read hold: a try waits for nobody, so not for itself
-        // either. It is told that the lock is held.
+        // Before the check of the owner's read hold: a try does not wait, so it can't wait for
+        // itself. The server answers it that the lock is held.
         if matches!(deadline, Deadline::Now) {
             return ask::acquire_by(lock, deadline).await;
         }
@@ -263,7 +263,7 @@ impl Named for Write {
 
     fn line(lock: &Lock<Self>) -> Line {
         match lock.kind().ask {
-            // An upgrade waits behind nobody: the writers in line wait for this reader.
+            // An upgrade does not wait in line: the writers in line wait for this reader.
             WriteAsk::Upgrade { .. } => Line::Alone,
             _ if lock.kind().common.prefer_writers => Line::Exclusive,
             _ => Line::OneAsks,
@@ -271,8 +271,8 @@ impl Named for Write {
     }
 }
 
-/// The mark that a waiter may have left. It is taken back when the wait ends without a grant,
-/// however it ends.
+/// The mark that a waiter may have left. It is withdrawn when the wait ends without a grant, no
+/// matter how it ends.
 struct Mark<'a, K: Named> {
     lock: &'a Lock<K>,
     /// The key of the set of marks.
@@ -294,11 +294,11 @@ impl<'a, K: Named> Mark<'a, K> {
         self,
         wait: impl Future<Output = Result<Option<LockGuard>>>,
     ) -> Result<Option<LockGuard>> {
-        // Each other way out, by an error, a refusal or a dropped future, drops `self` with its
-        // mark still noted, and that takes the mark back.
+        // In all other cases, an error, a refusal or a dropped future, `self` is dropped with its
+        // mark still noted, which withdraws the mark.
         let guard = wait.await?;
-        // The server takes the mark away with its grant. A waiter that has another one's hold was
-        // granted nothing.
+        // The server removes the mark with the grant. A waiter that shares or took over another
+        // waiter's hold was granted nothing.
         let served = |guard: &LockGuard| guard.share().was_asked_for();
         if guard.as_ref().is_some_and(served) {
             self.waiter.served();
@@ -311,7 +311,7 @@ impl<K: Named> Drop for Mark<'_, K> {
     fn drop(&mut self) {
         if let Some(waiter) = self.waiter.marked() {
             let withdraw = holds::withdraw(&self.marks, waiter, &self.lock.channel());
-            // Nobody waits for the answer, because a drop can't. If the request is lost, the mark
+            // No code waits for the answer, because a drop can't. If the request is lost, the mark
             // ends by itself after `MARK`.
             let route = Route::of(self.lock.settings().acknowledged).behind();
             self.lock.context().cleanup.send(withdraw, route);
@@ -319,7 +319,7 @@ impl<K: Named> Drop for Mark<'_, K> {
     }
 }
 
-/// What an owner holds in a role, unless that is lost.
+/// Returns the hold of an owner in a role, unless it is lost.
 pub(super) fn held(
     context: &Context,
     key: &Key,
@@ -327,7 +327,7 @@ pub(super) fn held(
     role: Role,
 ) -> Option<Arc<Held>> {
     let held = context.locals.held_by(key, &owner?.in_role(role))?;
-    // A lost hold protects nothing: a read inside it would be beside another writer.
+    // A lost hold protects nothing: a read inside it would run beside another writer.
     held.hold().loss().is_none().then_some(held)
 }
 

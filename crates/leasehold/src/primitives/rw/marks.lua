@@ -1,5 +1,6 @@
--- Marks of waiting readers or writers, each with the time at which it ends. Only a courtesy:
--- noting one fails when the server is out of memory, and a key of another kind keeps nobody out.
+-- Marks of waiting readers or writers, each with the time at which it ends. They are only a
+-- courtesy: writing one fails when the server is out of memory, and a key of another type keeps no
+-- client out.
 
 -- Notes that `waiter` waits, for `mark_ms`; 0 for no mark.
 local function mark(marks, waiter, mark_ms)
@@ -7,18 +8,18 @@ local function mark(marks, waiter, mark_ms)
     return
   end
   local now = now_ms()
-  -- The marks of killed waiters go: each new mark lengthens the life of the key, and with it
-  -- theirs.
+  -- Removes the marks of killed waiters. Otherwise they would live on, because each new mark
+  -- lengthens the life of the key.
   redis.pcall('ZREMRANGEBYSCORE', marks, '-inf', now)
   local noted = redis.pcall('ZADD', marks, now + mark_ms, waiter)
   if type(noted) == 'number' then
     local expiry = redis.pcall('PEXPIRE', marks, mark_ms)
-    -- A key without an end would stay for ever.
+    -- A key without an expiry would stay for ever.
     if type(expiry) == 'table' then redis.pcall('DEL', marks) end
   end
 end
 
--- For how many ms somebody's mark keeps others out.
+-- Reads for how many ms the marks keep other clients out.
 local function marked_for(marks)
   local last = redis.pcall('ZREVRANGE', marks, 0, 0, 'WITHSCORES')
   if last.err or not last[2] then

@@ -1,13 +1,13 @@
--- Ends this read hold. If it was the last one, it wakes the waiters, and calls one of our writers.
+-- Ends this read hold. If it was the last one, wakes the waiters and calls one of our writers.
 --
--- lock     hash: `mode`, a field per read hold, `uuid:n`, and the write hold's,
+-- lock     hash: `mode`, a field per read hold, `uuid:n`, and the field of the write hold,
 --          `uuid:n:write`
 -- timeout  this hold's own key, whose expiry is the end of its lease
--- asking   list: the numbers of the clients to call, in the order in which they came
+-- asking   list: the numbers of the clients to call, in order of arrival
 -- hold     this hold's field
 -- channel  where the waiters listen; the message is "0", as Redisson sends it
 -- Returns  1  released
---          0  not ours any more: its lease had run out
+--          0  this hold's lease had run out
 
 local function release_read(lock, timeout, asking, hold, channel)
   -- HDEL and DEL, not HINCRBY: they work when the server is out of memory.
@@ -17,16 +17,17 @@ local function release_read(lock, timeout, asking, hold, channel)
     return 0
   end
   local fields = redis.call('HLEN', lock)
-  -- Beside a write hold the lock's expiry is that of the write hold. (Redisson sets it to that
+  -- Beside a write hold, the lock has the expiry of the write hold. (Redisson sets it to the expiry
   -- of the longest read hold even then, and so cuts the write hold.)
   if fields > 1 and redis.call('HGET', lock, 'mode') == 'write' then
     return held
   end
-  -- To look at all of thousands of readers at each release is work for their square, and would
-  -- keep the server busy for seconds when they leave together. Beside many, one release in
-  -- `fields` / 64 does it, by the time and the hold's number. Until then the lock's expiry is
-  -- later than it has to be, which harms nobody while somebody reads. But the others may all be
-  -- dead, and then a writer would wait for nobody: so the release looks at a few.
+  -- If each of thousands of releases looked at all readers, the work would be quadratic. It would
+  -- keep the server busy for seconds when the readers leave together. So with many readers, only
+  -- one release in `fields` / 64 looks at all of them, chosen by the time and the hold's number.
+  -- Until then the lock expires later than necessary, which does no harm while there are live
+  -- readers. But the other readers may all be dead, and then a writer would wait for no live hold.
+  -- So each release looks at a few.
   if fields > 64 then
     local turn = redis.call('TIME')[2] + (tonumber(string.match(hold, '%d+$')) or 0)
     if turn % fields >= 64 and longest_of_some(lock, 0) > 0 then

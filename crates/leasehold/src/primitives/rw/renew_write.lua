@@ -1,25 +1,25 @@
--- Makes this write hold last for a lease from now at least.
+-- Renews this write hold: it lasts for at least `lease_ms` from now.
 --
--- lock      hash: `mode`, a field per read hold, `uuid:n`, and the write hold's,
+-- lock      hash: `mode`, a field per read hold, `uuid:n`, and the field of the write hold,
 --           `uuid:n:write`
 -- hold      this hold's field
--- lease_ms  how long it lasts from now
--- most_ms   it is made shorter if it has more than that; 0 for never
+-- lease_ms  how long the hold lasts from now
+-- most_ms   a lease longer than this is shortened to `lease_ms`; 0 for never
 -- Returns   n  renewed, and n ms are left now
---           0  not ours any more; nothing was changed
+--           0  this hold no longer has the lock; nothing was changed
 
 local function renew_write(lock, hold, lease_ms, most_ms)
   if redis.call('HEXISTS', lock, hold) == 0 then
     return 0
   end
   local ttl, most = redis.call('PTTL', lock), tonumber(most_ms)
-  -- Not shorter while its owner reads inside it, perhaps for longer: two fields are `mode` and
+  -- Not shortened while its owner reads inside it, perhaps for longer. Two fields are `mode` and
   -- this hold.
   local too_long = most > 0 and ttl > most and redis.call('HLEN', lock) == 2
   if ttl < tonumber(lease_ms) or too_long then
     ttl = tonumber(lease_ms)
   end
-  -- Written in any case: whoever waits for replicas waits for what this has written.
+  -- Written even if nothing changes: a client that waits for replicas waits for this write.
   redis.call('PEXPIRE', lock, ttl)
   return ttl
 end

@@ -1,5 +1,5 @@
-//! The steps of the read-write lock, each with its twin on the embedded keyspace. The
-//! Lua beside this file says what each does.
+//! The steps of the read-write lock, each with its twin on the embedded keyspace. The Lua files
+//! beside this file describe each step.
 
 use crate::backend::memory::Keyspace;
 use crate::backend::step::{Refusal, Shared, Step, Value, step};
@@ -12,7 +12,8 @@ static MARKS: Shared = Shared::new(include_str!("marks.lua"), &[&NOW_MS]);
 pub(in crate::primitives) static REMAINING: Shared =
     Shared::new(include_str!("remaining.lua"), &[]);
 static TRIM_EXPIRY: Shared = Shared::new(include_str!("trim_expiry.lua"), &[&REMAINING]);
-/// With what a step does when it finds that those are all over.
+/// The script includes `trim_expiry.lua`, which a step runs when it finds that those holds are all
+/// over.
 static LONGEST_OF_SOME: Shared = Shared::new(include_str!("longest_of_some.lua"), &[&TRIM_EXPIRY]);
 
 step! {
@@ -26,7 +27,8 @@ step! {
 impl AcquireRead<'_> {
     fn twin(self, keyspace: &mut Keyspace) -> Result<Value, Refusal> {
         let mode = mode(keyspace, self.lock)?;
-        // Field and key: a field whose own key has ended is no hold, and the request takes it anew.
+        // Both field and key must exist: a field whose own key has ended is not a hold, and the
+        // request takes it anew.
         if mode.is_some()
             && keyspace.hexists(self.lock, self.hold)?
             && keyspace.exists(self.timeout)
@@ -39,7 +41,7 @@ impl AcquireRead<'_> {
                 return Ok(Value::Int(keyspace.pttl(self.lock)));
             }
         } else if self.mark_ms > 0 && keyspace.zrem(self.readers, self.waiter).unwrap_or(false) {
-            // This reader's turn comes before the next writer's.
+            // This reader's turn is before the next writer's.
         } else if self.polite > 0
             && let Some(rest @ 1..) = marked_for(keyspace, self.writers)
         {
@@ -55,8 +57,8 @@ impl AcquireRead<'_> {
         keyspace.pexpire(self.timeout, self.lease_ms);
         keyspace.hset(self.lock, b"mode", mode.unwrap_or(Mode::Read).name())?;
         keyspace.hset(self.lock, self.hold, b"1")?;
-        // A lock whose expiry somebody has taken away stays without one: `lengthen` would set one,
-        // and cut the holds that last longer than this one.
+        // If another program has removed the lock's expiry, the lock stays without one: `lengthen`
+        // would set an expiry and cut the holds that last longer than this one.
         if mode.is_none() || keyspace.pttl(self.lock) >= 0 {
             lengthen(keyspace, self.lock, self.lease_ms);
         }
@@ -75,8 +77,9 @@ impl AcquireWrite<'_> {
     fn twin(self, keyspace: &mut Keyspace) -> Result<Value, Refusal> {
         let mut mode = mode(keyspace, self.lock)?;
         let mut wait = keyspace.pttl(self.lock);
-        // Beside so many readers a release seldom lowers the expiry of the lock, so it may be that
-        // of a reader which has left. If the others are dead, this writer would wait for nobody.
+        // With so many readers, a release rarely lowers the expiry of the lock, so the expiry may
+        // belong to a reader that has left. If the other readers are dead, this writer would wait
+        // for no live hold.
         if mode == Some(Mode::Read) && wait > 0 && keyspace.hlen(self.lock)? > 64 {
             wait = longest_of_some(keyspace, self.lock)?;
             if wait == 0 {
@@ -139,21 +142,21 @@ step! {
 impl ReleaseRead<'_> {
     fn twin(self, keyspace: &mut Keyspace) -> Result<Value, Refusal> {
         let stood = keyspace.hdel(self.lock, self.hold)?;
-        // Even if the field is gone, as after a forced unlock: the key would stay until its lease
-        // ends.
+        // Even if the field no longer exists, for example after a forced unlock: the key would stay
+        // until its lease ends.
         let held = keyspace.del(self.timeout);
         if !stood {
             return Ok(Value::Int(0));
         }
         let writes = keyspace.hget(self.lock, b"mode")?.as_deref() == Some(b"write");
         let fields = keyspace.hlen(self.lock)?;
-        // Readers that leave together would otherwise each look at all others. The lock then ends
-        // later than it has to, which harms nobody while one of them is alive.
+        // Otherwise readers that leave together would each look at all the others. The lock then
+        // ends later than necessary, which does no harm while one of the readers is alive.
         let put_off = fields > 64
             && !has_its_turn(keyspace, self.hold, fields)
             && longest_of_some(keyspace, self.lock)? > 0;
-        // Beside a write hold the lock's expiry is that of the write hold, and stays. Redisson sets
-        // it to that of the longest read hold even then, and so cuts the writer's lease.
+        // Beside a write hold, the lock keeps the expiry of the write hold. Redisson sets it to the
+        // expiry of the longest read hold even then, and so cuts the writer's lease.
         if fields == 1 || !(writes || put_off) {
             let is_free = settle(keyspace, self.lock)?;
             if is_free {
@@ -183,8 +186,8 @@ impl ReleaseWrite<'_> {
             keyspace.hset(self.lock, b"mode", b"read")?;
         }
         let is_free = settle(keyspace, self.lock)?;
-        // Even if read holds of the owner stay, because others may read beside them now. Redisson
-        // says nothing then, and its own readers wait for the expiry.
+        // Even if read holds of the owner stay, because other readers may enter beside them now.
+        // Redisson publishes nothing in this case, and its own readers wait for the expiry.
         let told = wake_all(keyspace, self.channel);
         if is_free && told > 0 {
             call_first(keyspace, self.asking, self.channel);
@@ -205,8 +208,8 @@ step! {
 impl RenewRead<'_> {
     fn twin(self, keyspace: &mut Keyspace) -> Result<Value, Refusal> {
         let mut ttl = keyspace.pttl(self.timeout);
-        // Without its own key the hold is over, for Redisson, too, although its field stands for as
-        // long as others read.
+        // Without its own key the hold is over, for Redisson too, although its field remains for as
+        // long as other clients read.
         if ttl == -2 || !keyspace.hexists(self.lock, self.hold)? {
             return Ok(Value::Int(0));
         }
@@ -216,8 +219,8 @@ impl RenewRead<'_> {
             ttl = lease_ms;
         }
         let lock_ttl = keyspace.pttl(self.lock);
-        // `mode` and this hold. Beside others the lock is made no shorter: Redisson's readers set
-        // it to their own timeout, and cut whoever has more.
+        // The two fields are `mode` and this hold. With other holds, the lock is not made shorter:
+        // Redisson's readers set it to their own timeout, and cut every longer hold.
         let alone = keyspace.hlen(self.lock)? == 2;
         let too_long = lock_ttl == -1 || (most_ms > 0 && lock_ttl > most_ms);
         if (lock_ttl >= 0 && lock_ttl < ttl) || (alone && too_long) {
@@ -243,7 +246,8 @@ impl RenewWrite<'_> {
         }
         let (lease_ms, most_ms) = (whole(self.lease_ms), whole(self.most_ms));
         let ttl = keyspace.pttl(self.lock);
-        // `mode` and this hold: with more fields, its owner reads inside it, perhaps for longer.
+        // The two fields are `mode` and this hold. With more fields, the owner reads inside the
+        // write hold, perhaps for longer.
         let too_long = most_ms > 0 && ttl > most_ms && keyspace.hlen(self.lock)? == 2;
         if ttl < lease_ms || too_long {
             keyspace.pexpire(self.lock, lease_ms.unsigned_abs());
@@ -265,7 +269,7 @@ impl KeepWrite<'_> {
         if !keyspace.hexists(self.lock, self.hold)? {
             return Ok(Value::Int(0));
         }
-        // A read hold that is over leaves its field, and keeps nothing.
+        // A read hold that is over leaves its field, but keeps no client out.
         let holds = read_holds(keyspace, self.lock)?;
         let reads = |(field, left): &(Vec<u8>, i64)| field != self.hold && *left >= 0;
         if holds.iter().any(reads) {
@@ -293,8 +297,8 @@ step! {
 impl Downgrade<'_> {
     fn twin(self, keyspace: &mut Keyspace) -> Result<Value, Refusal> {
         if !keyspace.hexists(self.lock, self.hold)? {
-            // A copy of the request, behind the one that did it: the caller must not be told that
-            // its lock was lost.
+            // A copy of the request, after the one that downgraded the hold. The caller must not
+            // get the answer that its lock was lost.
             let done = keyspace.hexists(self.lock, self.read)? && keyspace.exists(self.timeout);
             return Ok(Value::Int(done.into()));
         }
@@ -327,11 +331,11 @@ impl Upgrade<'_> {
             .into_iter()
             .filter(|(_, left)| *left >= 0)
             .map(|(field, _)| field);
-        // Exactly this one: dead readers are in nobody's way, and a caller whose own read hold is
-        // over has nothing to upgrade.
+        // This read hold must be the only live one: dead readers are not in the way, and a caller
+        // whose own read hold is over has nothing to upgrade.
         if mode != Some(Mode::Read) || !alive.eq([self.read]) {
             let ttl = keyspace.pttl(self.lock);
-            // A lock that is gone is no lock without expiry, as a negative reply would say.
+            // The lock no longer exists. A negative reply would mean a lock without expiry.
             return Ok(Value::Int(if ttl == -2 { 0 } else { ttl }));
         }
         for (field, _) in keyspace.hgetall(self.lock)? {
@@ -417,7 +421,7 @@ impl Inspect<'_> {
     fn twin(self, keyspace: &mut Keyspace) -> Result<Value, Refusal> {
         let mode = mode(keyspace, self.lock)?;
         let mut reply = vec![Value::Int(keyspace.pttl(self.lock))];
-        // A writer may read inside its write, so both sides have to look at a lock in write mode.
+        // A writer may read inside its write hold, so both sides must look at a lock in write mode.
         if mode.is_some_and(|mode| mode == Mode::Write || mode.name() == self.side) {
             for (field, count) in keyspace.hgetall(self.lock)? {
                 let Some(holds) = hold_count(&field, &count) else {
@@ -472,7 +476,8 @@ impl Mode {
     }
 }
 
-/// The mode of a lock, `None` when it is free, or an error that says what the key is instead.
+/// Returns the mode of a lock, `None` when it is free, or an error that says what the key is
+/// instead.
 fn mode(keyspace: &mut Keyspace, lock: &[u8]) -> Result<Option<Mode>, Refusal> {
     form::check(keyspace, lock, form::READ_WRITE)?;
     Ok(match keyspace.hget(lock, b"mode")?.as_deref() {
@@ -483,17 +488,18 @@ fn mode(keyspace: &mut Keyspace, lock: &[u8]) -> Result<Option<Mode>, Refusal> {
 }
 
 fn writes(field: &[u8]) -> bool {
-    // Not only at the end: inside a transaction, Redisson puts the id of the transaction behind it.
+    // The ending need not be at the end: inside a transaction, Redisson appends the id of the
+    // transaction.
     field.windows(6).any(|part| part == b":write")
 }
 
-/// How often Redisson counts the hold of this field; `None` if the field is no hold.
+/// Returns Redisson's count for the hold of this field; `None` if the field is not a hold.
 fn hold_count(field: &[u8], value: &[u8]) -> Option<u64> {
     let count = std::str::from_utf8(value).ok()?.parse().ok()?;
     (field != b"mode").then_some(count)
 }
 
-/// Each hold's field, with the time that it has left as a read hold.
+/// Returns each hold's field, with the time that it has left as a read hold.
 fn read_holds(keyspace: &mut Keyspace, lock: &[u8]) -> Result<Vec<(Vec<u8>, i64)>, Refusal> {
     let mut holds = Vec::new();
     for (field, value) in keyspace.hgetall(lock)? {
@@ -555,17 +561,17 @@ fn settle(keyspace: &mut Keyspace, lock: &[u8]) -> Result<bool, Refusal> {
     }
 }
 
-/// Whether this is the one release among many that goes through all read holds.
+/// Returns whether this is the one release among many that looks at all read holds.
 fn has_its_turn(keyspace: &Keyspace, hold: &[u8], fields: usize) -> bool {
     let number = hold.rsplit(|letter| !letter.is_ascii_digit()).next();
     let number = number.and_then(|text| std::str::from_utf8(text).ok()?.parse().ok());
-    // The script takes the microseconds of the server's time, so the two give the turn to different
-    // releases, but to about as many.
+    // The script uses the microseconds of the server's time. So it gives the turn to other releases
+    // than its twin, but to about the same number of them.
     let turn = keyspace.now_ms().wrapping_add(number.unwrap_or(0));
     turn % fields as u64 <= 63
 }
 
-/// The twin of `longest_of_some.lua`. It looks at all holds, because here that costs little.
+/// The twin of `longest_of_some.lua`. It looks at all holds, because that is cheap here.
 fn longest_of_some(keyspace: &mut Keyspace, lock: &[u8]) -> Result<i64, Refusal> {
     let holds = read_holds(keyspace, lock)?;
     Ok(holds
@@ -576,8 +582,8 @@ fn longest_of_some(keyspace: &mut Keyspace, lock: &[u8]) -> Result<i64, Refusal>
         .max(0))
 }
 
-/// Notes that somebody waits: the twin of `marks.lua`. A key of another type is left alone, because
-/// the mark is only a courtesy.
+/// Notes that a waiter waits: the twin of `mark` in `marks.lua`. A key of another type is left
+/// alone, because the mark is only a courtesy.
 fn mark(keyspace: &mut Keyspace, marks: &[u8], waiter: &[u8], mark_ms: u64) {
     if mark_ms == 0 {
         return;
@@ -594,7 +600,7 @@ fn mark(keyspace: &mut Keyspace, marks: &[u8], waiter: &[u8], mark_ms: u64) {
     }
 }
 
-/// How long the marks keep others out: the twin of `marks.lua`.
+/// Returns how long the marks keep other clients out: the twin of `marked_for` in `marks.lua`.
 fn marked_for(keyspace: &mut Keyspace, marks: &[u8]) -> Option<i64> {
     let marks = keyspace.zrange(marks).ok()?;
     let (_, until) = marks.last()?;

@@ -1,6 +1,6 @@
--- A hold has left a lock in read mode: lets the hash end with the longest of the read holds
--- that remain, or frees the lock and returns true. Removes the fields of holds that are over: a
--- lock that is always read would gather them for ever.
+-- Runs after a hold has left a lock in read mode. Lets the hash end with the longest of the
+-- remaining read holds, or frees the lock and returns true. Removes the fields of holds that are
+-- over: otherwise they would accumulate in a lock that is always read.
 local function trim_expiry(lock)
   local fields, longest = redis.call('HGETALL', lock), 0
   for n = 1, #fields, 2 do

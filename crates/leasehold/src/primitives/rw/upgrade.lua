@@ -1,13 +1,14 @@
--- Gives the write lock to a holder of the read lock if nobody else reads. The read hold
--- stays, inside the new one.
+-- Grants the write lock to a holder of the read lock if there are no other readers. The read hold
+-- stays, inside the new write hold.
 --
--- lock      hash: `mode`, a field per read hold, `uuid:n`, and the write hold's,
+-- lock      hash: `mode`, a field per read hold, `uuid:n`, and the field of the write hold,
 --           `uuid:n:write`
 -- hold      the write hold's field
 -- read      the read hold's field
 -- lease_ms  how long the write hold lasts without renewal
--- Returns   nil  granted; a request that comes a second time changes nothing
---           n    others read, or the read hold is not there, for n ms more; -1 without expiry
+-- Returns   nil  granted; a repeated request changes nothing
+--           n    there are other readers, or the read hold does not exist, and the lock lasts for
+--                n ms more; -1 without expiry
 --           text WRONGKIND: not a read-write lock
 
 local function upgrade(lock, hold, read, lease_ms)
@@ -30,10 +31,10 @@ local function upgrade(lock, hold, read, lease_ms)
     end
   end
   if not alone or not mine then
-    -- A lock that is gone is no lock without expiry.
+    -- The lock no longer exists. A negative reply would mean a lock without expiry.
     return ttl == -2 and 0 or ttl
   end
-  -- Fields that dead readers left would look like read holds inside this write hold.
+  -- Fields of dead readers would look like read holds inside this write hold.
   for n = 1, #fields, 2 do
     if fields[n] ~= 'mode' and fields[n] ~= read then redis.call('HDEL', lock, fields[n]) end
   end

@@ -1,14 +1,14 @@
--- Takes back the mark of one that waits no more.
+-- Withdraws the mark of a waiter that no longer waits.
 --
--- marks    sorted set: our writers, or readers, that wait, each with the time its mark ends
--- waiter   who waited, in `marks`
--- channel  where the waiters listen: those whom only the mark kept out may come now
--- Returns  1  taken back
---          0  there was none
+-- marks    sorted set: our waiting writers or readers, each with the time its mark ends
+-- waiter   the id of the waiter in `marks`
+-- channel  where the waiters listen: waiters that only the mark kept out may enter now
+-- Returns  1  withdrawn
+--          0  there was no mark
 
 local function withdraw(marks, waiter, channel)
   local gone = redis.call('ZREM', marks, waiter)
-  -- With the last mark only: another one keeps the same waiters out.
+  -- Only with the last mark: another mark would keep the same waiters out.
   if gone == 1 and redis.call('EXISTS', marks) == 0 then
     wake_all(channel)
   end

@@ -1,25 +1,26 @@
--- Takes permits for the first askers of a line, in their order, as far as they go round.
+-- Takes permits for the first asks of a line, in their order, as long as enough are free.
 --
 -- semaphore  text: the number of free permits
--- marker     this request's: "asks permits free", what it was granted and what was left
--- done       a marker that is not needed any more
--- released   which request has given permits back last
--- asking     list: the clients to call, `number:permits`, in the order in which they came
--- sizes      how many permits each asks for, parted by spaces
--- client     this client and what its first waiter wants, as in `asking`; nothing if nobody is to
---            call it
--- called     1 if a release has called it, and somebody else was quicker
--- Returns    { asks, free, there, released, before }  so many of them were granted; so many
---                                             permits are free now; there is 0 when there is no
---                                             semaphore, else 1; what stands at `released`,
---                                             if none was granted; so many clients are called
---                                             before this one, -1 if it is not called
+-- marker     the note of this request: "asks permits free", what was granted and what was left
+-- done       a marker that is no longer needed
+-- released   the request that last gave permits back
+-- asking     list: the clients to call, `number:permits`, in the order in which they asked
+-- sizes      how many permits each ask wants, separated by spaces
+-- client     this client and how many permits its first waiter wants, as in `asking`; empty if no
+--            release may call it
+-- called     1 if a release has called it, but another client was quicker
+-- Returns    { asks, free, there, released, before }
+--                  asks: how many of the asks were granted
+--                  free: the number of permits that are free now
+--                  there: 0 if the semaphore does not exist, else 1
+--                  released: the content of `released`, if no ask was granted
+--                  before: how many clients are called before this one, -1 if it is not called
 --            text WRONGKIND: not a semaphore; nothing was changed
 
 local function acquire(semaphore, marker, done, released, asking, sizes, client, called)
   local before = redis.call('GET', marker)
   if before then
-    -- This request has come before, or its own undo has.
+    -- This request has run before, or its own undo has.
     local asks, left = string.match(before, '^(%d+) %d+ (-?%d+)$')
     return { tonumber(asks or 0), tonumber(left or 0), 1, '', -1 }
   end
@@ -31,12 +32,14 @@ local function acquire(semaphore, marker, done, released, asking, sizes, client,
   free = free or 0
   local asks, taken = 0, 0
   for size in string.gmatch(sizes, '%d+') do
-    -- The first that does not fit ends it: a waiter that asks for many is not overtaken.
+    -- The first ask that does not fit ends the loop: a waiter that wants many permits is not
+    -- overtaken.
     if taken + size > free then break end
     asks, taken = asks + 1, taken + size
   end
-  -- The marker first: permits without one could never be undone. A refusal leaves one as well:
-  -- the same request could be granted when it comes a second time, for nobody.
+  -- The marker is written first: permits without a marker could never be undone. A refusal leaves a
+  -- marker, too: otherwise a repeated copy of the request could be granted with no waiter to take
+  -- the permits.
   local failed = remember(marker, asks .. ' ' .. taken .. ' ' .. free - taken)
   if failed then
     return failed
@@ -57,7 +60,7 @@ local function acquire(semaphore, marker, done, released, asking, sizes, client,
     if asks == 0 then
       before = place_of(asking, client, called)
     else
-      -- A call of a client that has its permits would be wasted, and delay the next client.
+      -- A call of a client that has its permits would be wasted, and would delay the next client.
       redis.pcall('LREM', asking, 0, client)
     end
   end

@@ -1,15 +1,15 @@
--- Changes the number of free permits, and wakes the waiters: a release, when positive.
+-- Changes the number of free permits, and wakes the waiters. A positive change is a release.
 --
 -- semaphore  text: the number of free permits
--- marker     this request's: its reply
--- done       a marker that is not needed any more
--- released   which request has given permits back last
--- asking     list: the clients to call, `number:permits`, in the order in which they came
+-- marker     text: the reply to this request, once it has run
+-- done       a marker that is no longer needed
+-- released   the request that last gave permits back
+-- asking     list: the clients to call, `number:permits`, in the order in which they asked
 -- permits    how many more are free; negative for fewer
--- if_there   1: only a semaphore that exists, else it is made
+-- if_there   1: change only a semaphore that exists; 0: make it if it does not exist
 -- channel    where the waiters listen: `publish_free.lua`
--- Returns    { 1, listeners }  done; so many connections were told, -1 when that can't be known
---            { 0, -1 }         there was none, and none was made
+-- Returns    { 1, listeners }  done; this number of connections was notified, -1 if it is not known
+--            { 0, -1 }         it did not exist, and was not made
 --            text WRONGKIND: not a semaphore; nothing was changed
 
 local function add(semaphore, marker, done, released, asking, permits, if_there, channel)
@@ -21,7 +21,7 @@ local function add(semaphore, marker, done, released, asking, permits, if_there,
   if other then
     return other
   end
-  -- A first write that works when the server is out of memory: a release has to.
+  -- A first write that succeeds even if the server is out of memory, because a release must.
   redis.call('DEL', done)
   local reply = (free or if_there == '0') and 1 or 0
   local failed = remember(marker, reply)
@@ -34,9 +34,9 @@ local function add(semaphore, marker, done, released, asking, permits, if_there,
     redis.call('DEL', marker)
     return free.err
   end
-  -- For a waiter that asks because of the message and finds that others were quicker: the
-  -- message was no flood. Only a hint, which an ACL may deny.
+  -- For a waiter that asks because of the message and finds that other clients were quicker: it
+  -- shows that the message was not part of a flood. Only a hint, which an ACL may deny.
   if tonumber(permits) > 0 then redis.pcall('SET', released, marker, 'PX', 60000) end
-  -- The number that is free, not the number released: waiters that need more sleep on.
+  -- The number of free permits, not the number released: waiters that need more sleep on.
   return { 1, publish_free(asking, channel, free, tonumber(permits), 0) }
 end

@@ -1,4 +1,4 @@
-//! How permits are asked for: the head of the line asks for the waiters behind it as well.
+//! The acquire of permits: the head of the line also asks for the waiters behind it.
 
 use std::pin::pin;
 use std::sync::{Arc, Weak};
@@ -29,7 +29,8 @@ use crate::primitives::request;
 use crate::sync::Mutex;
 use crate::wait::{Answer, Ask, Deadline, NotBefore, Wait};
 
-/// The most waiters that one request asks for. More would make the server wait.
+/// The most waiters that one request asks for. A longer request would block the server for too
+/// long.
 const MOST_AT_ONCE: usize = 64;
 
 pub(super) async fn acquire(
@@ -41,7 +42,7 @@ pub(super) async fn acquire(
     let context = &semaphore.context;
     let key = names.key.clone();
     let local = context.locals.of(&key);
-    // An acquire that asks once is in no line.
+    // An acquire that asks once takes no place in the line.
     let place = (!matches!(deadline, Deadline::Now)).then(|| local.clone().line_up_for(permits));
     let place = place.as_ref();
     let asker = Asker {
@@ -90,7 +91,8 @@ impl Asker<'_> {
         if let Some(place) = self.place
             && place.gives_up()
         {
-            // Another waiter's request was granted this one's permits, and nobody came for them.
+            // Another waiter's request was granted this waiter's permits, but they were not
+            // collected.
             drop(self.permit());
         }
     }
@@ -105,7 +107,7 @@ impl Asker<'_> {
 
     fn request(&self) -> Request {
         let context = &self.semaphore.context;
-        // A waiter whose deadline comes before that moment asks at once, for itself alone.
+        // If a waiter's deadline is before that moment, it asks at once, for itself alone.
         let behind = match (self.place, self.not_before()) {
             (Some(head), None) => head.others(MOST_AT_ONCE - 1),
             _ => Vec::new(),
@@ -118,7 +120,7 @@ impl Asker<'_> {
             // Fresh for each ask: under the marker of an earlier ask, the server would repeat that
             // reply.
             marked: request::mark(context, &self.local),
-            // The head first: the server serves in this order, and its first grant is taken for the
+            // The head is first: the server serves in this order, and its first grant counts as the
             // head's.
             sizes: std::iter::once(self.permits).chain(others).collect(),
             head: self.waiter().cloned(),
@@ -128,7 +130,7 @@ impl Asker<'_> {
         }
     }
 
-    /// It asks so that its client is called, if it would hear that.
+    /// Notes that the waiter asks to be called, if its client would hear a call.
     fn asks_in_turn(&self, client: Option<Caller>) {
         let Names { key, channel } = &self.names;
         if let Some(client) = client {
@@ -147,27 +149,28 @@ impl Ask for Asker<'_> {
         self.asks_in_turn(request.client);
         let (undo, mut reply) = request.send();
         let said = match (&mut reply).now_or_never() {
-            // An embedded backend has answered by now: its replies need no task that waits for
+            // An embedded backend has answered already: its replies need no task that waits for
             // them.
             Some(reply) => {
                 let said = request.answered(&undo, reply)?;
                 request.hand_out(said.asks);
                 said
             }
-            // The reply concerns the head alone. If nobody polls the head, no other waiter is held
-            // up.
+            // The reply concerns only the head. If the head is not polled, no other waiter is
+            // delayed.
             None if request.behind.is_empty() => request.answered(&undo, reply.await)?,
             None => {
                 let (sender, said) = oneshot::channel();
-                // Weak, because the undo has to end with the head: kept alive by the task, it would
-                // give nothing back before the answer came.
+                // Weak, because the undo must end with the head: kept alive by the task, it would
+                // give nothing back before the answer arrives.
                 let carried = request.carried(Arc::downgrade(&undo), reply, sender);
-                // Not `spawn`, for whose work a close of the client waits: this reply matters only
-                // to waiters.
+                // Not `spawn`, because a close of the client waits for spawned work: this reply
+                // matters only to waiters.
                 context.cleanup.carry(carried);
                 let address = context.backend.address();
                 // While this future lives, so does `undo`, and the task sends a result. So a
-                // channel that was closed without one means that the runtime has dropped the task.
+                // channel that was closed without a result means that the runtime has dropped the
+                // task.
                 let ended = |_| Failure::runtime_ended(Outcome::MayHaveRun, address);
                 said.await.map_err(ended)??
             }
@@ -180,8 +183,8 @@ impl Ask for Asker<'_> {
         if !said.there {
             self.absence.found(context, &self.names.key)?;
         }
-        // The number alone would not do. Other waiters may take what a release has brought before
-        // this ask runs: then the number is as before, and only the last release is another one.
+        // The number alone is not enough. Other waiters may take the released permits before this
+        // ask runs. Then the number is as before, and only the last release differs.
         let evidence = (said.free, said.released);
         Ok(Answer::Later {
             within: None,
@@ -233,7 +236,7 @@ struct Request {
     names: Names,
     local: Local,
     marked: Marked,
-    /// How many permits each of these waiters wants.
+    /// Number of permits that each of these waiters wants.
     sizes: Vec<u32>,
     head: Option<Arc<Waiter>>,
     behind: Vec<Arc<Waiter>>,
@@ -242,27 +245,28 @@ struct Request {
     client: Option<Caller>,
 }
 
-/// The undo of a request. It belongs to the head; the task that waits for the reply only looks for
-/// it. When the head gives up before the answer, the whole grant goes back, and the next waiter in
-/// line asks.
+/// The undo of a request. It belongs to the head. The task that waits for the reply has only a weak
+/// reference. If the head gives up before the answer, the whole grant is given back, and the next
+/// waiter in line asks.
 type SharedUndo = Mutex<Undo<Granted>>;
 
 impl Request {
     fn send(&mut self) -> (Arc<SharedUndo>, Reply) {
         let context = &self.context;
         let operation = steps::acquire(&self.names.key, &self.marked, &self.sizes, self.client);
-        // Armed before the request leaves: a grant must not be lost when nobody waits for the
+        // Armed before the request is sent: a grant must not be lost when no task waits for the
         // answer any more.
         let granted = Granted {
             names: self.names.clone(),
             marker: self.marked.marker.clone(),
         };
         let mut undo = Undo::arm(&context.cleanup, Arc::new(granted));
-        // In front of the request, which could otherwise be refused for want of just these permits.
+        // Sent before the request, which could otherwise be refused for lack of exactly these
+        // permits.
         returns::send(context, &self.names, &self.local);
         let now = context.clock.now();
-        // Before it leaves: permits that come back behind it are not there for it, so they must not
-        // make the turn of the others look as if it had been in vain.
+        // Read before the request is sent: permits that are given back after it are not available
+        // to it. They must not make the other processes' turn look unused.
         self.given_back = self.local.turn.lock().given_back(now);
         let reply = context.backend.submit(operation);
         // With the ticket: a request that never left the queue is not undone on the server.
@@ -270,8 +274,8 @@ impl Request {
         (Arc::new(Mutex::new(undo)), reply)
     }
 
-    /// A task of its own waits for the reply, so that the waiters behind the head get their permits
-    /// even if nobody polls the head.
+    /// Waits for the reply in its own task, so that the waiters behind the head get their permits
+    /// even if the head is not polled.
     async fn carried(
         self,
         undo: Weak<SharedUndo>,
@@ -279,11 +283,11 @@ impl Request {
         head: oneshot::Sender<Result<Said, Failure>>,
     ) {
         let reply = reply.await;
-        // Otherwise the head has gone, and the request is undone.
+        // Otherwise the head has given up, and the request is undone.
         if let Some(undo) = undo.upgrade() {
             let said = self.answered(&undo, reply);
             let granted = said.as_ref().map_or(0, |said| said.asks);
-            // If the head goes just now, the result comes back from `send` or is dropped with the
+            // If the head gives up just now, the result is returned by `send` or dropped with the
             // channel. Either way the head's permits are dropped, and so given back.
             drop(head.send(said));
             self.hand_out(granted);
@@ -306,11 +310,12 @@ impl Request {
                 return Err(failure);
             }
         };
-        // From here on each permit goes to the waiter that it is for, or back to the server.
+        // From here on each permit is passed to the waiter that it is for, or is given back to the
+        // server.
         undo.disarm();
         drop(undo);
-        // Behind the disarming: from here on a later request may remove the marker, and without it
-        // the undo would not find what to give back.
+        // After disarming: from here on a later request may remove the marker, and without it the
+        // undo would not find what to give back.
         let now = context.clock.now();
         self.local.markers.answered(self.marked.clone(), now);
         let asks = said.asks;
@@ -318,17 +323,17 @@ impl Request {
         let taken: i64 = taken.map(|size| i64::from(*size)).sum();
         self.local.turn.lock().answered(&Asked {
             given_back: self.given_back,
-            // The reply tells what is left. Only what the request found shows whether other
-            // processes have taken anything.
+            // The reply reports what is left. Only the number that the request found shows whether
+            // other processes have taken anything.
             free: said.free.saturating_add(taken),
             none_left: said.free <= 0,
-            // A try begins no turn: it has nobody behind it whom a returned permit could serve.
+            // A try begins no turn: no waiter is behind it that could use a returned permit.
             granted: asks > 0 && self.head.is_some(),
             now,
         });
         if asks > 0 {
-            // The head has what it asked for, so permits that others of its line give back are not
-            // for it. Any that it was passed already go back.
+            // The head has what it asked for, so it needs no permits that other holders give back.
+            // Permits that were already passed to it are given back.
             if self.head.as_ref().is_some_and(|waiter| waiter.go()) {
                 drop(self.permit(self.sizes[0]));
             }
@@ -340,11 +345,11 @@ impl Request {
     /// Gives the waiters behind the head the permits that the server granted for them, in their
     /// order.
     fn hand_out(&self, granted: usize) {
-        // The first grant was the head's, whether the head is still there or not.
+        // The first grant was for the head, whether the head still waits or not.
         for waiter in self.behind.iter().take(granted.saturating_sub(1)) {
             if !waiter.grant() {
-                // The waiter gave up, or a holder of this process has passed permits on to it since
-                // the request left: it needs no second ones.
+                // The waiter gave up, or a holder of this process has passed permits to it since
+                // the request was sent: it does not need a second grant.
                 drop(self.permit(waiter.permits));
             }
         }
@@ -355,19 +360,19 @@ impl Request {
     }
 }
 
-/// What the server said to an ask.
+/// The server's answer to an ask.
 struct Said {
-    /// How many waiters were granted what they want.
+    /// Number of waiters that were granted their permits.
     asks: usize,
     /// The permits of the first waiter.
     granted: Option<SemaphorePermit>,
-    /// How many permits are free.
+    /// Number of permits that are free.
     free: i64,
-    /// Whether there is a semaphore.
+    /// Whether the semaphore exists.
     there: bool,
     /// The request that last gave permits back.
     released: Vec<u8>,
-    /// How many clients are called before this one; `None` if it is not called.
+    /// Number of clients that are called before this one; `None` if it is not called.
     before: Option<u32>,
 }
 
@@ -387,7 +392,7 @@ fn read(reply: &Value, most: usize) -> Option<Said> {
         return None;
     };
     Some(Said {
-        // More grants than asks can't be meant. Such a reply is malformed, so the undo gives back
+        // More grants than asks are impossible. Such a reply is malformed, so the undo gives back
         // whatever was taken.
         asks: usize::try_from(*asks).ok().filter(|asks| *asks <= most)?,
         granted: None,

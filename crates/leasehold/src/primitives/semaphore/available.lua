@@ -1,8 +1,8 @@
--- Says how many permits are free.
+-- Returns how many permits are free.
 --
 -- semaphore  text: the number of free permits
--- Returns    { n, there }  so many, negative when some are missing; there is 0 when there is
---                          no semaphore, else 1
+-- Returns    { n, there }  n is negative when permits are missing; there is 0 if the semaphore does
+--                          not exist, else 1
 --            text WRONGKIND: not a semaphore
 
 local function available(semaphore)

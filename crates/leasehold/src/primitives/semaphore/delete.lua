@@ -1,10 +1,10 @@
 -- Removes the semaphore.
 --
 -- semaphore  text: the number of free permits
--- marker     this request's: its reply
--- done       a marker that is not needed any more
+-- marker     text: the reply to this request, once it has run
+-- done       a marker that is no longer needed
 -- Returns    1  removed
---            0  there was none
+--            0  it did not exist
 --            text WRONGKIND: not a semaphore; nothing was changed
 
 local function delete(semaphore, marker, done)
@@ -16,7 +16,7 @@ local function delete(semaphore, marker, done)
   if other then
     return other
   end
-  -- A first write that works when the server is out of memory.
+  -- A first write that succeeds even if the server is out of memory.
   redis.call('DEL', done)
   local failed = remember(marker, free and 1 or 0)
   if failed then

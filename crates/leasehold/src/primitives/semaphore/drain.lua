@@ -1,9 +1,9 @@
--- Takes all permits that are free, or makes up for all that are missing.
+-- Takes all permits that are free, or adds all permits that are missing.
 --
 -- semaphore  text: the number of free permits; none are free afterwards
--- marker     this request's: its reply
--- done       a marker that is not needed any more
--- Returns    n  how many there were; negative when some were missing
+-- marker     text: the reply to this request, once it has run
+-- done       a marker that is no longer needed
+-- Returns    n  how many were free; negative when permits were missing
 --            text WRONGKIND: not a semaphore; nothing was changed
 
 local function drain(semaphore, marker, done)

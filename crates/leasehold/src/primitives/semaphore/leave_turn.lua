@@ -1,11 +1,11 @@
--- Takes a client out of the list of those to call: it waits no longer. If a release has called it,
--- and permits are free, the next one is called.
+-- Removes a client from the list of clients to call, because it no longer waits. If a release has
+-- called it already and permits are free, this calls the next client.
 --
 -- semaphore  text: the number of free permits
--- asking     list: the clients to call, `number:permits`, in the order in which they came
+-- asking     list: the clients to call, `number:permits`, in the order in which they asked
 -- client     this client, and how many permits it wanted
 -- channel    where the waiters listen: `publish_free.lua`
--- Returns    n     it was in the list so often
+-- Returns    n     how often the client was in the list
 --            text  the list can't be changed; WRONGKIND: not a semaphore
 
 local function leave_turn(semaphore, asking, client, channel)

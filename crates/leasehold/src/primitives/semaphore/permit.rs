@@ -7,20 +7,22 @@ use super::returns::{self, Names};
 use crate::context::Context;
 use crate::error::Result;
 
-/// Permits in use: [`Semaphore::acquire`](crate::Semaphore::acquire) and its relatives return them.
+/// Permits in use, returned by [`Semaphore::acquire`](crate::Semaphore::acquire) and its variants.
 ///
-/// [`release`](Self::release) gives the permits back and reports what went wrong. Dropping them
-/// gives them back in the background, before the client's next request for the same semaphore.
-/// (Requests for other names may come first.) Before the program ends, call
+/// [`release`](Self::release) gives the permits back and reports failures. Dropping them gives them
+/// back in the background, before the client's next request for the same semaphore. (Requests for
+/// other names may be sent earlier.) Before the program ends, call
 /// [`Client::close`](crate::Client::close)`().await`, which waits for this;
-/// [`Client`](crate::Client#when-the-program-ends) says what happens without that call. Nothing
-/// gives the permits back when the client's runtime has ended, when the process is killed, or when
-/// the process ends while others of it wait for permits: see [`Semaphore`](crate::Semaphore).
+/// [`Client`](crate::Client#when-the-program-ends) describes what happens without that call.
 ///
-/// While other waiters of this process wait, permits that are given back pass on to them at once if
-/// it is the process's turn. Otherwise permits that are given back at the same time travel as one
-/// request. A waiter gets the permits that are passed on to it whether it is polled or not: a
-/// waiting future that is not polled keeps permits from others.
+/// The permits are not given back in three cases: the client's runtime has ended, the process is
+/// killed, or the process ends while other tasks in it wait for permits. See
+/// [`Semaphore`](crate::Semaphore).
+///
+/// While other waiters of this process wait, permits that are given back pass to them at once if it
+/// is the process's turn. Otherwise permits that are given back at the same time travel as one
+/// request. A waiter gets the permits that are passed to it whether it is polled or not: a waiting
+/// future that is not polled keeps permits from other waiters.
 #[must_use = "the permits are given back as soon as this is dropped"]
 #[clippy::has_significant_drop]
 pub struct SemaphorePermit {
@@ -43,10 +45,10 @@ impl SemaphorePermit {
     /// # Errors
     ///
     /// `Unavailable` or `OutcomeUnknown` when no server answered. In that case the release is tried
-    /// again in the background, for most of a minute if a request may have run, and for ten minutes
-    /// if none did; but not if the client's runtime has ended. `Denied` or `Unsupported` when the
+    /// again in the background, unless the client's runtime has ended: for most of a minute if a
+    /// request may have run, and for ten minutes if none did. `Denied` or `Unsupported` when the
     /// server refuses. The release is then tried again in the same way, because the permits have no
-    /// lease that ends. `WrongKind` when the key holds something else now; the release is not tried
+    /// lease that ends. `WrongKind` when the key now holds something else; the release is not tried
     /// again.
     ///
     /// # Cancel safety
@@ -54,8 +56,8 @@ impl SemaphorePermit {
     /// Once this has been called, the permits are given back even if the future is dropped.
     pub async fn release(mut self) -> Result<()> {
         self.context.check_process(&self.names.key)?;
-        // Taken out, because `returns::release` sees them through even if this future is dropped:
-        // `drop` must not give them back a second time.
+        // Taken out, because `returns::release` completes the return even if this future is
+        // dropped: `drop` must not give the permits back a second time.
         match std::mem::take(&mut self.permits) {
             0 => Ok(()),
             permits => returns::release(&self.context, &self.names, permits)
@@ -64,14 +66,14 @@ impl SemaphorePermit {
         }
     }
 
-    /// Keeps the permits in use until somebody calls
+    /// Keeps the permits in use until a client calls
     /// [`Semaphore::release`](crate::Semaphore::release).
     pub fn forget(mut self) {
         self.permits = 0;
     }
 
-    /// Takes `permits` of these permits out, as a value of their own. `None`, and nothing changes,
-    /// when there are fewer.
+    /// Takes `permits` of these permits out, as a separate value. `None`, and no change, when there
+    /// are fewer.
     #[must_use]
     pub fn split(&mut self, permits: u32) -> Option<Self> {
         self.permits = self.permits.checked_sub(permits)?;
@@ -82,8 +84,8 @@ impl SemaphorePermit {
     ///
     /// # Panics
     ///
-    /// When `other` is of another semaphore or client, or when both together are 2^32 permits or
-    /// more. Then nothing changes here, and `other` is given back.
+    /// Panics when `other` is of another semaphore or client, or when both together are 2^32
+    /// permits or more. Then nothing changes here, and `other` is given back.
     pub fn merge(&mut self, mut other: Self) {
         assert!(
             self.names.key == other.names.key && Arc::ptr_eq(&self.context, &other.context),
@@ -93,18 +95,18 @@ impl SemaphorePermit {
         );
         let both = self.permits.checked_add(other.permits);
         self.permits = both.expect("both together are fewer than 2^32 permits");
-        // Behind what can panic: until here `other` gives back its own permits, and from here on it
-        // must not.
+        // After everything that can panic: until here `other` gives back its own permits, and from
+        // here on it must not.
         other.permits = 0;
     }
 
-    /// How many permits these are.
+    /// Returns the number of permits.
     #[must_use]
     pub fn permits(&self) -> u32 {
         self.permits
     }
 
-    /// The name of the semaphore.
+    /// Returns the name of the semaphore.
     #[must_use]
     pub fn name(&self) -> &str {
         self.names.key.given()

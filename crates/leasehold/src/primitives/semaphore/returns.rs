@@ -1,6 +1,7 @@
-//! How permits are given back. While it is this process's turn (`local/turn.rs`), other waiters of
-//! the process get them at once. Otherwise, when others wait, the permits that are given back in
-//! one turn of the scheduler go as one request: that is when there are many.
+//! The return of permits. While it is this process's turn (`local/turn.rs`), other waiters of the
+//! process get the permits at once. Otherwise, if other waiters of this process wait, all permits
+//! that are given back in one turn of the scheduler are sent as one request: only then are there
+//! many.
 
 use std::future::poll_fn;
 use std::sync::Arc;
@@ -31,18 +32,18 @@ pub(super) struct Names {
     pub(super) channel: Arc<str>,
 }
 
-/// Permits on their way back.
+/// Permits that are being given back.
 enum Returning {
-    /// Other waiters of this process have them.
+    /// The permits were passed to other waiters of this process.
     PassedOn,
-    /// In a request of their own.
+    /// The permits are in their own request.
     Alone(Sent),
-    /// In a shared request, which is seen through whatever becomes of this.
+    /// The permits are in a shared request, which is completed even if this value is dropped.
     Together(Member),
 }
 
-/// Gives `permits` back, and returns how that ended. If this is dropped after it was polled, they
-/// are still given back.
+/// Gives `permits` back, and returns the result. If this future is dropped after it was polled, the
+/// permits are still given back.
 pub(super) async fn release(
     context: &Arc<Context>,
     names: &Names,
@@ -55,8 +56,8 @@ pub(super) async fn release(
         Returning::Together(member) => match member.ending().await {
             Some(ending) => ending,
             None => {
-                // The task that carries a batch always tells its end, unless the runtime drops the
-                // task.
+                // The task that carries a batch always reports its end, unless the runtime drops
+                // the task.
                 let address = context.backend.address();
                 Err(Failure::runtime_ended(Outcome::MayHaveRun, address))
             }
@@ -75,11 +76,11 @@ pub(super) fn give_back(context: &Arc<Context>, names: &Names, permits: u32) {
     let cleanup = Arc::clone(&context.cleanup);
     let followed = async move {
         let ended = follow(&context, &local, sent).await;
-        // Nobody waits for this end, so nobody else would hear of permits that stay in use.
+        // No task waits for the result, so only this reports permits that stay in use.
         tell_if_final(local.key(), &ended);
     };
     if is_here {
-        // An embedded backend has answered, so one poll brings this to its end.
+        // An embedded backend has answered, so one poll completes this.
         followed.now_or_never();
     } else {
         cleanup.spawn(followed);
@@ -90,15 +91,15 @@ fn start(context: &Arc<Context>, names: &Names, local: &Local, permits: u32) -> 
     let in_process = context.backend.is_in_process();
     let permits = match in_process {
         true => permits,
-        // Asked even when nobody waits: a return ends the turn of this process when its time is
+        // Asked even when no waiter waits: a return ends the turn of this process when its time is
         // over.
         false => local.pass_on(permits, context.clock.now()),
     };
     if permits == 0 {
         return Returning::PassedOn;
     }
-    // Nobody of this process waits, so there is no crowd whose returns are worth gathering. This
-    // one leaves at once.
+    // No waiter of this process waits, so there are not enough returns to be worth a batch. This
+    // return is sent at once.
     if in_process || !local.anyone_wants_permits() {
         send(context, names, local);
         let sent = submit(context, names, local, permits.into());
@@ -108,14 +109,15 @@ fn start(context: &Arc<Context>, names: &Names, local: &Local, permits: u32) -> 
     let (member, carrier) = loop {
         match local.returns.join(permits) {
             Some(joined) => break joined,
-            // The batch is full, and its carrier has not come to send it yet. It leaves now, and
-            // the next round opens another one.
+            // The batch is full, and its carrier has not sent it yet. It is sent now, and the next
+            // round opens another batch.
             None => send(context, names, local),
         };
     };
     if let Some(carrier) = carrier {
         let carried = carry(Arc::clone(context), names.clone(), local.clone(), carrier);
-        // As clean-up: a close of the client waits until the batch has been sent and answered.
+        // Spawned as clean-up: a close of the client waits until the batch has been sent and
+        // answered.
         context.cleanup.spawn(carried);
     }
     Returning::Together(member)
@@ -123,22 +125,22 @@ fn start(context: &Arc<Context>, names: &Names, local: &Local, permits: u32) -> 
 
 async fn carry(context: Arc<Context>, names: Names, local: Local, mut carrier: Carrier) {
     turn().await;
-    // A request may have sent this batch already. Then this sends the one that was opened behind
-    // it, if there is one, and the carrier of that finds it sent.
+    // A request may have sent this batch already. Then this sends the batch that was opened after
+    // it, if any, and the carrier of that batch finds it sent.
     if send(&context, &names, &local) {
         nudge(&context, &names, &local);
     }
-    // It is there: whoever sent the batch did so under the lock that `send` has just had.
+    // The batch has been sent: it was sent under the lock that `send` has just held.
     if let Some(sent) = carrier.sent() {
         let ended = follow(&context, &local, sent).await;
-        // Perhaps nobody in this batch waits for the end.
+        // Perhaps no member of this batch waits for the result.
         tell_if_final(&names.key, &ended);
         carrier.end(ended);
     }
 }
 
-/// Lets other tasks that are ready run first: they may have something to give back as well. Not
-/// `yield_now`, which would wait for this thread although another one is idle.
+/// Lets other tasks that are ready run first: they may have something to give back, too. Not
+/// `yield_now`, which would wait for this thread although another thread is idle.
 async fn turn() {
     let mut is_over = false;
     poll_fn(|context| {
@@ -151,8 +153,8 @@ async fn turn() {
     .await;
 }
 
-/// Sends the permits that were given back so far, so that the next request runs behind them. `true`
-/// if there were any.
+/// Sends the permits that were given back so far, so that the next request runs after them. Returns
+/// whether there were any.
 pub(super) fn send(context: &Context, names: &Names, local: &Local) -> bool {
     let submit = |permits| submit(context, names, local, permits);
     local.returns.send(submit)
@@ -163,8 +165,8 @@ fn submit(context: &Context, names: &Names, local: &Local, permits: i64) -> Sent
     let marked = request::mark(context, local);
     let operation = steps::add(key, &marked, permits, false, channel);
     Sent {
-        // Before the request leaves, because the life of its marker is counted from here. If it
-        // were counted from later, a copy could be sent behind the end of the marker, and count
+        // Read before the request is sent, because the lifetime of its marker counts from here. If
+        // it counted from later, a copy could be sent after the marker has expired, and would count
         // twice.
         left_at: context.clock.now(),
         we_listen: context.backend.channels().is_live(channel),
@@ -174,25 +176,25 @@ fn submit(context: &Context, names: &Names, local: &Local, permits: i64) -> Sent
     }
 }
 
-/// Lets our own waiters ask right behind the release, before its message comes. Not when other
-/// processes wait as well, because those would hardly ever be first.
+/// Lets our own waiters ask right after the release, before its message arrives. Not if other
+/// processes wait, too, because our waiters would hardly ever be first.
 fn nudge(context: &Context, names: &Names, local: &Local) {
     if local.turn.lock().is_alone() {
         context.backend.channels().wake(&names.channel);
     }
 }
 
-/// Sees the release through. If this is dropped, or no reply comes, the release ends in the
+/// Completes the release. If this future is dropped, or no reply arrives, the release ends in the
 /// background.
 async fn follow(context: &Context, local: &Local, sent: Sent) -> Result<(), Failure> {
     let returned = Returned {
         key: local.key().clone(),
         operation: sent.operation.clone(),
-        // Also for the case that this is dropped meanwhile.
+        // Set for the case that this future is dropped meanwhile.
         unsure_since: Mutex::new(Some(sent.left_at)),
     };
     let mut undo = Undo::arm(&context.cleanup, Arc::new(returned));
-    // As of a hold: whatever becomes of the reply, there is something to give back. The clean-up
+    // Like the undo of a hold: whatever the reply, there is something to give back. The clean-up
     // sends the same operation under the same marker, so the permits still count once.
     undo.granted();
     match request::repeat(context, sent.left_at, sent.reply, sent.operation).await {
@@ -202,8 +204,8 @@ async fn follow(context: &Context, local: &Local, sent: Sent) -> Result<(), Fail
                 && let [_, Value::Int(listeners)] = items[..]
             {
                 let ours = i64::from(sent.we_listen);
-                // A number that is not known, -1, is none. Then others may listen, and they get their
-                // turn.
+                // -1 means that the number is not known, and is not a `u32`. Then others may
+                // listen, and they get their turn.
                 let others = u32::try_from(listeners - ours).ok();
                 local.turn.lock().published(others);
             }
@@ -214,11 +216,11 @@ async fn follow(context: &Context, local: &Local, sent: Sent) -> Result<(), Fail
             Ok(())
         }
         Err(failure) => {
-            // The key holds something else now, so the clean-up would only fail in the same way.
+            // The key now holds something else, so the clean-up would fail in the same way.
             if failure.is_about_the_key() {
                 undo.disarm();
             }
-            // No marker has begun its life, so none limits for how long the clean-up may try.
+            // No marker has been written, so none limits how long the clean-up may try.
             if failure.outcome == Outcome::DidNotRun {
                 undo.hold().unsure_since(None);
             }
@@ -247,21 +249,21 @@ fn given_up(key: &Key) {
     });
 }
 
-/// How long to go on giving back to a server that can't be reached.
+/// Time for which to keep giving back to a server that can't be reached.
 const PATIENCE: Duration = Duration::from_secs(600);
 
-/// When to stop trying: beyond the life of its marker the same request would count twice.
+/// Returns when to stop trying: after its marker has expired, the same request would count twice.
 fn over_at(started: Moment, unsure_since: Option<Moment>, reply_timeout: Duration) -> Moment {
     unsure_since.map_or(started + PATIENCE, |since| {
         since + repeatable_for(reply_timeout)
     })
 }
 
-/// Permits on their way back, under a marker of their own.
+/// Permits that are being given back, under their own marker.
 struct Returned {
     key: Key,
     operation: Operation,
-    /// When a request left that may have run, before the clean-up took over.
+    /// When a request was sent that may have run, before the clean-up took over.
     unsure_since: Mutex<Option<Moment>>,
 }
 

@@ -1,14 +1,14 @@
--- Makes the semaphore, unless there is one.
+-- Makes the semaphore, unless it exists.
 --
 -- semaphore  text: the number of free permits
--- marker     this request's: its reply
--- done       a marker that is not needed any more
--- asking     list: the clients to call, `number:permits`, in the order in which they came
--- permits    how many are free at first
--- expiry_ms  how long the semaphore lives; 0 for ever
+-- marker     text: the reply to this request, once it has run
+-- done       a marker that is no longer needed
+-- asking     list: the clients to call, `number:permits`, in the order in which they asked
+-- permits    how many permits are free at first
+-- expiry_ms  how long the semaphore lives; 0: forever
 -- channel    where the waiters listen: `publish_free.lua`
 -- Returns    1  made
---            0  there was one; it stays as it is
+--            0  it existed; it stays as it is
 --            text WRONGKIND: not a semaphore; nothing was changed
 
 local function set(semaphore, marker, done, asking, permits, expiry_ms, channel)

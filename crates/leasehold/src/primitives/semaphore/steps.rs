@@ -1,5 +1,5 @@
-//! The steps of the semaphore: how each is sent, and its twin on the embedded keyspace.
-//! The Lua beside this file says what each does.
+//! The steps of the semaphore: how each is sent, and its twin on the embedded keyspace. The Lua
+//! beside this file documents each step.
 
 use std::time::Duration;
 
@@ -24,8 +24,8 @@ step! {
 impl Acquire<'_> {
     fn twin(self, keyspace: &mut Keyspace) -> Result<Value, Refusal> {
         if let Some(before) = keyspace.get(self.marker)? {
-            // What an undo leaves there has no numbers: a request that comes behind its undo is
-            // granted nothing.
+            // The note of an undo has no numbers: a request that arrives after its undo is granted
+            // nothing.
             let (asks, _, left) = read_marker(&before).unwrap_or_default();
             return Ok(acquired((asks, left, true), None, -1));
         }
@@ -34,8 +34,8 @@ impl Acquire<'_> {
         let (mut asks, mut taken) = (0, 0);
         for size in self.sizes.split(|byte| *byte == b' ') {
             let size = number::<i64>(size)?;
-            // The others behind it are not served either: a waiter that asks for many permits would
-            // be overtaken for ever by those that ask for one.
+            // The asks after it are not served either: a waiter that asks for many permits would be
+            // overtaken forever by waiters that ask for one.
             if taken + size > free {
                 break;
             }
@@ -46,8 +46,8 @@ impl Acquire<'_> {
             self.marker,
             &format!("{asks} {taken} {}", free - taken),
         );
-        // The script takes its marker back when this is refused, which an ACL can do to it. The
-        // twin knows no ACL, and `number_at` has seen that the number is short enough.
+        // The script removes its marker again when this is refused, which an ACL can cause. The
+        // twin knows no ACL, and `number_at` has checked that the number is short enough.
         if taken > 0 {
             keyspace.incr_by(self.semaphore, -taken)?;
         }
@@ -102,7 +102,7 @@ impl Undo<'_> {
         }
         let before = before.and_then(|text| read_marker(&text));
         let (_, mut taken, _) = before.unwrap_or_default();
-        // The script writes the marker first, because it has to work when the server is out of
+        // The script writes the marker first, because it must succeed when the server is out of
         // memory. Here no write is ever refused, so the order makes no difference.
         match number_at(keyspace, self.semaphore)? {
             Some(_) if taken > 0 => {
@@ -138,8 +138,8 @@ impl Add<'_> {
             return Ok(list(&[0, NOBODY_KNOWS]));
         }
         let free = keyspace.incr_by(self.semaphore, self.permits)?;
-        // Fewer permits are no release, and `released` tells waiters which request gave permits
-        // back last.
+        // Taking permits away is not a release, and `released` tells waiters which request last
+        // gave permits back.
         if self.permits > 0 {
             keyspace.set(self.released, self.marker);
             keyspace.pexpire(self.released, MARKER_MS);
@@ -245,7 +245,7 @@ pub(crate) static ALL: [&Step; 8] = [
     &DELETE,
 ];
 
-/// The reply of an acquire.
+/// Builds the reply of an acquire.
 fn acquired(
     (asks, free, there): (i64, i64, bool),
     released: Option<Vec<u8>>,
@@ -257,16 +257,15 @@ fn acquired(
     Value::List(numbers.into_iter().chain(rest).collect())
 }
 
-/// The note of an acquire: how many asks it granted, how many permits those were, and how many
-/// permits were left.
+/// Reads the note of an acquire: how many asks it granted, how many permits those were, and how
+/// many permits were left.
 fn read_marker(text: &[u8]) -> Option<(i64, i64, i64)> {
     let text = std::str::from_utf8(text).ok()?;
     let mut numbers = text.split(' ').map(|number| number.parse().ok());
     Some((numbers.next()??, numbers.next()??, numbers.next()??))
 }
 
-/// Asks for permits for some waiters, and for a call of `client` if it is one that a release may
-/// call.
+/// Asks for permits for some waiters. If `client` is given, a release may call that client.
 pub(crate) fn acquire(
     key: &Key,
     marked: &Marked,
@@ -294,7 +293,7 @@ pub(in crate::primitives) fn called_for(client: Option<Caller>, permits: u32) ->
     client.map_or_else(String::new, |client| format!("{}:{permits}", client.number))
 }
 
-/// Takes a client out of the list of clients that wait for permits.
+/// Removes a client from the list of clients that wait for permits.
 pub(in crate::primitives) fn leave_turn(
     key: &Key,
     client: Caller,

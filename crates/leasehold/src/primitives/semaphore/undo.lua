@@ -1,10 +1,11 @@
--- Gives back what an acquire was granted, even if that comes later than this request.
+-- Gives back the permits that an acquire was granted. If this request runs first, the acquire is
+-- granted nothing.
 --
 -- semaphore  text: the number of free permits
--- marker     that acquire's
--- asking     list: the clients to call, `number:permits`, in the order in which they came
+-- marker     the marker of that acquire
+-- asking     list: the clients to call, `number:permits`, in the order in which they asked
 -- channel    where the waiters listen: `publish_free.lua`
--- Returns    n  permits given back; 0 if it was granted none, or was undone before
+-- Returns    n  permits given back; 0 if the acquire was granted none, or was undone before
 --            text WRONGKIND: not a semaphore; nothing was changed
 
 local function undo(semaphore, marker, asking, channel)
@@ -17,9 +18,9 @@ local function undo(semaphore, marker, asking, channel)
   if other then
     return other
   end
-  -- A first write that works when the server is out of memory.
+  -- A first write that succeeds even if the server is out of memory.
   redis.call('DEL', marker)
-  -- Also where there was nothing: an acquire that comes behind its undo grants nothing.
+  -- Noted even if there was nothing to undo: an acquire that runs after its undo grants nothing.
   local failed = remember(marker, 'undone')
   -- A semaphore that was deleted meanwhile is not made again.
   if failed or taken == 0 or not free then
@@ -27,7 +28,7 @@ local function undo(semaphore, marker, asking, channel)
   end
   free = redis.pcall('INCRBY', semaphore, taken)
   if type(free) == 'table' then
-    -- An ACL denies it: the next undo must find how much there is to give back.
+    -- An ACL denies it: the next undo must find how much to give back.
     remember(marker, before)
     return free.err
   end

@@ -1,4 +1,5 @@
-//! The history checker for semaphores: were more permits in use at once than there are?
+//! The history checker for semaphores, which finds out whether more permits were in use than there
+//! are.
 //!
 //! ```
 //! use leasehold::testing::history::limits::Recorder;
@@ -32,8 +33,8 @@ use super::recorder::Time;
 use super::sweep::{Point, Stay, sweep};
 use crate::sync::Mutex;
 
-/// Permits in use, from the return of the acquire to the call of the release or to the
-/// holder's deadline.
+/// A use of permits, from the return of the acquire to the call of the release or to the holder's
+/// deadline.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Use {
     permits: u32,
@@ -43,8 +44,8 @@ pub struct Use {
 }
 
 impl Use {
-    /// The times are nanoseconds on one clock: when the permits were asked for, when the acquire
-    /// returned, and when their use ended.
+    /// Returns a use of permits. The times are nanoseconds on one clock: when the permits were
+    /// requested, when the acquire returned, and when their use ended.
     #[must_use]
     pub fn new(permits: u32, asked: u64, from: u64, until: u64) -> Self {
         Self {
@@ -56,26 +57,27 @@ impl Use {
     }
 }
 
-/// What a history shows.
+/// The result of checking a history.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Report {
-    /// How many permits there are.
+    /// Number of permits that exist.
     pub capacity: u64,
-    /// How often permits were acquired.
+    /// Number of times that permits were acquired.
     pub uses: usize,
-    /// The most permits that were in use at once.
+    /// The largest number of permits that were in use at once.
     pub most: u64,
-    /// How often somebody had to wait: fewer permits were free between the ask and the grant.
+    /// Number of uses that had to wait, because too few permits were free between the request and
+    /// the grant.
     pub contended: usize,
 }
 
 impl Report {
-    /// Judges the history. `Err` says what is wrong with it, or that it shows nothing.
+    /// Judges the history. The error says what is wrong with it, or that it proves nothing.
     ///
     /// # Errors
     ///
-    /// When more permits were in use than there are, or nobody ever had to wait.
+    /// Fails if more permits were in use than there are, or no use ever had to wait.
     pub fn judge(&self) -> Result<(), String> {
         if self.most > self.capacity {
             return Err(format!(
@@ -90,10 +92,10 @@ impl Report {
     }
 }
 
-/// Judges uses that were recorded elsewhere, by other processes for example.
+/// Checks uses that were recorded elsewhere, for example by other processes.
 #[must_use]
 pub fn check(uses: &[Use], capacity: u64) -> Report {
-    // Each use is a holder of its own. Nobody enters again here: a task that acquires twice takes
+    // Each use is a holder of its own. There is no re-entry here: a task that acquires twice takes
     // two permits.
     let stays = uses.iter().enumerate().map(|(holder, one)| Stay {
         holder,
@@ -111,7 +113,7 @@ pub fn check(uses: &[Use], capacity: u64) -> Report {
     }
 }
 
-/// Records the permits of one process, on tokio's clock. Clones share the history.
+/// A recorder of the permits of one process, on tokio's clock. Clones share the history.
 #[derive(Clone, Debug)]
 pub struct Recorder {
     shared: Arc<Shared>,
@@ -120,13 +122,13 @@ pub struct Recorder {
 #[derive(Debug)]
 struct Shared {
     time: Time,
-    /// Each use by the number it began with. A use that has not ended counts up to its deadline,
-    /// and forever if it has none.
+    /// The uses, each by the number with which it began. A use that has not ended counts up to its
+    /// deadline, and forever if it has none.
     uses: Mutex<BTreeMap<u64, Use>>,
 }
 
 impl Recorder {
-    /// An empty history.
+    /// Returns a recorder with an empty history.
     #[must_use]
     pub fn new() -> Self {
         Self {
@@ -137,7 +139,7 @@ impl Recorder {
         }
     }
 
-    /// Records that somebody asks for permits now.
+    /// Records a request for permits that is made now.
     #[must_use]
     pub fn ask(&self, permits: u32) -> Asked {
         Asked {
@@ -147,13 +149,13 @@ impl Recorder {
         }
     }
 
-    /// The uses so far.
+    /// Returns the uses so far.
     #[must_use]
     pub fn uses(&self) -> Vec<Use> {
         self.shared.uses.lock().values().copied().collect()
     }
 
-    /// Judges the uses so far against `capacity` permits.
+    /// Checks the uses so far against `capacity` permits.
     #[must_use]
     pub fn report(&self, capacity: u64) -> Report {
         check(&self.uses(), capacity)
@@ -168,12 +170,12 @@ impl Default for Recorder {
 
 impl Shared {
     fn deadline(&self, deadline: Option<Instant>) -> Point {
-        // Without a lease nothing gives the permits of a killed user back.
+        // Without a lease, nothing returns the permits of a killed user.
         deadline.map_or((u64::MAX, 0), |deadline| (self.time.at(deadline), 0))
     }
 }
 
-/// Somebody who has asked and has no answer yet.
+/// An acquire that was begun and has not returned.
 #[derive(Debug)]
 pub struct Asked {
     shared: Arc<Shared>,
@@ -182,12 +184,12 @@ pub struct Asked {
 }
 
 impl Asked {
-    /// Records that the acquire has returned permits, which are valid until `deadline` if they have
+    /// Records that the acquire has returned permits. They are valid until `deadline`, if there is
     /// one.
     #[must_use]
     pub fn inside(self, deadline: Option<Instant>) -> Inside {
-        // Taken before the table is locked: a wait for that lock would shorten the use, and hide
-        // that there were too many.
+        // Taken before the table is locked: a wait for that lock would shorten the use, and could
+        // hide that too many permits were in use.
         let from = self.shared.time.point();
         let until = self.shared.deadline(deadline);
         self.shared.uses.lock().insert(
@@ -206,8 +208,8 @@ impl Asked {
     }
 }
 
-/// Somebody who uses permits. If this is dropped without a word, the use counts up to the deadline
-/// that the permits had.
+/// A use in progress. If this value is dropped without a call of `leaving`, the use counts up to
+/// the deadline of the permits.
 #[derive(Debug)]
 pub struct Inside {
     shared: Arc<Shared>,
@@ -215,11 +217,11 @@ pub struct Inside {
 }
 
 impl Inside {
-    /// Records that the release is about to be called. `deadline` says until when the permits are
-    /// valid by now.
+    /// Records that the release is about to be called. `deadline` is the time until which the
+    /// permits are valid now.
     pub fn leaving(self, deadline: Option<Instant>) {
-        // The earlier of the two: behind their deadline the permits may be somebody else's, and
-        // that is no fault.
+        // The earlier of the two: after their deadline the permits may belong to another user, and
+        // that is not a fault.
         let until = self.shared.time.point().min(self.shared.deadline(deadline));
         if let Some(one) = self.shared.uses.lock().get_mut(&self.number) {
             one.until = until;
@@ -236,7 +238,7 @@ mod tests {
         let uses = [
             Use::new(2, 0, 10, 20),
             Use::new(1, 0, 15, 30),
-            // Begins as the first one ends. If that one still counted, the most would be four.
+            // Begins as the first use ends. If that use still counted, the maximum would be four.
             Use::new(1, 20, 20, 25),
         ];
         let report = check(&uses, 3);
@@ -251,7 +253,8 @@ mod tests {
         let uses = [
             Use::new(2, 0, 10, 20),
             Use::new(2, 15, 20, 30),
-            // Its lease was over when the answer came. As a use it would be four permits of two.
+            // Its lease was over when the reply arrived. As a use, it would make four permits of
+            // two.
             Use::new(2, 0, 25, 25),
         ];
         let report = check(&uses, 2);
@@ -264,8 +267,8 @@ mod tests {
         let uses = [
             Use::new(2, 0, 10, 20),
             Use::new(1, 5, 20, 30),
-            // The permits are free at 8, and taken at 10 by somebody else. A look at the moment of
-            // the ask alone would miss that this one waited.
+            // The permits are free at 8, and another user takes them at 10. A look at the moment of
+            // the request alone would miss that this use waited.
             Use::new(1, 8, 20, 30),
         ];
         let report = check(&uses, 2);

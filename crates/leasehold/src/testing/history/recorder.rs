@@ -1,4 +1,4 @@
-//! Records the holds of locks as they happen.
+//! The recorder, which notes the holds of locks as they happen.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -10,7 +10,7 @@ use super::{Interval, Point, Report, check};
 use crate::primitives::guards::Guard;
 use crate::sync::Mutex;
 
-/// Records the holds of one process, on tokio's clock. Clones share the history.
+/// A recorder of the holds of one process, on tokio's clock. Clones share the history.
 #[derive(Clone, Debug)]
 pub struct Recorder {
     shared: Arc<Shared>,
@@ -27,7 +27,7 @@ impl Time {
     pub(super) fn starts() -> Self {
         Self {
             start: Instant::now(),
-            // 0 is left to deadlines: at its deadline a hold is over for all who come at that
+            // 0 is left to deadlines: at its deadline a hold is over for all that arrive at that
             // instant.
             order: AtomicU64::new(1),
         }
@@ -39,7 +39,7 @@ impl Time {
     }
 
     pub(super) fn point(&self) -> Point {
-        // On a paused clock many events have the same time. This number has them in the order in
+        // On a paused clock many events have the same time. This number keeps them in the order in
         // which they were recorded.
         let order = self.order.fetch_add(1, Ordering::SeqCst);
         (self.at(Instant::now()), order)
@@ -55,10 +55,10 @@ struct Shared {
 #[derive(Debug, Default)]
 struct History {
     ended: Vec<Interval>,
-    /// Holds that have not ended, each by an id of its own.
+    /// The holds that have not ended, each with its own id.
     inside: BTreeMap<u64, Open>,
     faults: BTreeMap<String, u64>,
-    /// When a condition of the promise was last broken.
+    /// The time at which a condition of the promise was last broken.
     broken: Option<Point>,
 }
 
@@ -66,12 +66,12 @@ struct History {
 #[derive(Debug)]
 struct Open {
     hold: Interval,
-    /// The promise for this hold has ended, and so has its interval.
+    /// Whether the promise for this hold has ended, and its interval with it.
     void: bool,
 }
 
 impl Recorder {
-    /// An empty history.
+    /// Returns a recorder with an empty history.
     #[must_use]
     pub fn new() -> Self {
         Self {
@@ -116,8 +116,8 @@ impl Recorder {
     }
 
     /// Records that a condition of the promise is broken now: the server has lost data, its clock
-    /// was stepped ahead, or a lock was unlocked by force. Holds that were confirmed before count
-    /// up to this point, for good. Later holds must exclude each other again.
+    /// was stepped ahead, or a lock was unlocked by force. Holds that were confirmed earlier count
+    /// only up to this point. Later holds must exclude each other again.
     pub fn promise_ends_here(&self) {
         let now = self.shared.time.point();
         let mut history = self.shared.history.lock();
@@ -128,11 +128,11 @@ impl Recorder {
         }
     }
 
-    /// The holds so far. A hold that has not ended yet counts up to now.
+    /// Returns the holds so far. A hold that has not ended yet counts up to now.
     #[must_use]
     pub fn intervals(&self) -> Vec<Interval> {
         let now = self.shared.time.point();
-        // A hold that is recorded between the two lines ends here before it begins, and the sweep
+        // A hold that is recorded between these two lines ends before it begins, and the sweep
         // leaves it out.
         let history = self.shared.history.lock();
         let unfinished = history.inside.values().map(|open| Interval {
@@ -142,10 +142,10 @@ impl Recorder {
         history.ended.iter().cloned().chain(unfinished).collect()
     }
 
-    /// Judges the holds so far.
+    /// Checks the holds so far.
     #[must_use]
     pub fn report(&self) -> Report {
-        // A statement of its own, which lets go of the lock: `intervals` takes it again.
+        // A separate statement, so that the lock is released: `intervals` takes it again.
         let faults = self.shared.history.lock().faults.clone();
         Report {
             faults: faults.into_iter().collect(),
@@ -160,7 +160,7 @@ impl Default for Recorder {
     }
 }
 
-/// Somebody who has asked and has no answer yet.
+/// An acquire that was begun and has not returned.
 #[derive(Debug)]
 pub struct Asked {
     shared: Arc<Shared>,
@@ -171,7 +171,7 @@ pub struct Asked {
 }
 
 impl Asked {
-    /// Makes it an ask for a [shared](Interval::shared) hold.
+    /// Makes this a request for a [shared](Interval::shared) hold.
     #[must_use]
     pub fn sharing(mut self) -> Self {
         self.sharing = true;
@@ -181,13 +181,13 @@ impl Asked {
     /// Records that the acquire has returned a guard.
     #[must_use]
     pub fn acquired(self, guard: &impl Guard) -> Inside {
-        // Later than the hold really began, as its end is recorded before it really ends. So each
-        // overlap that is found has happened.
+        // Later than the real begin of the hold, and its end is recorded before the real end. So
+        // each overlap that is found has really happened.
         let from = self.shared.time.point();
         let id = from.1;
         let confirmed = (self.shared.time.at(guard.confirmed_at()), 0);
         let mut history = self.shared.history.lock();
-        // The lock was granted before the promise ended, whenever the answer came.
+        // The lock was granted before the promise ended, whenever the reply arrived.
         let void = history.broken.is_some_and(|broken| confirmed < broken);
         let hold = Interval {
             name: self.name,
@@ -195,7 +195,7 @@ impl Asked {
             shared: self.sharing,
             asked: self.at,
             from,
-            // Until the holder says more, it may believe in its deadline.
+            // Until the holder reports more, it may believe in its deadline.
             until: if void {
                 from
             } else {
@@ -211,8 +211,8 @@ impl Asked {
     }
 }
 
-/// Somebody who holds. If this is dropped without a word, the hold counts up to the deadline that
-/// it had at the start: a killed holder may have believed in that.
+/// A hold in progress. If this value is dropped without a call of `releasing`, the hold counts up
+/// to the deadline that it had at the start: a killed holder may have believed in that deadline.
 #[derive(Debug)]
 pub struct Inside {
     shared: Arc<Shared>,
@@ -226,8 +226,8 @@ impl Inside {
         let deadline = (self.shared.time.at(guard.valid_until()), 0);
         let mut history = self.shared.history.lock();
         if let Some(Open { mut hold, void }) = history.inside.remove(&self.id) {
-            // The deadline of now, which renewals have moved since the grant. A holder that
-            // releases behind it had nothing any more since then.
+            // The present deadline, which renewals have moved since the grant. A holder that
+            // releases after its deadline held nothing since the deadline.
             hold.until = now.min(if void { hold.until } else { deadline });
             history.ended.push(hold);
         }

@@ -1,15 +1,15 @@
-//! The checker: one sweep over the events of a history, for locks and for permits.
+//! The checker: a sweep over the events of a history, for locks and for permits.
 //!
 //! A name has a number of places, and each stay takes some of them. Permits are places. A lock has
-//! a place for each of its holds, of which a reader takes one and a writer all.
+//! one place for each of its holds. A reader takes one place, and a writer takes all.
 
-/// A point in a history: a time, and an order among the events of that time.
+/// A point in a history: a time, and its order among the events at that time.
 pub(super) type Point = (u64, u64);
 
-/// Places that are taken, from the return of an acquire to the call of the release or to the
-/// holder's deadline.
+/// The use of places, from the return of an acquire to the call of the release or to the holder's
+/// deadline.
 pub(super) struct Stay<H> {
-    /// Who takes them. Stays of one holder have room beside each other.
+    /// The holder that takes them. Stays of the same holder do not exclude each other.
     pub(super) holder: H,
     pub(super) places: u64,
     pub(super) asked: Point,
@@ -17,35 +17,35 @@ pub(super) struct Stay<H> {
     pub(super) until: Point,
 }
 
-/// What the sweep has seen.
+/// The findings of the sweep.
 #[derive(Debug, Default)]
 pub(super) struct Seen {
-    /// The most places that were taken at once.
+    /// The largest number of places that were taken at once.
     pub(super) most: u64,
-    /// How many stays had no room at some moment between their ask and their beginning.
+    /// Number of stays that had no room at some moment between their request and their begin.
     pub(super) waited: usize,
-    /// The stays that began without room, each with one that was in its way, by their numbers.
+    /// The stays that began without room, each with a stay that was in its way, by their numbers.
     pub(super) without_room: Vec<(usize, usize)>,
 }
 
-/// What happens at one point happens in this order.
+/// The events at one point, in the order in which they are processed.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Event {
-    // First, so that a hand-over at one point is no overlap. An ask comes before the beginnings,
-    // because its own may be one of them.
+    // First, so that a hand-over at one point is not an overlap. A request precedes the begins,
+    // because its own begin may be one of them.
     Ends,
     Asks,
     Begins,
 }
 
-/// Judges the stays under one name that has `capacity` places.
+/// Checks the stays under one name with `capacity` places.
 pub(super) fn sweep<H: PartialEq>(stays: &[Stay<H>], capacity: u64) -> Seen {
     let mut events = Vec::with_capacity(3 * stays.len());
     for (number, stay) in stays.iter().enumerate() {
         // A stay that was over before it began has taken nothing.
         if stay.from < stay.until {
-            // An ask that was recorded behind its own beginning would never leave `unhindered`, and
-            // could count as a wait when somebody else comes.
+            // A request that was recorded after its own begin would never leave `unhindered`, and
+            // could count as a wait when another holder begins.
             events.push((stay.asked.min(stay.from), Event::Asks, number));
             events.push((stay.from, Event::Begins, number));
             events.push((stay.until, Event::Ends, number));
@@ -58,7 +58,7 @@ pub(super) fn sweep<H: PartialEq>(stays: &[Stay<H>], capacity: u64) -> Seen {
         inside: Vec::new(),
     };
     let mut seen = Seen::default();
-    // Those who have asked, and have had room ever since.
+    // The waiters for whom there has been room since they asked.
     let mut unhindered = Vec::new();
     for (_, event, number) in events {
         match event {
@@ -67,17 +67,17 @@ pub(super) fn sweep<H: PartialEq>(stays: &[Stay<H>], capacity: u64) -> Seen {
             Event::Asks => seen.waited += 1,
             Event::Begins => {
                 if !now.has_room(number) {
-                    // Nobody is in the way of a stay that wants more places than there are. `most`
-                    // shows that one.
+                    // No stay is in the way of a stay that wants more places than there are. `most`
+                    // shows that case.
                     let first = now.in_the_way(number);
                     seen.without_room.extend(first.map(|first| (first, number)));
                 }
-                // It counts as inside although it had no room: the next one may overlap with it,
-                // too.
+                // The stay counts as inside although it had no room: the next stay may overlap with
+                // it, too.
                 now.inside.push(number);
                 seen.most = seen.most.max(now.taken());
                 let before = unhindered.len();
-                // Also of `number` itself, if it began although there was no room.
+                // This also applies to `number` itself, if it began although there was no room.
                 unhindered.retain(|asker| now.has_room(*asker));
                 seen.waited += before - unhindered.len();
                 unhindered.retain(|asker| *asker != number);
@@ -87,7 +87,7 @@ pub(super) fn sweep<H: PartialEq>(stays: &[Stay<H>], capacity: u64) -> Seen {
     seen
 }
 
-/// One moment of a history.
+/// A moment of a history.
 struct Now<'a, H> {
     stays: &'a [Stay<H>],
     capacity: u64,
@@ -103,7 +103,7 @@ impl<H: PartialEq> Now<'_, H> {
             .sum()
     }
 
-    /// The stays that others have now.
+    /// Returns the present stays of other holders.
     fn others(&self, number: usize) -> impl Iterator<Item = usize> {
         let holder = &self.stays[number].holder;
         let inside = self.inside.iter().copied();
@@ -116,7 +116,8 @@ impl<H: PartialEq> Now<'_, H> {
         taken + self.stays[number].places <= self.capacity
     }
 
-    /// Of the others who take the most places, the one who stays longest.
+    /// Returns the largest stay of another holder. Of several stays with the same number of places,
+    /// it is the stay that ends last.
     fn in_the_way(&self, number: usize) -> Option<usize> {
         let size = |other: &usize| (self.stays[*other].places, self.stays[*other].until);
         self.others(number).max_by_key(size)

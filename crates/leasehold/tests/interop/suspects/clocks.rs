@@ -1,4 +1,4 @@
-//! A server whose clock is not that of the Java process.
+//! A server whose clock differs from the clock of the Java process.
 
 use super::*;
 use leasehold_testkit::ClockShim;
@@ -40,7 +40,8 @@ async fn server_clock_ahead_expires_java_leases_early() {
         let lock = place.rust.group_lock("G", ["a"]);
         let ours = lock.try_acquire().await.unwrap();
         let ours = ours.expect("although Java has it");
-        // Its unlock looks at its own time, not at who holds the value; ours has cleared it.
+        // Java's unlock looks at its own time, not at the holder of the value; our acquire has
+        // cleared that time.
         assert!(java.unlock("G/a").is_err());
         assert!(lock.is_locked().await.unwrap());
         ours.release().await.unwrap();

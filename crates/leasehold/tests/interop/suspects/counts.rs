@@ -64,7 +64,7 @@ async fn lost_message_leaves_java_waiters_asleep() {
     place
         .listen(1, "redisson_countdownlatch__channel__{latch}")
         .await;
-    // Each once more when it listens.
+    // Each waiter asks once more when it listens.
     eventually("they sleep", async || gets() >= before + 4).await;
     proxy.swallow_messages(true);
     permit.release().await.unwrap();
@@ -91,7 +91,7 @@ async fn one_message_serves_one_asynchronous_waiter_of_javas() {
             start(&thread, "semaphore_acquire_async", json!({"permits": 1}))
         })
         .collect();
-    // Each once more when it listens.
+    // Each waiter asks once more when it listens.
     eventually("they wait", async || gets() >= before + 2 * WAITERS as u64).await;
     let served = || waiters.iter().filter(|waiter| waiter.is_done()).count();
     place.int(&["INCRBY", "x", &WAITERS.to_string()]);
@@ -99,7 +99,7 @@ async fn one_message_serves_one_asynchronous_waiter_of_javas() {
     while served() < WAITERS {
         assert!(served() <= messages, "{} for {messages}", served());
         tokio::time::sleep(Duration::from_millis(100)).await;
-        // It wakes no thread.
+        // The message wakes no thread.
         place.int(&["PUBLISH", SEMAPHORE, "0"]);
         messages += 1;
     }
@@ -116,7 +116,7 @@ async fn deleting_java_latch_wakes_no_java_waiter() {
     let before = gets();
     let waiting = start(&waiter, "latch_await", json!({}));
     place.listen(1, LATCH).await;
-    // It reads the count once more when it listens, and would find the latch gone.
+    // The waiter reads the count once more when it listens, and would find the latch deleted.
     eventually("it sleeps", async || gets() >= before + 2).await;
     let mut ear = Ear::new(&place, LATCH);
     assert_eq!(call(&java, "latch_delete", json!({})), true);
@@ -141,12 +141,12 @@ async fn java_waiter_misses_latch_reset_after_zero() {
     let before = gets();
     let waiting = start(&place.thread(LockKind::Plain), "latch_await", json!({}));
     place.listen(1, LATCH).await;
-    // Once more when it listens.
+    // The waiter asks once more when it listens.
     eventually("it sleeps", async || gets() >= before + 2).await;
     let waits = latch.clone();
     let ours = tokio::spawn(async move { waits.wait().await.unwrap() });
     place.listen(2, LATCH).await;
-    // The message comes after both.
+    // The message arrives after both calls.
     proxy.hold_replies(true);
     assert_eq!(latch.count_down().await.unwrap(), 0);
     assert!(latch.try_set_count(1).await.unwrap());

@@ -46,7 +46,7 @@ async fn java_unlocks_free_fair_lock_without_error() {
     let place = place().await;
     let java = place.thread(LockKind::Fair);
     java.unlock("x").expect("although nobody holds it");
-    // One that we hold it does not.
+    // The unlock of a fair lock that our client holds fails.
     let guard = place.rust.fair_lock("x").acquire().await.unwrap();
     assert!(java.unlock("x").is_err());
     assert!(guard.is_held());
@@ -74,7 +74,7 @@ async fn new_java_waiters_spin_behind_dead_head() {
     waiting.wait(SOON).unwrap();
     java.unlock("x").unwrap();
     if IS_OLD {
-        // Its two asks, the call's, the unlock.
+        // These are its two requests, the one after the call, and the unlock.
         assert!(place.asks() - before < 10, "it sleeps");
     }
 }
@@ -91,7 +91,7 @@ async fn old_java_waiter_outlasting_lease_never_wakes() {
     place
         .listen(1, &format!("redisson_lock__channel:{{x}}:{head}"))
         .await;
-    // As if the holder had renewed for so long that the lease which the waiter saw is over.
+    // This is the state after the holder has renewed beyond the lease that the waiter saw.
     place.set_score(&head, place.now_ms() + 200_000);
     place.int(&["PEXPIRE", "x", "1500"]);
     place.call_waiter(&head);
@@ -116,9 +116,9 @@ async fn timed_out_java_waiter_is_served_last() {
     let head = place.queued(1).await.remove(0);
     let second = b.start_lock("x");
     let next = place.queued(2).await.remove(1);
-    // Each once more when it listens.
+    // Each waiter asks once more when it listens.
     place.asked(before, 4).await;
-    // As after five minutes.
+    // This is the state after five minutes.
     place.set_score(&head, 1);
     assert!(!c.try_lock("x").unwrap().value);
     assert_eq!(place.queued(1).await, std::slice::from_ref(&next));
@@ -161,7 +161,7 @@ async fn async_java_timeout_costs_successors_five_minutes() {
     let waiting = b.start_lock("x");
     let behind = place.queued(2).await.remove(1);
     let before_ms = place.score_ms(&behind);
-    // Those behind it are lowered one by one, in the one script.
+    // One script lowers the timeouts of the later waiters one by one.
     for n in 0..50 {
         let member = format!("behind {n}");
         place.int(&["RPUSH", QUEUE, &member]);
@@ -172,7 +172,7 @@ async fn async_java_timeout_costs_successors_five_minutes() {
     place.queued(51).await;
     assert_eq!(place.score_ms(&behind), before_ms - 300_000, "not 5000");
     assert_eq!(place.server.calls("zincrby") - steps, 51);
-    // Its place may be over by now, and then it would not be served.
+    // Its place may be over already, and then it would not be served.
     place.set_score(&behind, place.now_ms() + 300_000);
     place.int(&["DEL", "x"]);
     place.call_waiter(&behind);
@@ -189,10 +189,10 @@ async fn departing_java_head_wakes_no_successor() {
     place.queued(1).await;
     let waiting = b.start_lock("x");
     place.queued(2).await;
-    // Each once more when it listens.
+    // Each waiter asks once more when it listens.
     place.asked(before, 4).await;
     let published = place.published();
-    // As the end of a lease: without a message.
+    // The lock ends without a message, as at the end of a lease.
     place.int(&["DEL", "x"]);
     assert!(!leaves.wait(SOON).unwrap().value);
     place.queued(1).await;
@@ -219,7 +219,7 @@ async fn interrupted_java_waiter_stays_in_queue() {
     place.asked(before, 2).await;
     java.interrupt().unwrap();
     let error = waiting.wait(SOON).unwrap_err();
-    // In its sleep, or still in its second ask, which wraps it.
+    // The thread is interrupted in its sleep, or in its second request, whose error wraps this one.
     assert!(error.to_string().contains("Interrupted"), "{error}");
     assert_eq!(place.queue(), queue);
     assert!(place.score_ms(&queue[0]) > place.now_ms() + SHORT_MS);

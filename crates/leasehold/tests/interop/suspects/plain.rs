@@ -31,7 +31,7 @@ async fn java_lease_leaks_to_next_thread() {
     let waiting = watched.start_lock("x");
     waiting.wait(SOON).expect("after the lease");
     assert!(place.ttl_ms("x") <= 3000, "its own would be 30 s");
-    // Its watchdog comes after 10 s.
+    // Its watchdog would renew after 10 s.
     let guard = place.rust.lock("x").acquire().await.unwrap();
     assert!(watched.unlock("x").is_err());
     guard.release().await.unwrap();
@@ -44,7 +44,7 @@ async fn java_loses_lock_when_reply_is_lost() {
     let settings = json!({"timeout_ms": 3000, "retry_attempts": 0});
     let java = JavaClient::with(VERSION, &proxy.url(), settings);
     let thread = java.thread("t");
-    // So that the server has its script.
+    // After this call the server knows its script.
     assert!(thread.try_lock_wait("x", SOON, Some(LONG)).unwrap().value);
     let fault = proxy.strike_next(b"lost", Strike::LoseReply);
     let taken = thread.try_lock_wait("lost", SOON, Some(LONG));
@@ -64,7 +64,7 @@ async fn new_java_unlock_writes_temporary_key() {
         java.unlock("x").unwrap();
     }
     let (set, evalsha) = if IS_OLD { (0, 0) } else { (5, 10) };
-    // The hold's own, and the key's.
+    // Each cycle deletes the hold's own key and the temporary key.
     eventually("the keys are gone", async || count("del") == 5 + set).await;
     assert_eq!(count("set"), set);
     assert!(count("evalsha") >= evalsha);
@@ -85,7 +85,7 @@ async fn each_release_makes_every_java_process_ask() {
     let before = place.asks();
     guard.release().await.unwrap();
     place.asked(before, 5).await;
-    // All but one for nothing.
+    // All of these requests but one are refused.
     let mut waiting: Vec<_> = threads.iter().zip(waiting).collect();
     while !waiting.is_empty() {
         let next = async || waiting.iter().any(|(_, waiting)| waiting.is_done());
@@ -98,7 +98,7 @@ async fn each_release_makes_every_java_process_ask() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn java_wait_fails_without_free_channel() {
-    // The first two have to be subscribed within it.
+    // The first two subscriptions must be done within this time.
     let mut settings = json!({"timeout_ms": 8000, "retry_attempts": 0, "channels": 2});
     if !IS_OLD {
         settings["subscription_timeout_ms"] = 8000.into();
@@ -111,7 +111,7 @@ async fn java_wait_fails_without_free_channel() {
     let threads = names.map(|name| place.java.thread(name));
     let start = |n: usize| threads[n].start_lock(names[n]);
     let mut waiting = Vec::new();
-    // One after the other: two that subscribe at once need a connection each.
+    // The waiters start one after the other: two that subscribe at once need a connection each.
     for n in [0, 1] {
         waiting.push(start(n));
         let channel = format!("redisson_lock__channel:{{{}}}", names[n]);

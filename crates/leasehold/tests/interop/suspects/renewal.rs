@@ -8,13 +8,13 @@ fn watchdog(ms: u64) -> Value {
     json!({ "watchdog_ms": ms })
 }
 
-/// While this is there each script on `key` fails.
+/// A spoilt key: until this is dropped, each script on `key` fails.
 struct Spoilt<'a>(&'a Place, String);
 
 impl<'a> Spoilt<'a> {
     fn new(place: &'a Place, key: &str) -> Self {
         let kept = format!("{key} as it was");
-        // In one step, so that no renewal finds it free.
+        // The keys are swapped in one step, so that no renewal finds the lock free.
         let swap = "redis.call('RENAME', KEYS[1], KEYS[2]) return redis.call('SET', KEYS[1], 1)";
         let reply = place.server.command(&["EVAL", swap, "2", key, &kept]);
         assert_eq!(reply.unwrap().as_text(), Some("OK"));
@@ -40,7 +40,7 @@ async fn javas_renewals_grow_with_each_lock_and_unlock() {
             java.unlock("x").unwrap();
         }
     };
-    // Not while it holds another one.
+    // The renewals do not grow while the thread holds another lock.
     java.lock("kept").unwrap();
     cycles();
     let before = place.asks();
@@ -63,7 +63,7 @@ async fn javas_renewals_grow_with_each_lock_and_unlock() {
 async fn leaving_one_java_mode_stops_others_renewal() {
     let place = place_with(watchdog(WATCHDOG_MS)).await;
     let (read, write) = (place.thread(LockKind::Read), place.thread(LockKind::Write));
-    // 3.16.8 loses what it still reads, 4.7.0 what it still writes.
+    // 3.16.8 loses the read hold, 4.7.0 loses the write hold.
     let (left, kept) = match IS_OLD {
         true => (&write, &read),
         false => (&read, &write),
@@ -103,7 +103,7 @@ async fn failed_renewal_is_old_javas_last() {
     place.is_renewed("x", 1).await;
     let before = place.asks();
     let spoilt = Spoilt::new(&place, "x");
-    // The second one is the renewal.
+    // The second script is the renewal.
     place.asked(before, 2).await;
     drop(spoilt);
     if IS_OLD {
@@ -128,7 +128,7 @@ async fn wrong_type_key_stops_other_java_renewals() {
         place.is_renewed("x0", 4).await;
         assert!(names.iter().all(|name| place.exists(name)));
     } else {
-        // All that come behind it in the script.
+        // The holds that follow it in the script end.
         let lost = || names.iter().any(|name| !place.exists(name));
         eventually("one has ended", async || lost()).await;
     }
@@ -148,7 +148,7 @@ async fn forced_unlock_leaves_next_java_hold_unrenewed() {
     next.lock("x").unwrap();
     place.has_ended("x").await;
     assert!(next.unlock("x").is_err());
-    // It is when the one that lost it has unlocked as often as it locked.
+    // The hold is renewed once the client that lost it has unlocked as often as it had locked.
     force("y").await;
     for _ in 0..4 {
         assert!(forced.unlock("y").is_err());

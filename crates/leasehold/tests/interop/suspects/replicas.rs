@@ -3,7 +3,7 @@
 use super::*;
 use leasehold_testkit::{Proxy, Reply, Strike};
 
-/// The Java client knows the replica of its server.
+/// A server and its replica, with a Java client that knows the replica.
 struct Pair {
     server: RedisServer,
     replica: RedisServer,
@@ -59,7 +59,7 @@ async fn silent_replica_makes_new_java_add_permits() {
     let (tried, permits) = tries(&pair.java);
     assert_eq!(tried.is_ok(), IS_OLD);
     assert_eq!(permits == 0, IS_OLD, "{permits} of none");
-    // Not without the check.
+    // This does not happen without the check.
     let (tried, permits) = tries(&unchecked.thread("t"));
     assert_eq!(tried.unwrap().value, false);
     assert_eq!(permits, 0);
@@ -80,7 +80,7 @@ async fn silent_replica_makes_java_lock_fail() {
 #[tokio::test(flavor = "multi_thread")]
 async fn replicated_java_locks_twice_after_lost_reply() {
     let pair = Pair::new(json!({"timeout_ms": 1500})).await;
-    // So that the server has its script.
+    // After this call the server knows its script.
     pair.java.lock_lease("x", LONG).unwrap();
     let fault = pair.proxy.strike_next(b"lost", Strike::CutAfter);
     let taken = pair.java.start_lock_lease("lost", LONG).wait(SOON * 2);

@@ -5,7 +5,7 @@ use crate::javas::asleep;
 use leasehold_testkit::Proxy;
 use leasehold_testkit::proxy::Strike;
 
-/// In each request for a lock with Redisson's watchdog.
+/// Bytes of each request for a lock with Redisson's watchdog.
 const LEASE_MS: &[u8] = b"\r\n30000\r\n";
 const CHANNEL: &str = "redisson_rwlock:{x}";
 
@@ -46,7 +46,7 @@ async fn a_downgrade_in_java_wakes_nobody() {
     write.unlock("x").unwrap();
     assert_eq!(place.published(), published);
     assert!(!waiting.is_done());
-    // Ours reads at once.
+    // Our client reads at once.
     let reading = place.rust.rw_lock("x").try_read().await.unwrap();
     reading.unwrap().release().await.unwrap();
     read.unlock("x").unwrap();
@@ -54,7 +54,8 @@ async fn a_downgrade_in_java_wakes_nobody() {
     reader.unlock("x").unwrap();
 }
 
-/// The answer comes after the message that the lock is free: to who sleeps that is a wake-up.
+/// The reply to the refused reader arrives after the message that the lock is free. A thread that
+/// sleeps is woken by that message.
 #[tokio::test(flavor = "multi_thread")]
 async fn refused_java_reader_misses_java_writers_release() {
     let server = topology::start();
@@ -91,7 +92,7 @@ async fn refused_java_reader_misses_java_writers_release() {
                 assert!(!waiting.is_done());
             }
         }
-        // The last reader's message is kept, too.
+        // The message of the last reader's release is kept for the thread too.
         sleeps.unlock("x").unwrap();
         if !ours {
             waiting.wait(SOON).expect("woken");

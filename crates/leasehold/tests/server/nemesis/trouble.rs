@@ -1,4 +1,4 @@
-//! What can happen to the processes, their connections and their server.
+//! The troubles of the processes, their connections and their server.
 
 use std::time::{Duration, Instant};
 
@@ -29,7 +29,7 @@ pub(super) enum Trouble {
 }
 
 impl Trouble {
-    /// What leaves the processes alone.
+    /// The troubles that leave the processes alone.
     pub(super) const OUTSIDE: [Self; 15] = [
         Self::Cut,
         Self::CutCalls,
@@ -48,7 +48,7 @@ impl Trouble {
         Self::FreezeServer,
     ];
 
-    /// All there is, with less of what the others show.
+    /// Troubles of every kind, with fewer of the kinds that other tests show.
     pub(super) const EVERYWHERE: [Self; 8] = [
         Self::StopProcess,
         Self::KillProcess,
@@ -62,7 +62,7 @@ impl Trouble {
 }
 
 impl Arena {
-    /// Makes trouble for a while. Says whether it came to it.
+    /// Makes trouble for a while. Returns whether the trouble happened.
     pub(super) fn strike(&mut self, trouble: Trouble) -> bool {
         match trouble {
             Trouble::Cut => self.proxy().cut() > 0,
@@ -136,7 +136,7 @@ impl Arena {
         }
     }
 
-    /// How long trouble lasts: short for most connections, too long for some leases.
+    /// Returns the length of a trouble: short for most connections, too long for some leases.
     fn span(&mut self) -> Duration {
         LEASE.mul_f64(self.random.f64() * self.random.f64() * 2.5)
     }
@@ -193,7 +193,7 @@ impl Arena {
     }
 }
 
-/// Waits until `happened`, but not for ever: nobody has to send what a fault waits for.
+/// Waits until `happened`, with a limit: no process has to send what a fault waits for.
 fn comes_to_it(happened: impl Fn() -> bool) -> bool {
     let end = Instant::now() + LEASE;
     while !happened() && Instant::now() < end {

@@ -1,5 +1,5 @@
-//! One of the processes that the nemesis torments: tasks that take a few locks in every
-//! way there is, and raise a plain counter under each.
+//! A process that the nemesis torments. Its tasks take a few locks in every possible way, and raise
+//! a plain counter under each.
 
 use std::time::Duration;
 
@@ -14,15 +14,15 @@ use super::{COUNTER, NAMES, STOP};
 use crate::server::scene::{LEASE, builder};
 use crate::support::eventually;
 
-/// A count takes a moment, and has to be over while the lock is still good.
+/// Time for a count, which must end while the lock is still good.
 const ENOUGH: Duration = Duration::from_millis(150);
 
-/// Works until it finds [`STOP`] at the resource. `url` is where the locks are, with all
-/// that is in the way; `resource` is a server that nobody torments.
+/// Works until it finds [`STOP`] at the resource. `url` leads to the locks, through all troubles;
+/// `resource` is a server that the nemesis leaves alone.
 pub(crate) async fn work(url: &str, resource: &str, tasks: usize, seed: u64) {
     let client = connect(url).await;
     let patient = redis::AsyncConnectionConfig::new()
-        // This process may stand still for as long as it pleases the nemesis.
+        // The nemesis may stop this process for any time.
         .set_response_timeout(Some(Duration::from_secs(60)));
     let resource = redis::Client::open(resource).unwrap();
     let resource = resource
@@ -45,7 +45,7 @@ pub(crate) async fn work(url: &str, resource: &str, tasks: usize, seed: u64) {
     .await;
 }
 
-/// Connecting is not what this is about: it is tried until it works.
+/// Connects, again and again until it works: the test is not about connecting.
 async fn connect(url: &str) -> Client {
     loop {
         if let Ok(client) = builder().lease(LEASE).connect(url).await {
@@ -73,7 +73,7 @@ async fn hammer(mut task: Task) {
     }
 }
 
-/// No server answered: that may be said. Anything else ends this process.
+/// An error may say that no server answered. Any other error ends this process.
 fn expect_trouble(error: &Error) {
     assert!(
         matches!(
@@ -96,7 +96,7 @@ impl Task {
     }
 
     async fn ask(&mut self, name: &str) -> leasehold::Result<Option<LockGuard>> {
-        // A lost message costs a poll; with long ones most of the time would go by asleep.
+        // A lost message costs a poll. With long polls the tasks would sleep most of the time.
         let mut lock = self.client.lock(name).poll_interval(LEASE / 6);
         if self.random.u8(..5) == 0 {
             lock = lock.fixed_lease(LEASE / 2);
@@ -104,7 +104,7 @@ impl Task {
         match self.random.u8(..10) {
             0 => lock.try_acquire().await,
             1 | 2 => lock.try_acquire_for(self.ms(300)).await,
-            // Given up from outside.
+            // The acquire is given up from outside.
             3 => tokio::time::timeout(self.ms(20), lock.acquire())
                 .await
                 .ok()
@@ -113,7 +113,8 @@ impl Task {
         }
     }
 
-    /// What it says is written out at once: this process may be killed at any time.
+    /// Holds the lock for a moment. Each line is written out at once, because this process may be
+    /// killed at any time.
     async fn hold(&mut self, name: &str, asked: u64, guard: LockGuard) {
         let (number, from, deadline) = (guard.number(), monotonic_ns(), deadline_ns(&guard));
         let counts = deadline.saturating_sub(from) > ENOUGH.as_nanos() as u64;
@@ -124,7 +125,7 @@ impl Task {
             println!("counted {number} {name} {overdue}");
         }
         match self.random.u8(..40) {
-            // Longer than it would last without renewal.
+            // This is longer than the hold would last without renewal.
             0 => tokio::time::sleep(LEASE + LEASE / 2).await,
             1..4 => tokio::time::sleep(self.ms(30)).await,
             _ => {}
@@ -137,7 +138,7 @@ impl Task {
         }
     }
 
-    /// Reads and writes, with time between for others to do the same.
+    /// Reads and writes, with time between for another task to do the same.
     async fn count(&mut self, name: &str) {
         let counter = format!("{COUNTER}{name}");
         let mut get = redis::cmd("GET");
@@ -150,9 +151,10 @@ impl Task {
     }
 }
 
-/// The holder's deadline on the clock that all processes share; it may be over.
+/// Returns the holder's deadline on the clock that all processes share; it may be over.
 fn deadline_ns(guard: &LockGuard) -> u64 {
-    // In this order: stopped between the two, it comes out early and not late.
+    // The order matters: if the process is stopped between the two, the result is too early, never
+    // too late.
     let (now_ns, now) = (monotonic_ns(), Instant::now());
     let valid_until = guard.valid_until();
     let ns = |span: Duration| u64::try_from(span.as_nanos()).unwrap();

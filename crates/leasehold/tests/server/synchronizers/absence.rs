@@ -1,4 +1,4 @@
-//! Who waits for a semaphore that nobody has made is told so.
+//! A wait for a semaphore that does not exist causes a warning.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use crate::server::warnings::Warnings;
 const SECOND: Duration = Duration::from_secs(1);
 const TOLD: &str = "there is no semaphore of this name";
 
-/// A wait that asks many times, and one that asks once: what they warn of.
+/// Counts the warnings of a wait that asks many times and of one that asks once.
 async fn warnings_of(client: &Client) -> usize {
     let warnings = Warnings::listen();
     let short = Duration::from_millis(10);
@@ -32,7 +32,7 @@ async fn warnings_of(client: &Client) -> usize {
 async fn wait_for_missing_semaphore_warns_once() {
     let server = Embedded::new();
     assert_eq!(warnings_of(&server.client()).await, 2);
-    // One that is there and has no permits is nothing to warn of.
+    // A semaphore that exists and has no permits causes no warning.
     let semaphore = server.client().semaphore("the name");
     assert!(semaphore.try_set_permits(0).await.unwrap());
     assert_eq!(warnings_of(&server.client()).await, 0);

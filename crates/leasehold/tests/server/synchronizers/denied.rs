@@ -1,4 +1,5 @@
-//! Each command denied by itself: what can't be done is told and leaves nothing half done.
+//! Each command denied by itself: an action that needs it returns an error and leaves nothing half
+//! done.
 
 use std::time::Duration;
 
@@ -8,7 +9,7 @@ use leasehold_testkit::{RedisServer, Reply};
 
 use crate::support::eventually;
 
-/// What the steps run beside the commands of locks.
+/// The commands that the steps run in addition to the commands of locks.
 const COMMANDS: [&str; 14] = [
     "get",
     "set",
@@ -32,7 +33,7 @@ struct Scene {
 }
 
 impl Scene {
-    /// Five permits of each kind, and a latch of five.
+    /// Sets five permits of each kind, and a latch of five.
     async fn reset(&self) {
         let (plain, leases) = (
             self.admin.semaphore("s"),
@@ -47,7 +48,8 @@ impl Scene {
         latch.try_set_count(5).await.unwrap();
     }
 
-    /// Free plain permits, free ones with leases, and held ones; the count.
+    /// Returns the number of free plain permits, of free permits with leases, of held permits with
+    /// leases, and the count.
     async fn state(&self) -> (i64, i64, u64, u64) {
         let leases = self.admin.expirable_semaphore("e");
         (
@@ -58,7 +60,7 @@ impl Scene {
         )
     }
 
-    /// Does one thing; what the state has to be then.
+    /// Does one thing. Returns its name, whether it succeeded, and the state that must result.
     async fn act(&self, action: usize) -> (&'static str, bool, (i64, i64, u64, u64)) {
         let (plain, leases) = (self.user.semaphore("s"), self.user.expirable_semaphore("e"));
         let latch = self.user.count_down_latch("l");
@@ -112,7 +114,7 @@ impl Scene {
     }
 }
 
-/// A server with a user of whom commands can be taken away, and both views of it.
+/// Starts a server with a user from whom commands can be taken away, and returns both views of it.
 async fn scene() -> (RedisServer, Scene) {
     let server = RedisServer::start().unwrap();
     rule(&server, &["on", ">secret", "~*", "&*", "+@all"]);
@@ -140,7 +142,7 @@ async fn denied_command_leaves_no_half_done_change() {
             let (what, ok, expected) = scene.act(action).await;
             rule(&server, &[&format!("+{command}")]);
             refused += usize::from(!ok);
-            // What may have run is undone in the background.
+            // The background undoes requests that may have run.
             eventually("all is given back", async || {
                 scene.user.activity().releases == 0
             })

@@ -1,5 +1,4 @@
-//! One request or reply goes wrong, on the embedded keyspace behind a network, on a paused
-//! clock.
+//! One request or reply fails, on the embedded keyspace behind a network, on a paused clock.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -11,7 +10,7 @@ use leasehold::{Client, Embedded, ErrorKind};
 pub(crate) const MS: Duration = Duration::from_millis(1);
 pub(crate) const SECOND: Duration = Duration::from_secs(1);
 
-/// What can happen to a request, and what it is called.
+/// Returns the possible fates of a request, each with its name.
 pub(crate) fn fates() -> Vec<(&'static str, Fate)> {
     let soon = Fate::delivered(MS, MS);
     vec![
@@ -31,7 +30,7 @@ pub(crate) fn fates() -> Vec<(&'static str, Fate)> {
     ]
 }
 
-/// Lets `fate` happen to the nth request of a step; says how often it did.
+/// Lets `fate` happen to the nth request of a step. Returns the number of times that it happened.
 pub(crate) fn strike(network: &Network, step: Step, nth: usize, fate: Fate) -> Arc<AtomicUsize> {
     let seen = Arc::new(AtomicUsize::new(0));
     let count = Arc::clone(&seen);
@@ -49,7 +48,7 @@ struct Place {
     server: Embedded,
     client: Client,
     network: Network,
-    /// One whose network works.
+    /// A client whose network works.
     witness: Client,
 }
 
@@ -66,7 +65,8 @@ fn place() -> Place {
 }
 
 impl Place {
-    /// Whatever is still under way has come, and what may have been granted is undone.
+    /// Waits until all requests that are under way have arrived, and all possible grants are
+    /// undone.
     async fn settles(&self) {
         self.client.close().await;
         tokio::time::sleep(30 * SECOND).await;
@@ -223,12 +223,13 @@ async fn leased_permits_return_after_any_fault() {
             tokio::time::sleep(60 * SECOND).await;
             assert!(permits.is_held(), "{step} {what}: {:?}", permits.loss());
             if let Err(error) = permits.release().await {
-                // A second request found nothing: the first one has run, or somebody else has ended it.
+                // The second request found nothing: the first request has run, or another client
+                // has ended the hold.
                 assert_eq!(error.kind(), ErrorKind::OutcomeUnknown, "{error}");
                 assert_eq!(step, Step::ExpirableRelease, "{what}: {error}");
             }
             place.settles().await;
-            // What a second copy took ends with its lease.
+            // Permits that a second copy took end with its lease.
             tokio::time::sleep(31 * SECOND).await;
             let witness = place.witness.expirable_semaphore("x");
             let free = witness.available_permits().await.unwrap();
@@ -248,7 +249,7 @@ async fn count_down_counts_once_after_any_fault() {
             strike(&place.network, Step::LatchCountDown, 0, fate);
             assert_eq!(latch.count_down().await.unwrap(), left, "{what}");
         }
-        // The next round is not counted down by what comes late.
+        // A late request must not count down the next round.
         place
             .witness
             .count_down_latch("x")
@@ -311,7 +312,7 @@ async fn a_message_about_an_earlier_zero_opens_nothing() {
         .count_down_latch("x")
         .poll_interval(600 * SECOND);
     opens.try_set_count(1).await.unwrap();
-    // Keeps the subscription, so that the next one finds it standing.
+    // This wait keeps the subscription open for the next one.
     let early = tokio::spawn({
         let latch = latch.clone();
         async move { latch.wait().await.unwrap() }
@@ -330,7 +331,7 @@ async fn a_message_about_an_earlier_zero_opens_nothing() {
     opened.expect("and now it was").unwrap();
 }
 
-/// Its message is published while nobody listens yet.
+/// The message of the latch is published before the waiter listens.
 #[tokio::test(start_paused = true)]
 async fn latch_opened_before_subscription_wakes_waiters() {
     for set_again in [false, true] {
@@ -367,7 +368,7 @@ async fn acquire_delivered_after_its_undos_takes_nothing() {
     let semaphore = place.client.semaphore("x");
     let acquire = tokio::time::timeout(100 * MS, semaphore.acquire_many(3)).await;
     assert!(acquire.is_err(), "it is on its way");
-    // The server's clock no longer says that it comes too late.
+    // By the server's clock, the request no longer arrives too late.
     place.server.step_clock_back(3600 * SECOND);
     place.settles().await;
     assert_eq!(place.free().await, 5);
@@ -400,7 +401,7 @@ async fn release_without_its_marker_counts_once() {
             assert!(error.to_string().contains(goes_on), "{error}");
         }
         assert_eq!(place.free().await, 5, "it has run");
-        // Longer than a marker stays.
+        // This is longer than a marker stays.
         tokio::time::sleep(65 * SECOND).await;
         place.network.refuse(false);
         place.settles().await;
@@ -415,8 +416,8 @@ async fn long_delayed_duplicate_counts_once() {
     latch.try_set_count(10).await.unwrap();
     let late = Fate::default().request_lost().duplicated_after(20 * SECOND);
     strike(&place.network, Step::LatchCountDown, 0, late);
-    // The first is answered when it is sent again, and the others take along the markers of
-    // those that were answered before them.
+    // The first count-down is answered when it is sent again. The others remove the markers of the
+    // requests that were answered before them.
     for left in (5..10).rev() {
         assert_eq!(latch.count_down().await.unwrap(), left);
         tokio::time::sleep(6 * SECOND).await;
@@ -446,8 +447,7 @@ async fn request_is_not_repeated_beyond_its_marker() {
     assert_eq!(witness.available_permits().await.unwrap(), 3, "{result:?}");
 }
 
-/// What a caller may conclude from an error: whether something may have changed, and what
-/// becomes of it.
+/// An error says whether something may have changed, and what becomes of it.
 #[tokio::test(start_paused = true)]
 async fn error_tells_outcome_of_unanswered_request() {
     let place = place();

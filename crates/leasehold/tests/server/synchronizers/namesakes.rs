@@ -1,4 +1,4 @@
-//! `x` and `{x}` share the keys beside them: who uses both is told.
+//! `x` and `{x}` share the keys beside them: a client that uses both logs a warning.
 
 use std::time::Duration;
 
@@ -19,7 +19,7 @@ async fn use_of(client: &Client, name: &str, way: usize) {
             drop(client.count_down_latch(name).wait_for(wait).await);
         }
     }
-    // What was asked beside it is answered by then.
+    // Requests that were sent beside it have been answered by then.
     tokio::time::sleep(Duration::from_millis(100)).await;
 }
 

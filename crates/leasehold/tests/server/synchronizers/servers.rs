@@ -1,5 +1,5 @@
-//! Real servers behind a proxy that strikes at one request, out of memory, and with a
-//! process that is killed.
+//! Real servers behind a proxy that strikes at one request, out of memory, and with a process that
+//! is killed.
 
 use std::time::Duration;
 
@@ -35,7 +35,7 @@ async fn cut_connection_neither_loses_nor_doubles_permits() {
     direct.semaphore("x").try_set_permits(5).await.unwrap();
     for strike in STRIKES {
         for step in ["semaphore.acquire", "semaphore.add", "semaphore.undo"] {
-            // Shorter than the default: lost replies are waited for.
+            // The time-out is shorter than the default, because the test waits for lost replies.
             let builder = Client::builder().reply_timeout(Duration::from_millis(400));
             let client = builder.connect(&proxy.url()).await.unwrap();
             let semaphore = client.semaphore("x");
@@ -43,7 +43,7 @@ async fn cut_connection_neither_loses_nor_doubles_permits() {
             let permit = semaphore.try_acquire_many_for(3, Duration::from_secs(20));
             let permit = permit.await.unwrap().expect("five are free");
             if step == "semaphore.undo" {
-                // One that is given up while it is on its way.
+                // This acquire is given up while it is on its way.
                 let second = proxy.strike_next(b"semaphore.acquire", Strike::HoldReply);
                 let acquire = semaphore.acquire_many(2);
                 tokio::select! {
@@ -61,7 +61,7 @@ async fn cut_connection_neither_loses_nor_doubles_permits() {
                 }
             };
             let (released, ()) = tokio::join!(release, let_go);
-            // An error leaves it to the background.
+            // A release that fails is completed in the background.
             drop(released);
             client.close().await;
             eventually("all are back", async || free(&server).await == 5).await;
@@ -69,7 +69,7 @@ async fn cut_connection_neither_loses_nor_doubles_permits() {
             proxy.disarm();
         }
     }
-    // Whatever was still under way has come by now.
+    // Requests that were still under way have arrived already.
     tokio::time::sleep(Duration::from_secs(1)).await;
     assert_eq!(free(&server).await, 5);
 }
@@ -97,7 +97,8 @@ async fn cut_count_down_counts_once() {
     }
 }
 
-/// Redisson leaves no note of a zero, ours do: at the zero and when they set it again.
+/// Redisson leaves no note of a zero. This library does, at the zero and when it sets the count
+/// again.
 #[tokio::test(flavor = "multi_thread")]
 async fn poll_sees_zero_reset_by_other_side() {
     let server = RedisServer::start().unwrap();
@@ -108,7 +109,7 @@ async fn poll_sees_zero_reset_by_other_side() {
         let latch = ours.count_down_latch("l");
         latch.try_set_count(1).await.unwrap();
 
-        // It listens to nothing, and asks once before all this and once behind it.
+        // This waiter listens to nothing. It asks once before all this and once after it.
         let waiter = Client::connect(&server.url()).await.unwrap();
         let pause = Duration::from_secs(2);
         let waits = waiter
@@ -195,8 +196,8 @@ async fn idempotency_markers_stay_few_in_long_use() {
     assert!((2..=600).contains(&keys), "{keys} keys");
 }
 
-/// What was published on the semaphore's channel, as Redisson reads it: the zeros in front of a number
-/// say how many clients were called.
+/// Returns the messages of the semaphore's channel, as Redisson reads them. The zeros in front of a
+/// number say how many clients were called.
 fn texts(heard: &mut Heard) -> Vec<String> {
     let messages = heard.messages().into_iter();
     let of_all = messages.filter(|(channel, _)| channel.ends_with("{x}"));
@@ -225,7 +226,7 @@ async fn undone_acquire_publishes_each_returned_permit() {
     let proxy = Proxy::to(server.port());
     let client = Client::connect(&proxy.url()).await.unwrap();
     let direct = Client::connect(&server.url()).await.unwrap();
-    // They ask when they are woken, and never by themselves.
+    // The waiters ask when they are woken, and never by themselves.
     let semaphore = client.semaphore("x").poll_interval(HOUR);
     let asked = server.scripts();
     let waiters: Vec<_> = (0..3)
@@ -234,7 +235,7 @@ async fn undone_acquire_publishes_each_returned_permit() {
             tokio::spawn(async move { semaphore.acquire().await })
         })
         .collect();
-    // The first one asks, listens, and asks once more: what is asked next is for all three.
+    // The first waiter asks, listens, and asks once more. The next request is for all three.
     eventually("they wait", async || server.scripts() >= asked + 2).await;
     let answer = proxy.strike_next(b"\r\n1 1 1\r\n", Strike::HoldReply);
     let mut heard = server.listen();
@@ -250,7 +251,7 @@ async fn undone_acquire_publishes_each_returned_permit() {
     assert_eq!(texts(&mut heard)[..6], undone, "a release, and an undo");
 }
 
-/// Plain permits have no lease: what is not given back stays in use for ever.
+/// Plain permits have no lease: a permit that is not given back stays in use for ever.
 #[tokio::test]
 async fn refused_permit_releases_are_resent_until_accepted() {
     type Refuses = fn(&RedisServer, bool);
@@ -296,7 +297,7 @@ async fn refused_permit_releases_are_resent_until_accepted() {
         assert_eq!(error.kind(), kind, "{error}");
         assert!(error.to_string().contains("sent again"), "{error}");
         drop(dropped);
-        // Both have been refused once at least.
+        // Both releases have been refused at least once.
         let asked = server.scripts();
         eventually("they are sent again", async || server.scripts() > asked + 2).await;
         assert_eq!(client.activity().releases, 2);

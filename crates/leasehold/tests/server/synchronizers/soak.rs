@@ -1,7 +1,7 @@
-//! Several processes on one real server for some time: their connections are cut at
-//! random, and those whose permits have leases are killed; so are the Java processes of
-//! both Redisson versions that use the same permits. Some seconds by default;
-//! `LEASEHOLD_SOAK_SECONDS=300` for five minutes.
+//! Several processes on one real server for some time. Their connections are cut at random, and the
+//! processes whose permits have leases are killed. So are the Java processes of both Redisson
+//! versions that use the same permits. A run takes some seconds by default;
+//! `LEASEHOLD_SOAK_SECONDS=300` makes it five minutes.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -52,7 +52,7 @@ async fn permits_stay_within_limit_through_soak() {
             thread::spawn(move || java_uses(version, &url, begun, run))
         })
         .collect();
-    // However short the run: at least one is killed.
+    // However short the run, at least one process is killed.
     while begun.elapsed() < run || killed == 0 {
         tokio::time::sleep(Duration::from_millis(fastrand::u64(50..400))).await;
         match fastrand::u8(0..4) {
@@ -104,8 +104,8 @@ async fn permits_stay_within_limit_through_soak() {
     .await;
 }
 
-/// Java processes, one after the other, that use permits and are killed. What they had,
-/// and how many they were.
+/// Starts Java processes, one after the other, that use permits and are killed. Returns their uses,
+/// and the number of processes.
 fn java_uses(
     version: RedissonVersion,
     url: &str,
@@ -113,7 +113,7 @@ fn java_uses(
     run: Duration,
 ) -> (Vec<Use>, usize) {
     let (mut uses, mut killed) = (Vec::new(), 0);
-    // At least one, however short the run: a JVM takes its time to start.
+    // However short the run, one is killed at least: a JVM takes its time to start.
     while killed == 0 || begun.elapsed() < run {
         let redisson = Redisson::start(version, url);
         redisson.client("c", None).unwrap();
@@ -124,7 +124,7 @@ fn java_uses(
             let used = &used;
             let working = threads.map(|thread| scope.spawn(move || java_thread(&thread, used)));
             thread::sleep(lives);
-            // A slow machine gives it its first permit later.
+            // A slow machine gives the process its first permit later.
             while !used.load(Ordering::SeqCst) && working.iter().any(|one| !one.is_finished()) {
                 thread::sleep(Duration::from_millis(5));
             }
@@ -155,7 +155,7 @@ fn java_thread(thread: &RedissonThread, used: &AtomicBool) -> Vec<Use> {
         let deadline = acquired.from_ns + lease_ns;
         thread::sleep(Duration::from_millis(fastrand::u64(..40)));
         let back = json!({"name": "leases", "permit": permit});
-        // Its process may die before it says when it called.
+        // The process may die before it says when it called.
         let until = monotonic_ns();
         let released = thread.start_call::<bool>("expirable_release", back);
         let released = released.wait(LEASE * 20);
@@ -172,7 +172,8 @@ fn java_thread(thread: &RedissonThread, used: &AtomicBool) -> Vec<Use> {
     }
 }
 
-/// What a child has said of its permits; those it had at its end were in use until `end`.
+/// Reads the uses of permits that a child has printed. Permits that it had at its end were in use
+/// until `end`.
 fn uses_of(lines: &[String], end: u64) -> Vec<Use> {
     let mut begun = HashMap::new();
     let mut uses = Vec::new();
@@ -198,7 +199,7 @@ fn uses_of(lines: &[String], end: u64) -> Vec<Use> {
     uses
 }
 
-/// Not a test when it is run as one: the job of a child.
+/// The job of a child; as a test of its own it does nothing.
 #[test]
 fn a_process_of_its_own() {
     let Some(job) = job() else {
@@ -215,7 +216,7 @@ fn a_process_of_its_own() {
 async fn use_permits(plain: bool, url: &str, run: Duration) {
     let builder = Client::builder().lease(LEASE).reply_timeout(LEASE / 3);
     let client = loop {
-        // The proxy may just have cut it.
+        // The proxy may just have cut the connection.
         match builder.connect(url).await {
             Ok(client) => break client,
             Err(_) => tokio::time::sleep(Duration::from_millis(10)).await,
@@ -281,8 +282,8 @@ async fn once_with_a_lease(client: &Client, number: u64, permits: u32, wait: Dur
     }
 }
 
-/// When `permit` ends. The checker's clock is read first: a process that stalls between the two
-/// says too early a time, and no use of its looks longer than it was.
+/// Returns the end of `permit`. The checker's clock is read first: if the process stalls between
+/// the two, the result is too early, and no use looks longer than it was.
 fn deadline(permit: &ExpirablePermit) -> u64 {
     let (now_ns, now) = (monotonic_ns(), tokio::time::Instant::now());
     let until = permit.valid_until();

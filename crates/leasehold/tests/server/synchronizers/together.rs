@@ -1,4 +1,4 @@
-//! Permits that are given back at the same time while others of the process wait.
+//! Permits that are given back at the same time while other tasks of the process wait.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -16,9 +16,9 @@ struct Scene {
     network: Network,
     semaphore: Semaphore,
     number: u32,
-    /// One each.
+    /// The permits in use, each in a guard of its own.
     permits: Vec<SemaphorePermit>,
-    /// For all of them.
+    /// A waiter for all permits.
     waiter: JoinHandle<Result<SemaphorePermit>>,
 }
 
@@ -26,7 +26,8 @@ async fn scene() -> Scene {
     scene_of(8).await
 }
 
-/// All are in use, and somebody of the same process waits for all of them.
+/// Makes a semaphore whose permits are all in use, and a waiter of the same process for all of
+/// them.
 async fn scene_of(number: u32) -> Scene {
     let server = Embedded::new();
     let (client, network) = server.client_over_network(&Client::builder()).unwrap();
@@ -51,12 +52,13 @@ async fn scene_of(number: u32) -> Scene {
 }
 
 impl Scene {
-    /// Lets `fate` happen to the first request that adds permits; counts them.
+    /// Lets `fate` happen to the first request that adds permits. Returns the counter of these
+    /// requests.
     fn strike(&self, fate: Fate) -> Arc<AtomicUsize> {
         strike(&self.network, Step::SemaphoreAdd, 0, fate)
     }
 
-    /// The waiter is served, and in the end all are free.
+    /// Asserts that the waiter is served, and that all permits are free in the end.
     async fn all_come_back(self, what: &str) {
         let served = self.waiter.await.unwrap().unwrap();
         tokio::time::sleep(30 * SECOND).await;
@@ -90,7 +92,7 @@ async fn a_request_takes_64_releases_and_no_more() {
     let requests = scene.strike(Fate::delivered(MS, MS));
     drop(std::mem::take(&mut scene.permits));
     scene.all_come_back("200 at once").await;
-    // And the one of the waiter.
+    // One more request is for the waiter's permits.
     assert_eq!(requests.load(Ordering::SeqCst), 4 + 1);
 }
 
@@ -102,10 +104,10 @@ async fn shared_release_request_counts_once_after_faults() {
         let mut permits = std::mem::take(&mut scene.permits);
         let released = permits.split_off(4);
         for given_up in permits.split_off(2) {
-            // Polled once and dropped.
+            // The release is polled once and dropped.
             assert!(poll_immediate(given_up.release()).await.is_none());
         }
-        // The others go with a request of their own, while the first is under way.
+        // The others leave with a request of their own, while the first is under way.
         let behind = permits.pop();
         drop(permits);
         for _ in 0..5 {
@@ -156,7 +158,7 @@ async fn whoever_tries_behind_a_drop_gets_its_permit() {
     let waits = tokio::time::timeout(SECOND, &mut waiter).await;
     assert!(waits.is_err());
     drop(scene.permits.pop());
-    // Nobody waits any more, and the permit has not been sent yet.
+    // No task waits any more, and the permit has not been sent yet.
     drop(waiter);
     assert!(scene.semaphore.try_acquire().await.unwrap().is_some());
 }
@@ -201,7 +203,7 @@ fn release_fails_after_its_runtime_ends() {
         .build()
         .unwrap();
     let waits = client.semaphore("x");
-    // For more than comes back, so that it does not pass on to it.
+    // The waiter wants more permits than are released, so the permit does not pass on to it.
     let mut waiter = Box::pin(waits.acquire_many(2));
     ours.block_on(async {
         while client.activity().channels == 0 {

@@ -1,4 +1,4 @@
-//! Many who wait: no herd, nobody left out.
+//! Many waiters: they cause no herd of requests, and none is left out.
 
 use std::time::Duration;
 
@@ -12,14 +12,14 @@ use tokio::time::{Instant, timeout};
 const SECOND: Duration = Duration::from_secs(1);
 const HOUR: Duration = Duration::from_secs(3600);
 
-/// A client that sends over a network, so that requests are counted and take their time.
+/// Returns a client that sends over a network, so that requests are counted and take their time.
 fn client(server: &Embedded) -> (Client, leasehold::testing::Network) {
     let (client, network) = server.client_over_network(&Client::builder()).unwrap();
     network.on_request(|_| Fate::delivered(Duration::from_millis(1), Duration::from_millis(1)));
     (client, network)
 }
 
-/// A server with a semaphore of so many, and who is beside all networks.
+/// Returns a server with a semaphore of this number of permits, through a client without a network.
 async fn semaphore_of(permits: u32) -> (Embedded, Semaphore) {
     let server = Embedded::new();
     let semaphore = server.client().semaphore("x");
@@ -41,7 +41,7 @@ async fn thousand_latch_waiters_share_asks() {
     tokio::time::sleep(SECOND / 2).await;
     let to_begin = network.requests();
     assert!(to_begin <= 4, "{to_begin} asks to begin with");
-    // They poll after 1, 2 and 4 s, and once for all of them.
+    // The waiters poll after 1, 2 and 4 s, with one request for all of them.
     tokio::time::sleep(10 * SECOND).await;
     let polls = network.requests() - to_begin;
     assert!((3..=6).contains(&polls), "{polls} asks in ten seconds");
@@ -84,7 +84,7 @@ async fn release_costs_each_process_two_asks() {
         tokio::time::sleep(SECOND).await;
         assert!(served.try_recv().is_err(), "and no more");
         let asks = requests() - before;
-        // One for the message, and one by who is first in line then.
+        // One request follows the message, and the waiter that is then first in line sends another.
         assert!(asks <= 6, "{asks} asks of three processes for {permits}");
     }
 }
@@ -110,7 +110,7 @@ async fn mixed_size_waiters_are_served_in_order() {
         let next = tokio::time::timeout(10 * SECOND, served.recv()).await;
         assert_eq!(next.expect("nobody waits for the poll"), Some(permits));
     }
-    // The last ones are still to be released.
+    // The last permits are still to be released.
     tokio::time::sleep(SECOND).await;
     assert_eq!(semaphore.available_permits().await.unwrap(), 10);
 }
@@ -144,7 +144,7 @@ async fn hog(semaphore: Semaphore, hold: Duration, other_work: Duration) {
     }
 }
 
-/// One process beside the server, which is full of tasks that use permits.
+/// One process next to the server, full of tasks that use permits.
 struct Busy {
     permits: u32,
     hogs: u64,
@@ -152,7 +152,7 @@ struct Busy {
 }
 
 impl Busy {
-    /// How long another process that is so far from the server waits at most.
+    /// Returns the longest wait of another process at this distance from the server.
     async fn longest_wait_at(&self, distance: Duration) -> Duration {
         let (server, _) = semaphore_of(self.permits).await;
         let ((busy, near), (one, far)) = (client(&server), client(&server));
@@ -185,7 +185,7 @@ async fn busy_process_gives_another_its_turn() {
         hogs: 32,
         other_work: Duration::ZERO,
     };
-    // Often nobody stands in line.
+    // Often no task is in line.
     let few = Busy {
         permits: 1,
         hogs: 2,
@@ -199,15 +199,15 @@ async fn busy_process_gives_another_its_turn() {
     for busy in [many, few, one] {
         for distance_ms in 0..=7 {
             let longest = busy.longest_wait_at(ms(distance_ms)).await;
-            // Who is near has its turn each time, who is far each fourth time.
+            // A near process has its turn each time, a far one each fourth time.
             let limit = ms(if distance_ms <= 1 { 40 } else { 200 });
             assert!(longest <= limit, "{longest:?} at {distance_ms} ms");
         }
     }
 }
 
-/// Three processes alike that use one permit all the time: how often each of them had it in
-/// twelve seconds.
+/// Lets three processes use one permit all the time, all in the same way. Returns how often each of
+/// them had it in twelve seconds.
 async fn three_alike<P>(acquire: impl AsyncFn(&Client) -> P, release: impl AsyncFn(P)) -> [u64; 3] {
     let server = Embedded::new();
     let semaphore = server.client().semaphore("x");
@@ -228,8 +228,8 @@ async fn three_alike<P>(acquire: impl AsyncFn(&Client) -> P, release: impl Async
     rounds.try_into().expect("three of them")
 }
 
-/// A client whose way to the server takes from half a millisecond to one and a half: who is
-/// first is not always the same one.
+/// Returns a client whose requests take from half a millisecond to one and a half, so that the
+/// first to arrive is not always the same client.
 fn jittery(server: &Embedded, seed: u64) -> Client {
     let (client, network) = client(server);
     let mut rng = fastrand::Rng::with_seed(seed);
@@ -264,7 +264,7 @@ async fn equal_processes_share_a_permit_fairly() {
     assert_nobody_starves("permits with leases", rounds);
 }
 
-/// Asks in vain for as long as `others` go on.
+/// Lets a waiter ask without success while `others` run. Returns the number of its requests.
 async fn asks_while(others: impl AsyncFnOnce(&Embedded)) -> u64 {
     let server = Embedded::new();
     server
@@ -299,7 +299,7 @@ async fn each_release_wakes_losing_waiter() {
     assert!(releases >= 490, "{releases} asks for 500 releases");
 }
 
-/// A release of the waiter's own client is one as well.
+/// A release of the waiter's own client counts too.
 #[tokio::test(start_paused = true)]
 async fn own_release_wakes_losing_waiter() {
     let (server, other) = semaphore_of(0).await;
@@ -321,7 +321,7 @@ async fn own_release_wakes_losing_waiter() {
     waiter.abort();
 }
 
-/// Two who wait for permits, and their server has just been asked for both, by the first.
+/// Two waiters for permits. The first has just asked the server for both.
 struct AskedForTwo {
     admin: Semaphore,
     client: Client,
@@ -384,7 +384,7 @@ async fn shared_request_is_undone_with_head() {
     scene.behind.abort();
     assert!((&mut scene.behind).await.unwrap_err().is_cancelled());
     scene.head = std::future::pending().boxed();
-    // It runs behind the undo.
+    // This acquire runs after the undo.
     let beside = scene
         .client
         .semaphore("x")
@@ -398,7 +398,7 @@ async fn shared_request_is_undone_with_head() {
 #[tokio::test(start_paused = true)]
 async fn lost_reply_returns_permits_with_unpolled_head() {
     let mut scene = AskedForTwo::new().await;
-    // The request has arrived, and its answer is on its way.
+    // The request has arrived, and its reply is on its way.
     tokio::time::sleep(Duration::from_millis(15)).await;
     scene.network.cut();
     let permit = timeout(60 * SECOND, &mut scene.behind).await;
@@ -428,8 +428,8 @@ async fn leased_release_wakes_losing_waiter() {
     waiter.abort();
 }
 
-/// What is free while a process stands down is for others first, but a wait that would be
-/// over by then has no other chance.
+/// Permits that are free while a process steps aside are for other processes first. But a wait that
+/// would be over by then has no other chance.
 #[tokio::test(start_paused = true)]
 async fn short_wait_asks_during_stand_down() {
     let (server, _) = semaphore_of(1).await;
@@ -456,7 +456,7 @@ async fn handed_on_permit_needs_no_message() {
     let first = tokio::spawn(async move { first.acquire().await });
     let second = tokio::spawn(async move { second.acquire().await });
     let permit = first.await.unwrap().unwrap();
-    // By now the second one has asked in vain, and sleeps.
+    // The second waiter has already asked without result, and sleeps.
     tokio::time::sleep(Duration::from_millis(8)).await;
     permit.release().await.unwrap();
     let got = timeout(SECOND, second).await;

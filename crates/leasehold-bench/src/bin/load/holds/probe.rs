@@ -1,4 +1,4 @@
-//! Somebody else's acquire, all the while: what a burst of renewals does to it.
+//! Acquires another lock during the whole load, to see the effect of a burst of renewals.
 
 use std::time::{Duration, Instant};
 
@@ -8,7 +8,7 @@ use tokio::task::JoinHandle;
 
 use crate::Result;
 
-/// Acquires and releases ten times a second until it is stopped.
+/// A task that acquires and releases ten times a second until it is stopped.
 pub(crate) struct Probe {
     stop: oneshot::Sender<()>,
     task: JoinHandle<leasehold::Result<Vec<Duration>>>,
@@ -32,9 +32,9 @@ impl Probe {
         Self { stop, task }
     }
 
-    /// How long each acquire took.
+    /// Stops the probe, and returns how long each acquire took.
     pub(crate) async fn stop(self) -> Result<Vec<Duration>> {
-        // It may have ended with an error, which comes next.
+        // If the task has ended with an error, the next line returns it.
         let _ = self.stop.send(());
         Ok(self.task.await??)
     }

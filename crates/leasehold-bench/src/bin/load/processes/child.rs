@@ -1,4 +1,4 @@
-//! One of the processes: takes the lock so many times, and counts under it.
+//! One of the processes: acquires the lock `rounds` times, and increments a counter under it.
 
 use std::io::{Write, stdin, stdout};
 use std::process::ExitCode;
@@ -24,7 +24,7 @@ pub(crate) struct Child {
 }
 
 impl Child {
-    /// Says that it is ready, waits for the start on stdin, and prints its holds.
+    /// Reports that it is ready, waits for the start on stdin, and prints its holds.
     pub(crate) fn run(self) -> ExitCode {
         match self.print_holds() {
             Ok(()) => ExitCode::SUCCESS,
@@ -55,7 +55,7 @@ impl Child {
         let lock = client.lock(NAME);
         let mut holds = Vec::with_capacity(self.rounds);
         for _ in 0..self.rounds {
-            // A wait that never ends must not keep the parent for ever.
+            // A wait that never ends must not keep the parent waiting for ever.
             const LIMIT: Duration = Duration::from_secs(300);
             let asked = monotonic_ns();
             let guard = lock.try_acquire_for(LIMIT).await?.ok_or("never served")?;
@@ -68,7 +68,8 @@ impl Child {
     }
 }
 
-/// Loses counts if anybody else does it at the same time.
+/// Increments the counter in two steps. Counts are lost if another process does this at the same
+/// time.
 async fn count(connection: &mut MultiplexedConnection) -> redis::RedisResult<()> {
     let counted: Option<u64> = connection.get(COUNTER).await?;
     connection.set(COUNTER, counted.unwrap_or(0) + 1).await

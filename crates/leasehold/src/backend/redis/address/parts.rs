@@ -1,7 +1,7 @@
-//! A URL as text, taken apart. A part that nothing would use is refused.
+//! The parts of a URL, as text. A part that nothing would use is refused.
 //!
-//! Any part may be a piece of a password that is not percent-encoded, so no message repeats one. The
-//! exception is the name of a parameter, unless a password stands before it.
+//! Any part may be a piece of a password that is not percent-encoded, so no message repeats a part.
+//! The exception is the name of a parameter, unless it follows a password.
 
 use std::net::Ipv6Addr;
 
@@ -10,7 +10,7 @@ use percent_encoding::percent_decode_str;
 use super::{Host, misuse};
 use crate::error::Result;
 
-/// What a URL names.
+/// The kind of place that a URL names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
     Server,
@@ -23,7 +23,7 @@ const SCHEMES: &str =
     "redis://, rediss:// (TLS), redis-cluster://, redis-sentinel:// or redis+unix://";
 
 impl Kind {
-    /// By the scheme, and whether that means TLS.
+    /// Returns the kind that a scheme means, and whether the scheme means TLS.
     fn of(scheme: &str) -> Option<(Self, bool)> {
         Some(match scheme {
             "redis" | "valkey" => (Self::Server, false),
@@ -37,7 +37,7 @@ impl Kind {
         })
     }
 
-    /// How such a URL is written.
+    /// Returns the form in which such a URL is written.
     pub(super) fn form(self) -> &'static str {
         match self {
             Self::Server => "redis://USER:PASSWORD@HOST:PORT/DB",
@@ -63,14 +63,14 @@ pub(super) struct Login {
 }
 
 impl Login {
-    /// Of `USER:PASSWORD`. Either may be missing.
+    /// Reads `USER:PASSWORD`. Either may be missing.
     fn of(text: &str) -> Result<Self> {
         let (user, password) = match text.split_once(':') {
             Some((user, password)) => (user, Some(password)),
             None => (text, None),
         };
         let user = (!user.is_empty()).then(|| decode(user)).transpose()?;
-        // Without a user, an empty password is none: a template leaves both empty.
+        // Without a user, an empty password counts as missing: a template may leave both empty.
         let password = password.filter(|password| user.is_some() || !password.is_empty());
         let password = password.map(decode).transpose()?;
         Ok(Self { user, password })
@@ -81,11 +81,11 @@ impl Login {
 pub(super) struct Parts<'a> {
     pub(super) kind: Kind,
     pub(super) tls: bool,
-    /// In small letters.
+    /// The scheme in lower case.
     scheme: String,
     pub(super) login: Login,
     hosts: &'a str,
-    /// Not decoded, and without the slash before it; of a socket, with it.
+    /// The path, not decoded. It has no leading slash, except for a socket.
     pub(super) path: &'a str,
     query: &'a str,
 }
@@ -111,7 +111,7 @@ impl<'a> Parts<'a> {
             )));
         };
         let (login, rest) = match rest.rsplit_once('@') {
-            // A path and what follows it may have any letter.
+            // A path and the rest after it may contain any character.
             _ if kind == Kind::Socket => ("", rest),
             Some(parts) => parts,
             None => ("", rest),
@@ -150,7 +150,7 @@ impl<'a> Parts<'a> {
         })
     }
 
-    /// The scheme of a URL for one of its servers.
+    /// Returns the scheme of a URL for one of the servers.
     pub(super) fn scheme_of_one(&self) -> &str {
         match (self.kind, self.tls) {
             (Kind::Server | Kind::Socket, _) => &self.scheme,
@@ -159,7 +159,7 @@ impl<'a> Parts<'a> {
         }
     }
 
-    /// The one host of a server.
+    /// Returns the only host of a server.
     pub(super) fn host(&self) -> Result<Host> {
         let mut hosts = self.hosts()?;
         match (hosts.pop(), hosts.is_empty()) {
@@ -188,7 +188,7 @@ impl<'a> Parts<'a> {
         hosts.collect()
     }
 
-    /// The parameters, if all of them are among these.
+    /// Reads the parameters, if all of them are in `known`.
     pub(super) fn query(&self, known: &[&'static str]) -> Result<Query> {
         let mut query = Query(Vec::new());
         for pair in self.query.split('&').filter(|pair| !pair.is_empty()) {
@@ -217,7 +217,7 @@ impl Query {
         Some(&found.1)
     }
 
-    /// `name` is not known, and follows those that were read.
+    /// Refuses an unknown parameter, which follows the parameters read so far.
     fn refusal(&self, name: &str, has_value: bool, known: &[&str]) -> crate::error::Error {
         let known: Vec<_> = known.iter().map(|known| format!("`{known}`")).collect();
         let known = known.join(", ");
@@ -238,7 +238,7 @@ impl Query {
     }
 }
 
-/// Of `HOST:PORT`, or what it has or lacks.
+/// Reads `HOST:PORT`. The error says what the text has or lacks.
 fn read_host(text: &str, default_port: u16) -> std::result::Result<Host, &'static str> {
     let (host, port) = match text.strip_prefix('[') {
         Some(text) => {
@@ -274,9 +274,9 @@ fn read_host(text: &str, default_port: u16) -> std::result::Result<Host, &'stati
     Ok((host, port.ok_or("has no port from 1 to 65535")?))
 }
 
-/// Of digits alone.
+/// Reads a number that consists only of digits.
 pub(super) fn number<N: std::str::FromStr>(text: &str) -> Option<N> {
-    // `parse` takes a sign as well.
+    // `parse` would accept a sign, too.
     let are_digits = text.bytes().all(|letter| letter.is_ascii_digit());
     are_digits.then(|| text.parse().ok()).flatten()
 }

@@ -1,4 +1,4 @@
-//! What the URL of a client names: one server, the nodes of a cluster, or a master and the
+//! The places that a client's URL can name: one server, the nodes of a cluster, or a master and the
 //! sentinels that know where it is.
 
 use super::parts::{Kind, Login, Parts, Query, decode};
@@ -6,22 +6,22 @@ use super::{Address, database, is_resp3, misuse, of_host, suffix, written};
 use crate::error::Result;
 use crate::text::Shown;
 
-/// What a URL names.
+/// The place that a URL names.
 #[derive(Clone, Debug)]
 pub(crate) enum Place {
     Server(Address),
-    /// Nodes of one cluster, of which any can say where the others are.
+    /// Nodes of one cluster. Each of them can say where the other nodes are.
     Cluster(Vec<Address>),
     Master(MasterPlace),
 }
 
-/// A master by its name, and the sentinels that say where it is.
+/// The name of a master, and the sentinels that say where it is.
 #[derive(Clone, Debug)]
 pub(crate) struct MasterPlace {
     pub(crate) name: String,
-    /// Each of them once: they are counted.
+    /// The sentinels, each of them once, because they are counted.
     pub(crate) sentinels: Vec<Address>,
-    /// How the master is reached, wherever it is: its host is none.
+    /// The way to reach the master, wherever it is. The address has no real host.
     pub(crate) master: Address,
 }
 
@@ -37,7 +37,7 @@ impl Place {
     }
 }
 
-/// The hosts of `USER:PASSWORD@HOST:PORT,HOST:PORT/?QUERY`, each as an address of its own.
+/// Reads the hosts of `USER:PASSWORD@HOST:PORT,HOST:PORT/?QUERY`, each as an address of its own.
 fn nodes(parts: &Parts<'_>) -> Result<Vec<Address>> {
     let hosts = parts.hosts()?.into_iter();
     let addresses: Vec<_> = hosts
@@ -51,8 +51,8 @@ fn nodes(parts: &Parts<'_>) -> Result<Vec<Address>> {
     Ok(addresses)
 }
 
-/// The parts of `USER:PASSWORD@HOST:PORT,HOST:PORT/MASTER/DB?QUERY`. User and password are the
-/// master's.
+/// Reads the parts of `USER:PASSWORD@HOST:PORT,HOST:PORT/MASTER/DB?QUERY`. User and password are
+/// for the master.
 fn master(parts: &Parts<'_>) -> Result<MasterPlace> {
     let query = parts.query(&["db", "protocol", "sentinel_user", "sentinel_pass"])?;
     let (name, db) = parts.path.split_once('/').unwrap_or((parts.path, ""));
@@ -65,7 +65,7 @@ fn master(parts: &Parts<'_>) -> Result<MasterPlace> {
             login: login.clone(),
             ..Address::new(parts, of_host(host, parts.tls)?, 0, false, &place)
         };
-        // One that is named twice must not be two of a majority.
+        // A sentinel that the URL names twice must not count twice in a majority.
         if (sentinels.iter()).all(|known| known.identity() != address.identity()) {
             sentinels.push(address);
         }
@@ -83,7 +83,7 @@ fn master(parts: &Parts<'_>) -> Result<MasterPlace> {
     };
     let shown = Shown(&url_of(&hosts)).to_string().into();
     hosts.sort_unstable();
-    // Its host is never connected to: the sentinels name another one.
+    // The client never connects to this host: the sentinels name another one.
     let nowhere = of_host(("localhost".into(), 6379), parts.tls)?;
     let master = Address {
         shown,
@@ -108,7 +108,7 @@ fn name_of(text: &str) -> Result<String> {
     }
 }
 
-/// With what the client logs in at the sentinels.
+/// Returns the login for the sentinels.
 fn sentinel_login(query: &Query) -> Result<Login> {
     let of = |name| query.value(name).map(str::to_owned);
     let login = Login {

@@ -16,13 +16,13 @@ use crate::backend::redis::server::Server;
 use crate::backend::redis::slots::{Range, SLOTS};
 use crate::clock::Moment;
 
-/// How long a node stays connected that has no slot.
+/// The time for which a node without slots stays connected.
 const UNUSED: Duration = Duration::from_secs(10);
 
-/// No node is known to have the slot.
+/// The entry of a slot that no node is known to have.
 const NOBODY: u16 = u16::MAX;
 
-/// Which node has which slot, by their numbers.
+/// The map from slots to the numbers of the nodes that have them.
 pub(super) struct Map(Vec<AtomicU16>);
 
 impl Default for Map {
@@ -33,19 +33,20 @@ impl Default for Map {
 
 impl Map {
     pub(super) fn owner(&self, slot: u16) -> Option<usize> {
-        // Relaxed: an operation that goes by an old entry is sent on.
+        // Relaxed: an operation that is sent by an old entry is redirected.
         let owner = self.0[usize::from(slot)].load(Ordering::Relaxed);
         (owner != NOBODY).then_some(usize::from(owner))
     }
 
-    /// Whether that changes anything.
+    /// Sets the owner of a slot. Returns whether that changes anything.
     pub(super) fn set(&self, slot: u16, number: Option<usize>) -> bool {
         let number = number.and_then(|number| u16::try_from(number).ok());
         let number = number.unwrap_or(NOBODY);
         self.0[usize::from(slot)].swap(number, Ordering::Relaxed) != number
     }
 
-    /// Each node has these slots from now on, and the others nobody. Whether that changes anything.
+    /// Replaces the whole map: each node has these slots, and no node has the rest. Returns whether
+    /// that changes anything.
     pub(super) fn replace(&self, owned: &[(RangeInclusive<u16>, usize)]) -> bool {
         let mut owners = vec![None; usize::from(SLOTS)];
         for (slots, number) in owned {
@@ -59,7 +60,7 @@ impl Map {
         changed
     }
 
-    /// The nodes that have slots, in the order of their numbers.
+    /// Returns the nodes that have slots, in the order of their numbers.
     pub(super) fn owners(&self) -> Vec<usize> {
         let owners = (0..SLOTS).filter_map(|slot| self.owner(slot));
         let owners: BTreeSet<_> = owners.collect();
@@ -71,13 +72,13 @@ impl Map {
     }
 }
 
-/// The nodes by their numbers. A number is given again when its node is gone.
+/// The nodes by their numbers. The number of a removed node is used again.
 #[derive(Default)]
 pub(super) struct Nodes(Vec<Option<Entry>>);
 
 struct Entry {
     server: Arc<Server>,
-    /// Since when it has been known to have no slot.
+    /// The time since which the node has been known to have no slot.
     unused_since: Option<Moment>,
 }
 
@@ -87,7 +88,7 @@ impl Nodes {
         Some(Arc::clone(&entry.server))
     }
 
-    /// The node at this address. It counts as used.
+    /// Returns the node at this address, and counts it as used.
     pub(super) fn find(&mut self, address: &Address) -> Option<(usize, Arc<Server>)> {
         let nodes = self.0.iter_mut().enumerate();
         let mut nodes = nodes.filter_map(|(number, entry)| Some((number, entry.as_mut()?)));
@@ -118,7 +119,7 @@ impl Nodes {
         nodes.filter_map(|(number, entry)| Some((number, entry.as_ref()?)))
     }
 
-    /// Any node. There is always one.
+    /// Returns any node. There is always at least one.
     pub(super) fn any(&self) -> Arc<Server> {
         let (_, entry) = self.iter().next().expect("the seeds are nodes");
         Arc::clone(&entry.server)
@@ -130,7 +131,7 @@ impl Nodes {
         servers
     }
 
-    /// Takes out those that have had no slot for a while.
+    /// Removes and returns the nodes that have had no slot for a while.
     pub(super) fn take_unused(&mut self, map: &Map, now: Moment) -> Vec<Arc<Server>> {
         let mut gone = Vec::new();
         let mut left = self.iter().count();
@@ -142,7 +143,7 @@ impl Nodes {
             };
             entry.unused_since = since;
             let is_over = since.is_some_and(|since| now.saturating_sub(since) > UNUSED);
-            // One stays whatever it has: it says when there are others again.
+            // One node stays even without slots: it reports when the cluster has other nodes again.
             if is_over && left > 1 {
                 left -= 1;
                 gone.extend(slot.take().map(|entry| entry.server));
@@ -157,7 +158,8 @@ impl Nodes {
             .collect()
     }
 
-    /// A node that wanted its keys declared may have had another reason.
+    /// Allows operations with undeclared keys on all nodes again. A node that seemed to want
+    /// declared keys may have refused for another reason.
     pub(super) fn try_free_keys_again(&self) {
         for (_, entry) in self.iter() {
             entry.server.node.set_wants_declared_keys(false);
@@ -165,14 +167,14 @@ impl Nodes {
     }
 }
 
-/// A node that is asked for the map.
+/// A node to ask for the map.
 pub(super) struct Asked {
     node: Arc<Node>,
     connection: MultiplexedConnection,
 }
 
 impl Asked {
-    /// `None` while there is no connection to it.
+    /// Returns `None` while there is no connection to the node.
     pub(super) fn of(server: &Server) -> Option<Self> {
         let connection = server.lane.connection()?;
         Some(Self {

@@ -1,15 +1,14 @@
-//! Operations that a node did not run, because it does not have their slot, or not wholly. Those of
-//! one slot stand in a line, in the order in which they came, and go to the node of the slot one by
-//! one, with their keys declared, so that each node says where the keys are. While there is such a
-//! line, new operations of the slot join it.
+//! Operations that a node did not run, because it lacks their slot or some of its keys. The
+//! operations of one slot form a line, in order of arrival. They are sent to the node of the slot
+//! one by one, with their keys declared, so that each node says where the keys are. While a slot
+//! has a line, new operations of the slot join it.
 //!
-//! An operation that can't run now steps aside and is tried again: a release that needs all keys of
-//! its slot in one place must not hold up a renewal that needs only its own.
+//! An operation that can't run now steps aside and is tried again. A release that needs all keys of
+//! its slot in one place must not hold up a renewal that needs only its own key.
 //!
-//! (One gap is left: an operation that was handed to its node while the line began, or to the new
-//! node before the old one's refusal was read, may overtake those in the line. An acquire that was
-//! given up does not run behind its own release: it does not go again when nobody waits for it any
-//! more.)
+//! (One gap is left. An operation may overtake the line if it was handed to its node while the line
+//! began, or to the new node before the refusal of the old node was read. An abandoned acquire does
+//! not run after its own release: it is not sent again once nothing waits for it.)
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -28,25 +27,25 @@ use crate::backend::step::Operation;
 use crate::observe::log;
 use crate::sync::Mutex;
 
-/// From how many nodes to how many others an operation goes before it steps aside.
+/// Number of nodes that an operation is sent to before it steps aside.
 const MAX_REDIRECTS: usize = 5;
-/// The first pause of one that stepped aside, and the longest.
+/// The first and the longest pause of an operation that stepped aside.
 const FIRST_PAUSE: Duration = Duration::from_millis(2);
 const LONGEST_PAUSE: Duration = Duration::from_millis(50);
-/// How often it is looked whether a new node is connected.
+/// The pause between two checks whether a new node is connected.
 const CONNECTING: Duration = Duration::from_millis(5);
-/// So many operations in a row that ran at once when their keys were declared, on a node that had
-/// refused them before: it wants that for all.
+/// Number of operations in a row that a node refuses without declared keys and then runs at once
+/// with them. After that, all keys are declared to this node.
 const DECLARED_IN_A_ROW: u32 = 3;
 
-/// The operations of one slot, in the order in which they came.
+/// The operations of one slot, in order of arrival.
 type Line = BTreeMap<u64, Waiting>;
 
 /// The lines of all slots that have one.
 #[derive(Default)]
 pub(super) struct Lines {
     lines: Mutex<HashMap<u16, Line>>,
-    /// How many there are.
+    /// Number of lines.
     count: AtomicUsize,
     arrivals: AtomicU64,
 }
@@ -60,7 +59,7 @@ impl Lines {
         1 + self.arrivals.fetch_add(1, Ordering::Relaxed)
     }
 
-    /// Puts the operation into the slot's line; gives it back if there is none.
+    /// Puts the operation into the slot's line. Returns it if the slot has no line.
     pub(super) fn join(
         &self,
         slot: u16,
@@ -77,7 +76,8 @@ impl Lines {
         Ok(queued)
     }
 
-    /// Whether the line is new, so that somebody has to see to it.
+    /// Adds an operation to the slot's line. Returns whether the line is new, so that a task must
+    /// work it off.
     fn add(&self, slot: u16, stray: Waiting) -> bool {
         let mut lines = self.lines.lock();
         let is_new = !lines.contains_key(&slot);
@@ -86,7 +86,7 @@ impl Lines {
         is_new
     }
 
-    /// The next one of a line, which ends when there is none.
+    /// Takes the next operation of a line. An empty line ends.
     fn next(&self, slot: u16) -> Option<Waiting> {
         let mut lines = self.lines.lock();
         let next = lines.get_mut(&slot)?.pop_first();
@@ -96,18 +96,18 @@ impl Lines {
         next.map(|(_, waiting)| waiting)
     }
 
-    /// One of those that are next.
+    /// Returns the key of the next operation of a line.
     fn key_of_next(&self, slot: u16) -> Option<Vec<u8>> {
         let lines = self.lines.lock();
         let (_, next) = lines.get(&slot)?.first_key_value()?;
         Some(next.operation.parts.first().to_vec())
     }
 
-    /// Ends the line: all that stand in it go to this node.
+    /// Ends the line: moves all of its operations to the queue of this node.
     fn hand_over(&self, slot: u16, server: &Server) {
         let mut lines = self.lines.lock();
         if let Some(line) = self.end(&mut lines, slot) {
-            // With the lines locked: an operation that comes now finds no line, and must not be
+            // With the lines locked: an operation that arrives now finds no line, and must not be
             // queued before these.
             let is_plain = |waiting: &Waiting| waiting.route == Route::Plain;
             let (plain, others): (Vec<_>, Vec<_>) = line.into_values().partition(is_plain);
@@ -126,7 +126,7 @@ impl Lines {
 }
 
 impl Cluster {
-    /// This did not run, or can't be sent yet.
+    /// Adds an operation that did not run, or can't be sent yet, to the line of its slot.
     pub(super) fn add_stray(&self, from: Option<&Arc<Lane>>, slot: u16, stray: Waiting) {
         if self.lines.add(slot, stray)
             && let Some(this) = self.this.upgrade()
@@ -136,9 +136,9 @@ impl Cluster {
         }
     }
 
-    /// Sends an operation to the node of its slot, and after it where that leads. Gives it back,
-    /// with the reason, if it can't run now. Returns the node that has run it, if the slot is that
-    /// one's.
+    /// Sends an operation to the node of its slot, and then to the nodes to which the replies
+    /// redirect it. If it can't run now, returns it with the reason. Otherwise returns the node
+    /// that has run it, if that node has the slot.
     async fn try_now(
         &self,
         slot: u16,
@@ -190,7 +190,7 @@ impl Cluster {
         Err((waiting, why))
     }
 
-    /// The node to which `to` leads, if it is the address of one.
+    /// Returns the node to which `to` leads, if `to` is an address.
     fn redirected(&self, from: &Server, to: &str) -> Option<(usize, Arc<Server>)> {
         let (host, port) = read_redirect(to)?;
         let address = &from.node.connector.address;
@@ -201,7 +201,8 @@ impl Cluster {
         Some(self.node_told_by(address, host, port))
     }
 
-    /// An operation that `refused_by` had refused without declared keys ran here at once.
+    /// Notes that an operation with declared keys, which `refused_by` had refused without them, ran
+    /// here at once.
     fn ran_at(&self, server: &Server, refused_by: Option<Arc<Lane>>) {
         let is_this = |by: Arc<Lane>| server.lanes().any(|lane| Arc::ptr_eq(&by, lane));
         if refused_by.is_some_and(is_this) && server.node.ran_when_declared() == DECLARED_IN_A_ROW {
@@ -250,7 +251,7 @@ impl Cluster {
 /// Sends the operations of a slot's line on, one after the other.
 async fn see_to(cluster: Arc<Cluster>, slot: u16, from: Option<Arc<Lane>>) {
     if let Some(from) = &from {
-        // Operations that came before these may come back with a later call.
+        // Earlier operations may still be returned by a later call.
         from.earlier_calls_are_back().await;
     }
     while let Some(waiting) = cluster.lines.next(slot) {
@@ -261,7 +262,7 @@ async fn see_to(cluster: Arc<Cluster>, slot: u16, from: Option<Arc<Lane>>) {
                 cluster.shared.runtime.spawn(aside);
             }
             Ok(Some(server)) => {
-                // The others need not go one by one if the slot is settled.
+                // The rest of the line can leave together if the slot is settled.
                 if let Some(key) = cluster.lines.key_of_next(slot)
                     && !server.node.wants_declared_keys()
                     && server.lane.has_whole_slot_of(&key).await
@@ -274,8 +275,9 @@ async fn see_to(cluster: Arc<Cluster>, slot: u16, from: Option<Arc<Lane>>) {
     }
 }
 
-/// Tries an operation again until it runs, or the time for a reply is over. If the map was never
-/// learned, the end is what the nodes say of that, as the failed connection to a single server is.
+/// Tries an operation again until it runs, or until the time for a reply is over. If no node has
+/// ever sent the map, the operation fails with the nodes' reason, like a failed connection to a
+/// single server.
 async fn step_aside(cluster: Arc<Cluster>, slot: u16, waiting: Waiting, failure: Failure) {
     let clock = cluster.common.clock;
     let until = clock.now() + cluster.common.reply_timeout;

@@ -12,11 +12,11 @@ const LOOK_EVERY: Duration = Duration::from_millis(5);
 
 impl Cluster {
     pub(super) fn has_map(&self) -> bool {
-        // Relaxed: a stale look is repeated.
+        // Relaxed: a check that reads an old value is repeated.
         self.has_map.load(Ordering::Relaxed)
     }
 
-    /// Why there has never been a map. `None` while a node may tell it at any moment.
+    /// Returns why there has never been a map. `None` while a node may still send it.
     pub(super) fn why_no_map(&self) -> Option<Failure> {
         if self.has_map() {
             return None;
@@ -32,18 +32,18 @@ impl Cluster {
         one_of(failures)
     }
 
-    /// The nodes are still being connected to.
+    /// Returns the failure for an operation while the nodes are still being connected to.
     pub(super) fn nobody_has_answered(&self) -> Failure {
         let what = "none of the nodes has said yet which of them has its slot";
         Failure::no_answer(Outcome::DidNotRun, what, Arc::clone(&self.shown))
     }
 
-    /// Waits for the first map, as long as for a reply.
+    /// Waits for the first map, for as long as for a reply.
     pub(super) async fn map_is_there(&self) -> Result<(), Failure> {
         let Some(this) = self.this.upgrade().filter(|this| !this.has_map()) else {
             return Ok(());
         };
-        // A task: whoever waits for it may have no timers.
+        // In a task of the client's runtime: the caller's runtime may have no timers.
         let waits = self.shared.runtime.spawn(async move {
             let until = this.common.clock.now() + this.common.reply_timeout;
             while !this.has_map() {
@@ -63,8 +63,8 @@ impl Cluster {
     }
 }
 
-/// Picks one failure for all nodes: one that heals by itself, with the refusals of the other nodes
-/// added, or else the first one.
+/// Picks one failure for all nodes: a failure that may heal, with the refusals of the other nodes
+/// added, or else the first failure.
 fn one_of(mut failures: Vec<Failure>) -> Option<Failure> {
     if failures.is_empty() {
         return None;

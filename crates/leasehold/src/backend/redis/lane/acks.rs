@@ -1,12 +1,13 @@
-//! Calls that count when they are confirmed: by replicas (`WAIT`), or from disks (`WAITAOF`).
+//! Calls that count only once they are confirmed: by replicas (`WAIT`), or from disks (`WAITAOF`).
 //!
-//! Such a wait covers only what its own connection has written, so the two leave together, on a
-//! lane of their own. A server runs nothing else of that connection until the wait is over; the
-//! lane has one call on its way, and the operations that come meanwhile make the next one. What undoes
-//! them goes the same way, and waits for no confirmation.
+//! Such a wait covers only the writes of its own connection, so a call and its wait leave together,
+//! on a separate lane. The server runs nothing else of that connection until the wait is over. So
+//! the lane has one call on its way, and the operations that arrive meanwhile form the next one.
+//! Operations that undo them use the same lane, and wait for no confirmation.
 //!
-//! Each step that gives something writes, even if it finds what it wants: without a write of its own
-//! the wait of a new connection would be over at once, whoever has what was written before.
+//! Each step that grants something writes, even if its caller holds it already. Without a write of
+//! its own, the wait on a new connection would be over at once, whether or not the earlier write
+//! has been confirmed.
 
 use std::sync::{Arc, Weak};
 
@@ -24,11 +25,11 @@ use crate::backend::redis::queue::{Batch, Waiting};
 use crate::sync::Mutex;
 use crate::text::Shown;
 
-/// What the server at the other end confirms.
+/// The confirmations that the server at the other end can give.
 #[derive(Default)]
 pub(super) struct Acks(Mutex<Can>);
 
-/// Why it can't confirm something; `None` if it can.
+/// The reasons why a server can't confirm a write; `None` if it can.
 #[derive(Clone, Default)]
 pub(crate) struct Can {
     pub(crate) replicas: Option<Failure>,
@@ -36,7 +37,7 @@ pub(crate) struct Can {
 }
 
 impl Lane {
-    /// One for operations that are acknowledged.
+    /// Creates a lane for operations that are acknowledged.
     pub(crate) fn acknowledging(
         runtime: Handle,
         node: Arc<Node>,
@@ -45,14 +46,15 @@ impl Lane {
         Self::with(runtime, node, strays, Some(Acks::default()))
     }
 
-    /// A connection is about to be used, whose server can confirm this.
+    /// Notes which confirmations the server of a connection can give, before the connection is
+    /// used.
     pub(crate) fn confirms(&self, can: Can) {
         if let Some(acks) = &self.acks {
             *acks.0.lock() = can;
         }
     }
 
-    /// Why the server can't confirm that.
+    /// Returns why the server can't give the wanted confirmations.
     pub(super) fn refusal(&self, wanted: Acknowledgement) -> Option<Failure> {
         let can = self.acks.as_ref()?.0.lock();
         match wanted.needs_disk() {
@@ -61,8 +63,9 @@ impl Lane {
         }
     }
 
-    /// Whether anything is left of a call, when those are answered that the server can't confirm.
-    /// They do not leave: they would be granted what has to be given back at once.
+    /// Fails the operations that the server can't confirm, and returns whether any others are left.
+    /// The failed ones do not leave: what they would be granted would have to be given back at
+    /// once.
     pub(super) fn can_confirm(&self, batch: &mut Batch) -> bool {
         if let Some(failure) = batch.wanted.and_then(|wanted| self.refusal(wanted)) {
             batch.wanted = None;
@@ -73,8 +76,8 @@ impl Lane {
     }
 }
 
-/// Sends a call and what waits for its confirmations, in one write. Returns its reply, and why that is
-/// not confirmed.
+/// Sends a call and the wait for its confirmations, in one write. Returns its reply, and why the
+/// reply is not confirmed.
 pub(super) async fn send_and_wait(
     connection: &mut MultiplexedConnection,
     command: Cmd,
@@ -83,7 +86,7 @@ pub(super) async fn send_and_wait(
     transmit_and_wait(connection, command, false, wanted).await
 }
 
-/// The same, behind `ASKING` if it asks.
+/// Like [`send_and_wait`], but with `asking` the call follows an `ASKING`.
 pub(super) async fn transmit_and_wait(
     connection: &mut MultiplexedConnection,
     command: Cmd,
@@ -110,7 +113,7 @@ pub(super) async fn transmit_and_wait(
     }
 }
 
-/// What waits for these confirmations.
+/// Returns the command that waits for these confirmations.
 fn wait(wanted: Acknowledgement) -> Cmd {
     let mut wait = Cmd::new();
     match wanted.needs_disk() {
@@ -122,7 +125,7 @@ fn wait(wanted: Acknowledgement) -> Cmd {
     wait
 }
 
-/// The reply of one of several commands, where errors are replies.
+/// Reads the reply of one of several commands, where errors are replies.
 pub(super) fn value(reply: redis::Value) -> Result<redis::Value, RedisError> {
     match reply {
         redis::Value::ServerError(error) => Err(error.into()),
@@ -130,7 +133,7 @@ pub(super) fn value(reply: redis::Value) -> Result<redis::Value, RedisError> {
     }
 }
 
-/// Why these confirmations are not enough; `None` if they are.
+/// Returns why these confirmations are not enough; `None` if they are.
 fn too_few(
     confirmations: Result<redis::Value, RedisError>,
     wanted: Acknowledgement,
@@ -142,7 +145,7 @@ fn too_few(
             _ => Some("the server's confirmation makes no sense".into()),
         },
         Ok(_) => Some("the server's confirmation makes no sense".into()),
-        // A master that has become a replica says `UNBLOCKED`.
+        // A master that has become a replica replies `UNBLOCKED`.
         Err(error) => {
             let said = reply_text(&error).unwrap_or_else(|| error.to_string());
             Some(format!("nobody confirmed it ({})", Shown(&said)))
@@ -150,10 +153,10 @@ fn too_few(
     }
 }
 
-/// In what a server says that is a replica now, and may be a master later.
+/// Part of the message of a server that is a replica now, and may become a master later.
 const OF_A_REPLICA: &str = "replica instances";
 
-/// Asks a server what it can confirm.
+/// Asks a server which confirmations it can give.
 pub(crate) async fn ask(node: &Node, connection: &MultiplexedConnection, info: Append) -> Can {
     let [mut one, mut other] = [0; 2].map(|_| connection.clone());
     let (mut wait, mut waitaof) = (redis::cmd("WAIT"), redis::cmd("WAITAOF"));
@@ -165,8 +168,8 @@ pub(crate) async fn ask(node: &Node, connection: &MultiplexedConnection, info: A
     );
     let why_not = |command, reply: Result<redis::Value, RedisError>| {
         let error = reply.and_then(value).err()?;
-        // Kept for as long as the connection is: without a word of the server, the confirmations
-        // themselves will tell.
+        // The result is kept for as long as the connection. If the server has not replied, the
+        // confirmations themselves will show whether it can.
         let said = reply_text(&error)?;
         let failure = cant(node, command, &said);
         let passes = failure.may_heal() || said.contains(OF_A_REPLICA);
@@ -192,7 +195,7 @@ pub(crate) async fn ask(node: &Node, connection: &MultiplexedConnection, info: A
 pub(crate) enum Append {
     Yes,
     No,
-    /// It does not say.
+    /// The server does not say.
     Unknown,
 }
 

@@ -1,4 +1,4 @@
-//! A call on its way, and who carries it: the waiter for its reply, or a task.
+//! A call on its way, and its carrier: the waiter for its reply, or a task.
 
 use std::pin::Pin;
 use std::task::{Context, Poll, Waker};
@@ -10,9 +10,9 @@ use crate::sync::{Mutex, MutexGuard};
 
 /// A call on its way, or about to leave.
 pub(super) struct Call {
-    /// `None` once it is over.
+    /// The exchange with the server; `None` once it is over.
     travels: Option<Pin<Box<dyn Future<Output = ()> + Send>>>,
-    /// Counts it down, also if it is dropped with its runtime.
+    /// Removes the call from the calls on their way, even if it is dropped with its runtime.
     done: CallDone,
 }
 
@@ -32,7 +32,7 @@ impl Future for Call {
         if let Some(travels) = &mut self.travels {
             std::task::ready!(travels.as_mut().poll(context));
         }
-        // Over: `drop` must not take it for a call that nobody hears.
+        // The call is over: `drop` must not treat it as a call whose reply is never read.
         self.travels = None;
         Poll::Ready(())
     }
@@ -40,8 +40,8 @@ impl Future for Call {
 
 impl Drop for Call {
     fn drop(&mut self) {
-        // The runtime ends. The driver skips a request whose reply nobody waits for any more, so
-        // its bytes have to move before the request is dropped.
+        // The runtime ends. The driver skips a request whose reply is no longer awaited, so the
+        // bytes of the request must move before it is dropped.
         if self.travels.is_some() {
             self.done.lane.ends_unheard();
         }
@@ -52,16 +52,16 @@ impl Drop for Call {
 pub(super) struct Carried(Mutex<Slot>);
 
 enum Slot {
-    /// For its reply, which wakes this task.
+    /// The call waits for its reply, which wakes this task.
     Waits(Call, Waker),
-    /// Its waiter is polling it.
+    /// The waiter is polling the call.
     Polled,
     TakenOver,
 }
 
 impl Carried {
     pub(super) fn new(call: Call) -> Self {
-        // Nobody waits for it yet: the first poll of the waiter brings its waker.
+        // The waiter has not polled yet. Its first poll brings its waker.
         Self(Mutex::new(Slot::Waits(call, Waker::noop().clone())))
     }
 
@@ -69,9 +69,9 @@ impl Carried {
         self.0.lock()
     }
 
-    /// Ready when the call is over, or a task has taken it over.
+    /// Polls the call. Ready when the call is over, or when a task has taken it over.
     pub(super) fn poll(&self, runtime: &Handle, context: &mut Context<'_>) -> Poll<()> {
-        // Taken out for the poll: a call that is sent again comes back for this slot
+        // Taken out for the poll: a call whose operations are sent again locks this slot
         // (`let_no_waiter_carry`), on the same thread.
         let slot = std::mem::replace(&mut *self.slot(), Slot::Polled);
         let Slot::Waits(mut call, _) = slot else {
@@ -85,21 +85,21 @@ impl Carried {
             *slot = Slot::Waits(call, context.waker().clone());
             return Poll::Pending;
         }
-        // Taken over during the poll: whoever did that could not get at the call.
-        // Spawned without the lock: a runtime that has ended drops the call at once, and that locks
-        // the driver.
+        // Another thread has taken the call over during the poll, but could not reach it. Spawned
+        // without the lock: a runtime that has ended drops the call at once, and that locks the
+        // driver.
         drop(slot);
         runtime.spawn(call);
         Poll::Ready(())
     }
 
-    /// From here on a task carries the call. If its waiter is polling it just now, the waiter
-    /// hands it to a task when it has done that.
+    /// Moves the call to a task. If the waiter is polling the call now, the waiter spawns the task
+    /// after its poll.
     pub(super) fn take_over(&self, runtime: &Handle) {
         let slot = std::mem::replace(&mut *self.slot(), Slot::TakenOver);
         if let Slot::Waits(call, waker) = slot {
             runtime.spawn(call);
-            // Woken once, so that the waiter asks the receiver of the reply to wake it.
+            // Woken once, so that the waiter registers with the receiver of the reply.
             waker.wake();
         }
     }

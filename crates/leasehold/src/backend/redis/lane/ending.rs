@@ -1,10 +1,10 @@
-//! The end of the lane's runtime: nothing polls its calls any more. Operations that give
-//! something back still leave, from the queue as well, as far as the socket takes them at once;
-//! operations that ask for something do not. Nobody hears the replies.
+//! The end of the lane's runtime: nothing polls its calls any more. Operations that give something
+//! back still leave, even from the queue, as far as the socket takes them at once. Operations that
+//! ask for something do not. The replies are never read.
 //!
 //! The lane learns of the end when one of its tasks is dropped ([`Ending`]). A runtime drops its
-//! tasks in any order, and each may still give something back; so whoever submits sends, and the
-//! last task that has the lane closes the connection.
+//! tasks in any order, and each may still give something back. So each thread that submits an
+//! operation also sends it, and the last task that has the lane closes the connection.
 
 use std::ops::Deref;
 use std::sync::Arc;
@@ -19,8 +19,8 @@ use super::{Lane, Link};
 use crate::backend::failure::{Failure, Outcome};
 use crate::backend::redis::driver::LastWord;
 
-/// Ends the lane when it is dropped with the task that has it. A runtime that ends drops a task
-/// even if it never began.
+/// A guard that ends the lane when it is dropped with its task. A runtime that ends drops even a
+/// task that never began.
 pub(crate) struct Ending(Arc<Lane>);
 
 impl Deref for Ending {
@@ -50,30 +50,32 @@ impl Lane {
         Failure::runtime_ended(outcome, self.node.address())
     }
 
-    /// The runtime ends: a waiting operation leaves now or never.
+    /// Ends the lane with its runtime: a waiting operation leaves now or never.
     fn end(self: &Arc<Self>) {
         if self.process.is_gone() {
             return;
         }
-        // Before the queue is emptied: an operation that comes behind that finds the end, and is
-        // sent by its own thread.
+        // Set before the queue is emptied: an operation that arrives later finds the end, and its
+        // own thread sends it.
         self.ended.store(true, Ordering::SeqCst);
         self.send_the_last();
     }
 
-    /// Sends what is queued. Not once: other tasks give something back as they are dropped.
+    /// Sends the queued operations. May run more than once: other tasks give something back as they
+    /// are dropped.
     pub(super) fn send_the_last(self: &Arc<Self>) {
         let mut state = self.state.lock();
-        // The calls on their way never come back, so these operations leave now as well.
+        // Operations that are to be sent again wait for calls that never return. They leave now
+        // too.
         state.queue.put_back();
-        // Outside of the runtime the driver finds no timer for the limit that each request has.
+        // Outside the runtime the driver finds no timer for the time limit of a request.
         let can_leave = self.is_here() && matches!(state.link, Link::Up(_));
-        // An operation that asks for something stays: nobody would hear of the grant.
+        // An operation that asks for something does not leave: its grant would never be received.
         let stays = state
             .queue
             .take_unless(|operation| can_leave && !operation.step.grants);
         // Operations that were refused before travel alone, so each may need a call. Operations
-        // that come meanwhile are sent by their own threads.
+        // that arrive meanwhile are sent by their own threads.
         let most_calls = state.queue.len();
         drop(state);
         fail(stays, &self.runtime_ended(Outcome::DidNotRun));
@@ -82,12 +84,12 @@ impl Lane {
             // Dropped at once: this call is over when it is on the connection (`send_unheard`).
             drop(self.depart(self.state.lock(), departure));
         }
-        // For the calls that left before the end as well: nobody else moves their bytes any more.
+        // Also for the calls that left before the end: nothing else moves their bytes any more.
         self.driver.flush();
     }
 
-    /// A call has left, and nobody will read its reply. To be called before its request is
-    /// dropped: the driver skips a request whose reply nobody waits for.
+    /// Notes that a call has left whose reply will never be read, and flushes its bytes. Must run
+    /// before the request is dropped: the driver skips a request whose reply is no longer awaited.
     pub(super) fn ends_unheard(&self) {
         self.left_unheard.store(true, Ordering::SeqCst);
         self.driver.flush();
@@ -106,22 +108,23 @@ impl Drop for Lane {
 }
 
 impl Lane {
-    /// Asks for a reply behind all others. A server that waits for confirmations reads nothing
-    /// meanwhile, and forgets what it has not read when the connection ends: the last releases.
+    /// Asks for a reply after all others. A server that waits for confirmations reads nothing
+    /// meanwhile. When the connection ends, the server forgets the requests that it has not read:
+    /// the last releases.
     fn last_word(&self) -> Option<LastWord> {
-        // Outside of the runtime there is no timer for the request.
+        // Outside the runtime there is no timer for the request.
         let mut connection = self.is_here().then(|| self.connection()).flatten()?;
         let mut request = Box::pin(unconstrained(async move {
             let mut ping = Cmd::new();
             ping.arg("PING").arg(LAST_WORD);
             let _ = connection.send_packed_command(&ping).await;
         }));
-        // The first poll hands it to the driver.
+        // The first poll hands the request to the driver.
         let _ = request.as_mut().now_or_never();
         let reply = format!("{LAST_WORD}\r\n").into_bytes();
         Some(LastWord { reply, request })
     }
 }
 
-/// No reply to an operation ends like it.
+/// The end of the last reply. No reply to an operation ends like this.
 const LAST_WORD: &str = "leasehold:last-word";

@@ -1,5 +1,5 @@
-//! What happens on the wire with one call: it is sent, and each of its operations gets its reply
-//! or goes back to the queue.
+//! The exchange of one call: the call is sent, and each of its operations gets its reply or returns
+//! to the queue.
 
 use std::sync::{Arc, Weak};
 
@@ -14,7 +14,7 @@ use crate::backend::redis::node::Node;
 use crate::backend::redis::queue::{Batch, Waiting};
 use crate::backend::step::{Operation, Value};
 
-/// Sends a batch and answers each of its operations, or hands them back to be sent again.
+/// Sends a batch. Answers each of its operations, or puts them back to be sent again.
 pub(super) async fn exchange(
     lane: &Arc<Lane>,
     mut connection: MultiplexedConnection,
@@ -32,7 +32,7 @@ pub(super) async fn exchange(
     let command = command(&lane.node, &batch, script, number, keys);
     let (result, unconfirmed) = match batch.wanted {
         None => (connection.send_packed_command(&command).await, None),
-        // In a box: the others need not carry its state.
+        // Boxed, so that calls without confirmations do not carry its state.
         Some(wanted) => Box::pin(send_and_wait(&mut connection, command, wanted)).await,
     };
     let replies = lane.heard_of(result, number, batch.operations.len());
@@ -43,17 +43,19 @@ pub(super) async fn exchange(
             }
             return lane.give_on(batch.operations);
         }
-        // The server can't refuse a call for that which brings the source.
+        // A call that brings the source can't be refused for a missing script.
         Err(why) if script == ScriptRef::Sha && why.script_is_missing() => {
             return lane.retry_with_source(batch);
         }
         Err(why) if why.is_refused_whole() => {
-            // Each is sent again on its own, so that one bad name fails no other.
+            // Each operation is sent again on its own, so that one bad name fails no other
+            // operation.
             if batch.operations.len() > 1 {
                 return lane.retry_singly(batch);
             }
-            // This name was it. No server says which key it denies, so the name stands for all that
-            // are derived from it. A refusal for many names says nothing of each.
+            // The server refused this name. No server says which key it denies, so the name
+            // represents all keys that are derived from it. A refusal of many names says nothing
+            // about each of them.
             if let Some(name) = batch.operations[0].operation.name() {
                 lane.remember_refused(name);
             }
@@ -63,22 +65,22 @@ pub(super) async fn exchange(
     finish(lane, batch.operations, replies, unconfirmed.as_deref());
 }
 
-/// Whether a call did not run at this node of a cluster, and has to go elsewhere.
+/// Returns whether a call did not run at this node of a cluster, and must be sent elsewhere.
 fn strays(batch: &Batch, why: &NoReplies) -> bool {
-    // Declared, the keys of such an operation may be of several slots.
+    // The declared keys of such an operation may be in several slots.
     let many = batch.operations.iter().any(|w| w.operation.step.many);
     why.strays().is_some() || many && why.is_refused_whole()
 }
 
-/// Sends a batch whose reply nobody will hear: it is over when the driver has it.
+/// Sends a batch whose reply will never be read. The call is over when the driver has it.
 async fn send_unheard(
     lane: &Lane,
     mut connection: MultiplexedConnection,
     mut batch: Batch,
     (script, keys): (ScriptRef, Keys),
 ) {
-    // Another thread has taken these from the queue just before the end. Nobody would hear of a
-    // grant, so they do not leave.
+    // Another thread has taken these operations from the queue just before the end. They do not
+    // leave, because a grant would never be received.
     let asks = batch
         .operations
         .extract_if(.., |waiting| waiting.operation.step.grants);
@@ -87,7 +89,7 @@ async fn send_unheard(
         return;
     }
     let mut command = command(&lane.node, &batch, script, call::draw_number(), keys);
-    // Otherwise the future would wait for the reply, and nobody polls it again.
+    // Otherwise the future would wait for the reply, and nothing polls it again.
     command.set_no_response(true);
     let _ = connection.send_packed_command(&command).await;
     lane.ends_unheard();
@@ -95,7 +97,7 @@ async fn send_unheard(
 }
 
 impl Lane {
-    /// What became of a call, and what that says about the connection.
+    /// Decodes the result of a call, and notes what it says about the connection.
     pub(super) fn heard_of(
         &self,
         result: Result<redis::Value, RedisError>,
@@ -105,22 +107,23 @@ impl Lane {
         let replies = call::decode(result, number, operations);
         match &replies {
             Err(why) if why.is_timeout() => self.reply_timed_out(),
-            // A lost connection, too, is no silence: the task that drives it sees its end.
+            // A lost connection does not count as silence: the task that drives it notices its end.
             _ => self.heard(),
         }
         if let Err(NoReplies::Nonsense(_)) = &replies {
-            // The driver knows replies by their order alone. One that was lost, doubled or moved
-            // shifts all behind it, so nothing on this connection can be trusted any more.
+            // The driver matches replies to requests by order alone. A reply that was lost, doubled
+            // or moved shifts all later ones, so nothing on this connection can be trusted any
+            // more.
             self.give_up();
         }
         replies
     }
 
-    /// The node did not run these.
+    /// Hands operations that the node did not run to the cluster.
     fn give_on(self: &Arc<Self>, operations: Vec<Waiting>) {
         match self.strays.as_ref().and_then(Weak::upgrade) {
             Some(strays) => strays.take(self, operations),
-            // The client is gone, and its tasks end.
+            // The client has been dropped, and its tasks end.
             None => fail(operations, &self.runtime_ended(Outcome::DidNotRun)),
         }
     }
@@ -156,8 +159,9 @@ pub(super) fn encode<'a>(
     call::encode(&node.script, header, operations)
 }
 
-/// Against requests that the network held back: a grant then would be a lock for nobody. Safety
-/// does not depend on it, nor on the two clocks, because each hold has an id of its own.
+/// Returns the deadline of a call that grants something; 0 for any other call. A request that the
+/// network held back must not take a lock that no client waits for. Safety depends neither on this
+/// deadline nor on the two clocks, because each hold has an id of its own.
 fn not_after_ms(node: &Node, grants: bool) -> i64 {
     if grants { node.not_after_ms() } else { 0 }
 }
@@ -172,16 +176,16 @@ fn finish(
     let mut strays = Vec::new();
     match replies {
         Ok(replies) => {
-            // Whatever the operations say: a server that is loading runs no call.
+            // Whatever the operations reply: a server that is still loading its data runs no call.
             node.refusals.ran_a_call();
-            // None is left over: `decode` has refused a list of any other length.
+            // None is left over: `decode` refuses a list of any other length.
             for (waiting, reply) in operations.into_iter().zip(replies) {
                 let Some(reply) = read(node, reply) else {
                     strays.push(waiting);
                     continue;
                 };
                 node.ran_free();
-                // A server that was demoted runs the call, and refuses the first write in it.
+                // A demoted server runs the call, and refuses the first write in it.
                 if let Err(failure) = &reply {
                     node.refusals.refused(failure, node.clock.now());
                 }
@@ -190,7 +194,7 @@ fn finish(
             }
         }
         Err(why) => {
-            // Of a connection that is lost nobody knows what still ran on it.
+            // After a connection is lost, the client can't know which operations still ran on it.
             let failure = why.into_failure(&node.address(), || node.shown_reply_timeout());
             node.refusals.refused(&failure, node.clock.now());
             for waiting in operations {
@@ -203,14 +207,14 @@ fn finish(
     }
 }
 
-/// One operation's reply; `None` if it did not run because its slot is not here.
+/// Reads the reply to one operation; `None` if it did not run because its slot is not here.
 pub(super) fn read(node: &Node, reply: redis::Value) -> Option<Result<Value, Failure>> {
     Some(match call::read(reply, &node.address()) {
         Answer::Value(value) => Ok(value),
         Answer::Failed(failure) => Err(failure),
         Answer::Moving => return None,
         Answer::Late { server_ms } => {
-            // A clock was set, or drifted: the next request has to be in time.
+            // A clock was set, or has drifted: the next request must be in time.
             node.learn_time(server_ms, node.clock.now());
             Err(Failure::new(
                 Outcome::DidNotRun,
@@ -232,7 +236,7 @@ pub(super) fn answer(node: &Node, waiting: Waiting, reply: Result<Value, Failure
     waiting.answer(reply);
 }
 
-/// Answers all with this failure of the connection.
+/// Answers all operations with this failure of the connection.
 pub(super) fn fail_unreached(
     node: &Node,
     operations: impl IntoIterator<Item = Waiting>,
@@ -244,7 +248,7 @@ pub(super) fn fail_unreached(
     }
 }
 
-/// Answers all with this failure.
+/// Answers all operations with this failure.
 pub(super) fn fail(operations: impl IntoIterator<Item = Waiting>, failure: &Failure) {
     for waiting in operations {
         waiting.answer(Err(failure.clone()));

@@ -1,5 +1,5 @@
-//! An operation that goes to a node of a cluster alone, with its keys declared, so that the node says
-//! where they are.
+//! An operation that is sent to a node of a cluster alone, with its keys declared, so that the node
+//! says where they are.
 
 use std::iter;
 
@@ -15,20 +15,20 @@ use crate::backend::redis::call::{self, Keys, ScriptRef, Stray};
 use crate::backend::redis::queue::Waiting;
 use crate::backend::redis::slots::tag_of;
 
-/// What became of such an operation.
+/// The outcome of sending an operation alone.
 pub(crate) enum Lone {
     Answered,
-    /// Nobody waits for it any more.
+    /// Nothing waits for the operation any more.
     Left,
-    /// It did not run, and has to go there.
+    /// The operation did not run, and must be sent to this place.
     Strayed(Waiting, Stray),
-    /// There is no connection; `None` while one is being opened.
+    /// There is no connection. The failure is `None` while one is being opened.
     Unconnected(Waiting, Option<Failure>),
 }
 
 impl Lane {
-    /// Sends an operation alone, and answers it if the node runs it. With `asking` the node also
-    /// takes keys of a slot that it is about to get.
+    /// Sends an operation alone, and answers it if the node runs it. With `asking`, the node also
+    /// accepts keys of a slot that it is about to get.
     pub(crate) async fn send_alone(&self, waiting: Waiting, asking: bool) -> Lone {
         let mut connection = match &self.state.lock().link {
             Link::Up(connection) => connection.clone(),
@@ -87,7 +87,7 @@ impl Lane {
         }
     }
 
-    /// Whether the node has the slot of this key, and all of its keys.
+    /// Returns whether the node has the slot of this key, and all keys of the slot.
     pub(crate) async fn has_whole_slot_of(&self, key: &[u8]) -> bool {
         let Some(mut connection) = self.connection() else {
             return false;
@@ -109,8 +109,8 @@ impl Lane {
     }
 }
 
-/// Behind `ASKING`, in one write, if it asks: that counts for the next command alone. Before what
-/// waits for the confirmations, if they are wanted.
+/// Sends a command. With `asking`, `ASKING` precedes it in the same write, because that counts for
+/// the next command alone. If confirmations are wanted, the wait for them follows it.
 async fn transmit(
     connection: &mut MultiplexedConnection,
     command: Cmd,

@@ -13,18 +13,18 @@ use crate::backend::redis::queue::{Ticket, Waiting};
 use crate::backend::route::Route;
 use crate::backend::step::{Operation, Value};
 
-/// The reply to come of an operation in the queue.
+/// The future reply to an operation in the queue.
 pub(crate) struct Queued {
     ticket: Ticket,
     receiver: oneshot::Receiver<Result<Value, Failure>>,
     grants: bool,
     pub(super) lane: Arc<Lane>,
-    /// Its call, if this future carries that.
+    /// The operation's call, if this future carries it.
     pub(super) carried: Option<Arc<Carried>>,
 }
 
 impl Queued {
-    /// The operation for the queue, and its reply to come.
+    /// Creates an operation for the queue, and its future reply.
     pub(crate) fn new(
         operation: Operation,
         route: Route,
@@ -62,7 +62,7 @@ impl Future for Queued {
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         self.poll_carried(context);
         if self.carried.is_some() {
-            // The receiver must not know this task yet: the poll of the call brings the reply, so
+            // The receiver must not know this task yet. The poll of the call delivers the reply, so
             // the task would wake itself, and another thread with it.
             return Poll::Pending;
         }
@@ -77,11 +77,11 @@ impl Future for Queued {
 
 impl Drop for Queued {
     fn drop(&mut self) {
-        // An operation that gives something back runs whether anybody waits for it or not.
+        // An operation that gives something back runs even if nothing waits for it.
         if self.grants {
             self.ticket.give_up();
         }
-        // A task reads the reply; the undo of what it may have taken runs behind it.
+        // A task reads the reply. The undo of what the operation may have taken runs after it.
         if let Some(carried) = self.carried.take() {
             carried.take_over(&self.lane.runtime);
         }

@@ -12,8 +12,8 @@ use crate::clock::Clock;
 use crate::primitives::lock::steps;
 
 fn operation(name: &str, hold: &str, releases: bool) -> Operation {
-    // A lease far longer than a hold lasts here: a hold that ended by itself would look like one
-    // whose release came before its acquire.
+    // A lease far longer than any hold lasts here: a hold that expired would look like a hold whose
+    // release ran before its acquire.
     let parts = [name, hold, if releases { "channel" } else { "60000" }];
     let step = if releases {
         &steps::RELEASE
@@ -35,7 +35,7 @@ async fn connect_to(url: String) -> Redis {
         credentials_every: Duration::from_secs(10),
         addresses: crate::address_map::AddressMap::default(),
         connect_timeout: Duration::from_secs(10),
-        // So long that a busy machine loses no connection: the tests are about order.
+        // Long enough that a busy machine loses no connection: the tests are about order.
         reply_timeout: Duration::from_secs(60),
         peers: crate::config::Peers::All,
         declare_keys: false,
@@ -47,14 +47,14 @@ async fn connect_to(url: String) -> Redis {
     connecting.await.expect("connects")
 }
 
-/// Each acquire is followed by its release before it was answered; in order, whatever so many threads
-/// do again and again in between.
+/// Submits each release before its acquire is answered, while `threads` threads run `disturb` again
+/// and again. Checks that no release overtakes its acquire.
 fn nothing_is_overtaken(url: String, threads: usize, disturb: impl Fn() + Sync) {
     let overtaken = overtaken(url, threads, disturb, in_order);
     assert_eq!(overtaken, 0, "releases that came before their acquires");
 }
 
-/// How often something went before what was submitted earlier.
+/// Counts the operations that ran before an operation that was submitted earlier.
 fn overtaken<W: Future<Output = usize> + Send + 'static>(
     url: String,
     threads: usize,
@@ -81,7 +81,7 @@ fn overtaken<W: Future<Output = usize> + Send + 'static>(
             .collect();
         let overtaken = tasks
             .into_iter()
-            // A task that panics is counted: a panic here would leave the other threads running,
+            // A task that panics is counted. A panic here would leave the other threads running,
             // and the scope would wait for them for ever.
             .map(|task| runtime.block_on(task).unwrap_or(1))
             .sum();
@@ -90,7 +90,7 @@ fn overtaken<W: Future<Output = usize> + Send + 'static>(
     })
 }
 
-/// Threads that do nothing else take the processor away.
+/// Threads that only spin take the processor away.
 #[test]
 fn what_was_submitted_first_runs_first() {
     let server = RedisServer::start().expect("redis-server starts; install it");
@@ -106,7 +106,7 @@ fn what_goes_again_keeps_its_order() {
     });
 }
 
-/// Calls are on their way to a node whose slots become another's. All names have one tag.
+/// Calls are on their way to a node whose slots move to another node. All names have one tag.
 #[test]
 fn release_is_not_overtaken_by_an_acquire_that_was_given_up() {
     let cluster = Cluster::start(2, 0);
@@ -122,8 +122,9 @@ fn release_is_not_overtaken_by_an_acquire_that_was_given_up() {
     );
 }
 
-/// The same with operations that are all waited for. Two of them may change their order: the first is
-/// refused by the old node, and the second is sent to the new one before that is known here.
+/// Like the test above, but all operations are waited for. Two of them may swap: the old node
+/// refuses the first, and the second is sent to the new node before the client knows of the
+/// refusal.
 #[test]
 fn what_follows_its_slot_keeps_its_order_as_a_rule() {
     let cluster = Cluster::start(2, 0);
@@ -151,7 +152,7 @@ fn what_nobody_polls_keeps_no_reply_from_others() {
         let redis = connect(&server).await;
         let first = redis.submit(operation("first", "ours", false)).await;
         assert!(first.is_ok(), "the connection stands: {first:?}");
-        // From outside of the runtime it leaves with a task, which has not begun yet.
+        // Submitted outside the runtime, it leaves with a task, which has not begun yet.
         let other = thread::scope(|scope| {
             let submit = || redis.submit(operation("x", "theirs", false));
             scope.spawn(submit).join().expect("it is queued")
@@ -183,7 +184,7 @@ fn what_nobody_polls_keeps_nothing_from_going_again() {
     });
 }
 
-/// A connection on which one operation is carried by a future that nobody polls.
+/// Connects, and leaves one operation carried by a future that is never polled.
 async fn beside_an_unpolled_call(server: &RedisServer) -> (Redis, Queued) {
     let redis = connect(server).await;
     let first = redis.submit(operation("first", "ours", false)).await;
@@ -215,7 +216,7 @@ async fn unpolled_call_does_not_block_excess_operations() {
 async fn unpolled_call_does_not_block_large_operations() {
     let server = RedisServer::start().expect("redis-server starts; install it");
     let (redis, unpolled) = beside_an_unpolled_call(&server).await;
-    // Two such names are too long for one call.
+    // Two names of this length are too long for one call.
     let long = "x".repeat(MAX_BYTES / 2);
     let submit = |n: usize| redis.submit(operation(&format!("{long}{n}"), "ours", false));
     all_answered((0..8).map(submit).collect()).await;
@@ -234,7 +235,7 @@ async fn unpolled_call_does_not_block_isolated_operations() {
     assert!(matches!(unpolled.await, Ok(Value::Nil)));
 }
 
-/// No reply comes that would make room.
+/// The server is paused, so no reply makes room.
 #[tokio::test]
 async fn excess_operations_do_not_wait_for_replies() {
     let server = RedisServer::start().expect("redis-server starts; install it");
@@ -252,7 +253,7 @@ async fn excess_operations_do_not_wait_for_replies() {
     };
     let departures = tokio::time::timeout(Duration::from_secs(20), departures);
     departures.await.expect("nothing holds them back");
-    // One operation alone, and two calls that are full.
+    // One call with a single operation, and two full calls.
     assert_eq!(lane.state.lock().queue.len(), MAX_OPERATIONS - 1);
     server.resume().expect("it goes on");
     all_answered(replies).await;
@@ -265,7 +266,7 @@ async fn abandoned_acquire_is_not_resent() {
     let first = redis.submit(operation("first", "ours", false)).await;
     assert!(first.is_ok(), "the connection stands: {first:?}");
     server.command(&["SCRIPT", "FLUSH"]).expect("it runs");
-    // It has left when it is dropped, and the server refuses it for want of the script.
+    // The acquire has left when it is dropped. The server refuses it because the script is missing.
     drop(redis.submit(operation("given up", "ours", false)));
     let kept = redis.submit(operation("kept", "ours", false)).await;
     assert!(matches!(kept, Ok(Value::Nil)), "{kept:?}");
@@ -280,8 +281,8 @@ async fn a_release_that_nobody_waits_for_goes_again() {
     let held = redis.submit(operation("x", "ours", false)).await;
     assert!(matches!(held, Ok(Value::Nil)), "{held:?}");
     server.command(&["SCRIPT", "FLUSH"]).expect("it runs");
-    // It is refused, because the server has forgotten the script. Not sent again, it would leave
-    // the lock held for its lease.
+    // The server has forgotten the script and refuses this release. If it were not sent again, the
+    // lock would stay held for its lease.
     drop(redis.submit(operation("x", "ours", true)));
     let behind = redis.submit(operation("x", "next", false)).await;
     assert!(matches!(behind, Ok(Value::Nil)), "released: {behind:?}");
@@ -296,8 +297,8 @@ async fn refused_call_is_resent_without_abandoned_operations() {
     assert!(first.is_ok(), "the connection stands: {first:?}");
     let rules = ["ACL", "SETUSER", "default", "resetkeys", "~ours:*"];
     server.command(&rules).expect("it runs");
-    // It leaves at once and alone. Only the three behind it gather, and so share the call that is
-    // refused.
+    // This operation leaves at once and alone. Only the three after it gather, and so share the
+    // call that is refused.
     let carried = redis.submit(operation("ours:first", "ours", false));
     let given_up = redis.submit(operation("ours:given up", "ours", false));
     let denied = redis.submit(operation("theirs", "ours", false));
@@ -306,7 +307,7 @@ async fn refused_call_is_resent_without_abandoned_operations() {
     while !lane.state.lock().queue.is_empty() {
         tokio::task::yield_now().await;
     }
-    // On its way, and not answered yet.
+    // The operation is on its way, and not answered yet.
     drop(given_up);
     assert!(carried.await.is_ok());
     assert!(denied.await.is_err());
@@ -323,12 +324,12 @@ async fn in_order(redis: Arc<Redis>, name: String) -> usize {
         let mut replies = Vec::new();
         for number in 0..8 {
             let hold = format!("{round} {number}");
-            // Each on a lock of its own: one that stays held would refuse all that follow.
+            // Each pair uses its own lock: a lock that stays held would refuse all later acquires.
             let name = format!("{name} {hold}");
             let acquire = redis.submit(operation(&name, &hold, false));
             let release = redis.submit(operation(&name, &hold, true));
             replies.push((acquire, release));
-            // Some are on their way, or have been sent back, when the next ones come.
+            // Some operations are on their way, or have been returned, when the next ones arrive.
             if fastrand::u8(..4) == 0 {
                 tokio::time::sleep(Duration::from_micros(200)).await;
             }
@@ -342,8 +343,8 @@ async fn in_order(redis: Arc<Redis>, name: String) -> usize {
     overtaken
 }
 
-/// As `in_order`, but nobody waits for the acquires any more when their releases are sent, as with
-/// dropped waits.
+/// Like `in_order`, but the acquires are dropped before their releases are sent, as with dropped
+/// waits.
 async fn given_up(redis: Arc<Redis>, name: String) -> usize {
     let mut left_held = 0;
     for round in 0..300 {
@@ -351,7 +352,7 @@ async fn given_up(redis: Arc<Redis>, name: String) -> usize {
         for number in 0..8 {
             let hold = format!("{round} {number}");
             let acquire = redis.submit(operation(&name, &hold, false));
-            // Some are on their way, or have been sent back, when they are given up.
+            // Some acquires are on their way, or have been returned, when they are given up.
             if fastrand::u8(..4) == 0 {
                 tokio::time::sleep(Duration::from_micros(200)).await;
             }
@@ -374,7 +375,7 @@ fn was_ours(reply: Value) -> bool {
     reply == Value::Int(1)
 }
 
-/// How often the server was asked to run this script.
+/// Counts how often the server was asked to run this script.
 fn runs(server: &RedisServer, sha: &str) -> usize {
     let log = server.command(&["SLOWLOG", "GET", "-1"]).expect("it runs");
     let log = log.as_array().expect("a list").iter();
@@ -404,7 +405,7 @@ async fn what_travels_alone_has_a_script_until_the_server_forgets_it() {
     };
     assert_eq!(pair().await, ([1, 1], 0));
     server.command(&["SCRIPT", "FLUSH"]).expect("it runs");
-    // The first of them is refused, and brings the script that runs any step.
+    // The server refuses the first of them, so it brings the script that runs any step.
     assert_eq!(pair().await, ([2, 1], 1));
     assert_eq!(pair().await, ([2, 1], 3));
 }

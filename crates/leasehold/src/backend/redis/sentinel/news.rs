@@ -1,4 +1,4 @@
-//! What to believe of what sentinels say.
+//! The decision which reports of sentinels to believe.
 
 use std::time::Duration;
 
@@ -7,23 +7,23 @@ use crate::backend::failure::{Cause, Failure};
 use crate::clock::Moment;
 use crate::text::Shown;
 
-/// How long sentinels may lag behind the one that knew first: they tell each other every two
-/// seconds.
+/// The longest time for which sentinels may lag behind the one that knew first: they exchange their
+/// configurations every two seconds.
 const LAG: Duration = Duration::from_secs(3);
 
-/// What one sentinel says of the master.
+/// The report of one sentinel about the master.
 #[derive(Clone, Debug)]
 pub(super) struct Said {
     pub(super) at: Host,
-    /// How new its configuration is.
+    /// The age of its configuration: a higher epoch is newer.
     pub(super) epoch: u64,
     pub(super) is_down: bool,
 }
 
-/// Why a sentinel says nothing of the master.
+/// The reason why a sentinel reports nothing about the master.
 #[derive(Clone, Debug)]
 pub(super) enum Silence {
-    /// It knows no master of that name.
+    /// The sentinel knows no master of that name.
     Unknown,
     Failed(Failure),
 }
@@ -40,26 +40,26 @@ pub(super) fn majority_of(all: usize) -> usize {
     all / 2 + 1
 }
 
-/// The newest that was heard.
+/// The newest reports of the sentinels.
 #[derive(Debug, Default)]
 pub(super) struct News {
     epoch: u64,
-    /// Where the master was in that epoch, by the word of a majority.
+    /// The master's address in that epoch, as a majority reported it.
     judged: Option<Host>,
-    /// Where it is instead, by the word of one sentinel that no majority has confirmed yet.
+    /// The master's newer address, as one sentinel reported it and no majority has confirmed yet.
     told: Option<Host>,
-    /// When the newest of these was heard.
+    /// The time of the newest of these reports.
     heard: Option<Moment>,
 }
 
 impl News {
-    /// Where the master is.
+    /// Returns where the master is.
     pub(super) fn named(&self) -> Option<&Host> {
         self.told.as_ref().or(self.judged.as_ref())
     }
 
-    /// One of them has told that the master is at `to` from now on. Returns whether that is news:
-    /// they tell it one after the other, over a second or two.
+    /// Notes that a sentinel has announced that the master is at `to` from now on. Returns whether
+    /// that is news: the sentinels announce a switch one after the other, over a second or two.
     pub(super) fn switched(&mut self, to: Host, now: Moment) -> bool {
         if self.judged.as_ref() == Some(&to) || self.told.as_ref() == Some(&to) {
             return false;
@@ -69,7 +69,8 @@ impl News {
         true
     }
 
-    /// Where the master called `name` is, if these answers say so. There is one for each sentinel.
+    /// Decides from these answers where the master called `name` is. There is one answer for each
+    /// sentinel.
     pub(super) fn judge(
         &mut self,
         name: &str,
@@ -105,7 +106,8 @@ impl News {
         Ok(newest.at.clone())
     }
 
-    /// Not for ever: epochs begin again when an operator sets sentinels up anew.
+    /// Returns whether this report is older than the newest known one. That counts for a short time
+    /// only: epochs start again when an operator sets the sentinels up anew.
     fn is_older_than_known(&self, said: &Said, now: Moment) -> bool {
         let is_fresh = |heard| now.saturating_sub(heard) < LAG;
         let was_left = self.told.is_some() && self.judged.as_ref() == Some(&said.at);
@@ -114,7 +116,7 @@ impl News {
     }
 }
 
-/// Fewer than a majority say where it is.
+/// Returns the failure when fewer than a majority say where the master is.
 fn why_too_few(name: &str, answers: &[Answer]) -> Cause {
     let (all, needed) = (answers.len(), majority_of(answers.len()));
     let answered = answers.iter().filter(|answer| answer.is_ok()).count();
@@ -134,7 +136,7 @@ fn why_too_few(name: &str, answers: &[Answer]) -> Cause {
             _ => None,
         })
     };
-    // A failure that does not heal goes first: a waiter fails with it now.
+    // A failure that does not heal takes precedence: a waiter fails with it now.
     let failed = failures().find(|failure| !failure.may_heal());
     let lasting = failures().filter(|failure| !failure.may_heal()).count();
     let Some(failed) = failed.or_else(|| failures().next()) else {
@@ -154,7 +156,7 @@ fn why_too_few(name: &str, answers: &[Answer]) -> Cause {
     }
 }
 
-/// The new address in the message about a switch: `NAME OLD-HOST OLD-PORT NEW-HOST NEW-PORT`.
+/// Reads the new address from a message about a switch: `NAME OLD-HOST OLD-PORT NEW-HOST NEW-PORT`.
 pub(super) fn read_switch(message: &[u8], name: &str) -> Option<Host> {
     let message = std::str::from_utf8(message).ok()?;
     let mut words = message.strip_prefix(name)?.strip_prefix(' ')?.split(' ');
@@ -238,7 +240,7 @@ mod tests {
         assert!(judged(news, &[says("a", 1)], 2).is_err(), "it was left");
         assert_eq!(judged(news, &[says("b", 2)], 3), Ok(at("b")));
         assert!(judged(news, &[says("a", 1)], 5).is_err(), "an old epoch");
-        // The sentinels have forgotten: they were set up anew.
+        // The sentinels have forgotten the epochs: they were set up anew.
         assert_eq!(judged(news, &[says("c", 0)], 6), Ok(at("c")));
         // The message was about an older switch.
         assert!(news.switched(at("b"), Moment::from_millis(7000)));
@@ -263,10 +265,10 @@ mod tests {
         let of = |answers: &[Answer]| judged(&mut News::default(), answers, 0);
         let refused = of(&[is_down("a", 1), is_down("a", 1), says("a", 1)]).unwrap_err();
         assert!(refused.to_string().contains("a:6379"), "{refused}");
-        // One may be cut off from it.
+        // One sentinel may be cut off from the master.
         let found = of(&[is_down("a", 1), says("a", 1), says("a", 1)]);
         assert_eq!(found, Ok(at("a")));
-        // Those that hold the old one for down have not heard yet.
+        // The sentinels that report the old master as down have not learned of the new one yet.
         let found = of(&[is_down("a", 1), is_down("a", 1), says("b", 2)]);
         assert_eq!(found, Ok(at("b")));
     }
@@ -282,7 +284,7 @@ mod tests {
         let refused = of(&[denied(), says("a", 1), denied()]);
         assert!(matches!(refused, Cause::Denied(_)), "{refused:?}");
         assert!(refused.to_string().contains("sentinel_pass"), "{refused}");
-        // The two that are silent may come back, and know it.
+        // The two silent sentinels may recover, and may know the master.
         let refused = of(&[unknown(), silent(), silent()]);
         assert!(matches!(refused, Cause::NoAnswer(_)), "{refused:?}");
         let other = || fails(Cause::Other("it is no sentinel".into()));

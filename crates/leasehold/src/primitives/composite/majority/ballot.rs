@@ -1,4 +1,4 @@
-//! One ballot: it asks all servers at once, and a majority has to grant.
+//! One ballot: it asks all servers at once, and a majority must grant.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -19,34 +19,34 @@ use crate::primitives::lock::LockGuard;
 use crate::sync::Mutex;
 use crate::wait::{Answer, Ask, Deadline};
 
-/// How one acquire asks, again and again.
+/// The ballots of one acquire, which asks again and again.
 pub(super) struct Ballot<'a> {
     pub(super) key: &'a Key,
     pub(super) members: &'a [AnyLock],
     pub(super) quorum: usize,
     pub(super) terms: Terms<'a>,
-    /// How long to wait for a server.
+    /// Time to wait for a server.
     pub(super) limit: Duration,
-    /// How long a server has no vote after its start; `None`: it votes at once.
+    /// Time for which a server has no vote after its start; `None`: it votes at once.
     pub(super) longest: Option<&'a Arc<Longest>>,
-    /// Whether there will be another ballot.
+    /// Whether another ballot may follow.
     pub(super) waits: bool,
-    /// Rounds in which some members were granted, but no majority.
+    /// Number of rounds in which some members were granted, but no majority.
     pub(super) split_votes: AtomicU32,
     pub(super) pacing: Pacing,
     pub(super) timers: &'a Timers,
-    /// The error, when too many members refuse whatever their servers say.
+    /// The error to report when too many members refuse whatever their servers say.
     pub(super) misuse: OnceLock<Error>,
 }
 
-/// How often a waiter has asked, and when it last did: somebody who floods a channel must not make
-/// its waiters flood the servers. (A single lock tells wake-ups in vain by how long it is held.
-/// Here that is not one number.)
+/// How often a waiter has asked, and when it last asked. A client that floods a channel must not
+/// make its waiters flood the servers. (A single lock recognises useless wake-ups by how long it is
+/// held. Here that is not one number.)
 #[derive(Default)]
 pub(super) struct Pacing(Mutex<(u32, Moment)>);
 
 impl Pacing {
-    /// Waits, if need be, until the next ask may leave.
+    /// Waits, if necessary, until the next ask may be sent.
     async fn next(&self, timers: &Timers) {
         const BURST: u32 = 20;
         const LEAST: Duration = Duration::from_millis(20);
@@ -62,15 +62,15 @@ impl Pacing {
     }
 }
 
-/// What the servers have said so far.
+/// The servers' answers so far.
 struct Votes<'a, T> {
     granted: Vec<(&'a AnyLock, T)>,
-    /// How many members were granted in vain, and given back.
+    /// Number of members that were granted without result, and given back.
     given_back: usize,
-    /// How much time the holders of other members have left, as far as the servers say.
+    /// Time that the holders of other members have left, as far as the servers report it.
     busy: Vec<Option<Duration>>,
     errors: Vec<Error>,
-    /// How many of the errors are from servers that were started a moment ago.
+    /// Number of errors from servers that were started a moment ago.
     no_vote_yet: usize,
 }
 
@@ -86,7 +86,7 @@ impl<T> Default for Votes<'_, T> {
     }
 }
 
-/// The next answer; `None` when there is none left, or when `patience` is over before it comes.
+/// Returns the next answer. `None` if none is left, or if `patience` ends first.
 async fn next_before<F: Future>(
     patience: Option<Moment>,
     timers: &Timers,
@@ -99,7 +99,7 @@ async fn next_before<F: Future>(
         }
     };
     tokio::select! {
-        // An answer that is there counts, even when the patience is over.
+        // An answer that has arrived counts, even if the patience is over.
         biased;
         next = asked.next() => next,
         () = over => None,
@@ -107,19 +107,19 @@ async fn next_before<F: Future>(
 }
 
 impl<T> Votes<'_, T> {
-    /// How many members have granted or refused.
+    /// Returns how many members have granted or refused.
     fn answered(&self) -> usize {
         self.granted.len() + self.given_back + self.busy.len()
     }
 
-    /// When `quorum` of so many members can be free; `None` if that is not known.
+    /// Returns when `quorum` of `members` members can be free; `None` if that is not known.
     fn free_in(&self, quorum: usize, members: usize) -> Option<Duration> {
-        // A member whose answer nobody waited for may be free. If it counted as held, the waiter would
-        // go on sleeping when the others are free.
+        // A member whose answer the ballot did not wait for may be free. If it counted as held, the
+        // waiter would go on sleeping when the others are free.
         let unheard = members - self.answered() - self.errors.len();
         let free = std::iter::repeat_n(Duration::ZERO, self.given_back + unheard);
-        // Members that were granted in vain are free once they are back. A member without an expiry
-        // is left out: nobody knows when it will be free.
+        // Members that were granted without result are free once they are back. A member whose
+        // holder has no expiry is left out, because the time of its release is unknown.
         let mut left: Vec<_> = free.chain(self.busy.iter().flatten().copied()).collect();
         left.sort_unstable();
         left.get(quorum - 1).copied()
@@ -127,12 +127,12 @@ impl<T> Votes<'_, T> {
 }
 
 impl<'a> Ballot<'a> {
-    /// One server's vote. If this is dropped or takes too long, the vote is undone on that server.
+    /// Asks for one server's vote. If this future is dropped or takes too long, the vote is undone
+    /// on that server.
     async fn vote(&self, member: &'a AnyLock) -> Result<Said<LockGuard>> {
         self.trust(member)?;
         let vote = member.ask(&self.terms, Deadline::Now, false);
-        // Sent behind the vote, so that this hears of a longer lease that was noted before the
-        // grant.
+        // Sent after the vote, so that it reads a longer lease that was noted before the grant.
         let noted = async {
             match self.longest {
                 Some(longest) => longest.ask(member).await,
@@ -146,7 +146,7 @@ impl<'a> Ballot<'a> {
         Ok(granted)
     }
 
-    /// What one server's vote would be, without taking anything.
+    /// Finds out how one server would vote, without taking anything.
     async fn look(&self, member: &'a AnyLock) -> Result<Said<()>> {
         self.trust(member)?;
         member.context().check_open(self.key)?;
@@ -155,7 +155,7 @@ impl<'a> Ballot<'a> {
             .owner
             .is_some_and(|owner| member.is_held_by(owner))
         {
-            // What the owner holds itself is not in its way: the vote would enter it again.
+            // The owner's own hold is not in its way: the vote would enter it again.
             return Ok(Said::Granted(()));
         }
         member.within(self.limit, member.look()).await
@@ -167,7 +167,7 @@ impl<'a> Ballot<'a> {
         restarted.map_or(Ok(()), Err)
     }
 
-    /// The error, if the server may have forgotten a hold that is not over.
+    /// Returns an error if the server may have forgotten a hold that is not over.
     fn restarted(&self, member: &AnyLock, longest: Duration) -> Option<Error> {
         let (backend, clock) = (&member.context().backend, member.context().clock);
         let now = clock.now();
@@ -180,8 +180,8 @@ impl<'a> Ballot<'a> {
         Some(failure.into_error(self.key))
     }
 
-    /// Asks all members. Returns when all have answered. When there is a majority, or none is
-    /// possible any more, the others get as much time again as has passed.
+    /// Asks all members. Returns when all have answered. Once there is a majority, or none is
+    /// possible any longer, the remaining members get as much time again as has passed.
     async fn votes<T, F: Future<Output = Result<Said<T>>>>(
         &self,
         ask: impl Fn(&'a AnyLock) -> F,
@@ -202,17 +202,17 @@ impl<'a> Ballot<'a> {
             let majority = votes.granted.len() >= self.quorum;
             let none = votes.granted.len() + asked.len() < self.quorum;
             if none {
-                // Before anything else, because others can use them.
+                // First, because other clients can use these members.
                 votes.given_back += votes.granted.drain(..).count();
             }
             if none && !self.waits {
-                // How long the others are held is of use only to a wait. What is still asked is
-                // dropped, and undone.
+                // Only a wait needs to know how long the others are held. Asks that are still under
+                // way are dropped and so undone.
                 break;
             }
             if majority || none {
-                // One more server makes the hold stronger, or says how long to wait. That is worth
-                // some of the time.
+                // One more server makes the hold stronger, or reports how long to wait. That is
+                // worth some time.
                 const LEAST: Duration = Duration::from_millis(5);
                 let now = self.timers.now();
                 patience.get_or_insert_with(|| now + now.saturating_sub(began).max(LEAST));
@@ -226,7 +226,7 @@ impl<'a> Ballot<'a> {
             Ok(Said::Granted(granted)) => votes.granted.push((member, granted)),
             Ok(Said::Busy(left)) => votes.busy.push(left),
             Err(error) => {
-                // Judged by the server, because the error does not tell: a server that has no vote
+                // Judged by the server, because the error does not say: a server that has no vote
                 // yet and one that does not answer give errors of the same kind.
                 votes.no_vote_yet += usize::from(self.trust(member).is_err());
                 votes.errors.push(error);
@@ -234,38 +234,38 @@ impl<'a> Ballot<'a> {
         }
     }
 
-    /// There is no majority: answers are missing, or the lock is held.
+    /// Returns the answer when there is no majority: answers are missing, or the lock is held.
     fn refused<T>(&self, votes: &Votes<'_, T>) -> Result<Answer<LockGuard>, Failure> {
         let spare = self.members.len() - self.quorum;
         if votes.errors.len() > spare {
             let mut failure = self.failure(&votes.errors, spare);
-            // With enough servers that answer it is no outage, which may end the wait: the servers
-            // that were started a moment ago vote again at a known time.
+            // If enough servers answer, this is not an outage, which could end the wait: the
+            // servers that were started a moment ago vote again at a known time.
             let enough_answer = self.silent(votes) <= spare;
             if let (Cause::NoAnswer(said), true) = (&mut failure.cause, enough_answer) {
                 failure.cause = Cause::NoVoteYet(std::mem::take(said));
             }
             return Err(failure);
         }
-        // A hold without expiry on some members is no reason to end the wait.
+        // A hold without expiry on some members is not a reason to end the wait.
         let cap = self.terms.settings.poll_interval();
         let free_in = votes.free_in(self.quorum, self.members.len());
         let ttl = free_in.unwrap_or(cap);
         Ok(Answer::Busy { ttl: Some(ttl) })
     }
 
-    /// How many servers have not answered, without those that were started a moment ago.
+    /// Returns how many servers have not answered, except those that were started a moment ago.
     fn silent<T>(&self, votes: &Votes<'_, T>) -> usize {
         self.members.len() - votes.answered() - votes.no_vote_yet
     }
 
-    /// Why there can be no majority: what each server says that gave no answer. `spare` such
-    /// servers would not matter.
+    /// Returns why there can be no majority, with the error of each server that gave no answer.
+    /// `spare` such errors would not matter.
     fn failure(&self, errors: &[Error], spare: usize) -> Failure {
         let said: Vec<_> = errors.iter().map(Error::brief).collect();
         let said = said.join("; ");
         // A kind of error is the cause only if it prevents a majority by itself: if more members
-        // have it than can be spared.
+        // report it than can be spared.
         let most = |kinds: &[ErrorKind]| {
             let those = errors.iter().filter(|error| kinds.contains(&error.kind()));
             those.count() > spare
@@ -287,8 +287,7 @@ impl<'a> Ballot<'a> {
         };
         let unknown = |error: &Error| error.kind() == ErrorKind::OutcomeUnknown;
         let outcome = match errors.iter().any(unknown) {
-            // One server that may have run its request is enough: nobody can say that nothing was
-            // taken.
+            // One server that may have run its request is enough: the outcome is then unknown.
             true => Outcome::MayHaveRun,
             false => Outcome::DidNotRun,
         };
@@ -299,8 +298,8 @@ impl<'a> Ballot<'a> {
         format!("{count} of {} masters", self.members.len())
     }
 
-    /// No hold before the longest lease is known to all. Otherwise a server that forgets the hold
-    /// may be asked too early.
+    /// Makes sure that all members know the longest lease before the first hold. Otherwise another
+    /// client might count a server too early after that server has forgotten the hold.
     async fn longest_is_known(&self) -> Result<(), Failure> {
         let Some(longest) = self.longest else {
             return Ok(());
@@ -309,7 +308,7 @@ impl<'a> Ballot<'a> {
         if missing.is_empty() {
             return Ok(());
         }
-        // All members have to note it, so none can be spared.
+        // All members must note it, so none can be spared.
         let mut failure = self.failure(&missing, 0);
         if let Cause::NoAnswer(said) = &mut failure.cause {
             *said = format!(
@@ -320,11 +319,11 @@ impl<'a> Ballot<'a> {
         Err(failure)
     }
 
-    /// A server that is given twice would have two votes.
+    /// Returns a failure if a server is given twice, because it would have two votes.
     fn each_is_one_server(&self) -> Result<(), Failure> {
         match one_server(self.members, |_| ()) {
             None => Ok(()),
-            // The acquire reports it anew, as the misuse that it is.
+            // The acquire reports this error again, as a misuse.
             Some(error) => Err(Failure::new(
                 Outcome::DidNotRun,
                 Cause::Other(error.to_string()),
@@ -333,14 +332,15 @@ impl<'a> Ballot<'a> {
         }
     }
 
-    /// Two waiters that have each got some of the servers would meet again and again.
+    /// Pauses at random. Two waiters that have each got some of the servers would otherwise collide
+    /// again and again.
     async fn back_off(&self, took: Duration) {
         const LONGEST: Duration = Duration::from_millis(200);
         // Six doublings reach an eighth of a second even from the shortest round. A shift without a
         // bound would overflow.
         let split_votes = self.split_votes.fetch_add(1, Ordering::Relaxed).min(6);
         let most = (took.max(Duration::from_millis(1)) * (2 << split_votes)).min(LONGEST);
-        // At random: two waiters that pause for equally long meet again.
+        // At random: two waiters that pause equally long collide again.
         let pause = most.mul_f64(fastrand::f64());
         self.timers.sleep(pause).await;
     }
@@ -351,8 +351,8 @@ impl Ask for Ballot<'_> {
 
     async fn ask(&self) -> Result<Answer<LockGuard>, Failure> {
         self.pacing.next(self.timers).await;
-        // Votes that are no majority are given back, which wakes all waiters. So once a vote was
-        // split, a majority has to look free before anything is taken.
+        // Votes that are not a majority are given back, which wakes all waiters. So after a split
+        // vote, a majority must look free before anything is taken.
         if self.split_votes.load(Ordering::Relaxed) > 0 {
             let looks = self.votes(|member| self.look(member)).await;
             if looks.granted.len() < self.quorum {
@@ -364,15 +364,15 @@ impl Ask for Ballot<'_> {
         let votes = loop {
             let asked = self.timers.now();
             let mut votes = self.votes(|member| self.vote(member)).await;
-            // Only here: a server says which one it is when it is connected to, and the votes may
-            // have been the first to need the connection. They are dropped with the error, and so
-            // undone.
+            // Checked only now, because a server identifies itself when it is connected to, and the
+            // votes may have been the first to need the connection. The error drops the votes,
+            // which undoes them.
             self.each_is_one_server()?;
             if votes.granted.len() < self.quorum {
                 break votes;
             }
-            // A note that the last server had counts for the first one as well. If that leaves no
-            // majority, other servers may still give one: now that the note is known, these are not
+            // A note on the last server applies to the first one, too. If that leaves no majority,
+            // other servers may still give one: now that the note is known, these servers are not
             // asked.
             votes
                 .granted

@@ -1,4 +1,4 @@
-//! What becomes of a ballot that a majority has granted.
+//! The hold that results from a ballot that a majority has granted.
 
 use std::sync::Arc;
 
@@ -13,7 +13,8 @@ use crate::primitives::composite::quorum::{Members, Quorum};
 use crate::primitives::lock::LockGuard;
 
 impl Ballot<'_> {
-    /// The hold, if it is valid for long enough to be of use. `began`: when the ballot did.
+    /// Returns the hold, if it is valid for long enough to be of use. `began` is when the ballot
+    /// began.
     pub(super) fn hold(
         &self,
         granted: Vec<(&AnyLock, LockGuard)>,
@@ -27,14 +28,14 @@ impl Ballot<'_> {
         let left = guard
             .valid_until()
             .saturating_duration_since(Instant::now());
-        // A hold that the owner has already is good, however little of it is left.
+        // A hold that the owner already has is good, however little of it is left.
         let is_new = guard.hold_count() == 1;
         let lasts = left >= self.terms.settings.lease() / 3 || !is_new;
         if guard.is_held() && lasts && !self.is_too_late(began) {
             self.outlives_restarts(members, whole);
             return Ok(guard);
         }
-        // The guard is dropped with this, so all votes go back.
+        // This drops the guard, so all votes are undone.
         Err(Failure::no_answer(
             Outcome::MayHaveRun,
             "a majority granted it, but so late that little of the lease is left; set a longer lease",
@@ -42,15 +43,16 @@ impl Ballot<'_> {
         ))
     }
 
-    /// Whether a ballot that began then comes to nothing: a server that was restarted since may have
-    /// been set again by another holder (`rejoin.rs`).
+    /// Returns whether a ballot that began at `began` is void. Another holder may have set its
+    /// member again on a server that was restarted since (`rejoin.rs`).
     fn is_too_late(&self, began: Moment) -> bool {
         let limit = self.longest.map(|longest| longest.ballot_limit());
         let took = self.timers.now().saturating_sub(began);
         limit.is_some_and(|limit| took > limit)
     }
 
-    /// A hold that is renewed may meet restarts. One with a fixed lease ends by itself.
+    /// Sets members again after restarts if the hold is renewed. A hold with a fixed lease ends by
+    /// itself.
     fn outlives_restarts(&self, members: Vec<AnyLock>, whole: Arc<Members>) {
         let settings = self.terms.settings;
         if let (Some(longest), None) = (self.longest, settings.fixed_lease) {

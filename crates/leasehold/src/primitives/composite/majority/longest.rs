@@ -1,10 +1,10 @@
-//! The longest lease of a majority: for how long a server that may have forgotten a hold is left
-//! out.
+//! The longest lease of a majority lock: the time for which a server that may have forgotten a hold
+//! does not count.
 //!
-//! Nobody can look up a hold that a server has forgotten, so the length of holds is bounded in
-//! advance. All clients that share the lock should set the same bound. For those that do not, a
-//! bound that is longer than the default is noted on every member before the first hold. Every
-//! client reads the notes of the majority that grants, and goes by the greatest.
+//! No client can look up a hold that a server has forgotten, so the length of holds is bounded in
+//! advance. All clients that share the lock should set the same bound. In case they do not, a bound
+//! that is longer than the default is noted on every member before the first hold. Every client
+//! reads the notes of the majority that grants, and applies the greatest.
 
 use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -16,13 +16,13 @@ use crate::config::{DEFAULT_LONGEST_LEASE, wire_ms};
 use crate::error::{Error, Result};
 use crate::primitives::any::AnyLock;
 
-/// What a handle and its clones know of the longest lease.
+/// The longest lease, as far as a handle and its clones know it.
 pub(super) struct Longest {
     /// The setting of this handle.
     own: Duration,
     /// The greatest note that this handle has read.
     heard_ms: AtomicU64,
-    /// Which members have noted this handle's setting.
+    /// Whether each member has noted this handle's setting.
     noted: Box<[AtomicBool]>,
 }
 
@@ -36,49 +36,49 @@ impl Longest {
         }
     }
 
-    /// The limit for every lease of this handle.
+    /// Returns the limit for every lease of this handle.
     pub(super) fn own(&self) -> Duration {
         self.own
     }
 
-    /// The longest lease of anybody's hold, as far as is known.
+    /// Returns the longest lease of any client's hold, as far as this handle knows.
     pub(super) fn of_all(&self) -> Duration {
         let heard = Duration::from_millis(self.heard_ms.load(Ordering::SeqCst));
         self.own.max(heard)
     }
 
-    /// The longest time that a ballot may take. It counts by the handle's own setting, or by the
-    /// default if that is shorter: a holder with the same setting need not have read the note that
-    /// this handle has read, and rejoins by its setting alone.
+    /// Returns the longest time that a ballot may take. It depends on the handle's own setting, or
+    /// on the default if that is shorter. A holder with the same setting need not have read the
+    /// note that this handle has read, and rejoins by its setting alone.
     pub(super) fn ballot_limit(&self) -> Duration {
         self.own.min(DEFAULT_LONGEST_LEASE) * 2 / 5
     }
 
-    /// How long a server has been up before the holder of a majority sets its member again: longer
-    /// than a ballot may take, also by a clock that drifts.
+    /// Returns how long a server must have been up before the holder of a majority sets its member
+    /// again. That is longer than a ballot may take, even if the clocks drift.
     pub(super) fn rejoin_after(&self) -> Duration {
         self.of_all() / 2
     }
 
-    /// Reads the member's note, and notes a lease that is longer than everybody expects.
+    /// Reads the member's note. Notes this handle's longest lease if it is above the default.
     pub(super) async fn ask(&self, member: &AnyLock) -> Result<()> {
         let known = self.of_all();
         let told = if known > DEFAULT_LONGEST_LEASE {
             known
         } else {
-            // Zero asks only. What everybody expects anyway needs no note, which would stay for
-            // ever.
+            // Zero only reads. Every client assumes the default anyway, and a note would stay
+            // forever.
             Duration::ZERO
         };
         let noted = member.note_longest(told).await?;
-        // Never less: a longer hold that this handle has heard of may still stand.
+        // Never lowered: a longer hold that this handle has read of may still be valid.
         self.heard_ms.fetch_max(wire_ms(noted), Ordering::SeqCst);
         Ok(())
     }
 
-    /// Makes all members note the own lease, if it is longer than everybody expects. Then every
-    /// majority that can be asked for the same lock has a member that still knows it, as long as
-    /// only a minority forgets. Returns the errors of the members that have not noted it.
+    /// Makes all members note this handle's longest lease, if it is above the default. Then every
+    /// majority that a client can ask for the same lock has a member that still knows the note, as
+    /// long as only a minority forgets. Returns the errors of the members that have not noted it.
     pub(super) async fn note_on_all(&self, members: &[AnyLock], limit: Duration) -> Vec<Error> {
         if self.own <= DEFAULT_LONGEST_LEASE {
             return Vec::new();
@@ -114,7 +114,7 @@ mod tests {
         Duration::from_secs(3600),
         Duration::from_secs(365 * 24 * 3600),
     ];
-    /// The notes that a handle may have read. A setting up to the default is not noted.
+    /// Notes that a handle may have read. A setting up to the default is not noted.
     const NOTES: [Duration; 3] = [
         Duration::ZERO,
         Duration::from_millis(30_001),
@@ -134,8 +134,8 @@ mod tests {
         })
     }
 
-    /// Each holder with each ballot of the same setting, or of any setting where the holder knows of
-    /// the default at least.
+    /// Pairs each holder with each ballot of the same setting. Holders that know of at least the
+    /// default are paired with ballots of every setting.
     fn pairs() -> impl Iterator<Item = (Longest, Longest)> {
         all().flat_map(|holder| {
             let (own, known) = (holder.own, holder.of_all());
@@ -166,7 +166,7 @@ mod tests {
     #[test]
     fn member_rejoins_before_its_server_votes_again() {
         for (holder, ballot) in pairs().filter(|(holder, ballot)| {
-            // With the note that both have read, as each majority has it.
+            // Both have read the same note, because each majority has it.
             holder.of_all() == ballot.of_all()
         }) {
             assert!(

@@ -1,32 +1,35 @@
-//! A member whose server was restarted without data, or replaced, is set again while the whole is
-//! held. So servers can be restarted one after the other, and no hold ends.
+//! Sets a member again, while the whole is held, after its server was restarted without data or
+//! replaced. So servers can be restarted one after the other, and no hold ends.
 //!
-//! **Why no two holders come of it.** Two holds that are valid at the same time were so when the
-//! younger one, Y, was granted its majority. Then both counted one server. Without a restart it kept
-//! them apart: it grants its key to one of them. So it was restarted.
+//! **Why this never leads to two holders.** If two holds are valid at the same time, both were
+//! valid when the younger one, Y, was granted its majority. At that time both counted one common
+//! server. Without a restart that server kept them apart, because it grants its key to only one of
+//! them. So it was restarted.
 //!
-//! - The restart came before Y's vote. Y did not count the server for a longest lease
-//!   (`Ballot::trust`). By then what the older one, X, held there before the restart is over. If X
-//!   was set again meanwhile, its key kept Y out. That is also why X may count the server for as
-//!   long as its old lease lasts, although the server says that it does not have X's key any more
-//!   (`Part::stands`).
-//! - The restart came behind Y's vote, which was lost with it, and X was set again before Y had its
-//!   majority. So **X waits**: it asks a server that has been up for half a longest lease
-//!   (`Longest::rejoin_after`). A ballot takes two fifths of one at most, or comes to nothing
-//!   (`Ballot::is_too_late`). What is between the two is for clocks that drift. So each ballot in
-//!   which the server had voted before its restart is over: Y had its majority, and X had lost its
-//!   own by then, or Y never has it. What an owner holds there from before the ballot is a vote like
-//!   any other: its server has to answer during the ballot, and to have been up for long.
+//! - The restart was before Y's vote. Y did not count the server for a longest lease
+//!   (`Ballot::trust`). After that time, everything that the older hold, X, had there before the
+//!   restart is over. If X was set again meanwhile, its key kept Y out. This is also why X may
+//!   count the server until its old lease ends, although the server says that it no longer has X's
+//!   key (`Part::stands`).
+//! - The restart was after Y's vote, which was lost with it, and X was set again before Y had its
+//!   majority. To prevent this, **X waits**: it asks only a server that has been up for half a
+//!   longest lease (`Longest::rejoin_after`). A ballot takes at most two fifths of a longest lease,
+//!   or it is void (`Ballot::is_too_late`). The difference is a margin for clocks that drift. So
+//!   each ballot in which the server voted before its restart is over. Either Y had its majority,
+//!   and X had lost its own by then, or Y never gets one. A hold that an owner has there from
+//!   before the ballot is a vote like any other: its server must answer during the ballot, and must
+//!   have been up for a longest lease.
 //!
-//! This rests on a start of the server, so **without one no member is set again**. A server whose
-//! data was flushed, or whose key was removed, has a vote at once, and somebody may have got it in
-//! between. A forced unlock of a member has to last, too. For the same reason a member whose lease
-//! ran out is out until its server is started again; and a server that denies `INFO`, a master that
-//! another one may follow and a node of a cluster are never set again.
+//! This depends on a restart of the server, so **without a restart no member is set again**. A
+//! server whose data was flushed, or whose key was removed, has a vote at once, and another client
+//! may have got that vote in between. A forced unlock of a member must last, too. For the same
+//! reason, a member whose lease ran out is set again only after its server was restarted. Three
+//! kinds of members are never set again: one on a server that denies `INFO`, on a master behind
+//! sentinels, or on a node of a cluster.
 //!
-//! Whoever holds the lock there meanwhile, alone or as a part of a ballot that comes to nothing, is
-//! waited for. A member that is set again is a hold of its own, with an id of its own: the one
-//! before stays lost.
+//! If another client holds the lock on that server meanwhile, alone or as a part of a ballot that
+//! fails, X waits for it. A member that is set again is a new hold with a new id. The previous hold
+//! stays lost.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -45,23 +48,23 @@ use crate::primitives::composite::member::{Said, Terms};
 use crate::primitives::composite::quorum::Members;
 use crate::wait::Deadline;
 
-/// How the members of a hold are set again.
+/// The task that sets the members of a hold again.
 pub(super) struct Rejoin {
-    /// Those that the hold has, in its order.
+    /// The members of the hold, in its order.
     pub(super) members: Vec<AnyLock>,
     pub(super) settings: Settings,
     pub(super) owner: Option<Owner>,
-    /// How long to wait for a server.
+    /// Time to wait for a server.
     pub(super) limit: Duration,
     pub(super) longest: Arc<Longest>,
 }
 
-/// What can be done about a member that is lost.
+/// The chance to set a lost member again.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Chance {
-    /// Nothing any more.
+    /// No chance any more.
     None,
-    /// Nothing before its server is started again.
+    /// A chance only after its server is restarted.
     Later,
     Now,
 }
@@ -108,8 +111,8 @@ impl Rejoin {
         }
         match hold.loss() {
             Some(LossReason::Deleted | LossReason::Taken { .. }) => {
-                // As it was when the server said so: a restart that comes later has forgotten
-                // nothing.
+                // The state when the server reported the loss counts: a later restart has not
+                // forgotten this hold.
                 match hold.stands_until() {
                     Some(_) => Chance::Now,
                     None => Chance::None,
@@ -122,34 +125,35 @@ impl Rejoin {
                 }
             }
             Some(_) => Chance::None,
-            // It counts again by now.
+            // The member counts again already.
             None => Chance::Later,
         }
     }
 
-    /// One attempt. A close of the member's client waits for it: dropped, it leaves something to
-    /// give back.
+    /// Makes one attempt. A close of the member's client waits for the attempt, because an attempt
+    /// that is dropped leaves something to give back.
     fn attempt(self: &Arc<Self>, whole: &Arc<Members>, place: usize) -> impl Future<Output = ()> {
         let (this, whole) = (Arc::clone(self), Arc::clone(whole));
         let (done, finished) = oneshot::channel::<()>();
         self.members[place].context().cleanup.spawn(async move {
             let _done = done;
             tokio::select! {
-                // First: nothing leaves for a guard that has gone.
+                // Checked first: no request is sent for a guard that has ended.
                 biased;
                 () = whole.over() => {}
                 () = this.set_again(&whole, place) => {}
             }
         });
         async {
-            // It never says anything: it has ended.
+            // Nothing is ever sent: an error means that the attempt has ended.
             let _ = finished.await;
         }
     }
 
     async fn set_again(&self, whole: &Arc<Members>, place: usize) {
         let member = &self.members[place];
-        // At once, not when it is old enough: others may go by a shorter bound until they read this.
+        // Noted at once, not when the server is old enough: other clients may apply a shorter bound
+        // until they read this.
         if self.longest.of_all() > config::DEFAULT_LONGEST_LEASE {
             let noted = member.within(self.limit, self.longest.ask(member)).await;
             if noted.is_err() {
@@ -173,7 +177,7 @@ impl Rejoin {
         let Ok(Said::Granted(guard)) = member.within(self.limit, asked).await else {
             return;
         };
-        // The server may have been restarted once more meanwhile.
+        // The server may have been restarted again meanwhile.
         if !self.is_young(member) {
             log(
                 || tracing::info!(key = %guard.name(), server = member.address(), "a restarted server has the lock again"),
@@ -182,7 +186,7 @@ impl Rejoin {
         }
     }
 
-    /// Whether a ballot may still be under way in which the server voted before its start.
+    /// Returns whether a ballot may still be under way in which the server voted before its start.
     fn is_young(&self, member: &AnyLock) -> bool {
         let context = member.context();
         let since = context.clock.now() - self.longest.rejoin_after();

@@ -1,12 +1,12 @@
--- Takes all values of a group for this hold if every one is free, with a lease.
+-- Grants all values of a group to this hold if every value is free, with a lease.
 --
--- group     hash: per value `f` its holder, `f:holder:expire_time` in ms of the server's
+-- group     hash: for each value `f` its holder, `f:holder:expire_time` in ms of the server's
 --           clock and `f:holder:lock_count`
 -- hold      this hold's id, `uuid:n`
--- lease_ms  how long it lasts without renewal
--- fields    the values' fields, with a space between two
--- Returns   nil  granted; a request that comes a second time changes nothing
---           n    one of them is held by somebody else for n ms more
+-- lease_ms  how long the hold lasts without renewal
+-- fields    the values' fields, separated by spaces
+-- Returns   nil  granted; a repeated request changes nothing
+--           n    another hold has one of the values for n ms more
 --           text WRONGKIND: not a group of locks
 
 local function acquire(group, hold, lease_ms, fields)
@@ -22,7 +22,8 @@ local function acquire(group, hold, lease_ms, fields)
   for f in string.gmatch(fields, '%S+') do
     local holder = redis.call('HGET', group, f)
     if holder == hold then
-      -- The first request took them all. A value that was taken away since is not taken again.
+      -- The first copy of this request took all the values. A value that was lost since is not
+      -- taken again.
       return false
     end
     if holder then
@@ -37,7 +38,7 @@ local function acquire(group, hold, lease_ms, fields)
   if busy_ms > 0 then
     return busy_ms
   end
-  -- Before the first write: an ACL may deny it.
+  -- Read before the first write, because an ACL may deny it.
   local ttl = redis.call('PTTL', group)
   local ends = string.format('%.0f', now + lease_ms)
   for f in string.gmatch(fields, '%S+') do
@@ -48,7 +49,7 @@ local function acquire(group, hold, lease_ms, fields)
   if size == 0 or (ttl >= 0 and ttl < tonumber(life)) then
     local expiry = redis.pcall('PEXPIRE', group, life)
     if type(expiry) == 'table' then
-      -- Fields without an expiry of the key would outlive their holder.
+      -- Fields of a key without expiry would outlive their holder.
       for f in string.gmatch(fields, '%S+') do
         remove(group, f, hold)
         redis.call('HDEL', group, f)
@@ -59,8 +60,8 @@ local function acquire(group, hold, lease_ms, fields)
   for _, one in ipairs(dead) do
     remove(group, one[1], one[2])
   end
-  -- The values of other dead holders would stay for as long as the group is in use. A look at a
-  -- few fields each time, from anywhere in the hash, keeps them few.
+  -- The values of other dead holders would stay for as long as the group is in use. To keep them
+  -- few, each acquire looks at a few fields from anywhere in the hash.
   if size > 48 then
     local some = redis.pcall('HSCAN', group, now % 1048576, 'COUNT', 8)[2] or {}
     for n = 1, #some, 2 do

@@ -4,23 +4,23 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD_NO_PAD;
 use highway::{HighwayHash as _, HighwayHasher, Key};
 
-/// How the values of a [`GroupLock`](crate::GroupLock) are encoded before they are hashed. It has
-/// to be the encoding of the Java clients that share the group.
+/// The encoding of the values of a [`GroupLock`](crate::GroupLock) before they are hashed. It must
+/// be the encoding of the Java clients that share the group.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum FieldNames {
-    /// The encoding of Redisson's `StringCodec` (the default).
+    /// The encoding of Redisson's `StringCodec` (the default here).
     #[default]
     Text,
-    /// The encoding of a `String` by Redisson's `Kryo5Codec` (Redisson's own default).
+    /// The encoding of a `String` by Redisson's `Kryo5Codec` (Redisson's default).
     Kryo5,
 }
 
 impl FieldNames {
-    /// The field's name: HighwayHash-128 in base64 without its padding.
+    /// Returns the name of the value's field: HighwayHash-128 in base64 without padding.
     pub(super) fn field(self, value: &str) -> String {
-        // Redisson's own key words. With others, Java's clients would lock other fields of the same
-        // group, and neither side would notice.
+        // Redisson's own key words. With other words, Java clients would lock other fields of the
+        // same group, and neither side would notice.
         const KEY: Key = Key([
             0x9e37_79b9_7f4a_7c15,
             0xf39c_c060_5ced_c834,
@@ -36,7 +36,7 @@ impl FieldNames {
     }
 }
 
-/// Kryo's encoding of a string, after the number of its class.
+/// Encodes a string as Kryo does, after the number of its class.
 fn kryo5(text: &str) -> Vec<u8> {
     const STRING: u8 = 3;
     const HIGH: u8 = 0x80;
@@ -50,7 +50,8 @@ fn kryo5(text: &str) -> Vec<u8> {
         }
         return bytes;
     }
-    // The length plus one: six bits and two marks, then seven bits and a mark each.
+    // The length plus one, in groups of bits: first six bits and two flags, then seven bits and one
+    // flag each.
     let mut number = chars + 1;
     let low = |number: usize, bits: u32| u8::try_from(number & ((1 << bits) - 1)).unwrap_or(0);
     let more = |rest: usize, mark: u8| if rest > 0 { mark } else { 0 };
@@ -70,8 +71,8 @@ mod tests {
 
     #[test]
     fn fields_are_called_as_redisson_calls_them() {
-        // Tests among Rust clients can't find a wrong name: both sides would have the same one, and
-        // exclude each other but no Java client.
+        // Tests with Rust clients only can't find a wrong name: the clients would agree on it and
+        // exclude each other, but no Java client.
         for (value, text, kryo5) in [
             ("a", "qwvAS12pR0CgRitaypEjUw", "Jon6GCcO+0QSJkhre5wXYA"),
             ("b", "Q5CdP+xmkHdTGWYr64Lw6A", "oz8KQ6x92JraWxs5okiqFw"),
@@ -91,7 +92,7 @@ mod tests {
     fn text_lengths_are_encoded_like_kryo() {
         assert_eq!(kryo5(""), [3, 0x81]);
         let long = "x".repeat(100);
-        // 101 is one more than 64 and 37 more.
+        // 101 is 64 + 37.
         assert_eq!(kryo5(&long)[..3], [3, 0x80 | 0x40 | 37, 1]);
         assert_eq!(kryo5(&"x".repeat(33))[..3], [3, 0x80 | 34, b'x']);
     }

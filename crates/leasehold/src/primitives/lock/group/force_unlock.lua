@@ -1,12 +1,12 @@
--- Ends whoever's holds of these values there are, and notes that it was by force.
+-- Ends the current holds of these values, and notes that they were ended by force.
 --
--- group    hash: per value `f` its holder, and two fields more
+-- group    hash: for each value `f` its holder, and two more fields
 -- marker   hash: a field per hold that was ended by force; lives as long as the
 --          holds would have, so that their holders learn the reason
 -- channel  where the waiters listen
--- fields   the values' fields, with a space between two
--- Returns  1  one of them at least was held
---          0  all were free
+-- fields   the values' fields, separated by spaces
+-- Returns  1  at least one value was held
+--          0  all values were free
 --          text WRONGKIND: not a group of locks; nothing was changed
 
 local function force_unlock(group, marker, channel, fields)
@@ -27,8 +27,9 @@ local function force_unlock(group, marker, channel, fields)
       remove(group, f, holder)
       if left >= 0 then
         ended = 1
-        -- Only a courtesy to the holder: noting it fails when the server is out of memory. At
-        -- most 64 of them: a name that is broken again and again must not fill the memory.
+        -- The note is only a courtesy to the holder: writing it fails when the server is out of
+        -- memory. At most 64 notes, so that a name that is broken again and again does not fill the
+        -- memory.
         local noted = redis.pcall('HLEN', marker)
         noted = type(noted) == 'number' and noted < 64 and redis.pcall('HSET', marker, holder, '1')
         if type(noted) == 'number' and marked_ms < math.max(left, 1) then

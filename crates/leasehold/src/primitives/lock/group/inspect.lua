@@ -1,10 +1,10 @@
--- Says who holds these values and for how long.
+-- Returns the holders of these values, and for how long they have them.
 --
--- group   hash: per value `f` its holder, and two fields more
--- fields  the values' fields, with a space between two
--- Returns { ttl, holder, count, ... }  what is left of the longest in ms, and each
+-- group   hash: for each value `f` its holder, and two more fields
+-- fields  the values' fields, separated by spaces
+-- Returns { ttl, holder, count, ... }  the longest rest of a lease in ms, and each
 --                                      holder once
---         { -2 }                       all are free
+--         { -2 }                       all values are free
 --         text WRONGKIND: not a group of locks
 
 local function inspect(group, fields)

@@ -1,12 +1,12 @@
--- Makes this hold last for a lease from now at least, if it still has every value.
+-- Renews this hold if it still has every value: it lasts for at least `lease_ms` from now.
 --
--- group     hash: per value `f` its holder, and two fields more
+-- group     hash: for each value `f` its holder, and two more fields
 -- hold      this hold's id
--- lease_ms  how long it lasts from now
--- most_ms   a value that has more than that is made shorter; 0 for never
--- fields    the values' fields, with a space between two
+-- lease_ms  how long the hold lasts from now
+-- most_ms   a lease longer than this is shortened to `lease_ms`; 0 for never
+-- fields    the values' fields, separated by spaces
 -- Returns   n  renewed, and n ms are left now
---           0  one of them is not ours any more, or over; nothing was changed
+--           0  this hold has lost one of the values, or its lease is over; nothing was changed
 
 local function renew(group, hold, lease_ms, most_ms, fields)
   local now, most, ends = now_ms(), tonumber(most_ms), {}
@@ -17,13 +17,13 @@ local function renew(group, hold, lease_ms, most_ms, fields)
     end
     ends[f] = at
   end
-  -- It removes nothing, and is what makes the server run the rest when it is out of
-  -- memory: that is looked at once, before the first write.
+  -- This removes nothing. It makes the server run the rest when it is out of memory: the server
+  -- checks its memory only once, before the first write.
   redis.pcall('HDEL', group, '')
   local ttl = redis.call('PTTL', group)
   local life = life_ms(lease_ms)
   if ttl >= 0 then
-    -- Written in any case: whoever waits for replicas waits for what this has written.
+    -- Written even if nothing changes: a client that waits for replicas waits for this write.
     redis.call('PEXPIRE', group, math.max(ttl, life))
   end
   local wanted, left = now + lease_ms, 0

@@ -1,5 +1,5 @@
-//! The steps of a group of locks: how each is sent, and its twin on the embedded
-//! keyspace. The Lua beside this file says what each does.
+//! The steps of a group of locks: how each is sent, and its twin on the embedded keyspace. The Lua
+//! files beside this file describe each step.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -34,8 +34,8 @@ impl Acquire<'_> {
             let Some(holder) = keyspace.hget(self.group, f)? else {
                 continue;
             };
-            // An earlier copy of this request took all the values. One that was lost since is not
-            // taken again: a hold that has lost a part is lost.
+            // An earlier copy of this request took all the values. A value that was lost since is
+            // not taken again: a hold that has lost a part is lost.
             if holder == *self.hold {
                 return Ok(Value::Nil);
             }
@@ -51,8 +51,8 @@ impl Acquire<'_> {
         }
         for f in split(self.fields) {
             keyspace.hset(self.group, f, self.hold)?;
-            // By the server's clock. Redisson's clients write what their own clocks say, so a Java
-            // client whose clock is wrong sees our ends too early or too late.
+            // The end of the lease by the server's clock. Redisson's clients write it by their own
+            // clocks, so a Java client whose clock is wrong sees our ends too early or too late.
             let ends = (now + lease_ms).to_string();
             keyspace.hset(
                 self.group,
@@ -61,8 +61,8 @@ impl Acquire<'_> {
             )?;
             keyspace.hset(self.group, &beside(f, self.hold, LOCK_COUNT), b"1")?;
         }
-        // A key that has no end, because somebody has taken it away, stays so: `lengthen` would set
-        // one, and cut the holds that last longer than this one.
+        // If another program has removed the key's expiry, the key stays without one: `lengthen`
+        // would set an expiry and cut the holds that last longer than this one.
         if size == 0 {
             keyspace.pexpire(self.group, life_ms(lease_ms));
         } else if keyspace.pttl(self.group) >= 0 {
@@ -95,8 +95,8 @@ impl Release<'_> {
             } else {
                 lost.push(Value::Text(f.to_vec()));
             }
-            // Also where somebody else has the value by now: the end and the count bear this hold's
-            // id, and would stay for as long as the group is in use.
+            // Removed even if another client has the value by now: the end and the count carry this
+            // hold's id, and would stay for as long as the group is in use.
             remove(keyspace, self.group, f, self.hold)?;
         }
         if !had {
@@ -124,15 +124,15 @@ step! {
 impl Renew<'_> {
     fn twin(self, keyspace: &mut Keyspace) -> Result<Value, Refusal> {
         let (now, mut ends) = (keyspace.now_ms(), Vec::new());
-        // All are looked at before any is renewed: a hold that has lost a value is lost, and the
-        // values that it has left must not be kept from others.
+        // All values are checked before any is renewed: a hold that has lost one value is lost, and
+        // must not keep other clients from its remaining values.
         for f in split(self.fields) {
             if keyspace.hget(self.group, f)?.as_deref() != Some(self.hold) {
                 return Ok(Value::Int(0));
             }
             match ends_at(keyspace, self.group, f, self.hold)? {
-                // A value whose time is over counts as lost even if nobody has taken it. Its
-                // holder's own deadline came before that, and lost is final.
+                // A value whose lease is over counts as lost even if no client has taken it. The
+                // holder's own deadline was earlier, and a loss is final.
                 Some(at) if at >= now => ends.push((f, at)),
                 _ => return Ok(Value::Int(0)),
             }
@@ -152,7 +152,7 @@ impl Renew<'_> {
                 )?;
                 at = wanted;
             }
-            // At least 1, because a reply of 0 says that the hold is gone.
+            // At least 1, because a reply of 0 means that the hold is lost.
             left = left.max(at - now).max(1);
         }
         Ok(int(left))
@@ -204,8 +204,8 @@ impl ForceUnlock<'_> {
             let ends = ends_at(keyspace, self.group, f, &holder)?.unwrap_or(0);
             keyspace.hdel(self.group, f)?;
             remove(keyspace, self.group, f, &holder)?;
-            // The fields of a dead holder go as well. But its hold had ended by itself: no marker
-            // may tell it that somebody used force.
+            // The fields of a dead holder are removed too. But its hold had ended by itself, so no
+            // marker may say that it was ended by force.
             let Some(left) = ends.checked_sub(now) else {
                 continue;
             };
@@ -262,8 +262,8 @@ pub(crate) static ALL: [&Step; 6] = [
 
 const EXPIRE_TIME: &[u8] = b"expire_time";
 const LOCK_COUNT: &[u8] = b"lock_count";
-/// Groups of more fields are swept. The script looks at a few fields each time, its twin
-/// at all.
+/// The number of fields above which a group is swept. The script looks at a few fields each time,
+/// its twin at all.
 const SWEPT: usize = 48;
 
 fn split(fields: &[u8]) -> impl Iterator<Item = &[u8]> {
@@ -272,7 +272,7 @@ fn split(fields: &[u8]) -> impl Iterator<Item = &[u8]> {
         .filter(|field| !field.is_empty())
 }
 
-/// `f:holder:what`.
+/// Returns the field name `f:holder:what`.
 fn beside(f: &[u8], holder: &[u8], what: &[u8]) -> Vec<u8> {
     [f, holder, what].join(&b':')
 }
@@ -287,7 +287,7 @@ fn ends_at(
     Ok(text.and_then(|text| number(&text).ok()))
 }
 
-/// The current holder of `f`, and until when it holds.
+/// Returns the current holder of `f`, and the end of its lease.
 fn live_holder(
     keyspace: &mut Keyspace,
     group: &[u8],
@@ -312,8 +312,8 @@ fn sweep(keyspace: &mut Keyspace, group: &[u8], now: u64) -> Result<(), Refusal>
         let text = String::from_utf8_lossy(&field);
         let Some((f, holder)) = text
             .strip_suffix(":expire_time")
-            // At the first colon: the name of a field is in base64, which has none, but the id of a
-            // holder has one.
+            // Split at the first colon: a field's name is in base64, which has no colon, but the id
+            // of a holder has one.
             .and_then(|text| text.split_once(':'))
         else {
             continue;
@@ -328,15 +328,15 @@ fn sweep(keyspace: &mut Keyspace, group: &[u8], now: u64) -> Result<(), Refusal>
     Ok(())
 }
 
-/// As in `shape.lua`, which says why.
+/// The twin of `life_ms` in `shape.lua`, which gives the reason.
 fn life_ms(lease_ms: u64) -> u64 {
     lease_ms + 100
 }
 
 /// The twin of `trim_expiry.lua`.
 fn settle(keyspace: &mut Keyspace, group: &[u8]) -> Result<(), Refusal> {
-    // Going through a large hash at each release would keep the server busy. A group of that size
-    // is swept as it is acquired, and lives as long as the longest lease in it asked for.
+    // Reading a large hash at each release would keep the server busy. A large group is swept when
+    // it is acquired, and lives as long as its longest lease asked for.
     if keyspace.hlen(group)? > SWEPT {
         return Ok(());
     }
@@ -365,7 +365,7 @@ pub(crate) struct GroupHold {
     group: Key,
     channel: Arc<str>,
     values: Arc<Values>,
-    /// `uuid:n`, which is the id of this hold alone.
+    /// The id `uuid:n`, which belongs to this hold only.
     id: String,
 }
 
@@ -379,7 +379,7 @@ impl GroupHold {
         }
     }
 
-    /// The loss of one value, by its field.
+    /// Returns the loss of one value, given its field.
     fn lost(&self, field: &[u8], reason: LossReason) -> LossReason {
         let value = self.values.value_of(field);
         LossReason::Member {
@@ -458,7 +458,7 @@ impl HoldSteps for GroupHold {
             [Value::Text(field), Value::Text(holder)] => Some((field, holder)),
             _ => None,
         });
-        // A value that somebody has taken says more than a value that is only gone.
+        // A value that another client has taken says more than a value that no longer exists.
         let (field, holder) = gone.max_by_key(|(_, holder)| !holder.is_empty())?;
         let reason = match holder.is_empty() {
             true => LossReason::Deleted,

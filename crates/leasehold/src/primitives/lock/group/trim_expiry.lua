@@ -1,6 +1,6 @@
--- A hold has gone: removes the values of dead holders, and makes the group end with the last
--- hold there is, whose lease may be shorter. A group of many fields is swept as it is acquired,
--- and ends with the longest lease that it has seen.
+-- Runs after a hold has ended. Removes the values of dead holders, and lets the group end with its
+-- last hold, whose lease may be shorter. A group of many fields is swept when it is acquired
+-- instead, and ends with the longest lease that it has seen.
 local function trim_expiry(group)
   local size = redis.pcall('HLEN', group)
   if type(size) ~= 'number' or size == 0 or size > 48 then
@@ -11,7 +11,7 @@ local function trim_expiry(group)
     local f, holder = string.match(all[n], '^([^:]+):(.+):expire_time$')
     local left = f and (tonumber(all[n + 1]) or 0) - now
     if f and left < 0 then
-      -- The value may have another holder by now, whose it stays.
+      -- The value may have another holder already. Then it stays.
       if redis.call('HGET', group, f) == holder then
         redis.pcall('HDEL', group, f)
       end

@@ -1,11 +1,11 @@
--- Says which values of a hold are not there any more, and who has them.
+-- Returns the values that a hold no longer has, and their current holders.
 --
--- group   hash: per value `f` its holder, and two fields more
+-- group   hash: for each value `f` its holder, and two more fields
 -- marker  hash: a field per hold that was ended by force
--- hold    the hold in question
--- fields  the values' fields, with a space between two
--- Returns { forced, f, holder, ... }  1 if it was ended by force, else 0; then each field
---         that is not its own, and who holds it, or nothing
+-- hold    the lost hold
+-- fields  the values' fields, separated by spaces
+-- Returns { forced, f, holder, ... }  1 if the hold was ended by force, else 0; then each field
+--         that the hold no longer has, and its holder, or an empty text
 
 local function why_lost(group, marker, hold, fields)
   local reply = { redis.call('HEXISTS', marker, hold) }

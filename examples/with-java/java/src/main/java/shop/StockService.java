@@ -7,14 +7,14 @@ import org.redisson.api.RedissonClient;
 import org.redisson.client.codec.StringCodec;
 import org.redisson.config.Config;
 
-/** Sells a stock that it shares with a service in Rust, one item under the lock each time. */
+/** Sells a stock that it shares with a Rust service, one item each time it has the lock. */
 public final class StockService {
     private StockService() {}
 
     public static void main(String[] arguments) throws InterruptedException {
         Config config = new Config();
         config.useSingleServer().setAddress(arguments[0]);
-        // The stock is plain text for both sides. For a lock the codec does not matter.
+        // Both services read the stock as plain text. For a lock the codec does not matter.
         config.setCodec(StringCodec.INSTANCE);
         RedissonClient redisson = Redisson.create(config);
         try {
@@ -36,7 +36,7 @@ public final class StockService {
             } finally {
                 lock.unlock();
             }
-            Thread.sleep(3); // what a service does otherwise
+            Thread.sleep(3); // the other work of a service
         }
     }
 
@@ -46,7 +46,7 @@ public final class StockService {
         if (left == 0) {
             return false;
         }
-        Thread.sleep(10); // the sale: long enough for another to read the same number
+        Thread.sleep(10); // the sale: long enough for the other service to read the same number
         stock.set(Integer.toString(left - 1));
         System.out.println(from + " " + System.currentTimeMillis() + " java " + left);
         return true;

@@ -16,7 +16,7 @@ final class Call {
     Call(JsonObject request, Clients clients) {
         this.request = request;
         this.clients = clients;
-        // A request that is refused before it runs has an answer with times, too.
+        // The answer to a request that is refused before it runs also has times.
         begin();
         end();
     }
@@ -37,12 +37,12 @@ final class Call {
         return untilNanos;
     }
 
-    /** The clients of this process, for what several of them do together. */
+    /** Returns the clients of this process, for operations of several clients. */
     Clients clients() {
         return clients;
     }
 
-    /** The object that all calls on this client share which name this lock. */
+    /** Returns the object that all calls of this client for this lock share. */
     RLock shared(Supplier<RLock> fresh) {
         return clients.named(client()).shared(text("kind") + " " + name(), fresh);
     }
@@ -79,7 +79,7 @@ final class Call {
         return field(field).getAsLong();
     }
 
-    /** A field that may be missing. */
+    /** Returns a field that may be missing. */
     Optional<JsonElement> optional(String field) {
         return Optional.ofNullable(request.get(field)).filter(value -> !value.isJsonNull());
     }

@@ -43,7 +43,7 @@ final class Clients {
         return client.redisson().getId();
     }
 
-    /** Shuts a client down; the locks its threads hold stay until they expire. */
+    /** Shuts a client down. The locks of its threads stay held until they expire. */
     Void close(String name) {
         Client client = named(name);
         clients.remove(name, client);
@@ -51,7 +51,7 @@ final class Clients {
         return null;
     }
 
-    /** Interrupts the thread in what it does. */
+    /** Interrupts the thread in its current call. */
     Void interrupt(Call call) {
         named(call.client()).interrupt(call.thread());
         return null;
@@ -103,9 +103,9 @@ final class Clients {
                 .setSubscriptionConnectionMinimumIdleSize(1)
                 // A fair lock listens on a channel for each waiting thread.
                 .setSubscriptionsPerConnection(50)
-                // A JVM that has just been started on a busy machine may need longer than 10 s.
+                // A JVM that has just started on a busy machine may need longer than 10 s.
                 .setConnectTimeout(60_000)
-                // The address is a number; there is nothing to look up again.
+                // The address is a number, so there is no name to look up again.
                 .setDnsMonitoringInterval(-1);
         call.optional("timeout_ms").map(JsonElement::getAsInt).ifPresent(single::setTimeout);
         call.optional("retry_attempts")
@@ -129,7 +129,7 @@ final class Clients {
         authenticate(single, server);
     }
 
-    /** Redisson's own sizes, but room for the channel of each waiter of a fair lock. */
+    /** Sets Redisson's default sizes, with room for a channel for each waiter of a fair lock. */
     private static void asShipped(Config config, SingleServerConfig single) {
         Config shipped = new Config();
         SingleServerConfig sizes = shipped.useSingleServer();
@@ -139,14 +139,14 @@ final class Clients {
                 .setSubscriptionConnectionPoolSize(sizes.getSubscriptionConnectionPoolSize());
     }
 
-    /** A server with a replica, which it waits for. */
+    /** Sets a server and a replica, for which Redisson waits. */
     private static void beside(String replica, Config config, Call call, URI server) {
         MasterSlaveServersConfig pair = config.useMasterSlaveServers();
         pair.setMasterAddress(server.toString()).addSlaveAddress(replica);
         set(pair, call);
     }
 
-    /** The nodes of a cluster: {@code redis-cluster://host:port,host:port}. */
+    /** Sets the nodes of a cluster: {@code redis-cluster://host:port,host:port}. */
     private static void clustered(String address, Config config, Call call) {
         ClusterServersConfig cluster = config.useClusterServers();
         for (String node : address.substring(CLUSTER.length()).split(",")) {
@@ -156,7 +156,7 @@ final class Clients {
         set(cluster, call);
     }
 
-    /** A master and its sentinels: {@code redis-sentinel://host:port,host:port/master}. */
+    /** Sets a master and its sentinels: {@code redis-sentinel://host:port,host:port/master}. */
     private static void watched(String address, Config config, Call call) {
         String[] hostsAndMaster = address.substring(SENTINELS.length()).split("/", 2);
         SentinelServersConfig watched = config.useSentinelServers();
@@ -187,7 +187,7 @@ final class Clients {
                 .ifPresent(several::setRetryAttempts);
     }
 
-    /** Redisson 3.16.8 ignores the user and password of an address. */
+    /** Sets user and password, because Redisson 3.16.8 ignores those in an address. */
     @SuppressWarnings("deprecation")
     private static void authenticate(SingleServerConfig single, URI server) {
         if (server.getUserInfo() == null) {
@@ -204,7 +204,7 @@ final class Clients {
 
     /** One Redisson client and the threads that make calls on it. */
     static final class Client {
-        /** What Redisson's waiters sleep on; answers of the server are waited for otherwise. */
+        /** The classes in which Redisson's waiters sleep. Waits for server replies use others. */
         private static final Set<String> LATCHES =
                 Set.of("java.util.concurrent.Semaphore", "org.redisson.misc.ReclosableLatch");
 
@@ -237,8 +237,8 @@ final class Clients {
         }
 
         /**
-         * Whether a thread sleeps until a message wakes it: it has subscribed and asked in vain,
-         * and a wake-up that comes now is not missed.
+         * Returns whether a thread sleeps until a message wakes it. It has then subscribed and been
+         * refused, and a wake-up that arrives now is not missed.
          */
         boolean sleeps(String thread) {
             Thread java = started.get(thread);

@@ -4,7 +4,7 @@ import java.util.ArrayList;
 import java.util.List;
 import org.HdrHistogram.Histogram;
 
-/** How long calls took, for one thread or for all. */
+/** The durations of calls, for one thread or for all. */
 final class Delays {
     private final Histogram nanos = new Histogram(3);
 
@@ -16,7 +16,7 @@ final class Delays {
         nanos.add(others.nanos);
     }
 
-    /** As pairs of nanoseconds and how many calls took that long. */
+    /** Returns pairs of a duration in nanoseconds and the number of calls that took it. */
     List<long[]> counts() {
         List<long[]> counts = new ArrayList<>();
         nanos.recordedValues()

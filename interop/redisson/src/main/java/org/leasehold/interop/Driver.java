@@ -15,18 +15,18 @@ import java.util.concurrent.Executors;
 import org.redisson.Redisson;
 
 /**
- * Lets a test in another language use a real Redisson client: requests come as JSON lines on
- * stdin, answers leave as JSON lines on stdout, each with the id of its request.
+ * Lets a test in another language use a real Redisson client. Requests arrive as JSON lines on
+ * stdin. Answers are JSON lines on stdout, each with the id of its request.
  *
- * <p>A request names a client and a thread of it. Requests of one thread run in their order on one
- * Java thread, because Redisson's holder is the thread; different threads run at the same time.
+ * <p>A request names a client and one of its threads. Requests of one thread run in their order on
+ * one Java thread, because Redisson's holder is the thread. Different threads run at the same time.
  */
 public final class Driver {
     private final Clients clients;
     private final Operations operations = new Operations();
     private final Answers answers;
 
-    /** Runs what belongs to no thread of a client; a slow connect must not hold up the rest. */
+    /** Runs requests outside the clients' threads. A slow connect must not delay the others. */
     private final Executor control =
             Executors.newCachedThreadPool(
                     task -> {
@@ -48,7 +48,7 @@ public final class Driver {
         PrintStream answers =
                 new PrintStream(
                         new FileOutputStream(FileDescriptor.out), false, StandardCharsets.UTF_8);
-        // A library that prints must not end up between two answers.
+        // Output that a library prints must not appear between two answers.
         System.setOut(System.err);
 
         Driver driver = new Driver(args[0], new Answers(answers));
@@ -61,11 +61,11 @@ public final class Driver {
                 driver.accept(JsonParser.parseString(line).getAsJsonObject());
             }
         } catch (RuntimeException malformed) {
-            // Without an end here, Redisson's threads would keep a JVM alive that reads nothing.
+            // Without this, Redisson's threads would keep alive a JVM that reads no requests.
             malformed.printStackTrace();
             Runtime.getRuntime().halt(2);
         }
-        // The test is gone. An orderly shutdown would wait for locks nobody will release.
+        // The test has ended. An orderly shutdown would wait for locks that stay held.
         Runtime.getRuntime().halt(0);
     }
 

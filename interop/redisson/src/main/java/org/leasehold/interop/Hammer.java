@@ -13,8 +13,8 @@ import org.redisson.api.RLock;
 import org.redisson.api.RedissonClient;
 
 /**
- * Increments a counter in Redis under a lock from many threads, without an atomic increment: the
- * counter is exact only if the lock excludes.
+ * Increments a counter in Redis under a lock from many threads, without an atomic increment. The
+ * counter is exact only if the lock is exclusive.
  */
 final class Hammer {
     private final RedissonClient redisson;
@@ -45,14 +45,14 @@ final class Hammer {
             }
             return Map.of("increments", intervals.size(), "intervals", intervals);
         } catch (ExecutionException failed) {
-            // The test wants to see what Redisson threw.
+            // The test needs the exception that Redisson threw.
             throw failed.getCause() instanceof Exception cause ? cause : failed;
         } finally {
             threads.shutdownNow();
         }
     }
 
-    /** One thread's work: thread id, asked, acquired and released for each increment. */
+    /** Does one thread's work. Returns thread id and three times for each increment. */
     private List<long[]> increments() {
         RLock lock = Locks.named(redisson, call);
         RBucket<String> counter = redisson.getBucket(call.text("counter"));
@@ -77,7 +77,7 @@ final class Hammer {
     private static void increment(RBucket<String> counter) {
         String value = counter.get();
         long number = value == null ? 0 : Long.parseLong(value);
-        // Room for another thread to come in between, if the lock lets one.
+        // Gives another thread a chance to interfere, if the lock lets it.
         Thread.yield();
         counter.set(Long.toString(number + 1));
     }

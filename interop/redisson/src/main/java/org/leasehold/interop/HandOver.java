@@ -7,7 +7,7 @@ import java.util.concurrent.TimeUnit;
 import org.redisson.api.RLock;
 import org.redisson.api.RedissonClient;
 
-/** Takes a lock again and again, with a pause in which somebody else takes it. */
+/** Acquires a lock again and again, with a pause in which another client acquires it. */
 final class HandOver {
     private final RLock lock;
     private final Call call;
@@ -19,7 +19,7 @@ final class HandOver {
         this.endNanos = System.nanoTime() + TimeUnit.MILLISECONDS.toNanos(call.number("run_ms"));
     }
 
-    /** When it asked, had it and gave it back. */
+    /** Returns the times of each request, grant and release. */
     Object run() throws Exception {
         List<long[]> holds = new ArrayList<>();
         while (System.nanoTime() - endNanos < 0) {

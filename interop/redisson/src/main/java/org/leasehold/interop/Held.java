@@ -10,7 +10,7 @@ import org.redisson.api.RedissonClient;
 
 /** Many locks of one holder, which the watchdog renews. */
 final class Held {
-    /** At once; the holder is a number, so that one thread need not wait for each answer. */
+    /** Number of open calls. The holder is a number, so one thread can have several. */
     private static final int AT_ONCE = 256;
 
     private static final long HOLDER = 1;
@@ -31,12 +31,12 @@ final class Held {
         return Map.of();
     }
 
-    /** A lock that can't be released is one that was lost without a word. */
+    /** Releases the locks. A lock that can't be released was lost without a notice. */
     Object release() throws Exception {
         return Map.of("lost", all(lock -> lock.unlockAsync(HOLDER)));
     }
 
-    /** How many changes failed. */
+    /** Applies the change to all locks. Returns how many changes failed. */
     private int all(Change change) throws Exception {
         int failed = 0;
         List<RFuture<Void>> open = new ArrayList<>();

@@ -5,7 +5,7 @@ import java.util.concurrent.CountDownLatch;
 import org.redisson.api.RCountDownLatch;
 import org.redisson.api.RedissonClient;
 
-/** How long it takes until each of many threads that wait for a latch goes on. */
+/** Measures how long it takes until each of many threads that wait for a latch continues. */
 final class Latch {
     private final RCountDownLatch latch;
     private final int count;
@@ -38,7 +38,7 @@ final class Latch {
             thread.start();
         }
         ready.await();
-        // Each of them asks and subscribes before it waits.
+        // Each thread asks and subscribes before it waits.
         Thread.sleep(1500);
         long start = System.nanoTime();
         latch.countDown();

@@ -8,7 +8,7 @@ import java.util.Map;
 import org.redisson.api.RLock;
 import org.redisson.api.RedissonClient;
 
-/** The operations of everything that is an {@link RLock}; `kind` says which one. */
+/** The operations of every kind of {@link RLock}; the field `kind` selects the kind. */
 final class Locks {
     private Locks() {}
 
@@ -84,7 +84,7 @@ final class Locks {
         operations.put("token", of((lock, call) -> Newer.call(lock, "getToken")));
     }
 
-    /** The lock a request names: a Java object of its own, or the one that all who ask share. */
+    /** Returns the lock that a request names: a new Java object, or the shared one. */
     static RLock named(RedissonClient redisson, Call call) {
         return call.optional("shared").isPresent()
                 ? call.shared(() -> fresh(redisson, call))
@@ -110,7 +110,7 @@ final class Locks {
         };
     }
 
-    /** As `a,b`: locks of this client; or `client/a,other/a`; or `fenced:a`, of another kind. */
+    /** Reads members: `a,b` of this client, `client/a,other/a`, or `fenced:a` of another kind. */
     private static RLock[] members(RedissonClient redisson, Call call) {
         return Arrays.stream(call.name().split(","))
                 .map(
@@ -136,7 +136,7 @@ final class Locks {
         return null;
     }
 
-    /** One operation on the lock a request names. */
+    /** One operation on the lock that a request names. */
     private interface LockOperation {
         Object run(RLock lock, Call call) throws Exception;
     }

@@ -13,7 +13,7 @@ import org.redisson.api.RReadWriteLock;
 import org.redisson.api.RSemaphore;
 import org.redisson.api.RedissonClient;
 
-/** What there is to call, of this version of Redisson. */
+/** The methods that this version of Redisson has. */
 final class Methods {
     private static final List<Class<?>> TYPES =
             List.of(
@@ -29,7 +29,7 @@ final class Methods {
         operations.put("methods", (redisson, call) -> all());
     }
 
-    /** Each as {@code type declared-by name parameters}. */
+    /** Returns the methods, each as {@code type declared-by name parameters}. */
     private static TreeSet<String> all() {
         TreeSet<String> all = new TreeSet<>();
         Stream.concat(TYPES.stream(), fenced())
@@ -40,7 +40,7 @@ final class Methods {
         return all;
     }
 
-    /** The older version has none. */
+    /** Returns the type of fenced locks. The older version has none. */
     private static Stream<Class<?>> fenced() {
         try {
             return Stream.of(Class.forName("org.redisson.api.RFencedLock"));

@@ -5,7 +5,7 @@ import java.lang.reflect.InvocationTargetException;
 import java.util.Arrays;
 import java.util.List;
 
-/** Methods that the oldest version of Redisson this is compiled with does not have. */
+/** Calls methods that the oldest supported version of Redisson does not have. */
 final class Newer {
     private Newer() {}
 
@@ -22,7 +22,7 @@ final class Newer {
         }
     }
 
-    /** As a parameter has it: a number as a bare one, a list as the interface. */
+    /** Returns the type of the parameter: a primitive for a number, the interface for a list. */
     private static Class<?> type(Object argument) {
         return argument instanceof List
                 ? List.class

@@ -5,8 +5,8 @@ import java.util.Map;
 import org.redisson.api.RedissonClient;
 
 /**
- * What a request can ask of a thread, by name. A primitive adds its operations in a class of its
- * own and registers them here.
+ * The operations that a request can run on a thread, by name. Each primitive defines its operations
+ * in a class of its own and registers them here.
  */
 final class Operations {
     private final Map<String, Operation> operations = new HashMap<>();
@@ -29,7 +29,7 @@ final class Operations {
         return operation;
     }
 
-    /** One operation; what it returns becomes the value of the answer. */
+    /** One operation. Its result becomes the value of the answer. */
     interface Operation {
         Object run(RedissonClient redisson, Call call) throws Exception;
     }

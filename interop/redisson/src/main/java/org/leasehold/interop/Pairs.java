@@ -18,7 +18,7 @@ import org.redisson.api.RReadWriteLock;
 import org.redisson.api.RSemaphore;
 import org.redisson.api.RedissonClient;
 
-/** How many pairs of acquire and release each of many threads makes in a given time. */
+/** Counts the pairs of acquire and release that each of many threads makes in a given time. */
 final class Pairs {
     private static final long LEASE_MS = 30_000;
 
@@ -69,7 +69,7 @@ final class Pairs {
         return call.count("permits");
     }
 
-    /** One pair of a thread; `turn` counts its pairs. */
+    /** One pair of a thread. `turn` counts the thread's pairs. */
     private interface Pair {
         void run(long turn) throws Exception;
     }
@@ -136,7 +136,7 @@ final class Pairs {
         }
     }
 
-    /** One thread's pairs. */
+    /** The pairs of one thread. */
     private final class Worker implements Callable<Worker> {
         private final int thread;
         private final Delays delays = new Delays();

@@ -7,11 +7,11 @@ import java.util.Arrays;
 import org.redisson.config.Config;
 import org.redisson.config.SingleServerConfig;
 
-/** A name mapper that puts a prefix in front of every name. */
+/** A name mapper that adds a prefix to every name. */
 final class Prefix {
     private Prefix() {}
 
-    /** By reflection: the interface moved to another package, and the setting to {@link Config}. */
+    /** Uses reflection: the interface changed its package, the setting moved to {@link Config}. */
     static void set(String prefix, Config config, SingleServerConfig single) {
         Object settings = setter(config) == null ? single : config;
         Method setter = setter(settings);

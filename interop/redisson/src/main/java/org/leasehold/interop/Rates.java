@@ -3,7 +3,7 @@ package org.leasehold.interop;
 import java.util.Map;
 import org.redisson.api.RedissonClient;
 
-/** What the bench program asks for: many calls at once, and how long each of them took. */
+/** The operations of the bench program: many calls at once, each with its duration. */
 final class Rates {
     private Rates() {}
 

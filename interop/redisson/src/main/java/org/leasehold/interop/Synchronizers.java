@@ -9,7 +9,7 @@ import org.redisson.api.RCountDownLatch;
 import org.redisson.api.RPermitExpirableSemaphore;
 import org.redisson.api.RSemaphore;
 
-/** The operations of semaphores and latches, as far as both versions have them. */
+/** The operations of semaphores and latches that both versions have. */
 final class Synchronizers {
     private Synchronizers() {}
 
@@ -88,7 +88,7 @@ final class Synchronizers {
         operations.put("latch_delete", latch((l, call) -> l.delete()));
     }
 
-    /** The older version has no semaphores that end. */
+    /** Makes a semaphore that expires. The older version has none, so this uses reflection. */
     private static Object setFor(RSemaphore semaphore, Call call) throws Exception {
         return RSemaphore.class
                 .getMethod("trySetPermits", int.class, Duration.class)
@@ -116,7 +116,7 @@ final class Synchronizers {
         return null;
     }
 
-    /** One operation on the object a request names. */
+    /** One operation on the object that a request names. */
     private interface Body<T> {
         Object run(T object, Call call) throws Exception;
     }

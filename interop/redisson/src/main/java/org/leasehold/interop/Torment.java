@@ -14,8 +14,9 @@ import org.redisson.api.RMap;
 import org.redisson.api.RedissonClient;
 
 /**
- * As the hammer, for a process that will be killed: each number is claimed in Redis with the times
- * of its hold, so that what a process has done is known without it, and no number has two owners.
+ * Does the hammer's work in a process that will be killed. Each number is claimed in Redis with the
+ * times of its hold. So the work of a process is known after its death, and no number has two
+ * owners.
  */
 final class Torment {
     private final RedissonClient redisson;
@@ -30,7 +31,7 @@ final class Torment {
         operations.put("torment", (redisson, call) -> new Torment(redisson, call).run());
     }
 
-    /** How many numbers were claimed. */
+    /** Returns how many numbers were claimed. */
     private long run() throws Exception {
         int count = call.count("threads");
         ExecutorService threads = Executors.newFixedThreadPool(count);
@@ -79,7 +80,7 @@ final class Torment {
         return claimed;
     }
 
-    /** With `wait_ms` it asks for that long only. */
+    /** Acquires the lock. With `wait_ms`, waits only for this time. */
     private boolean acquired(RLock lock) throws InterruptedException {
         if (call.optional("wait_ms").isEmpty()) {
             lock.lock();

@@ -6,7 +6,7 @@ import org.redisson.RedissonRedLock;
 import org.redisson.api.RLock;
 import org.redisson.api.RedissonClient;
 
-/** Locks that are made of several. */
+/** Locks that consist of several locks. */
 final class Wholes {
     private Wholes() {}
 
@@ -15,7 +15,7 @@ final class Wholes {
         return new RedissonRedLock(members);
     }
 
-    /** The values of a group, as `group/a,b`. The older version has no such thing. */
+    /** Returns the lock of a group's values, as `group/a,b`. The older version has no groups. */
     static RLock group(RedissonClient redisson, String name) {
         String[] parts = name.split("/", 2);
         try {
