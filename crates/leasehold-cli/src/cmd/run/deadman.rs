@@ -1,10 +1,9 @@
-//! The dead-man's switch: a process beside us that kills the command when its time is
-//! over, or when we are gone.
+//! The dead-man's switch: a second process that kills the command when its time is over, or when we
+//! have ended.
 //!
-//! A `leasehold` that was killed, stopped or starved can't end its command, so another
-//! process does: it kills the command's group at the deadline it was told last, and at
-//! once when nobody is there to tell it a later one. We tell a later one after each
-//! renewal.
+//! A `leasehold` that was killed, stopped or starved can't end its command, so the switch does. We
+//! send it a later deadline after each renewal. It kills the command's group at the last deadline,
+//! or at once when we have ended.
 
 use std::io::{self, BufRead as _, BufReader, Write as _};
 use std::os::fd::{AsFd as _, OwnedFd};
@@ -24,17 +23,17 @@ use crate::exit_code::Exit;
 use crate::failure::Failure;
 use crate::output::tell;
 
-/// Our side: tells it the command and the deadline.
+/// Our side of the switch: sends the command's group and the deadline.
 pub(super) struct Deadman {
     process: Child,
     line: UnixStream,
     group: Option<Pid>,
-    /// The one told last, in milliseconds of [`since_boot`].
+    /// The last deadline sent, in milliseconds of [`since_boot`].
     deadline_ms: u64,
 }
 
 impl Deadman {
-    /// Starts the process. It has nothing to kill yet.
+    /// Starts the switch. It has no group to kill yet.
     pub(super) fn start() -> Result<Self, Failure> {
         let (process, line) = spawn()?;
         Ok(Self {
@@ -45,40 +44,40 @@ impl Deadman {
         })
     }
 
-    /// From now on the command's group dies when we do.
+    /// Binds the command's group to this process: the switch kills the group when we die.
     pub(super) fn guard(&mut self, group: Pid) {
         self.group = Some(group);
         self.order(&format!("group {group}"));
     }
 
-    /// The group is killed at `deadline`, unless another is told before.
+    /// Sends a deadline. The switch kills the group then, unless another deadline arrives before.
     pub(super) fn kill_at(&mut self, deadline: Instant) {
         if self.has_struck() {
-            return; // Late is late: the command is not there any more.
+            return; // Too late: the command has been killed.
         }
-        // The boot clock first: if we are stopped between the two looks, the deadline
-        // comes too early, not too late.
+        // Read the boot clock first: if we are stopped between the two readings, the deadline is
+        // too early, not too late.
         let now = since_boot();
         let left = deadline.saturating_duration_since(Instant::now());
         let deadline_ms = as_ms(now + left);
-        // Between the clocks a millisecond comes and goes.
+        // The two clocks can differ by a millisecond from one reading to the next.
         if deadline_ms.abs_diff(self.deadline_ms) > 1 {
             self.deadline_ms = deadline_ms;
             self.order(&format!("until {deadline_ms}"));
         }
     }
 
-    /// The number of the process.
+    /// Returns the process id of the switch.
     pub(super) fn id(&self) -> u32 {
         self.process.id()
     }
 
-    /// Whether the deadline has passed, and the command has been killed.
+    /// Returns whether the deadline has passed, so that the command has been killed.
     pub(super) fn has_struck(&self) -> bool {
         as_ms(since_boot()) >= self.deadline_ms
     }
 
-    /// Starts another one if somebody has killed it.
+    /// Starts another switch if this one was killed.
     pub(super) fn look_after(&mut self) -> Result<(), Failure> {
         let ended = !matches!(self.process.try_wait(), Ok(None));
         if ended && !self.has_struck() {
@@ -91,18 +90,18 @@ impl Deadman {
         Ok(())
     }
 
-    /// Ends it without a kill. Dropped, it kills: an error must not leave the command
-    /// alone.
+    /// Ends the switch without killing the command. Dropping the switch kills the command: an error
+    /// must not leave the command running alone.
     pub(super) fn dismiss(mut self) {
-        // By force: one that is stopped would not hear us. Both fail only when it has
-        // ended already.
+        // KILL, because a stopped process would ignore other signals. Both calls fail only when
+        // the process has already ended.
         let _ = self.process.kill();
         let _ = self.process.wait();
     }
 
     fn order(&mut self, order: &str) {
-        // Fails when it has ended, and then another is started; or when it has been
-        // stopped for long, and then waiting for it would stop us too.
+        // Fails when the switch has ended: then another one is started. Also fails when the switch
+        // has been stopped for long: then waiting for it would stop us too.
         let _ = self.line.write_all(format!("{order}\n").as_bytes());
     }
 }
@@ -114,9 +113,9 @@ fn spawn() -> Result<(Child, UnixStream), Failure> {
         let process = ourselves("run-deadman")
             .args(["--parent", &id().to_string()])
             .stdin(OwnedFd::from(other_end))
-            // Whoever reads what the command says waits for the last writer.
+            // A reader of the command's stdout waits until the last writer has closed it.
             .stdout(Stdio::null())
-            // What is meant for our group, kills included, must not reach it.
+            // Signals for our group, KILL included, must not reach the switch.
             .process_group(0)
             .spawn()?;
         Ok((process, line))
@@ -124,10 +123,10 @@ fn spawn() -> Result<(Child, UnixStream), Failure> {
     start().map_err(not_started)
 }
 
-/// The other side: `leasehold run-deadman`.
+/// The other side of the switch: `leasehold run-deadman`.
 pub(crate) fn main(args: &RunDeadman) -> Result<Exit, Failure> {
     take_name(c"run-deadman");
-    // Nothing ends it before its time but KILL.
+    // Only KILL can end the switch before its time.
     let _ = SigSet::all().thread_block();
     let cant_listen = |error| Failure::io("can't listen to leasehold", error);
     let line = io::stdin().as_fd().try_clone_to_owned();
@@ -144,7 +143,7 @@ pub(crate) fn main(args: &RunDeadman) -> Result<Exit, Failure> {
 #[derive(Debug, PartialEq, Eq)]
 struct Target {
     group: Pid,
-    /// When its leader began. `None` if the leader had ended before we looked.
+    /// The start time of its leader. `None` if the leader had ended before we looked.
     began: Option<u64>,
 }
 
@@ -156,10 +155,10 @@ impl Target {
         }
     }
 
-    /// Finds the group of the command that `leasehold` has started: its child that leads a group
+    /// Finds the group of the command that `leasehold` has started: the child that leads a group
     /// and is younger than this process.
     fn of(leasehold: Pid) -> Option<Self> {
-        // An orphan is the child of another process, whose other children are strangers.
+        // If we are an orphan, our parent is a stranger, and so are its other children.
         if getppid() != leasehold {
             return None;
         }
@@ -174,23 +173,23 @@ impl Target {
         })
     }
 
-    /// Kills the group. `false` if there is none: a group that has ended may have left its number
-    /// to a stranger.
+    /// Kills the group. Returns `false` if the group no longer exists: a stranger may have its
+    /// number.
     fn kill(&self) -> bool {
         let leader = Process::look_at(self.group);
         let is_stranger = leader.is_some_and(|leader| Some(leader.began) != self.began);
-        // Fails when nothing is left, or when the command has become another user.
+        // Fails when no process is left, or when the command runs as another user.
         !is_stranger && killpg(self.group, Signal::SIGKILL).is_ok()
     }
 }
 
-/// What it has been told so far.
+/// The orders received so far.
 struct Orders {
     /// The process that gives the orders.
     leasehold: Pid,
     group: Option<Target>,
     deadline_ms: Option<u64>,
-    /// The one that is being read.
+    /// The order that is being read.
     order: Vec<u8>,
 }
 
@@ -204,18 +203,18 @@ impl Orders {
         }
     }
 
-    /// Listens until it is time to kill. `true` when that is because there is nobody
-    /// to listen to any more.
+    /// Listens until it is time to kill. Returns `true` if the reason is that the other side has
+    /// ended.
     fn follow(&mut self, line: &mut BufReader<UnixStream>) -> io::Result<bool> {
         loop {
             line.get_ref().set_read_timeout(Some(self.nap()))?;
             match line.read_until(b'\n', &mut self.order) {
                 Ok(0) => return Ok(true),
                 Ok(_) => self.take(),
-                // All that came in time is read before the clock is: after a pause of this
-                // process it may be much.
+                // Every order that has arrived is read before the clock. After a pause of this
+                // process, many orders may wait.
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                    // It may have been stopped before it could tell.
+                    // leasehold may have been stopped before it sent the group.
                     if self.group.is_none() {
                         self.group = Target::of(self.leasehold);
                     }
@@ -236,7 +235,7 @@ impl Orders {
             Some(("group", number)) => {
                 self.group = number.parse().ok().map(|id| Target::new(Pid::from_raw(id)));
             }
-            // One that can't be read changes nothing: the deadline before it stands.
+            // If the deadline can't be parsed, the previous one remains.
             Some(("until", ms)) => self.deadline_ms = ms.parse().ok().or(self.deadline_ms),
             _ => {}
         }
@@ -246,8 +245,8 @@ impl Orders {
         self.deadline_ms.is_some_and(|ms| as_ms(since_boot()) >= ms)
     }
 
-    /// How long to listen before the next look at the clock. Timers stand still while
-    /// the machine sleeps, and leases do not.
+    /// Returns how long to listen before the next look at the clock. Timers stop while the machine
+    /// sleeps, and leases do not.
     fn nap(&self) -> Duration {
         const LONGEST: Duration = Duration::from_millis(200);
         let left_ms = self
@@ -261,14 +260,13 @@ fn as_ms(span: Duration) -> u64 {
     u64::try_from(span.as_millis()).unwrap_or(u64::MAX)
 }
 
-/// A clock that all processes share and that goes on while the machine sleeps, as
-/// leases do.
+/// Reads a clock that all processes share, and that runs while the machine sleeps, like leases.
 pub(super) fn since_boot() -> Duration {
     #[cfg(any(target_os = "linux", target_os = "android"))]
     const CLOCK: rustix::time::ClockId = rustix::time::ClockId::Boottime;
     #[cfg(not(any(target_os = "linux", target_os = "android")))]
     const CLOCK: rustix::time::ClockId = rustix::time::ClockId::Monotonic;
-    // Fails only before the machine was started.
+    // The conversion fails only for a negative time.
     rustix::time::clock_gettime(CLOCK)
         .try_into()
         .unwrap_or_default()
@@ -286,7 +284,7 @@ mod tests {
     #[test]
     fn orders_that_waited_are_read_before_the_clock() {
         let (mut ours, mut theirs) = line();
-        // As after a pause of the process: the first deadline is long over.
+        // Like after a pause of the process: the first deadline is long over.
         ours.write_all(b"group 7\nuntil 1\nuntil 2\nun")
             .expect("it fits");
         let later = as_ms(since_boot() + Duration::from_millis(50));

@@ -1,7 +1,7 @@
-//! The last step before the command: a process that dies with us and becomes it.
+//! The last step before the command: a process that dies with us, and that becomes the command.
 //!
-//! Only a process itself can ask to die with its parent, and the standard library lets nobody
-//! run code there without `unsafe`. So we start ourselves again, and that process becomes the
+//! Only a process itself can ask to die with its parent, and the standard library runs no code in a
+//! new process without `unsafe`. So we start our own program again, and that process becomes the
 //! command.
 
 use std::ffi::{CStr, OsString};
@@ -18,9 +18,9 @@ use crate::exit_code::Exit;
 use crate::failure::Failure;
 use crate::output::Shown;
 
-/// Our own program with a hidden sub-command.
+/// Returns our own program with a hidden sub-command.
 pub(super) fn ourselves(sub_command: &str) -> Command {
-    // The running program itself: its file may have been replaced during a long wait.
+    // The running program itself, because its file may have been replaced during a long wait.
     #[cfg(any(target_os = "linux", target_os = "android"))]
     let program = std::path::PathBuf::from("/proc/self/exe");
     #[cfg(not(any(target_os = "linux", target_os = "android")))]
@@ -30,7 +30,7 @@ pub(super) fn ourselves(sub_command: &str) -> Command {
     command
 }
 
-/// Why a helper process did not start.
+/// Returns the failure of a helper process that did not start.
 pub(super) fn not_started(error: io::Error) -> Failure {
     let what = "can't start the helper process";
     if cfg!(target_os = "linux") && !Path::new("/proc/self/exe").exists() {
@@ -47,13 +47,13 @@ pub(super) fn not_started(error: io::Error) -> Failure {
 /// Sets what `ps` shows of this process, which was started as `/proc/self/exe`.
 pub(super) fn take_name(name: &CStr) {
     #[cfg(any(target_os = "linux", target_os = "android"))]
-    // Fails for no name that is short enough, and nothing depends on it.
+    // Never fails for a short name, and nothing depends on it.
     let _ = rustix::thread::set_name(name);
     #[cfg(not(any(target_os = "linux", target_os = "android")))]
     let _ = name;
 }
 
-/// What starts the command. It and the command are the same process.
+/// Returns the launcher, which becomes the command in the same process.
 pub(super) fn launcher(command: &[OsString]) -> Command {
     let mut launcher = ourselves("run-launch");
     launcher
@@ -62,7 +62,7 @@ pub(super) fn launcher(command: &[OsString]) -> Command {
     launcher
 }
 
-/// `leasehold run-launch`. Returns only if the command can't be run.
+/// Runs `leasehold run-launch`. Returns only if the command can't be run.
 pub(crate) fn main(args: &RunLaunch) -> Result<Exit, Failure> {
     take_name(c"run-launch");
     let (program, arguments) = args
@@ -70,7 +70,7 @@ pub(crate) fn main(args: &RunLaunch) -> Result<Exit, Failure> {
         .split_first()
         .ok_or_else(|| Failure::usage("there is no command to run"))?;
     die_with_parent().map_err(|error| Failure::io("can't bind the command to leasehold", error))?;
-    // Looked at afterwards: a parent that had gone before is not reported any more.
+    // Checked after binding: the system does not report a parent that ended before.
     if getppid().map(|parent| parent.as_raw_nonzero().get()) != Some(args.parent) {
         return Err(Failure::new(
             Exit::Failed,
@@ -78,7 +78,7 @@ pub(crate) fn main(args: &RunLaunch) -> Result<Exit, Failure> {
         ));
     }
     let error = Command::new(program).args(arguments).exec();
-    // The attempt has switched it on, and nobody may read what we have to say.
+    // The attempt has switched SIGPIPE on, and the reader of our message may have ended.
     let _ = SigSet::from(Signal::SIGPIPE).thread_block();
     let exit = match error.kind() {
         io::ErrorKind::NotFound => Exit::NotFound,
@@ -88,8 +88,9 @@ pub(crate) fn main(args: &RunLaunch) -> Result<Exit, Failure> {
     Err(Failure::io(format!("can't run `{}`", Shown(&program)), error).with_exit(exit))
 }
 
-/// With KILL, as the dead-man's switch does with the rest of the group: there is
-/// nobody left who could follow up on a gentler signal. It stays over `exec`.
+/// Asks the system to send KILL to this process when its parent ends. The dead-man's switch does
+/// the same to the rest of the group. No process would be left to follow up on a gentler signal.
+/// The setting survives `exec`.
 #[cfg(any(target_os = "linux", target_os = "android"))]
 fn die_with_parent() -> io::Result<()> {
     let kill = rustix::process::Signal::KILL;
@@ -98,7 +99,7 @@ fn die_with_parent() -> io::Result<()> {
     ))?)
 }
 
-/// Elsewhere the dead-man's switch is alone.
+/// Does nothing: on other systems, only the dead-man's switch kills the command.
 #[cfg(not(any(target_os = "linux", target_os = "android")))]
 fn die_with_parent() -> io::Result<()> {
     Ok(())

@@ -2,24 +2,24 @@
 
 use nix::unistd::Pid;
 
-/// A process, as it was when it was looked at.
+/// A snapshot of a process.
 pub(super) struct Process {
     parent: Pid,
-    /// It has ended, and its parent has not asked for its exit yet.
+    /// Whether the process has ended, and its parent has not reaped it yet.
     pub(super) has_ended: bool,
-    /// When it began, in ticks since the machine was started. A process that got the number of an
-    /// ended one began later.
+    /// The start time, in ticks since the machine was started. A process that has the number of an
+    /// ended process began later.
     pub(super) began: u64,
 }
 
 impl Process {
-    /// Looks at a process. `None` if it is not there, or where the system shows no processes.
+    /// Looks at a process. `None` if it does not exist, or if the system shows no processes.
     pub(super) fn look_at(id: Pid) -> Option<Self> {
         Self::read(&std::fs::read_to_string(format!("/proc/{id}/stat")).ok()?)
     }
 
     fn read(stat: &str) -> Option<Self> {
-        // After the name, which may hold anything: the state, then the parent.
+        // After the name, which may contain any characters: the state, then the parent.
         let mut words = stat.rsplit_once(')')?.1.split_whitespace();
         let has_ended = words.next()? == "Z";
         let parent = Pid::from_raw(words.next()?.parse().ok()?);
@@ -32,7 +32,7 @@ impl Process {
     }
 }
 
-/// Returns the children of a process, where the system shows them.
+/// Returns the children of a process, if the system shows them.
 pub(super) fn children_of(parent: Pid) -> impl Iterator<Item = (Pid, Process)> {
     let entries = std::fs::read_dir("/proc").into_iter().flatten().flatten();
     let ids = entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok());

@@ -1,5 +1,4 @@
-//! Watching the command while it runs: its end, its stops, signals for it, and the
-//! loss of the lock.
+//! The watch over a running command: its end, its stops, signals for it, and the loss of the lock.
 
 use std::process::{Command, Stdio};
 use std::time::Duration;
@@ -19,16 +18,17 @@ use crate::failure::Failure;
 use crate::output::{self, Event, Shown, tell};
 use crate::signals::Signals;
 
-/// What is missed, a signal for example, costs this much at most.
+/// The longest interval between looks. A missed event, for example a signal, costs at most this
+/// delay.
 const LOOK_EVERY: Duration = Duration::from_millis(500);
-/// What cannot be ended, because it runs as another user, is not waited for.
+/// The longest wait for the rest of the group. Processes of another user can't be ended.
 const END_OF_REST: Duration = Duration::from_secs(1);
 
 pub(super) struct Watch<'a> {
     pub(super) schedule: Schedule,
     pub(super) on_loss: &'a OnLoss,
-    /// When the command is ended whatever the lock does, by [`since_boot`], and how long it has had by
-    /// then.
+    /// The end of the command's time, on the clock of [`since_boot`], and the length of that time
+    /// (`--max-run`).
     pub(super) max_run: Option<(Duration, Duration)>,
     pub(super) group: Group,
     pub(super) deadman: Deadman,
@@ -38,17 +38,17 @@ pub(super) struct Watch<'a> {
     pub(super) stops: StopRequests,
     /// Whether orphans become children of this process.
     pub(super) inherits: bool,
-    /// Tells that the command has ended or stopped. Listened to before it starts.
+    /// SIGCHLD, when the command has ended or stopped. Listening begins before the command starts.
     pub(super) children: unix::Signal,
 }
 
 impl Watch<'_> {
-    /// Watches until the command has ended. [`Exit::Lost`] if it has been ended,
-    /// because the lock was lost or about to be, [`Exit::TooLong`] if it ran for too long.
+    /// Watches until the command has ended. Returns [`Exit::Lost`] if it was ended because the lock
+    /// was lost or about to be lost, and [`Exit::TooLong`] if it ran for too long.
     pub(super) async fn until_ended(mut self) -> Result<Exit, Failure> {
         let end = self.follow().await;
         match end {
-            // The lock is given back next, so the command can't stay.
+            // The lock is released next, so the command must end.
             Err(_) => self.group.signal(Signal::SIGKILL),
             Ok(_) => self.deadman.dismiss(),
         }
@@ -58,7 +58,7 @@ impl Watch<'_> {
     async fn follow(&mut self) -> Result<Exit, Failure> {
         let (mut killed_at, mut told, mut too_long) = (None, false, false);
         let exit = loop {
-            // Looked at before listening: it may have ended already.
+            // Look before listening: the command may have ended already.
             match self.group.news()? {
                 Some(News::Ended(exit)) => break exit,
                 Some(News::Stopped(signal)) => {
@@ -82,7 +82,7 @@ impl Watch<'_> {
             self.listen(killed_at, told).await;
         };
         self.terminal.take_back(&self.group);
-        // What ended in time was protected, however little was left.
+        // A command that ended in time was protected, however little was left of the lease.
         if killed_at.is_none()
             && !told
             && (self.guard.loss().is_some() || self.deadman.has_struck())
@@ -99,13 +99,13 @@ impl Watch<'_> {
         })
     }
 
-    /// Until there may be something to do. Signals are passed on.
+    /// Waits until there may be something to do. Passes signals on to the command.
     async fn listen(&mut self, killed_at: Option<Instant>, loss_was_told: bool) {
         let due = match killed_at {
             None if loss_was_told => Instant::now() + LOOK_EVERY,
             None => self.schedule.end_at(self.guard.valid_until()),
             Some(over) if over <= Instant::now() => {
-                // The dead-man's switch has done it, unless somebody has stopped it.
+                // The dead-man's switch has killed the group, unless the switch was stopped.
                 self.group.signal(Signal::SIGKILL);
                 Instant::now() + LOOK_EVERY
             }
@@ -122,7 +122,7 @@ impl Watch<'_> {
         }
     }
 
-    /// Ends the command if it has had its time. Returns when it is killed.
+    /// Ends the command if its `--max-run` is over. Returns the time of its KILL.
     fn end_if_too_long(&mut self) -> Option<Instant> {
         let (_, most) = self.max_run.filter(|(at, _)| *at <= since_boot())?;
         let grace = self.schedule.grace;
@@ -135,8 +135,8 @@ impl Watch<'_> {
         Some(Instant::now() + grace)
     }
 
-    /// Ends the command if the lock is lost, or if what is left of it is just enough
-    /// for that. Returns when it is killed.
+    /// Ends the command if the lock is lost, or if the rest of the lease is just enough to end it.
+    /// Returns the time of its KILL.
     fn end_if_due(&mut self) -> Option<Instant> {
         if *self.on_loss == OnLoss::Warn {
             self.warn_if_lost();
@@ -159,8 +159,8 @@ impl Watch<'_> {
                 return None;
             }
         };
-        // Others may have a lock that is lost early, so no more than the grace time is
-        // left then; and none at all after a pause of this process.
+        // Another client may already have a lock that was lost early, so the command gets at most
+        // the grace time. After a pause of this process, no time may be left.
         let now = Instant::now();
         let left = match self.on_loss {
             OnLoss::Kill => Duration::ZERO,
@@ -179,14 +179,14 @@ impl Watch<'_> {
         });
         match self.on_loss {
             OnLoss::Exec(line) => self.run_instead(line, &state),
-            // Not TERM before it: the command could act on that.
+            // Without a TERM before, to which the command could react.
             OnLoss::Kill => self.group.signal(Signal::SIGKILL),
             _ => self.group.ask_to_end(),
         }
         Some(now + left)
     }
 
-    /// Tells that the lock is lost, and that the command goes on.
+    /// Reports that the lock is lost, and that the command continues.
     fn warn_if_lost(&self) {
         if let Some(reason) = self.guard.loss() {
             let name = self.guard.name();
@@ -200,7 +200,8 @@ impl Watch<'_> {
         }
     }
 
-    /// Runs what is to be run instead of a TERM. Nobody waits for it: the command's time is short.
+    /// Runs the line of `--on-loss exec` instead of a TERM. Does not wait for it, because the
+    /// command's time is short.
     fn run_instead(&self, line: &str, reason: &str) {
         let started = Command::new("sh")
             .args(["-c", line])
@@ -215,14 +216,14 @@ impl Watch<'_> {
         }
     }
 
-    /// The command has been stopped. At a terminal the job it belongs to stops with
-    /// it: us, and those who share our group.
+    /// Handles a stop of the command. At a terminal, the whole job stops with it: this process, and
+    /// the processes that share our group.
     async fn stopped(&mut self, signal: Option<Signal>) {
         let by_terminal = matches!(
             signal,
             Some(Signal::SIGTSTP | Signal::SIGTTIN | Signal::SIGTTOU)
         );
-        // Stopped by hand from elsewhere: the lock stays held while it stands still.
+        // A signal from elsewhere stopped the command. The lock stays held while it is stopped.
         if !by_terminal || !self.terminal.is_there() {
             return;
         }
@@ -241,19 +242,20 @@ impl Watch<'_> {
             output::flush();
             self.terminal.stop_us();
             if wants_terminal && !self.terminal.is_ours() {
-                // Put into the background, where it will ask for the terminal and be
-                // stopped again at once. Not at full speed, where nobody stops us.
+                // We are in the background, where the command asks for the terminal and is stopped
+                // again at once. The pause limits this loop if nothing stops us.
                 sleep(Duration::from_millis(100)).await;
             }
         }
-        // A lease that ended meanwhile: the command must not go on.
+        // If the lease ended meanwhile, the command must not continue.
         if self.guard.is_held() {
             self.terminal.hand_over(&self.group);
             self.group.signal(Signal::SIGCONT);
         }
     }
 
-    /// Ends the processes that the command has started and left behind: they work without the lock.
+    /// Waits until the processes that the command has left behind are killed: they work without the
+    /// lock.
     async fn end_rest(&mut self, killed_at: Instant) -> Result<(), Failure> {
         while !self.group.is_gone() && Instant::now() < killed_at + END_OF_REST {
             self.deadman.look_after()?;
@@ -270,11 +272,10 @@ fn soon(left: Duration) -> String {
     }
 }
 
-/// When the command is ended if the lock is not renewed.
+/// The schedule by which the command is ended if the lock is not renewed.
 ///
-/// A lease is made of the time until a renewal is due, the time in which it may fail
-/// and be tried again, the grace time of the command, and a rest in which its end
-/// takes effect.
+/// A lease consists of the time until a renewal is due, the time in which the renewal may fail and
+/// be retried, the grace time of the command, and a rest in which the kill takes effect.
 #[derive(Clone, Copy)]
 pub(super) struct Schedule {
     lease: Duration,
@@ -282,8 +283,8 @@ pub(super) struct Schedule {
 }
 
 impl Schedule {
-    /// With the grace time that was asked for, or else a third of the lease and 10 s
-    /// at most.
+    /// Creates a schedule with the given grace time. The default is a third of the lease, at most
+    /// 10 s.
     pub(super) fn new(lease: Duration, grace: Option<Duration>) -> Result<Self, Failure> {
         const LONGEST_DEFAULT: Duration = Duration::from_secs(10);
         let grace = grace.unwrap_or_else(|| (lease / 3).min(LONGEST_DEFAULT));
@@ -299,24 +300,26 @@ impl Schedule {
         Ok(Self { lease, grace })
     }
 
-    /// When the command is told to end.
+    /// Returns when the command gets TERM.
     fn end_at(&self, valid_until: Instant) -> Instant {
         earlier(self.kill_at(valid_until), self.grace)
     }
 
-    /// When it is killed: before others can have the lock, by as much as a loaded
-    /// machine needs to do it.
+    /// Returns when the command is killed. This is before another client can have the lock, by the
+    /// time that a loaded machine needs for the kill.
     pub(super) fn kill_at(&self, valid_until: Instant) -> Instant {
         earlier(valid_until, self.lease / 20)
     }
 
-    /// Often enough to see each renewal long before the time it replaces.
+    /// Returns the interval between looks. It is short enough to see each renewal long before the
+    /// deadline that it replaces.
     fn look_every(&self) -> Duration {
         (self.lease / 10).min(LOOK_EVERY)
     }
 }
 
-/// An instant can't lie before the machine's start.
+/// Subtracts a span from an instant. Returns the instant itself if the result would be before the
+/// machine's start.
 fn earlier(instant: Instant, span: Duration) -> Instant {
     instant.checked_sub(span).unwrap_or(instant)
 }
@@ -332,7 +335,7 @@ mod tests {
         let before = |instant: Instant| valid_until.saturating_duration_since(instant);
         let seconds = Duration::from_secs;
         for (lease, grace, kill, end) in [
-            // A twentieth of the lease is left for the kill, and before it the grace time.
+            // A twentieth of the lease is left for the kill. Before it is the grace time.
             (seconds(30), None, seconds(30) / 20, seconds(10)),
             (seconds(6), None, seconds(6) / 20, seconds(2)),
             (seconds(600), None, seconds(30), seconds(10)),
