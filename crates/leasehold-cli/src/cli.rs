@@ -20,11 +20,11 @@ pub(crate) use latch::{Latch, LatchAction};
 pub(crate) use look::{KindOfName, Ls, Release, SetLimit, Show, Top, Watch};
 pub(crate) use run::{Hold, OnLoss, Run, RunDeadman, RunLaunch, Wanted};
 
-/// The most permits of a limit.
+/// The highest number of permits of a limit.
 const MOST_PERMITS: i64 = 1_000_000;
 
 /// Distributed locks on Redis and Valkey, shared with Java's Redisson
-// No `Debug`: the URL may hold a password.
+// No `Debug`: the URL may contain a password.
 #[derive(Parser)]
 #[command(name = "leasehold", version, max_term_width = 100)]
 pub(crate) struct Cli {
@@ -32,31 +32,30 @@ pub(crate) struct Cli {
     ///
     /// redis://USER:PASSWORD@HOST:PORT/DB, rediss:// for TLS, redis+unix:///PATH for a socket,
     /// redis-cluster://HOST:PORT,HOST:PORT for a cluster (rediss-cluster:// for TLS),
-    /// redis-sentinel://HOST:PORT,HOST:PORT/MASTER for a master that sentinels watch over
-    /// (rediss-sentinel:// for TLS; ?sentinel_user=U&sentinel_pass=P to log in at them),
-    /// memory:// for a keyspace in this process (`demo` alone: nobody else sees it). Without it, the URL comes from $LEASEHOLD_URL,
-    /// else from $REDIS_URL, else it is redis://127.0.0.1:6379. Put a URL with a password in the
-    /// environment: every user of the machine can read a command line.
+    /// redis-sentinel://HOST:PORT,HOST:PORT/MASTER for a master that sentinels watch
+    /// (rediss-sentinel:// for TLS; ?sentinel_user=U&sentinel_pass=P to log in to the sentinels),
+    /// memory:// for a keyspace that only this process sees (for `demo`). Put a URL with a password
+    /// into the environment: every user of the machine can read a command line.
     #[arg(long, global = true, value_name = "URL", display_order = 100)]
     pub(crate) redis: Option<OsString>,
 
-    /// File with the password, read again for each connection and while it lives, so that it can
-    /// change [default: $LEASEHOLD_PASSWORD_FILE]
+    /// Read the password from this file, again for each connection and while connected, so that it
+    /// can change [default: $LEASEHOLD_PASSWORD_FILE]
     #[arg(long, global = true, value_name = "FILE", display_order = 100)]
     pub(crate) password_file: Option<PathBuf>,
 
     #[command(flatten)]
     pub(crate) tls: Tls,
 
-    /// Where to reach a server that others announce at an unreachable address (NAT), may be repeated
-    /// [default: $LEASEHOLD_MAP, with commas between several]
+    /// Connect to the second address for a server that is announced at the first (NAT); repeatable
+    /// [default: $LEASEHOLD_MAP, separated by commas]
     ///
-    /// A node of a cluster, or the master behind sentinels, that is announced at the first HOST:PORT is
-    /// connected to at the second one. Addresses in the URL are used as they are.
+    /// This is for the nodes of a cluster, and for the master that sentinels announce. Addresses in
+    /// the URL are used as they are.
     #[arg(long, global = true, value_name = "HOST:PORT=HOST:PORT", value_parser = mapping::parse, display_order = 100)]
     pub(crate) map: Vec<Mapping>,
 
-    /// Prefix of all names, as a NameMapper of Redisson puts one in front [default: $LEASEHOLD_PREFIX]
+    /// Put this prefix before all names, like a NameMapper of Redisson [default: $LEASEHOLD_PREFIX]
     #[arg(
         long,
         global = true,
@@ -67,15 +66,15 @@ pub(crate) struct Cli {
     )]
     pub(crate) prefix: Option<String>,
 
-    /// What operators see of this command, instead of $LEASEHOLD_LABEL or the program's name
+    /// Show this label to operators, instead of $LEASEHOLD_LABEL or the program's name
     #[arg(long, global = true, value_name = "TEXT", display_order = 100)]
     pub(crate) label: Option<String>,
 
-    /// Log more: each wait, grant and release, and everything with -vv; or as $RUST_LOG says
+    /// Log each wait, grant and release; with -vv, log everything [default: warnings, or $RUST_LOG]
     #[arg(short, long, global = true, action = ArgAction::Count, display_order = 101)]
     pub(crate) verbose: u8,
 
-    /// Print errors only: no warnings, nothing about waits, and not that a lock is not free
+    /// Print errors only: no warnings, and nothing about waits or busy locks
     #[arg(
         short,
         long,
@@ -90,8 +89,8 @@ pub(crate) struct Cli {
 }
 
 impl Cli {
-    /// What operators see of this command, where it is not the program's name: of a run the name of
-    /// its command.
+    /// Returns the label for operators, if the command line decides it. For a run, the default is
+    /// the name of its command, unless `$LEASEHOLD_LABEL` is set.
     pub(crate) fn label(&self) -> Option<String> {
         let is_set = std::env::var_os("LEASEHOLD_LABEL").is_some_and(|label| !label.is_empty());
         match &self.command {
@@ -101,14 +100,14 @@ impl Cli {
     }
 }
 
-/// Certificates for rediss://.
+/// The certificates for rediss://.
 #[derive(Args, Clone)]
 pub(crate) struct Tls {
-    /// Certificates of your own authorities, beside those of the system (rediss://)
+    /// Trust the authorities in this file, in addition to those of the system (rediss://)
     #[arg(long, global = true, value_name = "FILE", display_order = 100)]
     pub(crate) cacert: Option<PathBuf>,
 
-    /// Certificate to show to the server; with its key, read again for each connection
+    /// Present this certificate to the server; it is read again for each connection, with --key
     #[arg(
         long,
         global = true,
@@ -118,7 +117,7 @@ pub(crate) struct Tls {
     )]
     pub(crate) cert: Option<PathBuf>,
 
-    /// Its private key
+    /// Private key of --cert
     #[arg(
         long,
         global = true,
@@ -128,42 +127,42 @@ pub(crate) struct Tls {
     )]
     pub(crate) key: Option<PathBuf>,
 
-    /// Name that the server's certificate is for, if not the host of the URL
+    /// Expect this name in the server's certificate, instead of the host of the URL
     #[arg(long, global = true, value_name = "NAME", display_order = 100)]
     pub(crate) sni: Option<String>,
 }
 
 #[derive(Subcommand)]
 pub(crate) enum Command {
-    /// Wait for a lock, run a command under it, and return its exit code
+    /// Wait for a lock, run a command under it, and exit with the command's code
     Run(Run),
-    /// Hold a lock without a command, until the input ends or a signal comes
+    /// Hold a lock without a command, until the input ends or a signal arrives
     Hold(Hold),
-    /// Shows what stands under a name: who holds it, and for how long
+    /// Show what a name is, who holds it, and for how long
     Show(Show),
-    /// Lists the names on the server that are held or in use
+    /// List the names on the server that are held or in use
     Ls(Ls),
-    /// Tells each change of a name as a line
+    /// Print a line for each change of a name
     Watch(Watch),
-    /// Draws what is held, and keeps the picture up to date
+    /// Show held locks, live
     Top(Top),
-    /// Takes a lock or a permit from its holder
+    /// Take a lock or a permit from its holder
     Release(Release),
-    /// Tells what endangers locks on this server, and what to do about it
+    /// Report what endangers locks on this server, and what to do about it
     Doctor(Doctor),
-    /// Change for everybody how many commands `run --limit` runs at a time
+    /// Change how many commands `run --limit` runs at a time, for all clients
     SetLimit(SetLimit),
-    /// Wait for a latch, count it down, or set it: a start that several wait for
+    /// Set a latch, count it down, or wait until it opens
     Latch(Latch),
-    /// Demonstrate: workers update shared state under one lock
+    /// Run a demonstration: workers update shared state under one lock
     Demo(Demo),
-    /// Prints completions for a shell
+    /// Print completions for a shell
     Completions(Completions),
-    /// Writes the manual pages into a folder, or prints that of leasehold
+    /// Print the manual page of leasehold, or write all pages into a folder
     Man(Man),
     #[command(hide = true)]
     DemoWorker(DemoWorker),
-    /// Kills a command when leasehold can't; it hears which and when on stdin.
+    /// Kill a command when leasehold can't; stdin says which command, and when
     #[command(hide = true)]
     RunDeadman(RunDeadman),
     #[command(hide = true)]
@@ -180,7 +179,7 @@ pub(crate) struct Completions {
 #[derive(Args)]
 #[command(after_help = "Example:\n  leasehold man --out .")]
 pub(crate) struct Man {
-    /// Folder for a page of each sub-command
+    /// Write the pages of leasehold and its sub-commands into this folder
     #[arg(long, value_name = "FOLDER")]
     pub(crate) out: Option<PathBuf>,
 }

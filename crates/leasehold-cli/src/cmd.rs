@@ -27,7 +27,7 @@ use crate::failure::Failure;
 use crate::server::Server;
 use crate::signals::Signals;
 
-/// Runs the sub-command that was asked for.
+/// Runs the sub-command of the command line.
 pub(crate) fn run(cli: Cli) -> Result<Exit, Failure> {
     match cli.command {
         Command::Run(args) => run::run(&args, &servers(&args.wanted, cli.redis)?),
@@ -72,8 +72,8 @@ pub(crate) fn run(cli: Cli) -> Result<Exit, Failure> {
             finish(latch::latch(args, &server))
         }
         Command::Demo(args) => {
-            // Only a server that was named: the demo is for the first minute, and
-            // must not write to whatever the environment points at.
+            // Only a server of the command line: the demo is for the first minute with
+            // leasehold, and must not write to a server that the environment names.
             let server = cli.redis.map(|url| Server::find(Some(url))).transpose()?;
             finish(demo::demo(args, server))
         }
@@ -84,7 +84,7 @@ pub(crate) fn run(cli: Cli) -> Result<Exit, Failure> {
     }
 }
 
-/// The servers that a command's lock is on: one, or those of a majority.
+/// Returns the servers of a command's lock: one server, or all servers of a majority.
 fn servers(args: &cli::Wanted, flag: Option<OsString>) -> Result<Vec<Server>, Failure> {
     if args.redlock.is_empty() {
         return Ok(vec![Server::find(flag)?.shared()?]);
@@ -101,8 +101,7 @@ fn servers(args: &cli::Wanted, flag: Option<OsString>) -> Result<Vec<Server>, Fa
     Ok(servers)
 }
 
-/// A runtime with threads of its own, so that leases are renewed whatever the
-/// calling thread does.
+/// Creates a runtime with its own threads, so that the calling thread can't delay renewals.
 fn runtime() -> Result<Runtime, Failure> {
     Builder::new_multi_thread()
         .worker_threads(2)
@@ -111,7 +110,7 @@ fn runtime() -> Result<Runtime, Failure> {
         .map_err(|error| Failure::io("can't start a runtime", error))
 }
 
-/// Does the work until it is done or a signal comes.
+/// Runs `work` until it is done or a signal arrives.
 async fn until_signal(work: impl Future<Output = Result<Exit, Failure>>) -> Result<Exit, Failure> {
     let mut signals = Signals::listen()?;
     tokio::select! {
@@ -127,12 +126,12 @@ fn finish(work: impl Future<Output = Result<Exit, Failure>>) -> Result<Exit, Fai
     result
 }
 
-/// Not by dropping it: that would wait for a slow look-up of a host name.
+/// Shuts the runtime down. Dropping it would wait for a slow look-up of a host name.
 fn shut_down(runtime: Runtime) {
     runtime.shutdown_timeout(Duration::from_millis(50));
 }
 
-/// A name from the command line that is looked at, or freed.
+/// Reads a name from the command line, for a sub-command that looks at it or releases it.
 fn name_to_look_at(name: OsString) -> Result<String, Failure> {
     name.into_string().map_err(|name| {
         Failure::usage(format!(
@@ -142,8 +141,8 @@ fn name_to_look_at(name: OsString) -> Result<String, Failure> {
     })
 }
 
-/// A lock's name from the command line. What else can be wrong with it the library
-/// says when the lock is used.
+/// Reads a lock's name from the command line. The library reports other errors in it when the lock
+/// is used.
 fn name_of_lock(name: OsString) -> Result<String, Failure> {
     name.into_string().map_err(|name| {
         Failure::usage(format!(

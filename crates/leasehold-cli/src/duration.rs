@@ -1,14 +1,15 @@
-//! Durations on the command line: a number with a unit, or of seconds.
+//! Durations on the command line: a number with a unit, or a number of seconds.
 
 use std::time::Duration;
 
-/// Longer than anything that is meant.
+/// The longest duration that is accepted. A longer one is a mistake.
 const LONGEST: Duration = Duration::from_secs(365 * 24 * 3600);
 
-/// The refusal of a duration of zero.
+/// The error for a duration of zero.
 pub(crate) const ZERO: &str = "a duration of zero does nothing; set a longer one";
 
-/// Reads `5s`, `500ms`, `1m 30s`, and `5` as seconds. Zero, negative and absurd ones are refused.
+/// Parses `5s`, `500ms`, `1m 30s`, and `5` as seconds. Refuses zero, negative and absurdly long
+/// durations.
 pub(crate) fn parse(text: &str) -> Result<Duration, String> {
     let text = text.trim();
     if text.starts_with('-') {
@@ -27,7 +28,7 @@ pub(crate) fn parse(text: &str) -> Result<Duration, String> {
     Ok(duration)
 }
 
-/// A duration for people, to the millisecond: `1m 2s 345ms`.
+/// Formats a duration for people, to the millisecond: `1m 2s 345ms`.
 pub(crate) fn shown(duration: Duration) -> String {
     let ms = u64::try_from(duration.as_millis()).unwrap_or(u64::MAX);
     humantime::format_duration(Duration::from_millis(ms)).to_string()

@@ -1,43 +1,43 @@
-//! What the exit code says.
+//! The exit codes.
 
 use std::process::ExitCode;
 
 use leasehold::ErrorKind;
 
-/// How a run of `leasehold` ends. The numbers are those of `sysexits.h`, and those a
-/// shell gives a command.
+/// The outcome of a run of `leasehold`. The numbers are from `sysexits.h`, or are the numbers that
+/// a shell gives to a command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Exit {
     Success,
-    /// Anything that has no number of its own.
+    /// A failure without a number of its own.
     Failed,
     /// Wrong usage.
     Usage,
-    /// The name is of another kind than one that this can be done to.
+    /// The name is of a kind that does not support this action.
     OtherKind,
-    /// Nobody has set the latch, or nobody holds the lock.
+    /// The latch was never set, or no client holds the lock.
     Missing,
     /// No server answered.
     Unavailable,
     /// The lock was lost while the command ran.
     Lost,
-    /// The lock was not free in time; the number can be chosen.
+    /// The lock was not free in time. The user can choose the number.
     Busy(u8),
     /// The server refused.
     Denied,
-    /// Others have set another limit.
+    /// Another client has set a different limit.
     Disagrees,
-    /// A file of this machine that the options name can't be read.
+    /// A local file that an option names can't be read.
     Unreadable,
-    /// The command has run for too long.
+    /// The command ran longer than `--max-run`.
     TooLong,
-    /// The command is there and can't be executed.
+    /// The command exists but can't be executed.
     NotExecutable,
-    /// The command is not there.
+    /// The command was not found.
     NotFound,
-    /// What the command gave back.
+    /// The command's own exit code.
     Command(u8),
-    /// Ended by this signal.
+    /// This signal ended the program or its command.
     Signal(i32),
 }
 
@@ -71,7 +71,7 @@ impl From<ErrorKind> for Exit {
             ErrorKind::Lost => Self::Lost,
             ErrorKind::Denied => Self::Denied,
             ErrorKind::WrongKind => Self::OtherKind,
-            // Both are the call's own fault: asked again, it fails again.
+            // The caller's mistake: another try fails again.
             ErrorKind::Misuse | ErrorKind::Deadlock => Self::Usage,
             _ => Self::Failed,
         }
@@ -108,7 +108,7 @@ mod tests {
             (Exit::NotFound, 127),
             (Exit::Command(42), 42),
             (Exit::Signal(15), 143),
-            // The last real-time signal, and one there is not.
+            // The last real-time signal, and a number that is not a signal.
             (Exit::Signal(64), 192),
             (Exit::Signal(i32::MAX), 255),
         ];

@@ -1,4 +1,4 @@
-//! Why a sub-command could not do what was asked.
+//! The failure of a sub-command.
 
 use std::error::Error as StdError;
 use std::fmt::{self, Write as _};
@@ -27,7 +27,7 @@ impl Failure {
         Self::new(Exit::Usage, message)
     }
 
-    /// What was tried, and the system's word on why it failed.
+    /// Creates a failure from the attempted action and the system's error.
     pub(crate) fn io(what: impl Into<String>, error: std::io::Error) -> Self {
         Self {
             source: Some(Box::new(error)),
@@ -50,7 +50,7 @@ impl From<leasehold::Error> for Failure {
             exit: error.kind().into(),
             message: error.to_string(),
             source: match error.source() {
-                // Kept as it is: its text may say more than the message does.
+                // Keep the whole error: its sources may say more than the message.
                 Some(_) => Some(Box::new(error)),
                 None => None,
             },
@@ -59,7 +59,7 @@ impl From<leasehold::Error> for Failure {
 }
 
 impl fmt::Display for Failure {
-    /// The message, then each cause below it that is not in the text already.
+    /// Writes the message, then each cause that the text does not contain yet.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut text = self.message.clone();
         let mut cause = self.source.as_deref().map(|source| source as &dyn StdError);

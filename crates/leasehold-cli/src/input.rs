@@ -6,7 +6,7 @@ use tokio::sync::oneshot;
 
 use crate::signals;
 
-/// Reads a line, or what is left of the input.
+/// Reads a line, or the rest of the input if it has no line end.
 pub(crate) async fn line() -> io::Result<String> {
     read(|| {
         let mut line = String::new();
@@ -16,7 +16,7 @@ pub(crate) async fn line() -> io::Result<String> {
     .await
 }
 
-/// Waits until nothing can be read any more.
+/// Reads and discards stdin until it ends.
 pub(crate) async fn end() -> io::Result<()> {
     read(|| {
         let mut unread = [0; 4096];
@@ -26,14 +26,14 @@ pub(crate) async fn end() -> io::Result<()> {
     .await
 }
 
-/// On a thread of its own: no read can be broken off, and the reader has to hear of signals
-/// meanwhile. It is none of the runtime's, which would wait for it at its end.
+/// Runs a read on a separate thread: a read can't be cancelled, and the caller must handle signals
+/// meanwhile. The thread does not belong to the runtime, which would wait for it at shutdown.
 async fn read<T: Send + 'static>(
     read: impl FnOnce() -> io::Result<T> + Send + 'static,
 ) -> io::Result<T> {
     let (answer, answered) = oneshot::channel();
     signals::on_thread("stdin", move || {
-        // Fails when nobody waits for it any more.
+        // Fails when the caller no longer waits for the answer.
         let _ = answer.send(read());
     })?;
     answered

@@ -7,15 +7,15 @@ use tracing_subscriber::EnvFilter;
 use crate::cli::Cli;
 use crate::output::{self, tell};
 
-/// Starts the log: warnings in the program's own form, more with each `-v`, what `RUST_LOG`
-/// says, or nothing with `--quiet`.
+/// Starts the log. By default it prints warnings, in the form of the program's messages. Each `-v`
+/// logs more, and `--quiet` logs nothing. Without both, `RUST_LOG` replaces the default.
 pub(crate) fn start(cli: &Cli) {
     if cli.quiet {
         return;
     }
     let directives = std::env::var("RUST_LOG").unwrap_or_default();
     let log = tracing_subscriber::fmt().with_writer(|| Plain);
-    // Fails only where a log has been started before, and this is the first.
+    // Fails only if a log has been started before. This is the first.
     let _ = match cli.verbose {
         0 if directives.is_empty() => log
             .with_env_filter(EnvFilter::new("leasehold=warn"))
@@ -35,7 +35,7 @@ pub(crate) fn start(cli: &Cli) {
     };
 }
 
-/// Writes each line of the log as the program tells its story.
+/// A writer that prints each line of the log as a message of the program.
 struct Told;
 
 impl Write for Told {
@@ -49,7 +49,7 @@ impl Write for Told {
     }
 }
 
-/// Writes each line of the log as it is.
+/// A writer that prints each line of the log as it is.
 struct Plain;
 
 impl Write for Plain {

@@ -1,4 +1,4 @@
-//! `leasehold`: runs commands under a distributed lock, and shows who holds it.
+//! `leasehold`: runs commands under a distributed lock, and shows who holds a lock.
 #![forbid(unsafe_code)]
 
 mod cli;

@@ -1,4 +1,4 @@
-//! Addresses that servers announce, and where they are reached: `HOST:PORT=HOST:PORT`.
+//! Mappings from an announced address to a reachable one: `HOST:PORT=HOST:PORT`.
 
 use std::fmt;
 use std::net::Ipv6Addr;
@@ -13,14 +13,15 @@ pub(crate) struct Mapping {
 type Host = (String, u16);
 
 impl Mapping {
-    /// Where a server is reached, if it is the one that is announced there.
+    /// Returns the reachable address of the server announced at `host:port`, if this mapping is for
+    /// it.
     pub(crate) fn lead(&self, host: &str, port: u16) -> Option<Host> {
         let is_this = self.announced == (in_one_form(host), port);
         is_this.then(|| self.reached.clone())
     }
 }
 
-/// As it is read.
+/// Writes the form that [`parse`] reads.
 impl fmt::Display for Mapping {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let written = |(host, port): &Host| match host.contains(':') {
@@ -31,7 +32,7 @@ impl fmt::Display for Mapping {
     }
 }
 
-/// Reads `HOST:PORT=HOST:PORT`.
+/// Parses `HOST:PORT=HOST:PORT`.
 pub(crate) fn parse(text: &str) -> Result<Mapping, String> {
     let read = || {
         let (announced, reached) = text.split_once('=')?;
@@ -45,7 +46,7 @@ pub(crate) fn parse(text: &str) -> Result<Mapping, String> {
     })
 }
 
-/// Reads several, with commas between them.
+/// Parses several mappings, separated by commas.
 pub(crate) fn parse_all(text: &str) -> Result<Vec<Mapping>, String> {
     let parts = text.split(',').map(str::trim);
     parts.filter(|part| !part.is_empty()).map(parse).collect()
@@ -68,7 +69,7 @@ fn host(text: &str) -> Option<Host> {
     Some((host, port))
 }
 
-/// The same for each way to write one host.
+/// Returns one form of a host, however it is written.
 fn in_one_form(host: &str) -> String {
     match host.parse::<Ipv6Addr>() {
         Ok(host) => host.to_string(),

@@ -1,8 +1,8 @@
-//! Where text leaves the program: results to stdout, the story to stderr.
+//! The program's output: results on stdout, messages on stderr.
 //!
-//! A reader may stand still: a paused pager, a log collector that hangs, a terminal after Ctrl-S.
-//! What renews a lock, ends a command or handles signals must not stand still with it. So the story
-//! is written by a thread of its own, and a result is a future that a signal can end.
+//! A reader may stop reading: a paused pager, a log collector that hangs, a terminal after Ctrl-S.
+//! The code that renews a lock, ends a command or handles signals must not block on such a reader.
+//! So a separate thread writes the messages, and a result is a future that a signal can end.
 
 mod lines;
 
@@ -19,14 +19,15 @@ use self::lines::Lines;
 use crate::failure::Failure;
 use crate::signals;
 
-/// What waits to be written to stderr.
+/// The messages that wait to be written to stderr.
 static STORY: Lines = Lines::new();
-/// Whether the thread that writes it was started.
+/// Whether the thread that writes the messages was started.
 static WRITER: OnceLock<bool> = OnceLock::new();
 
-/// How long a reader of stderr may stand still before the program ends without it.
+/// The longest wait at the program's end for a reader of stderr that makes no progress.
 const PATIENCE_AT_END: Duration = Duration::from_secs(1);
-/// How long it may hold up a result, which is to follow the story on a terminal.
+/// The longest time that a reader of stderr may delay a result. On a terminal, results should
+/// appear after the messages before them.
 const PATIENCE: Duration = Duration::from_millis(100);
 
 /// Writes a result to stdout, with a line end.
@@ -35,7 +36,7 @@ pub(crate) async fn result(text: impl fmt::Display) -> Result<(), Failure> {
     more(text).await.map(drop)
 }
 
-/// Writes one result of many, with a line end. Says whether anybody reads on.
+/// Writes one result of many, with a line end. Returns whether the reader still reads.
 pub(crate) async fn more(text: impl fmt::Display) -> Result<bool, Failure> {
     let text = text.to_string();
     let written = spawn_blocking(move || {
@@ -60,12 +61,12 @@ pub(crate) fn line(text: impl fmt::Display) -> io::Result<()> {
     stdout.flush()
 }
 
-/// Writes one line of the story to stderr.
+/// Writes a message to stderr.
 pub(crate) fn tell(text: impl fmt::Display) {
     write(told(&text.to_string()));
 }
 
-/// The line that tells this.
+/// Formats a message as a line, in JSON if [`tell_json`] asked for it.
 fn told(text: &str) -> String {
     match JSON.load(Ordering::Relaxed) {
         false => format!("leasehold: {text}\n"),
@@ -103,23 +104,24 @@ pub(crate) fn write(text: String) {
     STORY.push(text);
 }
 
-/// Waits until the story is written, as long as its reader reads.
+/// Waits until all messages are written, as long as the reader makes progress.
 pub(crate) fn flush() {
     if WRITER.get() == Some(&true) {
         STORY.flush(PATIENCE_AT_END);
     }
 }
 
-/// Whether the story is told as JSON.
+/// Whether messages and events are written as JSON.
 static JSON: AtomicBool = AtomicBool::new(false);
 
-/// The lock that the story is about.
+/// The name of the lock in each JSON message.
 static NAME: OnceLock<String> = OnceLock::new();
 
-/// From now on the story is JSON, for a program that reads it, about this lock if it has a name.
+/// Switches messages and events to JSON, for a program that reads them. `name` is the lock's name,
+/// if there is one.
 pub(crate) fn tell_json(name: Option<&str>) {
     if let Some(name) = name {
-        // Set before by nobody.
+        // Called once, so the name is not set yet.
         let _ = NAME.set(name.to_owned());
     }
     JSON.store(true, Ordering::Relaxed);
@@ -130,7 +132,7 @@ pub(crate) fn is_json() -> bool {
     JSON.load(Ordering::Relaxed)
 }
 
-/// What a program that reads the story is told of.
+/// An event for a program that reads stderr.
 #[derive(Clone, Copy)]
 pub(crate) enum Event {
     Waiting,
@@ -143,7 +145,7 @@ pub(crate) enum Event {
     Released,
 }
 
-/// Tells an event, where the story is JSON. Says whether it is.
+/// Writes an event if the output is JSON. Returns whether it is.
 pub(crate) fn event(
     event: Event,
     name: &str,
@@ -170,57 +172,58 @@ pub(crate) fn event(
     true
 }
 
-/// Whether only failures are told.
+/// Whether only failures are printed.
 static QUIET: AtomicBool = AtomicBool::new(false);
 
-/// How long somebody at a terminal waits before they are told what for.
+/// Length of a wait before a user at a terminal learns what it is for.
 pub(crate) const SILENT_FOR: Duration = Duration::from_secs(2);
 
-/// From now on only failures are told.
+/// Suppresses all messages except failures.
 pub(crate) fn be_quiet() {
     QUIET.store(true, Ordering::Relaxed);
 }
 
-/// Whether the story has each step.
+/// Whether each step is printed.
 static VERBOSE: AtomicBool = AtomicBool::new(false);
 
-/// From now on the story has each step.
+/// Switches on a message for each step.
 pub(crate) fn be_verbose() {
     VERBOSE.store(true, Ordering::Relaxed);
 }
 
-/// Writes one line to stderr about a step, with `--verbose`.
+/// Writes a message about a step, with `--verbose` only.
 pub(crate) fn detail(text: impl fmt::Display) {
     if VERBOSE.load(Ordering::Relaxed) {
         tell(text);
     }
 }
 
-/// How long a wait lasts before the story has it.
+/// Returns how long a wait lasts before it is reported.
 pub(crate) fn silent_for() -> Duration {
     match VERBOSE.load(Ordering::Relaxed) {
-        // Longer than a free lock takes.
+        // Longer than the acquire of a free lock takes.
         true => Duration::from_millis(200),
         false => SILENT_FOR,
     }
 }
 
-/// Writes one line to stderr that nobody has to know: not with `--quiet`.
+/// Writes a message that is not essential. `--quiet` suppresses it.
 pub(crate) fn note(text: impl fmt::Display) {
     if !QUIET.load(Ordering::Relaxed) {
         tell(text);
     }
 }
 
-/// Whether the story has waits and hints: at a terminal, with `--verbose`, or for a program.
+/// Returns whether waits and hints are reported: at a terminal, with `--verbose`, or as JSON, but
+/// not with `--quiet`.
 pub(crate) fn is_watched() -> bool {
     let asked = JSON.load(Ordering::Relaxed) || VERBOSE.load(Ordering::Relaxed);
     let reads = asked || io::stderr().is_terminal();
     reads && !QUIET.load(Ordering::Relaxed)
 }
 
-/// Text from outside, made safe for a terminal: control characters escaped, long
-/// text cut.
+/// Text from outside, made safe for a terminal: control characters are escaped, and long text is
+/// cut.
 pub(crate) struct Shown<'a>(pub(crate) &'a str);
 
 impl fmt::Display for Shown<'_> {

@@ -1,4 +1,4 @@
-//! Which server is meant, and connecting to it.
+//! The server of a command, and the connection to it.
 
 use std::ffi::OsString;
 use std::io;
@@ -15,25 +15,25 @@ use crate::failure::Failure;
 use crate::mapping::{self, Mapping};
 use crate::output::Shown;
 
-/// Child processes are told their server here: arguments can be read by every user
-/// of the machine, and a URL may hold a password.
+/// The variable that passes the URL to child processes. Every user of the machine can read
+/// arguments, and a URL may contain a password.
 pub(crate) const URL_VARIABLE: &str = "LEASEHOLD_URL";
 const VARIABLES: [&str; 2] = ["$LEASEHOLD_URL", "$REDIS_URL"];
-/// A file with the password, which may change while a command runs.
+/// The variable that names a password file, which may change while a command runs.
 const PASSWORD_FILE: &str = "LEASEHOLD_PASSWORD_FILE";
-/// Mappings of addresses, as of `--map`.
+/// The variable with mappings of addresses, like `--map`.
 const MAP: &str = "LEASEHOLD_MAP";
 const DEFAULT_URL: &str = "redis://127.0.0.1:6379";
 
-/// A server's URL. It may hold a password, so it has no `Debug` and no `Display`.
+/// A server's URL. It may contain a password, so the type has no `Debug` and no `Display`.
 pub(crate) struct Server {
     url: String,
-    /// The flag or the variable that it comes from.
+    /// The flag or the variable that gave the URL.
     source: &'static str,
 }
 
 impl Server {
-    /// The URL of the flag, else of the environment, else the default.
+    /// Returns the server of the flag, else of the environment, else the default.
     pub(crate) fn find(flag: Option<OsString>) -> Result<Self, Failure> {
         let (source, url) = match flag {
             Some(url) => ("--redis", url),
@@ -46,7 +46,7 @@ impl Server {
         Self::named(source, url)
     }
 
-    /// The URL that `source` gives: a flag, or a variable with its `$`.
+    /// Returns the server at `url`, which `source` gave: a flag, or a variable with its `$`.
     pub(crate) fn named(source: &'static str, url: OsString) -> Result<Self, Failure> {
         match url.into_string() {
             Ok(url) if !url.is_empty() => Ok(Self { url, source }),
@@ -59,8 +59,8 @@ impl Server {
         }
     }
 
-    /// The same, if other processes can reach it. A lock in this process's own memory keeps
-    /// nobody out.
+    /// Returns the server if other processes can reach it. A lock in this process's own memory
+    /// excludes no other process.
     pub(crate) fn shared(self) -> Result<Self, Failure> {
         if !self.is_embedded() {
             return Ok(self);
@@ -72,35 +72,36 @@ impl Server {
         )))
     }
 
-    /// Whether it is a keyspace in this process, which no other process can reach.
+    /// Returns whether the URL names a keyspace in this process, which no other process can reach.
     pub(crate) fn is_embedded(&self) -> bool {
         self.url.trim() == "memory://"
     }
 
-    /// For the environment of a child process, and nowhere else.
+    /// Returns the URL, for the environment of a child process only.
     pub(crate) fn url(&self) -> &str {
         &self.url
     }
 
-    /// A client that goes on trying to connect: who waits for something bears a server that does not
-    /// answer yet for as long as one that does not answer any more.
+    /// Creates a client that connects in the background, and keeps trying. A wait tolerates a
+    /// server that does not answer yet as long as a server that has stopped answering.
     pub(crate) fn connect_in_background(&self, terms: Terms) -> Result<Client, Failure> {
         Ok(terms.builder()?.connect_in_background(&self.url)?)
     }
 
-    /// The same for waits that end with no hold.
+    /// Creates a client like [`Self::connect_in_background`], for waits that do not end with a
+    /// hold.
     pub(crate) fn connect_for_waits(&self) -> Result<Client, Failure> {
         Ok(builder()?.connect_in_background(&self.url)?)
     }
 
-    /// Connects, with `lease` for renewed holds where one is given.
+    /// Connects. `lease` sets the lease of renewed holds.
     pub(crate) async fn connect(&self, lease: Option<Duration>) -> Result<Client, Failure> {
         let builder = lease.into_iter().fold(builder()?, ClientBuilder::lease);
         Ok(builder.connect(&self.url).await?)
     }
 }
 
-/// On which terms a command holds its lock.
+/// The terms on which a command holds its lock.
 #[derive(Clone, Copy)]
 pub(crate) struct Terms {
     pub(crate) lease: Duration,
@@ -117,7 +118,7 @@ impl Terms {
     }
 }
 
-/// What goes for all connections of this command.
+/// The settings of all connections of this command.
 pub(crate) struct Access {
     pub(crate) label: Option<String>,
     pub(crate) prefix: Option<String>,
@@ -127,8 +128,8 @@ pub(crate) struct Access {
 }
 
 impl Access {
-    /// The flags that say the same to a child process. None is a secret: files are named, and the URL
-    /// has a variable.
+    /// Returns flags that give these settings to a child process. No flag contains a secret:
+    /// passwords and keys are files, and the URL has a variable.
     fn flags(&self) -> Vec<OsString> {
         let text = |flag, text: &Option<String>| Some((flag, text.clone()?.into()));
         let file = |flag, file: &Option<PathBuf>| Some((flag, file.clone()?.into()));
@@ -144,7 +145,7 @@ impl Access {
         ];
         let flags: Vec<(&str, OsString)> = flags.into_iter().flatten().chain(map).collect();
         let flags = flags.into_iter().map(|(flag, value)| {
-            // One word: a value may begin with a dash.
+            // Flag and value in one word: a value may begin with a dash.
             let mut word = OsString::from(flag);
             word.push("=");
             word.push(value);
@@ -156,18 +157,18 @@ impl Access {
 
 static ACCESS: OnceLock<Access> = OnceLock::new();
 
-/// The flags by which a child process reaches a server as this one does.
+/// Returns the flags with which a child process reaches a server as this process does.
 pub(crate) fn access_flags() -> Vec<OsString> {
     ACCESS.get().map_or_else(Vec::new, Access::flags)
 }
 
-/// Sets that, before the first client is made.
+/// Sets the access of all clients. Must be called before the first client is created.
 pub(crate) fn set_access(access: Access) {
-    // Set a second time by nobody.
+    // Called only once.
     let _ = ACCESS.set(access);
 }
 
-/// Settings of a client.
+/// Returns a client builder with the settings of [`Access`].
 fn builder() -> Result<ClientBuilder, Failure> {
     let mut builder = Client::builder();
     let Some(access) = ACCESS.get() else {
@@ -207,14 +208,14 @@ fn mappings(access: &Access) -> Result<Vec<Mapping>, Failure> {
         .map_err(|what| Failure::usage(format!("${MAP} is no list of mappings: {what}")))
 }
 
-/// Reads the password each time that the client connects, and now and then while it is connected.
+/// Lets the client read the password file at each connect, and now and then while it is connected.
 fn with_password_file(builder: ClientBuilder, path: PathBuf) -> Result<ClientBuilder, Failure> {
     let first = read_password(&path).map_err(|what| Failure::new(Exit::Unreadable, what))?;
-    // Kept for the first connection: a pipe can be read only once.
+    // The password for the first connection: a pipe can be read only once.
     let first = Mutex::new(Some(first));
     Ok(builder.credentials(move || {
         let first = first.lock().unwrap_or_else(PoisonError::into_inner).take();
-        // Some bytes: whoever connects can wait for them.
+        // A blocking read of a few bytes. The connecting task can wait for it.
         let password = first.map_or_else(|| read_password(&path), Ok);
         std::future::ready(password.map(Credentials::password).map_err(Into::into))
     }))
@@ -249,7 +250,7 @@ fn with_tls(mut builder: ClientBuilder, tls: &Tls) -> Result<ClientBuilder, Fail
 const CERTIFICATE: &str = "certificate";
 const KEY: &str = "private key";
 
-/// A file of this machine.
+/// Reads a file of this machine.
 fn read(what: &str, path: &Path) -> Result<Vec<u8>, String> {
     std::fs::read(path).map_err(|error| unreadable(what, path, &error))
 }

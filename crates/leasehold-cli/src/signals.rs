@@ -11,7 +11,7 @@ use tokio::signal::unix::{self, SignalKind};
 
 use crate::failure::Failure;
 
-/// Those that would end a program that does not listen, and that people send.
+/// Signals that people send, and that end a program by default.
 const ENDING: [Signal; 6] = [
     Signal::SIGINT,
     Signal::SIGTERM,
@@ -21,19 +21,19 @@ const ENDING: [Signal; 6] = [
     Signal::SIGUSR2,
 ];
 
-/// The ending signals that reach this process from now on.
+/// A listener for the ending signals that reach this process.
 pub(crate) struct Signals {
     streams: Vec<(Signal, unix::Signal)>,
 }
 
 impl Signals {
-    /// Starts to listen. Needs a runtime.
+    /// Starts to listen. Must be called within a runtime.
     pub(crate) fn listen() -> Result<Self, Failure> {
         let ignored = ignored();
         let streams = ENDING
             .into_iter()
-            // `nohup` and a shell's `&` have switched it off for us and for the
-            // command, and a listener would switch it on again.
+            // `nohup` and a shell's `&` make us and the command ignore a signal. A
+            // listener would switch it on again.
             .filter(|signal| ignored & (1 << (*signal as i32 - 1)) == 0)
             .map(|signal| {
                 let stream = unix::signal(SignalKind::from_raw(signal as i32))?;
@@ -44,7 +44,7 @@ impl Signals {
         Ok(Self { streams })
     }
 
-    /// The next one. Nothing is lost by dropping the future.
+    /// Waits for the next signal. Dropping the future loses no signal.
     pub(crate) async fn next(&mut self) -> Signal {
         std::future::poll_fn(|context| {
             for (signal, stream) in &mut self.streams {
@@ -58,17 +58,17 @@ impl Signals {
     }
 }
 
-/// Starts a thread that takes no signals: the other threads wait for those of the process, and a
-/// terminal does not stop the process for what this thread reads or writes in the background.
+/// Starts a thread that takes no signals. Signals for the process go to the other threads, and a
+/// terminal does not stop the process when this thread reads or writes in the background.
 pub(crate) fn on_thread(name: &str, work: impl FnOnce() + Send + 'static) -> io::Result<()> {
-    // A thread begins with the mask of its parent.
+    // A new thread inherits the signal mask of its parent.
     let before = SigSet::all().thread_swap_mask(SigmaskHow::SIG_BLOCK)?;
     let started = thread::Builder::new().name(name.into()).spawn(work);
     before.thread_set_mask()?;
     started.map(drop)
 }
 
-/// The mask of the signals that are ignored, where the system tells.
+/// Returns the mask of the ignored signals, or 0 if the system does not show it.
 fn ignored() -> u64 {
     let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
     status

@@ -1,4 +1,4 @@
-//! Reading the command line, and what is said when it can't be read.
+//! Parsing of the command line, and its error messages.
 
 use std::ffi::{OsStr, OsString};
 
@@ -8,7 +8,7 @@ use crate::cli::{Cli, Command};
 use crate::exit_code::Exit;
 use crate::output::{Shown, tell};
 
-/// The command line. What is wrong with it has been told when this fails.
+/// Parses the command line. On failure, the error has already been printed.
 pub(crate) fn parse() -> Result<Cli, Exit> {
     let words: Vec<OsString> = std::env::args_os().collect();
     let cli = Cli::try_parse_from(&words);
@@ -19,7 +19,7 @@ pub(crate) fn parse() -> Result<Cli, Exit> {
         }) => !args.misplaced.is_empty(),
         Ok(_) => return cli.map_err(|_| Exit::Usage),
         Err(error) if !error.use_stderr() => {
-            // Help and version. A closed stdout is the reader's wish.
+            // Help or version. A closed stdout is the reader's choice, not an error.
             let _ = error.print();
             return Err(Exit::Success);
         }
@@ -45,8 +45,8 @@ pub(crate) fn parse() -> Result<Cli, Exit> {
     }
 }
 
-/// The same words with the `--` that is missing between name and command. `None`
-/// when that is not what is wrong.
+/// Returns the words with the missing `--` between name and command. `None` if the error is a
+/// different one.
 fn with_dashes(words: &[OsString]) -> Option<Vec<OsString>> {
     if words.iter().any(|word| word == "--") {
         return None;
@@ -87,7 +87,7 @@ fn with_dashes(words: &[OsString]) -> Option<Vec<OsString>> {
     Some(right)
 }
 
-/// Words as they would be typed, without what may be a password.
+/// Formats words as a shell command, without anything that may be a password.
 pub(crate) fn command_line(words: &[OsString]) -> String {
     let words: Vec<String> = words.iter().map(|word| quoted(word)).collect();
     words.join(" ")
@@ -107,8 +107,8 @@ fn quoted(word: &OsStr) -> String {
     }
 }
 
-/// What is wrong, in the words of the parser, which repeats what was typed: a URL
-/// with a password in the wrong place, maybe.
+/// Returns the parser's error message without secrets. The parser repeats words of the command
+/// line, which may contain a URL with a password in the wrong place.
 fn without_secrets(text: &str, words: &[OsString]) -> String {
     let mut text = text.strip_prefix("error: ").unwrap_or(text).to_owned();
     for word in words {
@@ -126,8 +126,9 @@ fn without_secrets(text: &str, words: &[OsString]) -> String {
         .collect()
 }
 
-/// What is not shown of a word that looks like a URL or like credentials, and what
-/// is shown for it. With its delimiter, so that it is not found in other words.
+/// Finds the secret part of a word that looks like a URL or like credentials. Returns this part and
+/// the text that replaces it. The part includes its delimiter, so that it does not match in other
+/// words.
 fn secret_of(word: &str) -> Option<(&str, &'static str)> {
     if let Some(place) = word.find("://") {
         return Some((&word[place..], "://…"));

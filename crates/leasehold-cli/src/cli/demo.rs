@@ -1,4 +1,4 @@
-//! The demo's flags.
+//! The flags of `leasehold demo`.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -9,31 +9,31 @@ use crate::duration;
 
 const DEMO_HELP: &str = "\
 The stock is a file outside the lock: a worker reads it, works for --pause, and writes it back. With
-the lock every item is sold once. Without it (--no-lock) sales get lost and items are sold twice.
+the lock, every item is sold once. Without it (--no-lock), sales get lost and items are sold twice.
 
-Without --redis the workers are tasks of this process and need no server (the environment is not
-looked at). With --redis they are processes, whose ids are printed: kill one.
+Without --redis, the workers are tasks of this process and need no server; the environment is
+ignored. With --redis, they are processes. The demo prints their ids: kill one.
 
-Exit codes: 0 when every item was sold once; with --no-lock 0 when items were sold twice or sales got
-lost; 1 when it went another way; 128+n when signal n ended it; 69 when no server answered; 77 when the
-server refused; 78 when a local file can't be read.";
+Exit codes: 0 when every item was sold once; with --no-lock 0 when items were sold twice or sales
+got lost; 1 for any other outcome; 128+n when signal n ended it; 69 when no server answered; 77 when
+the server refused; 78 when a local file can't be read.";
 
 #[derive(Args)]
 #[command(after_help = DEMO_HELP)]
 pub(crate) struct Demo {
-    /// How many workers there are, 2 to 64 [default: 5, with --redis 8]
+    /// Start this number of workers, 2 to 64 [default: 5; with --redis 8]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(2..=64))]
     pub(crate) workers: Option<u8>,
 
-    /// How many items they sell, 2 to 10000
+    /// Sell this number of items, 2 to 10000
     #[arg(long, value_name = "N", default_value_t = 40, value_parser = clap::value_parser!(u64).range(2..=10_000))]
     pub(crate) stock: u64,
 
-    /// How long a sale takes, at most 10s [default: 5ms, with --redis 25ms]
+    /// Take this long for each sale, at most 10s [default: 5ms; with --redis 25ms]
     #[arg(long, value_name = "DURATION", value_parser = pause, allow_hyphen_values = true)]
     pub(crate) pause: Option<Duration>,
 
-    /// Kill the worker that holds the lock when half of the stock is sold
+    /// Kill the worker that holds the lock when half of the items are sold
     #[arg(long)]
     pub(crate) kill: bool,
 
@@ -41,35 +41,35 @@ pub(crate) struct Demo {
     #[arg(long, conflicts_with = "kill")]
     pub(crate) no_lock: bool,
 
-    /// Draw with plain ASCII, as when the locale is not UTF-8
+    /// Draw with plain ASCII, even if the locale is UTF-8
     #[arg(long)]
     pub(crate) ascii: bool,
 }
 
-/// One worker of the demo, as a process. Its parent reads what it prints.
+/// A worker of the demo, as a process. Its parent reads its output.
 #[derive(Args)]
 pub(crate) struct DemoWorker {
     /// Folder of the stock.
     #[arg(long)]
     pub(crate) stock: PathBuf,
 
-    /// Its number, from 1.
+    /// Number of the worker, from 1.
     #[arg(long)]
     pub(crate) number: usize,
 
-    /// Lock to sell under; none with --no-lock.
+    /// Lock to hold for each sale; none with --no-lock.
     #[arg(long)]
     pub(crate) lock: Option<String>,
 
-    /// How long a sale takes.
+    /// Duration of a sale.
     #[arg(long, value_parser = duration::parse)]
     pub(crate) pause: Duration,
 
-    /// How much is left when a worker waits to be killed.
+    /// Number of items left when a worker waits to be killed.
     #[arg(long)]
     pub(crate) victim_at: Option<u64>,
 
-    /// How much a worker without a lock sells at most.
+    /// The most items that a worker without a lock sells.
     #[arg(long)]
     pub(crate) limit: u64,
 }

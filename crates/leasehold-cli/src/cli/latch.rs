@@ -8,13 +8,13 @@ use clap::{Args, Subcommand};
 use crate::duration;
 
 const LATCH_HELP: &str = "\
-A latch is open until it is set, and again when it has been counted down to zero. When it opens, all
-waiters on all machines go on, even if it is set again at once. `wait` and `down` warn when the latch
-has never been set, or was opened over an hour ago: the name may be wrong.
+A latch is open until it is set, and opens again when it is counted down to zero. When it opens, all
+waiters on all machines continue, even if it is set again at once. `wait` and `down` warn if the
+latch was never set, or was opened over an hour ago: the name may be wrong.
 
-Exit codes: 0; 65 when the name is something else; 66 with --must-exist when the latch has not been
-set; 69 when no server answered; 75 when the latch was not open in time, or is set already; 77 when
-the server refused; 78 when a local file can't be read.
+Exit codes: 0; 65 when the name is something else; 66 with --must-exist when the latch was not set;
+69 when no server answered; 75 when the latch was not open in time, or is set already; 77 when the
+server refused; 78 when a local file can't be read.
 
 Examples:
   leasehold latch set import-done 3                 # three parts are to be done
@@ -35,11 +35,11 @@ pub(crate) enum LatchAction {
         /// Latch to wait for
         name: OsString,
 
-        /// Wait this long at most [default: without a limit]
+        /// Wait at most this long [default: no limit]
         #[arg(short = 'w', long, value_name = "DURATION", value_parser = duration::parse, allow_hyphen_values = true)]
         wait: Option<Duration>,
 
-        /// Give up after the server has been unreachable for this long
+        /// Give up when the server has been unreachable for this long
         #[arg(long, value_name = "DURATION", value_parser = duration::parse, default_value = "30s", allow_hyphen_values = true)]
         outage_timeout: Duration,
 
@@ -47,12 +47,12 @@ pub(crate) enum LatchAction {
         #[arg(long)]
         must_exist: bool,
     },
-    /// Count the latch down, and print what is left
+    /// Count the latch down, and print the count that is left
     Down {
         /// Latch to count down
         name: OsString,
 
-        /// By how much at once
+        /// Count down by this number
         #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..))]
         by: u64,
 
@@ -60,12 +60,12 @@ pub(crate) enum LatchAction {
         #[arg(long)]
         must_exist: bool,
     },
-    /// Set what is to be counted down, if the latch is open
+    /// Set the count of an open latch
     Set {
         /// Latch to set
         name: OsString,
 
-        /// How often it has to be counted down
+        /// Number of times to count down until the latch opens
         #[arg(value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
         count: u64,
     },

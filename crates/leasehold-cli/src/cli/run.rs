@@ -16,48 +16,58 @@ Exit codes:
   2    wrong usage
   65   the name is in use as something else
   69   no server answered
-  70   the lock was lost or could not be renewed while the command ran, which has been ended
+  70   the lock was lost or could not be renewed, so the command was ended
   75   the lock was not free in time (--conflict-exit-code sets another number)
   77   the server refused the credentials or lacks a permission
-  78   --limit says another number than the one that is set, or a local file can't be read
-  124  the command ran for longer than --max-run, and has been ended
+  78   --limit differs from the limit that is set, or a local file can't be read
+  124  the command ran longer than --max-run, so it was ended
   126  the command can't be executed; 127: it was not found
 
---limit keeps its permits under the lock's name, which is then no lock for the other kinds. The
-first one sets the number for all, and says so. A command with another number is refused with 78;
-`leasehold set-limit NAME N` changes it for all.
+--limit keeps its permits under the lock's name, so no other kind of lock can use that name. The
+first run sets the number for all clients, and says so. A run with another number exits with 78.
+`leasehold set-limit NAME N` changes the number for all.
 
-The command finds the lock's name in $LEASEHOLD_NAME, and with --fenced the hold's fencing token in
-$LEASEHOLD_TOKEN: a number that rises from hold to hold, for a resource that checks it, one for all
-locks with --also and --redlock. It works with exclusive locks only, not with --read or --limit.
-INT, TERM, HUP, QUIT, USR1 and USR2 are passed on to the command and its process group.
+The command finds the lock's name in $LEASEHOLD_NAME. With --fenced, it also finds the hold's
+fencing token in $LEASEHOLD_TOKEN: a number that rises from hold to hold, for a resource that checks
+it. With --also and --redlock, one token covers all locks. --fenced works with exclusive locks only,
+not with --read or --limit. leasehold passes INT, TERM, HUP, QUIT, USR1 and USR2 on to the command
+and its process group.
 
---min-hold keeps the lock for that long after it was acquired, however quick the command is and
-however it ends. With --no-wait, cron can start the same line on many machines: the first one runs it,
-and for the others, whose clocks differ by less, the lock is not free. leasehold ends with the command
-and leaves the rest of the time to the server, as the expiry of the lock: nothing has to live until
-then, and `leasehold release` frees the lock before. If leasehold is killed while the command runs, the
-lock is free after --lease. It works with plain, --fenced, --fair and --write locks, which are one key.
+--min-hold keeps the lock at least this long after it was acquired, however quickly and however the
+command ends. With --no-wait, cron can start the same line on many machines: the first one runs the
+command, and the others find the lock held if their clocks differ by less than --min-hold. leasehold
+ends with the command, and the server frees the lock when the time is over. No process has to live
+until then, and `leasehold release` frees the lock earlier. If leasehold is killed while the command
+runs, the lock is free after --lease. --min-hold works with locks that are a single key: plain,
+--fenced, --fair and --write.
 
-With --json all that leasehold itself has to say is JSON on stderr, an object for each line, with
-`event` and `name`: waiting and busy (with the `holder`), held (`id`, `token`, `waited_ms`), started
-(`pid`), losing (`reason`), then lost, released or kept (`held_ms`, `kept_for_ms`), and message.
+With --json, leasehold reports on stderr in JSON, one object a line. Each object has `event` and
+`name`. The events are waiting and busy (with the `holder`), held (`id`, `token`, `waited_ms`),
+started (`pid`), losing (`reason`), then lost, released or kept (`held_ms`, `kept_for_ms`), and
+message.
 
-Nothing waits for whoever reads stderr. Lines that find no room are left out and counted.
+leasehold never waits for the reader of stderr. It drops lines that don't fit into its buffer, and
+reports how many.
 
 The command does not outlive the lock. If the lock can't be renewed, the command gets TERM while
-there is still time to clean up (--grace), and KILL before the lease is over. If somebody takes the
-lock away, it gets TERM at the next renewal, and KILL after the grace time. --on-loss chooses another
-way: kill (no TERM), `exec CMD` (this command of the shell instead of TERM, with $LEASEHOLD_NAME,
-$LEASEHOLD_PID and $LEASEHOLD_REASON; KILL follows all the same), or warn: the loss is told, and the
-command goes on without the lock. If leasehold itself is
-killed with KILL, the command is killed at once; if it stands still (STOP, Ctrl-Z), before the lease
-is over. A second process, `leasehold run-deadman`, sees to that.
+there is still time to clean up (--grace), and KILL before the lease is over. If another client
+takes the lock away, the command gets TERM at the next renewal, and KILL after the grace time.
 
-All of that reaches the command's process group: what it starts, in the background as well. It does
-not reach what has left the group (daemons, setsid, jobs of an interactive shell) or runs as another
-user (sudo). If both leasehold processes are killed at once, the command dies, on Linux, but not
-what it has started. Processes that the command leaves behind keep running after the lock is released.
+--on-loss chooses another way:
+  kill        the command gets KILL, without TERM
+  'exec CMD'  the shell runs CMD instead of the TERM, with $LEASEHOLD_NAME, $LEASEHOLD_PID and
+              $LEASEHOLD_REASON; KILL still follows
+  warn        leasehold reports the loss, and the command continues without the lock
+
+If leasehold itself is killed with KILL, the command is killed at once. If leasehold is stopped
+(STOP, Ctrl-Z), the command is killed before the lease is over. A second process, `leasehold
+run-deadman`, does this.
+
+All these signals reach the command's process group: also the processes that it starts in the
+background. They do not reach processes that have left the group (daemons, setsid, jobs of an
+interactive shell) or that run as another user (sudo). If both leasehold processes are killed at
+once, the command dies on Linux, but the processes that it has started do not. Processes that the
+command leaves behind keep running after the lock is released.
 
 Examples:
   leasehold run nightly -- ./backup.sh
@@ -79,7 +89,7 @@ pub(crate) struct Run {
     /// Lock to hold while the command runs
     pub(crate) name: Option<OsString>,
 
-    /// Takes what was written without `--`, so that the message can show the right command.
+    /// Words that were written without `--`, so that the message can show the right command.
     #[arg(hide = true)]
     pub(crate) misplaced: Vec<OsString>,
 
@@ -87,7 +97,7 @@ pub(crate) struct Run {
     #[arg(last = true, value_name = "CMD")]
     pub(crate) command: Vec<OsString>,
 
-    /// Line for the shell to run, instead of CMD
+    /// Run this line in the shell, instead of CMD
     #[arg(
         short = 'c',
         long = "command",
@@ -99,39 +109,39 @@ pub(crate) struct Run {
     #[command(flatten)]
     pub(crate) wanted: Wanted,
 
-    /// Time between TERM and KILL when the lock is about to be lost; half of the lease at most
-    /// [default: a third of the lease, 10s at most]
+    /// Wait this long between TERM and KILL when the lock is about to be lost, at most half of the
+    /// lease [default: a third of the lease, at most 10s]
     #[arg(long, value_name = "DURATION", value_parser = duration::parse, allow_hyphen_values = true)]
     pub(crate) grace: Option<Duration>,
 
-    /// Keep the lock for this long, even if the command ends sooner; the server keeps it for the rest
+    /// Hold the lock at least this long, even if the command ends sooner
     #[arg(long, value_name = "DURATION", value_parser = duration::parse, allow_hyphen_values = true)]
     pub(crate) min_hold: Option<Duration>,
 
-    /// End the command after this long, with TERM and --grace later KILL
+    /// End the command after this long, with TERM, and with KILL after --grace
     #[arg(long, value_name = "DURATION", value_parser = duration::parse, allow_hyphen_values = true)]
     pub(crate) max_run: Option<Duration>,
 
-    /// What to do with the command when the lock is lost: term, kill, warn or `exec CMD`
+    /// Choose what happens to the command when the lock is lost: term, kill, warn or 'exec CMD'
     #[arg(long, value_name = "ACTION", value_parser = on_loss, default_value = "term")]
     pub(crate) on_loss: OnLoss,
 
-    /// Write metrics to this file as text for Prometheus, every 10s and at the end (for the textfile
-    /// folder of node_exporter, where its name has to end in .prom)
+    /// Write metrics for Prometheus to this file, every 10s and at the end (in the textfile folder
+    /// of node_exporter, the name must end in .prom)
     #[arg(long, value_name = "FILE")]
     pub(crate) metrics_file: Option<PathBuf>,
 
-    /// Report what leasehold itself does as JSON, a line for each event
+    /// Report in JSON on stderr, one line for each event
     #[arg(long)]
     pub(crate) json: bool,
 }
 
 impl Run {
-    /// The name of the program that it runs: without its folder, and of a line for the shell the
-    /// first word.
+    /// Returns the name of the program that this run starts, without its folder. For a shell line,
+    /// this is the first word that sets no variable.
     pub(crate) fn program(&self) -> Option<String> {
         let word = match &self.line {
-            // Variables may be set before it.
+            // `NAME=value` words may come before the program.
             Some(line) => {
                 let line = line.to_string_lossy();
                 let mut words = line.split_whitespace();
@@ -144,21 +154,21 @@ impl Run {
 }
 
 const HOLD_HELP: &str = "\
-It says `held` on stdout when it has the lock, or the fencing token with --fenced, and keeps it until
-its input ends or INT, TERM, HUP, QUIT, USR1 or USR2 comes. So give it an input that lasts: with
-/dev/null it gives the lock back at once, and so it does in the background of a terminal. Nothing ends the work of a script whose lock is lost: look
-at the exit code, or use `leasehold run`.
+hold prints `held` on stdout when it has the lock, or the fencing token with --fenced. It keeps the
+lock until its input ends or it gets INT, TERM, HUP, QUIT, USR1 or USR2. Give it an input that stays
+open: with /dev/null, or in the background of a terminal, it releases the lock at once. If the lock
+is lost, nothing stops the script's work: check the exit code, or use `leasehold run`.
 
 Exit codes:
-  0    the input has ended, and the lock was given back
+  0    the input has ended, and the lock was released
   2    wrong usage
   65   the name is in use as something else
   69   no server answered
   70   the lock was lost
   75   the lock was not free in time (--conflict-exit-code sets another number)
   77   the server refused the credentials or lacks a permission
-  78   --limit says another number than the one that is set, or a local file can't be read
-  128+n  signal n ended it, and the lock was given back
+  78   --limit differs from the limit that is set, or a local file can't be read
+  128+n  signal n ended it, and the lock was released
 
 Example:
   echo 'while it is read' | leasehold hold nightly";
@@ -177,33 +187,33 @@ pub(crate) struct Hold {
     pub(crate) json: bool,
 }
 
-/// What is to be held, and how it is waited for.
+/// The lock or permit to hold, and how to wait for it.
 #[derive(Args)]
 pub(crate) struct Wanted {
     #[command(flatten)]
     pub(crate) kind: KindOfLock,
 
     /// Take a fencing token with the lock; a command finds it in $LEASEHOLD_TOKEN
-    // Readers and holders of a limit hold at the same time, so no number says who came last.
+    // Readers hold at the same time, and so do holders of a limit. No token could order them.
     #[arg(long, conflicts_with_all = ["read", "limit"])]
     pub(crate) fenced: bool,
 
-    /// Hold this lock as well; all of them, or none (can be repeated)
+    /// Hold this lock too; the command holds all locks or none (repeatable)
     #[arg(long, value_name = "NAME", conflicts_with = "limit")]
     pub(crate) also: Vec<String>,
 
-    /// Count the lock as held only when this many replicas have confirmed it, each renewal as well
+    /// Count the lock as held only when this number of replicas confirms it and each renewal
     // Only locks have this setting.
     #[arg(long, value_name = "N", default_value_t = 0, conflicts_with = "limit")]
     pub(crate) replicas: u8,
 
-    /// Count it only when the server, and the --replicas, have it on their disks (Redis 7.2 with
-    /// appendonly yes)
+    /// Count the lock as held only when it is on the disks of the server and the --replicas (Redis
+    /// 7.2 with appendonly yes)
     #[arg(long, conflicts_with = "limit")]
     pub(crate) on_disk: bool,
 
-    /// Server of a majority: the lock is held while more than half of those named say so
-    /// (repeat it for each; instead of --redis)
+    /// Hold the lock on more than half of several servers; repeat this option for each server
+    /// (instead of --redis)
     #[arg(long, value_name = "URL", conflicts_with_all = ["limit", "also"])]
     pub(crate) redlock: Vec<OsString>,
 
@@ -211,37 +221,37 @@ pub(crate) struct Wanted {
     #[arg(short = 'n', long, conflicts_with = "wait")]
     pub(crate) no_wait: bool,
 
-    /// Wait this long at most [default: without a limit]
+    /// Wait at most this long [default: no limit]
     #[arg(short = 'w', long, value_name = "DURATION", value_parser = wait, allow_hyphen_values = true)]
     pub(crate) wait: Option<Duration>,
 
-    /// Give up after the server has been unreachable for this long
+    /// Give up when the server has been unreachable for this long
     #[arg(long, value_name = "DURATION", value_parser = duration::parse, default_value = "30s", allow_hyphen_values = true)]
     pub(crate) outage_timeout: Duration,
 
-    /// Lease time: if leasehold dies, the lock is free after this long. Renewed every third of it
+    /// Lease: if leasehold dies, the lock is free after this long; renewed every third of it
     #[arg(long, value_name = "DURATION", value_parser = duration::parse, default_value = "30s", allow_hyphen_values = true)]
     pub(crate) lease: Duration,
 
-    /// After a failover or restart, take no lock for this long. At least the longest lease; the same
-    /// for every user of the name; not with Redisson or clusters
+    /// Take no lock for this long after a failover or restart: at least the longest lease, and the
+    /// same for every user of the name; not with Redisson or clusters
     #[arg(long, value_name = "DURATION", value_parser = duration::parse, allow_hyphen_values = true)]
     pub(crate) failover_guard: Option<Duration>,
 
-    /// Exit code when the lock was not free in time
+    /// Exit with this code when the lock was not free in time
     #[arg(short = 'E', long, value_name = "N", default_value_t = Exit::DEFAULT_BUSY)]
     pub(crate) conflict_exit_code: u8,
 
-    /// How often a waiter asks although nothing woke it.
+    /// Ask this often without being notified.
     #[arg(long, hide = true, value_name = "DURATION", value_parser = duration::parse)]
     pub(crate) poll_interval: Option<Duration>,
 }
 
-/// Which kind of lock; a plain one by default.
+/// The kind of lock; plain by default.
 #[derive(Args)]
 #[group(multiple = false)]
 pub(crate) struct KindOfLock {
-    /// Serve waiters in the order of their arrival
+    /// Serve waiters in order of arrival
     #[arg(long)]
     pub(crate) fair: bool,
 
@@ -253,21 +263,21 @@ pub(crate) struct KindOfLock {
     #[arg(short = 'x', long)]
     pub(crate) write: bool,
 
-    /// Run up to N commands at a time, over all machines; the first one sets N for all
+    /// Run up to N commands at a time, over all machines; the first run sets N for all
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=MOST_PERMITS))]
     pub(crate) limit: Option<u32>,
 }
 
-/// What becomes of the command when the lock is lost.
+/// The action on the command when the lock is lost.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum OnLoss {
-    /// TERM, and KILL when the grace time is over.
+    /// Send TERM, and KILL when the grace time is over.
     Term,
-    /// KILL at once.
+    /// Send KILL at once.
     Kill,
-    /// It goes on.
+    /// Let the command continue.
     Warn,
-    /// This line of the shell instead of TERM.
+    /// Run this shell line instead of sending TERM.
     Exec(String),
 }
 
@@ -306,7 +316,7 @@ pub(crate) struct RunLaunch {
     #[arg(long)]
     pub(crate) json: bool,
 
-    /// The leasehold that has started this.
+    /// Process id of the leasehold that started this process.
     #[arg(long)]
     pub(crate) parent: i32,
 

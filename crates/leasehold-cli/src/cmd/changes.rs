@@ -1,4 +1,4 @@
-//! What has changed between two looks at a name.
+//! The changes between two looks at a name.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -8,16 +8,16 @@ use serde_json::Value;
 use super::show::{json, kind_in_words, text};
 use crate::output::Shown;
 
-/// Ids, each with its client as far as that is known.
+/// Ids, each with its client if that is known.
 type Known = BTreeMap<String, Option<ClientInfo>>;
 
-/// What can change, without the time that is left.
+/// The facts of a name that can change, except the remaining TTL.
 pub(super) struct Seen {
     kind: Option<String>,
     holders: Known,
     waiters: Known,
     listening: Option<u64>,
-    /// Free permits, or what is left to count down.
+    /// Number of free permits, or the rest of a latch's count.
     count: Option<i64>,
 }
 
@@ -27,14 +27,14 @@ pub(super) struct Who {
     client: Option<ClientInfo>,
 }
 
-/// One change.
+/// A change of a name.
 pub(super) enum Change {
     Kind(String),
     Held(Who),
     Released(Who),
     Waits(Who),
     WaitsNoMore(Who),
-    /// A client has said who it is.
+    /// A client has reported who it is.
     Known(Who),
     Listening(u64),
     Count(i64),
@@ -75,7 +75,7 @@ impl Seen {
         });
         Self {
             kind: match &info.found {
-                // A hold says more, and a lock that is free has no kind.
+                // The holder says more than the kind, and a free lock has no kind.
                 Found::Lock(_) => None,
                 found => Some(kind_in_words(found)),
             },
@@ -86,7 +86,8 @@ impl Seen {
         }
     }
 
-    /// The changes since an earlier look; all there is without one.
+    /// Returns the changes since an earlier look. Without an earlier look, returns all facts as
+    /// changes.
     pub(super) fn since(self, before: Option<&Self>) -> Vec<Change> {
         let none = Self {
             kind: None,
@@ -120,7 +121,7 @@ impl Seen {
     }
 }
 
-/// Those that are in one of the two alone.
+/// Returns the ids that are in `in_one` but not in `other`.
 fn beside<'a>(in_one: &'a Known, other: &'a Known) -> impl Iterator<Item = Who> + 'a {
     let alone = in_one.iter().filter(|(id, _)| !other.contains_key(*id));
     alone.map(|(id, client)| Who {
@@ -129,7 +130,7 @@ fn beside<'a>(in_one: &'a Known, other: &'a Known) -> impl Iterator<Item = Who> 
     })
 }
 
-/// Those that were there before, and whose clients say only now who they are.
+/// Returns the ids that were there before, and whose clients have now reported who they are.
 fn newly_known<'a>(before: &'a Known, now: &'a Known) -> impl Iterator<Item = Who> + 'a {
     let known = now
         .iter()
@@ -181,7 +182,7 @@ impl Change {
         }
     }
 
-    /// What a program is told, and under which keys.
+    /// Returns the keys and values of the change, for JSON.
     pub(super) fn values(&self) -> Vec<(&'static str, Value)> {
         match self {
             Self::Kind(kind) => vec![("kind", kind.as_str().into())],

@@ -1,5 +1,5 @@
-//! `leasehold demo`: workers sell a stock that lies outside the lock, and a picture
-//! shows who held it when.
+//! `leasehold demo`: workers sell a stock that is outside the lock, and a picture shows when each
+//! worker held the lock.
 
 mod crew;
 mod event;
@@ -27,21 +27,21 @@ use picture::Marks;
 use stock::Stock;
 use story::Story;
 
-/// Short, so that the survivors of a killed holder soon go on.
+/// The lease of the workers. It is short, so that the survivors of a killed holder soon continue.
 const LEASE: Duration = Duration::from_secs(2);
-/// How long a worker waits for a server that does not answer.
+/// The longest time that a worker waits for a server that does not answer.
 const OUTAGE_LIMIT: Duration = Duration::from_secs(5);
-/// Nothing takes longer than this, a pause and a lease apart.
+/// The longest silence of the workers, without the time for an outage, a lease and two pauses.
 const SILENCE_LIMIT: Duration = Duration::from_secs(20);
 
-/// What is played.
+/// The settings of a demo.
 pub(super) struct Plan {
     workers: usize,
     items: u64,
     pause: Duration,
-    /// How much is left when the holder is killed.
+    /// Number of items left when the holder is killed.
     victim_at: Option<u64>,
-    /// Where the stock is sold under a lock: its name, new for each run.
+    /// The name of the lock, new for each demo. `None` with `--no-lock`.
     lock: Option<String>,
     ascii: bool,
 }
@@ -65,8 +65,8 @@ impl Plan {
     }
 }
 
-/// Plays it: in this process, or with a process for each worker where a server was
-/// named that they can reach.
+/// Runs the demo: in this process, or with a process for each worker if `server` is one that other
+/// processes can reach.
 pub(super) async fn demo(args: Demo, server: Option<Server>) -> Result<Exit, Failure> {
     let mut signals = Signals::listen()?;
     let server = server.filter(|server| !server.is_embedded());
@@ -82,7 +82,7 @@ pub(super) async fn demo(args: Demo, server: Option<Server>) -> Result<Exit, Fai
         None => Crew::of_tasks(&plan, &stock)?,
         Some(server) => {
             if plan.lock.is_some() {
-                // Told once and at once, and not by each worker.
+                // Report a failure to connect at once and only once, not from each worker.
                 server.connect(Some(LEASE)).await?;
             }
             Crew::of_processes(&plan, &stock, server)?
@@ -96,7 +96,7 @@ pub(super) async fn demo(args: Demo, server: Option<Server>) -> Result<Exit, Fai
         end = play(&mut crew, &mut story, plan.pause) => end,
         signal = signals.next() => Err(Ended::By(signal as i32)),
     };
-    // Killed and gone before the stock is.
+    // The workers must have ended before the folder of the stock is removed.
     crew.stop().await;
     match end {
         Ok(()) => {}
@@ -117,7 +117,7 @@ pub(super) async fn demo(args: Demo, server: Option<Server>) -> Result<Exit, Fai
     })
 }
 
-/// Why it did not go on to its end.
+/// The reason why the demo stopped before its end.
 enum Ended {
     By(i32),
     Failed(Failure),
@@ -149,12 +149,12 @@ async fn play(crew: &mut Crew, story: &mut Story, pause: Duration) -> Result<(),
             }
             What::Ended(end) => {
                 at_work -= 1;
-                // Nobody waits for the start of one that is gone.
+                // The start does not wait for a worker that has ended.
                 ready[worker] = true;
                 story.ended(worker, matches!(end, End::Killed), monotonic_ns());
             }
         }
-        // At the same moment, so that they get in each other's way.
+        // All workers start at the same moment, so that they compete.
         if ready.iter().all(|ready| *ready) {
             crew.start();
         }

@@ -19,7 +19,7 @@ use crate::signals::Signals;
 
 pub(crate) async fn hold(args: Hold, servers: Vec<Server>) -> Result<Exit, Failure> {
     let name = name_of_lock(args.name.clone())?;
-    // Before the first request leaves: a signal from now on leaves nothing behind.
+    // Listen before the first request is sent: a signal from now on ends with a clean-up.
     let mut signals = Signals::listen()?;
     let waiting = Waiting::new(&args.wanted, &name, &servers);
     let (clients, held) = match waiting.until_held(&mut signals).await? {
@@ -38,11 +38,11 @@ pub(crate) async fn hold(args: Hold, servers: Vec<Server>) -> Result<Exit, Failu
             ));
             exit
         }
-        // It was told when it was lost.
+        // The loss was reported when it happened.
         Err(_) if matches!(exit, Ok(Exit::Lost)) => return exit,
         Err(error) => Err(error.into()),
     };
-    // Operators must not see a command that has ended.
+    // Close the clients, so that operators do not see a command that has ended.
     tidy(&clients).await;
     end
 }

@@ -1,4 +1,4 @@
-//! `leasehold latch`: a start that several wait for.
+//! `leasehold latch`: sets a latch, counts it down, or waits for it.
 
 use std::convert::Infallible;
 use std::future::pending;
@@ -44,7 +44,7 @@ async fn act(args: Latch, server: &Server) -> Result<Exit, Failure> {
                 exit = open_in_time(&latch, wait) => exit,
                 never = tell_waiting(&latch) => match never {},
             };
-            // Operators must not see a wait that has ended.
+            // Close the client, so that operators do not see a wait that has ended.
             tidy(std::slice::from_ref(&client)).await;
             exit
         }
@@ -66,14 +66,14 @@ async fn act(args: Latch, server: &Server) -> Result<Exit, Failure> {
     }
 }
 
-/// Whether there is such a latch, open or not. One that nobody has set is open as well, but
-/// the name may be wrong.
+/// Returns whether the latch exists, open or not. A latch that was never set is open too, but the
+/// name may be wrong.
 async fn is_known(client: &Client, name: &str, must_exist: bool) -> Result<bool, Failure> {
     match client.inspect(name).await {
         Ok(seen) if seen.found == Found::Nothing => {}
         Ok(_) => return Ok(true),
         Err(error) if must_exist => return Err(error.into()),
-        // A wait rides over an outage.
+        // A wait survives an outage.
         Err(_) => return Ok(true),
     }
     let shown = Shown(name);
@@ -95,7 +95,7 @@ async fn is_known(client: &Client, name: &str, must_exist: bool) -> Result<bool,
     Ok(false)
 }
 
-/// Says once what is waited for, to somebody at a terminal.
+/// Reports once what the command waits for, to a user at a terminal.
 async fn tell_waiting(latch: &CountDownLatch) -> Infallible {
     if is_watched() {
         tokio::time::sleep(SILENT_FOR).await;
@@ -122,7 +122,7 @@ async fn open_in_time(
     let left = match latch.count().await {
         Ok(0) => return Ok(Exit::Success),
         Ok(left) => format!(": {left} to count down"),
-        // The time is over, with or without the number.
+        // The time is over, even if the count is unknown.
         Err(_) => String::new(),
     };
     note(format_args!(

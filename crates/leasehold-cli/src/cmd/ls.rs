@@ -1,4 +1,4 @@
-//! `leasehold ls`: the names on the server.
+//! `leasehold ls`: lists the names on the server.
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
@@ -94,7 +94,7 @@ async fn list(args: Ls, server: Server) -> Result<Exit, Failure> {
     Ok(Exit::Success)
 }
 
-/// Nothing could be looked at.
+/// Returns the failure when every key is denied to this user.
 pub(super) fn all_denied(address: &str, keys: u64) -> Failure {
     let keys = format!("{keys} {}", plural(keys, "key", "keys"));
     Failure::new(
@@ -106,7 +106,7 @@ pub(super) fn all_denied(address: &str, keys: u64) -> Failure {
     )
 }
 
-/// What a listing does not show, in one line.
+/// Returns one line about the names that a listing leaves out.
 fn left_out_in_words(left_out: LeftOut) -> Option<String> {
     let counted = [
         (
@@ -131,9 +131,10 @@ fn left_out_in_words(left_out: LeftOut) -> Option<String> {
     (!counted.is_empty()).then(|| format!("left out: {}", counted.join(", ")))
 }
 
-/// How to see and to free a name that is not UTF-8: names of leasehold are.
+/// Returns how to look at a name that is not UTF-8, and how to free it. leasehold itself uses UTF-8
+/// only.
 pub(super) fn by_hand(name: &[u8]) -> String {
-    // For redis-cli, which reads it like this, between the quotes of a shell.
+    // Quoted for redis-cli, within the quotes of a shell.
     let mut quoted = String::new();
     for byte in name {
         // Writing to a string can't fail.
@@ -154,7 +155,7 @@ fn plural(count: u64, one: &'static str, many: &'static str) -> &'static str {
 
 pub(super) fn kind_of(info: &NameInfo) -> Option<KindOfName> {
     match info.found {
-        // Nobody holds it, but somebody waits in its line.
+        // `Nothing`: no client holds the lock, but a waiter is in its queue.
         Found::Lock(_) | Found::Nothing => Some(KindOfName::Lock),
         Found::ReadWrite { .. } => Some(KindOfName::Rw),
         Found::Group(_) => Some(KindOfName::Group),
@@ -173,7 +174,7 @@ fn row(name: &str, kind: &str, ttl: &str, waiting: &str, held: &str) -> String {
     format!("{name:<32}  {kind:<8}  {ttl:>8}  {waiting:>5}  {held}")
 }
 
-/// The kind in a word. A fair lock is known by those who wait in its line.
+/// Returns the kind in one word. Waiters in its queue show that a lock is fair.
 pub(super) fn kind_word(info: &NameInfo) -> &'static str {
     let in_line = |info: &NameInfo| info.waiting.iter().any(|one| one.wants == Wants::Lock);
     match kind_of(info) {
@@ -202,12 +203,13 @@ fn line_of(listed: &Listed) -> String {
     row(&name, kind, &ttl, &waiting(info), &held)
 }
 
-/// How many wait in line.
+/// Returns the number of waiters in the queue.
 pub(super) fn in_line(info: &NameInfo) -> u64 {
     info.waiting.len() as u64 + info.more_waiting
 }
 
-/// Those in line, and `+` with the connections that listen.
+/// Returns the number of waiters in the queue. Without any, returns `+` and the number of
+/// connections that listen.
 pub(super) fn waiting(info: &NameInfo) -> String {
     match (in_line(info), info.listening) {
         (0, None) => "?".to_owned(),
@@ -217,7 +219,7 @@ pub(super) fn waiting(info: &NameInfo) -> String {
     }
 }
 
-/// A holder: the client that has it, and since when, at least.
+/// A holder: its client, and the least time that it has held the name.
 pub(super) struct Holder<'a> {
     pub(super) id: &'a str,
     pub(super) client: Option<&'a ClientInfo>,
@@ -256,12 +258,12 @@ pub(super) fn holders(info: &NameInfo) -> Vec<Holder<'_>> {
     }
 }
 
-/// The id of the hold that is told first.
+/// Returns the id of the hold that is shown first.
 pub(super) fn first_holder(info: &NameInfo) -> Option<&str> {
     holders(info).first().map(|holder| holder.id)
 }
 
-/// How long somebody has had it, as far as is known.
+/// Returns the longest known time that a holder has had the name.
 pub(super) fn held_for(info: &NameInfo) -> Option<Duration> {
     holders(info)
         .iter()
@@ -269,8 +271,8 @@ pub(super) fn held_for(info: &NameInfo) -> Option<Duration> {
         .max()
 }
 
-/// How much is left of its lease; of permits, of the one that ends first. The key of a semaphore
-/// has no end.
+/// Returns the remaining TTL of the lease. For permits, returns the TTL of the permit that ends
+/// first, because the key of a semaphore does not expire.
 pub(super) fn left(info: &NameInfo) -> Ttl {
     match &info.found {
         Found::Leases { permits, .. } => permits.first().map_or(info.ttl, |permit| permit.ttl),
@@ -278,13 +280,13 @@ pub(super) fn left(info: &NameInfo) -> Ttl {
     }
 }
 
-/// Who has it, in a few words. A client that has not said who it is has its id.
+/// Returns the holder in a few words. A client that has not reported who it is appears with its id.
 pub(super) fn held(info: &NameInfo) -> String {
     held_by(info, |id, _| Shown(id).to_string())
 }
 
-/// The same for a narrow column: Redisson's threads, and our clients in their first second, by the
-/// beginning of their ids and the number behind it.
+/// Returns the holder like [`held`], for a narrow column. Threads of Redisson, and our clients in
+/// their first second, appear with the beginning of their ids and the number after the colon.
 pub(super) fn held_in_short(info: &NameInfo) -> String {
     held_by(info, |id, info| {
         let short = id.split_once(':').and_then(|(client, thread)| {
@@ -292,7 +294,7 @@ pub(super) fn held_in_short(info: &NameInfo) -> String {
             is_uuid.then(|| format!("{}:{thread}", &client[..8]))
         });
         match short {
-            // Where the server tells nobody who the clients are, it may be any of ours.
+            // The server does not list its clients, so the holder may be a client of leasehold.
             Some(short) if info.clients_denied => Shown(&short).to_string(),
             Some(short) => format!("Redisson? {}", Shown(&short)),
             None => Shown(id).to_string(),
@@ -341,7 +343,7 @@ fn held_by(info: &NameInfo, unknown: impl Fn(&str, &NameInfo) -> String) -> Stri
     text
 }
 
-/// What is free of a semaphore.
+/// Returns the number of free permits of a semaphore, in words.
 pub(super) fn free(info: &NameInfo) -> String {
     match info.found {
         Found::Leases {
@@ -351,7 +353,7 @@ pub(super) fn free(info: &NameInfo) -> String {
     }
 }
 
-/// How far the walk is, on a terminal that is not where the names go.
+/// The progress of the walk, shown on a terminal at stderr.
 struct Progress {
     shows: bool,
     is_shown: bool,
@@ -362,7 +364,7 @@ struct Progress {
 impl Progress {
     fn new() -> Self {
         let mut tick = interval(Duration::from_millis(200));
-        // Where names come fast, it would flicker.
+        // Without a delay, progress would flicker when names arrive fast.
         tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
         Self {
             shows: is_watched() && io::stderr().is_terminal(),

@@ -1,4 +1,5 @@
-//! `leasehold completions` and `leasehold man`: what is made from the command line's definitions.
+//! `leasehold completions` and `leasehold man`: pages generated from the command line's
+//! definitions.
 
 use std::io::{self, Write as _};
 use std::path::Path;
@@ -12,10 +13,10 @@ use crate::exit_code::Exit;
 use crate::failure::Failure;
 use crate::output;
 
-/// What `--on-loss` takes, without `exec CMD`: a shell would complete that as two words.
+/// The values of `--on-loss`, without `exec CMD`, which a shell would complete as two words.
 const ON_LOSS: [&str; 3] = ["term", "kill", "warn"];
 
-/// What each command reads from the environment.
+/// The environment variables that each command reads.
 const ENVIRONMENT: &[(&str, &str)] = &[
     ("LEASEHOLD_URL", "server to use, without --redis"),
     (
@@ -39,7 +40,7 @@ const ENVIRONMENT: &[(&str, &str)] = &[
     ("NO_COLOR", "no colours, if it is not empty"),
 ];
 
-/// What `leasehold run` sets for its command.
+/// The environment variables that `leasehold run` sets for its command.
 const FOR_COMMANDS: &[(&str, &str)] = &[
     ("LEASEHOLD_NAME", "set for the command: name of the lock"),
     (
@@ -59,9 +60,9 @@ pub(crate) async fn completions(shell: Shell) -> Result<Exit, Failure> {
     Ok(Exit::Success)
 }
 
-/// The same command line without what help hides: generators offer that as well.
+/// Copies the command line without the hidden parts, because generators show hidden parts too.
 fn visible(command: &Command) -> Command {
-    // Never freed: a command's name has to last as long as the program, which ends soon.
+    // Never freed: a command's name must be `'static`, and the program ends soon.
     let name: &'static str = command.get_name().to_owned().leak();
     let arguments = command.get_arguments().filter(|one| !one.is_hide_set());
     let below = command.get_subcommands().filter(|one| !one.is_hide_set());
@@ -80,9 +81,9 @@ fn visible(command: &Command) -> Command {
     copy
 }
 
-/// Writes a page for leasehold and one for each sub-command, or prints the first.
+/// Writes a page for leasehold and for each sub-command, or prints the page of leasehold.
 pub(crate) async fn man(folder: Option<&Path>) -> Result<Exit, Failure> {
-    // Built from the top: each sub-command gets the options that go for all of them.
+    // Built from the top, so that each sub-command gets the global options.
     let command = visible(&Cli::command()).disable_help_subcommand(true);
     let mut command = command.mut_subcommands(|below| below.disable_help_subcommand(true));
     command.build();
@@ -96,7 +97,8 @@ pub(crate) async fn man(folder: Option<&Path>) -> Result<Exit, Failure> {
     Ok(Exit::Success)
 }
 
-/// Writes the page of a command and those below it. `above` is the page of the one that it belongs to.
+/// Writes the page of a command, and the pages of its sub-commands. `above` is the page of the
+/// parent.
 fn write_pages(folder: &Path, above: Option<&str>, command: &Command) -> Result<(), Failure> {
     let file = folder.join(format!("{}.1", name_of(command)));
     let written = page(above, command).and_then(|page| std::fs::write(&file, page));
@@ -107,7 +109,7 @@ fn write_pages(folder: &Path, above: Option<&str>, command: &Command) -> Result<
     Ok(())
 }
 
-/// The name of its page: `leasehold-run`.
+/// Returns the name of a command's page, like `leasehold-run`.
 fn name_of(command: &Command) -> &str {
     command
         .get_display_name()
@@ -150,7 +152,7 @@ fn page(above: Option<&str>, command: &Command) -> io::Result<Vec<u8>> {
     Ok(page)
 }
 
-/// What stands behind the options in a command's help, by sections of a page.
+/// The text after the options in a command's help, as sections of a page.
 #[derive(Default)]
 struct Parts {
     description: Vec<String>,
@@ -192,7 +194,7 @@ fn section<'a>(
         if number > 0 {
             writeln!(page, ".PP")?;
         }
-        // Tables and commands: each line for itself.
+        // Tables and commands keep their line breaks.
         let as_it_is = paragraph.contains("\n  ") || name == "EXAMPLES";
         let lines = paragraph.lines().map(|line| roff(line.trim_start()));
         let lines: Vec<_> = lines.collect();
@@ -225,7 +227,7 @@ fn see_also(page: &mut Vec<u8>, others: &[&str]) -> io::Result<()> {
     writeln!(page, ".SH \"SEE ALSO\"\n{}", others.join(",\n"))
 }
 
-/// A line of text as roff has it.
+/// Escapes a line of text for roff.
 fn roff(line: &str) -> String {
     let text = line.replace('\\', "\\e").replace('-', "\\-");
     match text.starts_with(['.', '\'']) {

@@ -21,13 +21,13 @@ pub(crate) async fn release(args: Release, server: Server) -> Result<Exit, Failu
     until_signal(free(args, server)).await
 }
 
-/// A hold that is there, and how long its holder may believe in it.
+/// A hold, and how long its holder may believe in it.
 struct Hold {
     id: String,
     ttl: Ttl,
-    /// Who it is, if its client says so.
+    /// The holder, if its client reports who it is.
     who: Option<String>,
-    /// The number of its client's guards that share it, if its client says so.
+    /// Number of the client's guards that share the hold, if the client reports it.
     guards: Option<u32>,
 }
 
@@ -48,7 +48,7 @@ impl Hold {
         }
     }
 
-    /// Its holder, for a sentence.
+    /// Formats the holder for a sentence.
     fn holder(&self) -> String {
         let holder = match &self.who {
             Some(who) => format!("{} ({who})", Shown(&self.id)),
@@ -84,7 +84,7 @@ async fn free(args: Release, server: Server) -> Result<Exit, Failure> {
     Ok(Exit::Success)
 }
 
-/// All that is held under the name.
+/// Returns all holds of the name.
 fn holds_of(name: &str, seen: &NameInfo) -> Result<Vec<Hold>, Failure> {
     let of = Hold::of_lock;
     let mut holds: Vec<_> = match &seen.found {
@@ -108,13 +108,13 @@ fn holds_of(name: &str, seen: &NameInfo) -> Result<Vec<Hold>, Failure> {
             ));
         }
     };
-    // The values of a group that one hold has.
+    // One hold may have several values of a group.
     holds.sort_by(|one, other| one.id.cmp(&other.id));
     holds.dedup_by(|one, other| one.id == other.id);
     Ok(holds)
 }
 
-/// Those that are to be ended.
+/// Returns the holds to end.
 fn chosen(
     args: &Release,
     name: &str,
@@ -139,7 +139,7 @@ fn chosen(
         let mut own = holds.into_iter().filter(|hold| hold.id == *wanted);
         return match own.next() {
             Some(hold) => Ok(vec![hold]),
-            // It may be one of those that are not shown.
+            // The hold may be among the ones that are not shown.
             None if seen.more > 0 => Ok(vec![Hold::new(wanted, seen.ttl, None)]),
             None => Err(Failure::new(
                 Exit::Busy(Exit::DEFAULT_BUSY),
@@ -160,7 +160,7 @@ fn chosen(
     Ok(holds)
 }
 
-/// Whether the answer at the terminal is yes.
+/// Asks at the terminal, and returns whether the answer is yes.
 async fn is_wanted(name: &str, holds: &[Hold]) -> Result<bool, Failure> {
     if !io::stdin().is_terminal() || !io::stderr().is_terminal() {
         return Err(Failure::usage(format!(

@@ -33,7 +33,7 @@ use metrics_file::MetricsFile;
 use terminal::{StopRequests, Terminal};
 use watch::{End, Ending, Schedule, Watch};
 
-/// What is to be run, and how.
+/// The command to run, and its settings.
 struct Job<'a> {
     args: &'a Run,
     name: String,
@@ -41,8 +41,8 @@ struct Job<'a> {
     schedule: Schedule,
 }
 
-/// Not a future: the part that stops this process on Ctrl-Z has to run on the main
-/// thread (see [`Terminal::stop_us`]).
+/// Runs a command under its lock. This is not a future: [`Terminal::stop_us`], which stops this
+/// process on Ctrl-Z, must run on the main thread.
 pub(crate) fn run(args: &Run, servers: &[Server]) -> Result<Exit, Failure> {
     if args.json {
         let name = args.name.as_ref().map(|name| name.to_string_lossy());
@@ -70,7 +70,7 @@ pub(crate) fn run(args: &Run, servers: &[Server]) -> Result<Exit, Failure> {
     if let Some(metrics) = metrics
         && let Err(failure) = metrics.end()
     {
-        // The command has run; its exit code stands.
+        // The command has run, so its exit code is kept.
         tell(failure);
     }
     shut_down(runtime);
@@ -104,7 +104,8 @@ fn what_to_run(args: &Run, command: &[OsString]) -> Result<String, Failure> {
     name_of_lock(name)
 }
 
-/// The rest of `--min-hold` is one expiry on one server, which nothing has to live for.
+/// Refuses `--min-hold` if the server can't keep the lock as one key with an expiry, or if it is
+/// longer than `--failover-guard`.
 fn check_min_hold(args: &Run) -> Result<(), Failure> {
     let Some(least) = args.min_hold else {
         return Ok(());
@@ -139,7 +140,7 @@ fn under_lock(
     servers: &[Server],
     metrics: Option<&MetricsFile>,
 ) -> Result<Exit, Failure> {
-    // Before the first request leaves: a signal from now on leaves nothing behind.
+    // Listen before the first request is sent: a signal from now on ends with a clean-up.
     let mut signals = {
         let _context = runtime.enter();
         Signals::listen()?
@@ -153,11 +154,11 @@ fn under_lock(
     let held_since = since_boot();
     metrics_file::command_starts();
     if let Some(metrics) = metrics {
-        // All series are there now: monitoring sees a count of 0 before the first loss.
+        // All series exist now, so monitoring sees a count of 0 before the first loss.
         metrics.refresh();
     }
     if output::is_watched() {
-        // Beside the command, which waits for no warning.
+        // In the background: the command does not wait for warnings.
         for client in clients.clone() {
             runtime.spawn(async move {
                 if let Some(warning) = brief(&client).await {
@@ -195,8 +196,8 @@ fn start<'a>(
     signals: &'a mut Signals,
 ) -> Result<Option<Watch<'a>>, Failure> {
     let stops = StopRequests::listen()?;
-    // Before the command starts: where the parent of this process ignores the ends of its children,
-    // a command that is quick would otherwise leave no exit code.
+    // Listen before the command starts: if our parent ignores SIGCHLD, a quick command would
+    // otherwise leave no exit code.
     let children = signal(SignalKind::child())
         .map_err(|error| Failure::io("can't listen for the command's end", error))?;
     let mut terminal = Terminal::open();
@@ -208,7 +209,7 @@ fn start<'a>(
         deadman.dismiss();
         return Ok(None);
     }
-    // The command inherits the signals that are held back, and must stop on Ctrl-Z.
+    // The command inherits blocked signals, and must stop on Ctrl-Z.
     terminal::hold_back_stops(false);
     let group = Group::spawn(
         &job.name,
@@ -219,7 +220,7 @@ fn start<'a>(
     terminal::hold_back_stops(true);
     let group = group?;
     // Before the command begins: if this process is stopped or killed right after that, the command
-    // has to end all the same.
+    // must still end in time.
     deadman.guard(group.id());
     terminal.hand_over_at_start(&group);
     group.begin();
@@ -245,7 +246,7 @@ fn start<'a>(
 /// The shortest rest of `--min-hold` that can be left to the server.
 const SHORTEST_REST: Duration = Duration::from_millis(10);
 
-/// The rest of `--min-hold` that is left to the server. No less than is missing.
+/// Returns the rest of `--min-hold` that is left to the server, at least [`SHORTEST_REST`].
 fn rest_of(least: Duration, held: Duration) -> Option<Duration> {
     let rest = least.saturating_sub(held);
     (!rest.is_zero()).then(|| rest.max(SHORTEST_REST))
@@ -262,7 +263,7 @@ async fn give_back(
     let End { began, exit: end } = end;
     let held = since_boot().saturating_sub(held_since);
     if matches!(end, Ok(Exit::Lost)) {
-        // Told already. What is left of the lock is given back, until it ends by itself.
+        // The loss was reported already. Release the rest of the lock before its lease ends.
         let limit = guard.valid_until().min(Instant::now() + TIDY_LIMIT);
         let was_taken = matches!(guard.loss(), Some(LossReason::Taken { .. }));
         let _ = tokio::time::timeout_at(limit, guard.release()).await;
@@ -274,7 +275,7 @@ async fn give_back(
     }
     let was_told = guard.loss().is_some();
     let rest = (job.args.min_hold).and_then(|least| rest_of(least, held));
-    // A command that never ran needs no rest.
+    // For a command that never ran, the lock is released at once.
     let rest = rest.filter(|_| began);
     let end = match guard.end(rest).await {
         Ok(()) => {
@@ -284,7 +285,7 @@ async fn give_back(
         Err(error) if error.kind() == ErrorKind::Lost => {
             tell_lost(job, held);
             match end {
-                // It was asked for, and is told.
+                // The user chose to continue after a loss, so only report it.
                 Ok(exit) if job.args.on_loss == OnLoss::Warn => {
                     if !was_told {
                         tell(Failure::from(error));
@@ -297,17 +298,17 @@ async fn give_back(
             }
         }
         Err(error) => {
-            // The command was protected to its end; its exit code stands.
+            // The command was protected to its end, so its exit code is kept.
             tell(Failure::from(error));
             end
         }
     };
-    // Operators must not see a command that has ended.
+    // Close the clients, so that operators do not see a command that has ended.
     tidy(&clients).await;
     end
 }
 
-/// Says who has the lock that was lost, in time for whoever reads of the loss.
+/// Reports who has the lost lock now, if the servers answer within a second.
 async fn tell_next_holder(job: &Job<'_>, clients: &[Client]) {
     const LIMIT: Duration = Duration::from_secs(1);
     let names = std::iter::once(&job.name).chain(&job.args.wanted.also);

@@ -1,4 +1,4 @@
-//! `leasehold set-limit`: how many commands `run --limit` lets run at a time.
+//! `leasehold set-limit`: changes how many commands `run --limit` runs at a time.
 
 use leasehold::inspect::Found;
 
@@ -35,12 +35,12 @@ async fn set(args: SetLimit, server: &Server) -> Result<Exit, Failure> {
     Ok(Exit::Success)
 }
 
-/// How many may run at a time; `None` when nobody has said so. An error for a name that is
-/// something else.
+/// Returns how many commands may run at a time, or `None` if no limit is set. A name that is
+/// something else is an error.
 pub(crate) fn limit_of(name: &str, found: &Found) -> Result<Option<i64>, Failure> {
     match found {
         Found::Nothing => Ok(None),
-        // As many more would be let in as run already.
+        // A new limit would not count the commands that run already.
         Found::Leases {
             free: None, held, ..
         } => Err(Failure::new(

@@ -1,4 +1,4 @@
-//! `leasehold show`: what stands under a name, who holds it, and for how long.
+//! `leasehold show`: shows what a name is, who holds it, and for how long.
 
 mod blocked;
 pub(super) mod json;
@@ -55,7 +55,7 @@ pub(crate) async fn show(args: &Show, server: &Server) -> Result<Exit, Failure> 
     })
 }
 
-/// Whether somebody holds it, or would have to wait for it.
+/// Returns whether a client holds the name, or would have to wait for it.
 fn is_held(found: &Found) -> bool {
     match found {
         Found::Nothing | Found::Latch { left: 0 } => false,
@@ -67,7 +67,7 @@ fn is_held(found: &Found) -> bool {
     }
 }
 
-/// What something is, for a sentence.
+/// Returns the kind of a name, for a sentence.
 pub(crate) fn kind_in_words(found: &Found) -> String {
     match found {
         Found::Nothing => "free".to_owned(),

@@ -23,9 +23,9 @@ use crate::exit_code::Exit;
 use crate::failure::Failure;
 use crate::server::Server;
 
-/// More names are not looked at: nobody reads them all.
+/// The most names to look at. No user reads more.
 const MOST_NAMES: usize = 1000;
-/// How often the servers themselves are looked at.
+/// The interval between examinations of the servers themselves.
 const EXAMINED_EVERY: Duration = Duration::from_secs(60);
 
 pub(crate) async fn top(args: Top, server: Server) -> Result<Exit, Failure> {
@@ -35,7 +35,7 @@ pub(crate) async fn top(args: Top, server: Server) -> Result<Exit, Failure> {
         ));
     }
     let client = server.connect(None).await?;
-    // The first look before the picture: a failure is told on a terminal as it was.
+    // The first look is before the picture, so that a failure is printed on the unchanged terminal.
     let first = look(&client, &args).await?;
     if first.found.is_empty() && first.others == 0 && first.left_out.denied > 0 {
         return Err(all_denied(client.address(), first.left_out.denied));
@@ -48,14 +48,14 @@ pub(crate) async fn top(args: Top, server: Server) -> Result<Exit, Failure> {
     end
 }
 
-/// What is there now, and what is not shown of it.
+/// The result of a look: the names to show, and how many are left out.
 #[derive(Default)]
 struct Looked {
     found: Vec<Listed>,
-    /// Names of other kinds than the one that is wanted.
+    /// Number of names of other kinds than the wanted one.
     others: u64,
     left_out: LeftOut,
-    /// How many keys were looked at and how many there are, if not all were looked at.
+    /// Number of keys looked at and number of all keys, if not all were looked at.
     keys: Option<(u64, u64)>,
 }
 
@@ -106,7 +106,7 @@ async fn follow(
                     next_look = Instant::now();
                 }
                 Some(Answer::Drawn) => {}
-                // The terminal is gone.
+                // The terminal no longer exists.
                 None => return Ok(Exit::Success),
             },
             Ok(()) = warnings.changed() => {
@@ -124,7 +124,7 @@ async fn follow(
     }
 }
 
-/// What the doctor would warn of, now and from time to time.
+/// Looks for the doctor's warnings, now and at intervals.
 fn warnings(client: Client) -> watch::Receiver<Option<String>> {
     let (told, warnings) = watch::channel(None);
     tokio::spawn(async move {
@@ -135,13 +135,13 @@ fn warnings(client: Client) -> watch::Receiver<Option<String>> {
     warnings
 }
 
-/// What is typed, and each change of the terminal's size as no key.
+/// Returns a channel with the keys that the user types. A change of the terminal's size is `None`.
 fn keys() -> mpsc::Receiver<Option<KeyCode>> {
     let (typed, keys) = mpsc::channel(16);
-    // A thread of its own, and not one of the runtime's: no read can be broken off.
+    // A separate thread, outside the runtime, because a read can't be cancelled.
     std::thread::spawn(move || {
         while !typed.is_closed() {
-            // Not for ever: whoever listened may be gone.
+            // With a limit, because the receiver may have been dropped.
             let key = match event::poll(Duration::from_millis(200)) {
                 Ok(true) => match event::read() {
                     Ok(Event::Key(key)) => Some(code(key)),
@@ -163,7 +163,7 @@ fn keys() -> mpsc::Receiver<Option<KeyCode>> {
 fn code(key: KeyEvent) -> Option<KeyCode> {
     match key.kind {
         KeyEventKind::Release => None,
-        // The terminal sends no signal for it while it is drawn on.
+        // In raw mode, the terminal sends no signal for Ctrl-C.
         _ if key.modifiers.contains(KeyModifiers::CONTROL) => {
             (key.code == KeyCode::Char('c')).then_some(KeyCode::Char('q'))
         }

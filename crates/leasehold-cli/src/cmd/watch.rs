@@ -1,4 +1,4 @@
-//! `leasehold watch`: each change of a name as a line.
+//! `leasehold watch`: prints a line for each change of a name.
 
 use std::future::pending;
 use std::time::SystemTime;
@@ -42,7 +42,7 @@ async fn follow(args: &Watch, server: &Server) -> Result<Exit, Failure> {
         ticks.tick().await;
         let now = match client.inspect(&name).await {
             Ok(now) => now,
-            // An outage is told once, and the watch goes on.
+            // An outage is reported once, and the watch continues.
             Err(error) if before.is_some() && error.is_transient() => {
                 if !std::mem::replace(&mut is_away, true) {
                     tell(Failure::from(error));

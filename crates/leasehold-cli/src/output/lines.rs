@@ -1,11 +1,11 @@
-//! Lines for a stream whose reader may stand still: a queue, and a thread that writes.
+//! Lines for a stream whose reader may stop reading: a queue, and a thread that writes.
 
 use std::collections::VecDeque;
 use std::io::Write;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-/// How many bytes wait before lines are dropped.
+/// Number of bytes that may wait before lines are dropped.
 const ROOM: usize = 1 << 20;
 
 /// A bounded queue of lines. Putting a line in never waits for the reader of the stream.
@@ -17,14 +17,14 @@ pub(super) struct Lines {
 
 struct State {
     queue: VecDeque<String>,
-    /// The bytes of the queue.
+    /// Number of bytes in the queue.
     size: usize,
-    /// How many lines found no room since the last note about them.
+    /// Number of lines dropped since the last note about dropped lines.
     dropped: u64,
     is_writing: bool,
-    /// How many lines were written. It grows while the stream is read.
+    /// Number of lines written. It grows while the stream is read.
     written: u64,
-    /// How many lines were written when [`Lines::settle`] gave up.
+    /// The value of `written` when [`Lines::settle`] gave up.
     stalled_at: Option<u64>,
 }
 
@@ -54,7 +54,7 @@ impl Lines {
         }
     }
 
-    /// Queues text that is written in one piece, or counts it as dropped.
+    /// Queues text, which is written in one piece. Counts it as dropped if the queue is full.
     pub(super) fn push(&self, text: String) {
         let mut state = self.lock();
         if state.size + text.len() > self.room {
@@ -66,8 +66,8 @@ impl Lines {
         self.changed.notify_all();
     }
 
-    /// Waits until all is written, or until nothing was written for `patience`. Says whether all
-    /// is written.
+    /// Waits until everything is written, or until nothing was written for `patience`. Returns
+    /// whether everything is written.
     pub(super) fn flush(&self, patience: Duration) -> bool {
         let mut state = self.lock();
         let (mut written, mut still_since) = (state.written, Instant::now());
@@ -87,7 +87,7 @@ impl Lines {
         true
     }
 
-    /// Flushes, but waits for one stalled reader only once.
+    /// Flushes, but waits only once for a reader that has stalled.
     pub(super) fn settle(&self, patience: Duration) {
         let is_stalled = {
             let state = self.lock();
@@ -99,7 +99,7 @@ impl Lines {
         }
     }
 
-    /// Writes what is queued, for ever. `dropped` makes the note about lines that found no room.
+    /// Writes queued text, forever. `dropped` formats the note about dropped lines.
     pub(super) fn write_to(&self, stream: &mut impl Write, dropped: impl Fn(u64) -> String) {
         loop {
             let text = self.next(&dropped);
@@ -192,7 +192,7 @@ mod tests {
         }
         assert!(lines.flush(LONG));
         let written: Vec<_> = written.try_iter().collect();
-        // The writer may have taken the first one before the others came.
+        // The writer may have taken the first line before the other lines were queued.
         let (kept, note) = written.split_at(written.len() - 1);
         assert!((2..=3).contains(&kept.len()), "{written:?}");
         assert_eq!(note, [format!("{} dropped\n", 6 - kept.len())]);

@@ -43,7 +43,7 @@ fn password_is_read_from_a_file_that_changes() {
 
 #[test]
 fn local_file_that_cannot_be_read_is_named() {
-    // Nobody listens on port 1: the file is looked at first.
+    // No server listens on port 1: the file is read first.
     let url = "rediss://app@127.0.0.1:1";
     let of = |words: &[&str]| {
         let mut show = leasehold();
@@ -69,7 +69,7 @@ fn local_file_that_cannot_be_read_is_named() {
     done(leasehold().args(["--redis", url]).args(run)).expect_code(78);
 }
 
-/// A pipe can be read only once.
+/// A pipe can be read only once, so the first password must be kept.
 #[test]
 fn password_file_may_be_a_pipe() {
     let server = RedisServer::builder()
@@ -145,7 +145,7 @@ fn mapped_address_is_where_a_node_is_reached() {
     let mut name = name.filter(|name| cluster.owner(cluster.slot_of(name)) == 1);
     let name = name.next().expect("there are some");
     let reached = cluster.nodes()[1].port();
-    // Nobody listens on port 1.
+    // No server listens on port 1.
     cluster.announce(1, 1);
     let url = cluster.nodes()[0].url().replace("redis:", "redis-cluster:");
     let show = || {
@@ -185,12 +185,13 @@ fn url_that_is_not_understood_says_what_to_write() {
     }
 }
 
-/// No letters and digits that a message here has, and all that means something in a URL.
+/// Returns a password from letters that no message here contains, and from all characters that have
+/// a meaning in a URL.
 fn password() -> String {
     const LETTERS: &[u8] = b"qxzQXZ048";
     const SIGNS: &[u8] = b"/?#@:%&=+,[];\"\\ !";
     let letters = (0..12).map(|n| {
-        // Never two signs in a row: `://` is in messages.
+        // Never two signs in a row: messages contain `://`.
         let alphabet = if n % 3 == 1 { SIGNS } else { LETTERS };
         char::from(alphabet[fastrand::usize(..alphabet.len())])
     });
@@ -203,7 +204,7 @@ fn shows_no_part_of(secret: &str, url: &str, how: usize) {
         0 => command.env("LEASEHOLD_URL", url).args(["show", "job"]),
         1 => command.args(["-vv", "--redis", url, "run", "-n", "job", "--", "true"]),
         2 => command.args(["run", "-n", "--redlock", url, "job", "--", "true"]),
-        // In a wrong place.
+        // The URL in the wrong place.
         _ => command.args(["show", "job", url]),
     };
     let done = done(&mut command);

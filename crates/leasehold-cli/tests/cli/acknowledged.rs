@@ -1,4 +1,4 @@
-//! Locks that replicas have to confirm.
+//! Locks that replicas must confirm.
 
 use leasehold_testkit::Replicas;
 

@@ -25,7 +25,7 @@ fn assert_exact(done: &Done, items: u64) {
 
 #[test]
 fn workers_in_one_process_sell_every_item_once() {
-    // A server in the environment is not for the demo.
+    // The demo ignores a server in the environment.
     let demo = done(
         leasehold()
             .env("LEASEHOLD_URL", "redis://127.0.0.1:1")
@@ -90,7 +90,7 @@ fn processes_without_the_lock_sell_items_twice() {
     assert!(demo.stdout.contains("OVERSOLD"), "{demo}");
 }
 
-/// The processes of a demo that has begun: its name for its lock is on the server.
+/// Returns the processes of a running demo.
 fn workers_of(demo: &Running) -> BTreeSet<i32> {
     let path = format!("/proc/{0}/task/{0}/children", demo.pid());
     let children = std::fs::read_to_string(path).expect("the demo runs");
@@ -138,8 +138,8 @@ fn worker_paused_past_its_lease_sells_nothing() {
         let first = holders.as_array()?.first()?.as_text()?.to_owned();
         Some(first)
     };
-    // Stopped in the middle of a sale: neither when the holder may not know of its lock
-    // yet, nor when it may be writing. A holder that was seen too late is left alone.
+    // Stop the holder in the middle of a sale: not when it may not know of its lock yet, and
+    // not when it may be writing. Ignore a holder that was seen too late.
     let (mut last, mut looked, mut seen) = (holder(), Instant::now(), None);
     eventually("a worker stands in the middle of a sale", LIMIT, || {
         let (before, now) = (std::mem::replace(&mut looked, Instant::now()), holder());
@@ -237,7 +237,7 @@ fn worker_arguments_contain_no_password() {
     assert!(!format!("{demo}").contains("s3cret"), "{demo}");
 }
 
-/// As their parent does: with its certificates, its prefix and its mappings.
+/// Workers use the certificates, the prefix and the mappings of their parent.
 #[test]
 fn workers_reach_the_server_by_the_flags_of_the_demo() {
     let server = leasehold_testkit::RedisServer::builder()

@@ -8,7 +8,7 @@ use serde_json::Value;
 
 use crate::support::{Done, LIMIT, done, leasehold};
 
-/// Without a defect.
+/// Returns the builder of a server without a defect.
 fn sound() -> Builder {
     RedisServer::builder()
         .arg("appendonly", "yes")
@@ -32,7 +32,8 @@ fn json(url: &str, code: i32) -> Value {
     report
 }
 
-/// Each says of which server it is, what to do, and which sentence of the page does not hold.
+/// Asserts that each finding names its server, what to do, and the sentence of the page that does
+/// not hold.
 #[track_caller]
 fn each_finding_is_whole(report: &Value) {
     let page = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/guarantees.md");
@@ -51,7 +52,7 @@ fn each_finding_is_whole(report: &Value) {
     }
 }
 
-/// What it finds, and how bad that is.
+/// Returns the subject and the severity of each finding.
 fn found(report: &Value) -> Vec<(String, String)> {
     let findings = report["findings"].as_array().expect("a list").iter();
     let text = |value: &Value| value.as_str().expect("a text").to_owned();
@@ -60,7 +61,7 @@ fn found(report: &Value) -> Vec<(String, String)> {
         .collect()
 }
 
-/// It finds this alone, and ends with its code.
+/// Asserts that the doctor finds this alone, and exits with the code of its severity.
 #[track_caller]
 fn expect(url: &str, about: &str, severity: &str) -> Value {
     let code = match severity {
@@ -107,7 +108,7 @@ fn server_that_removes_locks_is_unsafe() {
         finding["breaks"],
         "For one name, the intervals of two holders do not overlap."
     );
-    // Without a limit nothing is removed.
+    // Without a memory limit, the server evicts nothing.
     let server = with(&[("maxmemory-policy", "allkeys-lru")]);
     assert_eq!(found(&json(&server.url(), 0)), []);
 }
@@ -224,7 +225,7 @@ fn replicas_that_are_wanted_and_there_are_a_note() {
     assert!(found(&report).contains(&note), "{report:#}");
 }
 
-/// Replicas can be waited for there, and their disks can't, before Redis 7.2.
+/// Before Redis 7.2, a client can wait for replicas but not for their disks.
 #[test]
 fn replicas_whose_disks_can_not_be_waited_for_are_a_note() {
     let sentinels = Sentinels::of(&sound(), &RedisServer::builder(), 1);

@@ -1,5 +1,5 @@
-//! The commands that the documents show: those of `leasehold` run, and those of cargo name
-//! packages, examples and tests that are there.
+//! The commands that the documents show: commands of `leasehold` work, and commands of cargo name
+//! existing packages, examples and tests.
 
 use std::fs;
 use std::os::unix::fs::{PermissionsExt as _, symlink};
@@ -28,7 +28,7 @@ fn files(folder: &str, kind: &str) -> Vec<PathBuf> {
         .collect()
 }
 
-/// Documents, and the headers of examples as documents.
+/// Returns the documents, and the headers of examples as documents.
 fn documents() -> Vec<(PathBuf, String)> {
     let read = |path: PathBuf| {
         let text = fs::read_to_string(&path).expect("it can be read");
@@ -51,8 +51,8 @@ fn documents() -> Vec<(PathBuf, String)> {
     documents
 }
 
-/// The lines behind a `$` in blocks, with those that continue them, and the commands of cargo
-/// in the text.
+/// Returns the commands after a `$` in blocks, with their continued lines, and the commands of
+/// cargo in the text.
 fn commands(text: &str) -> Vec<String> {
     let mut commands: Vec<String> = Vec::new();
     let (mut in_block, mut is_open) = (false, false);
@@ -66,7 +66,7 @@ fn commands(text: &str) -> Vec<String> {
             *last += &format!("\n{line}");
         }
     }
-    // A command in the text may go over the end of a line.
+    // A command in the text may continue on the next line.
     let joined = text.replace('\n', " ");
     let in_text = joined.split('`').skip(1).step_by(2);
     commands.extend(in_text.filter_map(|code| {
@@ -78,7 +78,7 @@ fn commands(text: &str) -> Vec<String> {
     commands
 }
 
-/// The command without `NAME=value` in front of it.
+/// Returns the command without leading `NAME=value` words.
 fn without_variables(command: &str) -> &str {
     match command.split_once(' ') {
         Some((word, rest)) if word.contains('=') => without_variables(rest),
@@ -97,7 +97,7 @@ fn shown() -> Vec<Shown> {
     shown
 }
 
-/// The examples in the help of each sub-command.
+/// Returns the examples in the help of each sub-command.
 fn shown_in_help() -> Vec<Shown> {
     let mut shown = Vec::new();
     for words in [
@@ -127,7 +127,7 @@ fn shown_in_help() -> Vec<Shown> {
     shown
 }
 
-/// A folder with all that the commands name.
+/// Creates a folder with all files that the commands name.
 fn workshop() -> tempfile::TempDir {
     let folder = tempfile::tempdir().expect("a folder");
     symlink(BINARY, folder.path().join("leasehold")).expect("a link");
@@ -158,10 +158,10 @@ fn shown_commands_of_leasehold_run() {
     let ours = ours.iter().filter(|one| !one.command.contains("cargo "));
     let mut run = 0;
     for Shown { document, command } in ours {
-        // Each for itself: what one leaves is not what the next one is about.
+        // Each command starts with an empty server, without the leftovers of the one before.
         server.command(&["FLUSHALL"]).expect("the server runs");
         let is_majority = command.contains("--redlock");
-        // Those servers are nowhere; that is found out at once.
+        // The servers of a majority do not exist. `--no-wait` finds this out at once.
         let line = match is_majority {
             true => command.replace(" run ", " run --no-wait "),
             false => command.clone(),
@@ -175,7 +175,7 @@ fn shown_commands_of_leasehold_run() {
         let done = done(&mut shell);
         let wanted: &[i32] = match command {
             _ if is_majority => &[69],
-            // The server is empty and its settings are those of a test.
+            // The server is empty, and its settings are for tests.
             _ if command.starts_with("leasehold release") => &[0, 66],
             _ if command.starts_with("leasehold doctor") => &[0, 1, 2],
             _ if command.contains("| grep") => &[0, 1],
@@ -191,7 +191,7 @@ fn shown_commands_of_leasehold_run() {
     assert!(run >= 45, "{run} were found");
 }
 
-/// In the text of the operator's page: commands with placeholders.
+/// Checks commands with placeholders in the text of the operator's page.
 #[test]
 fn commands_named_in_the_text_have_these_flags() {
     let page = fs::read_to_string(root().join("docs/operations.md")).expect("it can be read");
@@ -218,7 +218,7 @@ fn commands_named_in_the_text_have_these_flags() {
     assert!(found >= 10, "{found} were found");
 }
 
-/// What cargo knows of the workspace.
+/// The metadata of the workspace from cargo.
 struct Workspace(Value);
 
 impl Workspace {
@@ -242,7 +242,8 @@ impl Workspace {
         packages.iter().find(|package| package["name"] == name)
     }
 
-    /// Whether cargo would find the target in this package; in the default one without a name.
+    /// Returns whether cargo would find the target in this package, or in the default package
+    /// without a name.
     fn has(&self, package: Option<&str>, kind: &str, name: Option<&str>) -> bool {
         // The workspace's default member.
         let package = self.package(package.unwrap_or("leasehold-cli"));
@@ -256,7 +257,7 @@ impl Workspace {
         })
     }
 
-    /// What is wrong with a command of cargo, if anything.
+    /// Returns the mistake in a command of cargo, if there is one.
     fn fault_of(&self, command: &str) -> Option<String> {
         let words = without_variables(command);
         let words = words.split(" -- ").next().unwrap_or_default();

@@ -24,7 +24,7 @@ fn signal_gives_the_held_lock_back() {
     let token: u64 = hold.line().parse().expect("the token");
     assert!(token > 0);
     hold.signal(Signal::SIGTERM);
-    // Its input has not ended.
+    // The program ends although its input is still open.
     eventually("it has ended", LIMIT, || !is_alive(hold.pid()));
     hold.done().expect_code(143);
     assert!(is_free(&server));
@@ -38,7 +38,7 @@ fn loss_of_a_held_lock_ends_with_70() {
     let id = told["id"].as_str().expect("an id").to_owned();
     let words = ["release", "-y", "job", "--holder", &id];
     done(leasehold_at(&server).args(words)).expect_code(0);
-    // Its input has not ended.
+    // The program ends although its input is still open.
     eventually("it has ended", LIMIT, || !is_alive(hold.pid()));
     hold.done().expect_code(70).expect_on_stderr("is lost");
 }
@@ -47,7 +47,7 @@ fn loss_of_a_held_lock_ends_with_70() {
 fn failover_guard_keeps_the_lock_back() {
     let server = server();
     let guarded = ["--failover-guard", "1h", "-n"];
-    // It has never seen this server.
+    // This client has never seen the server.
     let kept_back = done(&mut run_script(&server, &guarded, "true"));
     kept_back.expect_code(75).expect_on_stderr("failover guard");
     done(

@@ -1,4 +1,4 @@
-//! Holders and waiters of a live Redisson, as the commands show them.
+//! Holders and waiters of a live Redisson, in the output of the commands.
 
 use leasehold_testkit::redisson::{LockKind, RedissonThread, java_available};
 use leasehold_testkit::{RedisServer, Redisson, RedissonVersion, eventually};
@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use crate::support::{LIMIT, done, leasehold_at, server, start};
 
-/// A Redisson at this server; `None` on a machine without Java.
+/// Starts a Redisson at this server. `None` on a machine without Java.
 fn redisson(server: &RedisServer) -> Option<Redisson> {
     if !java_available() {
         eprintln!("not tested: this machine has no Java");
@@ -17,7 +17,7 @@ fn redisson(server: &RedisServer) -> Option<Redisson> {
     Some(redisson)
 }
 
-/// What `show --json` says.
+/// Returns the output of `show --json`.
 fn seen(server: &RedisServer, name: &str) -> Value {
     let shown = done(leasehold_at(server).args(["show", "--json", name])).expect_code(0);
     serde_json::from_str(&shown.stdout).expect("JSON")
@@ -34,7 +34,8 @@ fn call(java: &RedissonThread, op: &str, request: Value) -> Value {
     answer.unwrap_or_else(|error| panic!("{op}: {error}")).value
 }
 
-/// Each kind of lock that Java can make: how it is named there, its names here, and what it is.
+/// The kinds of lock that Java can create: the name in Java, the names of its keys, and the kind
+/// that `show` prints.
 const LOCKS: [(LockKind, &str, &[&str], &str); 9] = [
     (LockKind::Plain, "plain", &["plain"], "lock"),
     (LockKind::Spin, "spin", &["spin"], "lock"),
@@ -125,8 +126,8 @@ fn java_waiters_are_seen_and_get_what_is_released() {
     let (java, waiter) = (redisson.thread("c", "t"), redisson.thread("c", "waiter"));
     let waits_as = format!(":{}", waiter.thread_id().expect("an id").value);
     for (kind, name, names, _) in LOCKS {
-        // These ask again and again, and listen to nobody for long; and a reader does not wait for a
-        // reader.
+        // Waiters of spin locks and red locks poll, and do not listen for long. A reader does not
+        // wait for a reader.
         if matches!(kind, LockKind::Spin | LockKind::Red | LockKind::Read) {
             continue;
         }

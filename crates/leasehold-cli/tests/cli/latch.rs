@@ -74,7 +74,7 @@ fn unset_latch_is_reported() {
     assert_eq!(counted.stdout, "0\n");
     let counted = done(&mut latch(&server, &["down", "typo", "--must-exist"])).expect_code(66);
     assert_eq!(counted.stdout, "");
-    // One that was opened is there.
+    // A latch that was opened exists.
     done(&mut latch(&server, &["set", "go", "1"])).expect_code(0);
     done(&mut latch(&server, &["down", "go"])).expect_code(0);
     for options in [

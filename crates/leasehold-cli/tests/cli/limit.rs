@@ -51,7 +51,7 @@ fn at_most_the_limit_of_commands_run() {
     first.close_stdin();
     first.done().expect_code(1);
     waiter.until("runs");
-    // One that is killed gives its permit back with its lease.
+    // The permit of a killed run is free again after its lease.
     second.signal(Signal::SIGKILL);
     second.done();
     let lease = ["--limit", "2", "--wait", "60s"];
@@ -98,7 +98,7 @@ fn run_with_a_different_limit_is_refused() {
 fn one_of_two_racing_limits_is_refused() {
     let server = server();
     let proxy = Proxy::to(server.port());
-    // The first one has seen that there is no limit, and its own is still on the way.
+    // The first run has seen that there is no limit, and its own limit is still on the way.
     let held = proxy.strike_next(b".set\r\n", Strike::HoldRequest);
     let mut first = leasehold();
     first
@@ -128,7 +128,7 @@ fn set_limit_changes_a_limit_in_use() {
     limited(&server, "2").expect_code(75);
     set_limit(&server, "1").expect_code(0);
     first.done();
-    // One too many ran, so nothing is free yet.
+    // One command too many ran, so no permit is free yet.
     limited(&server, "1").expect_code(75);
     second.done();
     limited(&server, "1").expect_code(0);

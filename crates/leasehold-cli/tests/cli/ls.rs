@@ -43,7 +43,7 @@ fn names_are_listed_by_pattern_and_kind() {
         ],
         &["SET", "leasehold:{a:latch}:opened", "1"],
         &["RPUSH", "redisson_lock_queue:{a:line}", &hold],
-        // Beside those names, or somebody else's.
+        // Keys that belong to these names, or to other programs.
         &["SET", "redisson_lock_token:{a:lock}", "7"],
         &["SET", &format!("{{a:rw}}:{UUID}:1:rwlock_timeout:1"), "1"],
         &[
@@ -152,18 +152,18 @@ fn many_keys_are_walked_page_by_page() {
 #[test]
 fn progress_of_a_long_walk_is_told_at_a_terminal() {
     const KEYS: &str = "20000";
-    /// Twice as long as nothing is said.
+    /// Twice the time before progress is shown.
     const BUSY: Duration = Duration::from_secs(4);
     let server = server();
     let fill = "for n = 1, ARGV[1] do redis.call('SET', n, 'a text') end";
     server
         .command(&["EVAL", fill, "0", KEYS])
         .expect("the server runs");
-    // The names go elsewhere.
+    // The names are not written to the terminal.
     let line = format!("exec {BINARY} ls > /dev/null");
     let seen = format!(" of {KEYS} keys");
     let (shown, code) = thread::scope(|scope| {
-        // The server has other things to do, and the walk has dozens of requests in turn.
+        // The server is busy with other work, and the walk needs dozens of requests in turn.
         scope.spawn(|| {
             let begun = Instant::now();
             while begun.elapsed() < BUSY {
@@ -213,7 +213,7 @@ fn names_of_others_keys_are_left_out_for_a_user_who_may_not_look() {
     assert_eq!(listed.stdout.lines().count(), 1, "{listed}");
     assert!(listed.stdout.contains("ours:1"), "{listed}");
     listed.expect_on_stderr("left out: 1 key that this user may not look at");
-    // Where nothing can be looked at, an empty list would say that nothing is held.
+    // If no key can be looked at, an empty list would wrongly say that nothing is held.
     let pattern = "theirs:*";
     for words in [
         &["ls", pattern][..],
@@ -259,7 +259,7 @@ fn names_that_are_left_out_are_counted() {
             .expect_code(2)
             .expect_on_stderr(r#"'HGETALL "it\x27s\xff"' | redis-cli"#);
     }
-    // Of another kind.
+    // Names of another kind are counted.
     ls(&["--kind", "latch", "a:*"])
         .expect_on_stderr("fits `a:*` and the kind; 1 name is of other kinds;");
     ls(&["nothing"]).expect_on_stderr("fits `nothing`;");

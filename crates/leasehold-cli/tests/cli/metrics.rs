@@ -10,7 +10,7 @@ use leasehold_testkit::eventually;
 
 use crate::support::{LIMIT, done, leasehold_at, run_script, server, start};
 
-/// The metrics of the page, as Prometheus has them, and their types.
+/// Returns the metrics of the page, with their Prometheus names and types.
 fn documented() -> Vec<(String, String)> {
     let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/metrics.md");
     let page = fs::read_to_string(page).expect("the page");
@@ -19,7 +19,7 @@ fn documented() -> Vec<(String, String)> {
         let mut cells = cells.skip(1).map(|cell| cell.trim_matches('`'));
         let first = cells.next()?;
         let name = match first {
-            // The library's: Prometheus has another name for each.
+            // A metric of the library, which has a different name in Prometheus.
             _ if first.starts_with("leasehold.") => cells.next()?,
             _ if first.starts_with("leasehold_run_") => first,
             _ => return None,
@@ -29,7 +29,7 @@ fn documented() -> Vec<(String, String)> {
     metrics.collect()
 }
 
-/// The value of a series in the file.
+/// Returns the value of a series in the file.
 fn value(file: &Path, series: &str) -> Option<f64> {
     let text = fs::read_to_string(file).ok()?;
     let mut lines = text.lines().filter_map(|line| line.rsplit_once(' '));
@@ -50,7 +50,7 @@ fn metrics_file_has_every_metric_of_the_page_under_the_locks_name() {
     let folder = tempfile::tempdir().expect("a folder");
     let file = folder.path().join("job.prom");
     let path = file.to_str().expect("text");
-    // It is there before the command, and for others to read.
+    // The file exists before the command runs, and other users can read it.
     let script = format!("test -r {path} && sleep 1");
     let options = ["--metrics-file", path, "--lease", "600ms"];
     done(&mut run_script(&server, &options, &script)).expect_code(0);
@@ -163,7 +163,7 @@ fn metrics_of_the_run_before_stay_until_there_are_newer_ones() {
     let options = ["--metrics-file", path];
     done(&mut run_script(&server, &options, "true")).expect_code(0);
     let before = fs::read_to_string(&file).expect("the file");
-    // The next run begins to wait, and has written its first file.
+    // The next run waits, and has written its first file.
     let mut holder = start(&mut run_script(&server, &[], "echo held; read _; true"));
     holder.until("held");
     let _waiter = start(&mut run_script(&server, &options, "true"));
@@ -184,7 +184,7 @@ fn every_count_is_there_when_the_command_starts() {
     let folder = tempfile::tempdir().expect("a folder");
     let file = folder.path().join("job.prom");
     let path = file.to_str().expect("text");
-    // Before the first of the writes that are made every 10s.
+    // The time ends before the first periodic write, after 10s.
     let options = ["--metrics-file", path, "--max-run", "9s"];
     let script = format!(
         "until grep -q 'losses_total.*deleted.* 0$' {path} && grep -q 'last_start' {path}; do sleep 0.05; done"
@@ -207,7 +207,7 @@ fn file_tells_when_the_last_command_ran_and_how_it_ended() {
     assert_eq!(value(&file, SUCCESS), Some(success));
     let end = value(&file, END).expect("a time");
     assert!(end > success);
-    // A run that does not get the lock leaves the word of the last command.
+    // A run that does not get the lock leaves the values of the last command.
     let mut holder = start(&mut run_script(&server, &[], "echo held; read _; true"));
     holder.until("held");
     let without_wait = [&options[..], &["--no-wait"]].concat();
@@ -223,7 +223,7 @@ fn metrics_file_that_is_a_pipe_or_a_link_stays_one() {
     let pipe = folder.path().join("pipe");
     let made = Command::new("mkfifo").arg(&pipe).status().expect("mkfifo");
     assert!(made.success());
-    // Open for both, so that a write finds a reader.
+    // Open for reading and writing, so that a write finds a reader.
     let mut reader = File::options()
         .read(true)
         .write(true)
@@ -240,7 +240,7 @@ fn metrics_file_that_is_a_pipe_or_a_link_stays_one() {
     let (file, link) = (folder.path().join("a.prom"), folder.path().join("b.prom"));
     symlink("a.prom", &link).expect("a link");
     let options = ["--metrics-file", link.to_str().expect("text")];
-    // It leads nowhere at first, and then to the file of the run before.
+    // At first the link's target does not exist. Then it is the file of the run before.
     for run in 1..=2 {
         done(&mut run_script(&server, &options, "true")).expect_code(0);
         let kind = fs::symlink_metadata(&link).expect("the link").file_type();

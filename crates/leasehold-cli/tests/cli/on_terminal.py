@@ -1,8 +1,8 @@
-"""Runs a command on a terminal of its own and types at it.
+"""Runs a command on its own terminal, and types into it.
 
-on_terminal.py COMMAND... with a script on stdin: one JSON list of [expected, typed] pairs. The
-text after the last pair is read to the end. Prints what the terminal showed; exits as
-the command did.
+on_terminal.py COMMAND... reads a script on stdin: a JSON list of [expected, typed] pairs. After
+the last pair, it reads the output to the end. It prints the terminal's output, and exits with the
+command's exit code.
 """
 
 import json
@@ -13,7 +13,7 @@ import sys
 
 
 def main():
-    # What is waited for may never be shown.
+    # An expected text may never appear.
     signal.alarm(60)
     steps = json.load(sys.stdin)
     pid, terminal = pty.fork()
@@ -24,7 +24,7 @@ def main():
     def read():
         try:
             return os.read(terminal, 4096)
-        except OSError:  # the last one on the other side has gone
+        except OSError:  # the last process at the terminal has ended
             return b""
 
     seen = 0

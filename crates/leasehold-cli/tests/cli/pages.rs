@@ -18,7 +18,7 @@ fn completions_are_made_for_each_shell() {
     done(leasehold().args(["completions", "csh"])).expect_code(2);
 }
 
-/// The pages by their names.
+/// Returns the pages by name.
 fn pages() -> BTreeMap<String, String> {
     let folder = tempfile::tempdir().expect("a folder");
     done(leasehold().args(["man", "--out"]).arg(folder.path())).expect_code(0);
@@ -41,7 +41,7 @@ fn each_sub_command_has_a_page_with_its_sections() {
     let help = done(leasehold().arg("--help")).expect_code(0);
     let commands = help.stdout.split("Commands:").nth(1).expect("commands");
     let commands = commands.split("Options:").next().expect("options");
-    // Lines of a longer description begin further right.
+    // Continued lines of a description begin further right.
     let names = commands
         .lines()
         .filter(|line| line.starts_with("  ") && !line.starts_with("   "));
@@ -62,7 +62,7 @@ fn each_sub_command_has_a_page_with_its_sections() {
                 "{name}: {section}: {page}"
             );
         }
-        // Those of the connection.
+        // Each page has the options of the connection.
         assert!(page.contains("\\-\\-password\\-file"), "{name}: {page}");
         assert!(!page.contains(".SH EXTRA"), "{name}: {page}");
         found += 1;

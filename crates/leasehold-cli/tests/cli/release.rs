@@ -27,7 +27,7 @@ fn a_lock_is_taken_from_its_holder() {
             .contains("may still believe in it for up to"),
         "{released}"
     );
-    // It learns why at its next renewal.
+    // The holder learns the reason at its next renewal.
     holder
         .done()
         .expect_code(70)
@@ -47,7 +47,7 @@ fn another_holder_and_another_kind_are_told_apart() {
         .expect_code(75)
         .expect_on_stderr(&one);
     assert!(!is_free(&server));
-    // A part of an id is no id.
+    // A part of an id is not an id.
     for part in [&one[..20], &one[..36], &one[..37], "5", ""] {
         done(leasehold_at(&server).args(["release", "-y", "job", "--holder", part]))
             .expect_code(75)
@@ -57,7 +57,7 @@ fn another_holder_and_another_kind_are_told_apart() {
     let words = ["release", "-y", "job", "--holder", &one, "--json"];
     let released = done(leasehold_at(&server).args(words)).expect_code(0);
     let json: serde_json::Value = serde_json::from_str(&released.stdout).expect("JSON");
-    // It has no lease.
+    // The hold has no lease.
     let told = serde_json::json!({
         "name": "job", "released": [{ "id": one, "client": null, "guards": null, "believed_ms": null }]
     });

@@ -1,4 +1,4 @@
-//! `leasehold run` with a lock that stays: exit codes, waiting, signals.
+//! `leasehold run` with a lock that is not lost: exit codes, waiting, signals.
 
 use std::process::Stdio;
 
@@ -77,7 +77,7 @@ fn reader_commands_share_and_block_a_writer() {
         .expect_on_stderr("`job` is not free: held by ");
     for mut reader in readers {
         reader.close_stdin();
-        // The input of `read` ends, which it calls a failure.
+        // The input of `read` ends, so `read` fails.
         reader.done().expect_code(1);
     }
     let mut writer = run_script(&server, &["--write"], "echo written");
@@ -116,7 +116,7 @@ fn conflicting_lock_kind_flags_are_refused() {
     for options in [
         &["--fair", "--read"][..],
         &["--read", "--write"],
-        // Several hold it at a time.
+        // Several clients hold these at a time.
         &["--fenced", "--read"],
         &["--fenced", "--limit", "2"],
     ] {
@@ -130,7 +130,7 @@ fn conflicting_lock_kind_flags_are_refused() {
 #[test]
 fn signalled_command_exits_with_128_plus_signal() {
     let server = server();
-    // The last one is a real-time signal, which has no name.
+    // Signal 40 is a real-time signal, which has no name.
     for (signal, code) in [("TERM", 143), ("KILL", 137), ("SEGV", 139), ("40", 168)] {
         let script = format!("kill -{signal} $$");
         done(&mut run_script(&server, &[], &script)).expect_code(code);
@@ -179,7 +179,7 @@ fn busy_lock_exits_with_the_conflict_code() {
     assert!(is_free(&server));
 }
 
-/// Also when the holder has had it for some milliseconds.
+/// The holder is named even if it has had the lock for only some milliseconds.
 #[test]
 fn holder_is_named_to_a_run_that_comes_at_once() {
     let server = server();
@@ -200,7 +200,7 @@ fn second_run_starts_when_the_first_ends() {
     let server = server();
     let mut first = start(&mut run_script(&server, &[], "echo held; read end"));
     first.until("held");
-    // Only a wake-up can be in time.
+    // Only a notification can be in time.
     let mut second = start(&mut run_script(
         &server,
         &["--poll-interval", "1h"],
@@ -322,7 +322,7 @@ fn signal_while_waiting_leaves_nothing_behind() {
     }
     holder.done();
     assert!(is_free(&server));
-    // The server forgets within seconds that it wanted to be called.
+    // The server removes the waiter's entry within seconds.
     eventually("no key is left", LIMIT, || server.keys().is_empty());
 }
 
@@ -333,7 +333,7 @@ fn first_signal_while_waiting_sets_exit_code() {
     holder.until("held");
     let waiter = start(&mut run_script(&server, &[], "echo ran"));
     eventually("it waits", LIMIT, || !server.channels().is_empty());
-    // Nothing that it leaves can be tidied up.
+    // While the server is paused, the waiter can't clean up.
     server.pause().expect("it can be stopped");
     waiter.signal(Signal::SIGINT);
     waiter.signal(Signal::SIGTERM);
@@ -342,7 +342,7 @@ fn first_signal_while_waiting_sets_exit_code() {
     server.resume().expect("it goes on");
     eventually("nobody listens", LIMIT, || server.channels().is_empty());
     holder.done().expect_code(1);
-    // The server forgets within seconds that it wanted to be called.
+    // The server removes the waiter's entry within seconds.
     eventually("no key is left", LIMIT, || server.keys().is_empty());
 }
 

@@ -1,4 +1,4 @@
-//! `leasehold run`: how long it holds and runs, what it does at a loss, what it tells programs.
+//! `leasehold run`: `--min-hold`, `--max-run`, `--on-loss`, and events for programs.
 
 use std::time::{Duration, Instant};
 
@@ -11,7 +11,7 @@ use crate::support::{
     Done, LIMIT, Trace, done, is_alive, is_free, leasehold_at, processes, run_script, server, start,
 };
 
-/// How much of the lease of `job` the server has left.
+/// Returns how much of the lease of `job` is left on the server.
 fn left(server: &RedisServer) -> Duration {
     let left = server.command(&["PTTL", "job"]).expect("the server runs");
     let left = left.as_int().expect("a number");
@@ -25,7 +25,7 @@ fn lock_is_kept_for_its_least_time() {
     let options = ["--min-hold", "3s", "--lease", "1m"];
     let first = done(&mut run_script(&server, &options, "exit 7")).expect_code(7);
     assert_eq!(first.stderr, "");
-    // Nothing runs any more, and the lock is not renewed: the server has the rest of the time.
+    // No process runs any more, so nothing renews the lock: the server keeps it for the rest.
     assert!(processes(&server.url()).is_empty());
     let rest = left(&server);
     assert!(rest <= Duration::from_secs(3), "{rest:?}");
@@ -44,7 +44,7 @@ fn command_that_outlasts_the_least_time_gives_the_lock_back() {
     let options = ["--min-hold", "200ms"];
     done(&mut run_script(&server, &options, "sleep 0.5; exit 7")).expect_code(7);
     assert!(is_free(&server));
-    // A command that never ran needs no rest.
+    // For a command that never ran, the lock is released at once.
     let mut run = leasehold_at(&server);
     run.args(["run", "--min-hold", "1h", "job", "--", "nosuchcmd"]);
     done(&mut run).expect_code(127);
@@ -62,7 +62,7 @@ fn kept_lock_can_be_released() {
             "echo ran; exec sleep 300",
         ));
         run.until("ran");
-        // However the command ends.
+        // The lock is kept even if a signal ends the command.
         run.signal(Signal::SIGTERM);
         run.done().expect_code(143);
         assert!(left(&server) > Duration::from_secs(1800), "{options:?}");
@@ -86,7 +86,7 @@ fn command_that_runs_too_long_is_ended() {
 fn processes_of_a_command_that_ran_too_long_are_killed() {
     let server = server();
     let options = ["--max-run", "300ms", "--grace", "300ms"];
-    // The command itself ends when it is asked to; the process that it has started does not.
+    // The command itself ends on TERM; the process that it has started does not.
     let script = "(trap '' TERM; while :; do sleep 1; done) & echo $!; trap 'exit 0' TERM; wait";
     let mut run = start(&mut run_script(&server, &options, script));
     let left_behind = run.line().parse().expect("a process id");
@@ -110,7 +110,7 @@ fn loss_while_a_command_ends_for_its_time_is_met() {
         .expect_on_stderr("ending the command, by force at once");
 }
 
-/// Takes the lock from its holder, which renews it soon.
+/// Takes the lock from its holder, whose next renewal is soon.
 fn take(server: &leasehold_testkit::RedisServer) {
     done(leasehold_at(server).args(["release", "-y", "job"])).expect_code(0);
 }
@@ -147,7 +147,7 @@ fn loss_is_met_as_it_was_asked_for() {
     let mut run = start(run_script(&server, &options, script).env("GO", &go));
     run.until("held");
     take(&server);
-    // Longer than the lease: whoever kills it would have done so.
+    // Longer than the lease: a kill would have happened by now.
     std::thread::sleep(Duration::from_secs(3));
     std::fs::write(&go, "").expect("it can be written");
     let done = run.done().expect_code(4);
@@ -157,7 +157,7 @@ fn loss_is_met_as_it_was_asked_for() {
     assert_eq!(words(&events), ["held", "started", "losing", "lost"]);
 }
 
-/// The lines of stderr that are JSON.
+/// Returns the lines of stderr that are JSON.
 fn events(done: &Done) -> Vec<Value> {
     let lines = done.stderr.lines().filter(|line| line.starts_with('{'));
     let events = lines.map(|line| serde_json::from_str(line).expect("JSON"));

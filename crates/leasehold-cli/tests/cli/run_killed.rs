@@ -1,5 +1,4 @@
-//! `leasehold run` when it is killed or stopped itself: its command must not go on
-//! without it.
+//! `leasehold run` when it is killed or stopped itself: its command must not continue without it.
 
 use std::io::Write as _;
 use std::os::fd::OwnedFd;
@@ -17,10 +16,10 @@ use crate::support::{
     done, expect_nothing_runs, is_alive, is_free, process, processes, server, start,
 };
 
-/// A command is killed in the last twentieth of it: long enough for a busy machine.
+/// The lease. The command is killed in the last twentieth, which is long enough for a busy machine.
 const LEASE: [&str; 2] = ["--lease", "15s"];
 
-/// Two runs: one whose command does not want to end, and one that waits.
+/// Starts two runs: one with a command that ignores signals, and one that waits.
 fn two_runs(server: &RedisServer, trace: &Trace) -> (Running, Running) {
     let mut first = run_script(server, &LEASE, Trace::STUBBORN);
     let mut first = start(trace.of(&mut first));
@@ -76,7 +75,7 @@ fn command_of_stopped_run_never_overlaps_next() {
 #[test]
 fn command_of_stopped_run_dies_before_expiry() {
     let (server, trace) = (server(), Trace::new());
-    // Says what the server has left of the lock, until it is killed.
+    // The command writes the remaining TTL of the lock until it is killed.
     let script = format!(
         "echo held; exec redis-cli -u {} -r -1 -i 0.01 pttl job >>$TRACE",
         server.url()
@@ -89,20 +88,20 @@ fn command_of_stopped_run_dies_before_expiry() {
     run.signal(Signal::SIGCONT);
     run.done().expect_code(70);
     let last_ms = trace.last_number();
-    // A twentieth of the lease and the drift; half of it for a busy machine.
+    // A twentieth of the lease and the drift, or half of this on a busy machine.
     assert!((500..4000).contains(&last_ms), "{last_ms} ms were left");
 }
 
 #[test]
 fn run_stopped_at_launch_loses_its_command() {
     let script = "trap '' TERM HUP; while :; do sleep 0.1; done";
-    // One that has not begun waits to be continued by its parent, and then finds itself too late.
+    // A launcher whose command has not begun waits for its parent, and then runs nothing.
     let is_ours = |line: &str| line.starts_with("sh ");
-    // Where exactly the stop hits is chance.
+    // The moment of the stop is random, so try several times.
     let stopped = [(); 5].map(|()| {
         let server = server();
         let run = start(&mut run_script(&server, &LEASE, script));
-        // At once: a look every few milliseconds comes too late.
+        // Poll without a pause: a look every few milliseconds would be too late.
         let children = format!("/proc/{0}/task/{0}/children", run.pid());
         let both_run = || {
             std::fs::read_to_string(&children)
@@ -131,7 +130,7 @@ fn command_dies_when_run_and_switch_die() {
     let mut run = start(&mut run_script(&server, &[], script));
     let command = run.line().parse().expect("a process id");
     let deadman = process(&server.url(), "run-deadman");
-    // Stopped, so that it does not start another one in between.
+    // Stop the run, so that it does not start another switch in between.
     run.signal(Signal::SIGSTOP);
     send(deadman, Signal::SIGKILL);
     eventually("the switch is gone", LIMIT, || !is_alive(deadman));
@@ -152,7 +151,7 @@ fn killed_dead_mans_switch_is_replaced() {
     eventually("it has gone", LIMIT, || !is_alive(first));
     let second = process(&server.url(), "run-deadman");
     assert_ne!(first, second);
-    // The run tells it whom to kill before it passes on another signal.
+    // The run sends the new switch the group before it passes on another signal.
     run.signal(Signal::SIGUSR1);
     run.until("heard");
     run.signal(Signal::SIGKILL);
@@ -170,7 +169,7 @@ fn replaced_dead_mans_switch_knows_the_deadline() {
     send(first, Signal::SIGKILL);
     eventually("it has gone", LIMIT, || !is_alive(first));
     process(&server.url(), "run-deadman");
-    // The run tells the new one all before it passes on another signal.
+    // The run sends the new switch all orders before it passes on another signal.
     run.signal(Signal::SIGUSR1);
     run.until("heard");
     run.signal(Signal::SIGSTOP);
@@ -213,7 +212,7 @@ fn lost_lock_ends_command_despite_stopped_switch() {
 #[test]
 fn launch_without_its_parent_runs_nothing() {
     let mut launch = leasehold();
-    // A process that is not its parent.
+    // Process 1 is not its parent.
     launch.args(["run-launch", "--parent", "1", "--", "echo", "ran"]);
     let done = done(&mut launch)
         .expect_code(1)
@@ -246,8 +245,8 @@ fn switch_without_a_group_kills_nothing() {
     let mut switch = leasehold();
     switch.arg("run-deadman").stdin(OwnedFd::from(its_end));
     let mut switch = switch.spawn().expect("it starts");
-    // A child of the same parent, as the services are of the first process of the machine, which is
-    // the parent of a switch that was left behind.
+    // A child of the same parent. Services are children of the first process of the machine, which
+    // becomes the parent of an orphaned switch.
     let mut stranger = Command::new("sleep");
     let mut stranger = stranger.arg("300").process_group(0).spawn().expect("sleep");
     (&line).write_all(b"until 1\n").expect("it listens");
@@ -273,7 +272,7 @@ fn killed_waiter_leaves_nothing_behind() {
     assert_eq!(waiter.done().stdout, "");
     eventually("nobody listens", LIMIT, || server.channels().is_empty());
     holder.done().expect_code(1);
-    // It could not take itself out of the list of those to call.
+    // The killed waiter could not remove its entry, so the server must.
     eventually("it is forgotten", LIMIT, || server.keys().is_empty());
     expect_nothing_runs(&server.url());
 }
@@ -324,7 +323,7 @@ fn many_short_runs_leave_nothing_behind() {
 #[test]
 fn first_process_of_a_container_reaps_orphans() {
     let server = server();
-    // The shell in the middle ends, and the one that it has started is an orphan.
+    // The middle shell ends, so the shell that it has started becomes an orphan.
     let script = "sh -c 'sh -c \"echo \\$\\$; read end </dev/null\" &'; read end; exit 7";
     let mut run = Command::new("python3");
     run.args(["-c", SUBREAPER, BINARY])
@@ -339,7 +338,7 @@ fn first_process_of_a_container_reaps_orphans() {
     run.done().expect_code(7);
 }
 
-/// Becomes the parent of orphans, as the first process of a container is.
+/// A program that becomes the parent of orphans, like the first process of a container.
 const SUBREAPER: &str = "import ctypes, os, sys; \
     assert ctypes.CDLL(None).prctl(36, 1, 0, 0, 0) == 0; os.execv(sys.argv[1], sys.argv[1:])";
 
@@ -375,7 +374,7 @@ fn helper_processes_have_names() {
 #[test]
 fn missing_proc_is_named() {
     let server = server();
-    // A namespace of its own, as that of a build that has no /proc.
+    // A separate mount namespace, like in a build without /proc.
     let script = "mount -t tmpfs none /proc && exec \"$0\" run job -- echo ran";
     let mut run = Command::new("unshare");
     run.args(["-rm", "sh", "-c", script, BINARY])

@@ -7,14 +7,14 @@ use nix::sys::signal::Signal;
 
 use crate::support::{LIMIT, done, is_alive, is_free, leasehold_at, run_script, server, start};
 
-/// Renewed so often that a loss is seen soon, also where a machine is too busy to do it
-/// in time now and then.
+/// A lease that is renewed so often that a loss is seen soon, even if a busy machine misses a
+/// renewal now and then.
 const SHORT: [&str; 2] = ["--lease", "3s"];
 
 #[test]
 fn command_is_ended_when_the_key_is_deleted() {
     let server = server();
-    // As much grace as there is: a busy machine is slow to run the trap.
+    // The longest possible grace time: a busy machine is slow to run the trap.
     let options = ["--lease", "6s", "--grace", "3s"];
     let script = "trap 'echo told; exit 0' TERM; echo held; sleep 300 & wait";
     let mut run = start(&mut run_script(&server, &options, script));
@@ -48,7 +48,7 @@ fn command_ignoring_sigterm_is_killed_after_grace() {
 fn lost_lock_kills_surviving_grandchildren() {
     let server = server();
     let options = ["--lease", "3s", "--grace", "300ms"];
-    // The command itself ends at once; what it has started does not want to.
+    // The command itself ends at once. The process that it has started ignores TERM.
     let script = "(trap '' TERM; while :; do sleep 1; done) & echo $!; trap 'exit 0' TERM; wait";
     let mut run = start(&mut run_script(&server, &options, script));
     let grandchild = run.line().parse().expect("a process id");
@@ -137,7 +137,7 @@ fn loss_found_at_release_exits_with_70() {
     let server = server();
     let mut run = start(&mut run_script(&server, &[], "echo held; read end"));
     run.until("held");
-    // Long before the next renewal.
+    // The command ends long before the next renewal, so the release finds the loss.
     server.command(&["DEL", "job"]).expect("the server runs");
     run.done()
         .expect_code(70)
@@ -159,13 +159,13 @@ fn stopped_command_is_ended_too() {
 #[test]
 fn stopped_command_gets_its_grace_period() {
     let server = server();
-    // As much grace as there is: a busy machine is slow to run the trap.
+    // The longest possible grace time: a busy machine is slow to run the trap.
     let options = ["--lease", "6s", "--grace", "3s"];
     let script = "trap 'echo told; exit 0' TERM; echo held; kill -STOP $$; echo never";
     let mut run = start(&mut run_script(&server, &options, script));
     run.until("held");
     server.command(&["DEL", "job"]).expect("the server runs");
-    // It can't hear of its end before it goes on.
+    // A stopped command gets the TERM only when it continues.
     run.until("told");
     run.done().expect_code(70);
 }

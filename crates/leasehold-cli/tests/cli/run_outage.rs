@@ -1,4 +1,4 @@
-//! `leasehold run` when its server is gone for a while, or for good.
+//! `leasehold run` when its server is unreachable for a while, or forever.
 
 use std::time::Duration;
 
@@ -8,10 +8,10 @@ use nix::sys::signal::Signal;
 use crate::support::{LIMIT, Running, Trace, done, expect_nothing_runs, is_free, leasehold};
 use crate::support::{run_script, server, start};
 
-/// Long enough to kill in its last part also on a busy machine.
+/// A lease whose last part is long enough for a kill, even on a busy machine.
 const LEASE: &str = "5s";
 
-/// A server, and a way to it that can be cut.
+/// Starts a server, and a proxy to it that can be cut off.
 fn behind_proxy() -> (RedisServer, Proxy) {
     let server = server();
     let proxy = Proxy::to(server.port());
@@ -33,7 +33,7 @@ fn cut_off(proxy: &Proxy) {
     proxy.cut();
 }
 
-/// How much of the lease the server has left.
+/// Returns how much of the lease is left on the server.
 fn ttl_ms(server: &RedisServer) -> i64 {
     match server.command(&["PTTL", "job"]).expect("the server runs") {
         Reply::Int(ms) => ms,
@@ -48,7 +48,7 @@ fn gap_shorter_than_the_lease_is_ridden_over() {
     let mut run = run_through(&proxy, &["--lease", "10s"], script, &trace);
     run.until("held");
     cut_off(&proxy);
-    // A renewal was due, and did not come.
+    // A renewal was due, and did not arrive.
     eventually("a part of the lease is over", LIMIT, || {
         ttl_ms(&server) < 6000
     });
@@ -210,7 +210,7 @@ fn waiter_gives_up_after_outage_timeout() {
     let address = format!("no server answered at {}", proxy.url());
     for options in [
         &["--outage-timeout", "700ms"][..],
-        // A wait that ends in an outage does not claim that the lock was held.
+        // A wait that ends during an outage does not claim that the lock was held.
         &["--wait", "2s"],
     ] {
         proxy.refuse(false);
@@ -233,7 +233,7 @@ fn waiter_gives_up_after_outage_timeout() {
     }
 }
 
-/// Starts a run with a limit that is cut off before its first request is carried out.
+/// Starts a run with a limit, and cuts it off before the server executes its first request.
 fn cut_off_before_the_first_request(proxy: &Proxy, options: &[&str], trace: &Trace) -> Running {
     proxy.refuse(false);
     let held = proxy.strike_next(b"EVALSHA", Strike::HoldRequest);
@@ -248,7 +248,7 @@ fn cut_off_before_the_first_request(proxy: &Proxy, options: &[&str], trace: &Tra
 fn setting_a_limit_survives_an_outage() {
     let ((_server, proxy), trace) = (behind_proxy(), Trace::new());
     let mut run = cut_off_before_the_first_request(&proxy, &[], &trace);
-    // Longer than a single request is tried for.
+    // Longer than the library retries a single request.
     std::thread::sleep(Duration::from_secs(6));
     proxy.refuse(false);
     run.until("held");
@@ -277,7 +277,7 @@ fn refused_limit_reports_the_server_error() {
     server
         .command(&["CONFIG", "SET", "maxmemory", "1"])
         .expect("it is set");
-    // Longer than a single request is tried for.
+    // Longer than the library retries a single request.
     let options = ["--limit", "2", "--outage-timeout", "12s"];
     done(&mut run_script(&server, &options, "echo ran"))
         .expect_code(69)

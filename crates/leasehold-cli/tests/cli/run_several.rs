@@ -52,8 +52,8 @@ fn redlock_run_needs_a_majority() {
         run.args(options).args(["job", "--", "sh", "-c", script]);
         run
     };
-    // Right after its start a server may have forgotten what it granted: for the longest lease
-    // that anybody may have.
+    // A server that has just started may have lost grants. It does not count until the longest
+    // lease of any client is over.
     let lease = ["--lease", "10s"];
     let wait = [&lease[..], &["--wait", "90s", "--outage-timeout", "90s"]].concat();
     servers[1].kill().expect("it runs");
@@ -74,7 +74,7 @@ fn redlock_run_needs_a_majority() {
         token.unwrap_or_else(|_| panic!("{done}"))
     });
     assert!(tokens[1] > tokens[0], "{tokens:?}");
-    // Without a majority there is no lock, and the message names the servers.
+    // Without a majority, the lock can't be held, and the message names the servers.
     servers[2].kill().expect("it runs");
     let outage = [&lease[..], &["--outage-timeout", "500ms"]].concat();
     let failed = done(&mut run(&outage, "true")).expect_code(69);

@@ -8,7 +8,7 @@ use leasehold_testkit::RedisServer;
 
 use crate::support::{BINARY, is_free, leasehold_at, run_script, server, start_telling};
 
-/// `leasehold run`, started by a shell that closes streams.
+/// Returns `leasehold run`, started by a shell that redirects or closes streams.
 fn in_shell(server: &RedisServer, redirections: &str) -> Command {
     let mut shell = Command::new("sh");
     let script = format!("exec {BINARY} -vvv run job -- sh -c 'exit 7' {redirections}");
@@ -18,7 +18,7 @@ fn in_shell(server: &RedisServer, redirections: &str) -> Command {
     shell
 }
 
-/// Something to write to that nobody reads.
+/// Returns a pipe whose reader is closed.
 fn unread() -> Stdio {
     let (reader, writer) = pipe().expect("a pipe");
     drop(reader);
@@ -76,7 +76,7 @@ fn story_that_nobody_reads_changes_no_exit_code() {
 
 #[test]
 fn unwritable_log_does_not_end_the_run() {
-    // The shell itself would die of what it says about `sleep`.
+    // The shell itself would die when it writes about `sleep` to stderr.
     let script = "exec 2>/dev/null; trap 'echo told; exit 0' TERM; \
         echo held; while :; do sleep 0.01; done";
     let runs = [unread(), full()].map(|stderr| {
@@ -86,7 +86,7 @@ fn unwritable_log_does_not_end_the_run() {
             .args(["sh", "-c", script]);
         let mut run = start_telling(&mut run, stderr);
         run.until("held");
-        // There is something to log now.
+        // From now on there is something to log.
         server.kill().expect("it can be killed");
         run
     });

@@ -122,7 +122,7 @@ fn show_lists_the_fair_queue() {
     waiter.done().expect_code(0);
 }
 
-/// What `show` says of `job`, as text and as JSON.
+/// Returns the output of `show` for `job`, as text and as JSON.
 fn shown(server: &RedisServer) -> (String, serde_json::Value) {
     let text = done(leasehold_at(server).args(["show", "job"])).expect_code(0);
     let json = done(leasehold_at(server).args(["show", "job", "--json"])).expect_code(0);
@@ -299,7 +299,7 @@ fn a_limit_is_shown_with_those_who_run() {
     let left_ms = json["permits"]["leases"][0]["ttl_ms"].as_u64();
     assert!((1..=30_000).contains(&left_ms.expect("a number")), "{json}");
     holder.done();
-    // Nobody runs: the key is alike to that of a latch, and stays.
+    // No command runs. The key remains, and looks like the key of a latch.
     let (_, json) = shown(&server);
     assert_eq!(json["kind"], "semaphore_or_latch");
     assert_eq!(json["count"], 2);
@@ -327,7 +327,7 @@ fn unknown_key_error_gives_no_removal_advice() {
             let json = shown.stdout.contains(r#""kind":"unknown""#);
             assert_eq!(json, words.len() == 3, "{command:?}: {shown}");
         }
-        // Also who can't have the lock for it is not told to.
+        // A run that can't get the lock because of this key gets no such advice either.
         let run = done(&mut run_script(&server, &["--no-wait", "--fair"], "true"));
         let run = run.expect_code(65);
         assert!(!run.stderr.contains("remove"), "{command:?}: {run}");
@@ -346,7 +346,7 @@ fn control_characters_do_not_reach_the_terminal() {
     assert!(shown.stdout.contains(r"`a\u{1b}[2Jb` is held"), "{shown}");
 }
 
-/// Each holds one name and waits for that of the other.
+/// Each process holds one name and waits for the name of the other.
 #[test]
 fn circle_over_processes_is_told() {
     let server = server();
@@ -391,7 +391,8 @@ fn circle_over_processes_is_told() {
     assert_eq!(json["cut"], false, "{json}");
 }
 
-/// Each of three clients holds some names and waits for all names of the others, in a task each.
+/// Each of three clients holds some names, and waits for all names of the other clients, with a
+/// task for each name.
 #[test]
 fn names_that_many_wait_for_are_told_once() {
     const NAMES: usize = 6;
@@ -432,7 +433,7 @@ fn names_that_many_wait_for_are_told_once() {
         told = show(&[]);
         told.matches(", held by ").count() == all
     });
-    // Each of these clients has several waits, of which one may go on.
+    // Each of these clients has several waits, and one of them may end.
     assert!(!told.contains("circle"), "{told}");
     let json: serde_json::Value = serde_json::from_str(&show(&["--json"])).expect("JSON");
     let links = json["chain"].as_array().expect("a list");
@@ -474,7 +475,7 @@ fn wait_of_a_command_ends_with_it() {
     holder.close_stdin();
     holder.done();
     waiter.until("held");
-    // At once: it is the holder now.
+    // The former waiter is the holder now, and no waiter is shown.
     assert_eq!(waiting(), Some(0));
     waiter.close_stdin();
     waiter.done();
@@ -483,7 +484,7 @@ fn wait_of_a_command_ends_with_it() {
         (text.as_str(), json["waiting"].as_array().map(Vec::len)),
         ("`job` is free\n", Some(0))
     );
-    // Neither has left anything that says that it is there.
+    // Neither client has left an announcement behind.
     let keys = server.keys();
     assert!(
         !keys.iter().any(|key| key.starts_with("leasehold:client")),
@@ -538,7 +539,7 @@ fn large_hashes_are_shown_in_part() {
     );
     let read = done(leasehold_at(&server).args(["show", "--json", "read"])).expect_code(0);
     let json: serde_json::Value = serde_json::from_str(&read.stdout).expect("JSON");
-    // Their keys are not there, so these are over.
+    // The keys of these readers do not exist, so their holds are over.
     assert_eq!(
         (&json["kind"], &json["held"]),
         (&"read_write_lock".into(), &false.into())

@@ -1,4 +1,4 @@
-//! Starting the binary, and reading what it leaves behind.
+//! Helpers that start the binary and read its output.
 
 use std::fs::File;
 use std::io::{BufRead as _, BufReader, PipeReader, Read as _, Write as _};
@@ -16,12 +16,12 @@ use nix::sys::signal::{Signal, kill};
 use nix::sys::termios::{FlowArg, tcflow};
 use nix::unistd::Pid;
 
-/// Longer than anything here takes, on a machine that is busy.
+/// A limit longer than anything here takes, even on a busy machine.
 pub(crate) const LIMIT: Duration = Duration::from_secs(60);
 
 pub(crate) const BINARY: &str = env!("CARGO_BIN_EXE_leasehold");
 
-/// The binary with nothing from the environment but what a test sets.
+/// Returns the binary, with no settings from the environment.
 pub(crate) fn leasehold() -> Command {
     let mut command = Command::new(BINARY);
     for name in [
@@ -41,14 +41,14 @@ pub(crate) fn leasehold() -> Command {
     command
 }
 
-/// The binary, for this server.
+/// Returns the binary, for this server.
 pub(crate) fn leasehold_at(server: &RedisServer) -> Command {
     let mut command = leasehold();
     command.env("LEASEHOLD_URL", server.url());
     command
 }
 
-/// `leasehold run` with these options and the name `job`, for a shell script.
+/// Returns `leasehold run` of a shell script, with these options and the name `job`.
 pub(crate) fn run_script(server: &RedisServer, options: &[&str], script: &str) -> Command {
     let mut command = leasehold_at(server);
     command
@@ -58,7 +58,7 @@ pub(crate) fn run_script(server: &RedisServer, options: &[&str], script: &str) -
     command
 }
 
-/// The command, and a hang-up counts for it also where the tests run under `nohup`.
+/// Returns the command with the default action for HUP, even if the tests run under `nohup`.
 pub(crate) fn with_hangup(command: &Command) -> Command {
     let mut with = Command::new("env");
     with.arg("--default-signal=HUP")
@@ -73,7 +73,7 @@ pub(crate) fn with_hangup(command: &Command) -> Command {
     with
 }
 
-/// What a run has left.
+/// The result of a run that has ended.
 pub(crate) struct Done {
     pub(crate) status: ExitStatus,
     pub(crate) stdout: String,
@@ -81,7 +81,7 @@ pub(crate) struct Done {
 }
 
 impl Done {
-    /// The exit code; the test fails if a signal has ended it.
+    /// Returns the exit code. Fails the test if a signal has ended the run.
     #[track_caller]
     pub(crate) fn code(&self) -> i32 {
         match self.status.code() {
@@ -116,7 +116,7 @@ impl std::fmt::Display for Done {
     }
 }
 
-/// A run under way. Killed when it is dropped.
+/// A running process, killed on drop.
 pub(crate) struct Running {
     child: Child,
     stdout: Option<BufReader<std::process::ChildStdout>>,
@@ -124,12 +124,12 @@ pub(crate) struct Running {
     told: Arc<Mutex<Vec<u8>>>,
 }
 
-/// Starts it, with pipes all around.
+/// Starts a command, with pipes for all three streams.
 pub(crate) fn start(command: &mut Command) -> Running {
     start_telling(command, Stdio::piped())
 }
 
-/// Starts it, with this for its stderr.
+/// Starts a command with this stderr, and with pipes for the other streams.
 pub(crate) fn start_telling(command: &mut Command, stderr: impl Into<Stdio>) -> Running {
     let child = command
         .stdin(Stdio::piped())
@@ -140,7 +140,7 @@ pub(crate) fn start_telling(command: &mut Command, stderr: impl Into<Stdio>) -> 
 }
 
 impl Running {
-    /// What was started, with those of its streams that are pipes.
+    /// Wraps a child, and reads its stdout and stderr if they are pipes.
     pub(crate) fn of(mut child: Child) -> Self {
         let stdout = child.stdout.take().map(BufReader::new);
         let told = Arc::<Mutex<Vec<u8>>>::default();
@@ -164,13 +164,13 @@ impl Running {
         }
     }
 
-    /// Whether it has said this on stderr.
+    /// Returns whether stderr contains this text so far.
     pub(crate) fn has_told(&self, text: &str) -> bool {
         String::from_utf8_lossy(&self.told.lock().expect("no panic")).contains(text)
     }
 }
 
-/// A pipe that is full, and that nobody reads while this is kept.
+/// Returns a full pipe. No process reads it while the reader is kept.
 pub(crate) fn full_pipe() -> (PipeReader, Stdio) {
     let (reader, writer) = std::io::pipe().expect("a pipe");
     let set_blocking = |blocking: bool| {
@@ -178,7 +178,7 @@ pub(crate) fn full_pipe() -> (PipeReader, Stdio) {
     };
     set_blocking(false);
     let mut filling = writer.try_clone().expect("a second one");
-    // A whole page first, then what is left of the last one.
+    // Whole pages first, then the rest of the last page.
     for part in [&[b'.'; 4096][..], b"."] {
         while filling.write(part).is_ok() {}
     }
@@ -186,19 +186,19 @@ pub(crate) fn full_pipe() -> (PipeReader, Stdio) {
     (reader, writer.into())
 }
 
-/// A terminal that takes no output, as after Ctrl-S.
+/// Returns a terminal that takes no output, like after Ctrl-S.
 pub(crate) fn still_terminal() -> (OwnedFd, File) {
     let ends = openpty(None, None).expect("a terminal");
     tcflow(&ends.slave, FlowArg::TCOOFF).expect("it can be stopped");
     (ends.master, File::from(ends.slave))
 }
 
-/// Whether a thread of the process stands in a write to this descriptor.
+/// Returns whether a thread of the process is blocked in a write to this descriptor.
 pub(crate) fn is_writing(pid: i32, descriptor: i32) -> bool {
     let Ok(threads) = std::fs::read_dir(format!("/proc/{pid}/task")) else {
         return false;
     };
-    // The number of the call, on either architecture, and its first argument.
+    // The number of the system call on either architecture, and its first argument.
     let calls = ["1", "64"].map(|call| format!("{call} {descriptor:#x} "));
     threads.flatten().any(|thread| {
         let call = std::fs::read_to_string(thread.path().join("syscall")).unwrap_or_default();
@@ -206,14 +206,14 @@ pub(crate) fn is_writing(pid: i32, descriptor: i32) -> bool {
     })
 }
 
-/// Runs it to its end.
+/// Runs a command to its end.
 pub(crate) fn done(command: &mut Command) -> Done {
     start(command).done()
 }
 
 impl Running {
-    /// The next line of its stdout; empty at its end. Whoever says nothing for so long is
-    /// killed, so that a test ends.
+    /// Returns the next line of stdout, or an empty one at the end. A process that is silent for
+    /// [`LIMIT`] is killed, so that the test ends.
     pub(crate) fn line(&mut self) -> String {
         let pid = self.pid();
         let (said, silent) = mpsc::channel::<()>();
@@ -230,7 +230,7 @@ impl Running {
         line.trim_end().to_owned()
     }
 
-    /// Waits until it says `text` on a line of its own.
+    /// Waits until stdout has the line `text`.
     #[track_caller]
     pub(crate) fn until(&mut self, text: &str) {
         loop {
@@ -250,7 +250,7 @@ impl Running {
         kill(Pid::from_raw(self.pid()), signal).expect("it is still there");
     }
 
-    /// Ends its stdin.
+    /// Closes the stdin of the process.
     pub(crate) fn close_stdin(&mut self) {
         self.child.stdin = None;
     }
@@ -258,8 +258,8 @@ impl Running {
     pub(crate) fn done(mut self) -> Done {
         self.close_stdin();
         let mut status = None;
-        // Read meanwhile: a full pipe would keep it from ending. It ends when the last
-        // that writes to it does.
+        // Read meanwhile: a full pipe would keep the process from ending. The pipe ends when the
+        // last writer ends.
         let stdout = self.stdout.take().map(|mut stdout| {
             thread::spawn(move || {
                 let mut text = Vec::new();
@@ -289,19 +289,19 @@ impl Running {
 
 impl Drop for Running {
     fn drop(&mut self) {
-        // It has ended by itself in a test that went well.
+        // Fails after a successful test, in which the process has ended by itself.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
 }
 
-/// Whether nobody holds `job`.
+/// Returns whether no client holds `job`.
 pub(crate) fn is_free(server: &RedisServer) -> bool {
     let exists = server.command(&["EXISTS", "job"]).expect("the server runs");
     exists.as_int() == Some(0)
 }
 
-/// Whether a process runs, a zombie not counted.
+/// Returns whether a process runs. A zombie does not count.
 pub(crate) fn is_alive(pid: i32) -> bool {
     std::fs::read_to_string(format!("/proc/{pid}/stat")).is_ok_and(|stat| {
         let state = stat.rsplit(')').next().unwrap_or_default();
@@ -309,8 +309,7 @@ pub(crate) fn is_alive(pid: i32) -> bool {
     })
 }
 
-/// Everything that runs with this URL in its environment: process ids with their
-/// command lines.
+/// Returns the ids and command lines of all processes with this URL in their environment.
 pub(crate) fn processes(url: &str) -> Vec<(i32, String)> {
     let marker = format!("LEASEHOLD_URL={url}\0");
     let read = |pid: i32, file: &str| std::fs::read(format!("/proc/{pid}/{file}"));
@@ -331,7 +330,7 @@ pub(crate) fn processes(url: &str) -> Vec<(i32, String)> {
         .collect()
 }
 
-/// The process with this word on its command line, once it is there.
+/// Waits for a process with this word on its command line, and returns its id.
 pub(crate) fn process(url: &str, word: &str) -> i32 {
     let mut found = None;
     eventually(word, LIMIT, || {
@@ -345,7 +344,7 @@ pub(crate) fn process(url: &str, word: &str) -> i32 {
     found.expect("it has just been found")
 }
 
-/// Waits until nothing runs with this URL in its environment any more.
+/// Waits until no process with this URL in its environment runs any more.
 #[track_caller]
 pub(crate) fn expect_nothing_runs(url: &str) {
     let deadline = Instant::now() + LIMIT;
@@ -366,29 +365,29 @@ pub(crate) fn send(pid: i32, signal: Signal) {
     kill(Pid::from_raw(pid), signal).expect("it is still there");
 }
 
-/// A file in which commands leave their marks. What one of them writes is before or
-/// after what another writes, without any clock.
+/// A file to which commands append marks. The order of the marks is the order of the writes,
+/// without any clock.
 pub(crate) struct Trace(tempfile::NamedTempFile);
 
 impl Trace {
-    /// Says "held", writes `A` without an end, from two processes, and does not want
-    /// to end.
+    /// A script that prints "held", writes `A` forever from two processes, and ignores signals that
+    /// would end it.
     pub(crate) const STUBBORN: &str = "trap '' TERM HUP INT; echo held; \
         (while :; do echo A >>$TRACE; sleep 0.01; done) & \
         while :; do echo A >>$TRACE; sleep 0.01; done";
-    /// Writes `B`.
+    /// A script that writes `B`.
     pub(crate) const NEXT: &str = "echo B >>$TRACE";
 
     pub(crate) fn new() -> Self {
         Self(tempfile::NamedTempFile::new().expect("a file"))
     }
 
-    /// The command leaves its marks here.
+    /// Lets the command append its marks to this file.
     pub(crate) fn of<'a>(&self, command: &'a mut Command) -> &'a mut Command {
         command.env("TRACE", self.0.path())
     }
 
-    /// The last number that was written, with its line end: the last word may be cut off.
+    /// Returns the last number that has a line end. The last line may be incomplete.
     pub(crate) fn last_number(&self) -> i64 {
         let marks = std::fs::read_to_string(self.0.path()).expect("it can be read");
         let whole = marks.rsplit_once('\n').map_or("", |(whole, _)| whole);
@@ -396,7 +395,7 @@ impl Trace {
         last.parse().unwrap_or_else(|_| panic!("{marks}"))
     }
 
-    /// Fails if `A` was written when `B` had been. Nobody may write any more.
+    /// Fails if an `A` is after a `B`. No process is allowed to write any more.
     #[track_caller]
     pub(crate) fn expect_no_overlap(&self) {
         let marks = std::fs::read_to_string(self.0.path()).expect("it can be read");

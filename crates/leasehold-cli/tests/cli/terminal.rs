@@ -1,4 +1,4 @@
-//! `leasehold run` at a terminal, which Python's `pty` module plays.
+//! `leasehold run` at a terminal, which Python's `pty` module simulates.
 
 use std::io::Write as _;
 use std::process::{Command, Stdio};
@@ -7,7 +7,7 @@ use leasehold_testkit::RedisServer;
 
 use crate::support::{BINARY, is_free, run_script, server, start};
 
-/// Runs a command on a terminal; types each second text once the first was seen.
+/// Runs a command on a terminal. For each step, types the second text after the first was seen.
 pub(crate) fn on_terminal(
     server: &RedisServer,
     command: &[&str],
@@ -66,7 +66,7 @@ fn resumed_job_reads_from_the_terminal() {
     let server = server();
     let run =
         format!("{BINARY} run job -- sh -c 'echo re\"\"ady; read answer; echo got $answer'\n");
-    // Quotes in what is typed, so that its echo is not taken for the answer to it.
+    // The typed text contains quotes, so that its echo is not taken for the output.
     let steps = [
         ("", "PS1='prompt'\"> \"\n"),
         ("prompt> ", &run),

@@ -1,4 +1,4 @@
-//! `leasehold top`, on a terminal that Python's `pty` module plays.
+//! `leasehold top`, on a terminal that Python's `pty` module simulates.
 
 use crate::support::{BINARY, done, is_free, leasehold_at, run_script, server, start};
 use crate::terminal::on_terminal;
@@ -10,8 +10,8 @@ fn picture_shows_who_holds_and_releases_what_is_selected() {
     let mut holder = start(&mut run_script(&server, &options, "echo held; sleep 60"));
     holder.until("held");
     let line = format!("stty rows 24 cols 120; exec {BINARY} top --every 50ms");
-    // Down, the whole of it, back, release, yes, end. Only words are seen whole: the picture sends
-    // what has changed.
+    // The keys: down, details, back, release, yes, quit. The picture sends only changes, so the
+    // test waits for single words.
     let steps = [("HELD", "j\r"), ("count", "\rr"), ("y/n", "yq")];
     let command = ["sh", "-c", &line];
     let (shown, code) = on_terminal(&server, &command, &steps);

@@ -1,5 +1,5 @@
-//! A stdout or stderr that is full and that nobody reads: a paused pager, a log collector that
-//! hangs, a terminal after Ctrl-S.
+//! A full stdout or stderr without a reader: a paused pager, a log collector that hangs, a terminal
+//! after Ctrl-S.
 
 use std::io::Read as _;
 use std::process::Stdio;
@@ -15,7 +15,7 @@ use crate::support::{
 const STDOUT: i32 = 1;
 const STDERR: i32 = 2;
 
-/// How much of the lease of `job` the server has left.
+/// Returns how much of the lease of `job` is left on the server.
 fn ttl_ms(server: &RedisServer) -> i64 {
     let left = server.command(&["PTTL", "job"]).expect("the server runs");
     left.as_int().expect("a number")
@@ -100,7 +100,7 @@ fn signals_end_a_run_without_a_reader() {
     expect_writes(&run, STDERR);
     let (_reader, stderr) = full_pipe();
     let waiter = start_telling(&mut run_script(&server, &["--json"], "echo ran"), stderr);
-    // It has waited for so long that it says so.
+    // The waiter has waited long enough to report it.
     expect_writes(&waiter, STDERR);
     waiter.signal(Signal::SIGINT);
     waiter.done().expect_code(130);

@@ -228,13 +228,13 @@ fn memory_url_is_refused_for_shared_locks() {
     done(leasehold().args(majority))
         .expect_code(2)
         .expect_on_stderr("--redlock is memory://");
-    // A majority does not look at the environment.
+    // A majority ignores the environment.
     let servers = [server(), server()];
     let mut run = leasehold();
     run.env("REDIS_URL", "memory://")
         .args(["run", "--lease", "1s", "--redlock", &servers[0].url()])
         .args(["--redlock", &servers[1].url()])
-        // They have no vote for their first 30 s.
+        // The servers have no vote for their first 30 s.
         .args(["--outage-timeout", "60s", "job", "--", "true"]);
     done(&mut run).expect_code(0);
 }

@@ -1,4 +1,4 @@
-//! What is told without being asked for, and what `--quiet` leaves out.
+//! Warnings that are printed unasked, and the messages that `--quiet` suppresses.
 
 use leasehold_testkit::{Proxy, RedisServer, eventually};
 
@@ -48,7 +48,7 @@ fn quiet_runs_still_tell_why_they_failed() {
     let server = server();
     let mut holder = start(&mut run_script(&server, &[], "echo held; read end"));
     holder.until("held");
-    // The exit code says so.
+    // Only the exit code reports that the lock is not free.
     let busy = done(&mut run_script(&server, &["-q", "-n", "-E", "0"], "true")).expect_code(0);
     assert_eq!(busy.stderr, "");
     let busy = done(&mut run_script(&server, &["-q", "--wait", "3s"], "true")).expect_code(75);
@@ -60,7 +60,7 @@ fn quiet_runs_still_tell_why_they_failed() {
     done(&mut run_script(&server, &["-q", "--limit", "3"], "true")).expect_code(78);
 }
 
-/// Somebody at a terminal, and a program that reads events.
+/// A user at a terminal and a program that reads events get the doctor's warning.
 #[test]
 fn who_looks_is_told_in_one_line_when_the_doctor_would_warn() {
     const ADVICE: &str = "see leasehold doctor";
@@ -69,16 +69,16 @@ fn who_looks_is_told_in_one_line_when_the_doctor_would_warn() {
     let (shown, code) = on_terminal(&server, &[BINARY, "show", "job"], &[]);
     assert_eq!((code, shown.matches(ADVICE).count()), (0, 1), "{shown}");
     assert!(shown.contains(warned), "{shown}");
-    // Each ends when it has told.
+    // Each command ends after its warning.
     let run = [BINARY, "run", "job", "--", "sh", "-c", "read end"];
     let (shown, code) = on_terminal(&server, &run, &[(ADVICE, "\n")]);
     assert_eq!((code, shown.matches(ADVICE).count()), (0, 1), "{shown}");
     let top = format!("stty rows 24 cols 200; exec {BINARY} top");
-    // The picture sends what has changed, without the blanks.
+    // The picture sends only changes, without blanks.
     let (shown, code) = on_terminal(&server, &["sh", "-c", &top], &[("doctor", "q")]);
     assert_eq!(code, 0, "{shown}");
     assert!(shown.contains("doctor"), "{shown}");
-    // No line for a script, nor where nothing would be warned of.
+    // No line for a script, and none without a warning.
     let piped = done(leasehold_at(&server).args(["show", "job"])).expect_code(0);
     assert_eq!(piped.stderr, "");
     let sound = RedisServer::builder()
@@ -95,7 +95,7 @@ fn each_step_is_told_with_verbose() {
     let mut holder = leasehold_at(&server);
     let holder = start(holder.args(["run", "job", "--", "sh", "-c", "read end"]));
     let show = || done(leasehold_at(&server).args(["show", "job"])).stdout;
-    // By the name of its command.
+    // The label is the name of the command.
     eventually("it has said who it is", LIMIT, || {
         show().contains("client  sh on ")
     });

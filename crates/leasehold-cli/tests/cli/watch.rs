@@ -51,7 +51,8 @@ fn watch_says_who_a_holder_is() {
             }
         }
     };
-    // It says so some milliseconds after its grant: with that, or as a change of its own.
+    // The client is announced some milliseconds after the grant: in the same change, or in a
+    // separate one.
     let known = until(|change| change["client"].is_object());
     assert_eq!(known["client"]["label"], "nightly billing", "{known}");
     let pid = holder.pid();

@@ -1,4 +1,4 @@
-//! What keeps others out while the command runs.
+//! The hold that keeps other clients out while the command runs.
 
 use std::pin::Pin;
 use std::time::Duration;
@@ -20,7 +20,7 @@ impl Holding {
         }
     }
 
-    /// Its id on the server; of several locks together, that of one of them.
+    /// Returns the id of the hold on the server. For several locks together, this is the id of one.
     pub(in crate::cmd) fn id(&self) -> String {
         match self {
             Self::Lock(guard) => guard.holder_id().to_owned(),
@@ -28,8 +28,8 @@ impl Holding {
         }
     }
 
-    /// The same with a fencing token, which a fenced lock has from the start; or an error,
-    /// and it is given back.
+    /// Takes a fencing token, unless the lock has one from its grant. Releases the hold on an
+    /// error.
     pub(in crate::cmd) async fn with_token(self) -> Result<Self> {
         let Self::Lock(guard) = &self else {
             return Ok(self);
@@ -37,14 +37,14 @@ impl Holding {
         match guard.fencing_token().await {
             Ok(_) => Ok(self),
             Err(error) => {
-                // The program ends with this, and then nobody is left to do it.
+                // The program ends with this error, so nothing would release the hold later.
                 let _ = self.release().await;
                 Err(error)
             }
         }
     }
 
-    /// The fencing token, where one was taken.
+    /// Returns the fencing token, if one was taken.
     pub(in crate::cmd) fn token(&self) -> Option<u64> {
         match self {
             Self::Lock(guard) => guard.token(),
@@ -52,7 +52,7 @@ impl Holding {
         }
     }
 
-    /// What an event says of it, after such a wait.
+    /// Returns the fields of a `held` event after a wait of this length.
     pub(in crate::cmd) fn told(&self, waited: Duration) -> Vec<(&'static str, serde_json::Value)> {
         vec![
             ("id", self.id().into()),
@@ -86,7 +86,7 @@ impl Holding {
         }
     }
 
-    /// Resolves when it is lost.
+    /// Resolves when the hold is lost.
     pub(in crate::cmd) fn lost(&self) -> Pin<Box<dyn Future<Output = LossReason> + Send>> {
         match self {
             Self::Lock(guard) => Box::pin(guard.lost()),
@@ -94,11 +94,11 @@ impl Holding {
         }
     }
 
-    /// Gives it back, or leaves it to the server for so long.
+    /// Releases the hold, or leaves it to the server for `keep_for`.
     pub(in crate::cmd) async fn end(self, keep_for: Option<Duration>) -> Result<()> {
         match (self, keep_for) {
             (Self::Lock(guard), Some(span)) => guard.keep_for(span).await,
-            // Refused with these flags: a permit is not kept.
+            // `--min-hold` is refused with `--limit`, so a permit is never kept.
             (Self::Permit(permit), _) => permit.release().await,
             (Self::Lock(guard), None) => guard.release().await,
         }
@@ -109,7 +109,7 @@ impl Holding {
     }
 }
 
-/// A span for a program.
+/// Returns a time span in milliseconds, for JSON.
 pub(in crate::cmd) fn as_ms(span: Duration) -> serde_json::Value {
     u64::try_from(span.as_millis()).unwrap_or(u64::MAX).into()
 }

@@ -1,4 +1,4 @@
-//! Who or what is in the way of a lock.
+//! The holder that is in the way of a lock.
 
 use std::fmt::Write as _;
 
@@ -10,24 +10,24 @@ use crate::cmd::show::text::who;
 use crate::duration;
 use crate::output::Shown;
 
-/// Who or what is in the way.
+/// The holder that is in the way of an acquire.
 #[derive(Default)]
 pub(super) struct InTheWay {
-    /// In a few words, for a sentence; empty if it is free by now.
+    /// A few words for a sentence; empty if the lock is already free.
     pub(super) text: String,
-    /// The holder, for a program.
+    /// The holder, as JSON.
     pub(super) holder: Value,
 }
 
 impl InTheWay {
-    /// The first holder of one of these locks.
+    /// Returns the first holder of one of these locks.
     pub(super) async fn of_any(locks: &[(Client, String)]) -> leasehold::Result<Self> {
         if let [(client, name)] = locks {
             let seen = client.inspect(name).await?;
             return Ok(holder(&seen).map(Self::of).unwrap_or_default());
         }
         for (client, name) in locks {
-            // One that can't be asked is no answer for the others.
+            // If one server can't be asked, ask the next.
             let Ok(seen) = client.inspect(name).await else {
                 continue;
             };
@@ -61,7 +61,7 @@ impl InTheWay {
     }
 }
 
-/// A holder: who it is, if its client says so, and its id.
+/// Formats a holder: who it is, if its client reports it, and its id.
 fn named(hold: &HoldInfo) -> String {
     match &hold.client {
         Some(client) => format!("{} ({})", who(client), Shown(&hold.id)),
@@ -77,7 +77,8 @@ fn holder(seen: &NameInfo) -> Option<&HoldInfo> {
     }
 }
 
-/// Who holds one of these locks now, for a sentence, if its client says who it is.
+/// Returns a sentence about the current holder of one of these locks, if its client reports who it
+/// is.
 pub(in crate::cmd) async fn next_holder(locks: &[(Client, String)]) -> Option<String> {
     for (client, name) in locks {
         if let Ok(seen) = client.inspect(name).await

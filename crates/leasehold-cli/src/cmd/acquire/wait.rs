@@ -18,12 +18,12 @@ use crate::output::{self, Event, Shown, note};
 use crate::server::{Server, Terms};
 use crate::signals::Signals;
 
-/// How a wait ended.
+/// The outcome of a wait.
 pub(in crate::cmd) enum Waited {
     Held(Vec<Client>, Holding),
-    /// Not free in time; this has been told.
+    /// The lock was not free in time. This has been reported.
     Busy,
-    /// A signal has ended it, and nothing is left behind.
+    /// A signal ended the wait, and the clean-up is done.
     Ended(Signal),
 }
 
@@ -37,7 +37,7 @@ pub(in crate::cmd) struct Waiting<'a> {
 }
 
 impl<'a> Waiting<'a> {
-    /// The time counts from here, connecting included.
+    /// Creates a wait. Its time starts now, and includes connecting.
     pub(in crate::cmd) fn new(args: &'a Args, name: &'a str, servers: &'a [Server]) -> Self {
         let begun = Instant::now();
         let limit = match args.wait {
@@ -54,15 +54,15 @@ impl<'a> Waiting<'a> {
         }
     }
 
-    /// Waits until the lock is held, the time is over, or a signal comes.
+    /// Waits until the lock is held, the time is over, or a signal arrives.
     pub(in crate::cmd) async fn until_held(self, signals: &mut Signals) -> Result<Waited, Failure> {
         let clients = self.connect()?;
         let lock = Wanted::new(&clients, self.args, self.name)?;
         let guard = tokio::select! {
             guard = self.acquire(&lock) => guard?,
             signal = signals.next() => {
-                // The wait was dropped: if it had just been granted, the lock goes
-                // back in the background. A second signal ends that too.
+                // The wait was dropped. A lock that had just been granted is released in
+                // the background. A second signal ends that too.
                 tokio::select! {
                     () = tidy(&clients) => {}
                     _ = signals.next() => {}
@@ -91,7 +91,7 @@ impl<'a> Waiting<'a> {
         }
     }
 
-    /// In the background: a server may be down now.
+    /// Connects in the background, because a server may be down now.
     fn connect(&self) -> Result<Vec<Client>, Failure> {
         let terms = Terms {
             lease: self.args.lease,
@@ -117,7 +117,7 @@ impl<'a> Waiting<'a> {
                 result = acquire.result() => return result,
                 () = tokio::time::sleep(output::silent_for()) => {}
             }
-            // An answer that does not come must not hold up the lock.
+            // A missing reply about the holder must not delay the acquire.
             tokio::select! {
                 biased;
                 result = acquire.result() => return result,
@@ -165,7 +165,7 @@ impl<'a> Waiting<'a> {
         }
     }
 
-    /// Whether a `leasehold run` of the same name has started this one.
+    /// Returns whether a `leasehold run` of the same name started this process.
     fn is_nested(&self) -> bool {
         std::env::var_os("LEASEHOLD_NAME").is_some_and(|outer| outer == self.name)
     }
@@ -181,9 +181,9 @@ impl<'a> Waiting<'a> {
     }
 }
 
-/// Work on the runtime's own threads, which ends when this is dropped. Those threads
-/// have the terminal's stop signal held back, and so have the ones that they start
-/// to look up host names; the main thread has not while it waits.
+/// Work on the runtime's threads, aborted on drop. The runtime's threads block the terminal's stop
+/// signal, and so do the threads that they start to look up host names. The main thread does not
+/// block it while it waits.
 struct Aborted<T>(JoinHandle<T>);
 
 impl<T: Send + 'static> Aborted<T> {

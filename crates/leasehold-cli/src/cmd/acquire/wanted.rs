@@ -1,4 +1,4 @@
-//! What is to be held: a lock of the kind that the flags ask for, or a permit.
+//! The lock or permit that the flags ask for.
 
 use std::time::Duration;
 
@@ -19,13 +19,13 @@ use crate::failure::Failure;
 use crate::output::{Shown, note};
 use crate::usage::command_line;
 
-/// The default of a majority: so long a server that was started has no vote.
+/// The default longest lease of a majority. A restarted server has no vote for this time.
 const LONGEST_LEASE: Duration = Duration::from_secs(30);
 
-/// Between two tries to agree on a limit.
+/// The pause between two tries to agree on a limit.
 const BETWEEN_TRIES: Duration = Duration::from_millis(100);
 
-/// How long somebody waits.
+/// The limit of a wait.
 #[derive(Clone, Copy)]
 pub(super) enum Limit {
     Now,
@@ -33,16 +33,16 @@ pub(super) enum Limit {
     Never,
 }
 
-/// What the flags ask for.
+/// The lock or permit that the flags ask for.
 #[derive(Clone)]
 pub(super) enum Wanted {
-    /// With the single locks that it is made of: the client of each, and its name.
+    /// A lock, and the single locks that it consists of: the client and the name of each.
     Lock(AnyLock, Vec<(Client, String)>),
     Permit(Limited),
 }
 
 impl Wanted {
-    /// A lock, several, a permit, or the lock of a majority of the clients' servers.
+    /// Creates a lock, several locks, a permit, or a lock on a majority of the clients' servers.
     pub(super) fn new(clients: &[Client], args: &Args, name: &str) -> Result<Self> {
         let settings = Settings {
             outage_timeout: args.outage_timeout,
@@ -65,7 +65,7 @@ impl Wanted {
         })
     }
 
-    /// Who or what is in the way.
+    /// Returns the holder that is in the way.
     pub(super) async fn in_the_way(&self) -> Result<InTheWay> {
         match self {
             Self::Lock(_, parts) => InTheWay::of_any(parts).await,
@@ -74,7 +74,7 @@ impl Wanted {
     }
 }
 
-/// A lock of the kind that the flags name.
+/// Creates a lock of the kind that the flags name.
 fn lock(client: &Client, args: &Args, name: &str) -> AnyLock {
     let (kind, by) = (&args.kind, acknowledgement(args));
     if kind.fair {
@@ -84,18 +84,18 @@ fn lock(client: &Client, args: &Args, name: &str) -> AnyLock {
     } else if kind.write {
         client.rw_lock(name).write_lock().acknowledged_by(by).into()
     } else if args.fenced {
-        // Its token comes with the grant.
+        // The grant of a fenced lock includes the token.
         client.fenced_lock(name).acknowledged_by(by).into()
     } else {
         client.lock(name).acknowledged_by(by).into()
     }
 }
 
-/// Who has to confirm the lock.
+/// Returns the confirmations that the lock needs.
 fn acknowledgement(args: &Args) -> Acknowledgement {
     let replicas = Acknowledgement::replicas(args.replicas);
     match args.on_disk {
-        // A server that writes to its disk once a second takes that long.
+        // Long enough for a server that writes to its disk once a second.
         true => replicas.on_disk().within(Duration::from_millis(1500)),
         false => replicas,
     }
@@ -109,7 +109,7 @@ async fn acquire(lock: &AnyLock, limit: Limit) -> Result<Option<LockGuard>> {
     }
 }
 
-/// A server's client, and the name of a lock there.
+/// A server's client, and the name of a lock on this server.
 type Part<'a> = (&'a Client, &'a str);
 
 fn parts<'a>(clients: &'a [Client], args: &'a Args, name: &'a str) -> Vec<Part<'a>> {
@@ -140,10 +140,10 @@ impl Settings {
         }
     }
 
-    /// One lock of all of these: the only one, a majority, or all of them.
+    /// Combines locks into one lock: the only one, a majority, or all of them.
     fn as_one(&self, args: &Args, locks: Vec<AnyLock>) -> Result<AnyLock> {
         if !args.redlock.is_empty() {
-            // Others who share the lock expect the default, or are told of a longer one.
+            // Other clients that share the lock expect the default, or learn of a longer lease.
             let longest = args.lease.max(LONGEST_LEASE);
             return Ok(self.on(RedLock::new(locks)?.longest_lease(longest)));
         }
@@ -169,7 +169,8 @@ impl Settings {
     }
 }
 
-/// So many commands at a time, each with a permit that comes back when it dies.
+/// A limit on the commands that run at a time. Each has a permit, which is free again after its
+/// lease if the command's leasehold dies.
 #[derive(Clone)]
 pub(super) struct Limited {
     client: Client,
@@ -204,8 +205,8 @@ impl Limited {
         })
     }
 
-    /// Agrees with all others on how many may run, for as long as an acquire would try: the
-    /// library gives up after a few seconds.
+    /// Agrees with all other clients on the limit. Tries for as long as an acquire would, because a
+    /// single request of the library gives up after a few seconds.
     async fn agree(&self, limit: Limit) -> Result<(), Failure> {
         let begun = Instant::now();
         let mut over = begun + self.outage_timeout;
@@ -226,8 +227,9 @@ impl Limited {
         Err(self.unanswered(begun.elapsed(), last))
     }
 
-    /// The first one sets the limit. It is made in one step that leaves alone what is there,
-    /// so of two who are first at the same time one is second.
+    /// Compares the limit with the one on the server, and sets it if there is none. The step that
+    /// sets a limit never changes an existing one, so only one of two concurrent first runs sets
+    /// it.
     async fn agree_once(&self) -> Result<Result<(), Failure>> {
         let (name, most) = (self.permits.name(), self.most);
         loop {

@@ -1,4 +1,4 @@
-//! The workers, as tasks or as processes: starting them, hearing them, killing them.
+//! The workers, as tasks or as processes: starts them, receives their events, kills them.
 
 use std::io;
 use std::os::unix::process::ExitStatusExt as _;
@@ -18,7 +18,7 @@ use super::{LEASE, Plan};
 use crate::failure::Failure;
 use crate::server::{Server, URL_VARIABLE, access_flags};
 
-/// The workers. Dropped, it takes them with it.
+/// The workers. Dropping the crew ends them.
 pub(super) struct Crew {
     members: Vec<Member>,
     sender: mpsc::UnboundedSender<News>,
@@ -32,28 +32,28 @@ struct Member {
     kill: Option<oneshot::Sender<()>>,
 }
 
-/// Something about one worker.
+/// News about one worker.
 pub(super) struct News {
-    /// From 0.
+    /// The number of the worker, from 0.
     pub(super) worker: usize,
     pub(super) what: What,
 }
 
 pub(super) enum What {
     Said(Event),
-    /// Nothing more comes from it.
+    /// The worker has ended and sends nothing more.
     Ended(End),
 }
 
-/// How a worker has ended.
+/// The end of a worker.
 pub(super) enum End {
     Finished,
     Killed,
-    /// In a way that it did not tell.
+    /// The worker ended without reporting why.
     Broken(String),
 }
 
-/// Where the task of each worker sends its news, and learns of the start.
+/// The channels of a worker's task: it sends its news, and learns of the start.
 struct Line {
     worker: usize,
     news: mpsc::UnboundedSender<News>,
@@ -63,21 +63,21 @@ struct Line {
 impl Line {
     fn send(&self, what: What) {
         let worker = self.worker;
-        // The demo is over when nobody listens, and this task is about to be ended.
+        // Fails when the demo is over, and this task is about to be aborted.
         let _ = self.news.send(News { worker, what });
     }
 
     async fn start(&mut self) {
         if self.start.wait_for(|start| *start).await.is_err() {
-            // The crew is gone; the start never comes.
+            // The crew was dropped, so there will be no start.
             std::future::pending().await
         }
     }
 }
 
 impl Crew {
-    /// Workers in this process, on an embedded keyspace; each has a client of its own,
-    /// as processes have.
+    /// Creates workers in this process, on an embedded keyspace. Each has its own client, as
+    /// separate processes have.
     pub(super) fn of_tasks(plan: &Plan, stock: &Stock) -> Result<Self, Failure> {
         let keyspace = Embedded::new();
         let builder = Client::builder().lease(LEASE);
@@ -99,7 +99,7 @@ impl Crew {
         Ok(crew)
     }
 
-    /// A process for each worker.
+    /// Starts a process for each worker.
     pub(super) fn of_processes(
         plan: &Plan,
         stock: &Stock,
@@ -144,7 +144,7 @@ impl Crew {
         self.members.len()
     }
 
-    /// What each is called in the picture.
+    /// Returns the name of each worker in the picture.
     pub(super) fn labels(&self) -> Vec<String> {
         let label = |(index, member): (usize, &Member)| match member.pid {
             Some(pid) => format!("worker {} ({pid})", index + 1),
@@ -153,29 +153,29 @@ impl Crew {
         self.members.iter().enumerate().map(label).collect()
     }
 
-    /// The next thing that happens. Nothing is lost by dropping the future.
+    /// Waits for the next news. Dropping the future loses nothing.
     pub(super) async fn news(&mut self) -> News {
         match self.news.recv().await {
             Some(news) => news,
-            // Can't be: a sender is kept here.
+            // Impossible: `self` keeps a sender.
             None => std::future::pending().await,
         }
     }
 
-    /// Lets all of them begin.
+    /// Lets all workers begin.
     pub(super) fn start(&self) {
         self.start.send_replace(true);
     }
 
-    /// Kills one, without a chance to clean up.
+    /// Kills a worker, without a chance to clean up.
     pub(super) fn kill(&mut self, worker: usize) {
         if let Some(kill) = self.members[worker].kill.take() {
-            // It has ended by itself if nobody listens.
+            // Fails if the worker has already ended.
             let _ = kill.send(());
         }
     }
 
-    /// Kills those who are left, and returns when they are gone.
+    /// Kills the remaining workers, and waits until they have ended.
     pub(super) async fn stop(&mut self) {
         for worker in 0..self.members.len() {
             self.kill(worker);
@@ -184,7 +184,7 @@ impl Crew {
             self.tasks.abort_all();
         }
         let gone = async { while self.tasks.join_next().await.is_some() {} };
-        // A process that even a kill does not end at once must not hold up the rest.
+        // A process that even a kill does not end at once must not block the demo.
         let _ = tokio::time::timeout(STOP_LIMIT, gone).await;
     }
 }
@@ -234,7 +234,7 @@ fn spawn(plan: &Plan, stock: &Stock, server: &Server, number: usize) -> io::Resu
     command.spawn()
 }
 
-/// Follows one process to its end.
+/// Forwards the events of a worker's process until it ends.
 async fn follow(mut child: Child, mut line: Line, mut killed: oneshot::Receiver<()>) {
     let Some(stdout) = child.stdout.take() else {
         return line.send(What::Ended(End::Broken("has no stdout".into())));
@@ -257,19 +257,19 @@ async fn follow(mut child: Child, mut line: Line, mut killed: oneshot::Receiver<
             kill = &mut killed, if !doomed => {
                 doomed = true;
                 if kill.is_ok() {
-                    // Fails when it has just ended by itself.
+                    // Fails when the process has just ended by itself.
                     let _ = child.start_kill();
                 }
             }
             () = line.start(), if stdin.is_some() => {
                 if let Some(mut stdin) = stdin.take() {
-                    // Fails when it has ended, which is seen next.
+                    // Fails when the process has ended, which the next round sees.
                     let _ = stdin.write_all(b"go\n").await;
                 }
             }
         }
     }
-    // Its stdout is closed, so nothing more comes from it.
+    // Its stdout is closed, so no event follows.
     let end = match child.wait().await {
         Ok(status) if status.signal().is_some() => End::Killed,
         Ok(status) if status.success() => End::Finished,

@@ -1,31 +1,30 @@
-//! What a worker tells while it works: one line each over a pipe, or a value over a
-//! channel.
+//! The events that a worker reports: lines over a pipe, or values over a channel.
 
 use std::fmt;
 
 use crate::exit_code::Exit;
 
-/// One thing that happened in a worker. Times are nanoseconds on the monotonic clock,
-/// which all processes of a machine share.
+/// An event of a worker. Times are nanoseconds on the monotonic clock, which all processes of a
+/// machine share.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Event {
-    /// It is set up and waits for the start.
+    /// The worker is set up and waits for the start.
     Ready,
-    /// It asks for the lock.
+    /// The worker asks for the lock.
     Asked { at: u64 },
-    /// It holds it, until `valid_until` at least.
+    /// The worker holds the lock, at least until `valid_until`.
     Acquired { at: u64, valid_until: u64 },
-    /// Its hold was renewed.
+    /// The worker's hold was renewed.
     Renewed { valid_until: u64 },
-    /// In the middle of a sale, it waits to be killed.
+    /// The worker waits in the middle of a sale to be killed.
     Lingering { at: u64 },
-    /// It has written its sale number `serial` into the stock.
+    /// The worker has written its sale number `serial` into the stock.
     Sold { serial: u64 },
-    /// It found that the lock was lost and has sold nothing.
+    /// The worker found that the lock was lost, and has sold nothing.
     Lost { at: u64 },
-    /// It is about to release.
+    /// The worker is about to release the lock.
     Releasing { at: u64, valid_until: u64 },
-    /// It can't go on.
+    /// The worker can't continue.
     Failed { exit: Exit, message: String },
 }
 
@@ -49,7 +48,7 @@ impl fmt::Display for Event {
 }
 
 impl Event {
-    /// Reads a line. `None` if no worker of this version has written it.
+    /// Parses a line. `None` if it is not from a worker of this version.
     pub(crate) fn parse(line: &str) -> Option<Self> {
         let (word, rest) = line.split_once(' ').unwrap_or((line, ""));
         if word == "failed" {

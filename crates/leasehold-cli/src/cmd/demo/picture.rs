@@ -1,14 +1,14 @@
-//! The picture: a row for each worker, and who held the lock when.
+//! The picture: a row for each worker that shows when it held the lock.
 
 use std::fmt::Write as _;
 use std::time::Duration;
 
 use super::story::{Row, Story};
 
-/// How many moments are drawn.
+/// Number of moments to draw.
 const COLUMNS: u64 = 72;
 
-/// What is drawn with.
+/// The characters of the picture.
 pub(super) struct Marks {
     holds: char,
     waits: char,
@@ -30,7 +30,7 @@ impl Marks {
     }
 }
 
-/// Whether the terminal can be expected to show more than ASCII.
+/// Returns whether the terminal probably shows more than ASCII.
 pub(super) fn locale_is_utf8() -> bool {
     ["LC_ALL", "LC_CTYPE", "LANG"]
         .into_iter()
@@ -42,8 +42,8 @@ pub(super) fn locale_is_utf8() -> bool {
         })
 }
 
-/// Draws it. Each column is one moment and not a span of time, in which several could
-/// have held one after the other.
+/// Draws the picture. Each column is a moment, not a span of time: within a span, several workers
+/// could have held the lock one after the other.
 pub(super) fn draw(story: &Story, marks: &Marks, with_lock: bool) -> String {
     let (start, end) = story.bounds();
     let labels = story.rows().iter().map(|row| row.label.len());

@@ -1,4 +1,4 @@
-//! `leasehold demo-worker`: one worker as a process.
+//! `leasehold demo-worker`: a worker as a process.
 
 use super::event::Event;
 use super::stock::Stock;
@@ -11,8 +11,8 @@ use crate::input;
 use crate::output;
 use crate::server::Server;
 
-/// Says that it is ready, waits for a line on stdin, and sells. Its events go to
-/// stdout, its failure too: the parent tells it.
+/// Reports that it is ready, waits for a line on stdin, and sells. Events are written to stdout.
+/// A failure is an event too, which the parent prints.
 pub(crate) async fn main(args: DemoWorker, server: &Server) -> Result<Exit, Failure> {
     match work(args, server).await {
         Ok(()) => Ok(Exit::Success),
@@ -56,7 +56,8 @@ async fn work(args: DemoWorker, server: &Server) -> Result<(), Failure> {
     Ok(())
 }
 
-/// A parent that is gone ends the worker: nobody would read what it sells.
+/// Writes an event to the parent. An error ends the worker: without a parent, nothing would read
+/// its sales.
 fn report(event: Event) -> Result<(), Failure> {
     output::line(&event).map_err(|error| Failure::io("nobody listens", error))
 }

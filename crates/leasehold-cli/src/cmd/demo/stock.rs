@@ -1,8 +1,8 @@
-//! What is sold: a file that the lock protects and knows nothing of.
+//! The stock for sale: a file that the lock protects without knowing of it.
 //!
-//! It holds how much is left and a line for each sale. It is replaced as a whole, so
-//! that a worker killed at any point has made its sale or has not. Access is
-//! blocking: a few hundred bytes in a temporary folder.
+//! The file contains the number of items left, and a line for each sale. It is replaced as a whole,
+//! so that a worker killed at any point has made its sale or has not. Access is blocking: a few
+//! hundred bytes in a temporary folder.
 
 use std::fs;
 use std::io;
@@ -10,23 +10,23 @@ use std::path::{Path, PathBuf};
 
 use crate::failure::Failure;
 
-/// Where the stock is.
+/// The folder of the stock.
 #[derive(Clone, Debug)]
 pub(crate) struct Stock {
     dir: PathBuf,
 }
 
-/// What the stock says at one moment.
+/// The content of the stock at one moment.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Shelf {
-    /// How much is left.
+    /// Number of items left.
     pub(crate) left: u64,
-    /// Who has sold: the worker's number, and the number of its sale.
+    /// The sales: the number of the worker, and the number of its sale.
     pub(crate) ledger: Vec<(usize, u64)>,
 }
 
 impl Stock {
-    /// A new stock in `dir`.
+    /// Creates a stock in `dir`.
     pub(crate) fn create(dir: &Path, items: u64) -> Result<Self, Failure> {
         let stock = Self::at(dir);
         stock.write(
@@ -39,7 +39,7 @@ impl Stock {
         Ok(stock)
     }
 
-    /// The stock that is in `dir`.
+    /// Returns the existing stock in `dir`.
     pub(crate) fn at(dir: &Path) -> Self {
         Self { dir: dir.into() }
     }
@@ -57,8 +57,8 @@ impl Stock {
         })
     }
 
-    /// Replaces it. `worker` keeps two writers at once, which there are without a
-    /// lock, out of each other's half-written files.
+    /// Replaces the content. `worker` names a temporary file for each writer, because two workers
+    /// may write at once if there is no lock.
     pub(crate) fn write(&self, worker: usize, shelf: &Shelf) -> Result<(), Failure> {
         let mut text = format!("{}\n", shelf.left);
         for (worker, serial) in &shelf.ledger {
@@ -70,7 +70,7 @@ impl Stock {
             .map_err(|error| Failure::io("can't write the stock", error))
     }
 
-    /// `true` for the first that asks: the worker that is to be killed.
+    /// Returns `true` for the first worker that asks. This worker is to be killed.
     pub(crate) fn become_victim(&self) -> bool {
         fs::File::create_new(self.dir.join("victim")).is_ok()
     }

@@ -1,29 +1,29 @@
-//! What happened: who waited, held and sold when, put together from the events.
+//! The history of a demo, put together from the events: who waited, held and sold when.
 
 use super::event::Event;
 
-/// What happened to all workers.
+/// The history of all workers.
 pub(super) struct Story {
     rows: Vec<Row>,
 }
 
-/// What happened to one worker. Times are nanoseconds on the monotonic clock.
+/// The history of one worker. Times are nanoseconds on the monotonic clock.
 #[derive(Debug, Default)]
 pub(super) struct Row {
     pub(super) label: String,
     /// Holds that have ended.
     pub(super) holds: Vec<Span>,
-    /// A wait that has led to nothing.
+    /// The last wait, if it ended without a hold.
     pub(super) last_wait: Option<(u64, u64)>,
-    /// How many sales it has reported.
+    /// Number of sales that the worker has reported.
     pub(super) sold: u64,
-    /// How often it has found its lock lost.
+    /// Number of times that the worker found its lock lost.
     pub(super) lost: u64,
     pub(super) killed_at: Option<u64>,
     now: Now,
 }
 
-/// One hold, and the wait for it.
+/// A hold, and the wait for it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Span {
     pub(super) asked: u64,
@@ -60,7 +60,7 @@ impl Story {
         &self.rows
     }
 
-    /// A worker has told this.
+    /// Records an event of a worker.
     pub(super) fn said(&mut self, worker: usize, event: &Event) {
         let row = &mut self.rows[worker];
         match *event {
@@ -99,8 +99,8 @@ impl Story {
         }
     }
 
-    /// A worker has ended, and this was noticed at `at`. A hold that it had goes on
-    /// until then, or until its deadline: what it may have believed in.
+    /// Records the end of a worker, noticed at `at`. Its current hold ends then, or at its deadline
+    /// if that is earlier: until then the worker may have believed in it.
     pub(super) fn ended(&mut self, worker: usize, killed: bool, at: u64) {
         let row = &mut self.rows[worker];
         if let Now::Waiting { asked } = row.now {
@@ -110,7 +110,7 @@ impl Story {
         row.killed_at = killed.then_some(at);
     }
 
-    /// When it began and when it ended.
+    /// Returns when the demo began and when it ended.
     pub(super) fn bounds(&self) -> (u64, u64) {
         let rows = self.rows.iter();
         let times = rows.flat_map(|row| {

@@ -1,4 +1,4 @@
-//! The verdict: did it go as announced?
+//! The verdict: whether the demo had the expected outcome.
 
 use std::collections::BTreeMap;
 
@@ -13,8 +13,8 @@ pub(super) struct Verdict {
     pub(super) text: String,
 }
 
-/// Judges the stock against what the workers have reported, and the holds by the
-/// history checker.
+/// Compares the stock with the reports of the workers, and checks the holds with the history
+/// checker.
 pub(super) fn judge(plan: &Plan, shelf: &Shelf, story: &Story) -> Verdict {
     let report = history(plan, story);
     match plan.lock {
@@ -93,7 +93,7 @@ fn with_lock(plan: &Plan, shelf: &Shelf, story: &Story, report: &Report) -> Verd
     }
 }
 
-/// What does not add up.
+/// Returns a line for each contradiction.
 fn wrong_with(plan: &Plan, shelf: &Shelf, story: &Story) -> Vec<String> {
     let mut wrong = Vec::new();
     let in_ledger = count(shelf.ledger.len());
@@ -125,8 +125,8 @@ fn wrong_with(plan: &Plan, shelf: &Shelf, story: &Story) -> Vec<String> {
                 "WRONG: {missing} sales of worker {number} are not in the ledger"
             ));
         }
-        // One killed between writing a sale and reporting it has not reported its
-        // last one.
+        // A worker killed between writing a sale and reporting it has not reported its
+        // last sale.
         let reported = row.sold + u64::from(row.killed_at.is_some());
         let unreported = entries
             .keys()

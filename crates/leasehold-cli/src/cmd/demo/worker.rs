@@ -1,4 +1,4 @@
-//! A worker: sells until nothing is left. The same code in a task and in a process.
+//! A worker: sells until nothing is left. A task and a process run the same code.
 
 use std::time::Duration;
 
@@ -11,27 +11,27 @@ use super::event::Event;
 use super::stock::Stock;
 use crate::failure::Failure;
 
-/// How often a holder says that its hold was renewed.
+/// The interval at which a holder reports renewals.
 const TELL_EVERY: Duration = Duration::from_millis(100);
-/// How long a victim waits for its end.
+/// The longest time that a victim waits to be killed.
 const LINGER: Duration = Duration::from_secs(10);
 
 pub(super) struct Worker {
-    /// From 1.
+    /// The number of the worker, from 1.
     pub(super) number: usize,
     pub(super) stock: Stock,
     pub(super) lock: Option<Lock>,
     pub(super) pause: Duration,
-    /// How much is left when a worker waits to be killed.
+    /// Number of items left when a worker waits to be killed.
     pub(super) victim_at: Option<u64>,
-    /// How much it sells at most.
+    /// The most items that the worker sells.
     pub(super) limit: u64,
-    /// Kills a worker that is no process. It resolves when the worker must leave
-    /// everything as it is.
+    /// The kill of a worker that is a task. When it resolves, the worker must leave everything as
+    /// it is.
     pub(super) killed: Option<oneshot::Receiver<()>>,
 }
 
-/// How a worker's work has ended.
+/// The end of a worker's work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Finish {
     Done,
@@ -86,13 +86,14 @@ impl Worker {
         }
     }
 
-    /// The time until the next customer. Without it whoever releases is the first to
-    /// ask again, and the picture would show one worker after the other.
+    /// Returns the time until the next customer. Without this pause, the worker that releases would
+    /// be the first to ask again, and the picture would show one worker after the other.
     fn rest(&self) -> Duration {
         self.pause.mul_f64(0.5 + fastrand::f64())
     }
 
-    /// The time between reading and writing, in which others would read the same.
+    /// Waits between reading and writing the stock. Without a lock, other workers read the same
+    /// stock meanwhile.
     async fn work(
         &mut self,
         hold: &mut Hold,
@@ -100,7 +101,7 @@ impl Worker {
         report: &mut impl FnMut(Event) -> Result<(), Failure>,
     ) -> Result<Finish, Failure> {
         let mut end = Instant::now() + self.pause;
-        // Lingering makes sure that the kill comes in the middle of a sale.
+        // Lingering makes sure that the kill happens in the middle of a sale.
         if self.victim_at == Some(left) && self.stock.become_victim() {
             report(Event::Lingering { at: monotonic_ns() })?;
             end += LINGER;
@@ -114,7 +115,8 @@ impl Worker {
                 () = sleep_until(next) => {}
             }
             let valid_until = hold.valid_until();
-            // Read off two clocks one after the other: a little later is no renewal.
+            // The deadline is computed from two clocks, read one after the other. A slightly
+            // later deadline does not mean a renewal.
             if valid_until > told.saturating_add(1_000_000) {
                 told = valid_until;
                 report(Event::Renewed { valid_until })?;
@@ -126,7 +128,7 @@ impl Worker {
 
 async fn killed(killed: &mut Option<oneshot::Receiver<()>>) {
     match killed {
-        // A sender that is gone kills nobody.
+        // A dropped sender does not kill.
         Some(receiver) => match receiver.await {
             Ok(()) => {}
             Err(_) => {
@@ -141,7 +143,7 @@ async fn killed(killed: &mut Option<oneshot::Receiver<()>>) {
 /// A hold, or the lack of one with `--no-lock`.
 struct Hold {
     guard: Option<LockGuard>,
-    /// The deadline that was read last.
+    /// The deadline at the last reading.
     valid_until: u64,
 }
 
@@ -155,8 +157,8 @@ impl Hold {
         hold
     }
 
-    /// Until when it is good, on the clock of the events; of one that is lost, until
-    /// when it was.
+    /// Returns the deadline of the hold, on the clock of the events. A lost hold keeps the deadline
+    /// of the last reading.
     fn valid_until(&mut self) -> u64 {
         self.valid_until = match &self.guard {
             None => u64::MAX,
@@ -166,8 +168,7 @@ impl Hold {
                     .valid_until()
                     .saturating_duration_since(Instant::now());
                 let left = u64::try_from(left.as_nanos()).unwrap_or(u64::MAX);
-                // Asked after the reading: a deadline in the past reads as the
-                // present.
+                // Checked after the reading: a deadline in the past reads as the present.
                 if guard.is_held() {
                     now.saturating_add(left)
                 } else {
@@ -185,7 +186,7 @@ impl Hold {
     async fn release(self) -> Result<(), Failure> {
         match self.guard {
             Some(guard) => match guard.release().await {
-                // The sale was written while it was held.
+                // The sale was written while the lock was held.
                 Err(error) if error.kind() == ErrorKind::Lost => Ok(()),
                 result => Ok(result?),
             },
@@ -193,7 +194,7 @@ impl Hold {
         }
     }
 
-    /// What a killed process does: neither release nor renew.
+    /// Abandons the hold like a killed process: neither releases nor renews it.
     fn leave_behind(self) {
         if let Some(guard) = self.guard {
             guard.forget();

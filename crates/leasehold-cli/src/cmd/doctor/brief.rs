@@ -1,12 +1,12 @@
-//! What the doctor would warn of, in one line, for commands that look at something else.
+//! The doctor's warnings in one line, for other sub-commands.
 
 use leasehold::Client;
 
 use super::findings::{self, Finding, Place, Severity};
 use crate::output::Shown;
 
-/// What endangers locks on the servers of this client, in one line. `None` when the doctor would
-/// not warn, and when it can't look: whoever asks wants to know something else first.
+/// Returns the warnings about the servers of this client, in one line. `None` if there are none, or
+/// if the servers can't be examined: the caller's own command matters more.
 pub(crate) async fn brief(client: &Client) -> Option<String> {
     let name = format!("leasehold-doctor:{:08x}", fastrand::u32(..));
     let servers = client.examine(&name).await.ok()?;
@@ -14,12 +14,12 @@ pub(crate) async fn brief(client: &Client) -> Option<String> {
     in_one_line(findings::of(place, &servers), client.address())
 }
 
-/// `known` is the address that whoever asks has told already.
+/// Returns the worst finding in one line. `known` is an address that the caller shows already.
 fn in_one_line(findings: Vec<Finding>, known: &str) -> Option<String> {
     let warned = findings.into_iter();
     let mut warned = warned.filter(|finding| finding.severity >= Severity::Warning);
     let first = warned.next()?;
-    // The worst; of equals the first.
+    // The worst finding, and the first of equals.
     let (worst, others) = warned.fold((first, 0), |(worst, others), finding| {
         let worst = if finding.severity > worst.severity {
             finding
@@ -36,7 +36,7 @@ fn in_one_line(findings: Vec<Finding>, known: &str) -> Option<String> {
         [address] if address == known => String::new(),
         addresses => format!(" ({})", findings::list_of(addresses)),
     };
-    // The command first: a narrow terminal cuts the end.
+    // The command is first, because a narrow terminal cuts the end.
     Some(format!(
         "{}, see leasehold doctor: {}{at}{more}",
         worst.severity.in_words(),
@@ -72,7 +72,7 @@ mod tests {
         let said = in_one_line(vec![warning.clone(), worst, note, warning]);
         let counted = "unsafe, see leasehold doctor: u (redis://h:6379) and 2 more";
         assert_eq!(said.as_deref(), Some(counted));
-        // An address that is known is not told again.
+        // A known address is not repeated.
         let said = super::in_one_line(vec![finding(Severity::Warning, "w")], "redis://h:6379");
         assert_eq!(said.as_deref(), Some("warning, see leasehold doctor: w"));
     }

@@ -1,4 +1,4 @@
-//! What endangers locks, judged by what servers say of themselves.
+//! The dangers for locks, judged from the facts that servers report about themselves.
 
 mod look;
 
@@ -8,28 +8,28 @@ use self::look::Look;
 use super::promise;
 use crate::output::Shown;
 
-/// Something that endangers locks, or that could not be looked at.
+/// A danger for locks, or a fact that could not be looked at.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Finding {
     pub(super) severity: Severity,
-    /// What it is about, in a word, for programs.
+    /// The subject in one word, for programs.
     pub(super) about: &'static str,
-    /// Of which servers.
+    /// The servers that the finding is about.
     pub(super) addresses: Vec<String>,
     pub(super) says: String,
     pub(super) advice: String,
-    /// The sentence of `docs/guarantees.md` that does not hold with that; `None` if each holds.
+    /// The sentence of `docs/guarantees.md` that does not hold because of it; `None` if all hold.
     pub(super) breaks: Option<&'static str>,
 }
 
-/// How bad it is, the worst last.
+/// The severity of a finding, the worst last.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Severity {
-    /// To know; it is a part of what was promised.
+    /// Good to know, and within the guarantees.
     Note,
-    /// A fault of one server, or a wait, can cost more than was promised.
+    /// A fault of one server, or a wait, can cost more than the guarantees say.
     Warning,
-    /// Two can hold one lock although nothing fails.
+    /// Two clients can hold one lock although nothing fails.
     Unsafe,
 }
 
@@ -43,7 +43,7 @@ impl Severity {
     }
 }
 
-/// What the URL leads to.
+/// The kind of deployment behind the URL.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Place {
     Single,
@@ -71,7 +71,7 @@ impl Place {
         }
     }
 
-    /// What it promises.
+    /// Returns the guarantee of this kind of deployment.
     pub(super) fn promise(self) -> &'static str {
         match self {
             Self::Single => {
@@ -87,7 +87,7 @@ impl Place {
     }
 }
 
-/// All that is to be said of these servers.
+/// Returns all findings about these servers.
 pub(super) fn of(place: Place, servers: &[ServerFacts]) -> Vec<Finding> {
     let mut all = Vec::new();
     for server in servers {
@@ -96,7 +96,7 @@ pub(super) fn of(place: Place, servers: &[ServerFacts]) -> Vec<Finding> {
     together(all)
 }
 
-/// The same finding of several servers told once, with all of them.
+/// Merges equal findings of several servers into one with all addresses.
 fn together(findings: Vec<Finding>) -> Vec<Finding> {
     let mut all: Vec<Finding> = Vec::new();
     for finding in findings {
@@ -111,7 +111,7 @@ fn together(findings: Vec<Finding>) -> Vec<Finding> {
     all
 }
 
-/// The servers to which fewer replicas are connected than have to confirm a lock.
+/// Returns a finding for each server with fewer connected replicas than must confirm a lock.
 pub(super) fn too_few_replicas(wanted: u8, servers: &[ServerFacts]) -> Vec<Finding> {
     let connected = |server| info(server, "connected_slaves").parse::<u64>().ok();
     let mut all = Vec::new();
@@ -133,7 +133,7 @@ pub(super) fn too_few_replicas(wanted: u8, servers: &[ServerFacts]) -> Vec<Findi
     together(all)
 }
 
-/// Locks of these kinds can't be used by this user.
+/// Returns the finding that this user can't use locks of these kinds.
 pub(super) fn denied(kinds: &str, address: &str, said: &str) -> Finding {
     Finding {
         severity: Severity::Warning,
@@ -145,7 +145,7 @@ pub(super) fn denied(kinds: &str, address: &str, said: &str) -> Finding {
     }
 }
 
-/// The server gives no lock now, or none that lasts.
+/// Returns the finding that the server grants no lock now, or loses it at once.
 pub(super) fn fails(address: &str, said: &str) -> Finding {
     Finding {
         severity: Severity::Warning,
@@ -157,7 +157,7 @@ pub(super) fn fails(address: &str, said: &str) -> Finding {
     }
 }
 
-/// These servers, in one line.
+/// Formats addresses in one line.
 pub(super) fn list_of(addresses: &[String]) -> String {
     let shown: Vec<_> = addresses
         .iter()
@@ -166,7 +166,7 @@ pub(super) fn list_of(addresses: &[String]) -> String {
     shown.join(", ")
 }
 
-/// Its name and version.
+/// Returns the name and version of a server.
 pub(super) fn version(server: &ServerFacts) -> String {
     match (
         info(server, "valkey_version"),
@@ -218,7 +218,7 @@ mod tests {
         };
         assert_eq!(set(-3_600_000, 1), [("clock-step", Severity::Unsafe)]);
         assert_eq!(set(200, 1), []);
-        // A slow network is no clock that is set.
+        // A slow network does not look like a clock that was set.
         assert_eq!(set(600, 500), []);
     }
 
@@ -258,7 +258,7 @@ mod tests {
         let told = findings.iter().map(|one| (one.about, one.addresses.len()));
         let told: Vec<_> = told.collect();
         assert_eq!(told, [("acknowledgements", 3), ("replicas", 1)]);
-        // It is a part of what was promised.
+        // A note is within the guarantees.
         assert_eq!(findings[0].breaks, None);
         assert!(findings[1].breaks.is_some());
     }

@@ -174,8 +174,8 @@ fn reap(id: Pid) {
     );
 }
 
-/// Whether orphans become children of this process: it is the first one of a container, or has
-/// asked for them.
+/// Returns whether orphans become children of this process: it is the first process of a container,
+/// or has asked for them.
 pub(super) fn inherits_orphans() -> bool {
     #[cfg(any(target_os = "linux", target_os = "android"))]
     let is_subreaper = matches!(rustix::process::child_subreaper(), Ok(Some(_)));

@@ -50,23 +50,23 @@ impl Deadman {
         })
     }
 
-    /// From now on the command's group dies when we do.
+    /// Sends the command's group: the switch kills it when this process ends.
     pub(super) fn guard(&mut self, group: Pid) {
         self.group = Some(group);
         self.order(&format!("group {group}"));
     }
 
-    /// The group is killed at `deadline`, unless another is told before.
+    /// Sends a deadline. The switch kills the group then, unless another deadline arrives before.
     pub(super) fn kill_at(&mut self, deadline: Instant) {
         if self.has_struck() {
-            return; // Late is late: the command is not there any more.
+            return; // Too late: the command has been killed.
         }
-        // The boot clock first: if we are stopped between the two looks, the deadline
-        // comes too early, not too late.
+        // Read the boot clock first: if this process is stopped between the two readings, the
+        // deadline is too early, not too late.
         let now = since_boot();
         let left = deadline.saturating_duration_since(Instant::now());
         let deadline_ms = as_ms(now + left);
-        // Between the clocks a millisecond comes and goes.
+        // The two clocks can differ by a millisecond from one reading to the next.
         if deadline_ms.abs_diff(self.deadline_ms) > 1 {
             self.deadline_ms = deadline_ms;
             self.order(&format!("until {deadline_ms}"));
@@ -78,12 +78,12 @@ impl Deadman {
         (self.deadline_ms < u64::MAX).then_some(self.deadline_ms)
     }
 
-    /// The number of the process.
+    /// Returns the process id of the switch.
     pub(super) fn id(&self) -> u32 {
         self.process.id()
     }
 
-    /// Whether the deadline has passed, and the command has been killed.
+    /// Returns whether the deadline has passed, so that the command has been killed.
     pub(super) fn has_struck(&self) -> bool {
         as_ms(since_boot()) >= self.deadline_ms
     }
@@ -101,11 +101,11 @@ impl Deadman {
         Ok(())
     }
 
-    /// Ends it without a kill. Dropped, it kills: an error must not leave the command
-    /// alone.
+    /// Ends the switch without killing the command. Dropping the switch kills the command: an error
+    /// must not leave the command running alone.
     pub(super) fn dismiss(mut self) {
-        // By force: one that is stopped would not hear us. Both fail only when it has
-        // ended already.
+        // KILL, because a stopped process would ignore other signals. Both calls fail only when
+        // the process has already ended.
         let _ = self.process.kill();
         let _ = self.process.wait();
     }
@@ -235,8 +235,8 @@ impl Orders {
         self.deadline_ms.is_some_and(|ms| as_ms(since_boot()) >= ms)
     }
 
-    /// How long to listen before the next look at the clock. Timers stand still while
-    /// the machine sleeps, and leases do not.
+    /// Returns how long to listen before the next look at the clock. Timers stop while the machine
+    /// sleeps, and leases do not.
     fn nap(&self) -> Duration {
         const LONGEST: Duration = Duration::from_millis(200);
         let left_ms = self
@@ -250,14 +250,13 @@ pub(super) fn as_ms(span: Duration) -> u64 {
     u64::try_from(span.as_millis()).unwrap_or(u64::MAX)
 }
 
-/// A clock that all processes share and that goes on while the machine sleeps, as
-/// leases do.
+/// Reads a clock that all processes share, and that runs while the machine sleeps, like leases.
 pub(super) fn since_boot() -> Duration {
     #[cfg(any(target_os = "linux", target_os = "android"))]
     const CLOCK: rustix::time::ClockId = rustix::time::ClockId::Boottime;
     #[cfg(not(any(target_os = "linux", target_os = "android")))]
     const CLOCK: rustix::time::ClockId = rustix::time::ClockId::Monotonic;
-    // Fails only before the machine was started.
+    // The conversion fails only for a negative time.
     rustix::time::clock_gettime(CLOCK)
         .try_into()
         .unwrap_or_default()

@@ -24,7 +24,7 @@ pub(super) const LAUNCHER: &CStr = c"run-launch";
 
 /// Prepares this program with a hidden sub-command, for a command under the lock `name`.
 pub(super) fn ourselves(sub_command: &str, name: &str) -> Command {
-    // The running program itself: its file may have been replaced during a long wait.
+    // The running program itself, because its file may have been replaced during a long wait.
     #[cfg(any(target_os = "linux", target_os = "android"))]
     let program = std::path::PathBuf::from("/proc/self/exe");
     #[cfg(not(any(target_os = "linux", target_os = "android")))]
@@ -38,7 +38,7 @@ pub(super) fn ourselves(sub_command: &str, name: &str) -> Command {
     command
 }
 
-/// Why a helper process did not start.
+/// Returns the failure of a helper process that did not start.
 pub(super) fn not_started(error: io::Error) -> Failure {
     let what = "can't start the helper process";
     if cfg!(target_os = "linux") && !Path::new("/proc/self/exe").exists() {
@@ -63,7 +63,7 @@ pub(super) fn tell_as_parent(json: bool) {
 /// Sets what `ps` shows of this process, which was started as `/proc/self/exe`.
 pub(super) fn take_name(name: &CStr) {
     #[cfg(any(target_os = "linux", target_os = "android"))]
-    // Fails for no name that is short enough, and nothing depends on it.
+    // Never fails for a short name, and nothing depends on it.
     let _ = rustix::thread::set_name(name);
     #[cfg(not(any(target_os = "linux", target_os = "android")))]
     let _ = name;
@@ -80,7 +80,7 @@ pub(super) fn launcher(name: &str, deadline_ms: Option<u64>, command: &[OsString
     launcher
 }
 
-/// `leasehold run-launch`. Returns only if the command can't be run.
+/// Runs `leasehold run-launch`. Returns only if the command can't be run.
 pub(crate) fn main(args: &RunLaunch) -> Result<Exit, Failure> {
     take_name(LAUNCHER);
     tell_as_parent(args.json);

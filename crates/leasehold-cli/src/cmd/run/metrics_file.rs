@@ -21,18 +21,18 @@ use exposition::Exposition;
 
 /// The pause between two writes while the command runs. Prometheus rarely asks more often.
 const EVERY: Duration = Duration::from_secs(10);
-/// The longest wait for the first write, and for the last one: a folder that does not answer, or that
-/// another process has locked, must not keep the command.
+/// The longest wait for the first write, and for the last one. A folder that does not answer, or
+/// that another process has locked, must not block the command.
 const LIMIT: Duration = Duration::from_secs(5);
-/// The most symbolic links that are followed, as many as the system follows.
+/// The most symbolic links to follow; the system has the same limit.
 const MOST_LINKS: usize = 40;
-/// Upper ends, in seconds: from a free lock to a job of a night.
+/// Upper bounds of times, in seconds: from a free lock to a job of a whole night.
 const TIMES: [f64; 10] = [
     0.001, 0.01, 0.1, 1.0, 10.0, 60.0, 300.0, 1800.0, 7200.0, 43200.0,
 ];
-/// Upper ends of a part of the lease. A renewal in good time finds two thirds.
+/// Upper bounds of a fraction of the lease. A renewal in good time finds two thirds left.
 const PARTS: [f64; 6] = [0.1, 0.2, 0.33, 0.5, 0.6, 1.0];
-/// Upper ends of the operations in a call.
+/// Upper bounds of the number of operations in a call.
 const SIZES: [f64; 5] = [1.0, 4.0, 16.0, 64.0, 256.0];
 
 const LAST_START: &str = "leasehold.run.last_start.timestamp";
@@ -61,8 +61,8 @@ impl MetricsFile {
     /// Begins to collect metrics, and writes the file for the first time. Each metric is labelled
     /// with the name of the lock: node_exporter refuses two files that share a series.
     ///
-    /// A file that can't be written is an error. One that does not answer in time is told of, and the
-    /// run goes on: the thread writes it when it can.
+    /// A file that can't be written is an error. If the write does not end in time, this is
+    /// reported, and the run continues: the thread writes the file when it can.
     pub(super) fn start(path: &Path, name: &str) -> Result<Self, Failure> {
         let handle = record(name).map_err(|error| {
             Failure::new(Exit::Failed, format!("can't collect metrics: {error}"))
@@ -77,7 +77,7 @@ impl MetricsFile {
         signals::on_thread("metrics", move || writer.write_when_asked(&asked))
             .map_err(|error| Failure::io("can't start the thread that writes metrics", error))?;
         let this = Self { asks };
-        // Before the lock is asked for: a file that can't be written fails the run at once.
+        // Before the acquire: a file that can't be written fails the run at once.
         match this.ask(Ask::WriteAndTell) {
             Some(outcome) => outcome?,
             None => tell(late()),
@@ -85,7 +85,7 @@ impl MetricsFile {
         Ok(this)
     }
 
-    /// Has the thread write, and waits for the outcome. `None` if that takes too long.
+    /// Makes the thread write, and waits for the outcome. `None` if that takes too long.
     fn ask(&self, how: impl FnOnce(Sender<Outcome>) -> Ask) -> Option<Outcome> {
         let (outcome, ended) = mpsc::channel();
         let _ = self.asks.send(how(outcome));
@@ -94,7 +94,7 @@ impl MetricsFile {
 
     /// Asks for a write, and does not wait for it.
     pub(super) fn refresh(&self) {
-        // The thread lives as long as this.
+        // The thread lives as long as `self`.
         let _ = self.asks.send(Ask::Write);
     }
 
@@ -122,7 +122,7 @@ pub(super) fn command_ended() {
     gauge!(LAST_END).set(now());
 }
 
-/// Notes how a run ends that had the lock.
+/// Notes the exit code of a run that had the lock.
 pub(super) fn run_ended(exit: Exit) {
     gauge!(LAST_EXIT_CODE).set(f64::from(exit.code()));
     if exit.code() == 0 {
@@ -130,10 +130,10 @@ pub(super) fn run_ended(exit: Exit) {
     }
 }
 
-/// Returns the time that people compare with their own clocks.
+/// Returns the wall-clock time, in seconds since 1970.
 fn now() -> f64 {
     let since = SystemTime::now().duration_since(UNIX_EPOCH);
-    // Whole milliseconds: a clock says no more, and the text stays short.
+    // Whole milliseconds: clocks are not more exact, and the text stays short.
     (since.unwrap_or_default().as_secs_f64() * 1000.0).round() / 1000.0
 }
 
@@ -154,15 +154,15 @@ impl Writer {
                     let _ = outcome.send(self.write());
                     return;
                 }
-                // A failure is reported by the last write, if that fails as well.
+                // The last write reports a failure, if it fails too.
                 Ok(Ask::Write) | Err(RecvTimeoutError::Timeout) => drop(self.write()),
                 Err(RecvTimeoutError::Disconnected) => return,
             }
         }
     }
 
-    /// Adds the news of this process to the file. Runs that follow each other, or overlap, count on
-    /// in one file.
+    /// Adds the changes of this process to the file. Runs that follow each other, or overlap, add
+    /// to one file.
     fn write(&mut self) -> Result<(), Failure> {
         let now = Exposition::read(&self.handle.render());
         self.update(&now).map_err(|error| {
@@ -177,7 +177,7 @@ impl Writer {
     fn update(&self, now: &Exposition) -> io::Result<()> {
         match fs::metadata(&self.path) {
             Ok(file) if !file.is_file() => {
-                // A device or a pipe is written to: to put a file in its place would remove it. A pipe
+                // Write to a device or a pipe: replacing it with a file would remove it. A pipe
                 // without a reader is an error, not a wait.
                 let mut file = File::options()
                     .write(true)
@@ -188,8 +188,8 @@ impl Writer {
             _ => {}
         }
         let folder = folder_of(&self.path);
-        // Another run may read the file between this one's reading and writing. The lock ends with
-        // the descriptor.
+        // Another run must not change the file between our reading and our writing. The lock ends
+        // with the descriptor.
         let locked = File::open(folder)?;
         flock(&locked, FlockOperation::LockExclusive)?;
         let mut sum = match fs::read_to_string(&self.path) {
@@ -198,14 +198,14 @@ impl Writer {
             Err(error) => return Err(error),
         };
         if self.is_first {
-            // An earlier run that was killed could not take back that it held the lock.
+            // An earlier run that was killed may have left a gauge that says it holds the lock.
             sum.clear_gauges(|name| !name.starts_with("leasehold_run_"));
         }
         sum.add(&self.written, now);
         // A reader finds a whole file: the old one or the new one.
         let mut file = tempfile::NamedTempFile::new_in(folder)?;
         file.write_all(sum.to_string().as_bytes())?;
-        // node_exporter is another user.
+        // node_exporter runs as another user.
         file.as_file()
             .set_permissions(Permissions::from_mode(0o644))?;
         file.persist(&self.path)?;
@@ -213,8 +213,8 @@ impl Writer {
     }
 }
 
-/// Follows symbolic links, so that a link stays one and the file that it names is replaced, whether
-/// that is there already or not.
+/// Follows symbolic links, so that a write replaces the file that a link names, not the link. The
+/// file need not exist yet.
 fn target(path: &Path) -> PathBuf {
     let mut target = path.to_owned();
     for _ in 0..MOST_LINKS {
@@ -223,7 +223,7 @@ fn target(path: &Path) -> PathBuf {
         };
         target = folder_of(&target).join(next);
     }
-    // The write will say what is wrong.
+    // The write will report what is wrong.
     path.to_owned()
 }
 

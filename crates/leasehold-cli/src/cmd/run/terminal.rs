@@ -1,8 +1,8 @@
-//! The terminal: who may read it, and Ctrl-Z.
+//! The terminal: which group may read it, and Ctrl-Z.
 //!
-//! The command has a process group of its own, so that it can be ended with all it
-//! has started. Only one group at a time may read the terminal, so it has to be
-//! handed to the command and taken back, as a shell does for its jobs.
+//! The command has its own process group, so that it can be ended with every process that it has
+//! started. Only one group at a time may read the terminal. So we give the terminal to the command
+//! and take it back, like a shell does for its jobs.
 
 use std::fs::File;
 use std::io::{self, IsTerminal as _};
@@ -30,7 +30,7 @@ impl Terminal {
         self.tty.is_some()
     }
 
-    /// Whether our own group has it.
+    /// Returns whether our own group has the terminal.
     pub(super) fn is_ours(&self) -> bool {
         self.tty
             .as_ref()
@@ -46,15 +46,15 @@ impl Terminal {
         }
     }
 
-    /// Hands it to the command, if it is ours to give.
+    /// Gives the terminal to the command, if our group has it.
     pub(super) fn hand_over(&mut self, group: &Group) {
         if self.is_ours() {
             self.give_to(group.id());
         }
     }
 
-    /// Takes it back from the command. Does nothing if another has it, the shell for
-    /// example.
+    /// Takes the terminal back from the command. Does nothing if another group has it, for example
+    /// the shell's.
     pub(super) fn take_back(&mut self, group: &Group) {
         let has_it = |tty: &File| tcgetpgrp(tty) == Ok(group.id());
         if self.tty.as_ref().is_some_and(has_it) {
@@ -64,22 +64,22 @@ impl Terminal {
 
     fn give_to(&self, group: Pid) {
         let Some(tty) = &self.tty else { return };
-        // A process that does this from the background is stopped, unless it blocks the signal.
+        // The system stops a background process that does this, unless it blocks the signal.
         let mut background = SigSet::empty();
         background.add(Signal::SIGTTOU);
         if background.thread_block().is_ok() {
-            // Fails when the group or the terminal is gone: nothing left to hand over.
+            // Fails when the group or the terminal no longer exists: there is nothing to give.
             let _ = tcsetpgrp(tty, group);
             let _ = background.thread_unblock();
         }
     }
 
-    /// Stops our whole group, as the terminal does on Ctrl-Z, and returns when it has
-    /// been continued. Where no shell could continue it, the system does not stop it.
+    /// Stops our whole group, like the terminal does on Ctrl-Z, and returns when the group has been
+    /// continued. If no shell could continue the group, the system does not stop it.
     ///
-    /// On the main thread only, the one that a signal for the process goes to first:
-    /// with the stop signal held back everywhere else the stop takes place before
-    /// `kill` returns. Otherwise we would go on for a moment, and the command with us.
+    /// Must be called on the main thread, which gets signals for the process first. All other
+    /// threads block the stop signal, so the stop happens before `kill` returns. Otherwise we would
+    /// run on for a moment, and the command with us.
     pub(super) fn stop_us(&self) {
         hold_back_stops(false);
         let _ = kill(Pid::from_raw(0), Signal::SIGTSTP);
@@ -87,8 +87,8 @@ impl Terminal {
     }
 }
 
-/// Blocks or unblocks the terminal's stop signal in this thread, and in those that it
-/// starts from now on.
+/// Blocks or unblocks the terminal's stop signal in this thread, and in threads that it starts from
+/// now on.
 pub(super) fn hold_back_stops(hold_back: bool) {
     let set = stop_signal();
     // Fails only for a signal that does not exist.
@@ -105,13 +105,12 @@ fn stop_signal() -> SigSet {
     set
 }
 
-/// Ctrl-Z that comes to us and not to the command, because the terminal is ours. A
-/// `leasehold` that stopped alone would let its lease run out while the command works
-/// on.
+/// A listener for Ctrl-Z that reaches us instead of the command, because our group has the
+/// terminal. A `leasehold` that stopped alone would let its lease end while the command runs on.
 pub(super) struct StopRequests(mpsc::UnboundedReceiver<()>);
 
 impl StopRequests {
-    /// Starts to listen. The signal must be held back in every thread.
+    /// Starts to listen. The signal must be blocked in every thread.
     pub(super) fn listen() -> Result<Self, Failure> {
         let (sender, receiver) = mpsc::unbounded_channel();
         thread::Builder::new()
@@ -125,7 +124,7 @@ impl StopRequests {
         Ok(Self(receiver))
     }
 
-    /// The next one. Nothing is lost by dropping the future.
+    /// Waits for the next Ctrl-Z. Dropping the future loses nothing.
     pub(super) async fn next(&mut self) {
         if self.0.recv().await.is_none() {
             std::future::pending().await

@@ -19,16 +19,17 @@ use crate::failure::Failure;
 use crate::output::{self, Event, Shown, tell};
 use crate::signals::Signals;
 
-/// What is missed, a signal for example, costs this much at most.
+/// The longest interval between looks. A missed event, for example a signal, costs at most this
+/// delay.
 const LOOK_EVERY: Duration = Duration::from_millis(500);
-/// What cannot be ended, because it runs as another user, is not waited for.
+/// The longest wait for the rest of the group. Processes of another user can't be ended.
 const END_OF_REST: Duration = Duration::from_secs(1);
 
 pub(super) struct Watch<'a> {
     pub(super) schedule: Schedule,
     pub(super) on_loss: &'a OnLoss,
-    /// When the command is ended whatever becomes of the lock, by [`since_boot`], and how long it
-    /// has run by then.
+    /// The end of the command's time, on the clock of [`since_boot`], and the length of that time
+    /// (`--max-run`).
     pub(super) max_run: Option<(Duration, Duration)>,
     pub(super) group: Group,
     pub(super) deadman: Deadman,
@@ -38,19 +39,19 @@ pub(super) struct Watch<'a> {
     pub(super) stops: StopRequests,
     /// Whether orphans become children of this process.
     pub(super) inherits: bool,
-    /// Signals that the command has ended or stopped. Listened to before the command starts.
+    /// SIGCHLD, when the command has ended or stopped. Listening begins before the command starts.
     pub(super) children: unix::Signal,
     pub(super) ending: Ending,
 }
 
-/// The steps that were taken to end the command.
+/// The steps so far to end the command.
 #[derive(Default)]
 pub(super) struct Ending {
-    /// When the command is killed. `None` while it may go on.
+    /// The time at which the command is killed. `None` while it may continue.
     killed_at: Option<Instant>,
     /// The command is ended because the lock is lost, or about to be.
     for_loss: bool,
-    /// The loss was reported, and the command goes on without the lock.
+    /// The loss was reported, and the command continues without the lock.
     warned: bool,
 }
 
@@ -82,7 +83,7 @@ impl Watch<'_> {
     pub(super) async fn until_ended(mut self) -> End {
         let mut exit = self.follow().await;
         if exit.is_err() {
-            // The lock is released next, so the command can't go on.
+            // The lock is released next, so the command must end.
             self.end_rest(Instant::now()).await;
         }
         if let (Err(failure), Some(_)) = (&exit, self.ending.killed_at) {
@@ -98,7 +99,7 @@ impl Watch<'_> {
 
     async fn follow(&mut self) -> Result<Exit, Failure> {
         let exit = loop {
-            // Looked at before listening: it may have ended already.
+            // Look before listening: the command may have ended already.
             match self.group.news()? {
                 Some(News::Ended(exit)) => break exit,
                 Some(News::Stopped(signal)) => {
@@ -160,7 +161,7 @@ impl Watch<'_> {
         self.deadman.kill_at(at);
     }
 
-    /// Ends the command if it has had its time.
+    /// Ends the command if its `--max-run` is over.
     fn end_if_too_long(&mut self) {
         let max_run = self.max_run.filter(|(at, _)| *at <= since_boot());
         let Some((_, most)) = max_run.filter(|_| self.ending.killed_at.is_none()) else {
@@ -212,8 +213,8 @@ impl Watch<'_> {
 
     fn end_for_loss(&mut self, kill_at: Instant, state: &str) {
         self.ending.for_loss = true;
-        // Another client may have a lock that is lost early, so no more than the grace time is left
-        // then; and none at all after a pause of this process.
+        // Another client may already have a lock that was lost early, so the command gets at most
+        // the grace time. After a pause of this process, no time may be left.
         let now = Instant::now();
         let left = match self.on_loss {
             OnLoss::Kill => Duration::ZERO,
@@ -232,13 +233,13 @@ impl Watch<'_> {
         });
         match self.on_loss {
             OnLoss::Exec(line) => self.run_instead(line, state),
-            // Not TERM before it: the command could act on that.
+            // Without a TERM before, to which the command could react.
             OnLoss::Kill => self.group.signal(Signal::SIGKILL),
             _ => self.group.ask_to_end(),
         }
     }
 
-    /// Reports that the lock is lost, and that the command goes on.
+    /// Reports that the lock is lost, and that the command continues.
     fn warn(&self, reason: &LossReason) {
         let name = self.guard.name();
         tell(format_args!(
@@ -266,14 +267,14 @@ impl Watch<'_> {
         }
     }
 
-    /// Follows a stop of the command. At a terminal the job it belongs to stops with it: this
-    /// process, and the others of its group.
+    /// Handles a stop of the command. At a terminal, the whole job stops with it: this process, and
+    /// the processes that share its group.
     async fn stopped(&mut self, signal: Option<Signal>) {
         let by_terminal = matches!(
             signal,
             Some(Signal::SIGTSTP | Signal::SIGTTIN | Signal::SIGTTOU)
         );
-        // Stopped by hand from elsewhere: the lock stays held while the command is stopped.
+        // A signal from elsewhere stopped the command. The lock stays held while it is stopped.
         if !by_terminal || !self.terminal.is_there() {
             return;
         }
@@ -283,19 +284,19 @@ impl Watch<'_> {
             self.announce_stop();
             self.terminal.stop_us();
             if wants_terminal && !self.terminal.is_ours() {
-                // Put into the background, where it will ask for the terminal and be
-                // stopped again at once. Not at full speed, where no shell stops this process.
+                // In the background the command asks for the terminal and is stopped again at
+                // once. The pause limits this loop if no shell stops this process.
                 sleep(Duration::from_millis(100)).await;
             }
         }
-        // After a lease that ended meanwhile the command must not go on, unless that was asked for.
+        // If the lease ended meanwhile, the command must not continue, unless `warn` asks for it.
         if self.guard.is_held() || *self.on_loss == OnLoss::Warn {
             self.terminal.hand_over(&self.group);
             self.group.signal(Signal::SIGCONT);
         }
     }
 
-    /// Says what becomes of the lock while this process is stopped.
+    /// Reports the stop, and when the lock will be lost.
     fn announce_stop(&mut self) {
         let name = Shown(self.guard.name());
         let left = |until: Instant| soon(until.saturating_duration_since(Instant::now()));
@@ -342,11 +343,10 @@ fn soon(left: Duration) -> String {
     }
 }
 
-/// When the command is ended if the lock is not renewed.
+/// The schedule by which the command is ended if the lock is not renewed.
 ///
-/// A lease is made of the time until a renewal is due, the time in which it may fail
-/// and be tried again, the grace time of the command, and a rest in which its end
-/// takes effect.
+/// A lease consists of the time until a renewal is due, the time in which the renewal may fail and
+/// be retried, the grace time of the command, and a rest in which the kill takes effect.
 #[derive(Clone, Copy)]
 pub(super) struct Schedule {
     lease: Duration,
@@ -354,8 +354,8 @@ pub(super) struct Schedule {
 }
 
 impl Schedule {
-    /// With the grace time that was asked for, or else a third of the lease and 10 s
-    /// at most.
+    /// Creates a schedule with the given grace time. The default is a third of the lease, at most
+    /// 10 s.
     pub(super) fn new(lease: Duration, grace: Option<Duration>) -> Result<Self, Failure> {
         const LONGEST_DEFAULT: Duration = Duration::from_secs(10);
         let grace = grace.unwrap_or_else(|| (lease / 3).min(LONGEST_DEFAULT));
@@ -371,24 +371,26 @@ impl Schedule {
         Ok(Self { lease, grace })
     }
 
-    /// When the command is told to end.
+    /// Returns when the command gets TERM.
     fn end_at(&self, valid_until: Instant) -> Instant {
         earlier(self.kill_at(valid_until), self.grace)
     }
 
-    /// When it is killed: before others can have the lock, by as much as a loaded
-    /// machine needs to do it.
+    /// Returns when the command is killed. This is before another client can have the lock, by the
+    /// time that a loaded machine needs for the kill.
     pub(super) fn kill_at(&self, valid_until: Instant) -> Instant {
         earlier(valid_until, self.lease / 20)
     }
 
-    /// Often enough to see each renewal long before the time it replaces.
+    /// Returns the interval between looks. It is short enough to see each renewal long before the
+    /// deadline that it replaces.
     fn look_every(&self) -> Duration {
         (self.lease / 10).min(LOOK_EVERY)
     }
 }
 
-/// An instant can't lie before the machine's start.
+/// Subtracts a span from an instant. Returns the instant itself if the result would be before the
+/// machine's start.
 fn earlier(instant: Instant, span: Duration) -> Instant {
     instant.checked_sub(span).unwrap_or(instant)
 }
@@ -404,7 +406,7 @@ mod tests {
         let before = |instant: Instant| valid_until.saturating_duration_since(instant);
         let seconds = Duration::from_secs;
         for (lease, grace, kill, end) in [
-            // A twentieth of the lease is left for the kill, and before it the grace time.
+            // A twentieth of the lease is left for the kill. Before it is the grace time.
             (seconds(30), None, seconds(30) / 20, seconds(10)),
             (seconds(6), None, seconds(6) / 20, seconds(2)),
             (seconds(600), None, seconds(30), seconds(10)),

@@ -1,4 +1,5 @@
-//! `leasehold show --blocked-by`: what the holders of a name wait for, and who has that.
+//! `leasehold show --blocked-by`: shows which names the holders of a name wait for, and who holds
+//! those names.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque};
 use std::fmt::Write as _;
@@ -11,21 +12,21 @@ use super::super::ls::holders;
 use super::{json as as_json, text as as_text};
 use crate::output::Shown;
 
-/// So many names are looked at, and so many holders of each are told.
+/// The most names to look at, and the most holders of each name to print.
 const MOST_NAMES: usize = 100;
 const MOST_HOLDERS: usize = 10;
 
-/// What was found on the way from a name.
+/// The links and circles found from a name.
 #[derive(Default)]
 pub(super) struct Chain {
     links: Vec<Link>,
-    /// The names of each circle, the shortest one first.
+    /// The names of each circle, the shortest circle first.
     circles: Vec<Vec<String>>,
-    /// There is more, which was not looked at or is not told.
+    /// Whether there is more that was not looked at, or is not printed.
     is_cut: bool,
 }
 
-/// A holder of a name, or a name that was told before.
+/// A holder of a name, or a name that was printed before.
 struct Link {
     name: String,
     depth: usize,
@@ -37,12 +38,12 @@ struct Holder {
     client: Option<ClientInfo>,
 }
 
-/// What is still to be told.
+/// A part that is still to be printed.
 enum Next {
     Name {
         name: String,
         depth: usize,
-        /// The client that waits for it, if the name was reached by one.
+        /// The client whose wait led to the name, if there is one.
         waiter: Option<String>,
     },
     Holder(Link),
@@ -53,13 +54,14 @@ enum Next {
 struct Walk {
     seen: HashMap<String, NameInfo>,
     told: HashSet<String>,
-    /// From a name to the one name that the client of a holder waits for.
+    /// The edges of circles: from a name to the name that a holder's client waits for, if that
+    /// client waits for one name only.
     leads: BTreeMap<String, BTreeSet<String>>,
     chain: Chain,
 }
 
-/// The holders of a name, each with what its client waits for, and so on. Each name is told once:
-/// clients of one service wait for hundreds of names of each other.
+/// Returns the holders of a name, each with the names that its client waits for, and so on. Each
+/// name appears once, because clients of one service may wait for hundreds of names of each other.
 pub(super) async fn chain(
     client: &Client,
     name: &str,
@@ -97,7 +99,7 @@ pub(super) async fn chain(
 }
 
 impl Walk {
-    /// Tells a name: its holders are next, the first one last.
+    /// Visits a name. Returns its holders in reverse order, as the next to visit.
     fn name(&mut self, name: &str, depth: usize, waiter: Option<&str>) -> Vec<Next> {
         let seen = &self.seen[name];
         if waiter.is_some_and(|client| has_got_it(seen, client)) {
@@ -126,7 +128,7 @@ impl Walk {
             .collect()
     }
 
-    /// Tells a holder: what its client waits for is next.
+    /// Adds a holder. Returns the names that its client waits for, as the next to visit.
     fn holder(&mut self, link: Link) -> Vec<Next> {
         let client = link.holder.as_ref().and_then(|one| one.client.as_ref());
         let mut next = Vec::new();
@@ -151,7 +153,8 @@ impl Walk {
     }
 }
 
-/// Whether the client's wait for this name has ended with a hold: it has the name, and is no waiter.
+/// Returns whether the client's wait for this name has ended with a hold: the client has the name
+/// and is not a waiter.
 fn has_got_it(seen: &NameInfo, client: &str) -> bool {
     let is_its = |id: &str| id.split(':').next() == Some(client);
     let holds = holders(seen)
@@ -160,8 +163,9 @@ fn has_got_it(seen: &NameInfo, client: &str) -> bool {
     holds && !seen.waiting.iter().any(|waiter| is_its(&waiter.id))
 }
 
-/// The circles among these names, the shortest one first. A client that waits for several names does
-/// so in several tasks, and one of them may go on; so only the others lead from a name to the next.
+/// Returns the circles among these names, the shortest first. A client that waits for several names
+/// does so in several tasks, and one of them may continue. So `leads` contains only clients that
+/// wait for a single name.
 fn circles(leads: &BTreeMap<String, BTreeSet<String>>) -> Vec<Vec<String>> {
     let mut found = BTreeSet::new();
     for start in leads.keys() {
@@ -176,7 +180,7 @@ fn circles(leads: &BTreeMap<String, BTreeSet<String>>) -> Vec<Vec<String>> {
     found.into_iter().map(|(_, circle)| circle).collect()
 }
 
-/// The shortest way from a name back to it.
+/// Returns the shortest way from a name back to the same name.
 fn shortest(leads: &BTreeMap<String, BTreeSet<String>>, start: &str) -> Option<Vec<String>> {
     let mut before: HashMap<&str, &str> = HashMap::new();
     let mut todo = VecDeque::from([start]);

@@ -1,4 +1,4 @@
-//! What stands under a name, for scripts.
+//! The facts of a name, as JSON for scripts.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ pub(in crate::cmd) fn of(name: &str, seen: &NameInfo) -> String {
     let mut shown = json!({
         "name": name,
         "kind": kind(&seen.found),
-        // Of a count nobody knows whether it is held, of a latch nobody can.
+        // Unknown for a count, and meaningless for a latch.
         "held": null,
         "holders": null,
         "mode": null,
@@ -47,7 +47,7 @@ fn kind(found: &Found) -> &'static str {
     }
 }
 
-/// What this kind has.
+/// Returns the keys that this kind has.
 fn of_kind(found: &Found) -> Vec<(&'static str, Value)> {
     let held_by = |holders: Vec<Value>| {
         vec![

@@ -1,4 +1,4 @@
-//! What stands under a name, for people.
+//! The facts of a name, as text for people.
 
 use std::fmt::Write as _;
 use std::time::Duration;
@@ -85,9 +85,10 @@ fn of_hold(hold: &HoldInfo, denied: bool) -> String {
     )
 }
 
-/// Who it is, or what it may be if it does not say so.
+/// Returns a line about a holder's client, or what the client may be if it does not report who it
+/// is.
 fn of_holder(id: &str, client: Option<&ClientInfo>, denied: bool) -> String {
-    // Of both sides: a uuid and a number.
+    // Ids of leasehold and of Redisson are a UUID and a number.
     let is_client = id.find(':') == Some(36);
     if client.is_none() && is_client && !denied {
         return "\n  client  unknown (a Redisson client, or one that has not announced itself yet)"
@@ -96,7 +97,7 @@ fn of_holder(id: &str, client: Option<&ClientInfo>, denied: bool) -> String {
     of_client(client)
 }
 
-/// Who it is, if its client says so.
+/// Returns a line about a client, if it reports who it is.
 fn of_client(client: Option<&ClientInfo>) -> String {
     let Some(client) = client else {
         return String::new();
@@ -109,7 +110,7 @@ fn of_client(client: Option<&ClientInfo>) -> String {
     text
 }
 
-/// Who a client is, in a few words.
+/// Returns who a client is, in a few words.
 pub(in crate::cmd) fn who(client: &ClientInfo) -> String {
     format!(
         "{} on {}, process {}",
@@ -172,7 +173,7 @@ fn of_ttl(ttl: Ttl) -> String {
     }
 }
 
-/// The same in a few letters.
+/// Formats a TTL in a few letters.
 pub(in crate::cmd) fn short_ttl(ttl: Ttl) -> String {
     match ttl {
         Ttl::Left(left) if left.as_secs() < 10 => format!("{:.1}s", left.as_secs_f64()),
@@ -184,7 +185,7 @@ pub(in crate::cmd) fn short_ttl(ttl: Ttl) -> String {
     }
 }
 
-/// Those who wait, the first one first.
+/// Returns lines about the waiters, in the order of the queue.
 fn of_line(seen: &NameInfo) -> String {
     let mut text = String::new();
     for waiter in &seen.waiting {
@@ -214,7 +215,8 @@ fn of_line(seen: &NameInfo) -> String {
         );
     }
     let _ = match (&seen.found, seen.listening) {
-        // Somebody may wait for it to be made, or for nothing any more.
+        // A client may listen until this name exists, or without a reason any more. So only a
+        // known number of listeners above 0 is shown.
         (Found::Nothing | Found::Latch { left: 0 } | Found::Unknown { .. }, None | Some(0)) => {
             Ok(())
         }

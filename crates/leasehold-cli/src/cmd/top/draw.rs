@@ -12,7 +12,7 @@ use crate::cmd::show::text;
 use crate::duration;
 use crate::output::Shown;
 
-/// How many letters the bar has.
+/// Width of the bar.
 const BAR: usize = 8;
 
 pub(super) fn draw(frame: &mut Frame<'_>, state: &State, colour: bool) {
@@ -90,7 +90,7 @@ enum Column {
     Bar,
 }
 
-/// In their order.
+/// The columns in their order.
 const COLUMNS: [Column; 8] = [
     Column::Name,
     Column::Kind,
@@ -101,7 +101,7 @@ const COLUMNS: [Column; 8] = [
     Column::Ttl,
     Column::Bar,
 ];
-/// Those that a narrow terminal does not show, the first to go first.
+/// The columns that a narrow terminal drops, in this order.
 const DROPPED: [Column; 7] = [
     Column::Bar,
     Column::Changes,
@@ -111,7 +111,7 @@ const DROPPED: [Column; 7] = [
     Column::Ttl,
     Column::Held,
 ];
-/// A name keeps at least this much, and its holder.
+/// The least widths of the name and of its holder.
 const LEAST_NAME: u16 = 16;
 const LEAST_HELD: u16 = 12;
 
@@ -129,7 +129,7 @@ impl Column {
         }
     }
 
-    /// The least width of it, with the space behind it.
+    /// Returns the least width of the column, with the space after it.
     fn least(self) -> u16 {
         1 + match self {
             Self::Name => LEAST_NAME,
@@ -143,9 +143,9 @@ impl Column {
     }
 }
 
-/// The columns that fit, each with its width.
+/// Returns the columns that fit, each with its width.
 fn columns(width: u16) -> Vec<(Column, u16)> {
-    // Behind the last one stands no space.
+    // The last column has no space after it.
     let width = width.saturating_add(1);
     let mut columns = COLUMNS.to_vec();
     let least = |columns: &[Column]| columns.iter().map(|column| column.least()).sum::<u16>();
@@ -155,7 +155,7 @@ fn columns(width: u16) -> Vec<(Column, u16)> {
         }
     }
     let rest = width.saturating_sub(least(&columns));
-    // One part of three for the name, the others for who has it.
+    // A third of the rest is for the name, and two thirds are for the holder.
     let more = |column: Column| match column {
         Column::Name if !columns.contains(&Column::Held) => rest,
         Column::Name => rest / 3,
@@ -207,7 +207,7 @@ fn cell(column: Column, row: &Row, colour: bool) -> Cell<'static> {
     })
 }
 
-/// As many words as there is room for.
+/// Cuts a text to the words that fit.
 fn cut(text: &str, width: u16) -> String {
     let width = usize::from(width);
     if text.chars().count() <= width {
@@ -218,7 +218,7 @@ fn cut(text: &str, width: u16) -> String {
     format!("{whole} …")
 }
 
-/// What is left, in letters that every terminal has.
+/// Draws the remaining part as a bar, in characters that every terminal has.
 fn bar(part: Option<f64>) -> String {
     let Some(part) = part else {
         return String::new();
@@ -259,7 +259,7 @@ mod tests {
     use super::super::Looked;
     use super::*;
 
-    /// The lines of the picture on a terminal of this width.
+    /// Returns the lines of the picture on a terminal of this width.
     fn drawn(state: &State, width: u16) -> Vec<String> {
         let mut terminal = Terminal::new(TestBackend::new(width, 12)).expect("a terminal");
         terminal

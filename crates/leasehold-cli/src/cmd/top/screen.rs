@@ -1,5 +1,5 @@
-//! The terminal that `top` draws on. A separate thread writes to it: a terminal that is stopped
-//! (by Ctrl-S, or by a connection that hangs) must delay neither signals nor renewals.
+//! The terminal that `top` draws on. A separate thread writes to it: a terminal that takes no
+//! output (after Ctrl-S, or because a connection hangs) must delay neither signals nor renewals.
 
 use std::io::{self, Write};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -24,7 +24,7 @@ const PATIENCE: Duration = Duration::from_secs(1);
 pub(super) struct Screen {
     terminal: Terminal<CrosstermBackend<Bytes>>,
     drawn: Bytes,
-    /// To the thread that writes: one picture at most waits there.
+    /// The channel to the thread that writes. At most one picture waits in it.
     pictures: mpsc::Sender<Vec<u8>>,
     ended: oneshot::Receiver<io::Result<()>>,
 }
@@ -39,7 +39,7 @@ impl Screen {
         let (pictures, queue) = mpsc::channel(1);
         let (told, ended) = oneshot::channel();
         signals::on_thread("screen", move || {
-            // If this fails, nobody waits for the end.
+            // Fails if the screen has stopped waiting for the end.
             let _ = told.send(write_all(queue));
         })
         .map_err(failed)?;
@@ -53,15 +53,15 @@ impl Screen {
         })
     }
 
-    /// Draws as soon as what was drawn before is on its way. Dropping the future before that draws
-    /// nothing.
+    /// Draws as soon as the thread has taken the previous picture. Dropping the future earlier
+    /// draws nothing.
     pub(super) async fn draw(
         &mut self,
         picture: impl FnOnce(&mut Frame<'_>),
     ) -> Result<(), Failure> {
         let failed = |error| Failure::io("can't draw on the terminal", error);
         let Ok(room) = self.pictures.reserve().await else {
-            // The thread ends before this one's sender only with an error.
+            // While `self` has a sender, the thread ends only with an error.
             let ended = (&mut self.ended).await;
             let error = ended.ok().and_then(Result::err);
             return Err(failed(error.unwrap_or(io::ErrorKind::BrokenPipe.into())));
@@ -71,7 +71,7 @@ impl Screen {
         Ok(())
     }
 
-    /// Leaves the terminal as it was. One that stands still is left without the last words.
+    /// Restores the terminal. Gives up after [`PATIENCE`] if the terminal takes no output.
     pub(super) async fn close(self) {
         let Self {
             terminal,
@@ -79,7 +79,7 @@ impl Screen {
             pictures,
             ended,
         } = self;
-        // It shows the cursor again.
+        // Dropping the terminal shows the cursor again.
         drop(terminal);
         let _ = disable_raw_mode();
         let _ = queue!(drawn, LeaveAlternateScreen, Show);
@@ -109,7 +109,7 @@ fn restore_on_panic() {
     }));
 }
 
-/// The picture that the thread has not taken yet.
+/// The bytes of a picture that has not been sent to the thread yet.
 #[derive(Clone, Default)]
 struct Bytes(Arc<Mutex<Vec<u8>>>);
 

@@ -1,4 +1,4 @@
-//! What the picture shows, and what each key does to it.
+//! The state of the picture, and the effect of each key.
 
 use std::collections::{HashMap, VecDeque};
 use std::fmt::Write as _;
@@ -12,13 +12,13 @@ use super::Looked;
 use crate::cmd::ls::{first_holder, in_line, left};
 use crate::failure::Failure;
 
-/// Over this time changes of hands are counted.
+/// The time over which changes of hands are counted.
 const WINDOW: Duration = Duration::from_secs(10);
 
-/// What is to be done because of a key.
+/// The action that a key asks for.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Answer {
-    /// Nothing but to draw.
+    /// Draw the picture, and nothing else.
     Drawn,
     Quit,
     Release {
@@ -27,7 +27,7 @@ pub(super) enum Answer {
     },
 }
 
-/// By what the names are sorted.
+/// The order of the names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Order {
     Name,
@@ -59,16 +59,16 @@ impl Order {
     }
 }
 
-/// A name.
+/// A name in the table.
 pub(super) struct Row {
     pub(super) listed: Listed,
-    /// How often it changed hands a second, as far as the looks have seen it.
+    /// Number of changes of hands a second that the looks have seen.
     pub(super) changes: f64,
-    /// The longest TTL that was seen of its present hold: what the bar is a part of.
+    /// The longest TTL seen of the current hold: the full length of the bar.
     pub(super) full: Duration,
 }
 
-/// What is remembered of a name between the looks.
+/// The memory of a name between looks.
 struct Past {
     holder: Option<String>,
     changed_at: VecDeque<Instant>,
@@ -80,30 +80,30 @@ pub(super) struct State {
     rows: Vec<Row>,
     past: HashMap<String, Past>,
     begun: Option<Instant>,
-    /// The name that is selected, wherever it stands.
+    /// The selected name. Its row may change.
     selected: Option<String>,
     pub(super) order: Order,
-    /// What the names have to contain.
+    /// The text that shown names must contain.
     pub(super) filter: String,
     pub(super) mode: Mode,
     pub(super) message: String,
-    /// What the doctor would warn of.
+    /// The doctor's warning.
     pub(super) warning: Option<String>,
-    /// What the last look has left out, in words.
+    /// The names that the last look left out, in words.
     pub(super) left_out: String,
-    /// The message is that of a look that failed.
+    /// Whether the message is about a failed look.
     is_failing: bool,
 }
 
-/// What the next key is for.
+/// The mode, which decides the meaning of the next key.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Mode {
     Table,
-    /// Letters go to the filter.
+    /// Keys edit the filter.
     Filter,
-    /// The selected name is shown whole.
+    /// All details of the selected name are shown.
     Detail,
-    /// Whether this hold is to be ended.
+    /// The user is asked whether to end this hold.
     Sure {
         name: String,
         hold: String,
@@ -133,12 +133,12 @@ impl State {
         self.mode == Mode::Paused
     }
 
-    /// A look has found these names, and has left out others.
+    /// Takes over the result of a look: names, and what it left out.
     pub(super) fn looked(&mut self, looked: Looked, now: Instant) {
         let mut words = String::new();
         // Writing to a string can't fail.
         if let Some((keys, total)) = looked.keys {
-            // Of the keys, because nobody knows which of the others are names.
+            // Counted in keys, because the other keys need not be names.
             let _ = write!(
                 words,
                 "; from {} of {total} keys, give a pattern",
@@ -159,7 +159,7 @@ impl State {
         self.seen(looked.found, now);
     }
 
-    /// A look has found these names.
+    /// Takes over the names that a look has found.
     pub(super) fn seen(&mut self, found: Vec<Listed>, now: Instant) {
         let begun = *self.begun.get_or_insert(now);
         let span = now.duration_since(begun).min(WINDOW).as_secs_f64().max(1.0);
@@ -192,14 +192,14 @@ impl State {
         };
     }
 
-    /// The rows that are shown.
+    /// Returns the rows to show.
     pub(super) fn rows(&self) -> Vec<&Row> {
         let all = self.rows.iter();
         all.filter(|row| row.listed.name.contains(&self.filter))
             .collect()
     }
 
-    /// Where the selected row stands.
+    /// Returns the position of the selected row.
     pub(super) fn place(&self) -> Option<usize> {
         let rows = self.rows();
         let selected = self.selected.as_ref()?;
@@ -211,7 +211,7 @@ impl State {
         rows.get(self.place()?).copied()
     }
 
-    /// What a key does; no key is a change of the size.
+    /// Handles a key. `None` is a change of the terminal's size.
     pub(super) fn pressed(&mut self, key: Option<KeyCode>) -> Option<Answer> {
         let Some(key) = key else {
             return Some(Answer::Drawn);
@@ -270,7 +270,7 @@ impl State {
         }
     }
 
-    /// The selected name, or the first one.
+    /// Shows the details of the selected name, or of the first one.
     fn show_whole(&mut self) {
         if self.selected().is_none() {
             self.select(0);
@@ -338,7 +338,7 @@ fn row(listed: Listed, before: Option<Past>, now: Instant, span: f64) -> (Row, P
     if let Ttl::Left(span) = left(&listed.info) {
         past.full = past.full.max(span);
     }
-    // Not over 10 000: one for each look of the window.
+    // At most 10 000: one change for each look within the window.
     let changes = f64::from(u32::try_from(past.changed_at.len()).unwrap_or(u32::MAX)) / span;
     let full = past.full;
     (
@@ -356,7 +356,7 @@ impl Row {
         crate::cmd::ls::held_for(&self.listed.info)
     }
 
-    /// What is left, with those that do not end last.
+    /// Returns the remaining TTL, for sorting. Names without an expiry are last.
     fn left(&self) -> Duration {
         match left(&self.listed.info) {
             Ttl::Left(span) => span,
@@ -364,7 +364,7 @@ impl Row {
         }
     }
 
-    /// What is left of the lease, as a part of the most that was seen.
+    /// Returns the remaining TTL as a fraction of the longest TTL seen.
     pub(super) fn part_left(&self) -> Option<f64> {
         match left(&self.listed.info) {
             Ttl::Left(span) if !self.full.is_zero() => {
@@ -418,7 +418,7 @@ mod tests {
         let mut state = State::new("memory://".into());
         state.seen(look(&client).await, Instant::now());
         assert_eq!(names(&state), ["a", "b"]);
-        // By what is left: four columns on.
+        // Sorted by the remaining TTL: four columns further.
         press(&mut state, "ssss");
         assert_eq!((state.order, names(&state)), (Order::Ttl, vec!["b", "a"]));
         press(&mut state, "jj");

@@ -1,4 +1,4 @@
-//! A look at one server: each method judges one thing.
+//! A look at one server: each method judges one aspect.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -8,19 +8,20 @@ use leasehold::inspect::ServerFacts;
 use super::super::promise;
 use super::{Finding, Place, Severity, info};
 
-/// The oldest server that is tested.
+/// The oldest tested version of the server.
 const OLDEST_TESTED: (u64, u64) = (6, 2);
-/// A replica that is behind by more than that is not in step.
+/// The most bytes that a replica in step may lag behind.
 const MOST_LAG_BYTES: i64 = 1024 * 1024;
-/// A replica tells its master every second how far it is.
+/// The most seconds since the last report of a replica in step. A replica reports its position
+/// every second.
 const MOST_LAG_S: i64 = 3;
-/// The part of the memory limit that may be in use.
+/// The fraction of the memory limit that may be in use.
 const MEMORY_IN_USE: f64 = 0.9;
-/// Clocks that are further apart come from no time server.
+/// The largest offset of clocks that a time server keeps in step.
 const MOST_OFFSET: Duration = Duration::from_secs(1);
-/// A clock that moves by more than that, beside what the network adds, was set.
+/// The largest move of a clock, beyond the network delay. A clock that moves further was set.
 const MOST_MOVE: Duration = Duration::from_millis(250);
-/// Renewals by default come every ten seconds: until then a connection may be silent.
+/// The time that a connection may be silent: by default, renewals are ten seconds apart.
 const SILENT_FOR_S: u64 = 10;
 
 /// A look at one server.
@@ -30,7 +31,7 @@ pub(super) struct Look<'a> {
 }
 
 impl Look<'_> {
-    /// All that is to be said of it.
+    /// Returns all findings about this server.
     pub(super) fn findings(&self) -> impl Iterator<Item = Finding> {
         [
             self.eviction(),
@@ -331,7 +332,7 @@ impl Look<'_> {
         )
     }
 
-    /// What could not be looked at.
+    /// Returns a note about facts that could not be looked at.
     fn refused(&self) -> Option<Finding> {
         let refused = (self.server.refused.iter()).filter(|(what, _)| *what != "SUBSCRIBE");
         let mut what: Vec<_> = refused.map(|(what, _)| what.as_str()).collect();

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
-/// The metrics of a text, by name.
+/// The metrics in a text, by name.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct Exposition(BTreeMap<String, Family>);
 
@@ -17,7 +17,7 @@ struct Family {
 }
 
 impl Exposition {
-    /// Reads a text that this command has written. A line that it never writes is left out.
+    /// Reads a text that this command has written. Skips lines that it never writes.
     pub(super) fn read(text: &str) -> Self {
         let mut families = BTreeMap::<String, Family>::new();
         let mut current = None;
@@ -37,8 +37,8 @@ impl Exposition {
         Self(families)
     }
 
-    /// Adds what has changed from `before` to `now`. A count grows by its difference; any other
-    /// value is replaced.
+    /// Adds the changes from `before` to `now`. A count grows by its difference. Any other value is
+    /// replaced.
     pub(super) fn add(&mut self, before: &Self, now: &Self) {
         for (name, family) in &now.0 {
             let earlier = before.0.get(name);
@@ -68,7 +68,7 @@ impl Exposition {
         }
     }
 
-    /// Sets the gauges whose name fits to 0.
+    /// Sets the gauges whose name `fits` to 0.
     pub(super) fn clear_gauges(&mut self, fits: impl Fn(&str) -> bool) {
         let gauges = self.0.iter_mut();
         for (_, family) in gauges.filter(|(name, family)| family.kind == "gauge" && fits(name)) {
@@ -80,7 +80,7 @@ impl Exposition {
 }
 
 impl Family {
-    /// Reports whether its values only grow.
+    /// Returns whether the values of this metric only grow.
     fn is_count(&self) -> bool {
         self.kind == "counter" || self.kind == "histogram"
     }
@@ -107,7 +107,7 @@ impl fmt::Display for Exposition {
     }
 }
 
-/// Splits `# HELP name text` and its like.
+/// Splits a line like `# HELP name text`.
 fn comment<'a>(line: &'a str, start: &str) -> Option<(&'a str, &'a str)> {
     let rest = line.strip_prefix(start)?;
     Some(rest.split_once(' ').unwrap_or((rest, "")))
