@@ -1,4 +1,4 @@
-//! The same locks for threads, without a runtime and without async.
+//! Locks for threads, without a runtime and without async.
 //!
 //! ```console
 //! $ cargo run -p leasehold --example blocking                          # in process

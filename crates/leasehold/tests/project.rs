@@ -1,4 +1,5 @@
-//! What the project says of itself holds: its layers, its two surfaces, its pages, its examples.
+//! Checks of the project's statements about itself: its layers, its two surfaces, its pages, its
+//! examples.
 #![allow(
     clippy::unwrap_used,
     clippy::print_stdout,

@@ -39,7 +39,7 @@ pub(super) struct Ballot<'a> {
     pub(super) misuse: OnceLock<Error>,
 }
 
-/// How often a waiter has asked, and when it last asked. A client that floods a channel must not
+/// The number of times that a waiter has asked, and the last time. A client that floods a channel must not
 /// make its waiters flood the servers. (A single lock recognises useless wake-ups by how long it is
 /// held. Here that is not one number.)
 #[derive(Default)]
