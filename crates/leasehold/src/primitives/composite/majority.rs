@@ -79,7 +79,7 @@ use crate::wait::{Answer, Ask as _, Deadline, Wait};
 /// let clients = masters.each_ref().map(Embedded::client);
 /// let lock = RedLock::new(clients.iter().map(|client| client.lock("orders:42")))?;
 ///
-/// Another client holds the lock on one master: two of three are enough.
+/// // Another client holds the lock on one master: two of three are enough.
 /// let other = masters[0].client().lock("orders:42").acquire().await?;
 /// let guard = lock.acquire().await?;
 /// assert_eq!(guard.members().len(), 2);
