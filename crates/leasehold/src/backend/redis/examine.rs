@@ -13,6 +13,7 @@ use super::server::Server;
 use crate::backend::channels::Transport;
 use crate::backend::facts::ServerFacts;
 use crate::backend::failure::{Failure, Outcome};
+use crate::clock::Moment;
 use crate::text::Shown;
 
 /// The settings that matter to locks.
@@ -137,7 +138,7 @@ impl Ask<'_> {
 
     async fn look_at_clock(&self, facts: &mut ServerFacts) -> Result<(), Failure> {
         let clock = self.server.node.clock;
-        let (mut first, mut moved) = (None, 0_i64);
+        let mut offsets = Offsets::default();
         for look in 0..LOOKS {
             if look > 0 {
                 tokio::time::sleep(LOOK_EVERY).await;
@@ -150,23 +151,42 @@ impl Ask<'_> {
                     return Ok(());
                 }
             };
-            let took = clock.now().saturating_sub(before);
+            let after = clock.now();
+            let took = after.saturating_sub(before);
             let server_ms = seconds.saturating_mul(1000).saturating_add(micros / 1000);
-            let ours = i64::try_from(before.as_millis()).unwrap_or(i64::MAX);
-            let against_ours = server_ms.saturating_sub(ours);
-            moved = moved.max(
-                against_ours
-                    .saturating_sub(*first.get_or_insert(against_ours))
-                    .abs(),
-            );
+            offsets.add(server_ms, before, after);
             if facts.round_trip.is_none_or(|best| took < best) {
                 let half = i64::try_from(took.as_millis() / 2).unwrap_or(i64::MAX);
                 facts.clock_offset_ms = wall_clock_ms().map(|now| server_ms + half - now);
                 facts.round_trip = Some(took);
             }
         }
-        facts.clock_moved_ms = Some(moved);
+        facts.clock_moved_ms = Some(offsets.moved());
         Ok(())
+    }
+}
+
+/// The offsets between a server's clock and this client's that all replies so far allow, in
+/// milliseconds. Within one reply, the server may have read its clock at any moment between the
+/// request and the reply.
+#[derive(Default)]
+struct Offsets(Option<(i64, i64)>);
+
+impl Offsets {
+    fn add(&mut self, server_ms: i64, before: Moment, after: Moment) {
+        let offset = |ours: Moment| {
+            let ours = i64::try_from(ours.as_millis()).unwrap_or(i64::MAX);
+            server_ms.saturating_sub(ours)
+        };
+        let (least, most) = (offset(after), offset(before));
+        let so_far = self.0.get_or_insert((least, most));
+        *so_far = (so_far.0.max(least), so_far.1.min(most));
+    }
+
+    /// Returns by how much the server's clock has moved at least.
+    fn moved(&self) -> i64 {
+        let (least, most) = self.0.unwrap_or_default();
+        least.saturating_sub(most).max(0)
     }
 }
 
@@ -210,5 +230,25 @@ async fn refuses_channel(server: &Server, channel: &str) -> Option<String> {
         Some(Frame::Subscribed(Transport::Global, _)) => None,
         Some(Frame::Refused(said)) => Some(said),
         _ => Some("no answer".into()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn slow_reply_is_no_moved_clock() {
+        const fn ms(ms: u64) -> Moment {
+            Moment::from_millis(ms)
+        }
+        let mut offsets = Offsets::default();
+        offsets.add(5_000, ms(1_000), ms(1_001));
+        // The server answered at once, and the reply took long; then the request took long.
+        offsets.add(5_101, ms(1_100), ms(1_900));
+        offsets.add(6_800, ms(2_000), ms(2_801));
+        assert_eq!(offsets.moved(), 0);
+        offsets.add(7_400, ms(3_000), ms(3_001));
+        assert_eq!(offsets.moved(), 399);
     }
 }
