@@ -347,7 +347,8 @@ impl Share {
                 "several can have a lock of its kind at a time",
             ));
         };
-        // Ended before the request leaves: no renewal leaves later.
+        // Ended before the request leaves: nothing renews it from here on. A renewal that is about to
+        // leave, or is on its way, is refused by the server when it arrives later.
         if !self.begin_to_turn() {
             return Err(not_kept(&hold.key, self.who_shares()));
         }
@@ -483,7 +484,7 @@ pub(crate) fn not_kept(key: &Key, why: &str) -> Error {
 }
 
 /// A request that leaves a hold to a span has left. Its hold is over here: nobody counts on it any
-/// more, and all renewals went before, by the same way.
+/// more. No renewal leaves later, and the server refuses one that arrives later.
 struct Keeping {
     context: Arc<Context>,
     held: Arc<Held>,

@@ -1,4 +1,5 @@
--- Leaves this hold to a lease of its own from now on, even if that is shorter.
+-- Leaves this hold to a lease of its own from now on, even if that is shorter. No renewal changes it
+-- any more.
 --
 -- lock      hash: one field per hold, `uuid:n`
 -- queue     list: the waiters
@@ -21,8 +22,7 @@ local function keep_for(lock, queue, timeouts, waiters, hold, span_ms, channel, 
   if redis.call('HEXISTS', lock, hold) == 0 then
     return 0
   end
-  local ttl = redis.call('PTTL', lock)
-  redis.call('PEXPIRE', lock, span_ms)
+  local is_sooner = leave_to(span_ms, lock, hold)
   if in_line == 0 then
     return 1
   end
@@ -33,9 +33,8 @@ local function keep_for(lock, queue, timeouts, waiters, hold, span_ms, channel, 
     take_out(queue, timeouts, waiters, gone, free_at)
   end
   local head = tidy(queue, timeouts, waiters, now, free_at)
-  -- The head sleeps until the end that it was told before, or for ever: it asks again, and learns
-  -- this one. Those behind it wait for its release.
-  if ttl < 0 or ttl > tonumber(span_ms) then
+  -- The head asks again, and learns the new end. Those behind it wait for its release.
+  if is_sooner then
     call_head(channel, head)
   end
   return 1

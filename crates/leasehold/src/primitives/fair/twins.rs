@@ -4,7 +4,7 @@ use super::steps::{self, Acquire, ForceUnlock, KeepFor, Release};
 use crate::backend::memory::Keyspace;
 use crate::backend::step::{Refusal, Value};
 use crate::primitives::lock::steps::{break_hold, plain};
-use crate::primitives::twin::{lengthen, shorten, whole};
+use crate::primitives::twin::{can_be_renewed, leave_to, lengthen, whole};
 
 // Redisson's default. It takes this much off every waiter at each grant, so each of ours has to
 // bring as much, or two grants in a row would put ours into the past.
@@ -214,7 +214,9 @@ impl Acquire<'_> {
         // A waiter asks with one id until it has an answer, so its grant may have been made at an
         // earlier ask. The holder counts from the ask that is answered, and so has the lease to.
         if line.is_ok() && keyspace.hexists(self.lock, self.hold)? {
-            lengthen(keyspace, self.lock, self.lease_ms);
+            if can_be_renewed(keyspace, self.lock, self.hold)? {
+                lengthen(keyspace, self.lock, self.lease_ms);
+            }
             return Ok(Value::Nil);
         }
         line?;
@@ -329,14 +331,14 @@ impl KeepFor<'_> {
         if !keyspace.hexists(self.lock, self.hold)? {
             return Ok(Value::Int(0));
         }
-        let is_shorter = shorten(keyspace, self.lock, self.span_ms);
+        let is_sooner = leave_to(self.span_ms, keyspace, self.lock, self.hold)?;
         if in_line > 0 {
             let mut line = Line::at(keyspace, keys, whole(self.span_ms));
             let gone = served(self.served);
             if !gone.is_empty() {
                 line.take_out(&gone)?;
             }
-            let head = line.tidy()?.filter(|_| is_shorter);
+            let head = line.tidy()?.filter(|_| is_sooner);
             line.call(self.channel, head.as_deref());
         }
         Ok(Value::Int(1))

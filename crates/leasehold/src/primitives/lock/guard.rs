@@ -278,10 +278,10 @@ impl LockGuard {
     /// too soon: the program may end at once, and nothing has to live until the span is over.
     ///
     /// `span` is 10 ms or more. It counts from when the server gets the request, so a request that
-    /// the network delays, or delivers a second time, ends the lock that much later. If a renewal was
-    /// just leaving, the lock may last for its old lease. Those who wait for the lock, in Rust or Java,
-    /// are woken when the span is shorter than what was left, and learn when it ends. A Java waiter in
-    /// the line of a fair lock may sleep on until the end that it was told when it joined.
+    /// the network delays, or delivers a second time, ends the lock that much later. A renewal that
+    /// arrives later changes nothing. Those who wait for the lock, in Rust or Java, are woken when the
+    /// span is shorter than what was left, and learn when it ends. A Java waiter in the line of a fair
+    /// lock may sleep on until the end that it was told when it joined.
     ///
     /// ```
     /// # #[tokio::main(flavor = "current_thread")]

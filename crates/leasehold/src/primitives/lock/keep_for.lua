@@ -1,4 +1,5 @@
--- Leaves this hold to a lease of its own from now on, even if that is shorter.
+-- Leaves this hold to a lease of its own from now on, even if that is shorter. No renewal changes it
+-- any more.
 --
 -- lock     hash: one field per hold, `uuid:n`
 -- hold     this hold's field
@@ -11,11 +12,9 @@ local function keep_for(lock, hold, span_ms, channel)
   if redis.call('HEXISTS', lock, hold) == 0 then
     return 0
   end
-  local ttl = redis.call('PTTL', lock)
-  redis.call('PEXPIRE', lock, span_ms)
-  -- The waiters sleep until the end that they were told before, or for ever: they ask again, and
-  -- learn this one. Nobody is called by its number, so all ask. An ACL may deny the channel.
-  if ttl < 0 or ttl > tonumber(span_ms) then
+  -- The waiters ask again, and learn the new end. Nobody is called by its number, so all ask. An ACL
+  -- may deny the channel.
+  if leave_to(span_ms, lock, hold) then
     redis.pcall('PUBLISH', channel, '0')
   end
   return 1

@@ -5,10 +5,10 @@
 -- lease_ms  how long it lasts from now
 -- most_ms   it is made shorter if it has more than that; 0 for never
 -- Returns   n  renewed, and n ms are left now
---           0  not ours any more; nothing was changed
+--           0  not ours any more, or left to a span; nothing was changed
 
 local function renew(lock, hold, lease_ms, most_ms)
-  if redis.call('HEXISTS', lock, hold) == 0 then
+  if not can_be_renewed(lock, hold) then
     return 0
   end
   local ttl, most = redis.call('PTTL', lock), tonumber(most_ms)

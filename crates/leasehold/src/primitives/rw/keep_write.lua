@@ -1,5 +1,5 @@
--- Leaves this write hold to a lease of its own from now on, even if that is shorter. While its owner
--- reads inside it, the hash has to last as long as that, so the write hold is ended instead, as
+-- Leaves this write hold to a lease of its own from now on, even if that is shorter. No renewal
+-- changes it any more. While its owner reads inside it, the hash has to last as long as that, so the write hold is ended instead, as
 -- `release_write.lua` does it.
 --
 -- lock     hash: `mode`, a field per read hold, `uuid:n`, and the write hold's, `uuid:n:write`
@@ -26,11 +26,8 @@ local function keep_write(lock, hold, span_ms, channel)
       return -1
     end
   end
-  local ttl = redis.call('PTTL', lock)
-  redis.call('PEXPIRE', lock, span_ms)
-  -- The waiters sleep until the end that they were told before, or for ever: they ask again, and
-  -- learn this one.
-  if ttl < 0 or ttl > tonumber(span_ms) then
+  -- The waiters ask again, and learn the new end.
+  if leave_to(span_ms, lock, hold) then
     wake_all(channel)
   end
   return 1
