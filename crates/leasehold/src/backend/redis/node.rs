@@ -288,6 +288,11 @@ impl Node {
         self.connector.present.borrow().told.is_some()
     }
 
+    /// When the newest connection for calls was opened.
+    pub(crate) fn connected_at(&self) -> Option<Moment> {
+        self.connector.present.borrow().told
+    }
+
     /// The connection for calls is used from now on, on which the server has said this.
     pub(crate) fn learn(&self, told: &Told) -> Reached {
         self.seen_as.lock().clone_from(&told.seen_as);
