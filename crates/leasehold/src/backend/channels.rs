@@ -181,9 +181,13 @@ impl Signal {
     }
 }
 
-/// Of 15 or 16 digits, so that no two clients have the same, and exact in every script.
+/// Draws a number of 15 or 16 digits, so that no two clients have the same, and exact in every script.
 fn draw_number() -> u64 {
-    fastrand::u64(100_000_000_000_000..1 << 53)
+    const LEAST: u64 = 100_000_000_000_000;
+    // From the system, as the id of a client: a fork copies the generator of a thread, and the child
+    // would draw the number of its parent's next client.
+    let (_, random) = uuid::Uuid::new_v4().as_u64_pair();
+    LEAST + random % ((1 << 53) - LEAST)
 }
 
 impl Channels {
