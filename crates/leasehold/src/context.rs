@@ -226,6 +226,11 @@ impl Context {
         });
     }
 
+    /// The process that the client belongs to.
+    pub(crate) fn process(&self) -> Process {
+        self.process
+    }
+
     /// Whether this process is a fork of that which the client belongs to. There every call fails and
     /// no drop does anything: the holds are the parent's.
     pub(crate) fn is_forked(&self) -> bool {

@@ -774,17 +774,19 @@ impl Drop for Share {
         if self.left {
             return;
         }
-        let leaving = if self.turns {
-            Leaving::Last
-        } else {
-            self.hold().leave(self.claim)
+        let leaving = match self.turns {
+            true => Some(Leaving::Last),
+            false => self.hold().leave_in(self.context.process(), self.claim),
         };
         match leaving {
-            Leaving::Shared { moves_look } => self.look_again(moves_look),
-            Leaving::LeftToLease => self.leave_to_lease(),
+            // Of most re-entries: their end costs no system call.
+            Some(Leaving::Shared { moves_look: false }) => {}
             // The parent has it.
-            Leaving::Last if self.context.is_forked() => {}
-            Leaving::Last => {
+            _ if self.context.is_forked() => {}
+            None => {}
+            Some(Leaving::Shared { moves_look }) => self.look_again(moves_look),
+            Some(Leaving::LeftToLease) => self.leave_to_lease(),
+            Some(Leaving::Last) => {
                 let local = self.held.local(&self.context.locals);
                 let now = self.context.clock.now();
                 if let Some(local) = &local

@@ -27,6 +27,7 @@ pub(crate) use self::heard::{Heard, Message, Transport};
 #[cfg(any(feature = "redis", feature = "testing"))]
 pub(crate) use self::section::Section;
 
+use crate::process::Process;
 use crate::room::Room;
 use crate::sync::Mutex;
 
@@ -39,6 +40,8 @@ pub(crate) struct Channels {
     place: Place,
     /// By this number a release calls this client. Never 0 or 1, which mean something to Redisson.
     number: u64,
+    /// In a child of it nobody listens.
+    process: Process,
     /// Messages come by both transports, and others may hear only one of them.
     both_transports: AtomicBool,
 }
@@ -197,6 +200,7 @@ impl Channels {
             always_live,
             place: Place::single(),
             number: draw_number(),
+            process: Process::own(),
             both_transports: AtomicBool::new(false),
         })
     }
@@ -209,6 +213,7 @@ impl Channels {
             always_live: false,
             place,
             number: draw_number(),
+            process: Process::own(),
             both_transports: AtomicBool::new(both_transports),
         })
     }
@@ -414,6 +419,9 @@ impl Listener {
 
 impl Drop for Listener {
     fn drop(&mut self) {
+        if self.channels.process.is_gone() {
+            return;
+        }
         let mut table = self.channels.table.lock();
         let Some(entry) = table.entries.get_mut(&self.name) else {
             return;

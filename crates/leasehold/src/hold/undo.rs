@@ -126,15 +126,23 @@ impl<H: Return> Undo<H> {
         &self.hold
     }
 
+    /// Whether this process is a child of the one that has armed it.
+    pub(crate) fn is_of_a_parent(&self) -> bool {
+        self.cleanup.is_of_a_parent()
+    }
+
     /// Does now what dropping it would do; afterwards it is disarmed.
     pub(crate) fn give_back_now(&mut self) {
-        let unanswered = match std::mem::replace(&mut self.state, Armed::No) {
+        let state = std::mem::replace(&mut self.state, Armed::No);
+        if matches!(state, Armed::No) || self.is_of_a_parent() {
+            return;
+        }
+        let unanswered = match state {
             // It may arrive behind its release, so that goes twice.
             Armed::Asking(Some(ticket)) if ticket.may_have_run() => true,
             // It never left, and no earlier request has left anything.
             Armed::Asking(_) if !self.in_line => return,
-            Armed::No => return,
-            Armed::Asking(_) | Armed::Waiting | Armed::Held => self.may_come_late(),
+            _ => self.may_come_late(),
         };
         self.cleanup.give_back(Arc::clone(&self.hold), unanswered);
     }

@@ -160,6 +160,9 @@ impl Held {
 
 impl Drop for Held {
     fn drop(&mut self) {
+        if self.undo.get_mut().is_of_a_parent() {
+            return;
+        }
         self.standing.leave(&self.hold);
         if !self.was_handed_over() {
             // A fixed lease that ran out, perhaps: nobody else looks whether it has.
