@@ -3,11 +3,13 @@
 use std::ffi::OsString;
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
 use leasehold::settings::{Credentials, Identity, Peers};
 use leasehold::{Client, ClientBuilder};
+use tokio::sync::Mutex as AsyncMutex;
+use tokio::task::spawn_blocking;
 
 use crate::cli::Tls;
 use crate::exit_code::Exit;
@@ -208,16 +210,36 @@ fn mappings(access: &Access) -> Result<Vec<Mapping>, Failure> {
         .map_err(|what| Failure::usage(format!("${MAP} is no list of mappings: {what}")))
 }
 
+/// The password that was read from a pipe, or from what else is no file: it can be read only once,
+/// and this process may have several clients.
+static READ_ONCE: Mutex<Option<String>> = Mutex::new(None);
+
 /// Lets the client read the password file at each connect, and now and then while it is connected.
 fn with_password_file(builder: ClientBuilder, path: PathBuf) -> Result<ClientBuilder, Failure> {
-    let first = read_password(&path).map_err(|what| Failure::new(Exit::Unreadable, what))?;
-    // The password for the first connection: a pipe can be read only once.
-    let first = Mutex::new(Some(first));
+    let unreadable = |what| Failure::new(Exit::Unreadable, what);
+    if !path.is_file() {
+        let mut kept = READ_ONCE.lock().unwrap_or_else(PoisonError::into_inner);
+        let password = match kept.take() {
+            Some(password) => password,
+            None => read_password(&path).map_err(unreadable)?,
+        };
+        *kept = Some(password.clone());
+        return Ok(builder
+            .credentials(move || std::future::ready(Ok(Credentials::password(password.clone())))));
+    }
+    read_password(&path).map_err(unreadable)?;
+    let reading = Arc::new(AsyncMutex::new(()));
     Ok(builder.credentials(move || {
-        let first = first.lock().unwrap_or_else(PoisonError::into_inner).take();
-        // A blocking read of a few bytes. The connecting task can wait for it.
-        let password = first.map_or_else(|| read_password(&path), Ok);
-        std::future::ready(password.map(Credentials::password).map_err(Into::into))
+        let (path, reading) = (path.clone(), Arc::clone(&reading));
+        async move {
+            // A file system that does not answer holds up one thread at most, which renews nothing.
+            let reads = reading.lock_owned().await;
+            let read = move || {
+                let _reads = reads;
+                read_password(&path)
+            };
+            Ok(Credentials::password(spawn_blocking(read).await??))
+        }
     }))
 }
 

@@ -228,6 +228,11 @@ impl Context {
         });
     }
 
+    /// The process that the client belongs to.
+    pub(crate) fn process(&self) -> Process {
+        self.process
+    }
+
     /// Returns whether this process is a fork of the client's process. In a fork every call fails
     /// and no drop does anything: the holds belong to the parent.
     pub(crate) fn is_forked(&self) -> bool {

@@ -355,7 +355,8 @@ impl Share {
                 "several can have a lock of its kind at a time",
             ));
         };
-        // Ended before the request is sent: no renewal is sent later.
+        // Ended before the request leaves: nothing renews it from here on. A renewal that is about to
+        // leave, or is on its way, is refused by the server when it arrives later.
         if !self.begin_to_turn() {
             return Err(not_kept(&hold.key, self.who_shares()));
         }
@@ -491,8 +492,8 @@ pub(crate) fn not_kept(key: &Key, why: &str) -> Error {
     Error::new(ErrorKind::Misuse, message).with_key(key)
 }
 
-/// A request that leaves a hold to a span, and that was sent. The hold is over here: no guard
-/// relies on it, and all its renewals were sent before, by the same route.
+/// A request that leaves a hold to a span has left. Its hold is over here: nobody counts on it any
+/// more. No renewal leaves later, and the server refuses one that arrives later.
 struct Keeping {
     context: Arc<Context>,
     held: Arc<Held>,
@@ -786,17 +787,19 @@ impl Drop for Share {
         if self.left {
             return;
         }
-        let leaving = if self.turns {
-            Leaving::Last
-        } else {
-            self.hold().leave(self.claim)
+        let leaving = match self.turns {
+            true => Some(Leaving::Last),
+            false => self.hold().leave_in(self.context.process(), self.claim),
         };
         match leaving {
-            Leaving::Shared { moves_look } => self.look_again(moves_look),
-            Leaving::LeftToLease => self.leave_to_lease(),
+            // Of most re-entries: their end costs no system call.
+            Some(Leaving::Shared { moves_look: false }) => {}
             // The parent process still has the hold.
-            Leaving::Last if self.context.is_forked() => {}
-            Leaving::Last => {
+            _ if self.context.is_forked() => {}
+            None => {}
+            Some(Leaving::Shared { moves_look }) => self.look_again(moves_look),
+            Some(Leaving::LeftToLease) => self.leave_to_lease(),
+            Some(Leaving::Last) => {
                 let local = self.held.local(&self.context.locals);
                 let now = self.context.clock.now();
                 if let Some(local) = &local

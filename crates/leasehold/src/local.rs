@@ -33,6 +33,7 @@ use tokio::sync::Notify;
 use crate::clock::{Clock, Moment};
 use crate::key::Key;
 use crate::owner::Owner;
+use crate::process::Process;
 use crate::room::Room;
 use crate::sync::Mutex;
 use arrivals::Arrivals;
@@ -56,6 +57,8 @@ pub(crate) struct Locals {
     waits: Waits,
     looks: Arc<Looks>,
     clock: Clock,
+    /// In a child of it nobody waits.
+    process: Process,
     /// Notified when a wait has ended that had been reported to operators.
     pub(crate) told_wait_over: Arc<Notify>,
 }
@@ -103,6 +106,7 @@ impl Locals {
             waits: Waits::default(),
             looks: Looks::new(runtime, clock),
             clock,
+            process: Process::own(),
             told_wait_over: Arc::default(),
         })
     }
@@ -221,7 +225,9 @@ impl Clone for Local {
 
 impl Drop for Local {
     fn drop(&mut self) {
-        let mut table = self.locals.table.lock();
+        let Some(mut table) = self.locals.process.lock(&self.locals.table) else {
+            return;
+        };
         let was_last = self.record.users.fetch_sub(1, Ordering::Relaxed) == 1;
         if !was_last {
             return;

@@ -1,6 +1,8 @@
 //! The process to which a client belongs. A fork copies a client with its connections and the ids
 //! of its holds, and the copy must not act for the client.
 
+use crate::sync::{Mutex, MutexGuard};
+
 /// The process in which an object was made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Process(u32);
@@ -15,5 +17,13 @@ impl Process {
     // A system call each time: a fork leaves no trace in memory that safe code could read.
     pub(crate) fn is_gone(self) -> bool {
         self != Self::own()
+    }
+
+    /// Locks something of this process. `None` in a child, if another thread of the parent had it
+    /// locked at the fork: that thread is not in the child, which would wait for ever. For what is
+    /// dropped often: it asks the system only where another thread has the lock.
+    pub(crate) fn lock<T>(self, mutex: &Mutex<T>) -> Option<MutexGuard<'_, T>> {
+        let free = mutex.try_lock();
+        free.or_else(|| (!self.is_gone()).then(|| mutex.lock()))
     }
 }

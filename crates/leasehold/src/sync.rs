@@ -3,9 +3,7 @@
 //! No code that can panic runs under the locks of this library. So a panic can't leave the
 //! protected state half changed.
 
-use std::sync::PoisonError;
-#[cfg(feature = "redis")]
-use std::sync::TryLockError;
+use std::sync::{PoisonError, TryLockError};
 
 pub(crate) use std::sync::MutexGuard;
 
@@ -21,8 +19,12 @@ impl<T> Mutex<T> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Locks the mutex; `None` while another thread has it locked.
-    #[cfg(feature = "redis")]
+    /// For whoever has it alone.
+    pub(crate) fn get_mut(&mut self) -> &mut T {
+        self.0.get_mut().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// `None` while somebody else has it.
     pub(crate) fn try_lock(&self) -> Option<MutexGuard<'_, T>> {
         match self.0.try_lock() {
             Ok(guard) => Some(guard),

@@ -84,6 +84,30 @@ fn password_file_may_be_a_pipe() {
 }
 
 #[test]
+fn password_from_a_pipe_is_kept_for_later_connections() {
+    let server = RedisServer::builder()
+        .password("s3cret")
+        .start()
+        .expect("it starts");
+    let script = format!(
+        "exec {BINARY} run job --lease 5s --password-file <(echo s3cret) -- \
+         sh -c 'echo held; read end; exit 3'"
+    );
+    let mut bash = std::process::Command::new("bash");
+    let url = format!("redis://127.0.0.1:{}", server.port());
+    bash.args(["-c", &script]).env("LEASEHOLD_URL", url);
+    let mut run = start(&mut bash);
+    run.until("held");
+    let command = |words: &[&str]| server.command(words).expect("the server runs");
+    command(&["CLIENT", "KILL", "TYPE", "normal"]);
+    // On a new connection it says anew who it is.
+    let left = || command(&["PTTL", "job"]).as_int().expect("a number");
+    let before = left();
+    eventually("it is renewed", LIMIT, || left() > before);
+    run.done().expect_code(3);
+}
+
+#[test]
 fn certificates_are_read_from_files() {
     let server = RedisServer::builder()
         .tls_with_client_certificates()

@@ -28,6 +28,7 @@ pub(crate) use self::heard::{Heard, Message, Transport};
 #[cfg(any(feature = "redis", feature = "testing"))]
 pub(crate) use self::section::Section;
 
+use crate::process::Process;
 use crate::room::Room;
 use crate::sync::Mutex;
 
@@ -41,6 +42,8 @@ pub(crate) struct Channels {
     /// The number by which a release notifies this client. Never 0 or 1, which have a meaning in
     /// Redisson.
     number: u64,
+    /// In a child of it nobody listens.
+    process: Process,
     /// Whether messages arrive by both transports. Some clients may hear only one of them.
     both_transports: AtomicBool,
 }
@@ -186,10 +189,13 @@ impl Signal {
     }
 }
 
-/// Draws a client's number. It has 15 or 16 digits, so that no two clients have the same, and is
-/// exact in every script.
+/// Draws a number of 15 or 16 digits, so that no two clients have the same, and exact in every script.
 fn draw_number() -> u64 {
-    fastrand::u64(100_000_000_000_000..1 << 53)
+    const LEAST: u64 = 100_000_000_000_000;
+    // From the system, as the id of a client: a fork copies the generator of a thread, and the child
+    // would draw the number of its parent's next client.
+    let (_, random) = uuid::Uuid::new_v4().as_u64_pair();
+    LEAST + random % ((1 << 53) - LEAST)
 }
 
 impl Channels {
@@ -199,6 +205,7 @@ impl Channels {
             always_live,
             place: Place::single(),
             number: draw_number(),
+            process: Process::own(),
             both_transports: AtomicBool::new(false),
         })
     }
@@ -211,6 +218,7 @@ impl Channels {
             always_live: false,
             place,
             number: draw_number(),
+            process: Process::own(),
             both_transports: AtomicBool::new(both_transports),
         })
     }
@@ -420,6 +428,9 @@ impl Listener {
 
 impl Drop for Listener {
     fn drop(&mut self) {
+        if self.channels.process.is_gone() {
+            return;
+        }
         let mut table = self.channels.table.lock();
         let Some(entry) = table.entries.get_mut(&self.name) else {
             return;

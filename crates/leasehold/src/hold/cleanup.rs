@@ -114,6 +114,11 @@ impl Cleanup {
         })
     }
 
+    /// Whether this process is a child of the one whose client it is.
+    pub(super) fn is_of_a_parent(&self) -> bool {
+        self.process.is_gone()
+    }
+
     /// Sends an operation for which no caller waits. If it does not arrive, the state that it would
     /// remove expires by itself.
     pub(crate) fn send(&self, operation: Operation, route: Route) {

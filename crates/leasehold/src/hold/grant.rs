@@ -20,7 +20,8 @@ use crate::error::{Error, Result};
 use crate::key::Key;
 use crate::loss::LossReason;
 use crate::observe::{Ended, Observed, Told, Way, log};
-use crate::sync::Mutex;
+use crate::process::Process;
+use crate::sync::{Mutex, MutexGuard};
 
 /// One grant of the server.
 pub(crate) struct Grant {
@@ -612,8 +613,16 @@ impl Grant {
 
     /// Removes a guard with its claim.
     pub(crate) fn leave(&self, claim: ClaimId) -> Leaving {
+        self.leave_locked(claim, self.state.lock())
+    }
+
+    /// The same for a guard that is dropped. `None` in a child of this process that can't say.
+    pub(crate) fn leave_in(&self, process: Process, claim: ClaimId) -> Option<Leaving> {
+        Some(self.leave_locked(claim, process.lock(&self.state)?))
+    }
+
+    fn leave_locked(&self, claim: ClaimId, mut state: MutexGuard<'_, State>) -> Leaving {
         let now = self.clock.now();
-        let mut state = self.state.lock();
         // Checked first: a hold whose time is over stays lost after the guard with that limit has
         // left.
         state.check(now);

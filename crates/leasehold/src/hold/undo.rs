@@ -128,15 +128,23 @@ impl<H: Return> Undo<H> {
         &self.hold
     }
 
+    /// Whether this process is a child of the one that has armed it.
+    pub(crate) fn is_of_a_parent(&self) -> bool {
+        self.cleanup.is_of_a_parent()
+    }
+
     /// Does immediately what dropping would do. Afterwards the undo is disarmed.
     pub(crate) fn give_back_now(&mut self) {
-        let unanswered = match std::mem::replace(&mut self.state, Armed::No) {
+        let state = std::mem::replace(&mut self.state, Armed::No);
+        if matches!(state, Armed::No) || self.is_of_a_parent() {
+            return;
+        }
+        let unanswered = match state {
             // The request may arrive after its release, so the release is sent twice.
             Armed::Asking(Some(ticket)) if ticket.may_have_run() => true,
             // The request was never sent, and no earlier request has left anything.
             Armed::Asking(_) if !self.in_line => return,
-            Armed::No => return,
-            Armed::Asking(_) | Armed::Waiting | Armed::Held => self.may_come_late(),
+            _ => self.may_come_late(),
         };
         self.cleanup.give_back(Arc::clone(&self.hold), unanswered);
     }

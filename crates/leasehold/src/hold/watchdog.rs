@@ -406,6 +406,10 @@ impl Shared {
             told,
             ..
         } = one;
+        if hold.is_over() {
+            // Released, or left to a span, since its renewal was due.
+            return;
+        }
         let request = Request {
             backend: &self.backend,
             timers: &self.timers,
@@ -548,7 +552,7 @@ impl Request<'_> {
         // uses the longest lease that is requested by now, not when this request was sent: an
         // extension may have been sent meanwhile.
         let Confirmed { left, longest } = confirmed;
-        if left > longest + Duration::from_secs(1) {
+        if left > longest + Duration::from_secs(1) && !self.hold.is_over() {
             // Half-way: a copy of this request that arrives late must find nothing to shorten.
             let most = longest + (left - longest) / 2;
             let now = self.timers.now();

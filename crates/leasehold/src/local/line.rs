@@ -557,6 +557,9 @@ impl Drop for First {
         let Some(local) = self.local.take() else {
             return;
         };
+        if local.locals.process.is_gone() {
+            return;
+        }
         let alone = local.first.lock().take();
         if alone.is_none() {
             // Other waiters are behind this one.
@@ -733,6 +736,9 @@ impl Place {
 
 impl Drop for Place {
     fn drop(&mut self) {
+        if self.local.locals.process.is_gone() {
+            return;
+        }
         let told_over = &self.local.locals.told_wait_over;
         self.local.arrivals.leave(self.arrival, told_over);
         self.local.line.leave();

@@ -163,6 +163,9 @@ impl Held {
 
 impl Drop for Held {
     fn drop(&mut self) {
+        if self.undo.get_mut().is_of_a_parent() {
+            return;
+        }
         self.standing.leave(&self.hold);
         if !self.was_handed_over() {
             // A fixed lease may have run out, and nothing else checks that.

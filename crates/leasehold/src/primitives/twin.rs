@@ -5,6 +5,7 @@ use crate::backend::step::{Refusal, Shared, Value, number};
 
 pub(super) static ASKING: Shared = Shared::new(include_str!("asking.lua"), &[]);
 pub(super) static IDEMPOTENCY: Shared = Shared::new(include_str!("idempotency.lua"), &[]);
+pub(super) static KEPT: Shared = Shared::new(include_str!("kept.lua"), &[]);
 pub(super) static NOW_MS: Shared = Shared::new(include_str!("now_ms.lua"), &[]);
 pub(super) static NUMBER_AT: Shared = Shared::new(include_str!("number_at.lua"), &[]);
 pub(super) static PUBLISH_FREE: Shared = Shared::new(include_str!("publish_free.lua"), &[]);
@@ -21,12 +22,30 @@ pub(super) fn lengthen(keyspace: &mut Keyspace, key: &[u8], ms: u64) {
     keyspace.pexpire(key, ms);
 }
 
-/// Sets a key to expire in `ms` from now. Returns `true` if that is sooner than before: a client
-/// that waits for the key to expire was given a later time.
-pub(super) fn shorten(keyspace: &mut Keyspace, key: &[u8], ms: u64) -> bool {
-    let ttl = keyspace.pttl(key);
-    keyspace.pexpire(key, ms);
-    ttl < 0 || ttl > whole(ms)
+/// What the field of a hold has that is left to a span: see `kept.lua`.
+const LEFT_TO_SPAN: &[u8] = b"01";
+
+/// The twin of `can_be_renewed` in `kept.lua`.
+pub(super) fn can_be_renewed(
+    keyspace: &mut Keyspace,
+    lock: &[u8],
+    hold: &[u8],
+) -> Result<bool, Refusal> {
+    let count = keyspace.hget(lock, hold)?;
+    Ok(count.is_some_and(|count| count != LEFT_TO_SPAN))
+}
+
+/// The twin of `leave_to` in `kept.lua`.
+pub(super) fn leave_to(
+    span_ms: u64,
+    keyspace: &mut Keyspace,
+    lock: &[u8],
+    hold: &[u8],
+) -> Result<bool, Refusal> {
+    let ttl = keyspace.pttl(lock);
+    keyspace.pexpire(lock, span_ms);
+    keyspace.hset(lock, hold, LEFT_TO_SPAN)?;
+    Ok(ttl < 0 || ttl > whole(span_ms))
 }
 
 /// Lifetime of a marker.

@@ -120,6 +120,31 @@ async fn first_connection_in_the_background_fails_with_what_the_nodes_say() {
     }
 }
 
+/// What a node has refused before is no answer to the next call.
+#[tokio::test]
+async fn map_that_a_user_may_read_by_now_is_read_by_the_next_call() {
+    let cluster = Cluster::start(1, 0);
+    let node = &cluster.nodes()[0];
+    let set_user = |rules: &[&str]| {
+        let user = [&["ACL", "SETUSER", "app", "on", ">pw"], rules].concat();
+        node.command(&user).unwrap();
+    };
+    let url = format!("redis-cluster://app:pw@127.0.0.1:{}", node.port());
+    for examines in [false, true] {
+        set_user(&["+@all", "-cluster", "~*", "&*"]);
+        let client = Client::builder().connect_in_background(&url).unwrap();
+        let denied = client.lock("x").try_acquire().await.unwrap_err();
+        assert_eq!(denied.kind(), ErrorKind::Denied, "{denied}");
+        set_user(&["+cluster|slots"]);
+        if examines {
+            client.examine("x").await.unwrap();
+        } else {
+            let guard = client.lock("x").acquire().await.unwrap();
+            guard.release().await.unwrap();
+        }
+    }
+}
+
 #[tokio::test]
 async fn names_whose_keys_would_be_split_are_refused() {
     let cluster = Cluster::start(2, 0);

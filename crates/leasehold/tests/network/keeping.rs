@@ -174,6 +174,110 @@ async fn nothing_renews_a_lock_behind_the_request_that_keeps_it() {
     }
 }
 
+/// A renewal of several finds one hold that has more than a lease left, which would be renewed alone
+/// next. It is kept for a span before that answer arrives.
+#[tokio::test(start_paused = true)]
+async fn a_hold_that_is_odd_among_many_is_not_renewed_once_it_is_kept() {
+    let server = Embedded::new();
+    let (client, network) = long_leases(&server);
+    let lock = client.lock("x").owned_by(&Owner::new());
+    let guard = lock.acquire().await.unwrap();
+    let longer = lock.clone().lease(60_000 * MS).acquire().await.unwrap();
+    // Both holds draw the same time for their renewal, and it renews them together.
+    fastrand::seed(1);
+    longer.release().await.unwrap();
+    fastrand::seed(1);
+    let other = client.lock("y").acquire().await.unwrap();
+    let sent = Arc::new(Mutex::new(Vec::new()));
+    let noted = Arc::clone(&sent);
+    network.on_request(move |asked| {
+        noted.lock().unwrap().push(asked.step);
+        match asked.step {
+            Step::LockRenewMany => Fate::delivered(MS, 50 * MS),
+            _ => Fate::delivered(MS, MS),
+        }
+    });
+    while sent.lock().unwrap().is_empty() {
+        sleep(MS).await;
+    }
+    sleep(5 * MS).await;
+    let start = Instant::now();
+    guard.keep_for(5000 * MS).await.unwrap();
+    let next = waits(server.client().lock("x").into()).await.unwrap();
+    assert!(start.elapsed() < 5100 * MS, "{:?}", start.elapsed());
+    let asked = [Step::LockRenewMany, Step::LockKeepFor];
+    assert_eq!(*sent.lock().unwrap(), asked);
+    next.release().await.unwrap();
+    other.release().await.unwrap();
+}
+
+/// What arrives late was sent before the lock was kept.
+#[tokio::test(start_paused = true)]
+async fn a_request_that_arrives_late_does_not_lengthen_a_kept_lock() {
+    for kind in 0..4 {
+        let server = Embedded::new();
+        let (client, network) = long_leases(&server);
+        let late = Arc::new(Mutex::new(0));
+        let noted = Arc::clone(&late);
+        network.on_request(move |asked| match asked.step {
+            Step::LockRenew | Step::LockRenewMany | Step::RwRenewWrite | Step::FairAcquire => {
+                *noted.lock().unwrap() += 1;
+                Fate::delivered(MS, MS).duplicated_after(100 * MS)
+            }
+            _ => Fate::delivered(MS, MS),
+        });
+        let case = format!("{:?}", kinds(&client)[kind]);
+        // Right behind its acquire, and right behind an extension.
+        for extended in [false, true] {
+            let guard = kinds(&client)[kind].acquire().await.unwrap();
+            if extended {
+                guard.extend(30_000 * MS).await.unwrap();
+                assert!(*late.lock().unwrap() > 0, "{case}");
+            }
+            let start = Instant::now();
+            guard.keep_for(1000 * MS).await.unwrap();
+            let next = waits(kinds(&server.client())[kind].clone()).await.unwrap();
+            let waited = start.elapsed();
+            assert!(
+                waited < 1200 * MS,
+                "{case}, extended {extended}: {waited:?}"
+            );
+            next.release().await.unwrap();
+        }
+    }
+}
+
+/// A copy of a renewal of several holds arrives behind what keeps one of them.
+#[tokio::test(start_paused = true)]
+async fn a_late_renewal_of_many_does_not_lengthen_a_kept_lock() {
+    let server = Embedded::new();
+    let (client, network) = long_leases(&server);
+    let mut guards = Vec::new();
+    for name in ["x", "y"] {
+        fastrand::seed(1);
+        guards.push(client.lock(name).acquire().await.unwrap());
+    }
+    let renewed = Arc::new(Mutex::new(false));
+    let noted = Arc::clone(&renewed);
+    network.on_request(move |asked| match asked.step {
+        Step::LockRenewMany => {
+            *noted.lock().unwrap() = true;
+            Fate::delivered(MS, MS).duplicated_after(100 * MS)
+        }
+        _ => Fate::delivered(MS, MS),
+    });
+    while !*renewed.lock().unwrap() {
+        sleep(MS).await;
+    }
+    sleep(5 * MS).await;
+    let start = Instant::now();
+    let kept = guards.remove(0);
+    kept.keep_for(1000 * MS).await.unwrap();
+    let next = waits(server.client().lock("x").into()).await.unwrap();
+    assert!(start.elapsed() < 1200 * MS, "{:?}", start.elapsed());
+    next.release().await.unwrap();
+}
+
 /// The first request has kept the lock, and the second one finds that the lock has ended.
 #[tokio::test(start_paused = true)]
 async fn a_kept_lock_that_is_over_is_no_loss() {

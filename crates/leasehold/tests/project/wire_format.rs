@@ -126,12 +126,22 @@ async fn hold_and_break<K: OneKey + Kind>(wire: &mut Wire<'_>, client: &Client, 
     drop(next);
 }
 
+/// What is left to a span by its holder.
+async fn keep_and_break<K: OneKey + Kind>(wire: &mut Wire<'_>, lock: Lock<K>) {
+    let guard: LockGuard = lock.acquire().await.unwrap().into();
+    guard.keep_for(Duration::from_secs(30)).await.unwrap();
+    wire.look();
+    assert!(lock.force_unlock().await.unwrap());
+    wire.look();
+}
+
 #[tokio::test]
 async fn the_lock() {
     for name in NAMES {
         let place = Place::new().await;
         let mut wire = place.wire(LOCK, name);
         hold_and_break(&mut wire, &place.client, place.client.lock(name)).await;
+        keep_and_break(&mut wire, place.client.lock(name)).await;
         let guard = place.alone.lock(name).acquire().await.unwrap();
         let called = place.waits_to_be_called(name, &place.client).await;
         wire.look();
@@ -163,6 +173,7 @@ async fn the_spin_lock() {
         wire.look();
         assert!(lock.force_unlock().await.unwrap());
         drop(next);
+        keep_and_break(&mut wire, lock).await;
         wire.finish();
     }
 }
@@ -199,7 +210,8 @@ async fn the_fair_lock() {
             wire.look();
         }
         let lock = place.client.fair_lock(name);
-        hold_and_break(&mut wire, &place.client, lock).await;
+        hold_and_break(&mut wire, &place.client, lock.clone()).await;
+        keep_and_break(&mut wire, lock).await;
         wire.finish();
     }
 }
@@ -225,6 +237,7 @@ async fn the_read_write_lock() {
         let lock = place.client.rw_lock(name);
         hold_and_break(&mut wire, &place.client, lock.read_lock()).await;
         hold_and_break(&mut wire, &place.client, lock.write_lock()).await;
+        keep_and_break(&mut wire, lock.write_lock()).await;
 
         // A writer waits behind two readers, and gives up.
         let readers = [lock.read().await.unwrap(), lock.read().await.unwrap()];

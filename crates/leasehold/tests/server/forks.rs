@@ -5,8 +5,9 @@ use std::mem::forget;
 use std::os::unix::net::UnixStream;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::process::{abort, exit};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use futures_util::FutureExt as _;
 use leasehold::{Client, ErrorKind, Owner, Result, blocking};
@@ -19,6 +20,8 @@ use crate::support::company::Company;
 use crate::support::executor::block_on;
 
 const TEST: &str = "server::forks::a_process_that_forks";
+/// Enough that another thread has a lock at one of them.
+const FORKS: usize = 20;
 /// Time after which a child that hangs is ended.
 const LIMIT: Duration = Duration::from_secs(60);
 
@@ -106,6 +109,14 @@ fn child_does_not_wait_for_the_threads_of_its_parents_client() {
     has(&said("blocking", "drops"), "child waited 0 times");
 }
 
+#[test]
+fn child_waits_for_no_lock_that_another_thread_had_at_the_fork() {
+    let lines = said("several", "contended");
+    let ended = lines.iter().filter(|line| *line == "child ends");
+    assert_eq!(ended.count(), 2 * FORKS, "{lines:#?}");
+    has(&lines, "parent extends: fine");
+}
+
 /// The job of a process; as a test of its own it does nothing.
 #[test]
 fn a_process_that_forks() {
@@ -121,6 +132,7 @@ fn a_process_that_forks() {
         [flavor, "company", url] => company_beside_a_child(&runtime(flavor), url),
         ["blocking", "watches", url] => blocking_child_watches(url),
         ["blocking", "drops", url] => blocking_child_drops(url),
+        [flavor, "contended", url] => child_beside_busy_threads(&runtime(flavor), url),
         [flavor, "watches", url] => child_watches(&runtime(flavor), url),
         [_, "sends", url] => child_sends_nothing(&runtime("current"), url),
         [flavor, "outlives", url] => child_outlives(&runtime(flavor), url),
@@ -334,6 +346,50 @@ fn child_sends_nothing(runtime: &Runtime, url: &str) {
     });
     forget(runtime.block_on(acquire).unwrap());
     exit(0);
+}
+
+/// Children drop one of two guards of a hold, or the only one, while other threads of their parent
+/// look at it all the time.
+fn child_beside_busy_threads(runtime: &Runtime, url: &str) {
+    let owner = Owner::new();
+    let (client, shared, other, alone) = runtime.block_on(async {
+        let client = Client::connect(url).await.unwrap();
+        let lock = client.lock("x").owned_by(&owner);
+        let [one, other] = [lock.acquire().await.unwrap(), lock.acquire().await.unwrap()];
+        let alone = client.lock("y").acquire().await.unwrap();
+        (client, Some(one), other, Some(alone))
+    });
+    let lost = alone.as_ref().unwrap().lost();
+    let stop = AtomicBool::new(false);
+    let mut kept = [shared, alone];
+    thread::scope(|scope| {
+        let _looks = scope.spawn(|| {
+            while !stop.load(Ordering::Relaxed) {
+                assert!(other.is_held());
+            }
+        });
+        let _waits = scope.spawn(|| {
+            let mut lost = Box::pin(lost);
+            while !stop.load(Ordering::Relaxed) {
+                assert!((&mut lost).now_or_never().is_none());
+            }
+        });
+        for _ in 0..FORKS {
+            for guard in &mut kept {
+                let began = Instant::now();
+                in_child(|| drop(guard.take()));
+                if began.elapsed() >= LIMIT {
+                    println!("a child hangs");
+                    exit(1);
+                }
+            }
+        }
+        stop.store(true, Ordering::Relaxed);
+    });
+    for guard in kept.into_iter().flatten() {
+        runtime.block_on(async { tell("parent extends", guard.extend(HOUR).await) });
+    }
+    drop(client);
 }
 
 /// Counts how often this thread has waited for something.

@@ -14,6 +14,20 @@ fn names(taken: &[Arc<str>]) -> Vec<&str> {
     taken.iter().map(|name| &**name).collect()
 }
 
+/// A fork copies the generator of the thread.
+#[test]
+fn clients_of_a_parent_and_its_child_have_numbers_of_their_own() {
+    let number = || {
+        fastrand::seed(1);
+        Channels::new(false).number()
+    };
+    let (parents, childs) = (number(), number());
+    assert_ne!(parents, childs);
+    for number in [parents, childs] {
+        assert!((100_000_000_000_000..1 << 53).contains(&number), "{number}");
+    }
+}
+
 #[test]
 fn only_what_is_new_has_to_be_subscribed() {
     let channels = Channels::new(false);

@@ -21,6 +21,7 @@ use tokio::task::JoinHandle;
 
 use self::nodes::{Asked, Map, Nodes};
 use self::strays::Lines;
+use self::unmapped::Refused;
 use super::Endpoint;
 use super::address::Address;
 use super::lane::{Lane, Queued, Strays};
@@ -68,8 +69,8 @@ pub(crate) struct Cluster {
     map: Arc<Map>,
     /// Whether a node has sent the map.
     has_map: AtomicBool,
-    /// The answer of the last connected node that did not send the map.
-    refused_map: Mutex<Option<Failure>>,
+    /// The last look at which no connected node sent the map.
+    refused_map: Mutex<Option<Refused>>,
     nodes: Mutex<Nodes>,
     lines: Lines,
     shown: Arc<str>,
@@ -361,6 +362,7 @@ impl Cluster {
 
     /// Asks some nodes for the map. Returns whether it changes anything.
     async fn learn(&self) -> bool {
+        let asked_at = self.common.clock.now();
         let mut asked = Vec::new();
         for server in self.nodes.lock().in_any_order() {
             if let Some(question) = Asked::of(&server)
@@ -378,7 +380,7 @@ impl Cluster {
         match select_ok(answers).await {
             Ok(((address, ranges), _)) => self.apply(&address, &ranges),
             Err(failure) => {
-                *self.refused_map.lock() = Some(failure);
+                *self.refused_map.lock() = Some(Refused { asked_at, failure });
                 false
             }
         }

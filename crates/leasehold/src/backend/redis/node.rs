@@ -292,6 +292,11 @@ impl Node {
         self.connector.present.borrow().told.is_some()
     }
 
+    /// When the newest connection for calls was opened.
+    pub(crate) fn connected_at(&self) -> Option<Moment> {
+        self.connector.present.borrow().told
+    }
+
     /// Learns what the server reported on a connection for calls that is used from now on.
     pub(crate) fn learn(&self, told: &Told) -> Reached {
         self.seen_as.lock().clone_from(&told.seen_as);

@@ -55,8 +55,12 @@ local function acquire(lock, queue, timeouts, waiters, hold, lease_ms, stay_ms, 
   local other, in_line = look(queue, timeouts, waiters)
   local fields = redis.call('HLEN', lock)
   if not other and fields > 0 and redis.call('HEXISTS', lock, hold) == 1 then
-    -- Written even if nothing changes: a client that waits for replicas waits for this write.
-    redis.call('PEXPIRE', lock, math.max(redis.call('PTTL', lock), lease_ms))
+    --[[USES can_be_renewed]]
+    -- An ask that arrives late must not lengthen what is left to a span.
+    if can_be_renewed(lock, hold) then
+      -- Written even if nothing changes: a client that waits for replicas waits for this write.
+      redis.call('PEXPIRE', lock, math.max(redis.call('PTTL', lock), lease_ms))
+    end
     return false
   end
   if not other and fields > 0 then

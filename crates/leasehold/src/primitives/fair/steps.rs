@@ -11,7 +11,7 @@ use crate::key::Key;
 use crate::loss::LossReason;
 use crate::primitives::form::FORM;
 use crate::primitives::lock::steps::{BREAK_HOLD, GRANT, LockHold};
-use crate::primitives::twin::NOW_MS;
+use crate::primitives::twin::{KEPT, NOW_MS};
 use crate::sync::Mutex;
 
 static QUEUE: Shared = Shared::new(include_str!("queue.lua"), &[&NOW_MS]);
@@ -22,7 +22,7 @@ step! {
     ACQUIRE: Acquire = fair.acquire, grants: true,
     keys: [lock, queue, timeouts, waiters],
     args: [hold, lease_ms: u64, stay_ms: u64, channel, for_ever: bool],
-    uses: [FORM, QUEUE, GRANT],
+    uses: [FORM, KEPT, QUEUE, GRANT],
 }
 
 step! {
@@ -37,7 +37,7 @@ step! {
     for_holders: true,
     keys: [lock, queue, timeouts, waiters],
     args: [hold, span_ms: u64, channel, served],
-    uses: [QUEUE],
+    uses: [KEPT, QUEUE],
 }
 
 step! {

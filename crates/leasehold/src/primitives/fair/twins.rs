@@ -4,7 +4,7 @@ use super::steps::{self, Acquire, ForceUnlock, KeepFor, Release};
 use crate::backend::memory::Keyspace;
 use crate::backend::step::{Refusal, Value};
 use crate::primitives::lock::steps::{break_hold, plain};
-use crate::primitives::twin::{lengthen, shorten, whole};
+use crate::primitives::twin::{can_be_renewed, leave_to, lengthen, whole};
 
 // Redisson's default. At each grant Redisson takes this much off the timeout of every waiter. So
 // each of our waiters must add as much, or two grants in a row would put its timeout into the past.
@@ -217,7 +217,9 @@ impl Acquire<'_> {
         // earlier ask. The holder counts its lease from the ask that is answered, so the server
         // must too.
         if line.is_ok() && keyspace.hexists(self.lock, self.hold)? {
-            lengthen(keyspace, self.lock, self.lease_ms);
+            if can_be_renewed(keyspace, self.lock, self.hold)? {
+                lengthen(keyspace, self.lock, self.lease_ms);
+            }
             return Ok(Value::Nil);
         }
         line?;
@@ -333,14 +335,14 @@ impl KeepFor<'_> {
         if !keyspace.hexists(self.lock, self.hold)? {
             return Ok(Value::Int(0));
         }
-        let is_shorter = shorten(keyspace, self.lock, self.span_ms);
+        let is_sooner = leave_to(self.span_ms, keyspace, self.lock, self.hold)?;
         if in_line > 0 {
             let mut line = Line::at(keyspace, keys, whole(self.span_ms));
             let gone = served(self.served);
             if !gone.is_empty() {
                 line.take_out(&gone)?;
             }
-            let head = line.tidy()?.filter(|_| is_shorter);
+            let head = line.tidy()?.filter(|_| is_sooner);
             line.call(self.channel, head.as_deref());
         }
         Ok(Value::Int(1))

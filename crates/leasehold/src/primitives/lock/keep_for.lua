@@ -1,22 +1,20 @@
--- Sets the lease of this hold to `span_ms` from now, even if that is shorter.
+-- Leaves this hold to a lease of its own from now on, even if that is shorter. No renewal changes it
+-- any more.
 --
 -- lock     hash: one field per hold, `uuid:n`
 -- hold     this hold's field
--- span_ms  how long the hold lasts from now
+-- span_ms  how long it lasts from now
 -- channel  where the waiters listen; the message is "0", as Redisson sends it
--- Returns  1  set
---          0  this hold no longer has the lock; nothing was changed
+-- Returns  1  it ends then
+--          0  not ours any more; nothing was changed
 
 local function keep_for(lock, hold, span_ms, channel)
   if redis.call('HEXISTS', lock, hold) == 0 then
     return 0
   end
-  local ttl = redis.call('PTTL', lock)
-  redis.call('PEXPIRE', lock, span_ms)
-  -- The waiters sleep until the end that they learned before, or for ever. They must ask again to
-  -- learn the new end. No client is called by its number, so all of them ask. An ACL may deny the
-  -- channel.
-  if ttl < 0 or ttl > tonumber(span_ms) then
+  -- The waiters ask again, and learn the new end. Nobody is called by its number, so all ask. An ACL
+  -- may deny the channel.
+  if leave_to(span_ms, lock, hold) then
     redis.pcall('PUBLISH', channel, '0')
   end
   return 1

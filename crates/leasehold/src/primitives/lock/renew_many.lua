@@ -1,11 +1,11 @@
--- Renews these holds: each lasts for at least a lease from now.
+-- Makes each of these holds last for a lease from now at least.
 --
--- count      number of holds
--- first_key  index in KEYS of their locks: hashes with one field per hold, `uuid:n`
--- first_arg  index in ARGV of the lease in ms, followed by the holds' fields
--- Returns    a list with the numbers, from 1, of the holds that must be renewed one by one: they
---            no longer exist, their key can't be read, or its expiry does not fit the lease.
---            Nothing was changed for them.
+-- count      how many they are
+-- first_key  from here on KEYS has their locks: hashes with one field per hold, `uuid:n`
+-- first_arg  here ARGV has the lease in ms, and behind it the holds' fields
+-- Returns    a list with the numbers, from 1, of those that have to be renewed one by one: they
+--            are not there or left to a span, their key can't be read, or it lasts for another
+--            time than a lease. Nothing was changed for them.
 
 local function renew_many(count, first_key, first_arg)
   local lease_ms = ARGV[first_arg]
@@ -13,7 +13,8 @@ local function renew_many(count, first_key, first_arg)
   for n = 1, count do
     local lock = KEYS[first_key + n - 1]
     -- An error for one key must not stop the renewal of the others.
-    local good = redis.pcall('HEXISTS', lock, ARGV[first_arg + n]) == 1
+    local value = redis.pcall('HGET', lock, ARGV[first_arg + n])
+    local good = type(value) == 'string' and value ~= KEPT
     if good then
       -- Never shortened: an earlier request can arrive after a later one.
       local set = has_gt and redis.pcall('PEXPIRE', lock, lease_ms, 'GT')

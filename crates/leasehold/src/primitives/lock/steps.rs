@@ -11,7 +11,9 @@ use crate::hold::{Asked, Caller, HoldSteps, Together};
 use crate::key::Key;
 use crate::loss::LossReason;
 use crate::primitives::form::{self, FORM};
-use crate::primitives::twin::{ASKING, call_first, lengthen, place_of, shorten, whole};
+use crate::primitives::twin::{
+    ASKING, KEPT, call_first, can_be_renewed, leave_to, lengthen, place_of, whole,
+};
 
 pub(in crate::primitives) static BREAK_HOLD: Shared =
     Shared::new(include_str!("break_hold.lua"), &[&FORM]);
@@ -140,11 +142,12 @@ step! {
     while_moving: true,
     keys: [lock],
     args: [hold, lease_ms: u64, most_ms: u64],
+    uses: [KEPT],
 }
 
 impl Renew<'_> {
     fn twin(self, keyspace: &mut Keyspace) -> Result<Value, Refusal> {
-        if !keyspace.hexists(self.lock, self.hold)? {
+        if !can_be_renewed(keyspace, self.lock, self.hold)? {
             return Ok(Value::Int(0));
         }
         let most_ms = self.most_ms;
@@ -167,6 +170,7 @@ step! {
     while_moving: true,
     keys: [lock],
     args: [hold, span_ms: u64, channel],
+    uses: [KEPT],
 }
 
 impl KeepFor<'_> {
@@ -174,7 +178,7 @@ impl KeepFor<'_> {
         if !keyspace.hexists(self.lock, self.hold)? {
             return Ok(Value::Int(0));
         }
-        if shorten(keyspace, self.lock, self.span_ms) {
+        if leave_to(self.span_ms, keyspace, self.lock, self.hold)? {
             keyspace.publish(self.channel, b"0");
         }
         Ok(Value::Int(1))
@@ -185,7 +189,7 @@ impl KeepFor<'_> {
 pub(crate) static RENEW_MANY: Step = Step {
     name: "lock.renew_many",
     lua: include_str!("renew_many.lua"),
-    uses: &[],
+    uses: &[&KEPT],
     parameters: &["count", "first_key", "first_arg"],
     keys: 0,
     many: true,
@@ -206,7 +210,7 @@ fn renew_many(keyspace: &mut Keyspace, parts: &Parts) -> Result<Value, Refusal> 
     let lease_ms: u64 = number(lease)?;
     let mut odd = Vec::new();
     for (number, (lock, hold)) in (1..).zip(locks.zip(holds)) {
-        let mut good = keyspace.hexists(lock, hold).unwrap_or(false);
+        let mut good = can_be_renewed(keyspace, lock, hold).unwrap_or(false);
         if good && let Ok(left) = u64::try_from(keyspace.pttl(lock)) {
             lengthen(keyspace, lock, lease_ms);
             good = left <= lease_ms + 1000;

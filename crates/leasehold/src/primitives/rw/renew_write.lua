@@ -1,15 +1,15 @@
--- Renews this write hold: it lasts for at least `lease_ms` from now.
+-- Makes this write hold last for a lease from now at least.
 --
--- lock      hash: `mode`, a field per read hold, `uuid:n`, and the field of the write hold,
+-- lock      hash: `mode`, a field per read hold, `uuid:n`, and the write hold's,
 --           `uuid:n:write`
 -- hold      this hold's field
--- lease_ms  how long the hold lasts from now
--- most_ms   a lease longer than this is shortened to `lease_ms`; 0 for never
+-- lease_ms  how long it lasts from now
+-- most_ms   it is made shorter if it has more than that; 0 for never
 -- Returns   n  renewed, and n ms are left now
---           0  this hold no longer has the lock; nothing was changed
+--           0  not ours any more, or left to a span; nothing was changed
 
 local function renew_write(lock, hold, lease_ms, most_ms)
-  if redis.call('HEXISTS', lock, hold) == 0 then
+  if not can_be_renewed(lock, hold) then
     return 0
   end
   local ttl, most = redis.call('PTTL', lock), tonumber(most_ms)

@@ -5,7 +5,8 @@ use crate::backend::memory::Keyspace;
 use crate::backend::step::{Refusal, Shared, Step, Value, step};
 use crate::primitives::form::{self, FORM};
 use crate::primitives::twin::{
-    ASKING, NOW_MS, WAKE_ALL, call_first, lengthen, list, place_of, shorten, wake_all, whole,
+    ASKING, KEPT, NOW_MS, WAKE_ALL, call_first, can_be_renewed, leave_to, lengthen, list, place_of,
+    wake_all, whole,
 };
 
 static MARKS: Shared = Shared::new(include_str!("marks.lua"), &[&NOW_MS]);
@@ -237,11 +238,12 @@ step! {
     while_moving: true,
     keys: [lock],
     args: [hold, lease_ms: u64, most_ms: u64],
+    uses: [KEPT],
 }
 
 impl RenewWrite<'_> {
     fn twin(self, keyspace: &mut Keyspace) -> Result<Value, Refusal> {
-        if !keyspace.hexists(self.lock, self.hold)? {
+        if !can_be_renewed(keyspace, self.lock, self.hold)? {
             return Ok(Value::Int(0));
         }
         let (lease_ms, most_ms) = (whole(self.lease_ms), whole(self.most_ms));
@@ -261,7 +263,7 @@ step! {
     for_holders: true,
     keys: [lock],
     args: [hold, span_ms: u64, channel],
-    uses: [TRIM_EXPIRY, WAKE_ALL],
+    uses: [KEPT, TRIM_EXPIRY, WAKE_ALL],
 }
 
 impl KeepWrite<'_> {
@@ -279,7 +281,7 @@ impl KeepWrite<'_> {
             wake_all(keyspace, self.channel);
             return Ok(Value::Int(-1));
         }
-        if shorten(keyspace, self.lock, self.span_ms) {
+        if leave_to(self.span_ms, keyspace, self.lock, self.hold)? {
             wake_all(keyspace, self.channel);
         }
         Ok(Value::Int(1))

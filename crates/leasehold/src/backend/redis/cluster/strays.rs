@@ -275,16 +275,17 @@ async fn see_to(cluster: Arc<Cluster>, slot: u16, from: Option<Arc<Lane>>) {
     }
 }
 
-/// Tries an operation again until it runs, or until the time for a reply is over. If no node has
-/// ever sent the map, the operation fails with the nodes' reason, like a failed connection to a
-/// single server.
+/// Tries an operation again until it runs, or the time for a reply is over. If the map was never
+/// learned, the end is what the nodes say of that from now on, as the failed connection to a single
+/// server is.
 async fn step_aside(cluster: Arc<Cluster>, slot: u16, waiting: Waiting, failure: Failure) {
     let clock = cluster.common.clock;
-    let until = clock.now() + cluster.common.reply_timeout;
+    let began = clock.now();
+    let until = began + cluster.common.reply_timeout;
     let mut pause = FIRST_PAUSE;
     let mut left = (waiting, failure);
     loop {
-        if let Some(failure) = cluster.why_no_map() {
+        if let Some(failure) = cluster.why_no_map(began) {
             return left.0.answer(Err(failure));
         }
         if clock.now() >= until {

@@ -6,9 +6,17 @@ use std::time::Duration;
 
 use super::Cluster;
 use crate::backend::failure::{Cause, Failure, Outcome};
+use crate::clock::Moment;
 
 /// The pause between two checks for the map.
 const LOOK_EVERY: Duration = Duration::from_millis(5);
+
+/// A look at which no connected node sent the map.
+pub(super) struct Refused {
+    pub(super) asked_at: Moment,
+    /// The answer of the last node.
+    pub(super) failure: Failure,
+}
 
 impl Cluster {
     pub(super) fn has_map(&self) -> bool {
@@ -16,8 +24,9 @@ impl Cluster {
         self.has_map.load(Ordering::Relaxed)
     }
 
-    /// Returns why there has never been a map. `None` while a node may still send it.
-    pub(super) fn why_no_map(&self) -> Option<Failure> {
+    /// Why there has never been a map. `None` while a node may tell it at any moment. An answer from
+    /// before `since` does not count: an operator may have granted the user a permission meanwhile.
+    pub(super) fn why_no_map(&self, since: Moment) -> Option<Failure> {
         if self.has_map() {
             return None;
         }
@@ -25,11 +34,18 @@ impl Cluster {
         let servers = self.nodes.lock().all();
         for (_, server) in servers {
             failures.push(match server.lane.connection() {
-                Some(_) => self.refused_map.lock().clone()?,
+                Some(_) => self.refused_since(since.max(server.node.connected_at()?))?,
                 None => server.lane.why_down()?,
             });
         }
         one_of(failures)
+    }
+
+    /// The failure of the last look, if that began at this time or later.
+    fn refused_since(&self, since: Moment) -> Option<Failure> {
+        let refused = self.refused_map.lock();
+        let refused = refused.as_ref()?;
+        (refused.asked_at >= since).then(|| refused.failure.clone())
     }
 
     /// Returns the failure for an operation while the nodes are still being connected to.
@@ -45,9 +61,10 @@ impl Cluster {
         };
         // In a task of the client's runtime: the caller's runtime may have no timers.
         let waits = self.shared.runtime.spawn(async move {
-            let until = this.common.clock.now() + this.common.reply_timeout;
+            let began = this.common.clock.now();
+            let until = began + this.common.reply_timeout;
             while !this.has_map() {
-                if let Some(failure) = this.why_no_map() {
+                if let Some(failure) = this.why_no_map(began) {
                     return Err(failure);
                 }
                 if this.common.clock.now() >= until {
