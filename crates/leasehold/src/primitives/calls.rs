@@ -12,10 +12,11 @@ use crate::context::Context;
 use crate::hold::Caller;
 use crate::sync::Mutex;
 
-/// The channel on which a client is called that waits for permits. There the channel of the releases
-/// has numbers of permits, which Redisson counts. `None` for a client that is not called: one whose
-/// requests cost nothing, and one of a cluster, where a release does not know whether anybody hears
-/// a call.
+/// The channel on which only this client listens. A client that waits for permits is called there,
+/// because their common channel has numbers of permits, which Redisson counts. For a lock nothing is
+/// published there: a release looks whether the client listens. `None` for a client that is not
+/// called: one whose requests cost nothing, and one of a cluster, where a release does not know
+/// whether anybody hears a call.
 pub(super) fn own_channel(context: &Context, channel: &str) -> Option<Arc<str>> {
     let backend = &context.backend;
     let is_called = backend.counts_listeners() && !backend.is_in_process();

@@ -70,7 +70,8 @@ macro_rules! wait_setters {
         /// lost message can cause. At least 1 ms. By default a waiter asks after 1 s; while it
         /// listens and nothing wakes it, it doubles its pause up to 5 s, and begins anew with the
         /// next message or connection. Where releases call one client after the other, as on a
-        /// single server, by default those after the fourth ask less often, each 10 s at least.
+        /// single server, by default those after the fourth ask less often. There each asks every
+        /// 10 s at least, also with a longer interval: the server would forget its place.
         $(#[$poll_interval])*
         #[must_use]
         pub fn poll_interval(mut self, interval: Duration) -> Self {

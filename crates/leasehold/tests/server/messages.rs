@@ -1,9 +1,10 @@
 //! Wake-ups that are late, lost or never confirmed. Nobody waits for a poll but where
 //! the test is about it.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use leasehold_testkit::Strike;
+use leasehold::Client;
+use leasehold_testkit::{RedisServer, Strike};
 
 use super::scene::{NAME, SUBSCRIBE, Scene, builder, struck};
 use crate::support::{HOUR, eventually};
@@ -124,4 +125,63 @@ async fn waiter_survives_cut_call_connection() {
     scene.proxy.refuse(false);
     scene.all_served().await;
     scene.end().await;
+}
+
+/// Also if there are so many that the list is full.
+#[tokio::test]
+async fn release_calls_no_client_that_is_gone() {
+    const ASKING: &str = "leasehold:{x}:asking";
+    for gone in [30, 1000] {
+        let server = RedisServer::start().unwrap();
+        let url = server.url();
+        let connect = async || Client::connect(&url).await.unwrap();
+        let waits =
+            |client: Client| tokio::spawn(async move { client.lock("x").acquire().await.unwrap() });
+        let first = connect().await.lock("x").acquire().await.unwrap();
+        let second = waits(connect().await);
+        let length = || server.command(&["LLEN", ASKING]).unwrap().as_int().unwrap();
+        eventually("it waits", async || length() == 1).await;
+        first.release().await.unwrap();
+        let second = second.await.unwrap();
+
+        let dead = (0..gone).map(|number| format!("{}:1", 100_000_000_000_000_u64 + number));
+        let dead: Vec<_> = dead.collect();
+        let items = dead.iter().map(String::as_str);
+        let push: Vec<_> = ["RPUSH", ASKING].into_iter().chain(items).collect();
+        server.command(&push).unwrap();
+        let channel = "redisson_lock__channel:{x}";
+        let listen = || {
+            let reply = server.command(&["PUBSUB", "NUMSUB", channel]).unwrap();
+            reply.as_array().unwrap()[1].as_int().unwrap()
+        };
+        let own = || {
+            server
+                .channels()
+                .iter()
+                .filter(|name| name.len() > channel.len())
+                .count()
+        };
+        let (before, owns) = (listen(), own());
+        let mut last = Vec::new();
+        for more in 1..=2 {
+            last.push(waits(connect().await));
+            eventually("it waits", async || match gone {
+                30 => length() == gone as i64 + more,
+                _ => listen() == before + more && own() == owns + more as usize,
+            })
+            .await;
+        }
+        assert!(length() <= 1000);
+        let start = Instant::now();
+        second.release().await.unwrap();
+        for last in last {
+            last.await.unwrap().release().await.unwrap();
+        }
+        assert!(
+            start.elapsed() < Duration::from_millis(500),
+            "{:?}",
+            start.elapsed()
+        );
+        eventually("nobody waits", async || length() == 0).await;
+    }
 }

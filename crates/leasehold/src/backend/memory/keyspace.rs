@@ -36,7 +36,7 @@ impl Removed {
 }
 
 /// How many connections listen to a channel.
-pub(super) type Audience = Box<dyn Fn(&str) -> i64 + Send>;
+pub(crate) type Audience = Box<dyn Fn(&str) -> i64 + Send>;
 
 /// What a step has published: the channel and the message.
 pub(crate) type Message = (Vec<u8>, Vec<u8>);
@@ -133,7 +133,7 @@ impl Keyspace {
         self.entries.insert(key.to_vec(), stored);
     }
 
-    pub(super) fn heard_by(audience: Audience) -> Self {
+    pub(crate) fn heard_by(audience: Audience) -> Self {
         Self {
             audience: Some(audience),
             ..Self::default()

@@ -2,10 +2,10 @@
 -- for it: a release calls one of them, and the others need not ask.
 --
 -- lock      hash: one field per hold, `uuid:n`
--- asking    list: the numbers of the clients to call, in the order in which they came
+-- asking    list: the clients to call, `number:1`, in the order in which they came
 -- hold      this hold's field
 -- lease_ms  how long it lasts without renewal
--- client    the number by which this client is called
+-- client    this client, as in `asking`
 -- called    1 if a release has called it, and somebody else was quicker
 -- Returns   nil            granted; a request that comes a second time changes nothing
 --           { n, before }  held by somebody else for n ms more, -1 without expiry; so many clients

@@ -1,7 +1,7 @@
 -- Takes a client out of the list of those to call: it waits no longer.
 --
--- asking   list: the numbers of the clients to call, in the order in which they came
--- client   the number by which this client is called
+-- asking   list: the clients to call, `number:1`, in the order in which they came
+-- client   this client, as in `asking`
 -- Returns  n     it was in the list so often
 --          text  the list can't be changed
 

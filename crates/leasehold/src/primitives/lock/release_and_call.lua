@@ -1,7 +1,7 @@
 -- Frees the lock as `release.lua` does, and calls one of the clients that wait for it.
 --
 -- lock     hash: one field per hold, `uuid:n`
--- asking   list: the numbers of the clients to call, in the order in which they came
+-- asking   list: the clients to call, `number:1`, in the order in which they came
 -- hold     this hold's field
 -- channel  where the waiters listen; the message is "0", as Redisson sends it, and behind it the
 --          number of the client that is called

@@ -19,12 +19,14 @@ use crate::local::line::Line;
 use crate::local::reentry::Held;
 use crate::observe;
 use crate::owner::{Owner, Role};
-use crate::wait::Deadline;
+use crate::wait::{Deadline, LATE};
 
 /// How long a waiter's mark keeps others out, and the longest time between two renewals of it.
 pub(super) const MARK: Duration = Duration::from_secs(5);
 // Less than half of `MARK`: when an answer is late, there is still time for one more request.
 const MARK_EVERY: Duration = Duration::from_secs(2);
+// Also behind many writers.
+const _: () = assert!(MARK_EVERY.as_millis() * (LATE as u128) < MARK.as_millis());
 /// How long a reader lets writers go first, one after the other.
 const PATIENCE: Duration = Duration::from_secs(1);
 
@@ -149,12 +151,16 @@ impl Named for Read {
         // Judged here, at each ask: every ask makes a hold of its own, and the reader becomes
         // overdue between two of them.
         let overdue = kind.patience.as_ref().filter(|(at, _)| now >= *at);
+        let has_left_it = |waiter: &Waiter| {
+            let since = waiter.passed_since(now);
+            since.is_some_and(|since| now >= since + PATIENCE)
+        };
         let polite = match overdue {
             _ if !kind.common.prefer_writers => Polite::No,
-            // Until then an overdue reader leaves a free lock to the writer that waited for it.
-            // When writers have been quicker for one more second, the reader claims its turn there,
-            // too.
-            Some((at, _)) if now >= *at + PATIENCE => Polite::ForTheLastTime,
+            // Until then an overdue reader leaves a free lock to the writer that waited for it. When
+            // writers have been quicker for one more second, the reader claims its turn there, too.
+            // While other readers had the lock, no writer was quicker.
+            Some((_, waiter)) if has_left_it(waiter) => Polite::ForTheLastTime,
             _ => Polite::Yes,
         };
         let ask = ReadAsk {

@@ -3,7 +3,7 @@
 --
 -- lock     hash: `mode`, a field per read hold, `uuid:n`, and the write hold's,
 --          `uuid:n:write`
--- asking   list: the numbers of the clients to call, in the order in which they came
+-- asking   list: the clients to call, `number:1`, in the order in which they came
 -- hold     this hold's field
 -- channel  where the waiters listen. Redisson says nothing there when read holds stay, and
 --          its own readers then wait for the expiry.
