@@ -29,6 +29,8 @@ const MARK_EVERY: Duration = Duration::from_secs(2);
 const _: () = assert!(MARK_EVERY.as_millis() * (LATE as u128) < MARK.as_millis());
 /// How long a reader lets writers go first, one after the other.
 const PATIENCE: Duration = Duration::from_secs(1);
+/// How long it leaves a free lock to writers after that.
+const LEAVES_FOR: Duration = Duration::from_millis(400);
 
 /// Which side of the lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -153,13 +155,13 @@ impl Named for Read {
         let overdue = kind.patience.as_ref().filter(|(at, _)| now >= *at);
         let has_left_it = |waiter: &Waiter| {
             let since = waiter.passed_since(now);
-            since.is_some_and(|since| now >= since + PATIENCE)
+            since.is_some_and(|since| now >= since + LEAVES_FOR)
         };
         let polite = match overdue {
             _ if !kind.common.prefer_writers => Polite::No,
             // Until then an overdue reader leaves a free lock to the writer that waited for it. When
-            // writers have been quicker for one more second, the reader claims its turn there, too.
-            // While other readers had the lock, no writer was quicker.
+            // writers have been quicker for so long, the reader claims its turn there, too. While other
+            // readers had the lock, no writer was quicker.
             Some((_, waiter)) if has_left_it(waiter) => Polite::ForTheLastTime,
             _ => Polite::Yes,
         };
