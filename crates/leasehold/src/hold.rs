@@ -187,6 +187,18 @@ pub(crate) struct Caller {
     pub(crate) was_called: bool,
 }
 
+impl Caller {
+    /// Returns its item in the list of the clients that wait. A lock is one permit.
+    pub(crate) fn waits_for(self, permits: u32) -> String {
+        format!("{}:{permits}", self.number)
+    }
+
+    /// The same; empty without a client.
+    pub(crate) fn waits_or_not(client: Option<Self>, permits: u32) -> String {
+        client.map_or_else(String::new, |client| client.waits_for(permits))
+    }
+}
+
 /// One hold of a grant. Its grant answers all questions about it.
 #[derive(Clone, Debug)]
 pub(crate) struct Hold {

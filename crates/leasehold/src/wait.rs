@@ -31,6 +31,7 @@ use crate::local::Down;
 use crate::local::line::{First, Line, Place};
 use crate::observe::{AcquireSpan, Why};
 pub(crate) use deadline::Deadline;
+pub(crate) use sleep::LATE;
 use sleep::Sleep;
 use throttle::Evidence;
 

@@ -22,7 +22,8 @@ pub(super) const SUITE: Suite = Suite {
         &["SET", "KEY:longest", ""],
         &["HSET", "KEY:longest", "a", "b"],
         &["SET", "KEY:asking", "text"],
-        &["RPUSH", "KEY:asking", "text", "1234"],
+        &["RPUSH", "KEY:asking", "text", "1234:1"],
+        &["RPUSH", "KEY:asking", "1234", "5678:x", "9012:1", "12"],
     ],
 };
 
@@ -34,7 +35,7 @@ fn argument(to: &Sample, name: &str) -> String {
         (_, "marker") => format!("{key}:forced"),
         (_, "channel") => format!("channel:{key}"),
         (_, "asking") => format!("{key}:asking"),
-        (_, "client") => ["1234", "5678", "9012", "3456"][to.variant / 2].into(),
+        (_, "client") => ["1234:1", "5678:1", "9012", "3456:1"][to.variant / 2].into(),
         (_, "called") => (to.variant % 2).to_string(),
         ("lock.renew", "lease_ms") => super::renewed(hold).0.into(),
         (_, "span_ms") => ["20000", "120000"][to.variant % 2].into(),

@@ -31,7 +31,8 @@ pub(super) const SUITE: Suite = Suite {
         &["SET", "KEY:writers", "text"],
         &["SET", "KEY:readers", "text"],
         &["SET", "KEY:asking", "text"],
-        &["RPUSH", "KEY:asking", "text", "1234"],
+        &["RPUSH", "KEY:asking", "text", "1234:1"],
+        &["RPUSH", "KEY:asking", "1234", "5678:x", "9012:1", "12"],
     ],
 };
 
@@ -51,12 +52,12 @@ fn argument(to: &Sample, name: &str) -> String {
         // A hold whose own key does not exist: its lease has ended.
         ("rw.acquire_read", "timeout") if to.variant == 7 => format!("{key}:elsewhere"),
         (_, "timeout") => Key::parse(key).unwrap().read_timeout(hold),
-        (_, "client") => ["1234", "5678", "0", "3456"][to.variant / 2].into(),
+        (_, "client") => ["1234:1", "5678", "", "3456:1"][to.variant / 2].into(),
         (_, "called") => (to.variant % 2).to_string(),
         (_, "writers" | "readers" | "asking") => format!("{key}:{name}"),
         (_, "marks") => format!("{key}:{}", if odd { "readers" } else { "writers" }),
         (_, "marker") => format!("{key}:forced"),
-        (_, "channel") => name.into(),
+        (_, "channel") => format!("channel:{key}"),
         ("rw.why_lost", "hold") if !odd => write,
         (step, "hold") if writes.contains(&step) => write,
         (_, "hold" | "read" | "waiter") => hold.into(),

@@ -1,19 +1,43 @@
--- The list of clients that wait for a lock: the numbers by which releases call them, in order of
--- arrival. Every command on the list may fail: an ACL may deny it, the key may belong to another
--- program, or there may be no memory for it. Then no client is called, and each client asks at each
--- message.
+-- The clients that wait for a lock: a list, in the order in which they came. An item is the number
+-- by which a release calls the client, and behind it `:1` if the client also listens on a channel of
+-- its own. Every command on the list may fail: an ACL may deny it, and it may be somebody else's or
+-- not fit into memory. Then nobody is called, and each asks at each message.
+
+-- The number and what follows it, if this is a client of ours.
+local function client_of(item)
+  if type(item) == 'string' then
+    return string.match(item, '^(%d%d%d+)(:?%d*)$')
+  end
+end
+
+-- Adds a client that waits. Gives how many are before it, something else if it is not in the list.
+local function take_place(asking, client, called)
+  local length = redis.pcall('LLEN', asking)
+  -- Clients that were killed may fill the list in a long hold. A full one ends when those in it have
+  -- not asked for so long.
+  if type(length) ~= 'number' or length >= 1000 then
+    return false
+  end
+  if length > 0 and not client_of(redis.pcall('LINDEX', asking, 0)) then
+    return false
+  end
+  if called == '1' then
+    return type(redis.pcall('LPUSH', asking, client)) == 'number' and 0
+  end
+  length = redis.pcall('RPUSH', asking, client)
+  return type(length) == 'number' and length - 1
+end
 
 -- Returns how many clients are called before this waiting client; -1 if it is not called. `called`
 -- is 1 if a release has called this client, and another client was quicker.
 local function place_of(asking, client, called)
   local before = redis.pcall('LPOS', asking, client)
   if not before then
-    if called == '1' then
-      before = type(redis.pcall('LPUSH', asking, client)) == 'number' and 0
-    else
-      local length = redis.pcall('RPUSH', asking, client)
-      before = type(length) == 'number' and length - 1
-    end
+    before = take_place(asking, client, called)
+  end
+  if type(before) ~= 'number' then
+    -- A list of somebody else's gets no end.
+    return -1
   end
   -- Each waiter asks again within ten seconds. A list for which no client asks expires.
   local expiry = redis.pcall('PEXPIRE', asking, 12000)
@@ -22,14 +46,22 @@ local function place_of(asking, client, called)
     redis.pcall('DEL', asking)
     return -1
   end
-  return type(before) == 'number' and before or -1
+  return before
 end
 
--- Calls the first client of the list, right after the `0` of a release.
+-- Calls the first of them that is there, right behind the `0` of a release.
 local function call_first(asking, channel)
-  local first = redis.pcall('LPOP', asking)
-  -- Redisson reads a number from each message, and ignores any number other than 0 and 1.
-  if type(first) == 'string' and string.match(first, '^%d%d%d+$') then
-    redis.pcall('PUBLISH', channel, first)
+  while true do
+    local number, listens = client_of(redis.pcall('LINDEX', asking, 0))
+    if not number or type(redis.pcall('LPOP', asking)) ~= 'string' then
+      return
+    end
+    -- A connection that is lost listens no more. The others would wait for a client that is gone.
+    local told = listens ~= '' and redis.pcall('PUBSUB', 'NUMSUB', channel .. ':' .. number)
+    if not told or told[2] ~= 0 then
+      -- Redisson reads a number from each message, and ignores any number other than 0 and 1.
+      redis.pcall('PUBLISH', channel, number)
+      return
+    end
   end
 end

@@ -12,11 +12,11 @@ use crate::context::Context;
 use crate::hold::Caller;
 use crate::sync::Mutex;
 
-/// Returns the channel on which a release calls this client when it waits for permits. The calls
-/// need a channel of their own: messages on the release channel are numbers of permits, which
-/// Redisson counts. `None` for a client that no release calls. That is a client whose requests cost
-/// nothing, or a client of a cluster, where a release does not know whether anything listens to a
-/// call.
+/// The channel on which only this client listens. A client that waits for permits is called there,
+/// because their common channel has numbers of permits, which Redisson counts. For a lock nothing is
+/// published there: a release looks whether the client listens. `None` for a client that is not
+/// called: one whose requests cost nothing, and one of a cluster, where a release does not know
+/// whether anybody hears a call.
 pub(super) fn own_channel(context: &Context, channel: &str) -> Option<Arc<str>> {
     let backend = &context.backend;
     let is_called = backend.counts_listeners() && !backend.is_in_process();

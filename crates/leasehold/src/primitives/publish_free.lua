@@ -3,25 +3,31 @@
 -- 0 if none waits in this way. Any command on the list may fail: an ACL may deny it, and the key
 -- may belong to another program.
 local function call_waiting(asking, channel, free, most)
-  local waiting, called, denied = redis.pcall('LRANGE', asking, 0, 99), 0, false
-  for _, client in ipairs(waiting) do
-    if called >= most or free <= 0 then break end
-    local number, wants = string.match(client, '^(%d+):(%d+)$')
-    if number and tonumber(wants) <= free then
-      redis.pcall('LREM', asking, 1, client)
-      local told = redis.pcall('PUBLISH', channel .. ':' .. number, number)
-      denied = denied or type(told) ~= 'number'
-      -- A client that has disconnected does not get the message: call the next one.
-      if not denied and told > 0 then called, free = called + 1, free - wants end
+  local called, denied, some, at = 0, false, false, 0
+  repeat
+    local waiting = redis.pcall('LRANGE', asking, at, at + 99)
+    some, at = some or #waiting > 0, at + #waiting
+    for _, client in ipairs(waiting) do
+      if called >= most or free <= 0 then break end
+      local number, wants = string.match(client, '^(%d+):(%d+)$')
+      if number and tonumber(wants) <= free then
+        local removed = redis.pcall('LREM', asking, 1, client)
+        at = at - (type(removed) == 'number' and removed or 0)
+        local told = redis.pcall('PUBLISH', channel .. ':' .. number, number)
+        denied = denied or type(told) ~= 'number'
+        -- A client that has disconnected does not get the message: call the next one.
+        if not denied and told > 0 then called, free = called + 1, free - wants end
+      end
     end
-  end
+    -- A client that wants few permits may be behind many that want more.
+  until #waiting < 100 or called >= most or free <= 0
   -- If an ACL denies a call, all clients must ask.
   if denied then
     return 0
   end
   -- If each waiting client wants more than are free, the first counts as called, so that not all of
   -- them ask.
-  return called == 0 and #waiting > 0 and 1 or called
+  return called == 0 and some and 1 or called
 end
 
 -- Publishes to the waiters for permits how many are free, after `more` have become free. Returns

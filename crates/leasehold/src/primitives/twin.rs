@@ -111,7 +111,7 @@ impl<'a> Freed<'a> {
 pub(super) fn call_waiting(keyspace: &mut Keyspace, freed: Freed<'_>) -> usize {
     let waiting = keyspace.lrange(freed.asking).unwrap_or_default();
     let (mut free, mut called) = (freed.free, 0);
-    for client in waiting.iter().take(100) {
+    for client in &waiting {
         if called >= freed.more || free <= 0 {
             break;
         }
@@ -180,40 +180,66 @@ pub(super) fn wake_all(keyspace: &mut Keyspace, channel: &[u8]) -> i64 {
 
 /// Lifetime of a list of waiting clients after the last ask.
 const FORGOTTEN_AFTER_MS: u64 = 12_000;
+/// The most clients that wait in a list.
+const MOST_CLIENTS: usize = 1000;
 
 /// Returns how many clients are called before this one, -1 if it is not called. The twin of
 /// `place_of` in `asking.lua`.
 pub(super) fn place_of(keyspace: &mut Keyspace, asking: &[u8], client: &[u8], called: bool) -> i64 {
-    let before = take_place(keyspace, asking, client, called).map_or(-1, whole);
+    let Ok(Some(before)) = take_place(keyspace, asking, client, called) else {
+        return NOT_CALLED;
+    };
     keyspace.pexpire(asking, FORGOTTEN_AFTER_MS);
     before
 }
+
+/// Says that a client is not called.
+const NOT_CALLED: i64 = -1;
 
 fn take_place(
     keyspace: &mut Keyspace,
     asking: &[u8],
     client: &[u8],
     called: bool,
-) -> Result<u64, Refusal> {
+) -> Result<Option<i64>, Refusal> {
     let others = keyspace.lrange(asking)?;
     if let Some(before) = others.iter().position(|other| other == client) {
-        return Ok(before as u64);
+        return Ok(Some(whole(before as u64)));
+    }
+    let is_strange = others
+        .first()
+        .is_some_and(|first| client_of(first).is_none());
+    if others.len() >= MOST_CLIENTS || is_strange {
+        return Ok(None);
     }
     if called {
         keyspace.lpush(asking, client)?;
-        return Ok(0);
+        return Ok(Some(0));
     }
     keyspace.rpush(asking, client)?;
-    Ok(others.len() as u64)
+    Ok(Some(whole(others.len() as u64)))
 }
 
-/// Calls the first client that waits. The twin of `call_first` in `asking.lua`.
+/// The number of a client of ours and what follows it: the twin of `client_of` in `asking.lua`.
+fn client_of(item: &[u8]) -> Option<(&[u8], &[u8])> {
+    let digits = |text: &[u8]| text.iter().take_while(|byte| byte.is_ascii_digit()).count();
+    let (number, rest) = item.split_at(digits(item));
+    let wants = rest.strip_prefix(b":").unwrap_or(rest);
+    (number.len() > 2 && digits(wants) == wants.len()).then_some((number, rest))
+}
+
+/// Calls the first client that waits and is there: the twin of `call_first` in `asking.lua`.
 pub(super) fn call_first(keyspace: &mut Keyspace, asking: &[u8], channel: &[u8]) {
-    if let Ok(Some(first)) = keyspace.lpop(asking)
-        && first.len() > 2
-        && first.iter().all(u8::is_ascii_digit)
-    {
-        keyspace.publish(channel, &first);
+    while let Ok(Some(first)) = keyspace.lfirst(asking) {
+        let Some((number, listens)) = client_of(&first) else {
+            return;
+        };
+        let _ = keyspace.lpop(asking);
+        let own = [channel, b":", number].concat();
+        if listens.is_empty() || keyspace.listeners(&own) > 0 {
+            keyspace.publish(channel, number);
+            return;
+        }
     }
 }
 
@@ -224,4 +250,24 @@ pub(super) fn whole(number: u64) -> i64 {
 
 pub(super) fn list(numbers: &[i64]) -> Value {
     Value::List(numbers.iter().copied().map(Value::Int).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn list_of_clients_that_die_one_after_the_other_stays_short() {
+        let mut keyspace = Keyspace::default();
+        let places = (0..10_000).map(|number| {
+            let client = format!("{}:1", 1_000_000 + number);
+            place_of(&mut keyspace, b"asking", client.as_bytes(), false)
+        });
+        let places: Vec<_> = places.collect();
+        assert_eq!(places[..1000], (0..1000).collect::<Vec<_>>());
+        assert!(places[1000..].iter().all(|place| *place == NOT_CALLED));
+        assert_eq!(keyspace.llen(b"asking").unwrap(), MOST_CLIENTS);
+        // One that is in the list keeps its place.
+        assert_eq!(place_of(&mut keyspace, b"asking", b"1000999:1", false), 999);
+    }
 }

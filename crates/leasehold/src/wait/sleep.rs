@@ -4,9 +4,10 @@ use std::time::Duration;
 
 use futures_util::future::select_all;
 
-use super::Wait;
 use super::backoff::Pauses;
+use super::deadline::Deadline;
 use super::throttle::WakeUpThrottle;
+use super::{FOR_AN_ANSWER, Wait};
 use crate::backend::channels::{Listener, Signal};
 use crate::clock::{Moment, Timers};
 use crate::config::WaitStrategy;
@@ -44,7 +45,10 @@ const MOST_DOUBLINGS: u32 = 9;
 /// ones may have disconnected. Clients after them poll less often, the later they are called, so a
 /// long list costs the server few more polls.
 const POLL_FULLY: u32 = 4;
-/// The longest pause between two polls of a client that releases call.
+/// So many times as long a client that is called late may wait that has to ask now and then, for a
+/// mark. A mark outlasts that.
+pub(crate) const LATE: u32 = 2;
+/// The longest pause between two polls of a client that is called. Its list is forgotten 2 s later.
 const LONGEST_POLL: Duration = Duration::from_secs(10);
 
 impl<'a> Sleep<'a> {
@@ -139,10 +143,12 @@ impl<'a> Sleep<'a> {
             }
             false => settings.poll_interval(),
         };
+        let asks_every = self.asks_every();
         Polls {
-            every: self.asks_every().map_or(every, |most| every.min(most)),
+            every: asks_every.map_or(every, |most| every.min(most)),
             // An interval that the user has set is a promise.
             grows: hears && settings.poll_interval.is_none(),
+            most: asks_every.map_or(Duration::MAX, |most| most * LATE),
         }
     }
 
@@ -158,14 +164,22 @@ impl<'a> Sleep<'a> {
         let timers = &self.wait.context.timers;
         let not_before = self.throttle.not_before();
         let (polls, refused_at) = (self.polls(), self.refused_at);
-        let poll_at = |before| refused_at + polls.after(Some(before));
+        let deadline = self.wait.deadline;
+        // Whoever is called may be gone.
+        let asks_at = |before: u32| {
+            let (now, poll_at) = (timers.now(), refused_at + polls.after(Some(before)));
+            let over = now + TIME_TO_ASK * (1 << before.min(MOST_DOUBLINGS));
+            last_ask(deadline, now)
+                .map_or(over, |last| last.min(over))
+                .min(poll_at)
+        };
         let (listeners, before) = (&mut self.listeners, self.before);
         let woken = async {
             match (&mut listeners[..], before) {
                 ([], _) => std::future::pending().await,
                 ([listener], None) => listener.moved_since(mark_of(marks, 0)).await,
                 ([listener, own @ ..], Some(before)) => {
-                    let turn = its_turn(listener, mark_of(marks, 0), before, timers, poll_at);
+                    let turn = its_turn(listener, mark_of(marks, 0), before, timers, asks_at);
                     tokio::select! {
                         biased;
                         () = any_moves(own, marks.get(1..).unwrap_or_default()) => {}
@@ -218,19 +232,35 @@ struct Polls {
     /// Whether a client that is called late may poll less often: only if, as far as it knows,
     /// messages reach it.
     grows: bool,
+    /// The longest pause with which its mark or its place is kept.
+    most: Duration,
 }
 
 impl Polls {
     /// Returns the pause of a waiter whose client is called after `before` others.
     fn after(self, before: Option<u32>) -> Duration {
-        match before.filter(|_| self.grows) {
-            Some(before) => {
-                let pause = self.every.saturating_mul(1 + before / POLL_FULLY);
-                pause.min(LONGEST_POLL.max(self.every))
-            }
-            None => self.every,
-        }
+        let Some(before) = before else {
+            return self.every;
+        };
+        let times = if self.grows {
+            1 + before / POLL_FULLY
+        } else {
+            1
+        };
+        let pause = self.every.saturating_mul(times);
+        pause.min(LONGEST_POLL).min(self.most)
     }
+}
+
+/// Returns when a waiter asks at last that has heard of a release: what was said to it before that is
+/// true no longer. `None` for one that waits without a limit.
+fn last_ask(deadline: Deadline, now: Moment) -> Option<Moment> {
+    let left = match deadline {
+        Deadline::At(end) => end.saturating_sub(now),
+        _ => return None,
+    };
+    // One that has little time asks in the middle of it.
+    Some(now + left.saturating_sub(FOR_AN_ANSWER).max(left / 2))
 }
 
 /// Resolves when it is this client's time to ask, if releases call clients by number and `before`
@@ -240,7 +270,7 @@ async fn its_turn(
     mark: Signal,
     before: u32,
     timers: &Timers,
-    poll_at: impl Fn(u32) -> Moment,
+    asks_at: impl Fn(u32) -> Moment,
 ) {
     let mut seen = mark;
     loop {
@@ -254,9 +284,7 @@ async fn its_turn(
                 Ok(0) => std::future::pending().await,
                 passed => {
                     let before = before.saturating_sub(passed.unwrap_or(u32::MAX));
-                    let times = 1 << before.min(MOST_DOUBLINGS);
-                    let over = timers.now() + TIME_TO_ASK * times;
-                    timers.sleep_until(over.min(poll_at(before))).await;
+                    timers.sleep_until(asks_at(before)).await;
                 }
             }
         };
@@ -280,6 +308,7 @@ mod tests {
         let polls = Polls {
             every: SECOND,
             grows: true,
+            most: Duration::MAX,
         };
         let after = |before| polls.after(Some(before)).as_secs();
         assert_eq!([0, 3, 4, 11, 36, 1000].map(after), [1, 1, 2, 3, 10, 10]);
@@ -292,10 +321,37 @@ mod tests {
         // All of a thousand clients together ask no more often than a hundred and ten would.
         let each = (0..1000).map(|before| 1.0 / polls.after(Some(before)).as_secs_f64());
         assert!(each.sum::<f64>() < 111.0);
-        let seldom = Polls {
-            every: SECOND * 60,
-            ..polls
+    }
+
+    /// Otherwise the server forgets it.
+    #[test]
+    fn client_that_is_called_keeps_its_place_and_its_mark() {
+        for grows in [true, false] {
+            let seldom = Polls {
+                every: SECOND * 60,
+                grows,
+                most: Duration::MAX,
+            };
+            assert_eq!(seldom.after(Some(1000)), LONGEST_POLL);
+            assert_eq!(seldom.after(None), SECOND * 60, "it has no place");
+            let marks = Polls {
+                every: SECOND,
+                most: SECOND * 2,
+                ..seldom
+            };
+            assert!(marks.after(Some(1000)) <= SECOND * 2);
+        }
+    }
+
+    #[test]
+    fn last_ask_comes_before_the_end() {
+        let now = Moment::from_millis(1000);
+        let last = |ms: u64| {
+            let end = Moment::from_millis(1000 + ms);
+            let last = last_ask(Deadline::At(end), now).expect("it has a limit");
+            last.saturating_sub(now).as_millis()
         };
-        assert_eq!(seldom.after(Some(1000)), SECOND * 60);
+        assert_eq!([0, 40, 150, 1000].map(last), [0, 20, 75, 900]);
+        assert_eq!(last_ask(Deadline::Never, now), None);
     }
 }

@@ -26,6 +26,12 @@ impl Waiting {
         network.on_request(|_| Fate::default().request_lost());
         self.waiter.abort();
     }
+
+    /// Ends in the same way, and its connections with it.
+    fn is_killed(&self) {
+        self.dies();
+        self.client.1.refuse(true);
+    }
 }
 
 async fn waits(server: &Embedded) -> Waiting {
@@ -83,17 +89,27 @@ async fn release_calls_the_client_that_came_first() {
     }
 }
 
+/// A holder, so many clients that are gone, and one behind them that waits.
+async fn held_before(
+    server: &Embedded,
+    gone: usize,
+    goes: fn(&Waiting),
+) -> (LockGuard, Vec<Waiting>, (Client, Network)) {
+    let (guard, holder) = held(server).await;
+    let mut others = Vec::new();
+    for _ in 0..gone {
+        others.push(waits(server).await);
+    }
+    others.iter().for_each(goes);
+    (guard, others, holder)
+}
+
 #[tokio::test(start_paused = true)]
 async fn clients_that_are_gone_keep_nobody_waiting() {
     for gone in 1..=6 {
         let server = Embedded::new();
-        let (guard, _holder) = held(&server).await;
-        let mut others = Vec::new();
-        for _ in 0..=gone {
-            others.push(waits(&server).await);
-        }
-        let last = others.pop().unwrap();
-        others.iter().for_each(Waiting::dies);
+        let (guard, _others, _holder) = held_before(&server, gone, Waiting::dies).await;
+        let last = waits(&server).await;
         let start = Instant::now();
         guard.release().await.unwrap();
         last.waiter.await.unwrap().release().await.unwrap();
@@ -103,6 +119,36 @@ async fn clients_that_are_gone_keep_nobody_waiting() {
             "{:?} behind {gone}",
             start.elapsed()
         );
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn clients_that_were_killed_cost_the_next_ones_no_time() {
+    let server = Embedded::new();
+    let (guard, _others, _holder) = held_before(&server, 30, Waiting::is_killed).await;
+    let last = [waits(&server).await, waits(&server).await];
+    let start = Instant::now();
+    guard.release().await.unwrap();
+    for last in last {
+        last.waiter.await.unwrap().release().await.unwrap();
+    }
+    assert!(start.elapsed() <= 6 * MS, "{:?}", start.elapsed());
+    assert_eq!(server.keys(), [""; 0]);
+}
+
+/// It does not wait for clients that are gone until its own time is up.
+#[tokio::test(start_paused = true)]
+async fn waiter_with_a_limit_asks_before_its_end() {
+    for limit in [40, 1000] {
+        let server = Embedded::new();
+        let (guard, _others, _holder) = held_before(&server, 9, Waiting::dies).await;
+        let (client, _network, _) = near(&server);
+        let lock = client.lock("x");
+        let last = tokio::spawn(async move { lock.try_acquire_for(limit * MS).await.unwrap() });
+        sleep(10 * MS).await;
+        guard.release().await.unwrap();
+        let guard = last.await.unwrap();
+        guard.expect("it is free").release().await.unwrap();
     }
 }
 

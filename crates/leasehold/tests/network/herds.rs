@@ -128,10 +128,19 @@ struct Waiting {
 
 /// Starts processes that wait for permits, one after the other.
 async fn wait_for(server: &Embedded, wanted: &[u32]) -> Vec<Waiting> {
+    wait_in(server, wanted, |semaphore| semaphore).await
+}
+
+/// The same, with these settings.
+async fn wait_in(
+    server: &Embedded,
+    wanted: &[u32],
+    set: fn(leasehold::Semaphore) -> leasehold::Semaphore,
+) -> Vec<Waiting> {
     let mut waiting = Vec::new();
     for wants in wanted {
         let process = process(server);
-        let (semaphore, wants) = (process.0.semaphore("x"), *wants);
+        let (semaphore, wants) = (set(process.0.semaphore("x")), *wants);
         let waiter = tokio::spawn(async move { semaphore.acquire_many(wants).await.unwrap() });
         sleep(10 * MS).await;
         waiting.push(Waiting { process, waiter });
@@ -178,23 +187,100 @@ async fn permits_call_as_many_clients_as_they_serve() {
     }
 }
 
-/// However long the release takes, the server remembers the waiting clients, which ask less and
-/// less often.
+/// However long it lasts until a release: those that wait ask less and less often, or as seldom as
+/// somebody has set.
 #[tokio::test(start_paused = true)]
 async fn waiting_clients_are_not_forgotten_in_a_long_hold() {
+    let seldom = |semaphore: leasehold::Semaphore| semaphore.poll_interval(60_000 * MS);
+    for set in [|semaphore| semaphore, seldom] {
+        let server = Embedded::new();
+        let local = server.client().semaphore("x");
+        local.try_set_permits(0).await.unwrap();
+        let waiting = wait_in(&server, &[1, 1], set).await;
+        for _ in 0..600 {
+            sleep(100 * MS).await;
+            let keys = server.keys();
+            assert!(keys.iter().any(|key| key.contains(":asking")), "{keys:?}");
+        }
+        local.add_permits(2).await.unwrap();
+        for one in waiting {
+            one.waiter.await.unwrap().release().await.unwrap();
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn client_that_wants_few_permits_is_called_behind_many_that_want_more() {
     let server = Embedded::new();
     let local = server.client().semaphore("x");
     local.try_set_permits(0).await.unwrap();
-    let waiting = wait_for(&server, &[1, 1]).await;
-    for _ in 0..600 {
-        sleep(100 * MS).await;
-        let keys = server.keys();
-        assert!(keys.iter().any(|key| key.contains(":asking")), "{keys:?}");
+    let waiting = wait_for(&server, &[&[50; 100][..], &[1]].concat()).await;
+    let last = waiting.last().unwrap();
+    assert!(!last.waiter.is_finished());
+    local.add_permits(1).await.unwrap();
+    sleep(3 * MS).await;
+    assert!(last.waiter.is_finished());
+}
+
+/// Reads all the time, for so long each time.
+async fn reads(client: Client) {
+    let lock = client.rw_lock("x");
+    loop {
+        let guard = lock.read().await.unwrap();
+        sleep(READS_FOR).await;
+        guard.release().await.unwrap();
     }
-    local.add_permits(2).await.unwrap();
-    for one in waiting {
-        one.waiter.await.unwrap().release().await.unwrap();
+}
+
+const READS_FOR: Duration = Duration::from_secs(12);
+
+/// How long one more writer waits that comes between two readers, behind eight writers for which
+/// nobody keeps the readers out.
+async fn one_more_writer_waits(they_live: bool) -> Duration {
+    let server = Embedded::new();
+    let readers = [process(&server), process(&server)];
+    let first = tokio::spawn(reads(readers[0].0.clone()));
+    sleep(100 * MS).await;
+    let mut writers = Vec::new();
+    for _ in 0..8 {
+        let process = process(&server);
+        let lock = process.0.rw_lock("x").prefer_writers(!they_live);
+        let writer = tokio::spawn(async move {
+            let guard = lock.write().await.unwrap();
+            sleep(10 * MS).await;
+            guard.release().await.unwrap();
+        });
+        sleep(10 * MS).await;
+        if !they_live {
+            process.1.on_request(|_| Fate::default().request_lost());
+            writer.abort();
+            process.1.refuse(true);
+        }
+        writers.push((process, writer));
     }
+    // Their marks have ended.
+    sleep(6000 * MS).await;
+    let second = tokio::spawn(reads(readers[1].0.clone()));
+    sleep(100 * MS).await;
+    let (client, _network, _) = process(&server);
+    let (lock, start) = (client.rw_lock("x"), Instant::now());
+    let limit = Duration::from_secs(300);
+    let guard = lock.try_write_for(limit).await.unwrap();
+    let waited = start.elapsed();
+    guard.expect("it has its turn").release().await.unwrap();
+    for reader in [first, second] {
+        reader.abort();
+    }
+    waited
+}
+
+#[tokio::test(start_paused = true)]
+async fn writer_behind_others_keeps_new_readers_out() {
+    let waited = one_more_writer_waits(false).await;
+    assert!(waited <= READS_FOR, "{waited:?}");
+    // Behind each of the others, and before itself, a reader has its turn.
+    let waited = one_more_writer_waits(true).await;
+    assert!(waited <= 11 * READS_FOR + 1000 * MS, "{waited:?}");
 }
 
 /// A client that has disconnected hears no call, and the next client has the permit at once.

@@ -98,11 +98,12 @@ async fn disconnected_subscriber_subscribes_again() {
     let lock = client.lock("x").poll_interval(HOUR);
     let waiter = tokio::spawn(async move { lock.acquire().await.unwrap() });
     let channel = "redisson_lock__channel:{x}";
+    let listens = || server.channels().iter().any(|there| there == channel);
     // Many messages are published at once, and none is large: Valkey 9 does not count large ones.
     let payload = "x".repeat(8 << 10);
     let flood = "for i = 1, 20 do redis.call('PUBLISH', ARGV[1], ARGV[2]) end";
     for _ in 0..5 {
-        eventually("it listens", async || server.channels() == [channel]).await;
+        eventually("it listens", async || listens()).await;
         let before = clients(&server, "PUBSUB");
         let command = ["EVAL", flood, "0", channel, &payload];
         server.command(&command).unwrap();
@@ -111,7 +112,7 @@ async fn disconnected_subscriber_subscribes_again() {
         })
         .await;
     }
-    eventually("it listens", async || server.channels() == [channel]).await;
+    eventually("it listens", async || listens()).await;
     guard.release().await.unwrap();
     waiter.await.unwrap().release().await.unwrap();
 }

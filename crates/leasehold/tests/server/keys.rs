@@ -171,3 +171,56 @@ async fn what_stands_in_redis_is_redissons_own_form() {
     assert!(n.parse::<u64>().unwrap() > 0);
     drop((outer, inner));
 }
+
+/// How often scripts have looked for a client in a list of those that wait.
+fn looks(server: &RedisServer) -> u64 {
+    let stats = server.command(&["INFO", "commandstats"]).unwrap();
+    let calls = stats.as_text().unwrap().split("cmdstat_lpos:calls=").nth(1);
+    calls.map_or(0, |calls| calls.split(',').next().unwrap().parse().unwrap())
+}
+
+#[tokio::test]
+async fn key_of_somebody_else_is_no_list_of_waiting_clients() {
+    let asking = ["leasehold:{x}:asking", "leasehold:{p}:asking"];
+    for make in [&["SET"][..], &["RPUSH"], &["RPUSH", "a", "b"]] {
+        let server = RedisServer::start().unwrap();
+        let url = server.url();
+        let connect = async || Client::connect(&url).await.unwrap();
+        let clients = [connect().await, connect().await, connect().await];
+        let lock = clients[0].lock("x").acquire().await.unwrap();
+        let permits = clients[0].semaphore("p");
+        permits.try_set_permits(1).await.unwrap();
+        let permit = permits.acquire().await.unwrap();
+        for key in asking {
+            let command = [&[make[0], key][..], &make[1..], &["text"]].concat();
+            server.command(&command).unwrap();
+        }
+        let dump = || asking.map(|key| server.command(&["DUMP", key]).unwrap());
+        let before = dump();
+        let [_, second, third] = clients.clone();
+        let mut waits = Vec::new();
+        for client in [second, third] {
+            let seen = looks(&server);
+            let both = async move {
+                let lock = client.lock("x").acquire().await.unwrap();
+                lock.release().await.unwrap();
+                let permit = client.semaphore("p").acquire().await.unwrap();
+                permit.release().await.unwrap();
+            };
+            waits.push(tokio::spawn(both));
+            crate::support::eventually("it has asked", async || looks(&server) > seen).await;
+        }
+        let seen = looks(&server);
+        lock.release().await.unwrap();
+        crate::support::eventually("both have asked", async || looks(&server) > seen + 1).await;
+        permit.release().await.unwrap();
+        for waits in waits {
+            waits.await.unwrap();
+        }
+        assert_eq!(dump(), before, "{make:?}");
+        for key in asking {
+            let left = server.command(&["PTTL", key]).unwrap();
+            assert_eq!(left, Reply::Int(-1), "{make:?}");
+        }
+    }
+}

@@ -1,9 +1,10 @@
 //! Wake-ups that are late, lost or never confirmed. No waiter depends on a poll, except where the
 //! test is about polls.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use leasehold_testkit::Strike;
+use leasehold::Client;
+use leasehold_testkit::{RedisServer, Strike};
 
 use super::scene::{NAME, SUBSCRIBE, Scene, builder, struck};
 use crate::support::{HOUR, eventually};
@@ -124,4 +125,52 @@ async fn waiter_survives_cut_call_connection() {
     scene.proxy.refuse(false);
     scene.all_served().await;
     scene.end().await;
+}
+
+/// Also if there are so many that the list is full.
+#[tokio::test]
+async fn release_calls_no_client_that_is_gone() {
+    const ASKING: &str = "leasehold:{x}:asking";
+    for gone in [30, 1000] {
+        let server = RedisServer::start().unwrap();
+        let url = server.url();
+        let connect = async || Client::connect(&url).await.unwrap();
+        let waits =
+            |client: Client| tokio::spawn(async move { client.lock("x").acquire().await.unwrap() });
+        let first = connect().await.lock("x").acquire().await.unwrap();
+        let second = waits(connect().await);
+        let length = || server.command(&["LLEN", ASKING]).unwrap().as_int().unwrap();
+        eventually("it waits", async || length() == 1).await;
+        first.release().await.unwrap();
+        let second = second.await.unwrap();
+
+        let dead = (0..gone).map(|number| format!("{}:1", 100_000_000_000_000_u64 + number));
+        let dead: Vec<_> = dead.collect();
+        let items = dead.iter().map(String::as_str);
+        let push: Vec<_> = ["RPUSH", ASKING].into_iter().chain(items).collect();
+        server.command(&push).unwrap();
+        let listened = server.channels();
+        let mut last = Vec::new();
+        for more in 1..=2 {
+            let waiter = waits(connect().await);
+            // Those that are not in the list come in no order.
+            last.push(async move { waiter.await.unwrap().release().await.unwrap() });
+            eventually("it waits", async || {
+                let channels = server.channels().into_iter();
+                let own = channels.filter(|channel| !listened.contains(channel));
+                own.count() == more && (gone == 1000 || length() == (gone as usize + more) as i64)
+            })
+            .await;
+        }
+        assert!(length() <= 1000);
+        let start = Instant::now();
+        second.release().await.unwrap();
+        futures_util::future::join_all(last).await;
+        assert!(
+            start.elapsed() < Duration::from_millis(500),
+            "{:?}",
+            start.elapsed()
+        );
+        eventually("nobody waits", async || length() == 0).await;
+    }
 }

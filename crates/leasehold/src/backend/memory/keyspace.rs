@@ -37,7 +37,7 @@ impl Removed {
 }
 
 /// Counts the connections that listen to a channel.
-pub(super) type Audience = Box<dyn Fn(&str) -> i64 + Send>;
+pub(crate) type Audience = Box<dyn Fn(&str) -> i64 + Send>;
 
 /// A message that a step has published: the channel and the payload.
 pub(crate) type Message = (Vec<u8>, Vec<u8>);
@@ -134,7 +134,7 @@ impl Keyspace {
         self.entries.insert(key.to_vec(), stored);
     }
 
-    pub(super) fn heard_by(audience: Audience) -> Self {
+    pub(crate) fn heard_by(audience: Audience) -> Self {
         Self {
             audience: Some(audience),
             ..Self::default()

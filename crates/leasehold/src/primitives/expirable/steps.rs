@@ -494,7 +494,7 @@ impl Permits {
             ids: &in_a_row(&self.ids),
             lease_ms: wire_ms(lease),
             channel: self.names.channel.as_bytes(),
-            client: semaphore::called_for(client, self.permits()).as_bytes(),
+            client: Caller::waits_or_not(client, self.permits()).as_bytes(),
             called: client.is_some_and(|client| client.was_called),
         }
         .operation()

@@ -23,7 +23,7 @@ use crate::local::reentry::{Entry, Held};
 use crate::local::{Local, turn};
 use crate::observe::Acquiring;
 use crate::owner::Owner;
-use crate::primitives::calls::Called;
+use crate::primitives::calls::{Called, own_channel};
 use crate::primitives::namesake;
 use crate::sync::Mutex;
 use crate::wait::{Answer, Answered, Ask, Deadline, FOR_AN_ANSWER, NotBefore, Wait};
@@ -496,10 +496,6 @@ impl<K: Named> Asker<'_, K> {
         turn: Option<Duration>,
         met: Option<Answered<Granted>>,
     ) -> Result<Option<Granted>> {
-        let wait = Wait {
-            place: Some(place),
-            ..wait
-        };
         // Registered here, not before the first ask: most locks are free.
         let _waiting = match (&self.lock.owner, wait.deadline) {
             (Some(owner), Deadline::Never) => {
@@ -509,7 +505,32 @@ impl<K: Named> Asker<'_, K> {
             _ => None,
         };
         let waiter = Waiter::in_place(self, place, turn, wait.deadline);
-        Box::pin(wait.on_from(&waiter, met)).await
+        Box::pin(async {
+            let own = self.own_channel(turn, wait.line);
+            let mut channels = wait.channels.to_vec();
+            channels.extend(
+                own.iter()
+                    .map(|own| (self.lock.context.backend.channels(), &**own)),
+            );
+            let wait = Wait {
+                place: Some(place),
+                channels: &channels,
+                ..wait
+            };
+            wait.on_from(&waiter, met).await
+        })
+        .await
+    }
+}
+
+impl<K: Named> Asker<'_, K> {
+    /// The channel by which a release knows that this client is there, if it may call it.
+    fn own_channel(&self, turn: Option<Duration>, line: Line) -> Option<Arc<str>> {
+        let Lock {
+            context, channel, ..
+        } = self.lock;
+        let is_called = turn.is_some() && !matches!(line, Line::OnServer { .. });
+        own_channel(context, channel).filter(|_| is_called)
     }
 }
 

@@ -1,8 +1,8 @@
--- Takes a client that no longer waits out of the list of clients to call.
+-- Takes a client out of the list of those to call: it waits no longer.
 --
--- asking   list: the numbers of the clients to call, in order of arrival
--- client   the number by which releases call this client
--- Returns  n     the client was in the list n times
+-- asking   list: the clients to call, `number:1`, in the order in which they came
+-- client   this client, as in `asking`
+-- Returns  n     it was in the list so often
 --          text  the list can't be changed
 
 local function leave_turn(asking, client)

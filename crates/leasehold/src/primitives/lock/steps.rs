@@ -50,7 +50,7 @@ impl Acquire<'_> {
 step! {
     ACQUIRE_IN_TURN: AcquireInTurn = lock.acquire_in_turn, grants: true,
     keys: [lock, asking],
-    args: [hold, lease_ms: u64, client: u64, called: bool],
+    args: [hold, lease_ms: u64, client, called: bool],
     uses: [FORM, GRANT, ASKING],
 }
 
@@ -63,14 +63,13 @@ impl AcquireInTurn<'_> {
         };
         let has_it = keyspace.hexists(self.lock, self.hold)?;
         let reply = acquire.twin(keyspace)?;
-        let client = self.client.to_string().into_bytes();
         let Value::Int(_) = reply else {
             if !has_it {
-                let _ = keyspace.lrem(self.asking, &client);
+                let _ = keyspace.lrem(self.asking, self.client);
             }
             return Ok(reply);
         };
-        let before = place_of(keyspace, self.asking, &client, self.called);
+        let before = place_of(keyspace, self.asking, self.client, self.called);
         Ok(Value::List(vec![reply, Value::Int(before)]))
     }
 }
@@ -79,13 +78,12 @@ step! {
     LEAVE_TURN: LeaveTurn = lock.leave_turn, grants: false,
     while_moving: true,
     keys: [asking],
-    args: [client: u64],
+    args: [client],
 }
 
 impl LeaveTurn<'_> {
     fn twin(self, keyspace: &mut Keyspace) -> Result<Value, Refusal> {
-        let client = self.client.to_string().into_bytes();
-        let times = keyspace.lrem(self.asking, &client)?;
+        let times = keyspace.lrem(self.asking, self.client)?;
         Ok(Value::Int(whole(times as u64)))
     }
 }
@@ -391,13 +389,13 @@ impl HoldSteps for LockHold {
     }
 
     fn acquire_in_turn(&self, lease: Duration, client: Caller) -> Option<Operation> {
-        let asking = self.key.asking_clients();
+        let (asking, waits) = (self.key.asking_clients(), client.waits_for(1));
         let acquire = AcquireInTurn {
             lock: self.lock(),
             asking: asking.as_bytes(),
             hold: self.id.as_bytes(),
             lease_ms: wire_ms(lease),
-            client: client.number,
+            client: waits.as_bytes(),
             called: client.was_called,
         };
         Some(acquire.operation())
@@ -511,7 +509,7 @@ pub(in crate::primitives) fn asked(reply: &Value) -> Option<Asked> {
 pub(in crate::primitives) fn leave_turn(key: &Key, client: Caller) -> Operation {
     LeaveTurn {
         asking: key.asking_clients().as_bytes(),
-        client: client.number,
+        client: client.waits_for(1).as_bytes(),
     }
     .operation()
 }

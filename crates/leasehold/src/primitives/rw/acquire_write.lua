@@ -1,21 +1,21 @@
--- Grants the lock to this hold alone if it is free, with a lease. Otherwise leaves a mark that a
--- writer waits.
+-- Takes the lock for this hold alone if it is free, with a lease; else leaves a mark
+-- that a writer waits.
 --
--- lock      hash: `mode`, a field per read hold, `uuid:n`, and the field of the write hold,
+-- lock      hash: `mode`, a field per read hold, `uuid:n`, and the write hold's,
 --           `uuid:n:write`
 -- writers   sorted set: our waiting writers, each with the time its mark ends
--- readers   sorted set: our readers that have waited for long, each with the time its mark
---           ends; their turn is first
--- asking    list: the numbers of the clients to call, in order of arrival
+-- readers   sorted set: our readers that have waited for long, in the same way; their
+--           turn comes first
+-- asking    list: the clients to call, `number:1`, in the order in which they came
 -- hold      this hold's field
--- lease_ms  how long the hold lasts without renewal
--- waiter    the id of the waiter in `writers`
--- mark_ms   how long the mark keeps our new readers out; 0 for no mark
--- client    the number by which releases call this client; 0 for no calls
--- called    1 if a release has called this client, and another client was quicker
--- Returns   nil            granted; a repeated request changes nothing
---           { n, before }  kept out for n ms more, -1 without expiry; `before` clients are
---                          called before this one, -1 if this one is not called
+-- lease_ms  how long it lasts without renewal
+-- waiter    who waits, in `writers`
+-- mark_ms   how long its mark keeps our new readers out; 0 for no mark
+-- client    this client, as in `asking`; nothing if nobody is to call it
+-- called    1 if a release has called it, and somebody else was quicker
+-- Returns   nil            granted; a request that comes a second time changes nothing
+--           { n, before }  held by others for n ms more, -1 without expiry; so many clients are
+--                          called before this one, -1 if it is not called
 --           text           WRONGKIND: not a read-write lock
 
 local function acquire_write(lock, writers, readers, asking, hold, lease_ms, waiter, mark_ms, client, called)
@@ -55,7 +55,7 @@ local function acquire_write(lock, writers, readers, asking, hold, lease_ms, wai
     -- This writer has had its turn. Its mark would keep readers out after its release.
     if mark_ms ~= '0' then redis.pcall('ZREM', writers, waiter) end
     -- A call of a client that has the lock would be wasted, and delay the next client.
-    if client ~= '0' then redis.pcall('LREM', asking, 0, client) end
+    if client ~= '' then redis.pcall('LREM', asking, 0, client) end
     return false
   end
   if redis.call('HEXISTS', lock, hold) == 1 then
@@ -63,5 +63,5 @@ local function acquire_write(lock, writers, readers, asking, hold, lease_ms, wai
     return false
   end
   mark(writers, waiter, mark_ms)
-  return { wait, client ~= '0' and place_of(asking, client, called) or -1 }
+  return { wait, client ~= '' and place_of(asking, client, called) or -1 }
 end

@@ -1,12 +1,13 @@
 //! The operations on one hold of either side.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use super::kind::Side;
 use super::steps;
 use crate::backend::step::{Operation, Value};
+use crate::clock::Moment;
 use crate::config::wire_ms;
 use crate::hold::{Asked, Caller, HoldSteps};
 use crate::key::Key;
@@ -35,6 +36,10 @@ pub(super) struct ReadAsk {
     /// The waiter, once it has waited for long. It leaves a mark.
     pub(super) waiter: Option<Arc<Waiter>>,
 }
+
+/// The longest time after which an overdue reader asks again that has left a free lock to a writer.
+// As in `acquire_read.lua`.
+const LEFT_FREE_FOR_MS: i64 = 50;
 
 /// The behaviour of a reader while one of our writers waits.
 #[derive(Clone, Copy, Debug, Default)]
@@ -114,7 +119,13 @@ impl HoldSteps for ReadHold {
     }
 
     fn read_acquire(&self, reply: Value) -> Option<Asked> {
-        lock::asked(&reply)
+        let asked = lock::asked(&reply);
+        if let (Some(Asked::Busy { ttl_ms, .. }), Some(waiter)) = (&asked, &self.ask.waiter)
+            && *ttl_ms <= LEFT_FREE_FOR_MS
+        {
+            waiter.was_passed.store(true, Ordering::Relaxed);
+        }
+        asked
     }
 
     fn renew(&self, lease: Duration, most: Option<Duration>) -> Operation {
@@ -180,6 +191,9 @@ pub(super) struct Waiter {
     id: String,
     mark: Duration,
     marked: AtomicBool,
+    /// For a reader: it has left a free lock to a writer.
+    was_passed: AtomicBool,
+    passed_since: OnceLock<Moment>,
 }
 
 impl Waiter {
@@ -188,7 +202,15 @@ impl Waiter {
             id,
             mark,
             marked: AtomicBool::new(false),
+            was_passed: AtomicBool::new(false),
+            passed_since: OnceLock::new(),
         })
+    }
+
+    /// Since when this reader leaves a free lock to writers; `None` until it has done so.
+    pub(super) fn passed_since(&self, now: Moment) -> Option<Moment> {
+        let was_passed = self.was_passed.load(Ordering::Relaxed);
+        was_passed.then(|| *self.passed_since.get_or_init(|| now))
     }
 
     /// Returns the id and the duration of the mark that the waiter asks for.
@@ -249,7 +271,7 @@ impl WriteHold {
             lease_ms: wire_ms(lease),
             waiter: waiter.as_bytes(),
             mark_ms: wire_ms(mark),
-            client: client.map_or(0, |client| client.number),
+            client: Caller::waits_or_not(client, 1).as_bytes(),
             called: client.is_some_and(|client| client.was_called),
         }
         .operation()

@@ -19,15 +19,19 @@ use crate::local::line::Line;
 use crate::local::reentry::Held;
 use crate::observe;
 use crate::owner::{Owner, Role};
-use crate::wait::Deadline;
+use crate::wait::{Deadline, LATE};
 
 /// Time for which a waiter's mark keeps other clients out, and the longest time between two
 /// renewals of the mark.
 pub(super) const MARK: Duration = Duration::from_secs(5);
 // Less than half of `MARK`: if an answer is late, there is still time for one more request.
 const MARK_EVERY: Duration = Duration::from_secs(2);
+// Also behind many writers.
+const _: () = assert!(MARK_EVERY.as_millis() * (LATE as u128) < MARK.as_millis());
 /// Time for which a waiting reader lets writers go first, one after the other.
 const PATIENCE: Duration = Duration::from_secs(1);
+/// How long it leaves a free lock to writers after that.
+const LEAVES_FOR: Duration = Duration::from_millis(400);
 
 /// The side of a lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -149,12 +153,16 @@ impl Named for Read {
         // Decided here, at each ask: every ask makes a hold of its own, and the reader becomes
         // overdue between two asks.
         let overdue = kind.patience.as_ref().filter(|(at, _)| now >= *at);
+        let has_left_it = |waiter: &Waiter| {
+            let since = waiter.passed_since(now);
+            since.is_some_and(|since| now >= since + LEAVES_FOR)
+        };
         let polite = match overdue {
             _ if !kind.common.prefer_writers => Polite::No,
-            // At first an overdue reader leaves a free lock to the writer that waited for it. If
-            // writers are quicker for one more second, the reader claims its turn on a free lock
-            // too.
-            Some((at, _)) if now >= *at + PATIENCE => Polite::ForTheLastTime,
+            // Until then an overdue reader leaves a free lock to the writer that waited for it. When
+            // writers have been quicker for so long, the reader claims its turn there, too. While other
+            // readers had the lock, no writer was quicker.
+            Some((_, waiter)) if has_left_it(waiter) => Polite::ForTheLastTime,
             _ => Polite::Yes,
         };
         let ask = ReadAsk {

@@ -70,7 +70,7 @@ impl AcquireRead<'_> {
 step! {
     ACQUIRE_WRITE: AcquireWrite = rw.acquire_write, grants: true,
     keys: [lock, writers, readers, asking],
-    args: [hold, lease_ms: u64, waiter, mark_ms: u64, client: u64, called: bool],
+    args: [hold, lease_ms: u64, waiter, mark_ms: u64, client, called: bool],
     uses: [FORM, LONGEST_OF_SOME, MARKS, ASKING],
 }
 
@@ -88,7 +88,7 @@ impl AcquireWrite<'_> {
                 wait = keyspace.pttl(self.lock);
             }
         }
-        let client = (self.client > 0).then(|| self.client.to_string().into_bytes());
+        let client = Some(self.client).filter(|client| !client.is_empty());
         let turn = marked_for(keyspace, self.readers).unwrap_or(0);
         if mode.is_none() && turn > 0 {
             wait = turn;
@@ -101,7 +101,7 @@ impl AcquireWrite<'_> {
                 let _ = keyspace.zrem(self.writers, self.waiter);
             }
             if let Some(client) = client {
-                let _ = keyspace.lrem(self.asking, &client);
+                let _ = keyspace.lrem(self.asking, client);
             }
             return Ok(Value::Nil);
         }
@@ -110,7 +110,7 @@ impl AcquireWrite<'_> {
         }
         mark(keyspace, self.writers, self.waiter, self.mark_ms);
         let before = client.map_or(-1, |client| {
-            place_of(keyspace, self.asking, &client, self.called)
+            place_of(keyspace, self.asking, client, self.called)
         });
         Ok(list(&[wait, before]))
     }

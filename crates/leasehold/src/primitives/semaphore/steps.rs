@@ -282,15 +282,10 @@ pub(crate) fn acquire(
         released: key.released_marker().as_bytes(),
         asking: key.asking_clients().as_bytes(),
         sizes: sizes.join(" ").as_bytes(),
-        client: called_for(client, wants).as_bytes(),
+        client: Caller::waits_or_not(client, wants).as_bytes(),
         called: client.is_some_and(|client| client.was_called),
     }
     .operation()
-}
-
-/// Returns a client's item in the list of clients that wait for permits; empty without a client.
-pub(in crate::primitives) fn called_for(client: Option<Caller>, permits: u32) -> String {
-    client.map_or_else(String::new, |client| format!("{}:{permits}", client.number))
 }
 
 /// Removes a client from the list of clients that wait for permits.
@@ -303,7 +298,7 @@ pub(in crate::primitives) fn leave_turn(
     LeaveTurn {
         semaphore: key.as_str().as_bytes(),
         asking: key.asking_clients().as_bytes(),
-        client: called_for(Some(client), permits).as_bytes(),
+        client: client.waits_for(permits).as_bytes(),
         channel: channel.as_bytes(),
     }
     .operation()
