@@ -210,8 +210,8 @@ fn mappings(access: &Access) -> Result<Vec<Mapping>, Failure> {
         .map_err(|what| Failure::usage(format!("${MAP} is no list of mappings: {what}")))
 }
 
-/// The password that was read from a pipe, or from what else is no file: it can be read only once,
-/// and this process may have several clients.
+/// The password that was read from a pipe, or from another path that is not a regular file. It can
+/// be read only once, and this process may have several clients.
 static READ_ONCE: Mutex<Option<String>> = Mutex::new(None);
 
 /// Lets the client read the password file at each connect, and now and then while it is connected.
@@ -232,7 +232,7 @@ fn with_password_file(builder: ClientBuilder, path: PathBuf) -> Result<ClientBui
     Ok(builder.credentials(move || {
         let (path, reading) = (path.clone(), Arc::clone(&reading));
         async move {
-            // A file system that does not answer holds up one thread at most, which renews nothing.
+            // A file system that does not answer blocks at most one thread, which renews nothing.
             let reads = reading.lock_owned().await;
             let read = move || {
                 let _reads = reads;

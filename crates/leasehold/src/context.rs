@@ -228,7 +228,7 @@ impl Context {
         });
     }
 
-    /// The process that the client belongs to.
+    /// Returns the process that the client belongs to.
     pub(crate) fn process(&self) -> Process {
         self.process
     }

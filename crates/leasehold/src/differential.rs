@@ -135,7 +135,8 @@ const HOLDS: [&str; 3] = [
     "dddddddd-0000-4000-8000-000000000000:1",
 ];
 
-/// Channels that somebody listens on: of releases, and of clients that wait. Other clients are gone.
+/// The channels that have a listener: the channels of releases, and of two waiting clients. All
+/// other clients count as killed.
 const HEARD: [&str; 6] = [
     "channel:x",
     "channel:x:1234",
@@ -145,18 +146,18 @@ const HEARD: [&str; 6] = [
     "channel:a{b}c:3456",
 ];
 
-/// Listens on these channels for as long as the server runs.
+/// Listens on the channels of `HEARD` for as long as the server runs.
 fn listen(server: &RedisServer) {
     let mut stream = TcpStream::connect(("127.0.0.1", server.port())).unwrap();
     write!(stream, "SUBSCRIBE {}\r\n", HEARD.join(" ")).unwrap();
-    // Read all the time: a server ends a connection that is not.
+    // A server closes a connection whose messages are not read.
     std::thread::spawn(move || io::copy(&mut stream, &mut io::sink()));
     while server.channels().len() < HEARD.len() {
         std::thread::sleep(Duration::from_millis(1));
     }
 }
 
-/// A keyspace with the same listeners.
+/// Returns a keyspace with the same listeners.
 fn heard_keyspace() -> Keyspace {
     Keyspace::heard_by(Box::new(|channel| HEARD.contains(&channel).into()))
 }

@@ -355,8 +355,8 @@ impl Share {
                 "several can have a lock of its kind at a time",
             ));
         };
-        // Ended before the request leaves: nothing renews it from here on. A renewal that is about to
-        // leave, or is on its way, is refused by the server when it arrives later.
+        // Ended before the request is sent: no renewal begins later. If a renewal is about to be
+        // sent or on its way, and arrives after the request, the server refuses it.
         if !self.begin_to_turn() {
             return Err(not_kept(&hold.key, self.who_shares()));
         }
@@ -492,8 +492,8 @@ pub(crate) fn not_kept(key: &Key, why: &str) -> Error {
     Error::new(ErrorKind::Misuse, message).with_key(key)
 }
 
-/// A request that leaves a hold to a span has left. Its hold is over here: nobody counts on it any
-/// more. No renewal leaves later, and the server refuses one that arrives later.
+/// A request that leaves a hold to a span, and that was sent. The hold is over here: no guard
+/// relies on it. No renewal begins later, and the server refuses a renewal that arrives later.
 struct Keeping {
     context: Arc<Context>,
     held: Arc<Held>,
@@ -792,7 +792,7 @@ impl Drop for Share {
             false => self.hold().leave_in(self.context.process(), self.claim),
         };
         match leaving {
-            // Of most re-entries: their end costs no system call.
+            // Most re-entries end here. Their end costs no system call.
             Some(Leaving::Shared { moves_look: false }) => {}
             // The parent process still has the hold.
             _ if self.context.is_forked() => {}

@@ -188,12 +188,12 @@ pub(crate) struct Caller {
 }
 
 impl Caller {
-    /// Returns its item in the list of the clients that wait. A lock is one permit.
+    /// Returns the client's item in the list of waiting clients. A lock counts as one permit.
     pub(crate) fn waits_for(self, permits: u32) -> String {
         format!("{}:{permits}", self.number)
     }
 
-    /// The same; empty without a client.
+    /// Like [`waits_for`](Self::waits_for), but empty without a client.
     pub(crate) fn waits_or_not(client: Option<Self>, permits: u32) -> String {
         client.map_or_else(String::new, |client| client.waits_for(permits))
     }

@@ -57,7 +57,7 @@ pub(crate) struct Locals {
     waits: Waits,
     looks: Arc<Looks>,
     clock: Clock,
-    /// In a child of it nobody waits.
+    /// The process that made the records. In a child after a fork, no task waits.
     process: Process,
     /// Notified when a wait has ended that had been reported to operators.
     pub(crate) told_wait_over: Arc<Notify>,

@@ -19,9 +19,9 @@ impl Process {
         self != Self::own()
     }
 
-    /// Locks something of this process. `None` in a child, if another thread of the parent had it
-    /// locked at the fork: that thread is not in the child, which would wait for ever. For what is
-    /// dropped often: it asks the system only where another thread has the lock.
+    /// Locks a mutex of this process. `None` in a child if another thread of the parent had the
+    /// mutex locked at the fork: that thread does not exist in the child, which would wait for
+    /// ever. Cheap enough for frequent drops: it makes a system call only if the mutex is locked.
     pub(crate) fn lock<T>(self, mutex: &Mutex<T>) -> Option<MutexGuard<'_, T>> {
         let free = mutex.try_lock();
         free.or_else(|| (!self.is_gone()).then(|| mutex.lock()))

@@ -100,7 +100,7 @@ fn password_from_a_pipe_is_kept_for_later_connections() {
     run.until("held");
     let command = |words: &[&str]| server.command(words).expect("the server runs");
     command(&["CLIENT", "KILL", "TYPE", "normal"]);
-    // On a new connection it says anew who it is.
+    // The command logs in again on its new connection.
     let left = || command(&["PTTL", "job"]).as_int().expect("a number");
     let before = left();
     eventually("it is renewed", LIMIT, || left() > before);

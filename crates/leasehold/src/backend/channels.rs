@@ -42,7 +42,8 @@ pub(crate) struct Channels {
     /// The number by which a release notifies this client. Never 0 or 1, which have a meaning in
     /// Redisson.
     number: u64,
-    /// In a child of it nobody listens.
+    /// The process that made the channels. In a child after a fork, a dropped listener does
+    /// nothing.
     process: Process,
     /// Whether messages arrive by both transports. Some clients may hear only one of them.
     both_transports: AtomicBool,
@@ -189,11 +190,12 @@ impl Signal {
     }
 }
 
-/// Draws a number of 15 or 16 digits, so that no two clients have the same, and exact in every script.
+/// Draws a client's number. It has 15 or 16 digits, so that no two clients have the same, and is
+/// exact in every script.
 fn draw_number() -> u64 {
     const LEAST: u64 = 100_000_000_000_000;
-    // From the system, as the id of a client: a fork copies the generator of a thread, and the child
-    // would draw the number of its parent's next client.
+    // Drawn from the system, like the id of a client. A fork copies the random generator of a
+    // thread, and the child would draw the number of its parent's next client.
     let (_, random) = uuid::Uuid::new_v4().as_u64_pair();
     LEAST + random % ((1 << 53) - LEAST)
 }

@@ -114,7 +114,7 @@ impl Cleanup {
         })
     }
 
-    /// Whether this process is a child of the one whose client it is.
+    /// Returns whether this process is a child of the client's process.
     pub(super) fn is_of_a_parent(&self) -> bool {
         self.process.is_gone()
     }

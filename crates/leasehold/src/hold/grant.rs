@@ -616,7 +616,8 @@ impl Grant {
         self.leave_locked(claim, self.state.lock())
     }
 
-    /// The same for a guard that is dropped. `None` in a child of this process that can't say.
+    /// Like [`leave`](Self::leave), for a guard that is dropped. `None` in a child after a fork, if
+    /// another thread of the parent had the state locked.
     pub(crate) fn leave_in(&self, process: Process, claim: ClaimId) -> Option<Leaving> {
         Some(self.leave_locked(claim, process.lock(&self.state)?))
     }

@@ -128,7 +128,7 @@ impl<H: Return> Undo<H> {
         &self.hold
     }
 
-    /// Whether this process is a child of the one that has armed it.
+    /// Returns whether this process is a child of the process that armed the undo.
     pub(crate) fn is_of_a_parent(&self) -> bool {
         self.cleanup.is_of_a_parent()
     }

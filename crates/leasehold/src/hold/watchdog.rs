@@ -407,7 +407,7 @@ impl Shared {
             ..
         } = one;
         if hold.is_over() {
-            // Released, or left to a span, since its renewal was due.
+            // The hold was released, or left to a span, after its renewal had become due.
             return;
         }
         let request = Request {

@@ -1,20 +1,20 @@
--- The clients that wait for a lock: a list, in the order in which they came. An item is the number
--- by which a release calls the client, and behind it `:1` if the client also listens on a channel of
--- its own. Every command on the list may fail: an ACL may deny it, and it may be somebody else's or
--- not fit into memory. Then nobody is called, and each asks at each message.
+-- The list of clients that wait for a lock, in order of arrival. An item is the number by which
+-- releases call the client, followed by `:1` if the client also listens on a channel of its own.
+-- Every command on the list may fail: an ACL may deny it, the key may belong to another program, or
+-- there may be no memory for it. Then no client is called, and each client asks at each message.
 
--- The number and what follows it, if this is a client of ours.
+-- Returns the number of a client and the rest of its item; nil if the item is not one of ours.
 local function client_of(item)
   if type(item) == 'string' then
     return string.match(item, '^(%d%d%d+)(:?%d*)$')
   end
 end
 
--- Adds a client that waits. Gives how many are before it, something else if it is not in the list.
+-- Adds a waiting client. Returns how many clients are before it, or no number if it was not added.
 local function take_place(asking, client, called)
   local length = redis.pcall('LLEN', asking)
-  -- Clients that were killed may fill the list in a long hold. A full one ends when those in it have
-  -- not asked for so long.
+  -- Killed clients may fill the list during a long hold. A full list expires when none of its
+  -- clients asks any more.
   if type(length) ~= 'number' or length >= 1000 then
     return false
   end
@@ -36,7 +36,7 @@ local function place_of(asking, client, called)
     before = take_place(asking, client, called)
   end
   if type(before) ~= 'number' then
-    -- A list of somebody else's gets no end.
+    -- The list of another program gets no expiry.
     return -1
   end
   -- Each waiter asks again within ten seconds. A list for which no client asks expires.
@@ -49,14 +49,14 @@ local function place_of(asking, client, called)
   return before
 end
 
--- Calls the first of them that is there, right behind the `0` of a release.
+-- Calls the first client that still listens, right after the `0` of a release.
 local function call_first(asking, channel)
   while true do
     local number, listens = client_of(redis.pcall('LINDEX', asking, 0))
     if not number or type(redis.pcall('LPOP', asking)) ~= 'string' then
       return
     end
-    -- A connection that is lost listens no more. The others would wait for a client that is gone.
+    -- A killed client no longer listens. If it were called, the others would wait for it.
     local told = listens ~= '' and redis.pcall('PUBSUB', 'NUMSUB', channel .. ':' .. number)
     if not told or told[2] ~= 0 then
       -- Redisson reads a number from each message, and ignores any number other than 0 and 1.

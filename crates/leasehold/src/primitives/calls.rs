@@ -12,11 +12,11 @@ use crate::context::Context;
 use crate::hold::Caller;
 use crate::sync::Mutex;
 
-/// The channel on which only this client listens. A client that waits for permits is called there,
-/// because their common channel has numbers of permits, which Redisson counts. For a lock nothing is
-/// published there: a release looks whether the client listens. `None` for a client that is not
-/// called: one whose requests cost nothing, and one of a cluster, where a release does not know
-/// whether anybody hears a call.
+/// Returns the channel on which only this client listens. A client that waits for permits is called
+/// there, because messages on the release channel are numbers of permits, which Redisson counts.
+/// For a lock, no message is published there: a release only checks whether the client listens.
+/// `None` for a client that no release calls. That is a client whose requests cost nothing, or a
+/// client of a cluster, where a release does not know whether anything listens to a call.
 pub(super) fn own_channel(context: &Context, channel: &str) -> Option<Arc<str>> {
     let backend = &context.backend;
     let is_called = backend.counts_listeners() && !backend.is_in_process();

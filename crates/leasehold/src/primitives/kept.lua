@@ -1,18 +1,19 @@
--- What a hold's field has once the hold is left to a span. Whoever reads the number finds the same one.
--- A renewal finds another text: one that arrives late must not lengthen the hold.
+-- The value of a hold's field after the hold was left to a span. As a number it is still 1. As a
+-- text it differs, so that a renewal that arrives late does not lengthen the hold.
 local KEPT = '01'
 
--- Whether this hold is there and can be renewed.
+-- Returns whether this hold has the lock and can be renewed.
 local function can_be_renewed(lock, hold)
   local count = redis.call('HGET', lock, hold)
   return count and count ~= KEPT
 end
 
--- Leaves this hold to a span. Gives whether it ends sooner than before: the waiters sleep until the
--- end that they were told before, or for ever.
+-- Leaves this hold to a span. Returns whether it ends sooner than before: the waiters sleep until
+-- the end that they learned before, or for ever.
 local function leave_to(span_ms, lock, hold)
   local ttl = redis.call('PTTL', lock)
-  -- First: it works when the server is out of memory, and what follows it may be written then, too.
+  -- Before `HSET`, because it works when the server is out of memory. After the first write of a
+  -- script, the server allows the other writes, too.
   redis.call('PEXPIRE', lock, span_ms)
   redis.call('HSET', lock, hold, KEPT)
   return ttl < 0 or ttl > tonumber(span_ms)

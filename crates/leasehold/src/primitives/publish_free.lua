@@ -19,7 +19,7 @@ local function call_waiting(asking, channel, free, most)
         if not denied and told > 0 then called, free = called + 1, free - wants end
       end
     end
-    -- A client that wants few permits may be behind many that want more.
+    -- A client that wants few permits may be in the list after many that want more.
   until #waiting < 100 or called >= most or free <= 0
   -- If an ACL denies a call, all clients must ask.
   if denied then

@@ -66,11 +66,14 @@ macro_rules! wait_setters {
         }
 
         /// Sets how often a waiter asks when nothing wakes it. This is the longest delay that a
-        /// lost message can cause. At least 1 ms. By default a waiter asks after 1 s; while it
-        /// listens and nothing wakes it, it doubles its pause up to 5 s, and begins anew with the
-        /// next message or connection. Where releases call one client after the other, as on a
-        /// single server, by default those after the fourth ask less often. There each asks every
-        /// 10 s at least, also with a longer interval: the server would forget its place.
+        /// lost message can cause. At least 1 ms.
+        ///
+        /// By default a waiter asks after 1 s. While it is subscribed and nothing wakes it, it
+        /// doubles its pause up to 5 s. The next message or connection resets the pause.
+        ///
+        /// Where releases call one client after the other, as on a single server, the clients after
+        /// the fourth ask less often by default. There, each client asks at least every 10 s, even
+        /// with a longer interval. Otherwise the server would forget its place.
         $(#[$poll_interval])*
         #[must_use]
         pub fn poll_interval(mut self, interval: Duration) -> Self {

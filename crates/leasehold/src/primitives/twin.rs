@@ -22,7 +22,7 @@ pub(super) fn lengthen(keyspace: &mut Keyspace, key: &[u8], ms: u64) {
     keyspace.pexpire(key, ms);
 }
 
-/// What the field of a hold has that is left to a span: see `kept.lua`.
+/// The value in the field of a hold that is left to a span: see `kept.lua`.
 const LEFT_TO_SPAN: &[u8] = b"01";
 
 /// The twin of `can_be_renewed` in `kept.lua`.
@@ -180,7 +180,7 @@ pub(super) fn wake_all(keyspace: &mut Keyspace, channel: &[u8]) -> i64 {
 
 /// Lifetime of a list of waiting clients after the last ask.
 const FORGOTTEN_AFTER_MS: u64 = 12_000;
-/// The most clients that wait in a list.
+/// The largest number of clients in a list.
 const MOST_CLIENTS: usize = 1000;
 
 /// Returns how many clients are called before this one, -1 if it is not called. The twin of
@@ -193,7 +193,7 @@ pub(super) fn place_of(keyspace: &mut Keyspace, asking: &[u8], client: &[u8], ca
     before
 }
 
-/// Says that a client is not called.
+/// The place of a client that is not called.
 const NOT_CALLED: i64 = -1;
 
 fn take_place(
@@ -220,7 +220,8 @@ fn take_place(
     Ok(Some(whole(others.len() as u64)))
 }
 
-/// The number of a client of ours and what follows it: the twin of `client_of` in `asking.lua`.
+/// Returns the number of a client and the rest of its item; `None` if the item is not one of ours.
+/// The twin of `client_of` in `asking.lua`.
 fn client_of(item: &[u8]) -> Option<(&[u8], &[u8])> {
     let digits = |text: &[u8]| text.iter().take_while(|byte| byte.is_ascii_digit()).count();
     let (number, rest) = item.split_at(digits(item));
@@ -228,7 +229,7 @@ fn client_of(item: &[u8]) -> Option<(&[u8], &[u8])> {
     (number.len() > 2 && digits(wants) == wants.len()).then_some((number, rest))
 }
 
-/// Calls the first client that waits and is there: the twin of `call_first` in `asking.lua`.
+/// Calls the first client that still listens. The twin of `call_first` in `asking.lua`.
 pub(super) fn call_first(keyspace: &mut Keyspace, asking: &[u8], channel: &[u8]) {
     while let Ok(Some(first)) = keyspace.lfirst(asking) {
         let Some((number, listens)) = client_of(&first) else {
@@ -267,7 +268,7 @@ mod tests {
         assert_eq!(places[..1000], (0..1000).collect::<Vec<_>>());
         assert!(places[1000..].iter().all(|place| *place == NOT_CALLED));
         assert_eq!(keyspace.llen(b"asking").unwrap(), MOST_CLIENTS);
-        // One that is in the list keeps its place.
+        // A client that is in the list keeps its place.
         assert_eq!(place_of(&mut keyspace, b"asking", b"1000999:1", false), 999);
     }
 }

@@ -45,10 +45,11 @@ const MOST_DOUBLINGS: u32 = 9;
 /// ones may have disconnected. Clients after them poll less often, the later they are called, so a
 /// long list costs the server few more polls.
 const POLL_FULLY: u32 = 4;
-/// So many times as long a client that is called late may wait that has to ask now and then, for a
-/// mark. A mark outlasts that.
+/// The factor by which a client that is called late may lengthen its pause, if it must ask
+/// regularly to keep a mark. The mark outlasts the longer pause.
 pub(crate) const LATE: u32 = 2;
-/// The longest pause between two polls of a client that is called. Its list is forgotten 2 s later.
+/// The longest pause between two polls of a client that releases call. The server forgets the list
+/// 2 s later.
 const LONGEST_POLL: Duration = Duration::from_secs(10);
 
 impl<'a> Sleep<'a> {
@@ -165,7 +166,7 @@ impl<'a> Sleep<'a> {
         let not_before = self.throttle.not_before();
         let (polls, refused_at) = (self.polls(), self.refused_at);
         let deadline = self.wait.deadline;
-        // Whoever is called may be gone.
+        // The clients that are called first may have died.
         let asks_at = |before: u32| {
             let (now, poll_at) = (timers.now(), refused_at + polls.after(Some(before)));
             let over = now + TIME_TO_ASK * (1 << before.min(MOST_DOUBLINGS));
@@ -232,7 +233,7 @@ struct Polls {
     /// Whether a client that is called late may poll less often: only if, as far as it knows,
     /// messages reach it.
     grows: bool,
-    /// The longest pause with which its mark or its place is kept.
+    /// The longest pause that keeps the waiter's mark or place.
     most: Duration,
 }
 
@@ -252,14 +253,15 @@ impl Polls {
     }
 }
 
-/// Returns when a waiter asks at last that has heard of a release: what was said to it before that is
-/// true no longer. `None` for one that waits without a limit.
+/// Returns when a waiter that has heard of a release asks for the last time before its deadline:
+/// its last answer, from before the release, is out of date. `None` for a waiter without a
+/// deadline.
 fn last_ask(deadline: Deadline, now: Moment) -> Option<Moment> {
     let left = match deadline {
         Deadline::At(end) => end.saturating_sub(now),
         _ => return None,
     };
-    // One that has little time asks in the middle of it.
+    // A waiter that has little time left asks in the middle of that time.
     Some(now + left.saturating_sub(FOR_AN_ANSWER).max(left / 2))
 }
 
@@ -323,7 +325,7 @@ mod tests {
         assert!(each.sum::<f64>() < 111.0);
     }
 
-    /// Otherwise the server forgets it.
+    /// Otherwise the server would forget the client.
     #[test]
     fn client_that_is_called_keeps_its_place_and_its_mark() {
         for grows in [true, false] {

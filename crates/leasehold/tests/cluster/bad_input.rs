@@ -120,7 +120,7 @@ async fn first_connection_in_the_background_fails_with_what_the_nodes_say() {
     }
 }
 
-/// What a node has refused before is no answer to the next call.
+/// An earlier refusal by a node is not an answer to the next call.
 #[tokio::test]
 async fn map_that_a_user_may_read_by_now_is_read_by_the_next_call() {
     let cluster = Cluster::start(1, 0);

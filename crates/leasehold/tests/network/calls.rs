@@ -27,7 +27,7 @@ impl Waiting {
         self.waiter.abort();
     }
 
-    /// Ends in the same way, and its connections with it.
+    /// Ends as in [`dies`](Self::dies), together with its connections.
     fn is_killed(&self) {
         self.dies();
         self.client.1.refuse(true);
@@ -89,7 +89,7 @@ async fn release_calls_the_client_that_came_first() {
     }
 }
 
-/// A holder, so many clients that are gone, and one behind them that waits.
+/// Acquires a lock, lets a number of clients wait for it, and ends each of them by `goes`.
 async fn held_before(
     server: &Embedded,
     gone: usize,
@@ -136,7 +136,7 @@ async fn clients_that_were_killed_cost_the_next_ones_no_time() {
     assert_eq!(server.keys(), [""; 0]);
 }
 
-/// It does not wait for clients that are gone until its own time is up.
+/// The waiter must not wait for clients that have died until its own limit is over.
 #[tokio::test(start_paused = true)]
 async fn waiter_with_a_limit_asks_before_its_end() {
     for limit in [40, 1000] {

@@ -131,7 +131,7 @@ async fn wait_for(server: &Embedded, wanted: &[u32]) -> Vec<Waiting> {
     wait_in(server, wanted, |semaphore| semaphore).await
 }
 
-/// The same, with these settings.
+/// Like [`wait_for`], with the settings that `set` makes.
 async fn wait_in(
     server: &Embedded,
     wanted: &[u32],
@@ -187,8 +187,8 @@ async fn permits_call_as_many_clients_as_they_serve() {
     }
 }
 
-/// However long it lasts until a release: those that wait ask less and less often, or as seldom as
-/// somebody has set.
+/// However long the release takes, the server remembers the waiting clients, which ask less and
+/// less often, or as rarely as their `poll_interval` says.
 #[tokio::test(start_paused = true)]
 async fn waiting_clients_are_not_forgotten_in_a_long_hold() {
     let seldom = |semaphore: leasehold::Semaphore| semaphore.poll_interval(60_000 * MS);
@@ -222,7 +222,7 @@ async fn client_that_wants_few_permits_is_called_behind_many_that_want_more() {
     assert!(last.waiter.is_finished());
 }
 
-/// Reads all the time, for so long each time.
+/// Takes read locks one after the other, each for `READS_FOR`.
 async fn reads(client: Client) {
     let lock = client.rw_lock("x");
     loop {
@@ -234,8 +234,8 @@ async fn reads(client: Client) {
 
 const READS_FOR: Duration = Duration::from_secs(12);
 
-/// How long one more writer waits that comes between two readers, behind eight writers for which
-/// nobody keeps the readers out.
+/// Returns how long one more writer waits. It arrives while two readers take turns, and after eight
+/// writers that do not keep the readers out: either they are dead, or they let readers in.
 async fn one_more_writer_waits(they_live: bool) -> Duration {
     let server = Embedded::new();
     let readers = [process(&server), process(&server)];
@@ -258,7 +258,7 @@ async fn one_more_writer_waits(they_live: bool) -> Duration {
         }
         writers.push((process, writer));
     }
-    // Their marks have ended.
+    // The marks of the dead writers have expired after that.
     sleep(6000 * MS).await;
     let second = tokio::spawn(reads(readers[1].0.clone()));
     sleep(100 * MS).await;
@@ -278,7 +278,7 @@ async fn one_more_writer_waits(they_live: bool) -> Duration {
 async fn writer_behind_others_keeps_new_readers_out() {
     let waited = one_more_writer_waits(false).await;
     assert!(waited <= READS_FOR, "{waited:?}");
-    // Behind each of the others, and before itself, a reader has its turn.
+    // A reader has its turn after each of the other writers, and before this one.
     let waited = one_more_writer_waits(true).await;
     assert!(waited <= 11 * READS_FOR + 1000 * MS, "{waited:?}");
 }

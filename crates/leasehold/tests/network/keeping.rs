@@ -174,8 +174,8 @@ async fn nothing_renews_a_lock_behind_the_request_that_keeps_it() {
     }
 }
 
-/// A renewal of several finds one hold that has more than a lease left, which would be renewed alone
-/// next. It is kept for a span before that answer arrives.
+/// A renewal of several holds finds that one of them has more than a lease left, so this hold would
+/// be renewed alone next. Before that answer arrives, the hold is kept for a span.
 #[tokio::test(start_paused = true)]
 async fn a_hold_that_is_odd_among_many_is_not_renewed_once_it_is_kept() {
     let server = Embedded::new();
@@ -183,7 +183,7 @@ async fn a_hold_that_is_odd_among_many_is_not_renewed_once_it_is_kept() {
     let lock = client.lock("x").owned_by(&Owner::new());
     let guard = lock.acquire().await.unwrap();
     let longer = lock.clone().lease(60_000 * MS).acquire().await.unwrap();
-    // Both holds draw the same time for their renewal, and it renews them together.
+    // Both holds draw the same time for their renewal, so that one request renews both.
     fastrand::seed(1);
     longer.release().await.unwrap();
     fastrand::seed(1);
@@ -211,7 +211,7 @@ async fn a_hold_that_is_odd_among_many_is_not_renewed_once_it_is_kept() {
     other.release().await.unwrap();
 }
 
-/// What arrives late was sent before the lock was kept.
+/// The late request was sent before the request that keeps the lock.
 #[tokio::test(start_paused = true)]
 async fn a_request_that_arrives_late_does_not_lengthen_a_kept_lock() {
     for kind in 0..4 {
@@ -227,7 +227,7 @@ async fn a_request_that_arrives_late_does_not_lengthen_a_kept_lock() {
             _ => Fate::delivered(MS, MS),
         });
         let case = format!("{:?}", kinds(&client)[kind]);
-        // Right behind its acquire, and right behind an extension.
+        // Right after the acquire, and right after an extension.
         for extended in [false, true] {
             let guard = kinds(&client)[kind].acquire().await.unwrap();
             if extended {
@@ -247,7 +247,7 @@ async fn a_request_that_arrives_late_does_not_lengthen_a_kept_lock() {
     }
 }
 
-/// A copy of a renewal of several holds arrives behind what keeps one of them.
+/// A copy of a renewal of several holds arrives after the request that keeps one of them.
 #[tokio::test(start_paused = true)]
 async fn a_late_renewal_of_many_does_not_lengthen_a_kept_lock() {
     let server = Embedded::new();

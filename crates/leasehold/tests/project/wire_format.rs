@@ -126,7 +126,7 @@ async fn hold_and_break<K: OneKey + Kind>(wire: &mut Wire<'_>, client: &Client, 
     drop(next);
 }
 
-/// What is left to a span by its holder.
+/// Keeps a lock for a span, and breaks it.
 async fn keep_and_break<K: OneKey + Kind>(wire: &mut Wire<'_>, lock: Lock<K>) {
     let guard: LockGuard = lock.acquire().await.unwrap().into();
     guard.keep_for(Duration::from_secs(30)).await.unwrap();

@@ -20,7 +20,7 @@ use crate::support::company::Company;
 use crate::support::executor::block_on;
 
 const TEST: &str = "server::forks::a_process_that_forks";
-/// Enough that another thread has a lock at one of them.
+/// Number of forks of each guard: enough that another thread has a mutex locked at one of them.
 const FORKS: usize = 20;
 /// Time after which a child that hangs is ended.
 const LIMIT: Duration = Duration::from_secs(60);
@@ -348,8 +348,8 @@ fn child_sends_nothing(runtime: &Runtime, url: &str) {
     exit(0);
 }
 
-/// Children drop one of two guards of a hold, or the only one, while other threads of their parent
-/// look at it all the time.
+/// Drops guards in children while other threads of the parent check the holds all the time. One
+/// hold has two guards, the other hold has one.
 fn child_beside_busy_threads(runtime: &Runtime, url: &str) {
     let owner = Owner::new();
     let (client, shared, other, alone) = runtime.block_on(async {

@@ -172,7 +172,7 @@ async fn what_stands_in_redis_is_redissons_own_form() {
     drop((outer, inner));
 }
 
-/// How often scripts have looked for a client in a list of those that wait.
+/// Returns how often scripts have looked for a client in a list of waiting clients.
 fn looks(server: &RedisServer) -> u64 {
     let stats = server.command(&["INFO", "commandstats"]).unwrap();
     let calls = stats.as_text().unwrap().split("cmdstat_lpos:calls=").nth(1);

@@ -127,7 +127,7 @@ async fn waiter_survives_cut_call_connection() {
     scene.end().await;
 }
 
-/// Also if there are so many that the list is full.
+/// The killed clients are passed over even if they fill the list.
 #[tokio::test]
 async fn release_calls_no_client_that_is_gone() {
     const ASKING: &str = "leasehold:{x}:asking";
@@ -153,7 +153,7 @@ async fn release_calls_no_client_that_is_gone() {
         let mut last = Vec::new();
         for more in 1..=2 {
             let waiter = waits(connect().await);
-            // Those that are not in the list come in no order.
+            // Clients that are not in the list acquire the lock in no particular order.
             last.push(async move { waiter.await.unwrap().release().await.unwrap() });
             eventually("it waits", async || {
                 let channels = server.channels().into_iter();

@@ -14,7 +14,7 @@ fn names(taken: &[Arc<str>]) -> Vec<&str> {
     taken.iter().map(|name| &**name).collect()
 }
 
-/// A fork copies the generator of the thread.
+/// A fork copies the random generator of the thread, as the seed does here.
 #[test]
 fn clients_of_a_parent_and_its_child_have_numbers_of_their_own() {
     let number = || {

@@ -69,7 +69,7 @@ pub(crate) struct Cluster {
     map: Arc<Map>,
     /// Whether a node has sent the map.
     has_map: AtomicBool,
-    /// The last look at which no connected node sent the map.
+    /// The last attempt to read the map at which no connected node sent it.
     refused_map: Mutex<Option<Refused>>,
     nodes: Mutex<Nodes>,
     lines: Lines,

@@ -292,7 +292,7 @@ impl Node {
         self.connector.present.borrow().told.is_some()
     }
 
-    /// When the newest connection for calls was opened.
+    /// Returns when the newest connection for calls was opened.
     pub(crate) fn connected_at(&self) -> Option<Moment> {
         self.connector.present.borrow().told
     }

@@ -56,7 +56,7 @@ local function acquire(lock, queue, timeouts, waiters, hold, lease_ms, stay_ms, 
   local fields = redis.call('HLEN', lock)
   if not other and fields > 0 and redis.call('HEXISTS', lock, hold) == 1 then
     --[[USES can_be_renewed]]
-    -- An ask that arrives late must not lengthen what is left to a span.
+    -- A request that arrives late must not lengthen a hold that is left to a span.
     if can_be_renewed(lock, hold) then
       -- Written even if nothing changes: a client that waits for replicas waits for this write.
       redis.call('PEXPIRE', lock, math.max(redis.call('PTTL', lock), lease_ms))

@@ -1,17 +1,17 @@
--- Leaves this hold to a lease of its own from now on, even if that is shorter. No renewal changes it
--- any more.
+-- Sets the lease of this hold to `span_ms` from now, even if that is shorter. No
+-- renewal changes it after that.
 --
 -- lock      hash: one field per hold, `uuid:n`
 -- queue     list: the waiters
--- timeouts  zset: when Redisson takes each for gone
--- waiters   zset: until when each of ours counts as alive
+-- timeouts  zset: the time from which Redisson counts each waiter as dead
+-- waiters   zset: our waiters, each with the time until which it counts as alive
 -- hold      this hold's field
--- span_ms   how long it lasts from now
--- channel   what is before `:uuid:n` in the name of each waiter's channel
--- served    waiters to which this hold was handed over, and which are in line still; a space
---           is between two
--- Returns   1     it ends then
---           0     not ours any more; nothing was changed
+-- span_ms   how long the hold lasts from now
+-- channel   the part before `:uuid:n` in the name of each waiter's channel
+-- served    waiters to which this hold was handed over and which are still in line,
+--           separated by spaces
+-- Returns   1     set
+--           0     this hold no longer has the lock; nothing was changed
 --           text  WRONGKIND: not a fair lock; nothing was changed
 
 local function keep_for(lock, queue, timeouts, waiters, hold, span_ms, channel, served)
@@ -33,7 +33,7 @@ local function keep_for(lock, queue, timeouts, waiters, hold, span_ms, channel, 
     take_out(queue, timeouts, waiters, gone, free_at)
   end
   local head = tidy(queue, timeouts, waiters, now, free_at)
-  -- The head asks again, and learns the new end. Those behind it wait for its release.
+  -- The head must ask again to learn the new end. The waiters behind it wait for its release.
   if is_sooner then
     call_head(channel, head)
   end

@@ -1,15 +1,15 @@
--- Takes the lock for this hold if it is free, and otherwise a place among the clients that wait
--- for it: a release calls one of them, and the others need not ask.
+-- Grants the lock to this hold if it is free. Otherwise adds the client to the list of waiting
+-- clients: a release calls one of them, and the others need not ask.
 --
 -- lock      hash: one field per hold, `uuid:n`
--- asking    list: the clients to call, `number:1`, in the order in which they came
+-- asking    list: the clients to call, each as `number:1`, in order of arrival
 -- hold      this hold's field
--- lease_ms  how long it lasts without renewal
--- client    this client, as in `asking`
--- called    1 if a release has called it, and somebody else was quicker
--- Returns   nil            granted; a request that comes a second time changes nothing
---           { n, before }  held by somebody else for n ms more, -1 without expiry; so many clients
---                          are called before this one, -1 if it is not called
+-- lease_ms  how long the hold lasts without renewal
+-- client    this client's item in `asking`
+-- called    1 if a release has called this client, and another client was quicker
+-- Returns   nil            granted; a repeated request changes nothing
+--           { n, before }  another hold has the lock for n ms more, -1 without expiry; `before`
+--                          clients are called before this one, -1 if this one is not called
 --           text           WRONGKIND: not a plain lock
 
 local function acquire_in_turn(lock, asking, hold, lease_ms, client, called)

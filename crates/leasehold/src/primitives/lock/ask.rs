@@ -524,7 +524,8 @@ impl<K: Named> Asker<'_, K> {
 }
 
 impl<K: Named> Asker<'_, K> {
-    /// The channel by which a release knows that this client is there, if it may call it.
+    /// Returns the channel by which a release sees that this client still listens. `None` if no
+    /// release calls this client.
     fn own_channel(&self, turn: Option<Duration>, line: Line) -> Option<Arc<str>> {
         let Lock {
             context, channel, ..

@@ -278,16 +278,16 @@ impl LockGuard {
         }
     }
 
-    /// Keeps the lock for `span` from now, and leaves it to that: it is no longer renewed or
-    /// released, and ends by itself. Unlike [`forget`](Self::forget) this sets the lease, and unlike
-    /// [`extend`](Self::extend) it makes a longer lease shorter. For a job that must not run again
-    /// too soon: the program may end at once, and nothing has to live until the span is over.
+    /// Keeps the lock for `span` from now. It is no longer renewed or released, and ends by itself.
+    /// Unlike [`forget`](Self::forget), this sets the lease. Unlike [`extend`](Self::extend), it
+    /// also shortens a longer lease. For a job that must not run again too soon: the program may
+    /// end at once, and need not run until the span is over.
     ///
-    /// `span` is 10 ms or more. It counts from when the server gets the request, so a request that
-    /// the network delays, or delivers a second time, ends the lock that much later. A renewal that
-    /// arrives later changes nothing. Those who wait for the lock, in Rust or Java, are woken when the
-    /// span is shorter than what was left, and learn when it ends. A Java waiter in the line of a fair
-    /// lock may sleep on until the end that it was told when it joined.
+    /// `span` is at least 10 ms. It begins when the server gets the request. If the network delays
+    /// the request or delivers it a second time, the lock ends later by as much. A renewal that
+    /// arrives later changes nothing. If the span is shorter than the rest of the lease, waiters in
+    /// Rust and Java are woken and learn the new end. A Java waiter in the line of a fair lock may
+    /// sleep on until the end that it learned when it joined.
     ///
     /// ```
     /// # #[tokio::main(flavor = "current_thread")]
@@ -305,16 +305,25 @@ impl LockGuard {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::Lost`](crate::ErrorKind::Lost) when the lock was no longer held. `Misuse` when
-    /// the span is too short, or longer than a [failover
-    /// guard](crate::ClientBuilder::failover_guard); for a lock that is not one key which one holder
-    /// has: the read side of a read-write lock, a [`GroupLock`](crate::GroupLock), a
-    /// [`MultiLock`](crate::MultiLock) and a [`RedLock`](crate::RedLock); and while other guards of
-    /// an [`Owner`](crate::Owner) share the hold, or have left it to its lease; and for a
-    /// write lock inside which its owner reads. After these errors this guard is gone, as if it were
-    /// dropped: unless other guards have the lock, it is given back in the background, or stays for
-    /// its lease if one of them has [forgotten](Self::forget) it. `Unavailable` or `OutcomeUnknown`
-    /// when no server answered: the lock ends after its old lease or after the span.
+    /// [`ErrorKind::Lost`](crate::ErrorKind::Lost) when the lock was no longer held.
+    ///
+    /// `Misuse`
+    ///
+    /// - when the span is too short, or longer than a [failover
+    ///   guard](crate::ClientBuilder::failover_guard),
+    /// - for a lock that is not one key with one holder: the read side of a read-write lock, a
+    ///   [`GroupLock`](crate::GroupLock), a [`MultiLock`](crate::MultiLock) or a
+    ///   [`RedLock`](crate::RedLock),
+    /// - while other guards of an [`Owner`](crate::Owner) share the hold, or have left it to its
+    ///   lease, and
+    /// - for a write lock if its owner also holds the read side.
+    ///
+    /// After these errors the guard has been dropped. If no other guard has the lock, it is given
+    /// back in the background. If another guard has [forgotten](Self::forget) it, it stays for its
+    /// lease.
+    ///
+    /// `Unavailable` or `OutcomeUnknown` when no server answered: the lock ends after its old lease
+    /// or after the span.
     ///
     /// # Cancel safety
     ///

@@ -1,8 +1,8 @@
--- Takes a client out of the list of those to call: it waits no longer.
+-- Takes a client that no longer waits out of the list of clients to call.
 --
--- asking   list: the clients to call, `number:1`, in the order in which they came
--- client   this client, as in `asking`
--- Returns  n     it was in the list so often
+-- asking   list: the clients to call, each as `number:1`, in order of arrival
+-- client   this client's item in `asking`
+-- Returns  n     the client was in the list n times
 --          text  the list can't be changed
 
 local function leave_turn(asking, client)

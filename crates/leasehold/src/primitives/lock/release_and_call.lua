@@ -1,12 +1,12 @@
 -- Frees the lock as `release.lua` does, and calls one of the clients that wait for it.
 --
 -- lock     hash: one field per hold, `uuid:n`
--- asking   list: the clients to call, `number:1`, in the order in which they came
+-- asking   list: the clients to call, each as `number:1`, in order of arrival
 -- hold     this hold's field
--- channel  where the waiters listen; the message is "0", as Redisson sends it, and behind it the
+-- channel  where the waiters listen; the message is "0", as Redisson sends it, followed by the
 --          number of the client that is called
--- Returns  1 + n  released, and n connections were told
---          0      not ours: the lease ran out; nothing was changed
+-- Returns  1 + n  released, and n connections got the message
+--          0      this hold's lease ran out; nothing was changed
 
 local function release_and_call(lock, asking, hold, channel)
   if redis.call('HDEL', lock, hold) == 0 then

@@ -1,11 +1,11 @@
--- Makes each of these holds last for a lease from now at least.
+-- Renews these holds: each lasts for at least a lease from now.
 --
--- count      how many they are
--- first_key  from here on KEYS has their locks: hashes with one field per hold, `uuid:n`
--- first_arg  here ARGV has the lease in ms, and behind it the holds' fields
--- Returns    a list with the numbers, from 1, of those that have to be renewed one by one: they
---            are not there or left to a span, their key can't be read, or it lasts for another
---            time than a lease. Nothing was changed for them.
+-- count      number of holds
+-- first_key  index in KEYS of their locks: hashes with one field per hold, `uuid:n`
+-- first_arg  index in ARGV of the lease in ms, followed by the holds' fields
+-- Returns    a list with the numbers, from 1, of the holds that must be renewed one by one: they
+--            no longer exist, are left to a span, their key can't be read, or its expiry does
+--            not fit the lease. Nothing was changed for them.
 
 local function renew_many(count, first_key, first_arg)
   local lease_ms = ARGV[first_arg]

@@ -1,21 +1,21 @@
--- Takes the lock for this hold alone if it is free, with a lease; else leaves a mark
--- that a writer waits.
+-- Grants the lock to this hold alone if it is free, with a lease. Otherwise leaves a mark that a
+-- writer waits.
 --
--- lock      hash: `mode`, a field per read hold, `uuid:n`, and the write hold's,
+-- lock      hash: `mode`, a field per read hold, `uuid:n`, and the field of the write hold,
 --           `uuid:n:write`
 -- writers   sorted set: our waiting writers, each with the time its mark ends
--- readers   sorted set: our readers that have waited for long, in the same way; their
---           turn comes first
--- asking    list: the clients to call, `number:1`, in the order in which they came
+-- readers   sorted set: our readers that have waited for long, each with the time its mark
+--           ends; their turn is first
+-- asking    list: the clients to call, each as `number:1`, in order of arrival
 -- hold      this hold's field
--- lease_ms  how long it lasts without renewal
--- waiter    who waits, in `writers`
--- mark_ms   how long its mark keeps our new readers out; 0 for no mark
--- client    this client, as in `asking`; nothing if nobody is to call it
--- called    1 if a release has called it, and somebody else was quicker
--- Returns   nil            granted; a request that comes a second time changes nothing
---           { n, before }  held by others for n ms more, -1 without expiry; so many clients are
---                          called before this one, -1 if it is not called
+-- lease_ms  how long the hold lasts without renewal
+-- waiter    the id of the waiter in `writers`
+-- mark_ms   how long the mark keeps our new readers out; 0 for no mark
+-- client    this client's item in `asking`; empty if no release calls it
+-- called    1 if a release has called this client, and another client was quicker
+-- Returns   nil            granted; a repeated request changes nothing
+--           { n, before }  kept out for n ms more, -1 without expiry; `before` clients are
+--                          called before this one, -1 if this one is not called
 --           text           WRONGKIND: not a read-write lock
 
 local function acquire_write(lock, writers, readers, asking, hold, lease_ms, waiter, mark_ms, client, called)

@@ -37,7 +37,8 @@ pub(super) struct ReadAsk {
     pub(super) waiter: Option<Arc<Waiter>>,
 }
 
-/// The longest time after which an overdue reader asks again that has left a free lock to a writer.
+/// The longest pause after which an overdue reader asks again if it has left a free lock to a
+/// writer.
 // As in `acquire_read.lua`.
 const LEFT_FREE_FOR_MS: i64 = 50;
 
@@ -191,7 +192,7 @@ pub(super) struct Waiter {
     id: String,
     mark: Duration,
     marked: AtomicBool,
-    /// For a reader: it has left a free lock to a writer.
+    /// Whether this reader has left a free lock to a writer.
     was_passed: AtomicBool,
     passed_since: OnceLock<Moment>,
 }
@@ -207,7 +208,8 @@ impl Waiter {
         })
     }
 
-    /// Since when this reader leaves a free lock to writers; `None` until it has done so.
+    /// Returns the time since which this reader leaves a free lock to writers; `None` if it never
+    /// has. The first call after that sets the time to `now`.
     pub(super) fn passed_since(&self, now: Moment) -> Option<Moment> {
         let was_passed = self.was_passed.load(Ordering::Relaxed);
         was_passed.then(|| *self.passed_since.get_or_init(|| now))

@@ -1,13 +1,14 @@
--- Leaves this write hold to a lease of its own from now on, even if that is shorter. No renewal
--- changes it any more. While its owner reads inside it, the hash has to last as long as that, so the write hold is ended instead, as
--- `release_write.lua` does it.
+-- Sets the lease of this write hold to `span_ms` from now, even if that is shorter. No
+-- renewal changes it after that. If its owner reads inside it, the hash must last as long as the
+-- read hold. In that case the write hold is ended instead, as in `release_write.lua`.
 --
--- lock     hash: `mode`, a field per read hold, `uuid:n`, and the write hold's, `uuid:n:write`
+-- lock     hash: `mode`, a field per read hold, `uuid:n`, and the field of the write hold,
+--          `uuid:n:write`
 -- hold     this hold's field
--- span_ms  how long it lasts from now
+-- span_ms  how long the hold lasts from now
 -- channel  where the waiters listen
--- Returns  1   it ends then
---          0   not ours any more; nothing was changed
+-- Returns  1   set
+--          0   this hold no longer has the lock; nothing was changed
 --          -1  its owner reads inside it: the write hold is ended
 
 local function keep_write(lock, hold, span_ms, channel)
@@ -26,7 +27,7 @@ local function keep_write(lock, hold, span_ms, channel)
       return -1
     end
   end
-  -- The waiters ask again, and learn the new end.
+  -- The waiters must ask again to learn the new end.
   if leave_to(span_ms, lock, hold) then
     wake_all(channel)
   end

@@ -26,11 +26,11 @@ use crate::wait::{Deadline, LATE};
 pub(super) const MARK: Duration = Duration::from_secs(5);
 // Less than half of `MARK`: if an answer is late, there is still time for one more request.
 const MARK_EVERY: Duration = Duration::from_secs(2);
-// Also behind many writers.
+// A writer in the list after many others asks less often, but keeps its mark.
 const _: () = assert!(MARK_EVERY.as_millis() * (LATE as u128) < MARK.as_millis());
 /// Time for which a waiting reader lets writers go first, one after the other.
 const PATIENCE: Duration = Duration::from_secs(1);
-/// How long it leaves a free lock to writers after that.
+/// Time for which an overdue reader, after its patience, leaves a free lock to writers.
 const LEAVES_FOR: Duration = Duration::from_millis(400);
 
 /// The side of a lock.
@@ -159,9 +159,9 @@ impl Named for Read {
         };
         let polite = match overdue {
             _ if !kind.common.prefer_writers => Polite::No,
-            // Until then an overdue reader leaves a free lock to the writer that waited for it. When
-            // writers have been quicker for so long, the reader claims its turn there, too. While other
-            // readers had the lock, no writer was quicker.
+            // At first an overdue reader leaves a free lock to the writer that waited for it. If
+            // writers are quicker for `LEAVES_FOR`, the reader claims its turn on a free lock too.
+            // Time in which other readers had the lock before does not count.
             Some((_, waiter)) if has_left_it(waiter) => Polite::ForTheLastTime,
             _ => Polite::Yes,
         };

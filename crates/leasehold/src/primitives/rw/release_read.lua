@@ -1,13 +1,13 @@
--- Ends this read hold. If it was the last one, it wakes the waiters, and calls one of our writers.
+-- Ends this read hold. If it was the last one, wakes the waiters and calls one of our writers.
 --
--- lock     hash: `mode`, a field per read hold, `uuid:n`, and the write hold's,
+-- lock     hash: `mode`, a field per read hold, `uuid:n`, and the field of the write hold,
 --          `uuid:n:write`
 -- timeout  this hold's own key, whose expiry is the end of its lease
--- asking   list: the clients to call, `number:1`, in the order in which they came
+-- asking   list: the clients to call, each as `number:1`, in order of arrival
 -- hold     this hold's field
 -- channel  where the waiters listen; the message is "0", as Redisson sends it
 -- Returns  1  released
---          0  not ours any more: its lease had run out
+--          0  this hold's lease had run out
 
 local function release_read(lock, timeout, asking, hold, channel)
   -- HDEL and DEL, not HINCRBY: they work when the server is out of memory.

@@ -1,14 +1,15 @@
--- Ends this write hold and wakes all waiters but our writers, of which it calls one. Read holds
--- that its owner took inside it stay, and others may read beside them: then it calls nobody.
+-- Ends this write hold. Wakes all waiters except our writers, and calls one of our writers. Read
+-- holds that its owner took inside it stay, and other readers may enter beside them; in that case
+-- no writer is called.
 --
--- lock     hash: `mode`, a field per read hold, `uuid:n`, and the write hold's,
+-- lock     hash: `mode`, a field per read hold, `uuid:n`, and the field of the write hold,
 --          `uuid:n:write`
--- asking   list: the clients to call, `number:1`, in the order in which they came
+-- asking   list: the clients to call, each as `number:1`, in order of arrival
 -- hold     this hold's field
--- channel  where the waiters listen. Redisson says nothing there when read holds stay, and
---          its own readers then wait for the expiry.
--- Returns  1 + n  released, and n connections were told
---          0      not ours any more; nothing was changed
+-- channel  where the waiters listen. Redisson publishes nothing there when read holds stay,
+--          and its own readers then wait for the expiry.
+-- Returns  1 + n  released, and n connections got the message
+--          0      this hold no longer has the lock; nothing was changed
 
 local function release_write(lock, asking, hold, channel)
   -- HDEL first: it works when the server is out of memory, and the server then runs the others too.

@@ -275,9 +275,9 @@ async fn see_to(cluster: Arc<Cluster>, slot: u16, from: Option<Arc<Lane>>) {
     }
 }
 
-/// Tries an operation again until it runs, or the time for a reply is over. If the map was never
-/// learned, the end is what the nodes say of that from now on, as the failed connection to a single
-/// server is.
+/// Tries an operation again until it runs, or until the time for a reply is over. If no node has
+/// ever sent the map, the operation fails with the reason that the nodes give from now on, like a
+/// failed connection to a single server.
 async fn step_aside(cluster: Arc<Cluster>, slot: u16, waiting: Waiting, failure: Failure) {
     let clock = cluster.common.clock;
     let began = clock.now();

@@ -11,10 +11,10 @@ use crate::clock::Moment;
 /// The pause between two checks for the map.
 const LOOK_EVERY: Duration = Duration::from_millis(5);
 
-/// A look at which no connected node sent the map.
+/// An attempt to read the map at which no connected node sent it.
 pub(super) struct Refused {
     pub(super) asked_at: Moment,
-    /// The answer of the last node.
+    /// The last of the nodes' answers.
     pub(super) failure: Failure,
 }
 
@@ -24,8 +24,9 @@ impl Cluster {
         self.has_map.load(Ordering::Relaxed)
     }
 
-    /// Why there has never been a map. `None` while a node may tell it at any moment. An answer from
-    /// before `since` does not count: an operator may have granted the user a permission meanwhile.
+    /// Returns why there has never been a map. `None` while a node may still send it. An answer
+    /// from before `since` does not count: an operator may have granted the user a permission
+    /// meanwhile.
     pub(super) fn why_no_map(&self, since: Moment) -> Option<Failure> {
         if self.has_map() {
             return None;
@@ -41,7 +42,7 @@ impl Cluster {
         one_of(failures)
     }
 
-    /// The failure of the last look, if that began at this time or later.
+    /// Returns the failure of the last attempt, if the attempt began at `since` or later.
     fn refused_since(&self, since: Moment) -> Option<Failure> {
         let refused = self.refused_map.lock();
         let refused = refused.as_ref()?;
