@@ -13,6 +13,7 @@ use crate::exit_code::Exit;
 const RUN_HELP: &str = "\
 Exit codes:
   the command's own; 128+n when signal n ended it, or ended the wait for the lock
+  1    the command was not run for another reason, such as a --metrics-file that can't be written
   2    wrong usage
   65   the name is in use as something else
   69   no server answered
@@ -161,6 +162,7 @@ is lost, nothing stops the script's work: check the exit code, or use `leasehold
 
 Exit codes:
   0    the input has ended, and the lock was released
+  1    another failure, such as a terminal that this process may not read from
   2    wrong usage
   65   the name is in use as something else
   69   no server answered

@@ -379,10 +379,15 @@ impl Channels {
     /// Counts the channels with an entry, for checks that nothing is left over. Channels on which
     /// only this client is notified don't count.
     pub(crate) fn len(&self) -> usize {
-        let own = format!(":{}", self.number);
         let table = self.table.lock();
         let names = table.entries.keys();
-        names.filter(|name| !name.ends_with(&own)).count()
+        names.filter(|name| !self.is_own(name)).count()
+    }
+
+    /// Returns whether only this client is notified on this channel.
+    fn is_own(&self, name: &str) -> bool {
+        let channel = name.strip_suffix(&self.number.to_string());
+        channel.is_some_and(|channel| channel.ends_with(':'))
     }
 }
 

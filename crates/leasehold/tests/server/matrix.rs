@@ -19,7 +19,7 @@ const NEEDS: &[(&str, &[&str])] = &[
         "acquire a held one",
         &["evalsha", "time", "hlen", "hexists", "hgetall", "pttl"],
     ),
-    ("extend", &["evalsha", "time", "hexists", "pttl", "pexpire"]),
+    ("extend", &["evalsha", "time", "hget", "pttl", "pexpire"]),
     (
         "draw a token",
         &["evalsha", "time", "hexists", "get", "set"],

@@ -95,6 +95,12 @@ impl Section {
         self.channels.told(message);
     }
 
+    /// Returns whether only this client is notified on this channel.
+    #[cfg(feature = "redis")]
+    pub(crate) fn is_own(&self, name: &str) -> bool {
+        self.channels.is_own(name)
+    }
+
     /// Notes that the server does not know sharded messages.
     #[cfg(feature = "redis")]
     pub(crate) fn hears_one_transport(&self) {

@@ -508,12 +508,16 @@ impl<'a> Session<'a> {
     }
 
     fn denied(&mut self, name: &Arc<str>, error: &str) {
-        log(|| {
-            tracing::warn!(
-                channel = %name, %error,
-                "the server denies this channel; its waiters poll"
-            )
-        });
+        // A channel of this client alone is denied together with the channel of all clients, which
+        // is enough for one warning.
+        if !self.section.is_own(name) {
+            log(|| {
+                tracing::warn!(
+                    channel = %name, %error,
+                    "the server denies this channel; its waiters poll"
+                )
+            });
+        }
         self.confirmed(name, true);
     }
 
