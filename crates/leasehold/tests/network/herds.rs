@@ -50,11 +50,16 @@ async fn requests(processes: usize, asks: &[Step], uses: impl Fn(Client) -> Used
     asked as f64 / processes as f64
 }
 
-/// Asserts that with eight times as many processes, each process asks at most half as often again.
+/// Asserts that with eight times as many processes, each process asks about half as often again. In
+/// many runs the mean is 1.4 to 1.5 for each kind. Delays are random, so a single run may be
+/// a fifth away from it; a herd asks five times as often.
 async fn assert_flat(asks: &[Step], uses: impl Fn(Client) -> Used) {
-    let few = requests(40, asks, &uses).await;
-    let many = requests(320, asks, &uses).await;
-    assert!(many <= 1.5 * few, "{few} with 40, {many} with 320");
+    let (mut few, mut many) = (0.0, 0.0);
+    for _ in 0..2 {
+        few += requests(40, asks, &uses).await / 2.0;
+        many += requests(320, asks, &uses).await / 2.0;
+    }
+    assert!(many <= 1.7 * few, "{few} with 40, {many} with 320");
     assert!(few <= 9.0, "{few}");
 }
 

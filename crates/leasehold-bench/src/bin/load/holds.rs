@@ -234,7 +234,7 @@ impl Look {
             memory: server::memory(server)?,
             scripts: server::scripts(server)?,
             connects: server::calls(server, "script|load")?,
-            renewals: server::calls(server, "hexists")?,
+            renewals: server::calls(server, "hget")?,
             client_cpu,
             looking: usage::cpu_of_this_thread() - began,
         })
