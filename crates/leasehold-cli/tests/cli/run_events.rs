@@ -8,7 +8,8 @@ use serde_json::Value;
 use leasehold_testkit::{RedisServer, eventually};
 
 use crate::support::{
-    Done, LIMIT, Trace, done, is_alive, is_free, leasehold_at, processes, run_script, server, start,
+    Done, LIMIT, STUBBORN_CHILD, Trace, done, is_alive, is_free, leasehold_at, processes,
+    run_script, server, start,
 };
 
 /// Returns how much of the lease of `job` is left on the server.
@@ -86,9 +87,7 @@ fn command_that_runs_too_long_is_ended() {
 fn processes_of_a_command_that_ran_too_long_are_killed() {
     let server = server();
     let options = ["--max-run", "300ms", "--grace", "300ms"];
-    // The command itself ends on TERM; the process that it has started does not.
-    let script = "(trap '' TERM; while :; do sleep 1; done) & echo $!; trap 'exit 0' TERM; wait";
-    let mut run = start(&mut run_script(&server, &options, script));
+    let mut run = start(&mut run_script(&server, &options, STUBBORN_CHILD));
     let left_behind = run.line().parse().expect("a process id");
     run.done().expect_code(124);
     assert!(!is_alive(left_behind));

@@ -5,7 +5,9 @@ use std::time::{Duration, Instant};
 use leasehold_testkit::eventually;
 use nix::sys::signal::Signal;
 
-use crate::support::{LIMIT, done, is_alive, is_free, leasehold_at, run_script, server, start};
+use crate::support::{
+    LIMIT, STUBBORN_CHILD, done, is_alive, is_free, leasehold_at, run_script, server, start,
+};
 
 /// A lease that is renewed so often that a loss is seen soon, even if a busy machine misses a
 /// renewal now and then.
@@ -48,9 +50,7 @@ fn command_ignoring_sigterm_is_killed_after_grace() {
 fn lost_lock_kills_surviving_grandchildren() {
     let server = server();
     let options = ["--lease", "3s", "--grace", "300ms"];
-    // The command itself ends at once. The process that it has started ignores TERM.
-    let script = "(trap '' TERM; while :; do sleep 1; done) & echo $!; trap 'exit 0' TERM; wait";
-    let mut run = start(&mut run_script(&server, &options, script));
+    let mut run = start(&mut run_script(&server, &options, STUBBORN_CHILD));
     let grandchild = run.line().parse().expect("a process id");
     server.command(&["DEL", "job"]).expect("the server runs");
     run.done().expect_code(70);

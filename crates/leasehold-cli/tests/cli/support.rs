@@ -19,6 +19,11 @@ use nix::unistd::Pid;
 /// A limit longer than anything here takes, even on a busy machine.
 pub(crate) const LIMIT: Duration = Duration::from_secs(60);
 
+/// A script that ends on TERM. It prints the process id of a child that it has started, which
+/// ignores TERM.
+pub(crate) const STUBBORN_CHILD: &str =
+    "(trap '' TERM; while :; do sleep 1; done) & echo $!; trap 'exit 0' TERM; wait";
+
 pub(crate) const BINARY: &str = env!("CARGO_BIN_EXE_leasehold");
 
 /// Returns the binary, with no settings from the environment.

@@ -82,11 +82,11 @@ fn resumed_job_reads_from_the_terminal() {
     assert!(is_free(&server));
 }
 
-#[test]
-fn job_stopped_past_its_lease_is_killed() {
+/// Stops a job with Ctrl-Z until its lease of 3 s is over, and continues it. `run` is the rest of its
+/// command line; its command first says `ready`. The `rest` of the steps follows `fg`.
+fn stopped_past_its_lease(run: &str, rest: &[(&str, &str)]) -> (String, i32) {
     let server = server();
-    let run =
-        format!("{BINARY} run --lease 3s job -- sh -c 'echo re\"\"ady; read answer; echo never'\n");
+    let run = format!("{BINARY} run --lease 3s {run}\n");
     let wait =
         format!("while {BINARY} show job | grep -q held; do sleep 0.01; done; echo fr\"\"ee\n");
     let steps = [
@@ -95,34 +95,25 @@ fn job_stopped_past_its_lease_is_killed() {
         ("ready", "\u{1a}"),
         ("Stopped", &wait),
         ("free", "fg\n"),
-        ("is lost", "exit\n"),
     ];
     let shell = ["bash", "--norc", "--noprofile", "-i"];
-    let (shown, code) = on_terminal(&server, &shell, &steps);
+    on_terminal(&server, &shell, &[&steps[..], rest].concat())
+}
+
+#[test]
+fn job_stopped_past_its_lease_is_killed() {
+    let run = "job -- sh -c 'echo re\"\"ady; read answer; echo never'";
+    let (shown, code) = stopped_past_its_lease(run, &[("is lost", "exit\n")]);
     assert!(!shown.contains("never\r"), "{shown}");
     assert_eq!(code, 70, "{shown}");
 }
 
 #[test]
 fn job_stopped_past_its_lease_goes_on_if_a_loss_is_only_reported() {
-    let server = server();
-    let run = format!(
-        "{BINARY} run --lease 3s --on-loss warn job -- \
-         sh -c 'echo re\"\"ady; read answer; echo got $answer; exit 5'\n"
-    );
-    let wait =
-        format!("while {BINARY} show job | grep -q held; do sleep 0.01; done; echo fr\"\"ee\n");
-    let steps = [
-        ("", "PS1='prompt'\"> \"\n"),
-        ("prompt> ", &run),
-        ("ready", "\u{1a}"),
-        ("Stopped", &wait),
-        ("free", "fg\n"),
-        ("goes on without it", "hello\n"),
-        ("got hello", "exit\n"),
-    ];
-    let shell = ["bash", "--norc", "--noprofile", "-i"];
-    let (shown, code) = on_terminal(&server, &shell, &steps);
+    let run = "--on-loss warn job -- \
+        sh -c 'echo re\"\"ady; read answer; echo got $answer; exit 5'";
+    let rest = [("goes on without it", "hello\n"), ("got hello", "exit\n")];
+    let (shown, code) = stopped_past_its_lease(run, &rest);
     assert!(shown.contains("is lost when its lease is over"), "{shown}");
     assert_eq!(code, 5, "{shown}");
 }

@@ -40,6 +40,22 @@ fn waits(lock: AnyLock) -> JoinHandle<LockGuard> {
     tokio::spawn(async move { lock.acquire().await.unwrap() })
 }
 
+/// Notes the steps of the requests from now on. The reply of a `slow` step takes this long, any
+/// other reply a millisecond.
+fn notes_requests(network: &Network, slow: Step, delay: Duration) -> Arc<Mutex<Vec<Step>>> {
+    let sent = Arc::new(Mutex::new(Vec::new()));
+    let noted = Arc::clone(&sent);
+    network.on_request(move |asked| {
+        // Not after a failed assertion: a second panic would end the process without a report.
+        if let Ok(mut noted) = noted.lock() {
+            noted.push(asked.step);
+        }
+        let reply = if asked.step == slow { delay } else { MS };
+        Fate::delivered(MS, reply)
+    });
+    sent
+}
+
 /// A waiter is woken by messages and by the end that the server reported.
 #[tokio::test(start_paused = true)]
 async fn waiters_learn_the_end_of_a_kept_lock() {
@@ -138,15 +154,7 @@ async fn nothing_renews_a_lock_behind_the_request_that_keeps_it() {
             tokio::task::yield_now().await;
         }
         sleep(3 * MS).await;
-        let sent = Arc::new(Mutex::new(Vec::new()));
-        let noted = Arc::clone(&sent);
-        network.on_request(move |asked| {
-            noted.lock().unwrap().push(asked.step);
-            match asked.step {
-                Step::LockKeepFor => Fate::delivered(MS, 5 * MS),
-                _ => Fate::delivered(MS, MS),
-            }
-        });
+        let sent = notes_requests(&network, Step::LockKeepFor, 5 * MS);
         let mut released = vec![tokio::spawn(first.release())];
         let third = waiters.pop().unwrap();
         let second = waiters.pop().unwrap().await.unwrap();
@@ -188,15 +196,7 @@ async fn a_hold_that_is_odd_among_many_is_not_renewed_once_it_is_kept() {
     longer.release().await.unwrap();
     fastrand::seed(1);
     let other = client.lock("y").acquire().await.unwrap();
-    let sent = Arc::new(Mutex::new(Vec::new()));
-    let noted = Arc::clone(&sent);
-    network.on_request(move |asked| {
-        noted.lock().unwrap().push(asked.step);
-        match asked.step {
-            Step::LockRenewMany => Fate::delivered(MS, 50 * MS),
-            _ => Fate::delivered(MS, MS),
-        }
-    });
+    let sent = notes_requests(&network, Step::LockRenewMany, 50 * MS);
     while sent.lock().unwrap().is_empty() {
         sleep(MS).await;
     }

@@ -116,8 +116,7 @@ impl Watch<'_> {
         };
         self.terminal.take_back(&self.group);
         // A command that ended in time was protected, however little time was left.
-        let has_struck = self.ending.killed_at.is_none() && self.deadman.has_struck();
-        if has_struck || self.guard.loss().is_some() {
+        if self.has_missed_the_loss() || self.guard.loss().is_some() {
             self.end_if_due();
         }
         let Some(killed_at) = self.ending.killed_at else {
@@ -152,6 +151,12 @@ impl Watch<'_> {
             () = sleep_until(due) => {}
             () = sleep(self.schedule.look_every()) => {}
         }
+    }
+
+    /// Returns whether the dead-man's switch has killed the command before this process was aware of
+    /// a loss.
+    fn has_missed_the_loss(&self) -> bool {
+        self.ending.killed_at.is_none() && self.deadman.has_struck()
     }
 
     /// Has the command killed at this time, or earlier if that was decided before.
@@ -191,11 +196,10 @@ impl Watch<'_> {
             return;
         }
         let kill_at = self.schedule.kill_at(self.guard.valid_until());
-        let has_struck = self.ending.killed_at.is_none() && self.deadman.has_struck();
         let is_due = Instant::now() >= self.schedule.end_at(self.guard.valid_until());
         let state = match loss {
             Some(reason) => format!("is lost: {reason}"),
-            None if has_struck || is_due => {
+            None if is_due || self.has_missed_the_loss() => {
                 let reason = self.guard.renewal_failure();
                 let reason = reason.map_or_else(
                     || "it was not renewed in time".to_owned(),
