@@ -211,7 +211,7 @@ fn waiter_gives_up_after_outage_timeout() {
     for options in [
         &["--outage-timeout", "700ms"][..],
         // A wait that ends during an outage does not claim that the lock was held.
-        &["--wait", "2s"],
+        &["--wait", "6s"],
     ] {
         proxy.refuse(false);
         let waiter = run_through(&proxy, options, "echo ran", &trace);
