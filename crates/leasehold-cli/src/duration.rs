@@ -34,6 +34,14 @@ pub(crate) fn shown(duration: Duration) -> String {
     humantime::format_duration(Duration::from_millis(ms)).to_string()
 }
 
+/// Returns when a span is over, in words.
+pub(crate) fn soon(left: Duration) -> String {
+    match left.as_millis() {
+        0 => "at once".to_owned(),
+        _ => format!("in {}", shown(left)),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

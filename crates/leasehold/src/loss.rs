@@ -17,8 +17,8 @@ pub enum LossReason {
         /// The new holder's id on the wire.
         by: String,
     },
-    /// The key of the lock was removed on the server before its lease was over, by a restart
-    /// without data, a flush, a deletion, or a forced unlock by another kind of client.
+    /// The lock or permit was removed on the server before its lease was over, by a restart without
+    /// data, a flush, a deletion, or a forced unlock by another kind of client.
     Deleted,
     /// The hold was ended by [`force_unlock`](crate::Lock::force_unlock).
     Forced,
@@ -56,7 +56,7 @@ impl fmt::Display for LossReason {
             // The client that writes to the key chooses that id, which ends up in logs and on
             // terminals.
             Self::Taken { by } => write!(f, "it is held by {} now", Shown(by)),
-            Self::Deleted => f.write_str("its key was removed on the server"),
+            Self::Deleted => f.write_str("it was removed on the server"),
             Self::Forced => f.write_str("it was unlocked by force"),
             Self::RenewalFailed { since, cause } => {
                 write!(f, "renewing it has failed for {since:.1?} ({cause})")

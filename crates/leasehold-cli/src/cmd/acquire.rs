@@ -9,6 +9,11 @@ use std::time::Duration;
 
 use futures_util::future::join_all;
 use leasehold::Client;
+use tokio::time::Instant;
+
+use crate::duration;
+use crate::output::Shown;
+use crate::signals::Signals;
 
 pub(super) use holding::{Holding, as_ms};
 pub(super) use in_the_way::next_holder;
@@ -22,4 +27,37 @@ pub(super) async fn tidy(clients: &[Client]) {
     let close = join_all(clients.iter().map(Client::close));
     // After a time-out, the end of the lease does the rest.
     let _ = tokio::time::timeout(TIDY_LIMIT, close).await;
+}
+
+/// Waits for the end of this work. After a signal, the work has as long as any other clean-up. A
+/// second signal ends it at once.
+pub(super) async fn unless_hurried<T>(
+    work: impl Future<Output = T>,
+    signals: &mut Signals,
+) -> Option<T> {
+    tokio::pin!(work);
+    tokio::select! {
+        biased;
+        done = &mut work => return Some(done),
+        _ = signals.next() => {}
+    }
+    tokio::select! {
+        biased;
+        done = &mut work => Some(done),
+        _ = signals.next() => None,
+        () = tokio::time::sleep(TIDY_LIMIT) => None,
+    }
+}
+
+/// The reason why a lock was not released, if [`unless_hurried`] gave up.
+pub(super) const HURRIED: &str = "a signal has ended the wait for its server";
+
+/// Returns what to say of a lock that may be held for the rest of its lease.
+pub(super) fn not_released(name: &str, why: &str, valid_until: Instant) -> String {
+    let left = valid_until.saturating_duration_since(Instant::now());
+    format!(
+        "`{}` could not be released: {why}; it is free when its lease is over, {}",
+        Shown(name),
+        duration::soon(left)
+    )
 }

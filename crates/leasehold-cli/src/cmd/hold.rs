@@ -2,11 +2,12 @@
 
 use std::io::{self, IsTerminal as _};
 
+use leasehold::ErrorKind;
 use nix::errno::Errno;
 use serde_json::json;
 use tokio::time::Instant;
 
-use super::acquire::{Holding, Waited, Waiting, tidy};
+use super::acquire::{HURRIED, Holding, Waited, Waiting, not_released, tidy, unless_hurried};
 use super::name_of_lock;
 use crate::cli::Hold;
 use crate::duration;
@@ -29,8 +30,9 @@ pub(crate) async fn hold(args: Hold, servers: Vec<Server>) -> Result<Exit, Failu
     };
     let since = Instant::now();
     let exit = until_over(&args, &held, &mut signals).await;
-    let end = match held.release().await {
-        Ok(()) => {
+    let valid_until = held.valid_until();
+    let end = match unless_hurried(held.release(), &mut signals).await {
+        Some(Ok(())) => {
             output::detail(format_args!(
                 "`{}` is free, held for {}",
                 Shown(&name),
@@ -39,8 +41,17 @@ pub(crate) async fn hold(args: Hold, servers: Vec<Server>) -> Result<Exit, Failu
             exit
         }
         // The loss was reported when it happened.
-        Err(_) if matches!(exit, Ok(Exit::Lost)) => return exit,
-        Err(error) => Err(error.into()),
+        Some(Err(_)) if matches!(exit, Ok(Exit::Lost)) => return exit,
+        Some(Err(error)) if error.kind() == ErrorKind::Lost => Err(error.into()),
+        Some(Err(error)) => {
+            let failure = Failure::from(error);
+            let what = not_released(&name, &failure.to_string(), valid_until);
+            Err(Failure::new(failure.exit(), what))
+        }
+        None => {
+            tell(not_released(&name, HURRIED, valid_until));
+            exit
+        }
     };
     // Close the clients, so that operators do not see a command that has ended.
     tidy(&clients).await;

@@ -27,7 +27,9 @@ async fn list(args: Ls, server: Server) -> Result<Exit, Failure> {
     let client = server.connect(None).await?;
     let mut names = client.list(&args.pattern);
     let mut progress = Progress::new();
-    let (mut is_first, mut denied, mut others) = (true, false, 0);
+    let (mut is_first, mut denied) = (true, false);
+    // Number of names of other kinds, and of names that were not held for long enough.
+    let (mut others, mut young) = (0, 0);
     while let Some(listed) = progress.until_next(&mut names).await {
         let listed = listed?;
         if args
@@ -41,6 +43,7 @@ async fn list(args: Ls, server: Server) -> Result<Exit, Failure> {
             .older_than
             .is_some_and(|span| held_for(&listed.info) <= Some(span))
         {
+            young += 1;
             continue;
         }
         if listed.info.clients_denied && !std::mem::replace(&mut denied, true) {
@@ -63,7 +66,7 @@ async fn list(args: Ls, server: Server) -> Result<Exit, Failure> {
     }
     progress.clear();
     let left_out = names.left_out();
-    if is_first && others == 0 && left_out.denied > 0 {
+    if is_first && others + young == 0 && left_out.denied > 0 {
         return Err(all_denied(client.address(), left_out.denied));
     }
     if is_first && !args.json {
@@ -73,8 +76,15 @@ async fn list(args: Ls, server: Server) -> Result<Exit, Failure> {
                 plural(others, "name is", "names are")
             )
         });
+        let younger = args.older_than.filter(|_| young > 0).map(|span| {
+            format!(
+                "; {young} {} held for {} or less, or for an unknown time",
+                plural(young, "name is", "names are"),
+                duration::shown(span)
+            )
+        });
         output::note(format_args!(
-            "no name at {} fits `{}`{}{}; a lock that is free has no key",
+            "no name at {} fits `{}`{}{}{}; a lock that is free has no key",
             client.address(),
             Shown(&args.pattern),
             if args.kind.is_some() {
@@ -82,7 +92,8 @@ async fn list(args: Ls, server: Server) -> Result<Exit, Failure> {
             } else {
                 ""
             },
-            other_kinds.unwrap_or_default()
+            other_kinds.unwrap_or_default(),
+            younger.unwrap_or_default()
         ));
     }
     if let Some(said) = left_out_in_words(left_out) {

@@ -16,7 +16,8 @@ use tokio::runtime::Runtime;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::time::Instant;
 
-use super::acquire::{Holding, TIDY_LIMIT, Waited, Waiting, as_ms, next_holder, tidy};
+use super::acquire::{HURRIED, Holding, TIDY_LIMIT, Waited, Waiting};
+use super::acquire::{as_ms, next_holder, not_released, tidy, unless_hurried};
 use super::doctor::brief;
 use super::{name_of_lock, runtime, shut_down};
 use crate::cli::{OnLoss, Run};
@@ -171,7 +172,8 @@ fn under_lock(
     let end = runtime.block_on(supervise(job, &guard, &mut signals));
     terminal::hold_back_stops(false);
     metrics_file::command_ended();
-    let exit = runtime.block_on(give_back(job, clients, guard, held_since, end));
+    let given_back = give_back(job, clients, guard, held_since, end, &mut signals);
+    let exit = runtime.block_on(given_back);
     metrics_file::run_ended(exit.as_ref().map_or_else(Failure::exit, |exit| *exit));
     exit
 }
@@ -259,53 +261,77 @@ async fn give_back(
     guard: Holding,
     held_since: Duration,
     end: End,
+    signals: &mut Signals,
 ) -> Result<Exit, Failure> {
     let End { began, exit: end } = end;
     let held = since_boot().saturating_sub(held_since);
+    let valid_until = guard.valid_until();
+    let loss = guard.loss();
     if matches!(end, Ok(Exit::Lost)) {
         // The loss was reported already. Release the rest of the lock before its lease ends.
-        let limit = guard.valid_until().min(Instant::now() + TIDY_LIMIT);
-        let was_taken = matches!(guard.loss(), Some(LossReason::Taken { .. }));
+        let reason = loss.clone().or_else(|| guard.renewal_failure());
+        let limit = valid_until.min(Instant::now() + TIDY_LIMIT);
         let _ = tokio::time::timeout_at(limit, guard.release()).await;
-        if was_taken {
+        if matches!(loss, Some(LossReason::Taken { .. })) {
             tell_next_holder(job, &clients).await;
         }
-        tell_lost(job, held);
+        tell_lost(job, held, reason.as_ref());
         return end;
     }
-    let was_told = guard.loss().is_some();
     let rest = (job.args.min_hold).and_then(|least| rest_of(least, held));
     // For a command that never ran, the lock is released at once.
     let rest = rest.filter(|_| began);
-    let end = match guard.end(rest).await {
-        Ok(()) => {
+    let end = match unless_hurried(guard.end(rest), signals).await {
+        Some(Ok(())) => {
             tell_given_back(job, held, rest);
             end
         }
-        Err(error) if error.kind() == ErrorKind::Lost => {
-            tell_lost(job, held);
-            match end {
-                // The user chose to continue after a loss, so only report it.
-                Ok(exit) if job.args.on_loss == OnLoss::Warn => {
-                    if !was_told {
-                        tell(Failure::from(error));
-                    }
-                    Ok(exit)
-                }
-                Ok(_) => Err(error.into()),
-                // The command never ran, so nothing was unprotected.
-                Err(failure) => Err(failure),
-            }
+        Some(Err(error)) if error.kind() == ErrorKind::Lost => {
+            tell_lost(job, held, error.loss());
+            lost_before_the_end(job, &error, loss.is_some(), end)
         }
-        Err(error) => {
-            // The command was protected to its end, so its exit code is kept.
-            tell(Failure::from(error));
+        // The command was protected to its end, so its exit code is kept.
+        Some(Err(error)) => {
+            let why = Failure::from(error).to_string();
+            tell(not_released(&job.name, &why, valid_until));
+            end
+        }
+        None => {
+            tell(not_released(&job.name, HURRIED, valid_until));
             end
         }
     };
     // Close the clients, so that operators do not see a command that has ended.
     tidy(&clients).await;
     end
+}
+
+/// Returns the outcome of a command that ended by itself, but whose lock was lost before.
+fn lost_before_the_end(
+    job: &Job<'_>,
+    error: &leasehold::Error,
+    was_told: bool,
+    end: Result<Exit, Failure>,
+) -> Result<Exit, Failure> {
+    let reason = error
+        .loss()
+        .map_or_else(|| error.to_string(), LossReason::to_string);
+    let what = format!(
+        "the command ended by itself, but the lock `{}` was lost before that: {reason}",
+        Shown(&job.name)
+    );
+    match end {
+        // The user chose to continue after a loss, so only report it.
+        Ok(exit) if job.args.on_loss == OnLoss::Warn => {
+            if !was_told {
+                tell(what);
+            }
+            Ok(exit)
+        }
+        Ok(_) => Err(Failure::new(Exit::Lost, what)),
+        // The command never ran, so nothing was unprotected.
+        Err(failure) => Err(failure),
+    }
 }
 
 /// Reports who has the lost lock now, if the servers answer within a second.
@@ -344,8 +370,11 @@ fn tell_given_back(job: &Job<'_>, held: Duration, rest: Option<Duration>) {
     }
 }
 
-fn tell_lost(job: &Job<'_>, held: Duration) {
-    output::event(Event::Lost, &job.name, || vec![("held_ms", as_ms(held))]);
+fn tell_lost(job: &Job<'_>, held: Duration, reason: Option<&LossReason>) {
+    output::event(Event::Lost, &job.name, || {
+        let reason = reason.map(LossReason::to_string);
+        vec![("held_ms", as_ms(held)), ("reason", reason.into())]
+    });
 }
 
 #[cfg(test)]

@@ -163,6 +163,23 @@ fn name_that_is_something_else_gets_no_limit() {
 }
 
 #[test]
+fn limit_is_compared_without_asking_who_the_clients_are() {
+    let server = server();
+    let holder = running(&server, "1");
+    let proxy = Proxy::to(server.port());
+    // A herd of processes would otherwise read all clients once for each of them.
+    let reads = proxy.strike_next(b"presence.clients\r\n", Strike::CutBefore);
+    let mut busy = leasehold();
+    busy.env("LEASEHOLD_URL", proxy.url());
+    busy.args(["run", "--limit", "1", "-n", "job", "--", "true"]);
+    done(&mut busy)
+        .expect_code(75)
+        .expect_on_stderr("1 of 1 run already");
+    assert!(!reads.fired());
+    holder.done();
+}
+
+#[test]
 fn removed_limit_admits_no_further_commands() {
     let server = server();
     let holders = [running(&server, "2"), running(&server, "2")];

@@ -186,6 +186,29 @@ fn events_are_json_for_a_program() {
 }
 
 #[test]
+fn loss_that_the_release_finds_has_a_reason() {
+    let server = server();
+    for (option, code) in [("--json", 70), ("--on-loss=warn", 3)] {
+        let mut run = start(&mut run_script(
+            &server,
+            &[option],
+            "echo held; read end; exit 3",
+        ));
+        run.until("held");
+        server.command(&["DEL", "job"]).expect("the server runs");
+        let done = run.done().expect_code(code);
+        let reason = "it was removed on the server";
+        let says = format!("ended by itself, but the lock `job` was lost before that: {reason}");
+        assert!(done.stderr.contains(&says), "{done}");
+        if code == 70 {
+            let events = events(&done);
+            let lost = events.iter().find(|event| event["event"] == "lost");
+            assert_eq!(lost.expect("it is lost")["reason"], reason, "{done}");
+        }
+    }
+}
+
+#[test]
 fn events_name_the_holder_and_every_line_the_lock() {
     let server = server();
     let mut holder = leasehold_at(&server);

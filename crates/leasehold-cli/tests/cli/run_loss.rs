@@ -25,7 +25,7 @@ fn command_is_ended_when_the_key_is_deleted() {
     run.until("told");
     run.done()
         .expect_code(70)
-        .expect_on_stderr("the lock `job` is lost: its key was removed on the server");
+        .expect_on_stderr("the lock `job` is lost: it was removed on the server");
     assert!(is_free(&server));
 }
 

@@ -184,6 +184,61 @@ fn lock_is_released_after_an_outage() {
 }
 
 #[test]
+fn failed_release_says_when_the_lock_is_free() {
+    let ((_server, proxy), trace) = (behind_proxy(), Trace::new());
+    let mut run = run_through(&proxy, &[], "echo held; read end; exit 3", &trace);
+    run.until("held");
+    cut_off(&proxy);
+    run.done()
+        .expect_code(3)
+        .expect_on_stderr("`job` could not be released: no server answered at ")
+        .expect_on_stderr("; it is free when its lease is over, in ");
+}
+
+#[test]
+fn signals_end_a_release_that_takes_long() {
+    let (_server, proxy) = behind_proxy();
+    let words = [
+        "run",
+        "job",
+        "--",
+        "sh",
+        "-c",
+        "echo held; read end; exit 3",
+    ];
+    // Without a command, the first signal ends the hold, and only the others can end the release.
+    let hold = ["hold", "job"];
+    for (words, signals, code) in [
+        (&words[..], &[Signal::SIGTERM, Signal::SIGINT][..], 3),
+        (
+            &hold,
+            &[Signal::SIGHUP, Signal::SIGTERM, Signal::SIGINT],
+            129,
+        ),
+    ] {
+        let mut run = leasehold();
+        let mut run = start(run.env("LEASEHOLD_URL", proxy.url()).args(words));
+        run.until("held");
+        proxy.refuse(true);
+        let asked = proxy.strike_next(b"lock.release", Strike::HoldRequest);
+        let (first, more) = signals.split_at(signals.len() - 2);
+        match first {
+            [signal] => run.signal(*signal),
+            _ => run.close_stdin(),
+        }
+        eventually("it is released", LIMIT, || asked.fired());
+        for signal in more {
+            run.signal(*signal);
+        }
+        run.done()
+            .expect_code(code)
+            .expect_on_stderr("`job` could not be released: a signal has ended the wait");
+        proxy.refuse(false);
+        proxy.let_go(&asked);
+    }
+}
+
+#[test]
 fn waiter_rides_over_a_gap() {
     let ((server, proxy), trace) = (behind_proxy(), Trace::new());
     let mut holder = start(&mut run_script(&server, &[], "echo held; read end"));

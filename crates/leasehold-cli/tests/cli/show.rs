@@ -599,7 +599,12 @@ fn clients_say_who_holds_and_who_waits() {
     eventually("it is older", LIMIT, || {
         listed(&["--older-than", "1s"]).contains("job")
     });
-    assert!(!listed(&["--older-than", "1h"]).contains("job"));
+    let none = done(leasehold_at(&server).args(["ls", "--older-than", "1h"])).expect_code(0);
+    assert_eq!(none.stdout, "");
+    assert!(
+        none.stderr.contains("name is held for 1h or less"),
+        "{none}"
+    );
     let released = done(leasehold_at(&server).args(["release", "-y", "job"])).expect_code(0);
     assert!(
         released.stdout.contains("(nightly billing on"),

@@ -2,7 +2,6 @@
 
 use std::time::Duration;
 
-use leasehold::inspect::Found;
 use leasehold::{
     Acknowledgement, AnyLock, Client, Error, ExpirablePermit, ExpirableSemaphore, LockGuard,
     MultiLock, RedLock, Result,
@@ -190,14 +189,13 @@ impl Limited {
     }
 
     async fn in_the_way(&self) -> Result<InTheWay> {
-        let seen = self.client.inspect(self.permits.name()).await?;
-        let running = match seen.found {
-            Found::Leases { held, .. } => held,
-            _ => 0,
-        };
-        let text = match seen.found {
-            Found::Nothing => "its limit was removed".to_owned(),
-            _ => format!("{running} of {} run already", self.most),
+        // The counts alone: `inspect` would also read who all the clients are.
+        let text = match self.permits.capacity().await? {
+            None => "its limit was removed".to_owned(),
+            Some(_) => {
+                let running = self.permits.acquired_permits().await?;
+                format!("{running} of {} run already", self.most)
+            }
         };
         Ok(InTheWay {
             text,
@@ -232,6 +230,13 @@ impl Limited {
     /// it.
     async fn agree_once(&self) -> Result<Result<(), Failure>> {
         let (name, most) = (self.permits.name(), self.most);
+        // The usual case costs one request. `inspect` below also reads who all the clients are.
+        match self.permits.capacity().await {
+            Ok(Some(there)) if there == i64::from(most) => return Ok(Ok(())),
+            Err(error) if error.is_transient() => return Err(error),
+            // Below, the reply says what is in the way.
+            _ => {}
+        }
         loop {
             let found = self.client.inspect(name).await?.found;
             match limit_of(name, &found) {

@@ -177,7 +177,7 @@ impl Watch<'_> {
         tell(format_args!(
             "the command has run for {}, the most that --max-run allows; ending it, by force {}",
             duration::shown(most),
-            soon(grace)
+            duration::soon(grace)
         ));
         self.group.ask_to_end();
     }
@@ -230,7 +230,7 @@ impl Watch<'_> {
         tell(format_args!(
             "the lock `{}` {state}; ending the command, by force {}",
             Shown(self.guard.name()),
-            soon(left)
+            duration::soon(left)
         ));
         output::event(Event::Losing, self.guard.name(), || {
             vec![("reason", state.into())]
@@ -303,7 +303,7 @@ impl Watch<'_> {
     /// Reports the stop, and when the lock will be lost.
     fn announce_stop(&mut self) {
         let name = Shown(self.guard.name());
-        let left = |until: Instant| soon(until.saturating_duration_since(Instant::now()));
+        let left = |until: Instant| duration::soon(until.saturating_duration_since(Instant::now()));
         if *self.on_loss == OnLoss::Warn {
             tell(format_args!(
                 "stopped; `{name}` is not renewed meanwhile, and is lost when its lease is over, {}",
@@ -337,13 +337,6 @@ impl Watch<'_> {
         if self.inherits {
             self.group.reap_orphans(self.deadman.id());
         }
-    }
-}
-
-fn soon(left: Duration) -> String {
-    match left.as_millis() {
-        0 => "at once".to_owned(),
-        _ => format!("in {}", duration::shown(left)),
     }
 }
 

@@ -422,7 +422,10 @@ fn handshake_failed(at: &Address, error: &RedisError) -> Failure {
         let advice = match at.target {
             #[cfg(feature = "tls")]
             Target::Tcp { tls: true, .. } => super::tls::WANTS_A_CERTIFICATE,
-            _ => "if the port expects TLS use rediss:// (rediss-cluster://, rediss-sentinel://)",
+            _ => {
+                "if the port expects TLS use rediss:// (rediss-cluster://, rediss-sentinel://); a proxy \
+                 must pass on HELLO, CLIENT, INFO, SUBSCRIBE and EVALSHA"
+            }
         };
         format!("the server ended the handshake ({error}); {advice}")
     } else {
