@@ -235,6 +235,8 @@ pub(super) struct Holder<'a> {
     pub(super) id: &'a str,
     pub(super) client: Option<&'a ClientInfo>,
     held_for: Option<Duration>,
+    /// Whether no client renews the hold, because it was left to a span.
+    kept: bool,
 }
 
 impl<'a> From<&'a HoldInfo> for Holder<'a> {
@@ -243,6 +245,7 @@ impl<'a> From<&'a HoldInfo> for Holder<'a> {
             id: &hold.id,
             client: hold.client.as_ref(),
             held_for: hold.held_for,
+            kept: hold.kept,
         }
     }
 }
@@ -253,6 +256,7 @@ impl<'a> From<&'a PermitInfo> for Holder<'a> {
             id: &permit.id,
             client: permit.client.as_ref(),
             held_for: permit.held_for,
+            kept: false,
         }
     }
 }
@@ -336,6 +340,7 @@ fn held_by(info: &NameInfo, unknown: impl Fn(&str, &NameInfo) -> String) -> Stri
     };
     let who = match first.client {
         Some(client) => text::who(client),
+        None if first.kept => format!("kept for {}", Shown(first.id)),
         None => unknown(first.id, info),
     };
     // One client may hold several values of a group with one hold.

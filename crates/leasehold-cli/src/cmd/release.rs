@@ -29,6 +29,8 @@ struct Hold {
     who: Option<String>,
     /// Number of the client's guards that share the hold, if the client reports it.
     guards: Option<u32>,
+    /// Whether no client renews the hold, because it was left to a span.
+    kept: bool,
 }
 
 impl Hold {
@@ -38,14 +40,25 @@ impl Hold {
             ttl,
             who: client.map(text::who),
             guards: None,
+            kept: false,
         }
     }
 
     fn of_lock(hold: &HoldInfo) -> Self {
         Self {
             guards: hold.guards,
+            kept: hold.kept,
             ..Self::new(&hold.id, hold.ttl, hold.client.as_ref())
         }
+    }
+
+    /// Formats a hold that was left to a span, for a sentence.
+    fn kept(&self) -> String {
+        let left = match self.ttl {
+            Ttl::Left(left) => format!(" for {} more", duration::shown(left)),
+            _ => String::new(),
+        };
+        format!("kept{left} by --min-hold, for {}", self.holder())
     }
 
     /// Formats the holder for a sentence.
@@ -169,12 +182,15 @@ async fn is_wanted(name: &str, holds: &[Hold]) -> Result<bool, Failure> {
         )));
     }
     for hold in holds {
-        tell(format_args!(
-            "`{}` is held by {}, who may believe in it {}",
-            Shown(name),
-            hold.holder(),
-            believed(hold.ttl)
-        ));
+        tell(match hold.kept {
+            true => format!("`{}` is {}", Shown(name), hold.kept()),
+            false => format!(
+                "`{}` is held by {}, who may believe in it {}",
+                Shown(name),
+                hold.holder(),
+                believed(hold.ttl)
+            ),
+        });
     }
     output::write("leasehold: take it away? [y/N] ".to_owned());
     let answer = input::line().await;
@@ -221,11 +237,14 @@ async fn tell_ended(args: &Release, name: &str, ended: &[Hold]) -> Result<(), Fa
             Ttl::Left(left) => format!("for up to {}", duration::shown(left)),
             _ => "without an end, as it has no lease".to_owned(),
         };
-        output::result(format_args!(
-            "took `{}` from {}, who may still believe in it {until}",
-            Shown(name),
-            hold.holder()
-        ))
+        output::result(match hold.kept {
+            true => format!("released `{}`, which was {}", Shown(name), hold.kept()),
+            false => format!(
+                "took `{}` from {}, who may still believe in it {until}",
+                Shown(name),
+                hold.holder()
+            ),
+        })
         .await?;
     }
     Ok(())

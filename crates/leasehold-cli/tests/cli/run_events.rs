@@ -67,7 +67,24 @@ fn kept_lock_can_be_released() {
         run.signal(Signal::SIGTERM);
         run.done().expect_code(143);
         assert!(left(&server) > Duration::from_secs(1800), "{options:?}");
-        done(leasehold_at(&server).args(["release", "-y", "job"])).expect_code(0);
+        // The client has ended: nothing suggests that anybody renews the lock or works under it.
+        let busy = [&options[..], &["-n"]].concat();
+        let busy = done(&mut run_script(&server, &busy, "true")).expect_code(75);
+        assert!(busy.stderr.contains("more by --min-hold, for "), "{busy}");
+        let of = |words: &[&str]| {
+            done(leasehold_at(&server).args(words))
+                .expect_code(0)
+                .stdout
+        };
+        let shown = of(&["show", "job"]);
+        assert!(shown.contains("not renewed (--min-hold"), "{shown}");
+        assert!(of(&["show", "--json", "job"]).contains(r#""kept":true"#));
+        assert!(of(&["ls"]).contains("kept for "), "{options:?}");
+        let released = of(&["release", "-y", "job"]);
+        assert!(
+            released.contains("released `job`, which was kept for "),
+            "{released}"
+        );
         assert!(is_free(&server), "{options:?}");
     }
 }

@@ -134,6 +134,9 @@ pub struct HoldInfo {
     pub count: u64,
     /// The time left of the lease.
     pub ttl: Ttl,
+    /// Whether the hold was left to a span ([`keep_for`](crate::LockGuard::keep_for)). No client
+    /// renews it, and it ends with its `ttl`.
+    pub kept: bool,
     /// The client of the hold. `None` for Redisson's clients, and for a client that does not
     /// announce itself.
     pub client: Option<ClientInfo>,

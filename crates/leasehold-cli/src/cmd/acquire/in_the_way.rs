@@ -1,7 +1,5 @@
 //! The holder that is in the way of a lock.
 
-use std::fmt::Write as _;
-
 use leasehold::Client;
 use leasehold::inspect::{Found, HoldInfo, NameInfo, Ttl};
 use serde_json::{Value, json};
@@ -41,18 +39,19 @@ impl InTheWay {
     }
 
     fn of(hold: &HoldInfo) -> Self {
-        let mut text = format!("held by {}", named(hold));
-        if let Ttl::Left(left) = hold.ttl {
-            // Writing to a string can't fail.
-            let _ = write!(
-                text,
-                ", for {} more unless it is renewed",
-                duration::shown(left)
-            );
-        }
+        let left = match hold.ttl {
+            Ttl::Left(left) => format!("for {} more", duration::shown(left)),
+            _ => String::new(),
+        };
+        let text = match (hold.kept, left.as_str()) {
+            (true, left) => format!("kept {left} by --min-hold, for {}", named(hold)),
+            (false, "") => format!("held by {}", named(hold)),
+            (false, left) => format!("held by {}, {left} unless it is renewed", named(hold)),
+        };
         let client = hold.client.as_ref();
         let holder = json!({
             "id": hold.id,
+            "kept": hold.kept,
             "label": client.map(|client| &client.label),
             "host": client.map(|client| &client.host),
             "pid": client.map(|client| &client.pid),

@@ -93,6 +93,7 @@ fn of_hold(hold: &HoldInfo) -> Value {
         "id": hold.id,
         "count": hold.count,
         "ttl_ms": of_ttl(hold.ttl),
+        "kept": hold.kept,
         "client": hold.client.as_ref().map(of_client),
         "held_for_ms": hold.held_for.and_then(ms),
         "guards": hold.guards,

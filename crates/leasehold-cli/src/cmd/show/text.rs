@@ -74,10 +74,18 @@ pub(in crate::cmd) fn of(name: &str, seen: &NameInfo) -> String {
 }
 
 fn of_hold(hold: &HoldInfo, denied: bool) -> String {
+    let client = match hold.kept {
+        // The client has often ended, and announces nothing any more.
+        true => format!(
+            "\n  kept    for the rest of the TTL, and not renewed (--min-hold, keep_for){}",
+            of_client(hold.client.as_ref())
+        ),
+        false => of_holder(&hold.id, hold.client.as_ref(), denied),
+    };
     format!(
         "\n  holder  {}{}{}{}\n  count   {}\n  TTL     {}",
         Shown(&hold.id),
-        of_holder(&hold.id, hold.client.as_ref(), denied),
+        client,
         of_time("held", hold.held_for),
         of_guards(hold.guards),
         hold.count,

@@ -9,6 +9,9 @@ use crate::backend::step::Value;
 use crate::primitives::form;
 use crate::primitives::lock::Ttl;
 
+/// The value of a hold that was left to a span, as in `kept.lua`.
+const KEPT: &str = "01";
+
 /// The reply of the step.
 pub(super) struct Raw {
     kind: String,
@@ -149,6 +152,7 @@ impl Raw {
                     id: field.value.clone(),
                     count: field.entered.parse().unwrap_or(1),
                     ttl: Ttl::of_key(left_ms),
+                    kept: false,
                     client: None,
                     held_for: None,
                     guards: None,
@@ -240,6 +244,7 @@ impl Field {
             id: self.name.clone(),
             count,
             ttl,
+            kept: self.value == KEPT,
             client: None,
             held_for: None,
             guards: None,
