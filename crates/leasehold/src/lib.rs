@@ -192,6 +192,11 @@ pub mod settings {
     pub use crate::tls::Identity;
 }
 
+/// Compiles and runs the example of the crate's page.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Page;
+
 /// Compiles and runs the examples of the README.
 #[cfg(doctest)]
 #[doc = include_str!("../../../README.md")]
