@@ -17,6 +17,7 @@ mod project {
     mod guarantees;
     mod layers;
     mod metrics;
+    mod packages;
     mod pairs;
     mod prose;
     mod surfaces;

@@ -34,7 +34,13 @@ fn documents() -> Vec<(PathBuf, String)> {
         let text = fs::read_to_string(&path).expect("it can be read");
         (path, text)
     };
-    let folders = ["", "docs", "examples/with-java"];
+    let folders = [
+        "",
+        "docs",
+        "examples/with-java",
+        "crates/leasehold",
+        "crates/leasehold-cli",
+    ];
     let pages = folders.iter().flat_map(|folder| files(folder, "md"));
     let mut documents: Vec<_> = pages.map(read).collect();
     for (path, text) in files("crates/leasehold/examples", "rs")
@@ -292,6 +298,11 @@ impl Workspace {
             ["cargo", "install", "--path", path] => {
                 let manifest = root().join(path).join("Cargo.toml");
                 (!manifest.exists()).then(|| "there is no such package".to_owned())
+            }
+            ["cargo", "add" | "install", name] | ["cargo", "add", name, "--features", _] => {
+                // Tokio is named beside the library, and comes from the registry.
+                let known = name == "tokio" || self.package(name).is_some();
+                (!known).then(|| "there is no such package".to_owned())
             }
             ["cargo", "build" | "test" | "doc", ..] => None,
             _ => Some("this test does not know such a command".to_owned()),
