@@ -17,11 +17,12 @@ seconds. Clients of Redisson report nothing. For all clients together, show coun
 that listen for a release.
 
 With --json: name; kind (none, lock, read_write_lock, group, semaphore_with_leases,
-semaphore_or_latch, latch, unknown); held; holders, each with id, count, ttl_ms, client, held_for_ms
-and guards (how many guards of its process share the hold); ttl_ms; mode; more (how many holders or
+semaphore_or_latch, latch, unknown); held; holders, each with id, count, ttl_ms, kept (whether it was
+left to its TTL and is not renewed), client, held_for_ms and guards (how many guards of its process
+share the hold); ttl_ms; mode; more (how many holders or
 values are not shown); waiting, each with id, wants, client and waited_for_ms; more_waiting;
 more_clients (whether clients beyond the first 200 may wait, too); listening; last_token;
-clients_denied; and for some kinds values, permits and count. An unknown value is null.
+clients_denied; and for some kinds values, permits and count. A value that is not known is null, but waiting is always a list.
 
 --blocked-by follows the holders: a holder's client may wait for another name, whose holder may wait
 in turn. Each name is printed once. Circles are printed at the end, the shortest first. Only clients

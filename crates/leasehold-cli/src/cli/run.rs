@@ -43,9 +43,9 @@ runs, the lock is free after --lease. --min-hold works with locks that are a sin
 --fenced, --fair and --write.
 
 With --json, leasehold reports on stderr in JSON, one object a line. Each object has `event` and
-`name`. The events are waiting and busy (with the `holder`), held (`id`, `token`, `waited_ms`),
-started (`pid`), losing (`reason`), then lost (`held_ms`, `reason`), released (`held_ms`) or kept
-(`held_ms`, `kept_for_ms`), and message.
+`name`. The events are waiting and busy (with the `holder`: id, kept, label, host, pid), held (`id`,
+`token`, `waited_ms`), started (`pid`), losing (`reason`), then lost (`held_ms`, `reason`), released
+(`held_ms`) or kept (`held_ms`, `kept_for_ms`), and message.
 
 leasehold never waits for the reader of stderr. It drops lines that don't fit into its buffer, and
 reports how many.
