@@ -12,16 +12,30 @@ SEEDS_WITHOUT = 2000
 def run_together(mutants, workspace, results, jobs):
     """Judges the mutants that can be combined. Returns the ones that are left, and the checks
     among them that have failed on a copy in which no mutant was chosen."""
+    # Mutants that have a verdict are in the copy as well, so that a run that is continued has
+    # nothing to build.
     combination = combine(mutants, workspace)
     combined = [mutant for mutant in mutants if mutant.name in combination.changes]
     programs = Programs(workspace)
     combined = compile_all(combined, combination, programs)
     print(f"{len(combined)} mutants are combined, {len(mutants) - len(combined)} are not", flush=True)
-    with ThreadPoolExecutor(jobs) as pool:
-        failing = failing_checks(combined, programs, pool)
-        sound = [mutant for mutant in combined if mutant.check.text not in failing]
-        list(pool.map(lambda mutant: run_one(mutant, combination, programs, results), sound))
+    combined = results.left(combined)
+    busy, quiet, failing = sort_checks(combined, programs, jobs)
+
+    def run_those_of(checks, jobs):
+        """Judges the mutants of these checks."""
+        chosen = [mutant for mutant in combined if mutant.check.text in checks]
+        in_parallel(jobs, chosen, lambda mutant: run_one(mutant, combination, programs, results))
+
+    run_those_of(busy, jobs)
+    run_those_of(quiet, 1)
     return results.left(mutants), failing
+
+
+def in_parallel(jobs, items, work):
+    """Returns what `work` makes of each item, for a few of them at a time."""
+    with ThreadPoolExecutor(jobs) as pool:
+        return list(pool.map(work, items))
 
 
 def combine(mutants, workspace):
@@ -52,25 +66,29 @@ def compile_all(mutants, combination, programs):
     return mutants
 
 
-def failing_checks(mutants, programs, pool):
-    """Returns the checks that fail although no mutant is chosen. Such a check would prove
-    nothing."""
-    checks = list({mutant.check.text: mutant.check for mutant in mutants}.values())
+def sort_checks(mutants, programs, jobs):
+    """Runs each check without a mutant, because a check that fails then proves nothing. Returns
+    the checks that pass beside others, the ones that only pass alone, and the ones that fail."""
+    checks = {mutant.check.text: mutant.check for mutant in mutants}
     start = time.time()
-    passed = list(pool.map(lambda check: passes_without(check, programs), checks))
-    failing = {check.text for check, passes in zip(checks, passed) if not passes}
-    print(f"{len(checks)} checks without a mutant: {len(failing)} failed "
-          f"({time.time() - start:.0f} s)", flush=True)
-    for text in sorted(failing):
-        print(f"        {text}", flush=True)
-    return failing
+    busy = passing(checks, programs, jobs)
+    quiet = passing({text: checks[text] for text in checks.keys() - busy}, programs, 1)
+    failing = checks.keys() - busy - quiet
+    print(f"{len(checks)} checks without a mutant: {len(quiet)} pass only alone, {len(failing)} fail"
+          f" ({time.time() - start:.0f} s)", flush=True)
+    for text in sorted(quiet | failing):
+        print(f"        {'alone' if text in quiet else 'fails'}: {text}", flush=True)
+    return busy, quiet, failing
 
 
-def passes_without(check, programs):
-    """Returns whether a check passes when no mutant is chosen."""
-    arguments = check.program_arguments(seeds=SEEDS_WITHOUT)
-    # A busy machine can make a test fail once.
-    return any(check.passes(*programs.run(check, arguments=arguments)) for _ in range(2))
+def passing(checks, programs, jobs):
+    """Returns the checks that pass when no mutant is chosen, with so many at a time."""
+    def passes(text):
+        arguments = checks[text].program_arguments(seeds=SEEDS_WITHOUT)
+        return checks[text].passes(*programs.run(checks[text], arguments=arguments))
+
+    texts = list(checks)
+    return {text for text, passed in zip(texts, in_parallel(jobs, texts, passes)) if passed}
 
 
 def run_one(mutant, combination, programs, results):
