@@ -3,7 +3,7 @@ import os
 import time
 
 from .results import STALE, UNSURE
-from .workspace import TARGET, last_error, limited
+from .workspace import last_error, limited
 
 
 def run_alone(mutants, workspace, results, doubted=()):
@@ -48,6 +48,6 @@ def output_of(check, workspace):
     if built != 0:
         return "no build", out
     if check.is_simulator:
-        binary = os.path.join(TARGET, "release", "leasehold-sim")
+        binary = os.path.join(workspace.target, "release", "leasehold-sim")
         return limited([binary, *check.program_arguments()], cwd=workspace.folder)
     return workspace.cargo("test", *check.arguments)

@@ -7,7 +7,7 @@ import sys
 import tempfile
 import time
 
-from .workspace import BUILD_LIMIT_S, ROOT, last_error
+from .workspace import BUILD_LIMIT_S, last_error
 
 
 def stale_or_broken(mutants, workspace):
@@ -80,7 +80,7 @@ def first_error(group, workspace, compile_lua):
         status, out = workspace.cargo(
             "check", "-q", "-p", crate, "--all-features", "--profile", "test",
             "--lib" if crate == "leasehold" else "--bins",
-            limit_s=BUILD_LIMIT_S, target=os.path.join(ROOT, "target"))
+            limit_s=BUILD_LIMIT_S)
         if status != 0:
             return last_error(out)
     return None

@@ -6,7 +6,7 @@ import shutil
 import sys
 
 from .combine import VARIABLE
-from .workspace import TARGET, limited
+from .workspace import limited
 
 SELECTORS = ("--test", "--bin")
 SIMULATOR = ("--release", "-p", "leasehold-sim")
@@ -17,6 +17,7 @@ class Programs:
 
     def __init__(self, workspace):
         self.workspace = workspace
+        self.simulator = os.path.join(workspace.target, "release", "leasehold-sim")
         # For each selection of a test program, its file and the folder of its package.
         self.built = {}
 
@@ -60,14 +61,14 @@ class Programs:
     def run(self, check, number=0, replacements=(), arguments=None):
         """Runs a check with the mutant of this number, and returns its status and output."""
         if check.is_simulator:
-            binary, folder = os.path.join(TARGET, "release", "leasehold-sim"), self.workspace.folder
+            binary, folder = self.simulator, self.workspace.folder
         else:
             binary, folder = self.built[selection(check)]
         environment = dict(os.environ, CARGO_MANIFEST_DIR=folder)
         environment.pop(VARIABLE, None)
         if number:
             environment[VARIABLE] = str(number)
-        with replaced(binary, number, replacements) as program:
+        with replaced(binary, number, replacements, self.workspace.target) as program:
             if program is None:
                 return None, "the text of the Lua file is not in the program"
             arguments = arguments or check.program_arguments()
@@ -109,17 +110,17 @@ def all_spans(diagnostic):
 
 
 @contextlib.contextmanager
-def replaced(binary, number, replacements):
+def replaced(binary, number, replacements, target):
     """Yields the program with these bytes replaced, or None if they are not there."""
     if not replacements:
         yield binary
         return
     with contextlib.ExitStack() as stack:
         # The tests of the command line start the program of that name.
-        folder = os.path.join(TARGET, f"{number:05}")
+        folder = os.path.join(target, f"{number:05}")
         stack.callback(shutil.rmtree, folder, ignore_errors=True)
         os.makedirs(folder)
-        command = os.path.join(TARGET, "debug", "leasehold")
+        command = os.path.join(target, "debug", "leasehold")
         # As long as `debug`.
         other_command = os.path.join(folder, "leasehold")
         copies = [copy_replaced(binary, os.path.join(folder, os.path.basename(binary)),

@@ -8,17 +8,22 @@ import signal
 import subprocess
 
 ROOT = os.path.realpath(os.path.join(os.path.dirname(__file__), "..", ".."))
-TARGET = os.path.join(ROOT, "target", "mutants", "build")
+FOLDER = os.path.join(ROOT, "target", "mutants")
 LIMIT_S = 300
 # Enough for a full build on a busy machine.
 BUILD_LIMIT_S = 1800
 
 
 class Workspace:
-    """Is a copy of the code in a folder of its own."""
+    """Is a copy of the code in a folder of its own.
 
-    def __init__(self, name):
-        self.folder = os.path.join(ROOT, "target", "mutants", name)
+    Copies share no target directory unless it is given, because cargo does not tell them apart
+    there: it can take a program of one copy for the same program of another.
+    """
+
+    def __init__(self, name, target=None):
+        self.folder = os.path.join(FOLDER, name)
+        self.target = target or os.path.join(FOLDER, name + "-build")
 
     def path(self, name):
         return os.path.join(self.folder, name)
@@ -51,11 +56,11 @@ class Workspace:
             shutil.copyfile(source, target)
             shutil.copymode(source, target)
 
-    def cargo(self, *arguments, limit_s=LIMIT_S, target=TARGET):
+    def cargo(self, *arguments, limit_s=LIMIT_S):
         """Runs cargo in the copy and returns its status and output."""
         # The simulator is built with optimisations, and only one of its files differs from the
         # last build.
-        environment = dict(os.environ, CARGO_TARGET_DIR=target, CARGO_INCREMENTAL="1")
+        environment = dict(os.environ, CARGO_TARGET_DIR=self.target, CARGO_INCREMENTAL="1")
         return limited(["cargo", *arguments], limit_s, cwd=self.folder, env=environment)
 
     def build(self, *arguments):
