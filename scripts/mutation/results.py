@@ -12,12 +12,12 @@ CAUGHT, MISSED, STALE, UNSURE = "caught", "MISSED", "STALE", "UNSURE"
 class Results:
     """Collects one verdict for each mutant."""
 
-    def __init__(self, path=None, folder="mutants"):
+    def __init__(self, path=None):
         self.words = {}
         self.path = path
         self.lock = threading.Lock()
         if path:
-            self.read(digest(folder))
+            self.read(digest())
 
     def read(self, code):
         """Reads the verdicts of an earlier run. They only hold for the code that it has broken."""
@@ -58,11 +58,11 @@ class Results:
         return [mutant.name for mutant in mutants if self.words.get(mutant.name) != CAUGHT]
 
 
-def digest(folder):
-    """Returns a number that changes with the code and with the patches."""
+def digest():
+    """Returns a number that changes with the code and with the patches. Logs and files of
+    results that are in the same folder don't change it."""
     sums = hashlib.sha256()
-    patches = sorted(os.path.join(folder, name) for name in os.listdir(os.path.join(ROOT, folder)))
-    for name in source_names() + patches:
+    for name in source_names("crates", "mutants", "Cargo.toml", "Cargo.lock"):
         with open(os.path.join(ROOT, name), "rb") as file:
             sums.update(name.encode() + b"\0" + hashlib.sha256(file.read()).digest())
     return sums.hexdigest()[:16]

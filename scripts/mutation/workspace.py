@@ -42,7 +42,7 @@ class Workspace:
 
     def restore(self, except_for=()):
         """Makes the copy equal to the code again, but leaves the files in `except_for` alone."""
-        names = set(source_names())
+        names = {name for name in source_names() if not name.startswith("mutants/")}
         for folder, _, files in os.walk(self.folder):
             for file in files:
                 path = os.path.join(folder, file)
@@ -67,12 +67,12 @@ class Workspace:
         return self.cargo(*arguments, limit_s=BUILD_LIMIT_S)
 
 
-def source_names():
-    """Returns the names of the files to copy: all but the patches."""
-    names = subprocess.run(["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
-                           cwd=ROOT, capture_output=True, check=True).stdout
+def source_names(*places):
+    """Returns the names of the files in these places, or in all."""
+    names = subprocess.run(["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard",
+                            "--", *places], cwd=ROOT, capture_output=True, check=True).stdout
     return sorted(name for name in names.decode().split("\0")
-                  if os.path.isfile(os.path.join(ROOT, name)) and not name.startswith("mutants/"))
+                  if os.path.isfile(os.path.join(ROOT, name)))
 
 
 def limited(command, limit_s=LIMIT_S, **options):
