@@ -12,7 +12,8 @@ from .workspace import BUILD_LIMIT_S, last_error
 
 def stale_or_broken(mutants, workspace):
     """Returns the mutants that are stale or don't compile. Compiles many mutants at a time."""
-    stale = [mutant for mutant in mutants if is_stale(mutant, workspace)]
+    sources = words_of_sources(workspace)
+    stale = [mutant for mutant in mutants if is_stale(mutant, workspace, sources)]
     left = [mutant for mutant in mutants if mutant not in stale]
     broken = []
     with lua_server() as compile_lua:
@@ -25,10 +26,8 @@ def stale_or_broken(mutants, workspace):
     return stale + broken
 
 
-def is_stale(mutant, workspace, sources={}):
-    """Says if the patch does not fit, or its test does not exist."""
-    if not sources:
-        sources.update(words_of_sources(workspace))
+def is_stale(mutant, workspace, sources):
+    """Returns whether the patch does not fit or its test does not exist, and says which."""
     if not mutant.fits(workspace):
         print(f"STALE   {mutant.name}: the patch no longer applies", flush=True)
     elif not mutant.check.exists(sources):
