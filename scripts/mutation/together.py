@@ -50,9 +50,9 @@ def combine(mutants, workspace):
 
 def compile_all(mutants, combination, programs):
     """Builds the copy, and removes mutants until it compiles. Returns the ones in it."""
+    start = time.time()
     while mutants:
         combination.write()
-        start = time.time()
         errors = programs.build([mutant.check for mutant in mutants])
         if not errors:
             print(f"built in {time.time() - start:.0f} s", flush=True)
