@@ -23,9 +23,6 @@ pub(crate) use run::{Hold, OnLoss, Run, RunDeadman, RunLaunch, Wanted};
 /// The highest number of permits of a limit.
 const MOST_PERMITS: i64 = 1_000_000;
 
-/// The heading of the options that say how to reach the server.
-const CONNECTION: &str = "Connection";
-
 /// The last line of the short help.
 const MORE: &str = "--help has the rest: connections, exit codes, examples.";
 
@@ -39,48 +36,6 @@ const MORE: &str = "--help has the rest: connections, exit codes, examples.";
     after_help = "More help: leasehold help run, leasehold help env, leasehold help exit-codes"
 )]
 pub(crate) struct Cli {
-    /// Server to use [default: $LEASEHOLD_URL, else $REDIS_URL, else redis://127.0.0.1:6379]
-    ///
-    /// redis://USER:PASSWORD@HOST:PORT/DB, rediss:// for TLS, redis+unix:///PATH for a socket,
-    /// redis-cluster://HOST:PORT,HOST:PORT for a cluster (rediss-cluster:// for TLS),
-    /// redis-sentinel://HOST:PORT,HOST:PORT/MASTER for a master that sentinels watch
-    /// (rediss-sentinel:// for TLS; ?sentinel_user=U&sentinel_pass=P to log in to the sentinels),
-    /// memory:// for a keyspace that only this process sees (for `demo`). Put a URL with a password
-    /// into the environment: every user of the machine can read a command line.
-    #[arg(long, global = true, value_name = "URL", display_order = 100, help_heading = CONNECTION, hide_short_help = true)]
-    pub(crate) redis: Option<OsString>,
-
-    /// Read the password from this file, again for each connection and while connected, so that it
-    /// can change [default: $LEASEHOLD_PASSWORD_FILE]
-    #[arg(long, global = true, value_name = "FILE", display_order = 100, help_heading = CONNECTION, hide_short_help = true)]
-    pub(crate) password_file: Option<PathBuf>,
-
-    #[command(flatten)]
-    pub(crate) tls: Tls,
-
-    /// Connect to the second address for a server that is announced at the first (NAT); repeatable
-    /// [default: $LEASEHOLD_MAP, separated by commas]
-    ///
-    /// This is for the nodes of a cluster, and for the master that sentinels announce. Addresses in
-    /// the URL are used as they are.
-    #[arg(long, global = true, value_name = "HOST:PORT=HOST:PORT", value_parser = mapping::parse, display_order = 100, help_heading = CONNECTION, hide_short_help = true)]
-    pub(crate) map: Vec<Mapping>,
-
-    /// Put this prefix before all names, like a NameMapper of Redisson [default: $LEASEHOLD_PREFIX]
-    #[arg(
-        long,
-        global = true,
-        env = "LEASEHOLD_PREFIX",
-        hide_env = true,
-        value_name = "TEXT",
-        display_order = 100, help_heading = CONNECTION, hide_short_help = true
-    )]
-    pub(crate) prefix: Option<String>,
-
-    /// Show this label to operators, instead of $LEASEHOLD_LABEL or the program's name
-    #[arg(long, global = true, value_name = "TEXT", display_order = 100, help_heading = CONNECTION, hide_short_help = true)]
-    pub(crate) label: Option<String>,
-
     /// Log waits, grants and releases (-vv: all)
     ///
     /// Without it, warnings are logged, or what $RUST_LOG says.
@@ -99,8 +54,79 @@ pub(crate) struct Cli {
     )]
     pub(crate) quiet: bool,
 
+    // The last one: its heading would count for options after it.
+    #[command(flatten)]
+    pub(crate) connection: Connection,
+
     #[command(subcommand)]
     pub(crate) command: Command,
+}
+
+/// The way to the server, and what operators see of this process there.
+// No `Debug`: the URL may contain a password.
+#[derive(Args)]
+#[command(next_help_heading = "Connection")]
+pub(crate) struct Connection {
+    /// Server to use [default: $LEASEHOLD_URL, else $REDIS_URL, else redis://127.0.0.1:6379]
+    ///
+    /// redis://USER:PASSWORD@HOST:PORT/DB, rediss:// for TLS, redis+unix:///PATH for a socket,
+    /// redis-cluster://HOST:PORT,HOST:PORT for a cluster (rediss-cluster:// for TLS),
+    /// redis-sentinel://HOST:PORT,HOST:PORT/MASTER for a master that sentinels watch
+    /// (rediss-sentinel:// for TLS; ?sentinel_user=U&sentinel_pass=P to log in to the sentinels),
+    /// memory:// for a keyspace that only this process sees (for `demo`). Put a URL with a password
+    /// into the environment: every user of the machine can read a command line.
+    #[arg(
+        long,
+        global = true,
+        value_name = "URL",
+        display_order = 100,
+        hide_short_help = true
+    )]
+    pub(crate) redis: Option<OsString>,
+
+    /// Read the password from this file, again for each connection and while connected, so that it
+    /// can change [default: $LEASEHOLD_PASSWORD_FILE]
+    #[arg(
+        long,
+        global = true,
+        value_name = "FILE",
+        display_order = 100,
+        hide_short_help = true
+    )]
+    pub(crate) password_file: Option<PathBuf>,
+
+    #[command(flatten)]
+    pub(crate) tls: Tls,
+
+    /// Connect to the second address for a server that is announced at the first (NAT); repeatable
+    /// [default: $LEASEHOLD_MAP, separated by commas]
+    ///
+    /// This is for the nodes of a cluster, and for the master that sentinels announce. Addresses in
+    /// the URL are used as they are.
+    #[arg(long, global = true, value_name = "HOST:PORT=HOST:PORT", value_parser = mapping::parse, display_order = 100, hide_short_help = true)]
+    pub(crate) map: Vec<Mapping>,
+
+    /// Put this prefix before all names, like a NameMapper of Redisson [default: $LEASEHOLD_PREFIX]
+    #[arg(
+        long,
+        global = true,
+        env = "LEASEHOLD_PREFIX",
+        hide_env = true,
+        value_name = "TEXT",
+        display_order = 100,
+        hide_short_help = true
+    )]
+    pub(crate) prefix: Option<String>,
+
+    /// Show this label to operators, instead of $LEASEHOLD_LABEL or the program's name
+    #[arg(
+        long,
+        global = true,
+        value_name = "TEXT",
+        display_order = 100,
+        hide_short_help = true
+    )]
+    pub(crate) label: Option<String>,
 }
 
 impl Cli {
@@ -109,8 +135,8 @@ impl Cli {
     pub(crate) fn label(&self) -> Option<String> {
         let is_set = std::env::var_os("LEASEHOLD_LABEL").is_some_and(|label| !label.is_empty());
         match &self.command {
-            Command::Run(run) if !is_set => self.label.clone().or_else(|| run.program()),
-            _ => self.label.clone(),
+            Command::Run(run) if !is_set => self.connection.label.clone().or_else(|| run.program()),
+            _ => self.connection.label.clone(),
         }
     }
 }
@@ -119,7 +145,13 @@ impl Cli {
 #[derive(Args, Clone)]
 pub(crate) struct Tls {
     /// Trust the authorities in this file, in addition to those of the system (rediss://)
-    #[arg(long, global = true, value_name = "FILE", display_order = 100, help_heading = CONNECTION, hide_short_help = true)]
+    #[arg(
+        long,
+        global = true,
+        value_name = "FILE",
+        display_order = 100,
+        hide_short_help = true
+    )]
     pub(crate) cacert: Option<PathBuf>,
 
     /// Present this certificate to the server; it is read again for each connection, with --key
@@ -128,7 +160,8 @@ pub(crate) struct Tls {
         global = true,
         value_name = "FILE",
         requires = "key",
-        display_order = 100, help_heading = CONNECTION, hide_short_help = true
+        display_order = 100,
+        hide_short_help = true
     )]
     pub(crate) cert: Option<PathBuf>,
 
@@ -138,12 +171,19 @@ pub(crate) struct Tls {
         global = true,
         value_name = "FILE",
         requires = "cert",
-        display_order = 100, help_heading = CONNECTION, hide_short_help = true
+        display_order = 100,
+        hide_short_help = true
     )]
     pub(crate) key: Option<PathBuf>,
 
     /// Expect this name in the server's certificate, instead of the host of the URL
-    #[arg(long, global = true, value_name = "NAME", display_order = 100, help_heading = CONNECTION, hide_short_help = true)]
+    #[arg(
+        long,
+        global = true,
+        value_name = "NAME",
+        display_order = 100,
+        hide_short_help = true
+    )]
     pub(crate) sni: Option<String>,
 }
 

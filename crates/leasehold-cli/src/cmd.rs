@@ -30,55 +30,59 @@ use crate::signals::Signals;
 /// Runs the sub-command of the command line.
 pub(crate) fn run(cli: Cli) -> Result<Exit, Failure> {
     match cli.command {
-        Command::Run(args) => run::run(&args, &servers(&args.wanted, cli.redis)?),
+        Command::Run(args) => run::run(&args, &servers(&args.wanted, cli.connection.redis)?),
         Command::Hold(args) => {
-            let servers = servers(&args.wanted, cli.redis)?;
+            let servers = servers(&args.wanted, cli.connection.redis)?;
             finish(hold::hold(args, servers))
         }
         Command::RunDeadman(args) => run::deadman::main(&args),
         Command::RunLaunch(args) => run::launch::main(&args),
         Command::Show(args) => {
-            let server = Server::find(cli.redis)?.shared()?;
+            let server = Server::find(cli.connection.redis)?.shared()?;
             finish(show::show(&args, &server))
         }
         Command::Ls(args) => {
-            let server = Server::find(cli.redis)?.shared()?;
+            let server = Server::find(cli.connection.redis)?.shared()?;
             finish(ls::ls(args, server))
         }
         Command::Watch(args) => {
-            let server = Server::find(cli.redis)?.shared()?;
+            let server = Server::find(cli.connection.redis)?.shared()?;
             finish(watch::watch(args, server))
         }
         Command::Top(args) => {
-            let server = Server::find(cli.redis)?.shared()?;
+            let server = Server::find(cli.connection.redis)?.shared()?;
             finish(top::top(args, server))
         }
         Command::Release(args) => {
-            let server = Server::find(cli.redis)?.shared()?;
+            let server = Server::find(cli.connection.redis)?.shared()?;
             finish(release::release(args, server))
         }
         Command::Doctor(args) => {
-            let server = Server::find(cli.redis)?.shared()?;
+            let server = Server::find(cli.connection.redis)?.shared()?;
             finish(doctor::doctor(args, server))
         }
         Command::Completions(args) => finish(pages::completions(args.shell)),
         Command::Man(args) => finish(pages::man(args.out.as_deref())),
         Command::SetLimit(args) => {
-            let server = Server::find(cli.redis)?.shared()?;
+            let server = Server::find(cli.connection.redis)?.shared()?;
             finish(set_limit::set_limit(args, &server))
         }
         Command::Latch(args) => {
-            let server = Server::find(cli.redis)?.shared()?;
+            let server = Server::find(cli.connection.redis)?.shared()?;
             finish(latch::latch(args, &server))
         }
         Command::Demo(args) => {
             // Only a server of the command line: the demo is for the first minute with
             // leasehold, and must not write to a server that the environment names.
-            let server = cli.redis.map(|url| Server::find(Some(url))).transpose()?;
+            let server = cli
+                .connection
+                .redis
+                .map(|url| Server::find(Some(url)))
+                .transpose()?;
             finish(demo::demo(args, server))
         }
         Command::DemoWorker(args) => {
-            let server = Server::find(cli.redis)?;
+            let server = Server::find(cli.connection.redis)?;
             finish(demo::process::main(args, &server))
         }
     }

@@ -36,10 +36,10 @@ fn run() -> exit_code::Exit {
     logging::start(&cli);
     server::set_access(server::Access {
         label: cli.label(),
-        prefix: cli.prefix.clone(),
-        password_file: cli.password_file.clone(),
-        map: cli.map.clone(),
-        tls: cli.tls.clone(),
+        prefix: cli.connection.prefix.clone(),
+        password_file: cli.connection.password_file.clone(),
+        map: cli.connection.map.clone(),
+        tls: cli.connection.tls.clone(),
     });
     match cmd::run(cli) {
         Ok(exit) => exit,
