@@ -300,7 +300,7 @@ impl Workspace {
                 (!manifest.exists()).then(|| "there is no such package".to_owned())
             }
             ["cargo", "add" | "install", name] | ["cargo", "add", name, "--features", _] => {
-                // Tokio is named beside the library, and is downloaded from the registry.
+                // Tokio is in the registry, not in this workspace.
                 let known = name == "tokio" || self.package(name).is_some();
                 (!known).then(|| "there is no such package".to_owned())
             }
