@@ -23,10 +23,21 @@ pub(crate) use run::{Hold, OnLoss, Run, RunDeadman, RunLaunch, Wanted};
 /// The highest number of permits of a limit.
 const MOST_PERMITS: i64 = 1_000_000;
 
+/// The heading of the options that say how to reach the server.
+const CONNECTION: &str = "Connection";
+
+/// The last line of the short help.
+const MORE: &str = "--help has the rest: connections, exit codes, examples.";
+
 /// Distributed locks on Redis and Valkey, shared with Java's Redisson
 // No `Debug`: the URL may contain a password.
 #[derive(Parser)]
-#[command(name = "leasehold", version, max_term_width = 100)]
+#[command(
+    name = "leasehold",
+    version,
+    max_term_width = 100,
+    after_help = "More help: leasehold help run, leasehold help env, leasehold help exit-codes"
+)]
 pub(crate) struct Cli {
     /// Server to use [default: $LEASEHOLD_URL, else $REDIS_URL, else redis://127.0.0.1:6379]
     ///
@@ -36,12 +47,12 @@ pub(crate) struct Cli {
     /// (rediss-sentinel:// for TLS; ?sentinel_user=U&sentinel_pass=P to log in to the sentinels),
     /// memory:// for a keyspace that only this process sees (for `demo`). Put a URL with a password
     /// into the environment: every user of the machine can read a command line.
-    #[arg(long, global = true, value_name = "URL", display_order = 100)]
+    #[arg(long, global = true, value_name = "URL", display_order = 100, help_heading = CONNECTION, hide_short_help = true)]
     pub(crate) redis: Option<OsString>,
 
     /// Read the password from this file, again for each connection and while connected, so that it
     /// can change [default: $LEASEHOLD_PASSWORD_FILE]
-    #[arg(long, global = true, value_name = "FILE", display_order = 100)]
+    #[arg(long, global = true, value_name = "FILE", display_order = 100, help_heading = CONNECTION, hide_short_help = true)]
     pub(crate) password_file: Option<PathBuf>,
 
     #[command(flatten)]
@@ -52,7 +63,7 @@ pub(crate) struct Cli {
     ///
     /// This is for the nodes of a cluster, and for the master that sentinels announce. Addresses in
     /// the URL are used as they are.
-    #[arg(long, global = true, value_name = "HOST:PORT=HOST:PORT", value_parser = mapping::parse, display_order = 100)]
+    #[arg(long, global = true, value_name = "HOST:PORT=HOST:PORT", value_parser = mapping::parse, display_order = 100, help_heading = CONNECTION, hide_short_help = true)]
     pub(crate) map: Vec<Mapping>,
 
     /// Put this prefix before all names, like a NameMapper of Redisson [default: $LEASEHOLD_PREFIX]
@@ -62,19 +73,23 @@ pub(crate) struct Cli {
         env = "LEASEHOLD_PREFIX",
         hide_env = true,
         value_name = "TEXT",
-        display_order = 100
+        display_order = 100, help_heading = CONNECTION, hide_short_help = true
     )]
     pub(crate) prefix: Option<String>,
 
     /// Show this label to operators, instead of $LEASEHOLD_LABEL or the program's name
-    #[arg(long, global = true, value_name = "TEXT", display_order = 100)]
+    #[arg(long, global = true, value_name = "TEXT", display_order = 100, help_heading = CONNECTION, hide_short_help = true)]
     pub(crate) label: Option<String>,
 
-    /// Log each wait, grant and release; with -vv, log everything [default: warnings, or $RUST_LOG]
+    /// Log waits, grants and releases (-vv: all)
+    ///
+    /// Without it, warnings are logged, or what $RUST_LOG says.
     #[arg(short, long, global = true, action = ArgAction::Count, display_order = 101)]
     pub(crate) verbose: u8,
 
-    /// Print errors only: no warnings, and nothing about waits or busy locks
+    /// Print errors only
+    ///
+    /// No warnings, and nothing about waits or busy locks.
     #[arg(
         short,
         long,
@@ -104,7 +119,7 @@ impl Cli {
 #[derive(Args, Clone)]
 pub(crate) struct Tls {
     /// Trust the authorities in this file, in addition to those of the system (rediss://)
-    #[arg(long, global = true, value_name = "FILE", display_order = 100)]
+    #[arg(long, global = true, value_name = "FILE", display_order = 100, help_heading = CONNECTION, hide_short_help = true)]
     pub(crate) cacert: Option<PathBuf>,
 
     /// Present this certificate to the server; it is read again for each connection, with --key
@@ -113,7 +128,7 @@ pub(crate) struct Tls {
         global = true,
         value_name = "FILE",
         requires = "key",
-        display_order = 100
+        display_order = 100, help_heading = CONNECTION, hide_short_help = true
     )]
     pub(crate) cert: Option<PathBuf>,
 
@@ -123,20 +138,20 @@ pub(crate) struct Tls {
         global = true,
         value_name = "FILE",
         requires = "cert",
-        display_order = 100
+        display_order = 100, help_heading = CONNECTION, hide_short_help = true
     )]
     pub(crate) key: Option<PathBuf>,
 
     /// Expect this name in the server's certificate, instead of the host of the URL
-    #[arg(long, global = true, value_name = "NAME", display_order = 100)]
+    #[arg(long, global = true, value_name = "NAME", display_order = 100, help_heading = CONNECTION, hide_short_help = true)]
     pub(crate) sni: Option<String>,
 }
 
 #[derive(Subcommand)]
 pub(crate) enum Command {
-    /// Wait for a lock, run a command under it, and exit with the command's code
+    /// Run a command under a lock, and exit with the command's code
     Run(Run),
-    /// Hold a lock without a command, until the input ends or a signal arrives
+    /// Hold a lock until the input ends or a signal arrives
     Hold(Hold),
     /// Show what a name is, who holds it, and for how long
     Show(Show),
@@ -148,9 +163,9 @@ pub(crate) enum Command {
     Top(Top),
     /// Take a lock or a permit from its holder
     Release(Release),
-    /// Report what endangers locks on this server, and what to do about it
+    /// Report what endangers locks on this server
     Doctor(Doctor),
-    /// Change how many commands `run --limit` runs at a time, for all clients
+    /// Change how many commands `run --limit` runs at a time
     SetLimit(SetLimit),
     /// Set a latch, count it down, or wait until it opens
     Latch(Latch),
@@ -158,7 +173,7 @@ pub(crate) enum Command {
     Demo(Demo),
     /// Print completions for a shell
     Completions(Completions),
-    /// Print the manual page of leasehold, or write all pages into a folder
+    /// Print the manual page, or write all pages into a folder
     Man(Man),
     #[command(hide = true)]
     DemoWorker(DemoWorker),
@@ -170,16 +185,16 @@ pub(crate) enum Command {
 }
 
 #[derive(Args)]
-#[command(after_help = "Example:\n  leasehold completions bash >leasehold.bash")]
+#[command(after_long_help = "Example:\n  leasehold completions bash >leasehold.bash")]
 pub(crate) struct Completions {
     /// Shell to complete for
     pub(crate) shell: Shell,
 }
 
 #[derive(Args)]
-#[command(after_help = "Example:\n  leasehold man --out .")]
+#[command(after_long_help = "Example:\n  leasehold man --out .")]
 pub(crate) struct Man {
-    /// Write the pages of leasehold and its sub-commands into this folder
+    /// Write all pages into this folder
     #[arg(long, value_name = "FOLDER")]
     pub(crate) out: Option<PathBuf>,
 }

@@ -7,7 +7,7 @@ mod doctor;
 mod hold;
 mod latch;
 mod ls;
-mod pages;
+pub(crate) mod pages;
 mod release;
 mod run;
 mod set_limit;

@@ -6,6 +6,7 @@ use std::pin::Pin;
 use std::task::Poll;
 use std::thread;
 
+use futures_util::FutureExt as _;
 use nix::sys::signal::{SigSet, SigmaskHow, Signal};
 use tokio::signal::unix::{self, SignalKind};
 
@@ -55,6 +56,13 @@ impl Signals {
             Poll::Pending
         })
         .await
+    }
+}
+
+impl Signals {
+    /// Forgets the signals that have arrived.
+    pub(crate) fn forget(&mut self) {
+        while self.next().now_or_never().is_some() {}
     }
 }
 

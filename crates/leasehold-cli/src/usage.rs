@@ -1,16 +1,26 @@
 //! Parsing of the command line, and its error messages.
 
 use std::ffi::{OsStr, OsString};
+use std::io::Write as _;
 
 use clap::{CommandFactory as _, Parser as _};
 
 use crate::cli::{Cli, Command};
+use crate::cmd::pages;
 use crate::exit_code::Exit;
 use crate::output::{Shown, tell};
 
 /// Parses the command line. On failure, the error has already been printed.
 pub(crate) fn parse() -> Result<Cli, Exit> {
     let words: Vec<OsString> = std::env::args_os().collect();
+    if let [_, help, topic] = &words[..]
+        && help == "help"
+        && let Some(text) = topic.to_str().and_then(pages::topic)
+    {
+        // A closed stdout is the reader's choice, not an error.
+        let _ = writeln!(std::io::stdout(), "{text}");
+        return Err(Exit::Success);
+    }
     let cli = Cli::try_parse_from(&words);
     let misplaced = match &cli {
         Ok(Cli {

@@ -249,6 +249,36 @@ impl Client {
         name::inspect(&self.context, name).await
     }
 
+    /// Returns the same as [`inspect`](Self::inspect), but not who the clients are: each `client`,
+    /// `held_for` and `guards` is `None`, and waiters that only their clients announce are left
+    /// out. It costs one request, however many clients there are.
+    ///
+    /// # Errors
+    ///
+    /// Same as [`inspect`](Self::inspect).
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future leaves nothing behind.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> leasehold::Result<()> {
+    /// use leasehold::inspect::Found;
+    ///
+    /// let client = leasehold::Client::embedded();
+    /// client.count_down_latch("import").try_set_count(3).await?;
+    /// let found = client.peek("import").await?.found;
+    /// assert_eq!(found, Found::Count(3));
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub async fn peek(&self, name: &str) -> Result<NameInfo> {
+        name::peek(&self.context, name).await
+    }
+
     /// Lists the names on this server that match `pattern`, with the content of each. This is for
     /// operators. The list has locks and synchronizers of every kind, including those of Redisson,
     /// and no other keys. In a pattern, `*` matches any text, `?` any byte and `[a-c]` one byte of

@@ -197,10 +197,15 @@ pub mod settings {
 #[doc = include_str!("../README.md")]
 struct Page;
 
-/// Compiles and runs the examples of the README.
+/// Compiles and runs the example of the README.
 #[cfg(doctest)]
 #[doc = include_str!("../../../README.md")]
 struct Readme;
+
+/// Compiles and runs the examples of the first page of the documentation.
+#[cfg(doctest)]
+#[doc = include_str!("../../../docs/start.md")]
+struct Start;
 
 #[cfg(doctest)]
 #[doc = include_str!("../../../docs/fencing.md")]

@@ -5,35 +5,42 @@ use std::time::Duration;
 
 use clap::Args;
 
+use super::MORE;
 use crate::duration;
 
 const DEMO_HELP: &str = "\
-The stock is a file outside the lock: a worker reads it, works for --pause, and writes it back. With
+The stock is a file outside the lock: a worker reads it, works for --pause, and writes it back. With \
 the lock, every item is sold once. Without it (--no-lock), sales get lost and items are sold twice.
 
-Without --redis, the workers are tasks of this process and need no server; the environment is
+Without --redis, the workers are tasks of this process and need no server; the environment is \
 ignored. With --redis, they are processes. The demo prints their ids: kill one.
 
-Exit codes: 0 when every item was sold once; with --no-lock 0 when items were sold twice or sales
-got lost; 1 for any other outcome; 128+n when signal n ended it; 69 when no server answered; 77 when
+Exit codes: 0 when every item was sold once; with --no-lock 0 when items were sold twice or sales \
+got lost; 1 for any other outcome; 128+n when signal n ended it; 69 when no server answered; 77 when \
 the server refused; 78 when a local file can't be read.";
 
 #[derive(Args)]
-#[command(after_help = DEMO_HELP)]
+#[command(after_help = MORE, after_long_help = DEMO_HELP)]
 pub(crate) struct Demo {
-    /// Start this number of workers, 2 to 64 [default: 5; with --redis 8]
+    /// Start this number of workers
+    ///
+    /// 2 to 64. The default is 5, and 8 with --redis.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(2..=64))]
     pub(crate) workers: Option<u8>,
 
-    /// Sell this number of items, 2 to 10000
+    /// Sell this number of items
+    ///
+    /// 2 to 10000.
     #[arg(long, value_name = "N", default_value_t = 40, value_parser = clap::value_parser!(u64).range(2..=10_000))]
     pub(crate) stock: u64,
 
-    /// Take this long for each sale, at most 10s [default: 5ms; with --redis 25ms]
-    #[arg(long, value_name = "DURATION", value_parser = pause, allow_hyphen_values = true)]
+    /// Take this long for each sale
+    ///
+    /// At most 10s. The default is 5ms, and 25ms with --redis.
+    #[arg(long, value_name = "TIME", value_parser = pause, allow_hyphen_values = true)]
     pub(crate) pause: Option<Duration>,
 
-    /// Kill the worker that holds the lock when half of the items are sold
+    /// Kill the holder when half is sold
     #[arg(long)]
     pub(crate) kill: bool,
 
@@ -41,7 +48,9 @@ pub(crate) struct Demo {
     #[arg(long, conflicts_with = "kill")]
     pub(crate) no_lock: bool,
 
-    /// Draw with plain ASCII, even if the locale is UTF-8
+    /// Draw with plain ASCII
+    ///
+    /// This is for a locale that claims UTF-8.
     #[arg(long)]
     pub(crate) ascii: bool,
 }

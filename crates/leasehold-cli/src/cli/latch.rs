@@ -5,24 +5,25 @@ use std::time::Duration;
 
 use clap::{Args, Subcommand};
 
+use super::MORE;
 use crate::duration;
 
 const LATCH_HELP: &str = "\
-A latch is open until it is set, and opens again when it is counted down to zero. When it opens, all
-waiters on all machines continue, even if it is set again at once. `wait` and `down` warn if the
+A latch is open until it is set, and opens again when it is counted down to zero. When it opens, all \
+waiters on all machines continue, even if it is set again at once. `wait` and `down` warn if the \
 latch was never set, or was opened over an hour ago: the name may be wrong.
 
-Exit codes: 0; 65 when the name is something else; 66 with --must-exist when the latch was not set;
-69 when no server answered; 75 when the latch was not open in time, or is set already; 77 when the
+Exit codes: 0; 65 when the name is something else; 66 with --must-exist when the latch was not set; \
+69 when no server answered; 75 when the latch was not open in time, or is set already; 77 when the \
 server refused; 78 when a local file can't be read.
 
 Examples:
-  leasehold latch set import-done 3                 # three parts are to be done
-  ./part.sh && leasehold latch down import-done     # by each of them, prints what is left
-  leasehold latch wait import-done && ./report.sh   # when all are done";
+  leasehold latch set import-done 3                # three parts are to be done
+  ./part.sh && leasehold latch down import-done    # by each part
+  leasehold latch wait import-done && ./report.sh  # when all are done";
 
 #[derive(Args)]
-#[command(after_help = LATCH_HELP)]
+#[command(after_help = MORE, after_long_help = LATCH_HELP)]
 pub(crate) struct Latch {
     #[command(subcommand)]
     pub(crate) action: LatchAction,
@@ -36,14 +37,16 @@ pub(crate) enum LatchAction {
         name: OsString,
 
         /// Wait at most this long [default: no limit]
-        #[arg(short = 'w', long, value_name = "DURATION", value_parser = duration::parse, allow_hyphen_values = true)]
+        #[arg(short = 'w', long, value_name = "TIME", value_parser = duration::parse, allow_hyphen_values = true)]
         wait: Option<Duration>,
 
-        /// Give up when the server has been unreachable for this long
-        #[arg(long, value_name = "DURATION", value_parser = duration::parse, default_value = "30s", allow_hyphen_values = true)]
+        /// Tolerate outages this long
+        #[arg(long, value_name = "TIME", value_parser = duration::parse, default_value = "30s", allow_hyphen_values = true)]
         outage_timeout: Duration,
 
-        /// Fail if the latch was never set, or was opened over an hour ago
+        /// Fail if the latch is not known
+        ///
+        /// It was never set, or was opened over an hour ago.
         #[arg(long)]
         must_exist: bool,
     },
@@ -56,7 +59,9 @@ pub(crate) enum LatchAction {
         #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..))]
         by: u64,
 
-        /// Fail if the latch was never set, or was opened over an hour ago
+        /// Fail if the latch is not known
+        ///
+        /// It was never set, or was opened over an hour ago.
         #[arg(long)]
         must_exist: bool,
     },

@@ -5,33 +5,34 @@ use std::time::Duration;
 
 use clap::{Args, ValueEnum};
 
-use super::MOST_PERMITS;
+use super::{MORE, MOST_PERMITS};
 use crate::duration;
 
 const SHOW_HELP: &str = "\
-show recognises locks of every kind, groups, semaphores and latches, also those of Redisson. Some
-kinds look alike, because they have the same keys: plain, fenced and spin locks; an unused semaphore
-and a latch that Redisson has set. Clients of leasehold report who they are, since when they hold a
-lock, and what they wait for. These reports are up to 20s late; the end of a wait is reported within
-seconds. Clients of Redisson report nothing. For all clients together, show counts the connections
+show recognises locks of every kind, groups, semaphores and latches, also those of Redisson. Some \
+kinds look alike, because they have the same keys: plain, fenced and spin locks; an unused semaphore \
+and a latch that Redisson has set. Clients of leasehold report who they are, since when they hold a \
+lock, and what they wait for. These reports are up to 20s late; the end of a wait is reported within \
+seconds. Clients of Redisson report nothing. For all clients together, show counts the connections \
 that listen for a release.
 
-With --json: name; kind (none, lock, read_write_lock, group, semaphore_with_leases,
-semaphore_or_latch, latch, unknown); held; holders, each with id, count, ttl_ms, client, held_for_ms
-and guards (how many guards of its process share the hold); ttl_ms; mode; more (how many holders or
-values are not shown); waiting, each with id, wants, client and waited_for_ms; more_waiting;
-more_clients (whether clients beyond the first 200 may wait, too); listening; last_token;
-clients_denied; and for some kinds values, permits and count. An unknown value is null.
+With --json: name; kind (none, lock, read_write_lock, group, semaphore_with_leases, \
+semaphore_or_latch, latch, unknown); held; holders, each with id, count, ttl_ms, kept (whether it was \
+left to its TTL and is not renewed), client, held_for_ms and guards (how many guards of its process \
+share the hold); ttl_ms; mode; more (how many holders or \
+values are not shown); waiting, each with id, wants, client and waited_for_ms; more_waiting; \
+more_clients (whether clients beyond the first 200 may wait, too); listening; last_token; \
+clients_denied; and for some kinds values, permits and count. A value that is not known is null, but waiting is always a list.
 
---blocked-by follows the holders: a holder's client may wait for another name, whose holder may wait
-in turn. Each name is printed once. Circles are printed at the end, the shortest first. Only clients
-that wait for a single name count for a circle, and even their tasks may be unrelated. show looks at
-up to 100 names, with 10 holders each. With --json: name; circle; circles, each a list of names;
-chain, each with name, depth, holder (id and client; null with see_above) and see_above; and cut,
+--blocked-by follows the holders: a holder's client may wait for another name, whose holder may wait \
+in turn. Each name is printed once. Circles are printed at the end, the shortest first. Only clients \
+that wait for a single name count for a circle, and even their tasks may be unrelated. show looks at \
+up to 100 names, with 10 holders each. With --json: name; circle; circles, each a list of names; \
+chain, each with name, depth, holder (id and client; null with see_above) and see_above; and cut, \
 which is true if there is more.
 
-Exit codes: 0; with --exit-code 1 when no client holds it, or no permit with a lease is in use, or
-the latch is open, or the key is a count above 0; 65 when show does not know the kind of the key; 69
+Exit codes: 0; with --exit-code 1 when no client holds it, or no permit with a lease is in use, or \
+the latch is open, or the key is a count above 0; 65 when show does not know the kind of the key; 69 \
 when no server answered; 77 when the server refused; 78 when a local file can't be read.
 
 Examples:
@@ -40,7 +41,7 @@ Examples:
   leasehold show --blocked-by nightly";
 
 #[derive(Args)]
-#[command(after_help = SHOW_HELP)]
+#[command(after_help = MORE, after_long_help = SHOW_HELP)]
 pub(crate) struct Show {
     /// Name to look at
     pub(crate) name: OsString,
@@ -53,27 +54,29 @@ pub(crate) struct Show {
     #[arg(long)]
     pub(crate) exit_code: bool,
 
-    /// Show which names the holders wait for, and who holds those names
+    /// Show what the holders wait for
+    ///
+    /// It also shows who holds those names, and so on.
     #[arg(long, conflicts_with = "exit_code")]
     pub(crate) blocked_by: bool,
 }
 
 const LS_HELP: &str = "\
-ls walks over all keys of the server, a page at a time, and prints the names as it finds them. It
-leaves out keys of other programs, except for numbers: a counter looks like the permits of a
+ls walks over all keys of the server, a page at a time, and prints the names as it finds them. It \
+leaves out keys of other programs, except for numbers: a counter looks like the permits of a \
 semaphore. A free lock has no key, so it is not listed.
 
-In a pattern, * matches any text, ? any byte, [a-c] one of these bytes, and \\ makes the next
+In a pattern, * matches any text, ? any byte, [a-c] one of these bytes, and \\ makes the next \
 character literal. Quote the pattern, or the shell expands it.
 
 With --json, each line is an object as in `leasehold show --json`, with at most 10 holders.
 
-ls leaves out names that this user is not allowed to look at, names longer than 1000 bytes, and
-names that are not UTF-8. A line on stderr says how many, and how to look at one that is not UTF-8
+ls leaves out names that this user is not allowed to look at, names longer than 1000 bytes, and \
+names that are not UTF-8. A line on stderr says how many, and how to look at one that is not UTF-8 \
 with redis-cli.
 
-Exit codes: 0, even if no name is found; 69 when no server answered; 77 when the server refused, or
-nothing is listed because this user is not allowed to look at the keys; 78 when a local file can't
+Exit codes: 0, even if no name is found; 69 when no server answered; 77 when the server refused, or \
+nothing is listed because this user is not allowed to look at the keys; 78 when a local file can't \
 be read.
 
 Examples:
@@ -83,18 +86,24 @@ Examples:
   leasehold ls --older-than 5m";
 
 #[derive(Args)]
-#[command(after_help = LS_HELP)]
+#[command(after_help = MORE, after_long_help = LS_HELP)]
 pub(crate) struct Ls {
     /// Show only names that match this pattern
     #[arg(default_value = "*")]
     pub(crate) pattern: String,
 
     /// Show only names of this kind
-    #[arg(long, value_enum, value_name = "KIND")]
+    ///
+    /// lock: plain, fair, fenced and spin locks; rw: read-write locks; group: groups of locks;
+    /// permits: semaphores with leases that have permits in use; count: semaphores without leases,
+    /// latches of Redisson, and numbers of other programs; latch: latches.
+    #[arg(long, value_enum, value_name = "KIND", hide_possible_values = true)]
     pub(crate) kind: Option<KindOfName>,
 
-    /// Show only names held for longer than this, as far as the clients report it
-    #[arg(long, value_name = "DURATION", value_parser = duration::parse, allow_hyphen_values = true)]
+    /// Show only names held for longer than this
+    ///
+    /// Names whose clients do not report it are left out.
+    #[arg(long, value_name = "TIME", value_parser = duration::parse, allow_hyphen_values = true)]
     pub(crate) older_than: Option<Duration>,
 
     /// Print JSON, one line for each name
@@ -120,62 +129,66 @@ pub(crate) enum KindOfName {
 }
 
 const TOP_HELP: &str = "\
-Arrows or j and k select a name. Enter shows its details, r takes it from its first holder (after a
-question), s sorts by the next column, / filters, p pauses, q quits. CHG/S is how often per second a
-new holder was seen, so it is too low for locks that are held for less than --every. top looks at up
-to 1000 names; the first line says if there may be more, and what was left out. A narrow terminal
+Arrows or j and k select a name. Enter shows its details, r takes it from its first holder (after a \
+question), s sorts by the next column, / filters, p pauses, q quits. CHG/S is how often per second a \
+new holder was seen, so it is too low for locks that are held for less than --every. top looks at up \
+to 1000 names; the first line says if there may be more, and what was left out. A narrow terminal \
 shows fewer columns. NO_COLOR is respected.
 
-Exit codes: 0; 2 without a terminal; 69 when no server answered the first look; 77 when the server
+Exit codes: 0; 2 without a terminal; 69 when no server answered the first look; 77 when the server \
 refused; 78 when a local file can't be read.";
 
 #[derive(Args)]
-#[command(after_help = TOP_HELP)]
+#[command(after_help = MORE, after_long_help = TOP_HELP)]
 pub(crate) struct Top {
     /// Show only names that match this pattern
     #[arg(default_value = "*")]
     pub(crate) pattern: String,
 
     /// Show only names of this kind
-    #[arg(long, value_enum, value_name = "KIND")]
+    ///
+    /// lock: plain, fair, fenced and spin locks; rw: read-write locks; group: groups of locks;
+    /// permits: semaphores with leases that have permits in use; count: semaphores without leases,
+    /// latches of Redisson, and numbers of other programs; latch: latches.
+    #[arg(long, value_enum, value_name = "KIND", hide_possible_values = true)]
     pub(crate) kind: Option<KindOfName>,
 
     /// Look this often
-    #[arg(long, value_name = "DURATION", value_parser = duration::parse, default_value = "1s", allow_hyphen_values = true)]
+    #[arg(long, value_name = "TIME", value_parser = duration::parse, default_value = "1s", allow_hyphen_values = true)]
     pub(crate) every: Duration,
 }
 
 const RELEASE_HELP: &str = "\
-release takes a lock from its holder. It prints who the holder is, and until when the holder may
-still believe that it has the lock: a holder of this library until its next renewal, a third of its
-lease. A holder of Redisson never learns of the loss. Stop the holder's work first: afterwards
+release takes a lock from its holder. It prints who the holder is, and until when the holder may \
+still believe that it has the lock: a holder of this library until its next renewal, a third of its \
+lease. A holder of Redisson never learns of the loss. Stop the holder's work first: afterwards \
 nothing protects it.
 
-release ends one hold, and only if the server still has it under the printed id. It touches no other
-hold, even if the lock changes hands meanwhile. In the first second after its grant, a hold may pass
-to the next waiter of the same process, under the same id. Readers of one process may share a hold
-and lose it together (`leasehold show` prints how many). If there are several holds, --holder
+release ends one hold, and only if the server still has it under the printed id. It touches no other \
+hold, even if the lock changes hands meanwhile. In the first second after its grant, a hold may pass \
+to the next waiter of the same process, under the same id. Readers of one process may share a hold \
+and lose it together (`leasehold show` prints how many). If there are several holds, --holder \
 chooses one, and --force ends all. At a terminal, release asks first. Elsewhere it needs --yes.
 
---holder takes a hold's id, as `leasehold show` prints it; for a semaphore with leases, a permit's
+--holder takes a hold's id, as `leasehold show` prints it; for a semaphore with leases, a permit's \
 id.
 
 Exit codes:
   0    released
   1    the answer to the question was no
-  2    wrong usage, --yes is missing, or there are several holds and no --holder or --force
-  65   the name is of a kind that has no holders: a latch, a semaphore without leases
+  2    wrong usage, no --yes, or several holds and no --holder or --force
+  65   the kind has no holders: a latch, a semaphore without leases
   66   no client holds it
   69   no server answered
   75   another hold than --holder has the name, or it changed hands meanwhile
   77   the server refused
-  78   a local file (--password-file, --cacert, --cert, --key) can't be read
+  78   a local file (--password-file, --cacert) can't be read
 
 Example:
   leasehold release --yes nightly || test $? = 66    # it was free already";
 
 #[derive(Args)]
-#[command(after_help = RELEASE_HELP)]
+#[command(after_help = MORE, after_long_help = RELEASE_HELP)]
 pub(crate) struct Release {
     /// Name to release
     pub(crate) name: OsString,
@@ -198,11 +211,11 @@ pub(crate) struct Release {
 }
 
 const WATCH_HELP: &str = "\
-watch prints a line for each change: who holds the name, who waits in line, how many connections
-listen, the count of a latch or a semaphore, and who a client is, once the client reports it.
+watch prints a line for each change: who holds the name, who waits in line, how many connections \
+listen, the count of a latch or a semaphore, and who a client is, once the client reports it. \
 Changes between two looks (--every) are not seen. watch ends at a signal, or after --for.
 
-Exit codes: 0 after --for; 128+n when signal n ended it; 69 when no server answered the first look;
+Exit codes: 0 after --for; 128+n when signal n ended it; 69 when no server answered the first look; \
 77 when the server refused; 78 when a local file can't be read.
 
 Examples:
@@ -210,17 +223,17 @@ Examples:
   leasehold watch --for 1s --json nightly";
 
 #[derive(Args)]
-#[command(after_help = WATCH_HELP)]
+#[command(after_help = MORE, after_long_help = WATCH_HELP)]
 pub(crate) struct Watch {
     /// Name to watch
     pub(crate) name: OsString,
 
     /// Look this often
-    #[arg(long, value_name = "DURATION", value_parser = duration::parse, default_value = "500ms", allow_hyphen_values = true)]
+    #[arg(long, value_name = "TIME", value_parser = duration::parse, default_value = "500ms", allow_hyphen_values = true)]
     pub(crate) every: Duration,
 
     /// Stop after this long
-    #[arg(long = "for", value_name = "DURATION", value_parser = duration::parse, allow_hyphen_values = true)]
+    #[arg(long = "for", value_name = "TIME", value_parser = duration::parse, allow_hyphen_values = true)]
     pub(crate) limit: Option<Duration>,
 
     /// Print JSON, one line for each change
@@ -229,17 +242,17 @@ pub(crate) struct Watch {
 }
 
 const SET_LIMIT_HELP: &str = "\
-Running commands continue. After a lower number, no command starts until enough of them have ended.
+Running commands continue. After a lower number, no command starts until enough of them have ended. \
 Without set-limit, the first `leasehold run --limit N NAME` sets the number.
 
-Exit codes: 0; 65 when the name is something else; 69 when no server answered; 77 when the server
+Exit codes: 0; 65 when the name is something else; 69 when no server answered; 77 when the server \
 refused; 78 when a local file can't be read.
 
 Example:
   leasehold set-limit thumbnails 8";
 
 #[derive(Args)]
-#[command(after_help = SET_LIMIT_HELP)]
+#[command(after_help = MORE, after_long_help = SET_LIMIT_HELP)]
 pub(crate) struct SetLimit {
     /// Name that `run --limit` uses
     pub(crate) name: OsString,

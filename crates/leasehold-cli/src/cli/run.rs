@@ -6,14 +6,14 @@ use std::time::Duration;
 
 use clap::Args;
 
-use super::MOST_PERMITS;
+use super::{MORE, MOST_PERMITS};
 use crate::duration;
 use crate::exit_code::Exit;
 
 const RUN_HELP: &str = "\
 Exit codes:
-  the command's own; 128+n when signal n ended it, or ended the wait for the lock
-  1    the command was not run for another reason, such as a --metrics-file that can't be written
+  N    the command's own; 128+n when signal n ended it, or ended the wait
+  1    another failure, such as a --metrics-file that can't be written
   2    wrong usage
   65   the name is in use as something else
   69   no server answered
@@ -24,67 +24,75 @@ Exit codes:
   124  the command ran longer than --max-run, so it was ended
   126  the command can't be executed; 127: it was not found
 
---limit keeps its permits under the lock's name, so no other kind of lock can use that name. The
-first run sets the number for all clients, and says so. A run with another number exits with 78.
+--limit keeps its permits under the lock's name, so no other kind of lock can use that name. The \
+first run sets the number for all clients, and says so. A run with another number exits with 78. \
 `leasehold set-limit NAME N` changes the number for all.
 
-The command finds the lock's name in $LEASEHOLD_NAME. With --fenced, it also finds the hold's
-fencing token in $LEASEHOLD_TOKEN: a number that rises from hold to hold, for a resource that checks
-it. With --also and --redlock, one token covers all locks. --fenced works with exclusive locks only,
-not with --read or --limit. leasehold passes INT, TERM, HUP, QUIT, USR1 and USR2 on to the command
+The command finds the lock's name in $LEASEHOLD_NAME. With --fenced, it also finds the hold's \
+fencing token in $LEASEHOLD_TOKEN: a number that rises from hold to hold, for a resource that checks \
+it. With --also and --redlock, one token covers all locks. --fenced works with exclusive locks only, \
+not with --read or --limit. leasehold passes INT, TERM, HUP, QUIT, USR1 and USR2 on to the command \
 and its process group.
 
---min-hold keeps the lock at least this long after it was acquired, however quickly and however the
-command ends. With --no-wait, cron can start the same line on many machines: the first one runs the
-command, and the others find the lock held if their clocks differ by less than --min-hold. leasehold
-ends with the command, and the server frees the lock when the time is over. No process has to live
-until then, and `leasehold release` frees the lock earlier. If leasehold is killed while the command
-runs, the lock is free after --lease. --min-hold works with locks that are a single key: plain,
+--min-hold keeps the lock at least this long after it was acquired, however quickly and however the \
+command ends. With --no-wait, cron can start the same line on many machines: the first one runs the \
+command, and the others find the lock held if their clocks differ by less than --min-hold. leasehold \
+ends with the command, and the server frees the lock when the time is over. No process has to live \
+until then, and `leasehold release` frees the lock earlier. If leasehold is killed while the command \
+runs, the lock is free after --lease. --min-hold works with locks that are a single key: plain, \
 --fenced, --fair and --write.
 
-With --json, leasehold reports on stderr in JSON, one object a line. Each object has `event` and
-`name`. The events are waiting and busy (with the `holder`), held (`id`, `token`, `waited_ms`),
-started (`pid`), losing (`reason`), then lost (`held_ms`, `reason`), released (`held_ms`) or kept
-(`held_ms`, `kept_for_ms`), and message.
+With --json, leasehold reports on stderr in JSON, one object a line. Each object has `event` and \
+`name`. The events are waiting and busy (with the `holder`: id, kept, label, host, pid), held (`id`, \
+`token`, `waited_ms`), started (`pid`), losing (`reason`), then lost (`held_ms`, `reason`), released \
+(`held_ms`) or kept (`held_ms`, `kept_for_ms`), and message.
 
-leasehold never waits for the reader of stderr. It drops lines that don't fit into its buffer, and
+leasehold never waits for the reader of stderr. It drops lines that don't fit into its buffer, and \
 reports how many.
 
-The command does not outlive the lock. If the lock can't be renewed, the command gets TERM while
-there is still time to clean up (--grace), and KILL before the lease is over. If another client
+The command does not outlive the lock. If the lock can't be renewed, the command gets TERM while \
+there is still time to clean up (--grace), and KILL before the lease is over. If another client \
 takes the lock away, the command gets TERM at the next renewal, and KILL after the grace time.
 
 --on-loss chooses another way:
   kill        the command gets KILL, without TERM
-  'exec CMD'  the shell runs CMD instead of the TERM, with $LEASEHOLD_NAME, $LEASEHOLD_PID and
-              $LEASEHOLD_REASON; KILL still follows
-  warn        leasehold reports the loss, and the command continues without the lock
+  'exec CMD'  the shell runs CMD instead of the TERM; KILL still follows
+  warn        leasehold reports the loss, and the command continues
 
-If leasehold itself is killed with KILL, the command is killed at once. If leasehold is stopped
-(STOP, Ctrl-Z), the command is killed before the lease is over. A second process, `leasehold
+exec CMD finds $LEASEHOLD_NAME, $LEASEHOLD_PID and $LEASEHOLD_REASON in its environment.
+
+If leasehold itself is killed with KILL, the command is killed at once. If leasehold is stopped \
+(STOP, Ctrl-Z), the command is killed before the lease is over. A second process, `leasehold \
 run-deadman`, does this.
 
-All these signals reach the command's process group: also the processes that it starts in the
-background. They do not reach processes that have left the group (daemons, setsid, jobs of an
-interactive shell) or that run as another user (sudo). If both leasehold processes are killed at
-once, the command dies on Linux, but the processes that it has started do not. Processes that the
+All these signals reach the command's process group: also the processes that it starts in the \
+background. They do not reach processes that have left the group (daemons, setsid, jobs of an \
+interactive shell) or that run as another user (sudo). If both leasehold processes are killed at \
+once, the command dies on Linux, but the processes that it has started do not. Processes that the \
 command leaves behind keep running after the lock is released.
 
 Examples:
   leasehold run nightly -- ./backup.sh
-  leasehold run --no-wait nightly -- ./backup.sh     # exits with 75 if it runs already
+  leasehold run --no-wait nightly -- ./backup.sh     # 75 if it runs already
   leasehold run --wait 5s migrate -- psql -f up.sql
-  leasehold run -n --min-hold 50s sweep -- ./job.sh  # once, though cron starts it everywhere
+  leasehold run -n --min-hold 50s sweep -- ./job.sh  # by cron, on all machines
   leasehold run --max-run 1h import -c './part.sh && ./report.sh'
-  leasehold run --limit 4 thumbnails -- ./make.sh    # four at a time over all machines
+  leasehold run --limit 4 thumbnails -- ./make.sh    # four at a time
   leasehold run --also bob ann -- ./transfer.sh      # both locks, or none
-  leasehold run --redlock redis://a --redlock redis://b --redlock redis://c nightly -- ./job.sh
-  leasehold run --read prices -- ./report.sh         # many read, one writes (--write)";
+  leasehold run --read prices -- ./report.sh         # beside other readers";
+
+const RUN_EXAMPLES: &str = "\
+Examples:
+  leasehold run nightly -- ./backup.sh             # waits for its turn
+  leasehold run --no-wait nightly -- ./backup.sh   # 75 if it runs already
+  leasehold run --limit 4 thumbs -- ./make.sh      # four at a time
+
+--help has the rest: connections, exit codes, more examples.";
 
 #[derive(Args)]
 #[command(
     override_usage = "leasehold run [OPTIONS] NAME -- CMD...\n       leasehold run [OPTIONS] NAME -c LINE",
-    after_help = RUN_HELP
+    after_help = RUN_EXAMPLES, after_long_help = RUN_HELP
 )]
 pub(crate) struct Run {
     /// Lock to hold while the command runs
@@ -110,29 +118,39 @@ pub(crate) struct Run {
     #[command(flatten)]
     pub(crate) wanted: Wanted,
 
-    /// Wait this long between TERM and KILL when the lock is about to be lost, at most half of the
-    /// lease [default: a third of the lease, at most 10s]
-    #[arg(long, value_name = "DURATION", value_parser = duration::parse, allow_hyphen_values = true)]
+    /// Wait this long from TERM to KILL
+    ///
+    /// This is the command's time to clean up when the lock is about to be lost: at most half of
+    /// the lease. The default is a third of the lease, at most 10s.
+    #[arg(long, value_name = "TIME", value_parser = duration::parse, allow_hyphen_values = true)]
     pub(crate) grace: Option<Duration>,
 
-    /// Hold the lock at least this long, even if the command ends sooner
-    #[arg(long, value_name = "DURATION", value_parser = duration::parse, allow_hyphen_values = true)]
+    /// Hold the lock at least this long
+    ///
+    /// The lock is kept even if the command ends sooner.
+    #[arg(long, value_name = "TIME", value_parser = duration::parse, allow_hyphen_values = true)]
     pub(crate) min_hold: Option<Duration>,
 
-    /// End the command after this long, with TERM, and with KILL after --grace
-    #[arg(long, value_name = "DURATION", value_parser = duration::parse, allow_hyphen_values = true)]
+    /// End the command after this long
+    ///
+    /// It gets TERM, and KILL after --grace.
+    #[arg(long, value_name = "TIME", value_parser = duration::parse, allow_hyphen_values = true)]
     pub(crate) max_run: Option<Duration>,
 
-    /// Choose what happens to the command when the lock is lost: term, kill, warn or 'exec CMD'
+    /// Do this when the lock is lost
+    ///
+    /// One of term, kill, warn and 'exec CMD'.
     #[arg(long, value_name = "ACTION", value_parser = on_loss, default_value = "term")]
     pub(crate) on_loss: OnLoss,
 
-    /// Write metrics for Prometheus to this file, every 10s and at the end (in the textfile folder
-    /// of node_exporter, the name must end in .prom)
+    /// Write metrics for Prometheus to this file
+    ///
+    /// They are written every 10s and at the end. In the textfile folder of node_exporter, the name
+    /// must end in .prom.
     #[arg(long, value_name = "FILE")]
     pub(crate) metrics_file: Option<PathBuf>,
 
-    /// Report in JSON on stderr, one line for each event
+    /// Report in JSON on stderr, a line an event
     #[arg(long)]
     pub(crate) json: bool,
 }
@@ -155,9 +173,9 @@ impl Run {
 }
 
 const HOLD_HELP: &str = "\
-hold prints `held` on stdout when it has the lock, or the fencing token with --fenced. It keeps the
-lock until its input ends or it gets INT, TERM, HUP, QUIT, USR1 or USR2. Give it an input that stays
-open: with /dev/null, or in the background of a terminal, it releases the lock at once. If the lock
+hold prints `held` on stdout when it has the lock, or the fencing token with --fenced. It keeps the \
+lock until its input ends or it gets INT, TERM, HUP, QUIT, USR1 or USR2. Give it an input that stays \
+open: with /dev/null, or in the background of a terminal, it releases the lock at once. If the lock \
 is lost, nothing stops the script's work: check the exit code, or use `leasehold run`.
 
 Exit codes:
@@ -176,7 +194,7 @@ Example:
   echo 'while it is read' | leasehold hold nightly";
 
 #[derive(Args)]
-#[command(after_help = HOLD_HELP)]
+#[command(after_help = MORE, after_long_help = HOLD_HELP)]
 pub(crate) struct Hold {
     /// Lock to hold
     pub(crate) name: OsString,
@@ -195,57 +213,77 @@ pub(crate) struct Wanted {
     #[command(flatten)]
     pub(crate) kind: KindOfLock,
 
-    /// Take a fencing token with the lock; a command finds it in $LEASEHOLD_TOKEN
+    /// Take a fencing token with the lock
+    ///
+    /// A command finds it in $LEASEHOLD_TOKEN.
     // Readers hold at the same time, and so do holders of a limit. No token could order them.
     #[arg(long, conflicts_with_all = ["read", "limit"])]
     pub(crate) fenced: bool,
 
-    /// Hold this lock too; the command holds all locks or none (repeatable)
+    /// Hold this lock too, or none (repeatable)
+    ///
+    /// The command holds all locks or none.
     #[arg(long, value_name = "NAME", conflicts_with = "limit")]
     pub(crate) also: Vec<String>,
 
-    /// Count the lock as held only when this number of replicas confirms it and each renewal
+    /// Wait until this number of replicas confirms
+    ///
+    /// The lock counts as held only when they have confirmed it, and so does each renewal.
     // Only locks have this setting.
-    #[arg(long, value_name = "N", default_value_t = 0, conflicts_with = "limit")]
+    #[arg(
+        hide_short_help = true,
+        long,
+        value_name = "N",
+        default_value_t = 0,
+        conflicts_with = "limit"
+    )]
     pub(crate) replicas: u8,
 
-    /// Count the lock as held only when it is on the disks of the server and the --replicas (Redis
-    /// 7.2 with appendonly yes)
-    #[arg(long, conflicts_with = "limit")]
+    /// Wait until the lock is on the disks
+    ///
+    /// These are the disks of the server and of the --replicas. The servers need Redis 7.2 with
+    /// appendonly yes.
+    #[arg(hide_short_help = true, long, conflicts_with = "limit")]
     pub(crate) on_disk: bool,
 
-    /// Hold the lock on more than half of several servers; repeat this option for each server
-    /// (instead of --redis)
+    /// Hold it on most of these servers (repeat it)
+    ///
+    /// Repeat this option for each server, instead of --redis. The lock is held on more than half
+    /// of them.
     #[arg(long, value_name = "URL", conflicts_with_all = ["limit", "also"])]
     pub(crate) redlock: Vec<OsString>,
 
-    /// Do not wait: if the lock is not free now, do nothing
+    /// Do nothing if the lock is not free now
     #[arg(short = 'n', long, conflicts_with = "wait")]
     pub(crate) no_wait: bool,
 
     /// Wait at most this long [default: no limit]
-    #[arg(short = 'w', long, value_name = "DURATION", value_parser = wait, allow_hyphen_values = true)]
+    #[arg(short = 'w', long, value_name = "TIME", value_parser = wait, allow_hyphen_values = true)]
     pub(crate) wait: Option<Duration>,
 
-    /// Give up when the server has been unreachable for this long
-    #[arg(long, value_name = "DURATION", value_parser = duration::parse, default_value = "30s", allow_hyphen_values = true)]
+    /// Tolerate outages this long
+    #[arg(hide_short_help = true, long, value_name = "TIME", value_parser = duration::parse, default_value = "30s", allow_hyphen_values = true)]
     pub(crate) outage_timeout: Duration,
 
-    /// Lease: if leasehold dies, the lock is free after this long; renewed every third of it
-    #[arg(long, value_name = "DURATION", value_parser = duration::parse, default_value = "30s", allow_hyphen_values = true)]
+    /// Free it this long after a crash
+    ///
+    /// This is the lease of the lock. It is renewed every third of it.
+    #[arg(long, value_name = "TIME", value_parser = duration::parse, default_value = "30s", allow_hyphen_values = true)]
     pub(crate) lease: Duration,
 
-    /// Take no lock for this long after a failover or restart: at least the longest lease, and the
-    /// same for every user of the name; not with Redisson or clusters
-    #[arg(long, value_name = "DURATION", value_parser = duration::parse, allow_hyphen_values = true)]
+    /// Take no lock this long after a failover
+    ///
+    /// The same holds after a restart of the server. It is at least the longest lease, and the same
+    /// for every user of the name. It does not work with Redisson or clusters.
+    #[arg(hide_short_help = true, long, value_name = "TIME", value_parser = duration::parse, allow_hyphen_values = true)]
     pub(crate) failover_guard: Option<Duration>,
 
-    /// Exit with this code when the lock was not free in time
+    /// Exit code if it was not free
     #[arg(short = 'E', long, value_name = "N", default_value_t = Exit::DEFAULT_BUSY)]
     pub(crate) conflict_exit_code: u8,
 
     /// Ask this often without being notified.
-    #[arg(long, hide = true, value_name = "DURATION", value_parser = duration::parse)]
+    #[arg(long, hide = true, value_name = "TIME", value_parser = duration::parse)]
     pub(crate) poll_interval: Option<Duration>,
 }
 
@@ -257,15 +295,21 @@ pub(crate) struct KindOfLock {
     #[arg(long)]
     pub(crate) fair: bool,
 
-    /// Take the read side of a read-write lock: commands that read run side by side
+    /// Take the read side of a read-write lock
+    ///
+    /// Commands that read run side by side.
     #[arg(short = 's', long)]
     pub(crate) read: bool,
 
-    /// Take the write side of a read-write lock: the command runs alone
+    /// Take the write side of a read-write lock
+    ///
+    /// The command runs alone.
     #[arg(short = 'x', long)]
     pub(crate) write: bool,
 
-    /// Run up to N commands at a time, over all machines; the first run sets N for all
+    /// Run up to N at a time, over all machines
+    ///
+    /// The first run sets N for all.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=MOST_PERMITS))]
     pub(crate) limit: Option<u32>,
 }

@@ -16,7 +16,7 @@ use crate::output::Shown;
 use crate::signals::Signals;
 
 pub(super) use holding::{Holding, as_ms};
-pub(super) use in_the_way::next_holder;
+pub(super) use in_the_way::{KEPT, next_holder};
 pub(super) use wait::{Waited, Waiting};
 
 /// The longest time for a clean-up after a signal, or after a failed release.
@@ -30,11 +30,13 @@ pub(super) async fn tidy(clients: &[Client]) {
 }
 
 /// Waits for the end of this work. After a signal, the work has as long as any other clean-up. A
-/// second signal ends it at once.
+/// second signal ends it at once. Signals that arrived before, with the end of the command for
+/// example, do not count.
 pub(super) async fn unless_hurried<T>(
     work: impl Future<Output = T>,
     signals: &mut Signals,
 ) -> Option<T> {
+    signals.forget();
     tokio::pin!(work);
     tokio::select! {
         biased;
@@ -52,12 +54,24 @@ pub(super) async fn unless_hurried<T>(
 /// The reason why a lock was not released, if [`unless_hurried`] gave up.
 pub(super) const HURRIED: &str = "a signal has ended the wait for its server";
 
-/// Returns what to say of a lock that may be held for the rest of its lease.
-pub(super) fn not_released(name: &str, why: &str, valid_until: Instant) -> String {
+/// Returns what to say of a hold that may last for the rest of its lease. `rest` is the span for which
+/// it was to be kept.
+pub(super) fn not_released(
+    name: &str,
+    why: &str,
+    rest: Option<Duration>,
+    valid_until: Instant,
+) -> String {
+    let name = Shown(name);
     let left = valid_until.saturating_duration_since(Instant::now());
-    format!(
-        "`{}` could not be released: {why}; it is free when its lease is over, {}",
-        Shown(name),
-        duration::soon(left)
-    )
+    let left = duration::soon(Duration::from_secs(left.as_secs()));
+    match rest {
+        None => format!(
+            "the release of `{name}` is not confirmed: {why}; this hold ends with its lease at the latest, {left}"
+        ),
+        Some(rest) => format!(
+            "it is not confirmed that `{name}` is kept for {} more: {why}; otherwise this hold ends with its lease, {left}",
+            duration::shown(rest)
+        ),
+    }
 }

@@ -45,16 +45,23 @@ pub(crate) async fn hold(args: Hold, servers: Vec<Server>) -> Result<Exit, Failu
         Some(Err(error)) if error.kind() == ErrorKind::Lost => Err(error.into()),
         Some(Err(error)) => {
             let failure = Failure::from(error);
-            let what = not_released(&name, &failure.to_string(), valid_until);
+            let what = not_released(&name, &failure.to_string(), None, valid_until);
             Err(Failure::new(failure.exit(), what))
         }
         None => {
-            tell(not_released(&name, HURRIED, valid_until));
-            exit
+            let what = not_released(&name, HURRIED, None, valid_until);
+            match exit {
+                // The end of the input alone would look like a release.
+                Ok(Exit::Success) => Err(Failure::new(Exit::Unavailable, what)),
+                exit => {
+                    tell(what);
+                    exit
+                }
+            }
         }
     };
     // Close the clients, so that operators do not see a command that has ended.
-    tidy(&clients).await;
+    let _ = unless_hurried(tidy(&clients), &mut signals).await;
     end
 }
 

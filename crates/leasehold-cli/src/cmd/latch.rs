@@ -69,7 +69,7 @@ async fn act(args: Latch, server: &Server) -> Result<Exit, Failure> {
 /// Returns whether the latch exists, open or not. A latch that was never set is open too, but the
 /// name may be wrong.
 async fn is_known(client: &Client, name: &str, must_exist: bool) -> Result<bool, Failure> {
-    match client.inspect(name).await {
+    match client.peek(name).await {
         Ok(seen) if seen.found == Found::Nothing => {}
         Ok(_) => return Ok(true),
         Err(error) if must_exist => return Err(error.into()),

@@ -78,7 +78,7 @@ async fn list(args: Ls, server: Server) -> Result<Exit, Failure> {
         });
         let younger = args.older_than.filter(|_| young > 0).map(|span| {
             format!(
-                "; {young} {} held for {} or less, or for an unknown time",
+                "; {young} {} not known to be held for longer than {}",
                 plural(young, "name is", "names are"),
                 duration::shown(span)
             )
@@ -297,27 +297,29 @@ pub(super) fn left(info: &NameInfo) -> Ttl {
 
 /// Returns the holder in a few words. A client that has not reported who it is appears with its id.
 pub(super) fn held(info: &NameInfo) -> String {
-    held_by(info, |id, _| Shown(id).to_string())
+    held_by(info, |holder, _| Shown(holder.id).to_string())
 }
 
 /// Returns the holder like [`held`], for a narrow column. Threads of Redisson, and our clients in
 /// their first second, appear with the beginning of their ids and the number after the colon.
 pub(super) fn held_in_short(info: &NameInfo) -> String {
-    held_by(info, |id, info| {
+    held_by(info, |holder, info| {
+        let id = holder.id;
         let short = id.split_once(':').and_then(|(client, thread)| {
             let is_uuid = client.len() == 36 && client.is_ascii();
             is_uuid.then(|| format!("{}:{thread}", &client[..8]))
         });
         match short {
-            // The server does not list its clients, so the holder may be a client of leasehold.
-            Some(short) if info.clients_denied => Shown(&short).to_string(),
+            // The holder may be a client of leasehold: the server does not list its clients, or the
+            // client has ended.
+            Some(short) if info.clients_denied || holder.kept => Shown(&short).to_string(),
             Some(short) => format!("Redisson? {}", Shown(&short)),
             None => Shown(id).to_string(),
         }
     })
 }
 
-fn held_by(info: &NameInfo, unknown: impl Fn(&str, &NameInfo) -> String) -> String {
+fn held_by(info: &NameInfo, unknown: impl Fn(&Holder<'_>, &NameInfo) -> String) -> String {
     let of_count = match &info.found {
         Found::Count(count) => Some(format!("{count} free, or to count down")),
         Found::Latch { left: 0 } => Some("open".to_owned()),
@@ -340,14 +342,14 @@ fn held_by(info: &NameInfo, unknown: impl Fn(&str, &NameInfo) -> String) -> Stri
     };
     let who = match first.client {
         Some(client) => text::who(client),
-        None if first.kept => format!("kept for {}", Shown(first.id)),
-        None => unknown(first.id, info),
+        None => unknown(first, info),
     };
+    let kept = if first.kept { "kept, was " } else { "" };
     // One client may hold several values of a group with one hold.
     let ids: BTreeSet<_> = holders.iter().map(|holder| holder.id).collect();
     let is_group = matches!(info.found, Found::Group(_));
     let more = ids.len() as u64 - 1 + if is_group { 0 } else { info.more };
-    let mut text = format!("{side}{who}");
+    let mut text = format!("{side}{kept}{who}");
     // Writing to a string can't fail.
     if more > 0 {
         let _ = write!(text, ", and {more} more");

@@ -49,6 +49,40 @@ const FOR_COMMANDS: &[(&str, &str)] = &[
     ),
 ];
 
+/// The exit codes of all sub-commands.
+const EXIT_CODES: &str = "\
+Exit codes:
+  0      done
+  1      another failure; of `show --exit-code`: the name is free
+  2      wrong usage
+  65     the name is in use as something else
+  66     no client holds the name, or the latch was never set
+  69     no server answered
+  70     the lock was lost, or could not be renewed
+  75     the lock was not free in time, or was held by another
+  77     the server refused the credentials or lacks a permission
+  78     --limit differs from the limit that is set, or a local file can't be read
+  124    the command ran longer than --max-run
+  126    the command can't be executed
+  127    the command was not found
+  128+n  signal n ended the command, or leasehold
+
+`run` exits with the command's own code. The sub-commands' --help says which codes they use.";
+
+/// Returns the text of `leasehold help TOPIC`, if it is not about a sub-command.
+pub(crate) fn topic(name: &str) -> Option<String> {
+    match name {
+        "env" => {
+            let row = |(name, text): &(&str, &str)| format!("  {name:<24} {text}");
+            let rows = ENVIRONMENT.iter().chain(FOR_COMMANDS).map(row);
+            let rows: Vec<_> = rows.collect();
+            Some(format!("Environment:\n{}", rows.join("\n")))
+        }
+        "exit-codes" => Some(EXIT_CODES.to_owned()),
+        _ => None,
+    }
+}
+
 pub(crate) async fn completions(shell: Shell) -> Result<Exit, Failure> {
     let mut command = visible(&Cli::command());
     command = command.mut_subcommand("run", |run| {
@@ -66,14 +100,16 @@ fn visible(command: &Command) -> Command {
     let name: &'static str = command.get_name().to_owned().leak();
     let arguments = command.get_arguments().filter(|one| !one.is_hide_set());
     let below = command.get_subcommands().filter(|one| !one.is_hide_set());
+    // A page has no short form.
+    let arguments = arguments.cloned().map(|one| one.hide_short_help(false));
     let mut copy = Command::new(name)
-        .args(arguments.cloned())
+        .args(arguments)
         .subcommands(below.map(visible));
     if let Some(about) = command.get_about() {
         copy = copy.about(about.clone());
     }
-    if let Some(help) = command.get_after_help() {
-        copy = copy.after_help(help.clone());
+    if let Some(help) = command.get_after_long_help() {
+        copy = copy.after_long_help(help.clone());
     }
     if command.get_version().is_some() {
         copy = copy.version(env!("CARGO_PKG_VERSION"));
@@ -117,7 +153,7 @@ fn name_of(command: &Command) -> &str {
 }
 
 fn page(above: Option<&str>, command: &Command) -> io::Result<Vec<u8>> {
-    let help = command.get_after_help().map(ToString::to_string);
+    let help = command.get_after_long_help().map(ToString::to_string);
     let parts = Parts::of(help.as_deref().unwrap_or_default());
     let about = command.get_about().map(ToString::to_string);
     let man = Man::new(command.clone());

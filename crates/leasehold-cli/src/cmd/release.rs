@@ -6,6 +6,7 @@ use leasehold::Client;
 use leasehold::inspect::{ClientInfo, Found, HoldInfo, NameInfo, PermitInfo, Ttl};
 use serde_json::json;
 
+use super::acquire::KEPT;
 use super::show::{json, kind_in_words, text};
 use super::{name_to_look_at, until_signal};
 use crate::cli::Release;
@@ -58,7 +59,7 @@ impl Hold {
             Ttl::Left(left) => format!(" for {} more", duration::shown(left)),
             _ => String::new(),
         };
-        format!("kept{left} by --min-hold, for {}", self.holder())
+        format!("{KEPT}{left}; it was held by {}", self.holder())
     }
 
     /// Formats the holder for a sentence.
@@ -228,7 +229,7 @@ async fn tell_ended(args: &Release, name: &str, ended: &[Hold]) -> Result<(), Fa
     if args.json {
         let released = ended
             .iter()
-            .map(|hold| json!({ "id": hold.id, "client": hold.who, "guards": hold.guards, "believed_ms": json::of_ttl(hold.ttl) }));
+            .map(|hold| json!({ "id": hold.id, "client": hold.who, "guards": hold.guards, "kept": hold.kept, "believed_ms": json::of_ttl(hold.ttl) }));
         let released: Vec<_> = released.collect();
         return output::result(json!({ "name": name, "released": released })).await;
     }

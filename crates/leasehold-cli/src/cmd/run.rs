@@ -180,7 +180,11 @@ fn under_lock(
 
 /// Runs the command until it has ended, or until the lock is lost and the command was ended.
 async fn supervise(job: &Job<'_>, guard: &Holding, signals: &mut Signals) -> End {
-    let never_began = |exit| End { began: false, exit };
+    let never_began = |exit| End {
+        began: false,
+        lost_for: guard.loss().map(|reason| reason.to_string()),
+        exit,
+    };
     match start(job, guard, signals) {
         Ok(Some(watch)) => watch.until_ended().await,
         Ok(None) => {
@@ -263,19 +267,22 @@ async fn give_back(
     end: End,
     signals: &mut Signals,
 ) -> Result<Exit, Failure> {
-    let End { began, exit: end } = end;
+    let End {
+        began,
+        lost_for,
+        exit: end,
+    } = end;
     let held = since_boot().saturating_sub(held_since);
     let valid_until = guard.valid_until();
     let loss = guard.loss();
     if matches!(end, Ok(Exit::Lost)) {
         // The loss was reported already. Release the rest of the lock before its lease ends.
-        let reason = loss.clone().or_else(|| guard.renewal_failure());
         let limit = valid_until.min(Instant::now() + TIDY_LIMIT);
         let _ = tokio::time::timeout_at(limit, guard.release()).await;
         if matches!(loss, Some(LossReason::Taken { .. })) {
             tell_next_holder(job, &clients).await;
         }
-        tell_lost(job, held, reason.as_ref());
+        tell_lost(job, held, lost_for);
         return end;
     }
     let rest = (job.args.min_hold).and_then(|least| rest_of(least, held));
@@ -287,26 +294,26 @@ async fn give_back(
             end
         }
         Some(Err(error)) if error.kind() == ErrorKind::Lost => {
-            tell_lost(job, held, error.loss());
+            tell_lost(job, held, error.loss().map(LossReason::to_string));
             lost_before_the_end(job, &error, loss.is_some(), end)
         }
         // The command was protected to its end, so its exit code is kept.
         Some(Err(error)) => {
             let why = Failure::from(error).to_string();
-            tell(not_released(&job.name, &why, valid_until));
+            tell(not_released(&job.name, &why, rest, valid_until));
             end
         }
         None => {
-            tell(not_released(&job.name, HURRIED, valid_until));
-            end
+            tell(not_released(&job.name, HURRIED, rest, valid_until));
+            return end;
         }
     };
     // Close the clients, so that operators do not see a command that has ended.
-    tidy(&clients).await;
+    let _ = unless_hurried(tidy(&clients), signals).await;
     end
 }
 
-/// Returns the outcome of a command that ended by itself, but whose lock was lost before.
+/// Returns the outcome of a command that has ended, but whose lock was lost before.
 fn lost_before_the_end(
     job: &Job<'_>,
     error: &leasehold::Error,
@@ -317,7 +324,7 @@ fn lost_before_the_end(
         .loss()
         .map_or_else(|| error.to_string(), LossReason::to_string);
     let what = format!(
-        "the command ended by itself, but the lock `{}` was lost before that: {reason}",
+        "the command has ended, but the lock `{}` was lost before that: {reason}",
         Shown(&job.name)
     );
     match end {
@@ -370,9 +377,8 @@ fn tell_given_back(job: &Job<'_>, held: Duration, rest: Option<Duration>) {
     }
 }
 
-fn tell_lost(job: &Job<'_>, held: Duration, reason: Option<&LossReason>) {
+fn tell_lost(job: &Job<'_>, held: Duration, reason: Option<String>) {
     output::event(Event::Lost, &job.name, || {
-        let reason = reason.map(LossReason::to_string);
         vec![("held_ms", as_ms(held)), ("reason", reason.into())]
     });
 }

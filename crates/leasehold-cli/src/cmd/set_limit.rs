@@ -18,7 +18,7 @@ pub(crate) async fn set_limit(args: SetLimit, server: &Server) -> Result<Exit, F
 async fn set(args: SetLimit, server: &Server) -> Result<Exit, Failure> {
     let name = name_of_lock(args.name)?;
     let client = server.connect(None).await?;
-    let before = match client.inspect(&name).await?.found {
+    let before = match client.peek(&name).await?.found {
         Found::Leases { free: None, .. } => None,
         found => limit_of(&name, &found)?,
     };

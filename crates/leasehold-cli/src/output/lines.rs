@@ -211,8 +211,9 @@ mod tests {
             }
         });
         assert!(lines.flush(LONG));
-        reader.join().expect("it has read");
+        // Before the reader's end: the last line must be written by now.
         assert_eq!(written.try_iter().count(), 5);
+        reader.join().expect("it has read");
     }
 
     #[test]

@@ -59,7 +59,7 @@ fn another_holder_and_another_kind_are_told_apart() {
     let json: serde_json::Value = serde_json::from_str(&released.stdout).expect("JSON");
     // The hold has no lease.
     let told = serde_json::json!({
-        "name": "job", "released": [{ "id": one, "client": null, "guards": null, "believed_ms": null }]
+        "name": "job", "released": [{ "id": one, "client": null, "guards": null, "kept": false, "believed_ms": null }]
     });
     assert_eq!(json, told);
     for foreign in [

@@ -70,7 +70,11 @@ fn kept_lock_can_be_released() {
         // The client has ended: nothing suggests that anybody renews the lock or works under it.
         let busy = [&options[..], &["-n"]].concat();
         let busy = done(&mut run_script(&server, &busy, "true")).expect_code(75);
-        assert!(busy.stderr.contains("more by --min-hold, for "), "{busy}");
+        assert!(
+            busy.stderr
+                .contains("kept and not renewed (--min-hold, keep_for) for "),
+            "{busy}"
+        );
         let of = |words: &[&str]| {
             done(leasehold_at(&server).args(words))
                 .expect_code(0)
@@ -79,10 +83,10 @@ fn kept_lock_can_be_released() {
         let shown = of(&["show", "job"]);
         assert!(shown.contains("not renewed (--min-hold"), "{shown}");
         assert!(of(&["show", "--json", "job"]).contains(r#""kept":true"#));
-        assert!(of(&["ls"]).contains("kept for "), "{options:?}");
+        assert!(of(&["ls"]).contains("kept, was "), "{options:?}");
         let released = of(&["release", "-y", "job"]);
         assert!(
-            released.contains("released `job`, which was kept for "),
+            released.contains("released `job`, which was kept and not renewed"),
             "{released}"
         );
         assert!(is_free(&server), "{options:?}");
@@ -215,7 +219,7 @@ fn loss_that_the_release_finds_has_a_reason() {
         server.command(&["DEL", "job"]).expect("the server runs");
         let done = run.done().expect_code(code);
         let reason = "it was removed on the server";
-        let says = format!("ended by itself, but the lock `job` was lost before that: {reason}");
+        let says = format!("has ended, but the lock `job` was lost before that: {reason}");
         assert!(done.stderr.contains(&says), "{done}");
         if code == 70 {
             let events = events(&done);

@@ -6,7 +6,7 @@ use leasehold_testkit::{Proxy, RedisServer, Reply, Strike, eventually};
 use nix::sys::signal::Signal;
 
 use crate::support::{LIMIT, Running, Trace, done, expect_nothing_runs, is_free, leasehold};
-use crate::support::{run_script, server, start};
+use crate::support::{run_script, send, server, start};
 
 /// A lease whose last part is long enough for a kill, even on a busy machine.
 const LEASE: &str = "5s";
@@ -191,8 +191,32 @@ fn failed_release_says_when_the_lock_is_free() {
     cut_off(&proxy);
     run.done()
         .expect_code(3)
-        .expect_on_stderr("`job` could not be released: no server answered at ")
-        .expect_on_stderr("; it is free when its lease is over, in ");
+        .expect_on_stderr("the release of `job` is not confirmed: no server answered at ")
+        .expect_on_stderr("; this hold ends with its lease at the latest, in ");
+}
+
+#[test]
+fn signals_that_wait_leave_a_release_its_time() {
+    let ((server, proxy), trace) = (behind_proxy(), Trace::new());
+    let mut run = run_through(&proxy, &[], "echo $$; exec sleep 60", &trace);
+    let asked = proxy.strike_next(b"lock.release", Strike::HoldRequest);
+    let command: i32 = run.line().parse().expect("a process id");
+    run.signal(Signal::SIGSTOP);
+    send(command, Signal::SIGTERM);
+    for signal in [
+        Signal::SIGTERM,
+        Signal::SIGHUP,
+        Signal::SIGINT,
+        Signal::SIGUSR1,
+    ] {
+        run.signal(signal);
+    }
+    run.signal(Signal::SIGCONT);
+    eventually("it is released", LIMIT, || asked.fired());
+    proxy.let_go(&asked);
+    let done = run.done().expect_code(143);
+    assert!(!done.stderr.contains("not confirmed"), "{done}");
+    assert!(is_free(&server));
 }
 
 #[test]
@@ -215,6 +239,8 @@ fn signals_end_a_release_that_takes_long() {
             &[Signal::SIGHUP, Signal::SIGTERM, Signal::SIGINT],
             129,
         ),
+        // An exit code of 0 would look like a release.
+        (&hold, &[Signal::SIGTERM, Signal::SIGINT], 69),
     ] {
         let mut run = leasehold();
         let mut run = start(run.env("LEASEHOLD_URL", proxy.url()).args(words));
@@ -232,7 +258,7 @@ fn signals_end_a_release_that_takes_long() {
         }
         run.done()
             .expect_code(code)
-            .expect_on_stderr("`job` could not be released: a signal has ended the wait");
+            .expect_on_stderr("the release of `job` is not confirmed: a signal has ended the wait");
         proxy.refuse(false);
         proxy.let_go(&asked);
     }

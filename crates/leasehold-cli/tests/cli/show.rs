@@ -602,7 +602,8 @@ fn clients_say_who_holds_and_who_waits() {
     let none = done(leasehold_at(&server).args(["ls", "--older-than", "1h"])).expect_code(0);
     assert_eq!(none.stdout, "");
     assert!(
-        none.stderr.contains("name is held for 1h or less"),
+        none.stderr
+            .contains("1 name is not known to be held for longer than 1h"),
         "{none}"
     );
     let released = done(leasehold_at(&server).args(["release", "-y", "job"])).expect_code(0);

@@ -225,6 +225,54 @@ fn help_and_version_go_to_stdout() {
     }
 }
 
+/// Returns the names of the sub-commands, as `--help` lists them.
+fn sub_commands() -> Vec<String> {
+    let help = done(leasehold().arg("-h")).expect_code(0).stdout;
+    let (_, list) = help.split_once("Commands:\n").expect("a list");
+    let list = list.lines().take_while(|line| !line.is_empty());
+    let names = list.filter_map(|line| line.split_whitespace().next());
+    let names = names.filter(|name| *name != "help");
+    names.map(str::to_owned).collect()
+}
+
+#[test]
+fn short_help_fits_a_screen() {
+    for name in sub_commands() {
+        let help = done(leasehold().env("COLUMNS", "80").args([&name, "-h"])).expect_code(0);
+        let most = if name == "run" { 45 } else { 25 };
+        assert!(help.stdout.lines().count() <= most, "{help}");
+        let (_, options) = help.stdout.split_once("Options:\n").expect("options");
+        for line in options.lines().take_while(|line| !line.is_empty()) {
+            let begins = line.trim_start();
+            assert!(begins.starts_with('-'), "{name}: one line each: {line}");
+        }
+    }
+}
+
+#[test]
+fn examples_fit_a_narrow_terminal() {
+    for name in sub_commands() {
+        let help = done(leasehold().args([&name, "--help"])).expect_code(0);
+        let examples = help
+            .stdout
+            .split_once("Example")
+            .map_or("", |(_, rest)| rest);
+        for line in examples.lines().filter(|line| line.starts_with("  ")) {
+            assert!(line.len() <= 80, "{name}: {line}");
+        }
+    }
+}
+
+#[test]
+fn help_has_topics() {
+    let codes = done(leasehold().args(["help", "exit-codes"])).expect_code(0);
+    assert!(codes.stdout.contains("  75 "), "{codes}");
+    let environment = done(leasehold().args(["help", "env"])).expect_code(0);
+    assert!(environment.stdout.contains("LEASEHOLD_PASSWORD_FILE"));
+    let run = done(leasehold().args(["help", "run"])).expect_code(0);
+    assert!(run.stdout.contains("--max-run"), "{run}");
+}
+
 #[test]
 fn invalid_and_unsupported_urls_exit_differently() {
     for url in ["nonsense", "redis://h/x", "redis-sentinel://h"] {

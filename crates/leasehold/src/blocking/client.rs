@@ -162,6 +162,7 @@ impl Client {
 
     waits! { Client:
         "Returns the kind of lock or synchronizer that `name` is" inspect(name: &str) -> NameInfo;
+        "Returns what `name` is, without its clients, with one request" peek(name: &str) -> NameInfo;
         "Asks the servers of `name` about themselves" examine(name: &str) -> Vec<ServerFacts>;
         "Ends one hold by force" force_release(name: &str, hold: &str) -> bool;
     }

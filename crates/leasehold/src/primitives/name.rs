@@ -221,12 +221,23 @@ pub(crate) async fn examine(context: &Context, name: &str) -> Result<Vec<ServerF
     facts.map_err(Failure::into_error_of_listing)
 }
 
-/// Asks the server what `name` is.
+/// Asks the server what `name` is, and which clients hold it or wait for it.
 pub(crate) async fn inspect(context: &Context, name: &str) -> Result<NameInfo> {
     let key = context.key(name, NameOf::Other)?;
-    let mut seen = look(context, &key, MOST_SHOWN).await?;
+    let mut seen = peek_at(context, &key).await?;
     who::tell(context, &Book::default(), key.as_str(), &mut seen).await;
-    let location = context.backend.location(&key);
+    Ok(seen)
+}
+
+/// Asks the server what `name` is, with one request.
+pub(crate) async fn peek(context: &Context, name: &str) -> Result<NameInfo> {
+    let key = context.key(name, NameOf::Other)?;
+    peek_at(context, &key).await
+}
+
+async fn peek_at(context: &Context, key: &Key) -> Result<NameInfo> {
+    let mut seen = look(context, key, MOST_SHOWN).await?;
+    let location = context.backend.location(key);
     seen.node = location.map(|(slot, address)| NodeInfo {
         slot,
         address: address.map(|address| (*address).to_owned()),

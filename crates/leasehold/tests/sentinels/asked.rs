@@ -1,6 +1,7 @@
 //! Sentinels of which some are down, cut off, or know less than others.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
+use std::path::PathBuf;
 use std::time::Duration;
 
 use leasehold::{Client, ErrorKind};
@@ -83,28 +84,49 @@ async fn sentinel_with_old_news_leads_nobody_back() {
     assert_eq!(past.servers()[0].scripts(), 0);
 }
 
+/// Returns whether this process has a connection to this port.
+fn is_connected_to(port: u16) -> bool {
+    let ours: HashSet<_> = std::fs::read_dir("/proc/self/fd")
+        .unwrap()
+        .filter_map(|entry| std::fs::read_link(entry.ok()?.path()).ok())
+        .collect();
+    let table = std::fs::read_to_string("/proc/self/net/tcp").unwrap();
+    table.lines().skip(1).any(|line| {
+        let fields: Vec<_> = line.split_whitespace().collect();
+        let socket = PathBuf::from(format!("socket:[{}]", fields[9]));
+        fields[2].ends_with(&format!(":{port:04X}")) && fields[3] == "01" && ours.contains(&socket)
+    })
+}
+
 /// The client asks the sentinels. While it connects to the master, the master is replaced, and it
-/// answers in the end.
+/// answers in the end. The client hears of that only when it asks again.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn sentinels_are_asked_again_behind_the_connection() {
     let sentinels = Sentinels::start(1);
     let (proxies, url) = behind_proxies(&sentinels);
     let old = &sentinels.servers()[0];
     old.pause().unwrap();
-    let connecting = tokio::spawn(async move {
+    let acquiring = tokio::spawn(async move {
         let builder = Client::builder().connect_timeout(Duration::from_secs(60));
-        builder.connect(&url).await
+        let client = builder.connect_in_background(&url).unwrap();
+        // The request waits for the connection.
+        client.lock("x").acquire().await.unwrap().forget();
+        client
     });
-    eventually("they are asked", async || {
-        proxies.iter().all(|proxy| proxy.connections() > 0)
-    })
-    .await;
+    eventually("it connects", async || is_connected_to(old.port())).await;
+    proxies.iter().for_each(|proxy| proxy.hold_replies(true));
     let new = sentinels.wait_until_replaced(0);
     old.resume().unwrap();
-    let client = connecting.await.unwrap().unwrap();
+    eventually("the old master has answered", async || {
+        old.calls("script|load") > 0
+    })
+    .await;
+    proxies.iter().for_each(|proxy| proxy.hold_replies(false));
+    let client = acquiring.await.unwrap();
     let at = master_of(&client).await;
     let port = sentinels.servers()[new].port().to_string();
     assert!(at.ends_with(&port), "{at}");
+    assert_eq!(old.scripts(), 0, "nothing was asked of it");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -65,6 +65,18 @@ async fn malformed_url_error_shows_url_scheme() {
     }
 }
 
+#[tokio::test]
+async fn server_that_hangs_up_may_be_a_proxy_that_lacks_commands() {
+    let proxy = FakeServer::with(|request| {
+        let is_unknown = request.command() == "CLIENT";
+        is_unknown.then(|| Action::SendAndClose(Vec::new()))
+    });
+    let error = refused(&proxy.url()).await;
+    assert_eq!(error.kind(), ErrorKind::Unavailable);
+    let advice = "a proxy must pass on CLIENT, TIME,";
+    assert!(error.to_string().contains(advice), "{error}");
+}
+
 #[cfg(feature = "tls")]
 #[tokio::test]
 async fn tls_mismatch_error_names_other_scheme() {

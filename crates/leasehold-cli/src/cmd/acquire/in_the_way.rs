@@ -8,6 +8,9 @@ use crate::cmd::show::text::who;
 use crate::duration;
 use crate::output::Shown;
 
+/// A hold that was left to a span, in words.
+pub(in crate::cmd) const KEPT: &str = "kept and not renewed (--min-hold, keep_for)";
+
 /// The holder that is in the way of an acquire.
 #[derive(Default)]
 pub(super) struct InTheWay {
@@ -40,13 +43,13 @@ impl InTheWay {
 
     fn of(hold: &HoldInfo) -> Self {
         let left = match hold.ttl {
-            Ttl::Left(left) => format!("for {} more", duration::shown(left)),
+            Ttl::Left(left) => format!(" for {} more", duration::shown(left)),
             _ => String::new(),
         };
         let text = match (hold.kept, left.as_str()) {
-            (true, left) => format!("kept {left} by --min-hold, for {}", named(hold)),
+            (true, left) => format!("{KEPT}{left}; it was held by {}", named(hold)),
             (false, "") => format!("held by {}", named(hold)),
-            (false, left) => format!("held by {}, {left} unless it is renewed", named(hold)),
+            (false, left) => format!("held by {},{left} unless it is renewed", named(hold)),
         };
         let client = hold.client.as_ref();
         let holder = json!({

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use leasehold::inspect::Found;
 use leasehold::{
     Acknowledgement, AnyLock, Client, Error, ExpirablePermit, ExpirableSemaphore, LockGuard,
     MultiLock, RedLock, Result,
@@ -189,13 +190,15 @@ impl Limited {
     }
 
     async fn in_the_way(&self) -> Result<InTheWay> {
-        // The counts alone: `inspect` would also read who all the clients are.
-        let text = match self.permits.capacity().await? {
-            None => "its limit was removed".to_owned(),
-            Some(_) => {
-                let running = self.permits.acquired_permits().await?;
-                format!("{running} of {} run already", self.most)
-            }
+        // Without the clients: a herd of processes would read all of them once for each process.
+        let found = self.client.peek(self.permits.name()).await?.found;
+        let running = match found {
+            Found::Leases { held, .. } => held,
+            _ => 0,
+        };
+        let text = match found {
+            Found::Nothing => "its limit was removed".to_owned(),
+            _ => format!("{running} of {} run already", self.most),
         };
         Ok(InTheWay {
             text,
@@ -230,15 +233,8 @@ impl Limited {
     /// it.
     async fn agree_once(&self) -> Result<Result<(), Failure>> {
         let (name, most) = (self.permits.name(), self.most);
-        // The usual case costs one request. `inspect` below also reads who all the clients are.
-        match self.permits.capacity().await {
-            Ok(Some(there)) if there == i64::from(most) => return Ok(Ok(())),
-            Err(error) if error.is_transient() => return Err(error),
-            // Below, the reply says what is in the way.
-            _ => {}
-        }
         loop {
-            let found = self.client.inspect(name).await?.found;
+            let found = self.client.peek(name).await?.found;
             match limit_of(name, &found) {
                 Ok(Some(there)) if there == i64::from(most) => return Ok(Ok(())),
                 Ok(Some(there)) => return Ok(Err(self.refused(there))),

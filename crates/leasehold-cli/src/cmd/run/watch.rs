@@ -49,8 +49,8 @@ pub(super) struct Watch<'a> {
 pub(super) struct Ending {
     /// The time at which the command is killed. `None` while it may continue.
     killed_at: Option<Instant>,
-    /// The command is ended because the lock is lost, or about to be.
-    for_loss: bool,
+    /// The reason, if the command is ended because the lock is lost or about to be.
+    for_loss: Option<String>,
     /// The loss was reported, and the command continues without the lock.
     warned: bool,
 }
@@ -58,8 +58,8 @@ pub(super) struct Ending {
 impl Ending {
     fn exit(&self) -> Exit {
         match self.for_loss {
-            true => Exit::Lost,
-            false => Exit::TooLong,
+            Some(_) => Exit::Lost,
+            None => Exit::TooLong,
         }
     }
 
@@ -73,6 +73,8 @@ impl Ending {
 pub(super) struct End {
     /// Whether its program ran.
     pub(super) began: bool,
+    /// The reason of the loss, if the command was ended for it.
+    pub(super) lost_for: Option<String>,
     /// [`Exit::Lost`] if it was ended because the lock was lost or about to be, [`Exit::TooLong`] if
     /// it ran for too long.
     pub(super) exit: Result<Exit, Failure>,
@@ -94,7 +96,12 @@ impl Watch<'_> {
         let began = !self.group.never_began();
         self.deadman.dismiss();
         self.group.reap();
-        End { began, exit }
+        let lost_for = self.ending.for_loss.take();
+        End {
+            began,
+            lost_for,
+            exit,
+        }
     }
 
     async fn follow(&mut self) -> Result<Exit, Failure> {
@@ -134,14 +141,14 @@ impl Watch<'_> {
             // The dead-man's switch has done it, unless a signal has stopped the switch.
             self.group.signal(Signal::SIGKILL);
         }
-        let acts_on_loss = !self.ending.for_loss && *self.on_loss != OnLoss::Warn;
+        let acts_on_loss = self.ending.for_loss.is_none() && *self.on_loss != OnLoss::Warn;
         let loss = acts_on_loss.then(|| self.schedule.end_at(self.guard.valid_until()));
         let due = [self.ending.killed_at, loss].into_iter().flatten();
         let due = due
             .filter(|due| *due > now)
             .min()
             .unwrap_or(now + LOOK_EVERY);
-        let awaits_loss = !self.ending.for_loss && !self.ending.warned;
+        let awaits_loss = self.ending.for_loss.is_none() && !self.ending.warned;
         tokio::select! {
             biased;
             _ = self.guard.lost(), if awaits_loss => {}
@@ -184,7 +191,7 @@ impl Watch<'_> {
 
     /// Ends the command if the lock is lost, or if the rest of its lease is just enough for that.
     fn end_if_due(&mut self) {
-        if self.ending.for_loss || self.ending.warned {
+        if self.ending.for_loss.is_some() || self.ending.warned {
             return;
         }
         let loss = self.guard.loss();
@@ -197,26 +204,26 @@ impl Watch<'_> {
         }
         let kill_at = self.schedule.kill_at(self.guard.valid_until());
         let is_due = Instant::now() >= self.schedule.end_at(self.guard.valid_until());
-        let state = match loss {
-            Some(reason) => format!("is lost: {reason}"),
+        let (state, reason) = match loss {
+            Some(reason) => ("is lost", reason.to_string()),
             None if is_due || self.has_missed_the_loss() => {
                 let reason = self.guard.renewal_failure();
                 let reason = reason.map_or_else(
                     || "it was not renewed in time".to_owned(),
                     |reason| reason.to_string(),
                 );
-                format!("is about to be lost: {reason}")
+                ("is about to be lost", reason)
             }
             None => {
                 self.deadman.kill_at(self.ending.no_later_than(kill_at));
                 return;
             }
         };
-        self.end_for_loss(kill_at, &state);
+        self.end_for_loss(kill_at, &format!("{state}: {reason}"), reason);
     }
 
-    fn end_for_loss(&mut self, kill_at: Instant, state: &str) {
-        self.ending.for_loss = true;
+    fn end_for_loss(&mut self, kill_at: Instant, state: &str, reason: String) {
+        self.ending.for_loss = Some(reason);
         // Another client may already have a lock that was lost early, so the command gets at most
         // the grace time. After a pause of this process, no time may be left.
         let now = Instant::now();

@@ -77,7 +77,7 @@ fn of_hold(hold: &HoldInfo, denied: bool) -> String {
     let client = match hold.kept {
         // The client has often ended, and announces nothing any more.
         true => format!(
-            "\n  kept    for the rest of the TTL, and not renewed (--min-hold, keep_for){}",
+            "\n  kept    until its TTL is over, and not renewed (--min-hold, keep_for){}",
             of_client(hold.client.as_ref())
         ),
         false => of_holder(&hold.id, hold.client.as_ref(), denied),

@@ -424,7 +424,7 @@ fn handshake_failed(at: &Address, error: &RedisError) -> Failure {
             Target::Tcp { tls: true, .. } => super::tls::WANTS_A_CERTIFICATE,
             _ => {
                 "if the port expects TLS use rediss:// (rediss-cluster://, rediss-sentinel://); a proxy \
-                 must pass on HELLO, CLIENT, INFO, SUBSCRIBE and EVALSHA"
+                 must pass on CLIENT, TIME, INFO, SCRIPT, EVALSHA and SUBSCRIBE"
             }
         };
         format!("the server ended the handshake ({error}); {advice}")

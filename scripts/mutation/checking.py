@@ -1,0 +1,118 @@
+"""Checks that the patches still fit, without running anything."""
+import contextlib
+import os
+import re
+import subprocess
+import sys
+import tempfile
+import time
+
+from .workspace import BUILD_LIMIT_S, last_error
+
+
+def stale_or_broken(mutants, workspace):
+    """Returns the mutants that are stale or don't compile. Compiles many mutants at a time."""
+    sources = words_of_sources(workspace)
+    stale = [mutant for mutant in mutants if is_stale(mutant, workspace, sources)]
+    left = [mutant for mutant in mutants if mutant not in stale]
+    broken = []
+    with lua_server() as compile_lua:
+        while left:
+            group = [mutant for mutant in left
+                     if mutant.fits(workspace) and mutant.patch(workspace)]
+            workspace.restore()
+            broken += do_not_compile(group, workspace, compile_lua)
+            left = [mutant for mutant in left if mutant not in group]
+    return stale + broken
+
+
+def is_stale(mutant, workspace, sources):
+    """Returns whether the patch does not fit or its test does not exist, and says which."""
+    if not mutant.fits(workspace):
+        print(f"STALE   {mutant.name}: the patch no longer applies", flush=True)
+    elif not mutant.check.exists(sources):
+        print(f"STALE   {mutant.name}: there is no such test: {mutant.check.text}", flush=True)
+    else:
+        return False
+    return True
+
+
+def words_of_sources(workspace):
+    """Returns the words of each Rust source. They include the names of tests that macros make."""
+    words = {}
+    for folder, _, files in os.walk(workspace.path("crates")):
+        for file in files:
+            if file.endswith(".rs"):
+                path = os.path.join(folder, file)
+                with open(path) as source:
+                    words[path] = set(re.findall(r"\w+", source.read()))
+    return words
+
+
+def do_not_compile(group, workspace, compile_lua):
+    """Returns the mutants of the group that don't compile, by halves."""
+    for mutant in group:
+        mutant.patch(workspace)
+    error = first_error(group, workspace, compile_lua)
+    workspace.restore()
+    if error is None:
+        return []
+    if len(group) > 1:
+        # Some mutants may only fail together.
+        half = len(group) // 2
+        return (do_not_compile(group[:half], workspace, compile_lua)
+                + do_not_compile(group[half:], workspace, compile_lua))
+    print(f"BROKEN  {group[0].name}: it does not compile: {error}", flush=True)
+    return group
+
+
+def first_error(group, workspace, compile_lua):
+    """Returns what Redis or the compiler says against the present copy, or None."""
+    files = {file for mutant in group for file in mutant.files}
+    for file in sorted(file for file in files if file.endswith(".lua")):
+        error = compile_lua(workspace.path(file))
+        if error:
+            return f"{file}: {error}"
+    crates = {match[1] for file in files if (match := re.match(r"crates/([^/]+)/.*\.rs$", file))}
+    for crate in sorted(crates):
+        # The tests inside the crate are compiled with it.
+        status, out = workspace.cargo(
+            "check", "-q", "-p", crate, "--all-features", "--profile", "test",
+            "--lib" if crate == "leasehold" else "--bins",
+            limit_s=BUILD_LIMIT_S)
+        if status != 0:
+            return last_error(out)
+    return None
+
+
+@contextlib.contextmanager
+def lua_server():
+    """Yields a function that compiles Lua on a server, without running it."""
+    with tempfile.TemporaryDirectory() as folder:
+        socket = os.path.join(folder, "socket")
+        server = subprocess.Popen(
+            ["redis-server", "--port", "0", "--unixsocket", socket, "--save", "", "--dir", folder],
+            stdout=subprocess.DEVNULL, start_new_session=True)
+
+        def cli(*arguments):
+            return subprocess.run(["redis-cli", "-s", socket, *arguments],
+                                  capture_output=True, text=True).stdout.strip()
+
+        try:
+            deadline = time.time() + 30
+            while cli("ping") != "PONG":
+                if time.time() > deadline:
+                    sys.exit("redis-server does not answer: is it installed?")
+                time.sleep(0.02)
+
+            def compile_lua(path):
+                with open(path) as file:
+                    # The library completes call.lua.
+                    text = file.read().replace("--[[STEPS]]", "if false then")
+                said = cli("script", "load", text)
+                return None if re.fullmatch("[0-9a-f]{40}", said) else said
+
+            yield compile_lua
+        finally:
+            server.terminate()
+            server.wait()

@@ -1,0 +1,189 @@
+"""Puts many mutants into one copy of the code. A variable of the environment chooses one at run time.
+
+A function that a mutant breaks begins with `if crate::mutant_chosen(N) { return { ... }; }`, with the
+mutant's body of the function inside. A Lua file is included in the programs word by word: its end
+is filled up, so that the text of each mutant has the same length, and can replace it there.
+"""
+import os
+import re
+from dataclasses import dataclass, field
+
+from .rust import functions_of
+from .workspace import Workspace
+
+VARIABLE = "LEASEHOLD_MUTANT"
+CHOSEN = f"""
+#[doc(hidden)]
+#[allow(missing_docs, unreachable_pub, dead_code)]
+pub fn mutant_chosen(number: u32) -> bool {{
+    static CHOSEN: std::sync::OnceLock<u32> = std::sync::OnceLock::new();
+    let read = || std::env::var("{VARIABLE}").ok()?.parse().ok();
+    *CHOSEN.get_or_init(|| read().unwrap_or(0)) == number
+}}
+"""
+
+
+@dataclass
+class Change:
+    """Is what one mutant does to the files."""
+    number: int
+    # For each Rust file, the place of a function among its functions, and the other body.
+    bodies: dict = field(default_factory=dict)
+    # For each Lua file, the whole other text.
+    texts: dict = field(default_factory=dict)
+
+
+@dataclass
+class Span:
+    """Is a range of lines of a combined file that mutants have written or changed."""
+    file: str
+    first: int
+    last: int
+    names: tuple
+    is_whole_function: bool
+
+
+class Combination:
+    """Is a copy of the code with many mutants inside."""
+
+    def __init__(self, workspace):
+        self.workspace = workspace
+        # Patches are tried in another copy, so that cargo sees no change of what it has built.
+        self.plan = Workspace("plan")
+        self.plan.restore()
+        self.changes = {}
+        self.originals = {}
+        self.spans = []
+        self.parsed = {}
+
+    def add(self, mutant, number):
+        """Takes a mutant in. Returns False if it can't be chosen at run time."""
+        if not all(self.can_choose(file) for file in mutant.files):
+            return False
+        before = {file: self.original(file) for file in mutant.files}
+        change = Change(number)
+        if not mutant.patch(self.plan):
+            self.plan.restore()
+            return False
+        fits = all(self.compare(file, self.plan.read(file), change) for file in mutant.files)
+        for file, text in before.items():
+            self.plan.write(file, text)
+        if fits:
+            self.changes[mutant.name] = change
+        return fits
+
+    def can_choose(self, file):
+        """Returns whether the file is part of a crate's library or program."""
+        if not os.path.isfile(self.plan.path(file)):
+            return False
+        return file.endswith(".lua") or bool(file.endswith(".rs") and self.roots_of(file))
+
+    def original(self, file):
+        if file not in self.originals:
+            self.originals[file] = self.plan.read(file)
+        return self.originals[file]
+
+    def roots_of(self, file):
+        """Returns the roots of the crates that can include this file."""
+        source = re.match(r"crates/[^/]+/src/", file)
+        if not source:
+            return []
+        roots = [source[0] + name for name in ("lib.rs", "main.rs")]
+        return [root for root in roots if os.path.isfile(self.plan.path(root))]
+
+    def parse(self, file):
+        """Returns the skeleton and the functions of a file as it was."""
+        if file not in self.parsed:
+            self.parsed[file] = functions_of(self.original(file))
+        return self.parsed[file]
+
+    def compare(self, file, mutated, change):
+        """Notes what a mutant changes in a file. Returns whether these are bodies or Lua only."""
+        if file.endswith(".lua"):
+            change.texts[file] = mutated
+            return True
+        skeleton, functions = self.parse(file)
+        other_skeleton, others = functions_of(mutated)
+        if skeleton != other_skeleton:
+            return False
+        original = self.original(file)
+        bodies = change.bodies[file] = {}
+        for place, (function, other) in enumerate(zip(functions, others)):
+            body = mutated[other.start:other.end]
+            if body != original[function.start:function.end]:
+                if function.is_const:
+                    return False
+                bodies[place] = body
+        return True
+
+    def write(self):
+        """Writes all files that the mutants change, and returns their names."""
+        self.spans = []
+        rust = sorted({file for change in self.changes.values() for file in change.bodies})
+        lua = sorted({file for change in self.changes.values() for file in change.texts})
+        roots = sorted({root for file in rust for root in self.roots_of(file)})
+        for file in sorted({*rust, *roots}):
+            text = self.combined(file) if file in rust else self.original(file)
+            self.workspace.write(file, text + (CHOSEN if file in roots else ""))
+        for file in lua:
+            self.workspace.write(file, self.filled(file, self.original(file)))
+        written = {*rust, *roots, *lua}
+        # Files of mutants that were thrown out become as they were.
+        self.workspace.restore(except_for=written)
+
+    def combined(self, file):
+        """Returns the text of a Rust file in which each mutant's bodies can be chosen."""
+        original, parts, at, line = self.original(file), [], 0, 1
+        for place, function in enumerate(self.parse(file)[1]):
+            choices = [(name, change.number, change.bodies[file][place])
+                       for name, change in self.changes.items()
+                       if place in change.bodies.get(file, {})]
+            if not choices:
+                continue
+            parts.append(original[at:function.start] + "{\n")
+            line += parts[-1].count("\n")
+            first = line
+            for name, number, body in choices:
+                text = f"if crate::mutant_chosen({number}) {{ return {body}; }}\n"
+                self.spans.append(Span(file, line, line + text.count("\n") - 1, (name,), False))
+                parts.append(text)
+                line += text.count("\n")
+            parts.append(original[function.start + 1:function.end])
+            line += parts[-1].count("\n")
+            names = tuple(name for name, _, _ in choices)
+            self.spans.append(Span(file, first, line, names, True))
+            at = function.end
+        return "".join(parts) + original[at:]
+
+    def filled(self, file, text):
+        """Returns a text of a Lua file, filled up to the length of the longest."""
+        texts = [change.texts[file] for change in self.changes.values() if file in change.texts]
+        longest = max(len(other.encode()) for other in [*texts, self.original(file)])
+        return text + "\n" * (longest + 1 - len(text.encode()))
+
+    def replacements(self, name):
+        """Returns the bytes of the programs that make them this mutant, and what they become."""
+        return [(self.filled(file, self.original(file)).encode(), self.filled(file, text).encode())
+                for file, text in self.changes[name].texts.items()]
+
+    def remove_blamed(self, errors):
+        """Removes the mutants to which these errors of the compiler point, and returns their
+        names. Each error has its places, the first ones before the others."""
+        blamed = {name for places in errors for name in self.blamed(places)}
+        if not blamed:
+            files = {file for places in errors for file, _, _ in places}
+            blamed = {name for name, change in self.changes.items() if files & {*change.bodies}}
+        for name in blamed:
+            del self.changes[name]
+        return blamed
+
+    def blamed(self, places):
+        """Returns the mutants whose block the error names first, or whose functions it names."""
+        for whole in (False, True):
+            for file, first, last in places:
+                names = {name for span in self.spans
+                         if span.file == file and span.is_whole_function == whole
+                         and span.first <= last and first <= span.last for name in span.names}
+                if names:
+                    return names
+        return set()
