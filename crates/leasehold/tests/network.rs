@@ -48,6 +48,7 @@ mod writers;
 
 mod support;
 
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use leasehold::settings::{Backoff, WaitStrategy};
@@ -93,6 +94,38 @@ async fn a_wake_up_comes_over_the_network() {
     guard.release().await.unwrap();
     waiter.await.unwrap().release().await.unwrap();
     assert_eq!(start.elapsed(), 20 * MS);
+}
+
+/// A message may have been lost with the old connection.
+#[tokio::test(start_paused = true)]
+async fn new_connection_for_messages_makes_the_waiter_ask_often_again() {
+    let server = Embedded::new();
+    let (ours, network) = over_network(&server);
+    let asks = Arc::new(Mutex::new(Vec::new()));
+    let noted = Arc::clone(&asks);
+    network.on_request(move |request| {
+        if request.name == "x" {
+            noted.lock().unwrap().push(Instant::now());
+        }
+        Fate::default()
+    });
+    network.on_subscription(|_| 50 * MS);
+    let holder = server.client().lock("x").lease(3600 * 1000 * MS);
+    let _guard = holder.acquire().await.unwrap();
+    let lock = ours.lock("x");
+    let waiter = tokio::spawn(async move { lock.acquire().await });
+    sleep(20_500 * MS).await;
+    let asked_before = asks.lock().unwrap().len();
+    let start = Instant::now();
+    network.cut_messages();
+    sleep(10_000 * MS).await;
+    waiter.abort();
+    let asks = asks.lock().unwrap().split_off(asked_before);
+    let after = asks.iter().map(|at| (*at - start).as_millis());
+    let after: Vec<_> = after.collect();
+    // When the connection is lost, when the server has confirmed the new subscription, and 1, 2
+    // and 4 s after each other.
+    assert_eq!(after, [0, 50, 1050, 3050, 7050]);
 }
 
 #[tokio::test(start_paused = true)]

@@ -62,8 +62,9 @@ fn each_sub_command_has_a_page_with_its_sections() {
                 "{name}: {section}: {page}"
             );
         }
-        // Each page has the options of the connection.
-        assert!(page.contains("\\-\\-password\\-file"), "{name}: {page}");
+        // Each page has the options of the connection. The environment names some of them, too.
+        let option = "\\fB\\-\\-password\\-file\\fR";
+        assert!(page.contains(option), "{name}: {page}");
         assert!(!page.contains(".SH EXTRA"), "{name}: {page}");
         found += 1;
     }

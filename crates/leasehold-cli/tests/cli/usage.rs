@@ -106,6 +106,44 @@ fn wrong_usage_gives_2_and_the_right_command() {
 }
 
 #[test]
+fn name_of_another_kind_gives_65_in_every_sub_command() {
+    let server = server();
+    for foreign in [
+        &["RPUSH", "job", "x"][..],
+        &["HSET", "job", "a", "1"],
+        &["SET", "job", "text"],
+    ] {
+        server.command(&["FLUSHALL"]).expect("the server runs");
+        server.command(foreign).expect("the server runs");
+        for words in [
+            &["run", "job", "--", "true"][..],
+            &["run", "--fair", "job", "--", "true"],
+            &["run", "--read", "job", "--", "true"],
+            &["run", "--limit", "2", "job", "--", "true"],
+            &["hold", "job"],
+            &["hold", "--limit", "2", "job"],
+            &["show", "job"],
+            &["release", "--yes", "job"],
+            &["set-limit", "job", "2"],
+            &["latch", "set", "job", "2"],
+            &["latch", "down", "job"],
+            &["latch", "wait", "job"],
+            &["latch", "wait", "--must-exist", "job"],
+        ] {
+            let done = done(leasehold_at(&server).args(words));
+            assert_eq!(done.code(), 65, "{foreign:?} {words:?}: {done}");
+            assert!(done.stderr.contains("`job`"), "{words:?}: {done}");
+            assert_eq!(done.stdout, "", "{words:?}");
+        }
+        // To say what a name is, is no failure of a watch.
+        let watched = ["watch", "--for", "100ms", "job"];
+        let watched = done(leasehold_at(&server).args(watched)).expect_code(0);
+        assert!(watched.stdout.contains("  is a "), "{watched}");
+        assert_eq!(server.keys(), ["job"]);
+    }
+}
+
+#[test]
 fn invalid_lock_name_exits_with_2() {
     let server = server();
     let mut run = leasehold_at(&server);

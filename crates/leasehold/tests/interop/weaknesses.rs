@@ -117,7 +117,7 @@ const RENEWAL: &[Weakness] = &[
         "4.7.0 (from 3.44)",
         "With a slow server a Java hold may end between two rounds.",
         "Set `lockWatchdogTimeout` well above `timeout` times the retries. Leasehold renews by deadline, each server independently.",
-        "open: needs a cluster, or a server so slow that a round lasts as long as a lease; read in Redisson's code",
+        "open: no test has a server so slow that a round lasts as long as a lease; read in Redisson's code",
     ),
     weakness(
         "An exception inside a round that is not an error reply of the server ends all rounds of the process.",
@@ -582,7 +582,7 @@ const LATCH: &[Weakness] = &[
         BOTH,
         "The same holds for Leasehold, because the format fixes the channel.",
         "Don't use braces in the names of latches.",
-        "open: needs a cluster; read in Redisson's code",
+        "open: no test uses such a name in a cluster; read in Redisson's code",
     ),
 ];
 
@@ -599,7 +599,7 @@ const SET_UPS: &[Weakness] = &[
         NEW,
         "Load on the server; the Java call never ends.",
         "Don't use braces in names.",
-        "open: needs a cluster of two nodes",
+        "open: no test uses such a name in a cluster, because the call of that Java process would never end",
     ),
     weakness(
         "Behind a proxy the client may switch to shard messages, which the proxy does not pass on.",

@@ -315,7 +315,7 @@ mod tests {
         let _guard = fair.acquire().await.expect("it is free");
         let waits = tokio::spawn(async move { fair.acquire().await });
         let mut state = State::new("memory://".into());
-        loop {
+        for look in 0.. {
             state.seen(listed(&client).await, Instant::now());
             let lines = drawn(&state, 120).join("\n");
             let short = client.id().split('-').next().expect("a part");
@@ -323,6 +323,8 @@ mod tests {
             if is_told("to read:") && lines.contains("; 3 values") && lines.contains(" fair ") {
                 break;
             }
+            // Some looks later, the waiter is in its line.
+            assert!(look < 1000, "{lines}");
             tokio::task::yield_now().await;
         }
         waits.abort();
