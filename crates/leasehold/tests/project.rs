@@ -18,6 +18,7 @@ mod project {
     mod layers;
     mod metrics;
     mod packages;
+    mod pages;
     mod pairs;
     mod prose;
     mod surfaces;

@@ -1,0 +1,141 @@
+//! The links of the pages, and the error texts on the page that explains them.
+
+use std::collections::{HashMap, HashSet};
+use std::fs;
+use std::path::{Path, PathBuf};
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("../..")
+        .canonicalize()
+        .unwrap()
+}
+
+/// Returns the pages at the root and in `docs`, with their texts.
+fn pages() -> Vec<(PathBuf, String)> {
+    let folders = [root(), root().join("docs")];
+    let files = folders
+        .iter()
+        .flat_map(|folder| fs::read_dir(folder).unwrap());
+    let files = files.map(|file| file.unwrap().path());
+    let pages = files.filter(|path| path.extension().is_some_and(|ending| ending == "md"));
+    pages
+        .map(|path| {
+            let text = fs::read_to_string(&path).unwrap();
+            (path, text)
+        })
+        .collect()
+}
+
+/// Returns the anchors of a page, one for each heading.
+fn anchors(page: &str) -> HashSet<String> {
+    let headings = page.lines().filter(|line| line.starts_with('#'));
+    headings
+        .map(|line| {
+            let words = line.trim_start_matches('#').trim().to_lowercase();
+            let kept = words
+                .chars()
+                .filter(|letter| letter.is_alphanumeric() || " -_".contains(*letter));
+            kept.map(|letter| if letter == ' ' { '-' } else { letter })
+                .collect()
+        })
+        .collect()
+}
+
+/// Returns the targets of the links in a page, without those in code.
+fn links(page: &str) -> Vec<&str> {
+    let mut in_block = false;
+    let lines = page.lines().filter(|line| {
+        in_block ^= line.starts_with("```");
+        !in_block
+    });
+    let parts = lines.flat_map(|line| line.split("](").skip(1));
+    parts
+        .filter_map(|part| part.split_once(')').map(|(target, _)| target))
+        .collect()
+}
+
+#[test]
+fn every_link_of_a_page_leads_somewhere() {
+    let texts: HashMap<_, _> = pages().into_iter().collect();
+    let mut broken = Vec::new();
+    for (path, text) in &texts {
+        for link in links(text) {
+            if link.starts_with("http") {
+                continue;
+            }
+            let (file, anchor) = link.split_once('#').unwrap_or((link, ""));
+            let target = match file {
+                "" => path.clone(),
+                file => path.parent().unwrap().join(file),
+            };
+            let target = target.canonicalize().unwrap_or(target);
+            let has_anchor = |page: &String| anchors(page).contains(anchor);
+            let leads =
+                target.exists() && (anchor.is_empty() || texts.get(&target).is_none_or(has_anchor));
+            if !leads {
+                broken.push(format!("{}: {link}", path.display()));
+            }
+        }
+    }
+    assert!(broken.is_empty(), "{broken:#?}");
+}
+
+#[test]
+fn every_page_is_in_the_list_of_pages() {
+    let list = fs::read_to_string(root().join("docs/README.md")).unwrap();
+    let listed: HashSet<_> = links(&list).into_iter().collect();
+    for (path, _) in pages() {
+        let name = path.file_name().unwrap().to_str().unwrap();
+        if path.parent().unwrap().ends_with("docs") && name != "README.md" {
+            assert!(listed.contains(name), "{name}");
+        }
+    }
+}
+
+/// Returns all sources of the crates as one text, with single spaces and without escaped line ends.
+fn sources() -> String {
+    fn read(folder: &Path, all: &mut String) {
+        for entry in fs::read_dir(folder).unwrap() {
+            let path = entry.unwrap().path();
+            if path.is_dir() {
+                read(&path, all);
+            } else if path.extension().is_some_and(|ending| ending == "rs") {
+                *all += &fs::read_to_string(&path).unwrap();
+            }
+        }
+    }
+    let mut all = String::new();
+    for package in ["leasehold", "leasehold-cli"] {
+        read(&root().join("crates").join(package).join("src"), &mut all);
+    }
+    let words: Vec<_> = all
+        .split_whitespace()
+        .filter(|word| *word != "\\")
+        .collect();
+    words.join(" ")
+}
+
+#[test]
+fn explained_errors_are_what_the_code_says() {
+    let page = fs::read_to_string(root().join("docs/troubleshooting.md")).unwrap();
+    let sources = sources();
+    let rows = page.lines().filter(|line| line.starts_with("| `"));
+    let mut checked = 0;
+    for row in rows {
+        let says = row.split('|').nth(1).unwrap();
+        for text in says.split('`').skip(1).step_by(2) {
+            for part in text
+                .split('…')
+                .map(|part| part.trim_matches([' ', ';', ',', ':']))
+            {
+                // The server says what is in capitals.
+                if part.len() > 3 && part.chars().any(char::is_lowercase) {
+                    assert!(sources.contains(part), "no error says: {part}");
+                    checked += 1;
+                }
+            }
+        }
+    }
+    assert!(checked > 20, "{checked}");
+}
