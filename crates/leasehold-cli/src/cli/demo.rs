@@ -9,15 +9,16 @@ use super::MORE;
 use crate::duration;
 
 const DEMO_HELP: &str = "\
-The stock is a file outside the lock: a worker reads it, works for --pause, and writes it back. With \
-the lock, every item is sold once. Without it (--no-lock), sales get lost and items are sold twice.
+The stock is a file outside the lock: a worker reads it, works for --pause, and writes it back. \
+With the lock, every item is sold once. Without it (--no-lock), sales get lost and items are sold \
+twice.
 
 Without --redis, the workers are tasks of this process and need no server; the environment is \
 ignored. With --redis, they are processes. The demo prints their ids: kill one.
 
 Exit codes: 0 when every item was sold once; with --no-lock 0 when items were sold twice or sales \
-got lost; 1 for any other outcome; 128+n when signal n ended it; 69 when no server answered; 77 when \
-the server refused; 78 when a local file can't be read.";
+got lost; 1 for any other outcome; 128+n when signal n ended it; 69 when no server answered; 77 \
+when the server refused; 78 when a local file can't be read.";
 
 #[derive(Args)]
 #[command(after_help = MORE, after_long_help = DEMO_HELP)]

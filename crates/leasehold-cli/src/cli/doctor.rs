@@ -7,15 +7,15 @@ use super::MORE;
 const HELP: &str = "\
 doctor asks each server that has keys about itself, and acquires and releases a few locks under \
 names that begin with --name. It changes nothing else. Each finding says what to do, and which \
-sentence of docs/guarantees.md does not hold because of it, if there is one. A finding that several \
-servers share is printed once. Facts that the server refuses to give are notes.
+sentence of docs/guarantees.md does not hold because of it, if there is one. A finding that \
+several servers share is printed once. Facts that the server refuses to give are notes.
 
 Example:
   leasehold doctor --json
 
 Exit codes: 0 with nothing but notes; 1 with warnings; 2 when locks are unsafe on this server, and \
-for wrong usage; 69 when no server answered; 77 when the server refused; 78 when a local file can't \
-be read.";
+for wrong usage; 69 when no server answered; 77 when the server refused; 78 when a local file \
+can't be read.";
 
 #[derive(Args)]
 #[command(after_help = MORE, after_long_help = HELP)]

@@ -10,30 +10,30 @@ use crate::duration;
 
 const SHOW_HELP: &str = "\
 show recognises locks of every kind, groups, semaphores and latches, also those of Redisson. Some \
-kinds look alike, because they have the same keys: plain, fenced and spin locks; an unused semaphore \
-and a latch that Redisson has set. Clients of leasehold report who they are, since when they hold a \
-lock, and what they wait for. These reports are up to 20s late; the end of a wait is reported within \
-seconds. Clients of Redisson report nothing. For all clients together, show counts the connections \
-that listen for a release.
+kinds look alike, because they have the same keys: plain, fenced and spin locks; an unused \
+semaphore and a latch that Redisson has set. Clients of leasehold report who they are, since when \
+they hold a lock, and what they wait for. These reports are up to 20s late; the end of a wait is \
+reported within seconds. Clients of Redisson report nothing. For all clients together, show counts \
+the connections that listen for a release.
 
-With --json: name; kind (none, lock, read_write_lock, group, semaphore_with_leases, \
-semaphore_or_latch, latch, unknown); held; holders, each with id, count, ttl_ms, kept (whether it was \
-left to its TTL and is not renewed), client, held_for_ms and guards (how many guards of its process \
-share the hold); ttl_ms; mode; more (how many holders or \
-values are not shown); waiting, each with id, wants, client and waited_for_ms; more_waiting; \
-more_clients (whether clients beyond the first 200 may wait, too); listening; last_token; \
-clients_denied; and for some kinds values, permits and count. A value that is not known is null, but waiting is always a list.
+With --json: name; kind (a kind of `leasehold ls --kind`, or none or unknown); held; holders, each \
+with id, count, ttl_ms, kept (whether it was left to its TTL and is not renewed), client, \
+held_for_ms and guards (how many guards of its process share the hold); ttl_ms; mode; more (how \
+many holders or values are not shown); waiting, each with id, wants, client and waited_for_ms; \
+more_waiting; more_clients (whether clients beyond the first 200 may wait, too); listening; \
+last_token; clients_denied; and for some kinds values, permits and count. A value that is not \
+known is null, but waiting is always a list.
 
---blocked-by follows the holders: a holder's client may wait for another name, whose holder may wait \
-in turn. Each name is printed once. Circles are printed at the end, the shortest first. Only clients \
-that wait for a single name count for a circle, and even their tasks may be unrelated. show looks at \
-up to 100 names, with 10 holders each. With --json: name; circle; circles, each a list of names; \
-chain, each with name, depth, holder (id and client; null with see_above) and see_above; and cut, \
-which is true if there is more.
+--blocked-by follows the holders: a holder's client may wait for another name, whose holder may \
+wait in turn. Each name is printed once. Circles are printed at the end, the shortest first. Only \
+clients that wait for a single name count for a circle, and even their tasks may be unrelated. \
+show looks at up to 100 names, with 10 holders each. With --json: name; circle; circles, each a \
+list of names; chain, each with name, depth, holder (id and client; null with see_above) and \
+see_above; and cut, which is true if there is more.
 
 Exit codes: 0; with --exit-code 1 when no client holds it, or no permit with a lease is in use, or \
-the latch is open, or the key is a count above 0; 65 when show does not know the kind of the key; 69 \
-when no server answered; 77 when the server refused; 78 when a local file can't be read.
+the latch is open, or the key is a count above 0; 65 when show does not know the kind of the key; \
+69 when no server answered; 77 when the server refused; 78 when a local file can't be read.
 
 Examples:
   leasehold show nightly
@@ -75,9 +75,9 @@ ls leaves out names that this user is not allowed to look at, names longer than 
 names that are not UTF-8. A line on stderr says how many, and how to look at one that is not UTF-8 \
 with redis-cli.
 
-Exit codes: 0, even if no name is found; 69 when no server answered; 77 when the server refused, or \
-nothing is listed because this user is not allowed to look at the keys; 78 when a local file can't \
-be read.
+Exit codes: 0, even if no name is found; 69 when no server answered; 77 when the server refused, \
+or nothing is listed because this user is not allowed to look at the keys; 78 when a local file \
+can't be read.
 
 Examples:
   leasehold ls
@@ -129,11 +129,11 @@ pub(crate) enum KindOfName {
 }
 
 const TOP_HELP: &str = "\
-Arrows or j and k select a name. Enter shows its details, r takes it from its first holder (after a \
-question), s sorts by the next column, / filters, p pauses, q quits. CHG/S is how often per second a \
-new holder was seen, so it is too low for locks that are held for less than --every. top looks at up \
-to 1000 names; the first line says if there may be more, and what was left out. A narrow terminal \
-shows fewer columns. NO_COLOR is respected.
+Arrows or j and k select a name. Enter shows its details, r takes it from its first holder (after \
+a question), s sorts by the next column, / filters, p pauses, q quits. CHG/S is how often per \
+second a new holder was seen, so it is too low for locks that are held for less than --every. top \
+looks at up to 1000 names; the first line says if there may be more, and what was left out. A \
+narrow terminal shows fewer columns. NO_COLOR is respected.
 
 Exit codes: 0; 2 without a terminal; 69 when no server answered the first look; 77 when the server \
 refused; 78 when a local file can't be read.";
@@ -160,15 +160,16 @@ pub(crate) struct Top {
 
 const RELEASE_HELP: &str = "\
 release takes a lock from its holder. It prints who the holder is, and until when the holder may \
-still believe that it has the lock: a holder of this library until its next renewal, a third of its \
-lease. A holder of Redisson never learns of the loss. Stop the holder's work first: afterwards \
+still believe that it has the lock: a holder of this library until its next renewal, a third of \
+its lease. A holder of Redisson never learns of the loss. Stop the holder's work first: afterwards \
 nothing protects it.
 
-release ends one hold, and only if the server still has it under the printed id. It touches no other \
-hold, even if the lock changes hands meanwhile. In the first second after its grant, a hold may pass \
-to the next waiter of the same process, under the same id. Readers of one process may share a hold \
-and lose it together (`leasehold show` prints how many). If there are several holds, --holder \
-chooses one, and --force ends all. At a terminal, release asks first. Elsewhere it needs --yes.
+release ends one hold, and only if the server still has it under the printed id. It touches no \
+other hold, even if the lock changes hands meanwhile. In the first second after its grant, a hold \
+may pass to the next waiter of the same process, under the same id. Readers of one process may \
+share a hold and lose it together (`leasehold show` prints how many). If there are several holds, \
+--holder chooses one, and --force ends all. At a terminal, release asks first. Elsewhere it needs \
+--yes.
 
 --holder takes a hold's id, as `leasehold show` prints it; for a semaphore with leases, a permit's \
 id.
@@ -215,8 +216,8 @@ watch prints a line for each change: who holds the name, who waits in line, how 
 listen, the count of a latch or a semaphore, and who a client is, once the client reports it. \
 Changes between two looks (--every) are not seen. watch ends at a signal, or after --for.
 
-Exit codes: 0 after --for; 128+n when signal n ended it; 69 when no server answered the first look; \
-77 when the server refused; 78 when a local file can't be read.
+Exit codes: 0 after --for; 128+n when signal n ended it; 69 when no server answered the first \
+look; 77 when the server refused; 78 when a local file can't be read.
 
 Examples:
   leasehold watch --for 1s nightly
@@ -242,8 +243,8 @@ pub(crate) struct Watch {
 }
 
 const SET_LIMIT_HELP: &str = "\
-Running commands continue. After a lower number, no command starts until enough of them have ended. \
-Without set-limit, the first `leasehold run --limit N NAME` sets the number.
+Running commands continue. After a lower number, no command starts until enough of them have \
+ended. Without set-limit, the first `leasehold run --limit N NAME` sets the number.
 
 Exit codes: 0; 65 when the name is something else; 69 when no server answered; 77 when the server \
 refused; 78 when a local file can't be read.

@@ -29,23 +29,23 @@ first run sets the number for all clients, and says so. A run with another numbe
 `leasehold set-limit NAME N` changes the number for all.
 
 The command finds the lock's name in $LEASEHOLD_NAME. With --fenced, it also finds the hold's \
-fencing token in $LEASEHOLD_TOKEN: a number that rises from hold to hold, for a resource that checks \
-it. With --also and --redlock, one token covers all locks. --fenced works with exclusive locks only, \
-not with --read or --limit. leasehold passes INT, TERM, HUP, QUIT, USR1 and USR2 on to the command \
-and its process group.
+fencing token in $LEASEHOLD_TOKEN: a number that rises from hold to hold, for a resource that \
+checks it. With --also and --redlock, one token covers all locks. --fenced works with exclusive \
+locks only, not with --read or --limit. leasehold passes INT, TERM, HUP, QUIT, USR1 and USR2 on to \
+the command and its process group.
 
---min-hold keeps the lock at least this long after it was acquired, however quickly and however the \
-command ends. With --no-wait, cron can start the same line on many machines: the first one runs the \
-command, and the others find the lock held if their clocks differ by less than --min-hold. leasehold \
-ends with the command, and the server frees the lock when the time is over. No process has to live \
-until then, and `leasehold release` frees the lock earlier. If leasehold is killed while the command \
-runs, the lock is free after --lease. --min-hold works with locks that are a single key: plain, \
---fenced, --fair and --write.
+--min-hold keeps the lock at least this long after it was acquired, however quickly and however \
+the command ends. With --no-wait, cron can start the same line on many machines: the first one \
+runs the command, and the others find the lock held if their clocks differ by less than \
+--min-hold. leasehold ends with the command, and the server frees the lock when the time is over. \
+No process has to live until then, and `leasehold release` frees the lock earlier. If leasehold is \
+killed while the command runs, the lock is free after --lease. --min-hold works with locks that \
+are a single key: plain, --fenced, --fair and --write.
 
 With --json, leasehold reports on stderr in JSON, one object a line. Each object has `event` and \
-`name`. The events are waiting and busy (with the `holder`: id, kept, label, host, pid), held (`id`, \
-`token`, `waited_ms`), started (`pid`), losing (`reason`), then lost (`held_ms`, `reason`), released \
-(`held_ms`) or kept (`held_ms`, `kept_for_ms`), and message.
+`name`. The events are waiting and busy (with the `holder`: id, kept, label, host, pid), held \
+(`id`, `token`, `waited_ms`), started (`pid`), losing (`reason`), then lost (`held_ms`, `reason`), \
+released (`held_ms`) or kept (`held_ms`, `kept_for_ms`), and message.
 
 leasehold never waits for the reader of stderr. It drops lines that don't fit into its buffer, and \
 reports how many.
@@ -173,10 +173,10 @@ impl Run {
 }
 
 const HOLD_HELP: &str = "\
-hold prints `held` on stdout when it has the lock, or the fencing token with --fenced. It keeps the \
-lock until its input ends or it gets INT, TERM, HUP, QUIT, USR1 or USR2. Give it an input that stays \
-open: with /dev/null, or in the background of a terminal, it releases the lock at once. If the lock \
-is lost, nothing stops the script's work: check the exit code, or use `leasehold run`.
+hold prints `held` on stdout when it has the lock, or the fencing token with --fenced. It keeps \
+the lock until its input ends or it gets INT, TERM, HUP, QUIT, USR1 or USR2. Give it an input that \
+stays open: with /dev/null, or in the background of a terminal, it releases the lock at once. If \
+the lock is lost, nothing stops the script's work: check the exit code, or use `leasehold run`.
 
 Exit codes:
   0    the input has ended, and the lock was released

@@ -41,8 +41,8 @@ const LOCKS: [(LockKind, &str, &[&str], &str); 9] = [
     (LockKind::Spin, "spin", &["spin"], "lock"),
     (LockKind::Fair, "fair", &["fair"], "lock"),
     (LockKind::Fenced, "fenced", &["fenced"], "lock"),
-    (LockKind::Read, "read", &["read"], "read_write_lock"),
-    (LockKind::Write, "write", &["write"], "read_write_lock"),
+    (LockKind::Read, "read", &["read"], "rw"),
+    (LockKind::Write, "write", &["write"], "rw"),
     (LockKind::Multi, "m1,m2", &["m1", "m2"], "lock"),
     (LockKind::Red, "r1,r2,r3", &["r1", "r2", "r3"], "lock"),
     (LockKind::Group, "group/a,b", &["group"], "group"),
@@ -82,11 +82,7 @@ fn each_kind_that_java_holds_is_recognised_and_can_be_released() {
         json!({"name": "seats", "permits": 2}),
     );
     let permit = call(&java, "expirable_acquire", json!({"name": "seats"}));
-    for (name, what) in [
-        ("count", "semaphore_or_latch"),
-        ("latch", "semaphore_or_latch"),
-        ("seats", "semaphore_with_leases"),
-    ] {
+    for (name, what) in [("count", "count"), ("latch", "count"), ("seats", "permits")] {
         assert_eq!(seen(&server, name)["kind"], what, "{name}");
     }
     let shown = text(&server, "seats");

@@ -84,6 +84,14 @@ fn names_are_listed_by_pattern_and_kind() {
         ("latch", &["a:latch"]),
     ] {
         assert_eq!(names(&server, &["--kind", kind]), wanted, "{kind}");
+        // The filter and the JSON use the same words.
+        let listed = ["ls", "--json", "--kind", kind];
+        let listed = done(leasehold_at(&server).args(listed)).expect_code(0);
+        for line in listed.stdout.lines() {
+            let json: serde_json::Value = serde_json::from_str(line).expect("JSON");
+            // The second one is a fair lock without a holder, but with waiters.
+            assert!(json["kind"] == kind || json["kind"] == "none", "{json}");
+        }
     }
     let table = done(leasehold_at(&server).args(["ls", "a:lock"])).expect_code(0);
     let mut lines = table.stdout.lines();

@@ -153,16 +153,8 @@ fn each_kind_is_recognised() {
     ];
     let reader = format!("{{job}}:{uuid}:rwlock_timeout:1");
     for (commands, kind, says) in [
-        (
-            &[&["SET", "job", "3"][..]][..],
-            "semaphore_or_latch",
-            "3 free permits",
-        ),
-        (
-            &[&["SET", "job", "-1"]],
-            "semaphore_or_latch",
-            "-1 free permits",
-        ),
+        (&[&["SET", "job", "3"][..]][..], "count", "3 free permits"),
+        (&[&["SET", "job", "-1"]], "count", "-1 free permits"),
         (
             &[
                 &["SET", "job", "3"],
@@ -173,14 +165,10 @@ fn each_kind_is_recognised() {
         ),
         (
             &[&["SET", "job", "1"], &java_permit],
-            "semaphore_with_leases",
+            "permits",
             "1 of 2 permits",
         ),
-        (
-            &[&java_permit],
-            "semaphore_with_leases",
-            "was removed while 1 permits",
-        ),
+        (&[&java_permit], "permits", "was removed while 1 permits"),
         (&[&group], "group", "a group lock: 1 value held"),
         (
             &[&["HSET", "job", uuid, "2"]],
@@ -189,7 +177,7 @@ fn each_kind_is_recognised() {
         ),
         (
             &[&["HSET", "job", "mode", "read", uuid, "1"]],
-            "read_write_lock",
+            "rw",
             "is free",
         ),
         (
@@ -197,7 +185,7 @@ fn each_kind_is_recognised() {
                 &["HSET", "job", "mode", "read", uuid, "1"],
                 &["SET", &reader, "1"],
             ],
-            "read_write_lock",
+            "rw",
             "held to read",
         ),
         (
@@ -209,7 +197,7 @@ fn each_kind_is_recognised() {
                 &format!("{uuid}:write"),
                 "1",
             ]],
-            "read_write_lock",
+            "rw",
             "held to write",
         ),
     ] {
@@ -301,7 +289,7 @@ fn a_limit_is_shown_with_those_who_run() {
     holder.done();
     // No command runs. The key remains, and looks like the key of a latch.
     let (_, json) = shown(&server);
-    assert_eq!(json["kind"], "semaphore_or_latch");
+    assert_eq!(json["kind"], "count");
     assert_eq!(json["count"], 2);
 }
 
@@ -542,7 +530,7 @@ fn large_hashes_are_shown_in_part() {
     // The keys of these readers do not exist, so their holds are over.
     assert_eq!(
         (&json["kind"], &json["held"]),
-        (&"read_write_lock".into(), &false.into())
+        (&"rw".into(), &false.into())
     );
 }
 

@@ -38,10 +38,10 @@ fn kind(found: &Found) -> &'static str {
     match found {
         Found::Nothing => "none",
         Found::Lock(_) => "lock",
-        Found::ReadWrite { .. } => "read_write_lock",
+        Found::ReadWrite { .. } => "rw",
         Found::Group(_) => "group",
-        Found::Leases { .. } => "semaphore_with_leases",
-        Found::Count(_) => "semaphore_or_latch",
+        Found::Leases { .. } => "permits",
+        Found::Count(_) => "count",
         Found::Latch { .. } => "latch",
         _ => "unknown",
     }
