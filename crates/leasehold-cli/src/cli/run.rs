@@ -220,7 +220,7 @@ pub(crate) struct Wanted {
     #[arg(long, conflicts_with_all = ["read", "limit"])]
     pub(crate) fenced: bool,
 
-    /// Hold this lock too, or none (repeatable)
+    /// Also hold this lock, all or none (repeatable)
     ///
     /// The command holds all locks or none.
     #[arg(long, value_name = "NAME", conflicts_with = "limit")]

@@ -53,11 +53,11 @@ const FOR_COMMANDS: &[(&str, &str)] = &[
 const EXIT_CODES: &str = "\
 Exit codes:
   0      done
-  1      another failure; of `show --exit-code`: the name is free
-  2      wrong usage
+  1      another failure; the name is free (show --exit-code), warnings (doctor)
+  2      wrong usage; locks are unsafe here (doctor)
   65     the name is in use as something else
   66     no client holds the name, or the latch was never set
-  69     no server answered
+  69     no server answered, or it could not grant a lock
   70     the lock was lost, or could not be renewed
   75     the lock was not free in time, or was held by another
   77     the server refused the credentials or lacks a permission

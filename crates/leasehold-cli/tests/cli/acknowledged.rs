@@ -2,7 +2,7 @@
 
 use leasehold_testkit::Replicas;
 
-use crate::support::{done, leasehold, run_script};
+use crate::support::{done, is_free, leasehold, run_script};
 
 fn doctor(servers: &Replicas, replicas: &str) -> String {
     let mut command = leasehold();
@@ -27,6 +27,18 @@ fn command_runs_when_its_lock_is_confirmed() {
         .expect_code(69)
         .expect_on_stderr("only 0 of 1 replicas confirmed it");
     assert_eq!(run.stdout, "");
+}
+
+#[test]
+fn acquire_that_is_not_confirmed_in_time_leaves_no_lock() {
+    let servers = Replicas::start(0);
+    // At the end of these waits, an acquire is at the server and waits for its replicas.
+    for wait in ["400ms", "700ms", "1s", "1300ms"] {
+        let options = ["--replicas", "1", "--wait", wait];
+        let run = done(&mut run_script(servers.master(), &options, "echo runs"));
+        assert_eq!(run.expect_code(69).stdout, "");
+        assert!(is_free(servers.master()), "{wait}");
+    }
 }
 
 #[test]

@@ -8,8 +8,8 @@ use tokio::time::Instant;
 
 use super::holding::Holding;
 use super::in_the_way::InTheWay;
-use super::tidy;
 use super::wanted::{Limit, Wanted};
+use super::{tidy, unless_hurried};
 use crate::cli::Wanted as Args;
 use crate::duration;
 use crate::exit_code::Exit;
@@ -59,7 +59,7 @@ impl<'a> Waiting<'a> {
         let clients = self.connect()?;
         let lock = Wanted::new(&clients, self.args, self.name)?;
         let guard = tokio::select! {
-            guard = self.acquire(&lock) => guard?,
+            guard = self.acquire(&lock) => guard,
             signal = signals.next() => {
                 // The wait was dropped. A lock that had just been granted is released in
                 // the background. A second signal ends that too.
@@ -68,6 +68,14 @@ impl<'a> Waiting<'a> {
                     _ = signals.next() => {}
                 }
                 return Ok(Waited::Ended(signal));
+            }
+        };
+        let guard = match guard {
+            Ok(guard) => guard,
+            Err(failure) => {
+                // An acquire that has failed may be given back in the background.
+                let _ = unless_hurried(tidy(&clients), signals).await;
+                return Err(failure);
             }
         };
         match guard {
