@@ -37,7 +37,7 @@ pub(crate) fn parse() -> Result<Cli, Exit> {
     };
     if let Some(right) = misplaced.then(|| with_dashes(&words)).flatten() {
         tell(format_args!(
-            "the command to run comes after --: {}",
+            "the command to run belongs after --: {}",
             command_line(&right)
         ));
         return Err(Exit::Usage);
@@ -45,7 +45,7 @@ pub(crate) fn parse() -> Result<Cli, Exit> {
     match cli {
         Ok(cli) if !misplaced => Ok(cli),
         Ok(_) => {
-            tell("the command to run comes after --: leasehold run NAME -- CMD");
+            tell("the command to run belongs after --: leasehold run NAME -- CMD");
             Err(Exit::Usage)
         }
         Err(error) => {

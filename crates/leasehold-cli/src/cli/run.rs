@@ -334,7 +334,7 @@ fn on_loss(text: &str) -> Result<OnLoss, String> {
             "term" => Ok(OnLoss::Term),
             "kill" => Ok(OnLoss::Kill),
             "warn" => Ok(OnLoss::Warn),
-            "exec" => Err("there is no command behind exec; write 'exec CMD' in quotes".into()),
+            "exec" => Err("there is no command after exec; write 'exec CMD' in quotes".into()),
             _ => Err("it is none of term, kill, warn and 'exec CMD'".into()),
         },
     }

@@ -175,7 +175,7 @@ impl Change {
                 Some(client) => format!("{} is {}", Shown(&who.id), text::who(client)),
                 None => who.in_words(),
             },
-            Self::Listening(0) => "nobody listens for a release".to_owned(),
+            Self::Listening(0) => "no connection listens for a release".to_owned(),
             Self::Listening(1) => "1 connection listens for a release".to_owned(),
             Self::Listening(count) => format!("{count} connections listen for a release"),
             Self::Count(count) => format!("the count is {count}"),

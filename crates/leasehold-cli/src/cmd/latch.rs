@@ -89,7 +89,7 @@ async fn is_known(client: &Client, name: &str, must_exist: bool) -> Result<bool,
         ));
     }
     note(format_args!(
-        "the latch `{shown}` is open because nobody has set it, or because it was opened over an \
+        "the latch `{shown}` is open because it was never set, or because it was opened over an \
          hour ago; check the name, or make this an error with --must-exist"
     ));
     Ok(false)

@@ -156,7 +156,7 @@ pub(super) fn by_hand(name: &[u8]) -> String {
     }
     format!(
         "look at it with: printf '%s\\n' 'HGETALL \"{quoted}\"' | redis-cli; DEL instead of HGETALL \
-         frees it, and wakes nobody"
+         frees it, and wakes no waiter"
     )
 }
 
@@ -331,7 +331,7 @@ fn held_by(info: &NameInfo, unknown: impl Fn(&Holder<'_>, &NameInfo) -> String) 
     }
     let holders = holders(info);
     let Some(first) = holders.first() else {
-        return "nobody".to_owned();
+        return "no client".to_owned();
     };
     let side = match &info.found {
         Found::ReadWrite {

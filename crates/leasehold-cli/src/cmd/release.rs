@@ -114,7 +114,7 @@ fn holds_of(name: &str, seen: &NameInfo) -> Result<Vec<Hold>, Failure> {
             return Err(Failure::new(
                 Exit::OtherKind,
                 format!(
-                    "`{}` is {}, which nobody holds: nothing to release; `leasehold show {}` says more",
+                    "`{}` is {}, which has no holder: nothing to release; `leasehold show {}` says more",
                     Shown(name),
                     kind_in_words(other),
                     command_line(&[name.into()])
@@ -139,7 +139,7 @@ fn chosen(
     if holds.is_empty() {
         return Err(Failure::new(
             Exit::Missing,
-            format!("nobody holds `{shown}`; there is nothing to release"),
+            format!("no client holds `{shown}`; there is nothing to release"),
         ));
     }
     let all = holds.len() as u64 + seen.more;
@@ -178,7 +178,7 @@ fn chosen(
 async fn is_wanted(name: &str, holds: &[Hold]) -> Result<bool, Failure> {
     if !io::stdin().is_terminal() || !io::stderr().is_terminal() {
         return Err(Failure::usage(format!(
-            "`{}` is taken from its holder only with --yes, or when somebody at a terminal says so",
+            "`{}` is taken from its holder only with --yes, or with an answer at a terminal",
             Shown(name)
         )));
     }
@@ -214,7 +214,10 @@ async fn changed_hands(client: &Client, name: &str) -> Result<Exit, Failure> {
     let is_free = matches!(now.found, Found::Nothing);
     let (exit, what) = match is_free {
         true => (Exit::Missing, "it is free now"),
-        false => (Exit::Busy(Exit::DEFAULT_BUSY), "somebody else holds it now"),
+        false => (
+            Exit::Busy(Exit::DEFAULT_BUSY),
+            "another client holds it now",
+        ),
     };
     Err(Failure::new(
         exit,

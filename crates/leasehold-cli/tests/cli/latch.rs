@@ -59,7 +59,7 @@ fn signal_ends_a_wait_for_a_latch() {
 #[test]
 fn unset_latch_is_reported() {
     let server = server();
-    let unset = "because nobody has set it";
+    let unset = "because it was never set";
     done(&mut latch(&server, &["wait", "typo"]))
         .expect_code(0)
         .expect_on_stderr(unset);

@@ -35,7 +35,7 @@ fn a_lock_is_taken_from_its_holder() {
     eventually("it is free", LIMIT, || is_free(&server));
     done(leasehold_at(&server).args(["release", "job", "--yes"]))
         .expect_code(66)
-        .expect_on_stderr("nobody holds");
+        .expect_on_stderr("no client holds");
 }
 
 #[test]
@@ -71,7 +71,7 @@ fn another_holder_and_another_kind_are_told_apart() {
         command(&server, foreign);
         done(leasehold_at(&server).args(["release", "-y", "job"]))
             .expect_code(65)
-            .expect_on_stderr("nobody holds");
+            .expect_on_stderr("which has no holder");
     }
 }
 

@@ -65,7 +65,7 @@ fn show_prints_holder_count_and_ttl() {
     assert!(shown.stdout.contains(&format!("holder  {id}\n")), "{shown}");
     assert!(shown.stdout.contains("count   1\n"), "{shown}");
     assert!(shown.stdout.contains("TTL     2"), "{shown}");
-    assert!(shown.stdout.contains("waiting nobody"), "{shown}");
+    assert!(shown.stdout.contains("waiting none"), "{shown}");
 
     let shown = done(leasehold_at(&server).args(["show", "--json", "job"])).expect_code(0);
     let json: serde_json::Value = serde_json::from_str(&shown.stdout).expect("JSON");
@@ -344,7 +344,7 @@ fn circle_over_processes_is_told() {
             .expect_code(0)
             .stdout
     };
-    assert_eq!(show(&["a"]), "nobody holds `a`\n");
+    assert_eq!(show(&["a"]), "no client holds `a`\n");
     let runtime = tokio::runtime::Runtime::new().expect("a runtime");
     let url = server.url();
     let client = || leasehold::Client::connect(&url);

@@ -275,7 +275,7 @@ impl Failure {
         };
         let (at, cause) = (&self.address, &self.cause);
         let message = format!(
-            "no server has said that `{key}` was given back at {at}: {cause}; it is sent again in the background while the client's runtime goes on, and counts once"
+            "no server has said that `{key}` was given back at {at}: {cause}; it is sent again in the background while the client's runtime keeps running, and counts once"
         );
         self.error(kind, message).with_key(key)
     }

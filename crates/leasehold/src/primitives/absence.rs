@@ -36,7 +36,7 @@ impl Absence {
             log(|| {
                 tracing::warn!(
                     %key, address = context.backend.address(),
-                    "there is no semaphore of this name, so its waiters wait until somebody makes \
+                    "there is no semaphore of this name, so its waiters wait until a client makes \
                      it: check the name, make it with try_set_permits, or set must_exist to get an \
                      error"
                 )

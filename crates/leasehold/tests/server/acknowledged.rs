@@ -562,7 +562,7 @@ async fn grant_whose_confirmation_is_denied_is_given_back() {
     );
     let error = lock.try_acquire().await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
-    let said = "nobody confirmed it (NOPERM";
+    let said = "it was not confirmed (NOPERM";
     assert!(error.to_string().contains(said), "{error}");
     is_free(servers.master(), "x").await;
     let allowed = ["ACL", "SETUSER", "default", "+wait"];

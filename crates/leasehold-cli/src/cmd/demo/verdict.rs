@@ -105,7 +105,7 @@ fn wrong_with(plan: &Plan, shelf: &Shelf, story: &Story) -> Vec<String> {
     }
     if shelf.left > 0 {
         wrong.push(format!(
-            "NOT DONE: nobody was left to sell the last {}",
+            "NOT DONE: no worker was left to sell the last {}",
             shelf.left
         ));
     }

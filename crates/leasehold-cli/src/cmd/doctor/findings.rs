@@ -124,7 +124,7 @@ pub(super) fn too_few_replicas(wanted: u8, servers: &[ServerFacts]) -> Vec<Findi
             about: "too-few-replicas",
             addresses: vec![server.address.clone()],
             says: format!(
-                "{there} replicas are connected, and locks are to be confirmed by {wanted}: nobody gets one now"
+                "{there} replicas are connected, and locks are to be confirmed by {wanted}: no client gets one now"
             ),
             advice: "see to the replicas that are missing, or ask for fewer".into(),
             breaks: Some(promise::CONFIRMED),

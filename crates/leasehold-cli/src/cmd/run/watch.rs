@@ -254,7 +254,7 @@ impl Watch<'_> {
     fn warn(&self, reason: &LossReason) {
         let name = self.guard.name();
         tell(format_args!(
-            "the lock `{}` is lost: {reason}; the command goes on without it",
+            "the lock `{}` is lost: {reason}; the command continues without it",
             Shown(name)
         ));
         output::event(Event::Losing, name, || {

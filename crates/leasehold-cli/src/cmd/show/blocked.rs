@@ -203,7 +203,7 @@ fn shortest(leads: &BTreeMap<String, BTreeSet<String>>, start: &str) -> Option<V
 
 pub(super) fn text(name: &str, chain: &Chain) -> String {
     if chain.links.is_empty() {
-        return format!("nobody holds `{}`", Shown(name));
+        return format!("no client holds `{}`", Shown(name));
     }
     let mut lines: Vec<_> = chain.links.iter().map(line).collect();
     for circle in &chain.circles {

@@ -64,7 +64,7 @@ pub(in crate::cmd) fn of(name: &str, seen: &NameInfo) -> String {
         let _ = write!(text, "\n  token   {token} was the last one");
     }
     if let Some(node) = &seen.node {
-        let address = node.address.as_deref().unwrap_or("nobody");
+        let address = node.address.as_deref().unwrap_or("no node");
         let _ = match node.slot {
             Some(slot) => write!(text, "\n  node    {address} has its slot, {slot}"),
             None => write!(text, "\n  node    {address} is the master"),
@@ -229,7 +229,7 @@ fn of_line(seen: &NameInfo) -> String {
             Ok(())
         }
         (_, None) => write!(text, "\n  waiting not known: the server does not say"),
-        (_, Some(0)) if seen.waiting.is_empty() => write!(text, "\n  waiting nobody"),
+        (_, Some(0)) if seen.waiting.is_empty() => write!(text, "\n  waiting none"),
         (_, Some(0)) => Ok(()),
         (_, Some(1)) => write!(text, "\n  waiting 1 process is subscribed"),
         (_, Some(count)) => write!(text, "\n  waiting {count} processes are subscribed"),

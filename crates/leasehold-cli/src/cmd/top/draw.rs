@@ -67,7 +67,7 @@ fn hint(state: &State) -> String {
             Shown(name),
             Shown(hold)
         ),
-        Mode::Paused => "paused; any key goes on".to_owned(),
+        Mode::Paused => "paused; any key continues".to_owned(),
         Mode::Detail => "enter or esc goes back, r releases".to_owned(),
         Mode::Table if state.message.is_empty() => {
             "arrows select  enter inspects  r releases  s sorts  / filters  p pauses  q ends"

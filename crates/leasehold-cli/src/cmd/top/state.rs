@@ -287,7 +287,7 @@ impl State {
         });
         match holder {
             Some((name, Some(hold))) => self.mode = Mode::Sure { name, hold },
-            Some((name, None)) => self.message = format!("nobody holds {name}"),
+            Some((name, None)) => self.message = format!("no client holds {name}"),
             None => "select a name first, with the arrows".clone_into(&mut self.message),
         }
     }

@@ -252,7 +252,7 @@ fn database(path: &str, query: &Query) -> Result<i64> {
         query.value("db").map(read).transpose()?,
     ) {
         (Some(path), Some(query)) if path != query => Err(misuse(
-            "the server's URL names two databases, behind the host and as `db`; leave one out",
+            "the server's URL names two databases, after the host and as `db`; leave one out",
         )),
         (path, query) => Ok(path.or(query).unwrap_or(0)),
     }

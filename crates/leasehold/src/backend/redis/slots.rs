@@ -63,7 +63,7 @@ pub(crate) fn splits(name: &str) -> Option<&'static str> {
         return Some("it has a `}` before its first `{`");
     }
     match name[open + 1..].find('}') {
-        None => Some("it has a `{` and no `}` behind that"),
+        None => Some("it has a `{` and no `}` after that"),
         Some(0) => Some("it has `{}`, which is no hash tag"),
         Some(_) => None,
     }

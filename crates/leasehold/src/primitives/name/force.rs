@@ -97,7 +97,9 @@ fn ends_of(key: &Key, seen: &NameInfo, id: &str) -> Result<Option<Ends>> {
         Found::Count(_) | Found::Latch { .. } | Found::Unknown { .. } => {
             return Err(Error::new(
                 ErrorKind::WrongKind,
-                format!("nobody holds `{key}`: it is no lock, and no semaphore with leases in use"),
+                format!(
+                    "no client holds `{key}`: it is no lock, and no semaphore with leases in use"
+                ),
             )
             .with_key(key));
         }

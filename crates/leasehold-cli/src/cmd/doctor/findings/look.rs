@@ -169,13 +169,13 @@ impl Look<'_> {
                 )
             }
             (Place::Sentinels, 0) => {
-                let says = "no replica is connected: if the master is gone, nobody takes over";
+                let says = "no replica is connected: if the master fails, no server takes over";
                 let advice = "start a replica, and see to its connection";
                 let breaks = promise::SENTINELS;
                 self.finding(Severity::Warning, "replicas", (says.into(), advice), breaks)
             }
             (Place::Cluster, 0) => {
-                let says = "no replica is connected: if this master is gone, its locks are, too, and nobody takes over";
+                let says = "no replica is connected: if this master fails, its locks are lost, and no server takes over";
                 let advice = "add a replica to this master";
                 let breaks = promise::CLUSTER;
                 self.finding(Severity::Warning, "replicas", (says.into(), advice), breaks)
@@ -202,7 +202,7 @@ impl Look<'_> {
             return None;
         }
         let says = format!(
-            "{behind} of its replicas are not in step: after a failover to one of them, locks are free that somebody holds"
+            "{behind} of its replicas are not in step: after a failover to one of them, locks that clients hold are free"
         );
         let advice = "see to the replica: INFO replication on both";
         let breaks = match self.place {

@@ -148,7 +148,7 @@ fn too_few(
         // A master that has become a replica replies `UNBLOCKED`.
         Err(error) => {
             let said = reply_text(&error).unwrap_or_else(|| error.to_string());
-            Some(format!("nobody confirmed it ({})", Shown(&said)))
+            Some(format!("it was not confirmed ({})", Shown(&said)))
         }
     }
 }

@@ -126,7 +126,7 @@ fn why_too_few(name: &str, answers: &[Answer]) -> Cause {
         .count();
     if answered + unknown >= needed {
         return Cause::Other(format!(
-            "{unknown} of {all} sentinels know no master called `{}`; correct the name behind the hosts of the URL (`SENTINEL MASTERS` lists the names)",
+            "{unknown} of {all} sentinels know no master called `{}`; correct the name after the hosts of the URL (`SENTINEL MASTERS` lists the names)",
             Shown(name)
         ));
     }
