@@ -8,7 +8,7 @@ use std::process::Command;
 
 use serde_json::Value;
 
-use crate::support::{BINARY, done, leasehold, server};
+use crate::support::{BINARY, done, leasehold, leasehold_at, server};
 
 /// A command, and the document that shows it.
 struct Shown {
@@ -369,4 +369,19 @@ fn shown_demo_runs() {
         found += 1;
     }
     assert!(found > 0, "the README shows one");
+}
+
+#[test]
+fn command_of_the_systemd_unit_runs() {
+    let unit = root().join("ops/systemd/leasehold-nightly.service");
+    let unit = fs::read_to_string(unit).expect("it can be read");
+    let line = unit
+        .lines()
+        .find_map(|line| line.strip_prefix("ExecStart=/usr/bin/leasehold "));
+    let mut words: Vec<_> = line.expect("a command").split_whitespace().collect();
+    *words.last_mut().expect("the job") = "true";
+    let server = server();
+    let run = done(leasehold_at(&server).args(&words)).expect_code(0);
+    assert!(run.stderr.contains("is kept for"), "{run}");
+    done(leasehold_at(&server).args(&words)).expect_code(75);
 }
