@@ -36,7 +36,7 @@ const MORE: &str = "--help has the rest: connections, exit codes, examples.";
     after_help = "More help: leasehold help run, leasehold help env, leasehold help exit-codes"
 )]
 pub(crate) struct Cli {
-    /// Log waits, grants and releases (-vv: all)
+    /// Log waits, grants and releases
     ///
     /// Without it, warnings are logged, or what $RUST_LOG says.
     #[arg(short, long, global = true, action = ArgAction::Count, display_order = 101)]

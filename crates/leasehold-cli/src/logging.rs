@@ -7,8 +7,8 @@ use tracing_subscriber::EnvFilter;
 use crate::cli::Cli;
 use crate::output::{self, tell};
 
-/// Starts the log. By default it prints warnings, in the form of the program's messages. Each `-v`
-/// logs more, and `--quiet` logs nothing. Without both, `RUST_LOG` replaces the default.
+/// Starts the log. By default it prints warnings, in the form of the program's messages. `-v` logs
+/// everything, and `--quiet` nothing. Without both, `RUST_LOG` replaces the default.
 pub(crate) fn start(cli: &Cli) {
     if cli.quiet {
         return;
@@ -26,9 +26,7 @@ pub(crate) fn start(cli: &Cli) {
         0 => log
             .with_env_filter(EnvFilter::builder().parse_lossy(directives))
             .try_init(),
-        1 => log
-            .with_env_filter(EnvFilter::new("leasehold=debug"))
-            .try_init(),
+        // More of them log no more.
         _ => log
             .with_env_filter(EnvFilter::new("leasehold=trace"))
             .try_init(),
