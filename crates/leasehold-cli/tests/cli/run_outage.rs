@@ -6,7 +6,7 @@ use leasehold_testkit::{Proxy, RedisServer, Reply, Strike, eventually};
 use nix::sys::signal::Signal;
 
 use crate::support::{LIMIT, Running, Trace, done, expect_nothing_runs, is_free, leasehold};
-use crate::support::{run_script, send, server, start};
+use crate::support::{is_alive, run_script, send, server, start};
 
 /// A lease whose last part is long enough for a kill, even on a busy machine.
 const LEASE: &str = "5s";
@@ -203,6 +203,8 @@ fn signals_that_wait_leave_a_release_its_time() {
     let command: i32 = run.line().parse().expect("a process id");
     run.signal(Signal::SIGSTOP);
     send(command, Signal::SIGTERM);
+    // Otherwise leasehold would pass the signals on to it.
+    eventually("the command has ended", LIMIT, || !is_alive(command));
     for signal in [
         Signal::SIGTERM,
         Signal::SIGHUP,
