@@ -215,6 +215,8 @@ fn signals_that_wait_leave_a_release_its_time() {
     }
     run.signal(Signal::SIGCONT);
     eventually("it is released", LIMIT, || asked.fired());
+    // If the signals counted, leasehold would end now. Nothing shows that it has seen them.
+    std::thread::sleep(Duration::from_millis(500));
     proxy.let_go(&asked);
     let done = run.done().expect_code(143);
     assert!(!done.stderr.contains("not confirmed"), "{done}");
