@@ -199,8 +199,9 @@ fn failed_release_says_when_the_lock_is_free() {
 fn signals_that_wait_leave_a_release_its_time() {
     let ((server, proxy), trace) = (behind_proxy(), Trace::new());
     let mut run = run_through(&proxy, &[], "echo $$; exec sleep 60", &trace);
-    let asked = proxy.strike_next(b"lock.release", Strike::HoldRequest);
     let command: i32 = run.line().parse().expect("a process id");
+    // After the scripts were loaded: they have this word, too.
+    let asked = proxy.strike_next(b"lock.release", Strike::HoldRequest);
     run.signal(Signal::SIGSTOP);
     send(command, Signal::SIGTERM);
     // Otherwise leasehold would pass the signals on to it.
