@@ -233,7 +233,7 @@ pub(crate) struct Watch {
     #[arg(long, value_name = "TIME", value_parser = duration::parse, default_value = "500ms", allow_hyphen_values = true)]
     pub(crate) every: Duration,
 
-    /// Stop after this long
+    /// Stop this long after the first look
     #[arg(long = "for", value_name = "TIME", value_parser = duration::parse, allow_hyphen_values = true)]
     pub(crate) limit: Option<Duration>,
 

@@ -5,7 +5,7 @@ use std::time::SystemTime;
 
 use leasehold::inspect::NameInfo;
 use serde_json::json;
-use tokio::time::{MissedTickBehavior, interval, sleep};
+use tokio::time::{Instant, MissedTickBehavior, interval, sleep_until};
 
 use super::changes::{Change, Seen};
 use super::{name_to_look_at, until_signal};
@@ -16,31 +16,36 @@ use crate::output::{self, tell};
 use crate::server::Server;
 
 pub(crate) async fn watch(args: Watch, server: Server) -> Result<Exit, Failure> {
-    let over = async {
-        match args.limit {
-            Some(limit) => sleep(limit).await,
-            None => pending().await,
-        }
-    };
-    until_signal(async {
-        tokio::select! {
-            exit = follow(&args, &server) => exit,
-            () = over => Ok(Exit::Success),
-        }
-    })
-    .await
+    until_signal(follow(args, server)).await
 }
 
-async fn follow(args: &Watch, server: &Server) -> Result<Exit, Failure> {
+/// Waits until this time; without one for ever.
+async fn until(end: Option<Instant>) {
+    match end {
+        Some(end) => sleep_until(end).await,
+        None => pending().await,
+    }
+}
+
+async fn follow(args: Watch, server: Server) -> Result<Exit, Failure> {
     let name = name_to_look_at(args.name.clone())?;
     let client = server.connect(None).await?;
     let mut before: Option<NameInfo> = None;
     let mut is_away = false;
+    // `--for` counts from the end of the first look, which is always shown.
+    let mut end = None;
     let mut ticks = interval(args.every);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
-        ticks.tick().await;
-        let now = match client.inspect(&name).await {
+        let look = async {
+            ticks.tick().await;
+            client.inspect(&name).await
+        };
+        let seen = tokio::select! {
+            seen = look => seen,
+            () = until(end) => return Ok(Exit::Success),
+        };
+        let now = match seen {
             Ok(now) => now,
             // An outage is reported once, and the watch continues.
             Err(error) if before.is_some() && error.is_transient() => {
@@ -60,6 +65,7 @@ async fn follow(args: &Watch, server: &Server) -> Result<Exit, Failure> {
                 return Ok(Exit::Success);
             }
         }
+        end = end.or_else(|| args.limit.map(|limit| Instant::now() + limit));
     }
 }
 

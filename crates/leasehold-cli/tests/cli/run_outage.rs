@@ -250,7 +250,6 @@ fn signals_end_a_release_that_takes_long() {
         let mut run = leasehold();
         let mut run = start(run.env("LEASEHOLD_URL", proxy.url()).args(words));
         run.until("held");
-        proxy.refuse(true);
         let asked = proxy.strike_next(b"lock.release", Strike::HoldRequest);
         let (first, more) = signals.split_at(signals.len() - 2);
         match first {
@@ -258,6 +257,7 @@ fn signals_end_a_release_that_takes_long() {
             _ => run.close_stdin(),
         }
         eventually("it is released", LIMIT, || asked.fired());
+        proxy.refuse(true);
         for signal in more {
             run.signal(*signal);
         }
