@@ -222,7 +222,7 @@ fn play_many(subject: Primitive, arguments: &Arguments) -> bool {
     let (total, style) = (Total::default(), arguments.style());
     let next = AtomicU64::new(arguments.from);
     let start = Instant::now();
-    let watched: Vec<Mutex<Option<(u64, Instant)>>> =
+    let watched: Vec<Mutex<Option<(u64, Begun)>>> =
         (0..threads).map(|_| Mutex::default()).collect();
     std::thread::scope(|scope| {
         for watched in &watched {
@@ -231,7 +231,7 @@ fn play_many(subject: Primitive, arguments: &Arguments) -> bool {
                     && total.counted.load(Ordering::Relaxed) < arguments.seeds
                 {
                     let seed = next.fetch_add(1, Ordering::Relaxed);
-                    *lock(watched) = Some((seed, Instant::now()));
+                    *lock(watched) = Some((seed, Begun::now()));
                     total.add(seed, &subject.play(seed, style));
                     *lock(watched) = None;
                 }
@@ -267,18 +267,60 @@ fn play_many(subject: Primitive, arguments: &Arguments) -> bool {
     }
 }
 
+/// The beginning of a history, on the machine's clock and in CPU time of this process.
+#[derive(Clone, Copy)]
+struct Begun {
+    at: Instant,
+    cpu: Duration,
+}
+
+impl Begun {
+    fn now() -> Self {
+        Self {
+            at: Instant::now(),
+            cpu: cpu_time(),
+        }
+    }
+
+    /// Returns whether a history that began then has taken too long. On a busy machine a process may
+    /// have little CPU time for minutes, so what it has used decides. A history that uses none, and
+    /// never ends either, is found by the machine's clock.
+    fn is_long_ago(self, threads: usize) -> bool {
+        const CPU: Duration = Duration::from_secs(20);
+        const CLOCK: Duration = Duration::from_secs(600);
+        let threads = u32::try_from(threads).unwrap_or(u32::MAX);
+        cpu_time().saturating_sub(self.cpu) > CPU.saturating_mul(threads)
+            || self.at.elapsed() > CLOCK
+    }
+}
+
+/// Returns the CPU time that this process has used; zero where the system does not show it.
+fn cpu_time() -> Duration {
+    /// Number of clock ticks in a second, on each system that Linux runs on.
+    const TICKS: u64 = 100;
+    let stat = std::fs::read_to_string("/proc/self/stat").unwrap_or_default();
+    // The program's name may contain spaces. The fields after it begin with the state.
+    let fields = stat.rsplit(')').next().unwrap_or_default();
+    let spent: u64 = fields
+        .split_whitespace()
+        .skip(11)
+        .take(2)
+        .filter_map(|ticks| ticks.parse::<u64>().ok())
+        .sum();
+    Duration::from_millis(spent.saturating_mul(1000 / TICKS))
+}
+
 /// Detects a history that never ends. If a task spins, the paused clock does not advance.
 fn watch_for_spinning(
     (subject, style): (Primitive, Style),
-    watched: &[Mutex<Option<(u64, Instant)>>],
+    watched: &[Mutex<Option<(u64, Begun)>>],
     done: impl Fn() -> bool,
 ) {
-    const LONGEST: Duration = Duration::from_secs(20);
     while !done() {
         std::thread::sleep(Duration::from_millis(20));
-        for watched in watched {
-            if let Some((seed, since)) = *lock(watched)
-                && since.elapsed() > LONGEST
+        for one in watched {
+            if let Some((seed, since)) = *lock(one)
+                && since.is_long_ago(watched.len())
             {
                 println!("VIOLATION in seed {seed}: something spins, and time stands still");
                 println!(

@@ -271,7 +271,7 @@ impl Client {
     /// let client = leasehold::Client::embedded();
     /// client.count_down_latch("import").try_set_count(3).await?;
     /// let found = client.peek("import").await?.found;
-    /// assert_eq!(found, Found::Count(3));
+    /// assert_eq!(found, Found::Latch { left: 3 });
     /// # Ok(())
     /// # }
     /// ```

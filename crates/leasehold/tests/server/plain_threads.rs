@@ -260,6 +260,7 @@ fn looks(two: &Two) -> Result<()> {
     let rival = theirs.lock("k");
     two.beside(async move { rival.acquire().await }, async {
         ours.inspect("k").await?;
+        ours.peek("k").await?;
         ours.examine("k").await?;
         let mut names = ours.list("*");
         while let Some(name) = names.next().await {
