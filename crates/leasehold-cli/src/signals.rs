@@ -57,9 +57,7 @@ impl Signals {
         })
         .await
     }
-}
 
-impl Signals {
     /// Forgets the signals that have arrived.
     pub(crate) fn forget(&mut self) {
         while self.next().now_or_never().is_some() {}

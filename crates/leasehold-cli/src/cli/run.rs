@@ -273,7 +273,7 @@ pub(crate) struct Wanted {
 
     /// Take no lock this long after a failover
     ///
-    /// The same holds after a restart of the server. It is at least the longest lease, and the same
+    /// It also applies after a restart of the server. It is at least the longest lease, and the same
     /// for every user of the name. It does not work with Redisson or clusters.
     #[arg(hide_short_help = true, long, value_name = "TIME", value_parser = duration::parse, allow_hyphen_values = true)]
     pub(crate) failover_guard: Option<Duration>,

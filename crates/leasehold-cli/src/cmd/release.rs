@@ -210,7 +210,7 @@ fn believed(ttl: Ttl) -> String {
 }
 
 async fn changed_hands(client: &Client, name: &str) -> Result<Exit, Failure> {
-    let now = client.inspect(name).await?;
+    let now = client.peek(name).await?;
     let is_free = matches!(now.found, Found::Nothing);
     let (exit, what) = match is_free {
         true => (Exit::Missing, "it is free now"),
