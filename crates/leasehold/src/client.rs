@@ -69,7 +69,6 @@ use crate::tls::{Identity, IdentitySource, TlsSettings};
 /// server fails with [`ErrorKind::Misuse`], and nothing is sent. A drop in the child releases
 /// nothing: the holds of the parent remain, and only the parent renews them. So connect after the
 /// fork, in a runtime that the child has made itself.
-/// fork, in a runtime that the child has made itself.
 ///
 /// A guard in the child is not renewed there. Its [`is_held`](crate::LockGuard::is_held) reports
 /// the state at the fork, until [`valid_until`](crate::LockGuard::valid_until). If the parent ends
@@ -742,7 +741,6 @@ impl ClientBuilder {
     /// Sets a function that returns user and password. The client calls it each time that it
     /// connects, instead of using the user and password in the URL. Use it for passwords that
     /// change while the client lives.
-    /// client lives.
     ///
     /// A client has two connections to each server, and opens the second one when it first waits.
     /// While it is connected, the client also asks `credentials` every 10 s

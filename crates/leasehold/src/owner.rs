@@ -27,12 +27,12 @@ use std::sync::atomic::{AtomicU64, Ordering};
 /// from the guard's own acquire. The server is asked to extend the hold only if it does not last
 /// that long already. When a guard is released or dropped, its claim ends, and the hold may be over
 /// at once for the remaining guards.
+///
 /// An owner does one thing at a time, like a thread. If owners wait for each other in a circle,
 /// without a limit, no message would ever end their waits. The acquire that closes the circle fails
 /// at once with [`Deadlock`](crate::ErrorKind::Deadlock), and the error names the circle. This
 /// works for the owners of one client, and for holds that are renewed. Concurrent branches need one
 /// owner each.
-/// side need an owner each.
 ///
 /// A clone is the same owner. An owner is never sent over the wire: in Redis each hold has its own
 /// id.

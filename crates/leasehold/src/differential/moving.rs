@@ -227,11 +227,14 @@ fn undo_gives_permits_back_while_its_slot_moves() {
     let set = Action::Run(vec![(step("semaphore.set"), 0, 0, PERMITS)]);
     // In these two steps, the variant selects the marker. All permits are taken.
     let acquire = Action::Run(vec![(step("semaphore.acquire"), 0, 0, 2)]);
+    // Another client waits, so every key of the undo exists. The server itself holds back a step
+    // that names a missing key of an open slot.
+    let wait = Action::Run(vec![(step("semaphore.acquire"), 0, 1, 6)]);
     let undo = (step("semaphore.undo"), 0, 0, 2);
     for moved in [[false, false], [true, false], [false, true], [true, true]] {
         let [count, markers] = moved;
         let mut moves = |key: &str| if key == KEYS[0] { count } else { markers };
-        let past = [set.clone(), acquire.clone()];
+        let past = [set.clone(), acquire.clone(), wait.clone()];
         let waited = stage.try_case(suite, &past, undo, &mut moves);
         assert!(waited, "it ran in an open slot: {moved:?}");
         let owner = stage.cluster.node_of(KEYS[0]);

@@ -223,6 +223,10 @@ async fn reader_outlives_the_release_of_another_in_an_open_slot() {
     let leaves = builder.connect(&cluster.url()).await.unwrap();
     let stays = builder.connect(&cluster.url()).await.unwrap();
     let first = leaves.rw_lock("x").read().await.unwrap();
+    // Another client waits, so every key of the release exists. The server itself holds back a step
+    // that names a missing key of an open slot.
+    let others = ["RPUSH", "leasehold:{x}:asking", "1234:1"];
+    cluster.nodes()[from].command(&others).unwrap();
     let moved = cluster.keys();
     let second = stays.rw_lock("x").read().await.unwrap();
     cluster.open(slot, to);

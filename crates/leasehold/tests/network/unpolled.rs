@@ -284,6 +284,25 @@ async fn unpolled_branch_of_an_owner_keeps_no_other_branch_out() {
     assert_eq!(client.activity().owners, 0);
 }
 
+/// The branch that has asked is dropped, just after another branch has begun to wait for it.
+#[tokio::test(start_paused = true)]
+async fn dropped_branch_of_an_owner_leaves_the_turn_at_once() {
+    let server = Embedded::new();
+    let (client, _network, _) = near(&server);
+    let lock = client.lock("x").owned_by(&Owner::new());
+    let holder = server.client().lock("x").acquire().await.unwrap();
+    let mut first = waiter(lock.clone());
+    until_it_sleeps(&mut first).await;
+    let second = waits(lock.clone());
+    sleep(MS).await;
+    drop(first);
+    holder.release().await.unwrap();
+    let second = timeout(20 * MS, second).await.expect("it asks now");
+    second.unwrap().release().await.unwrap();
+    client.close().await;
+    assert_eq!(server.keys().len(), 0, "{:?}", server.keys());
+}
+
 /// The server has granted the lock to a branch of the owner that is not polled any more.
 #[tokio::test(start_paused = true)]
 async fn owner_has_the_lock_again_when_an_unpolled_branch_has_lost_it() {
