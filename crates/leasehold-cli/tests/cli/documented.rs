@@ -1,6 +1,7 @@
 //! The commands that the documents show: commands of `leasehold` work, and commands of cargo name
 //! existing packages, examples and tests.
 
+use std::collections::HashMap;
 use std::fs;
 use std::os::unix::fs::{PermissionsExt as _, symlink};
 use std::path::{Path, PathBuf};
@@ -37,6 +38,7 @@ fn documents() -> Vec<(PathBuf, String)> {
     let folders = [
         "",
         "docs",
+        "docs/evidence",
         "examples/with-java",
         "crates/leasehold",
         "crates/leasehold-cli",
@@ -197,31 +199,45 @@ fn shown_commands_of_leasehold_run() {
     assert!(run >= 45, "{run} were found");
 }
 
-/// Checks commands with placeholders in the text of the operator's page.
+/// Returns the words of a sub-command with flags that a page names in its text, such as
+/// `leasehold run --fair NAME` or `run --fair NAME`.
+fn named(code: &str) -> Option<Vec<&str>> {
+    let ours = code.split(" -- ").next().unwrap_or_default();
+    let words: Vec<_> = ours.split_whitespace().collect();
+    let words = words.strip_prefix(&["leasehold"]).unwrap_or(&words);
+    let commands = [
+        "run", "hold", "show", "ls", "release", "watch", "top", "doctor", "latch",
+    ];
+    let is_named = commands.contains(words.first()?) && words.iter().any(|word| is_flag(word));
+    is_named.then(|| words.to_vec())
+}
+
+fn is_flag(word: &str) -> bool {
+    word.starts_with('-') && word.len() > 1
+}
+
+/// Checks commands with placeholders in the text of the pages.
 #[test]
 fn commands_named_in_the_text_have_these_flags() {
-    let page = fs::read_to_string(root().join("docs/operations.md")).expect("it can be read");
-    let page = page.replace('\n', " ");
+    let mut helps = HashMap::new();
     let mut found = 0;
-    for code in page
-        .split('`')
-        .filter(|code| code.starts_with("leasehold "))
-    {
-        let words: Vec<_> = code.split_whitespace().skip(1).collect();
-        if words[0] == "COMMAND" {
-            continue;
+    for (page, text) in documents() {
+        let text = text.replace('\n', " ");
+        for words in text.split('`').filter_map(named) {
+            let help = helps.entry(words[0].to_owned()).or_insert_with(|| {
+                done(leasehold().args([words[0], "--help"]))
+                    .expect_code(0)
+                    .stdout
+            });
+            for flag in words.iter().filter(|word| is_flag(word)) {
+                let flag = flag.trim_end_matches([',', '…']);
+                let is_there = help.split([' ', ',', '\n']).any(|word| word.trim() == flag);
+                assert!(is_there, "{}: {words:?}: {help}", page.display());
+            }
+            found += 1;
         }
-        let help = done(leasehold().args([words[0], "--help"])).expect_code(0);
-        for flag in words.iter().filter(|word| word.starts_with('-')) {
-            let is_there = help
-                .stdout
-                .split([' ', ','])
-                .any(|word| word.trim() == *flag);
-            assert!(is_there, "`{code}`: {help}");
-        }
-        found += 1;
     }
-    assert!(found >= 10, "{found} were found");
+    assert!(found >= 40, "{found} were found");
 }
 
 /// The metadata of the workspace from cargo.
