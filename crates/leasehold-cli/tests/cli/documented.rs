@@ -224,10 +224,12 @@ fn commands_named_in_the_text_have_these_flags() {
     for (page, text) in documents() {
         let text = text.replace('\n', " ");
         for words in text.split('`').filter_map(named) {
-            let help = helps.entry(words[0].to_owned()).or_insert_with(|| {
-                done(leasehold().args([words[0], "--help"]))
-                    .expect_code(0)
-                    .stdout
+            // `latch wait` has flags of its own.
+            let depth = if words[0] == "latch" { 2 } else { 1 };
+            let command = words[..depth].join(" ");
+            let help = helps.entry(command).or_insert_with(|| {
+                let help = done(leasehold().args(&words[..depth]).arg("--help"));
+                help.expect_code(0).stdout
             });
             for flag in words.iter().filter(|word| is_flag(word)) {
                 let flag = flag.trim_end_matches([',', '…']);
