@@ -1,7 +1,7 @@
 //! The commands that the documents show: commands of `leasehold` work, and commands of cargo name
 //! existing packages, examples and tests.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::fs;
 use std::os::unix::fs::{PermissionsExt as _, symlink};
 use std::path::{Path, PathBuf};
@@ -19,6 +19,10 @@ struct Shown {
 
 fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
+}
+
+fn read(page: &str) -> String {
+    fs::read_to_string(root().join(page)).expect("it can be read")
 }
 
 fn files(folder: &str, kind: &str) -> Vec<PathBuf> {
@@ -404,4 +408,112 @@ fn command_of_the_systemd_unit_runs() {
     let run = done(leasehold_at(&server).args(&words)).expect_code(0);
     assert!(run.stderr.contains("is kept for"), "{run}");
     done(leasehold_at(&server).args(&words)).expect_code(75);
+}
+
+#[test]
+fn the_reference_has_every_exit_code_and_variable() {
+    let page = read("docs/reference.md");
+    let mut found = 0;
+    for topic in ["exit-codes", "env"] {
+        let help = done(leasehold().args(["help", topic])).expect_code(0);
+        let rows = help
+            .stdout
+            .lines()
+            .filter_map(|line| line.strip_prefix("  "));
+        for (name, meaning) in rows.filter_map(|row| row.split_once("  ")) {
+            let row = format!("| `{name}` | {} |", meaning.trim());
+            assert!(page.contains(&row), "{row}");
+            found += 1;
+        }
+    }
+    assert!(found > 20, "{found}");
+}
+
+/// Adds the keys of all objects in a value.
+fn add_keys(value: &Value, keys: &mut BTreeSet<String>) {
+    match value {
+        Value::Object(fields) => {
+            for (key, value) in fields {
+                // The keys of these objects are not fields.
+                let is_open = ["commands", "refused"].contains(&&key[..]);
+                keys.insert(key.clone());
+                if !is_open {
+                    add_keys(value, keys);
+                }
+            }
+        }
+        Value::Array(values) => values.iter().for_each(|value| add_keys(value, keys)),
+        _ => {}
+    }
+}
+
+#[test]
+fn the_reference_has_every_field_of_the_json() {
+    let page = read("docs/reference.md");
+    let server = server();
+    let inner = format!(
+        "{BINARY} show --json nightly; {BINARY} ls --json; {BINARY} show --blocked-by --json nightly; \
+         {BINARY} watch --json --for 1ms nightly; {BINARY} doctor --json; \
+         {BINARY} run -n --json nightly -- true; true"
+    );
+    let words = [
+        "run",
+        "--json",
+        "--min-hold",
+        "1s",
+        "nightly",
+        "--",
+        "sh",
+        "-c",
+        &inner,
+    ];
+    let run = leasehold_at(&server)
+        .args(words)
+        .env("LEASEHOLD_URL", server.url())
+        .output()
+        .expect("it runs");
+    let mut keys = BTreeSet::new();
+    for text in [run.stdout, run.stderr] {
+        for line in String::from_utf8(text).expect("text").lines() {
+            add_keys(&serde_json::from_str(line).expect(line), &mut keys);
+        }
+    }
+    assert!(keys.len() > 40, "{keys:?}");
+    let missing: Vec<_> = keys
+        .iter()
+        .filter(|key| !page.contains(&format!("`{key}`")))
+        .collect();
+    assert!(missing.is_empty(), "{missing:?}");
+}
+
+#[test]
+fn the_rule_of_the_security_page_is_enough() {
+    let page = read("docs/security.md");
+    let rule = page
+        .lines()
+        .find(|line| line.starts_with("ACL SETUSER"))
+        .expect("a rule");
+    let server = server();
+    let words: Vec<_> = rule.split_whitespace().collect();
+    server.command(&words).expect("the server takes the rule");
+    let url = server
+        .url()
+        .replace("redis://", "redis://billing:PASSWORD@");
+    let run = |words: &[&str]| done(leasehold().args(["--redis", &url]).args(words));
+    for kind in ["--fair", "--write", "--read", "--fenced", "--limit=2"] {
+        let name = format!("billing:{kind}");
+        run(&["run", kind, &name, "--", "true"]).expect_code(0);
+    }
+    run(&["run", "--also", "billing:b", "billing:a", "--", "true"]).expect_code(0);
+    run(&["latch", "set", "billing:latch", "1"]).expect_code(0);
+    run(&["show", "billing:latch"]).expect_code(0);
+    run(&["ls"]).expect_code(0);
+    run(&["run", "orders", "--", "true"]).expect_code(77);
+    let doctor = run(&["doctor", "--json", "--name", "billing:check"]);
+    for about in ["acl", "channels", "writes"] {
+        assert!(
+            !doctor.stdout.contains(&format!("\"about\":\"{about}\"")),
+            "{doctor}"
+        );
+    }
 }
