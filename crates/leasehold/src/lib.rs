@@ -216,5 +216,9 @@ struct Choose;
 struct Guides;
 
 #[cfg(doctest)]
+#[doc = include_str!("../../../docs/from-redisson.md")]
+struct FromRedisson;
+
+#[cfg(doctest)]
 #[doc = include_str!("../../../docs/fencing.md")]
 struct Fencing;
