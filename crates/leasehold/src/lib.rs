@@ -208,5 +208,17 @@ struct Readme;
 struct Start;
 
 #[cfg(doctest)]
+#[doc = include_str!("../../../docs/choose.md")]
+struct Choose;
+
+#[cfg(doctest)]
+#[doc = include_str!("../../../docs/guides.md")]
+struct Guides;
+
+#[cfg(doctest)]
+#[doc = include_str!("../../../docs/from-redisson.md")]
+struct FromRedisson;
+
+#[cfg(doctest)]
 #[doc = include_str!("../../../docs/fencing.md")]
 struct Fencing;

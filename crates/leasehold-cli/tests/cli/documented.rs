@@ -1,6 +1,7 @@
 //! The commands that the documents show: commands of `leasehold` work, and commands of cargo name
 //! existing packages, examples and tests.
 
+use std::collections::{BTreeSet, HashMap};
 use std::fs;
 use std::os::unix::fs::{PermissionsExt as _, symlink};
 use std::path::{Path, PathBuf};
@@ -20,6 +21,10 @@ fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
 }
 
+fn read(page: &str) -> String {
+    fs::read_to_string(root().join(page)).expect("it can be read")
+}
+
 fn files(folder: &str, kind: &str) -> Vec<PathBuf> {
     let files = fs::read_dir(root().join(folder)).expect("it is there");
     let files = files.map(|file| file.expect("it can be read").path());
@@ -37,6 +42,7 @@ fn documents() -> Vec<(PathBuf, String)> {
     let folders = [
         "",
         "docs",
+        "docs/evidence",
         "examples/with-java",
         "crates/leasehold",
         "crates/leasehold-cli",
@@ -197,31 +203,47 @@ fn shown_commands_of_leasehold_run() {
     assert!(run >= 45, "{run} were found");
 }
 
-/// Checks commands with placeholders in the text of the operator's page.
+/// Returns the words of a sub-command with flags that a page names in its text, such as
+/// `leasehold run --fair NAME` or `run --fair NAME`.
+fn named(code: &str) -> Option<Vec<&str>> {
+    let ours = code.split(" -- ").next().unwrap_or_default();
+    let words: Vec<_> = ours.split_whitespace().collect();
+    let words = words.strip_prefix(&["leasehold"]).unwrap_or(&words);
+    let commands = [
+        "run", "hold", "show", "ls", "release", "watch", "top", "doctor", "latch",
+    ];
+    let is_named = commands.contains(words.first()?) && words.iter().any(|word| is_flag(word));
+    is_named.then(|| words.to_vec())
+}
+
+fn is_flag(word: &str) -> bool {
+    word.starts_with('-') && word.len() > 1
+}
+
+/// Checks commands with placeholders in the text of the pages.
 #[test]
 fn commands_named_in_the_text_have_these_flags() {
-    let page = fs::read_to_string(root().join("docs/operations.md")).expect("it can be read");
-    let page = page.replace('\n', " ");
+    let mut helps = HashMap::new();
     let mut found = 0;
-    for code in page
-        .split('`')
-        .filter(|code| code.starts_with("leasehold "))
-    {
-        let words: Vec<_> = code.split_whitespace().skip(1).collect();
-        if words[0] == "COMMAND" {
-            continue;
+    for (page, text) in documents() {
+        let text = text.replace('\n', " ");
+        for words in text.split('`').filter_map(named) {
+            // `latch wait` has flags of its own.
+            let depth = if words[0] == "latch" { 2 } else { 1 };
+            let command = words[..depth].join(" ");
+            let help = helps.entry(command).or_insert_with(|| {
+                let help = done(leasehold().args(&words[..depth]).arg("--help"));
+                help.expect_code(0).stdout
+            });
+            for flag in words.iter().filter(|word| is_flag(word)) {
+                let flag = flag.trim_end_matches([',', '…']);
+                let is_there = help.split([' ', ',', '\n']).any(|word| word.trim() == flag);
+                assert!(is_there, "{}: {words:?}: {help}", page.display());
+            }
+            found += 1;
         }
-        let help = done(leasehold().args([words[0], "--help"])).expect_code(0);
-        for flag in words.iter().filter(|word| word.starts_with('-')) {
-            let is_there = help
-                .stdout
-                .split([' ', ','])
-                .any(|word| word.trim() == *flag);
-            assert!(is_there, "`{code}`: {help}");
-        }
-        found += 1;
     }
-    assert!(found >= 10, "{found} were found");
+    assert!(found >= 40, "{found} were found");
 }
 
 /// The metadata of the workspace from cargo.
@@ -305,6 +327,8 @@ impl Workspace {
                 (!known).then(|| "there is no such package".to_owned())
             }
             ["cargo", "build" | "test" | "doc", ..] => None,
+            // A tool from the registry.
+            ["cargo", "install", "mdbook", ..] => None,
             _ => Some("this test does not know such a command".to_owned()),
         }
     }
@@ -384,4 +408,112 @@ fn command_of_the_systemd_unit_runs() {
     let run = done(leasehold_at(&server).args(&words)).expect_code(0);
     assert!(run.stderr.contains("is kept for"), "{run}");
     done(leasehold_at(&server).args(&words)).expect_code(75);
+}
+
+#[test]
+fn the_reference_has_every_exit_code_and_variable() {
+    let page = read("docs/reference.md");
+    let mut found = 0;
+    for topic in ["exit-codes", "env"] {
+        let help = done(leasehold().args(["help", topic])).expect_code(0);
+        let rows = help
+            .stdout
+            .lines()
+            .filter_map(|line| line.strip_prefix("  "));
+        for (name, meaning) in rows.filter_map(|row| row.split_once("  ")) {
+            let row = format!("| `{name}` | {} |", meaning.trim());
+            assert!(page.contains(&row), "{row}");
+            found += 1;
+        }
+    }
+    assert!(found > 20, "{found}");
+}
+
+/// Adds the keys of all objects in a value.
+fn add_keys(value: &Value, keys: &mut BTreeSet<String>) {
+    match value {
+        Value::Object(fields) => {
+            for (key, value) in fields {
+                // The keys of these objects are not fields.
+                let is_open = ["commands", "refused"].contains(&&key[..]);
+                keys.insert(key.clone());
+                if !is_open {
+                    add_keys(value, keys);
+                }
+            }
+        }
+        Value::Array(values) => values.iter().for_each(|value| add_keys(value, keys)),
+        _ => {}
+    }
+}
+
+#[test]
+fn the_reference_has_every_field_of_the_json() {
+    let page = read("docs/reference.md");
+    let server = server();
+    let inner = format!(
+        "{BINARY} show --json nightly; {BINARY} ls --json; {BINARY} show --blocked-by --json nightly; \
+         {BINARY} watch --json --for 1ms nightly; {BINARY} doctor --json; \
+         {BINARY} run -n --json nightly -- true; true"
+    );
+    let words = [
+        "run",
+        "--json",
+        "--min-hold",
+        "1s",
+        "nightly",
+        "--",
+        "sh",
+        "-c",
+        &inner,
+    ];
+    let run = leasehold_at(&server)
+        .args(words)
+        .env("LEASEHOLD_URL", server.url())
+        .output()
+        .expect("it runs");
+    let mut keys = BTreeSet::new();
+    for text in [run.stdout, run.stderr] {
+        for line in String::from_utf8(text).expect("text").lines() {
+            add_keys(&serde_json::from_str(line).expect(line), &mut keys);
+        }
+    }
+    assert!(keys.len() > 40, "{keys:?}");
+    let missing: Vec<_> = keys
+        .iter()
+        .filter(|key| !page.contains(&format!("`{key}`")))
+        .collect();
+    assert!(missing.is_empty(), "{missing:?}");
+}
+
+#[test]
+fn the_rule_of_the_security_page_is_enough() {
+    let page = read("docs/security.md");
+    let rule = page
+        .lines()
+        .find(|line| line.starts_with("ACL SETUSER"))
+        .expect("a rule");
+    let server = server();
+    let words: Vec<_> = rule.split_whitespace().collect();
+    server.command(&words).expect("the server takes the rule");
+    let url = server
+        .url()
+        .replace("redis://", "redis://billing:PASSWORD@");
+    let run = |words: &[&str]| done(leasehold().args(["--redis", &url]).args(words));
+    for kind in ["--fair", "--write", "--read", "--fenced", "--limit=2"] {
+        let name = format!("billing:{kind}");
+        run(&["run", kind, &name, "--", "true"]).expect_code(0);
+    }
+    run(&["run", "--also", "billing:b", "billing:a", "--", "true"]).expect_code(0);
+    run(&["latch", "set", "billing:latch", "1"]).expect_code(0);
+    run(&["show", "billing:latch"]).expect_code(0);
+    run(&["ls"]).expect_code(0);
+    run(&["run", "orders", "--", "true"]).expect_code(77);
+    let doctor = run(&["doctor", "--json", "--name", "billing:check"]);
+    for about in ["acl", "channels", "writes"] {
+        assert!(
+            !doctor.stdout.contains(&format!("\"about\":\"{about}\"")),
+            "{doctor}"
+        );
+    }
 }

@@ -1,38 +1,67 @@
-//! `docs/guarantees.md` and `docs/scenarios.md` name tests and mutants that exist; the first has no
-//! empty cell, and the second counts its own rows.
+//! The pages in `docs/evidence`, and the pages beside them, name tests and mutants that exist. Each
+//! promise has a test, a mutant and an end. `docs/scenarios.md` counts its own rows.
 
+use std::collections::HashSet;
 use std::path::{Path, PathBuf};
+
+use crate::support::sources::files;
+
+/// The folder of the pages with every promise.
+const EVIDENCE: &str = "docs/evidence";
+
+/// Further pages that name tests.
+const PAGES: [&str; 3] = [
+    "docs/guarantees.md",
+    "docs/topologies.md",
+    "docs/failures.md",
+];
 
 fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
-}
-
-fn page() -> String {
-    read("docs/guarantees.md")
 }
 
 pub(super) fn read(page: &str) -> String {
     std::fs::read_to_string(root().join(page)).unwrap()
 }
 
-/// Returns the rows of the tables of promises, without their heads: sentence, shown by, mutants,
-/// end.
-fn rows(page: &str) -> Vec<Vec<String>> {
-    let (mut of_promises, mut before) = (false, "");
-    page.lines()
-        .filter(|line| {
-            let is_head = line.starts_with('|') && !before.starts_with('|');
-            before = line;
-            if is_head {
-                of_promises = line.starts_with("| The promise");
-            }
-            line.starts_with('|') && of_promises && !is_head && !line.starts_with("|---")
-        })
-        .map(|line| {
-            let inner = line.trim_matches('|');
-            inner.split('|').map(|cell| cell.trim().into()).collect()
-        })
-        .collect()
+/// Returns the pages of evidence as one text.
+fn evidence() -> String {
+    let pages = files(&root().join(EVIDENCE), &["md"]);
+    let texts = pages
+        .iter()
+        .map(|page| std::fs::read_to_string(page).unwrap());
+    texts.collect::<Vec<_>>().join("\n# \n")
+}
+
+/// A promise, and its evidence.
+struct Promise<'a> {
+    text: &'a str,
+    shown_by: &'a str,
+    mutants: &'a str,
+    ends: &'a str,
+}
+
+/// Returns the promises of a page. Each begins with a line in bold letters, and lists follow it.
+fn promises(page: &str) -> Vec<Promise<'_>> {
+    let blocks = page.split("\n**").skip(1);
+    let promises = blocks.map(|block| {
+        let block = block.split("\n#").next().unwrap_or_default();
+        let mut rest = block;
+        let mut before = |mark| {
+            let (part, after) = rest.split_at(rest.find(mark).unwrap_or(rest.len()));
+            rest = after;
+            part.trim()
+        };
+        let [text, shown_by, mutants] =
+            ["\n- Shown by\n", "\n- Mutants: ", "\n- Ends"].map(&mut before);
+        Promise {
+            text,
+            shown_by,
+            mutants,
+            ends: rest.trim(),
+        }
+    });
+    promises.collect()
 }
 
 /// Returns the texts between backticks.
@@ -53,9 +82,11 @@ pub(super) fn missing(name: &str) -> Option<String> {
 
 #[test]
 fn every_name_exists() {
-    let page = page();
-    let wrong: Vec<_> = names(&page).filter_map(missing).collect();
-    assert!(wrong.is_empty(), "docs/guarantees.md: {wrong:#?}");
+    let pages = PAGES.map(read).into_iter().chain([evidence()]);
+    for page in pages {
+        let wrong: Vec<_> = names(&page).filter_map(missing).collect();
+        assert!(wrong.is_empty(), "{wrong:#?}");
+    }
 }
 
 #[test]
@@ -79,23 +110,42 @@ fn every_trouble_has_its_test_or_a_reason() {
 
 #[test]
 fn every_guarantee_has_test_mutant_and_end() {
-    let rows = rows(&page());
-    assert!(rows.len() > 20);
-    for row in rows {
-        let [promise, shown_by, mutants, end] = &row[..] else {
-            panic!("not four cells: {row:?}");
-        };
-        let has = |cell: &str, mark: &str| names(cell).any(|name| name.contains(mark));
-        assert!(!promise.is_empty());
-        assert!(has(shown_by, "#"), "no test for: {promise}");
-        assert!(has(mutants, ".patch"), "no mutant for: {promise}");
-        assert!(has(end, "#"), "no test for the end of: {promise}");
+    let evidence = evidence();
+    let promises = promises(&evidence);
+    assert!(promises.len() > 190, "{}", promises.len());
+    let mut texts = HashSet::new();
+    for Promise {
+        text,
+        shown_by,
+        mutants,
+        ends,
+    } in promises
+    {
+        let has = |list: &str, mark: &str| names(list).any(|name| name.contains(mark));
+        assert!(text.contains(".**"), "no sentence: {text}");
+        assert!(texts.insert(text), "more than once: {text}");
+        assert!(has(shown_by, "#"), "no test for: {text}");
+        assert!(has(mutants, ".patch"), "no mutant for: {text}");
+        assert!(has(ends, "#"), "no test for the end of: {text}");
     }
 }
 
 #[test]
+fn a_promise_without_an_end_is_found() {
+    let page = "# A\n\n**It works.** So\n\n- Shown by\n  - `a#b`\n- Mutants: `c.patch`\n- Ends: `d#e`\n\n**No.**\n";
+    let [whole, bare] = &promises(page)[..] else {
+        panic!("two promises");
+    };
+    assert_eq!(whole.text, "It works.** So");
+    assert_eq!(names(whole.shown_by).collect::<Vec<_>>(), ["a#b"]);
+    assert_eq!(names(whole.mutants).collect::<Vec<_>>(), ["c.patch"]);
+    assert_eq!(names(whole.ends).collect::<Vec<_>>(), ["d#e"]);
+    assert_eq!((bare.shown_by, bare.mutants, bare.ends), ("", "", ""));
+}
+
+#[test]
 fn every_mutant_is_named_by_what_catches_it() {
-    let page = page();
+    let page = evidence();
     for entry in std::fs::read_dir(root().join("mutants")).unwrap() {
         let path = entry.unwrap().path();
         let name = path.file_name().unwrap().to_str().unwrap().to_owned();
@@ -112,7 +162,7 @@ fn every_mutant_is_named_by_what_catches_it() {
         );
         assert!(
             page.contains(&format!("mutants/{name}")),
-            "docs/guarantees.md does not name {name}"
+            "no page in {EVIDENCE} names {name}"
         );
     }
 }

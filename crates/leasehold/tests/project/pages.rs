@@ -4,6 +4,8 @@ use std::collections::{HashMap, HashSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use crate::support::sources::files;
+
 fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR"))
         .join("../..")
@@ -11,15 +13,14 @@ fn root() -> PathBuf {
         .unwrap()
 }
 
-/// Returns the pages at the root and in `docs`, with their texts.
+/// Returns the pages at the root, and in `docs` and its folders, with their texts.
 fn pages() -> Vec<(PathBuf, String)> {
-    let folders = [root(), root().join("docs")];
-    let files = folders
-        .iter()
-        .flat_map(|folder| fs::read_dir(folder).unwrap());
-    let files = files.map(|file| file.unwrap().path());
-    let pages = files.filter(|path| path.extension().is_some_and(|ending| ending == "md"));
-    pages
+    let at_the_root = fs::read_dir(root()).unwrap();
+    let at_the_root = at_the_root.map(|file| file.unwrap().path());
+    let at_the_root =
+        at_the_root.filter(|path| path.extension().is_some_and(|ending| ending == "md"));
+    at_the_root
+        .chain(files(&root().join("docs"), &["md"]))
         .map(|path| {
             let text = fs::read_to_string(&path).unwrap();
             (path, text)
@@ -82,14 +83,24 @@ fn every_link_of_a_page_leads_somewhere() {
 }
 
 #[test]
-fn every_page_is_in_the_list_of_pages() {
-    let list = fs::read_to_string(root().join("docs/README.md")).unwrap();
-    let listed: HashSet<_> = links(&list).into_iter().collect();
+fn every_page_is_in_the_navigation_and_in_the_list_of_pages() {
+    let docs = root().join("docs");
+    let listed = |page: &str| {
+        let text = fs::read_to_string(docs.join(page)).unwrap();
+        let targets = links(&text);
+        let targets = targets.iter().map(|link| docs.join(link).canonicalize());
+        targets.filter_map(Result::ok).collect::<HashSet<_>>()
+    };
+    let (navigation, list) = (listed("SUMMARY.md"), listed("README.md"));
     for (path, _) in pages() {
-        let name = path.file_name().unwrap().to_str().unwrap();
-        if path.parent().unwrap().ends_with("docs") && name != "README.md" {
-            assert!(listed.contains(name), "{name}");
-        }
+        let is_navigation = path.ends_with("docs/SUMMARY.md");
+        assert!(is_navigation || navigation.contains(&path), "{path:?}");
+        // The list of pages has the folders of `docs` by their first pages.
+        let is_listed = path.parent() == Some(&docs) && !path.ends_with("docs/README.md");
+        assert!(
+            is_navigation || !is_listed || list.contains(&path),
+            "{path:?}"
+        );
     }
 }
 
