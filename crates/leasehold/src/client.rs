@@ -959,7 +959,8 @@ impl ClientBuilder {
 
     /// Sets a function that returns the client's certificate and its key, for servers that require
     /// one. The client calls it each time that it connects, so the certificate can be renewed while
-    /// the client lives. If `identity` fails or panics, or returns no valid certificate, the
+    /// the client lives. It may block: except for the first call, which the builder makes, it runs
+    /// on a thread of the runtime for blocking work, one call at a time. If `identity` fails or panics, or returns no valid certificate, the
     /// builder fails. If this happens later, the attempt to connect fails, and is repeated.
     ///
     /// ```no_run

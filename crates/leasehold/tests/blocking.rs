@@ -10,6 +10,8 @@
 
 mod support;
 
+#[path = "blocking/asleep.rs"]
+mod asleep;
 #[path = "blocking/ends.rs"]
 mod ends;
 #[path = "blocking/rw.rs"]

@@ -11,7 +11,8 @@ use crate::duration;
 const LATCH_HELP: &str = "\
 A latch is open until it is set, and opens again when it is counted down to zero. When it opens, \
 all waiters on all machines continue, even if it is set again at once. `wait` and `down` warn if \
-the latch was never set, or was opened over an hour ago: the name may be wrong.
+the latch was never set, or was opened over an hour ago: the name may be wrong. A number that \
+another program has set looks like a latch, unless it expires or is below zero.
 
 Exit codes: 0; 65 when the name is something else; 66 with --must-exist when the latch was not \
 set; 69 when no server answered; 75 when the latch was not open in time, or is set already; 77 \

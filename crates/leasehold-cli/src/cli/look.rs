@@ -26,10 +26,10 @@ known is null, but waiting is always a list.
 
 --blocked-by follows the holders: a holder's client may wait for another name, whose holder may \
 wait in turn. Each name is printed once. Circles are printed at the end, the shortest first. Only \
-clients that wait for a single name count for a circle, and even their tasks may be unrelated. \
-show looks at up to 100 names, with 10 holders each. With --json: name; circle; circles, each a \
-list of names; chain, each with name, depth, holder (id and client; null with see_above) and \
-see_above; and cut, which is true if there is more.
+clients that wait for a single name count for a circle, and even their tasks may be unrelated. A \
+hold that is kept (--min-hold, keep_for) leads no further. show looks at up to 100 names, with 10 \
+holders each. With --json: name; circle; circles, each a list of names; chain, each with name, \
+depth, holder (id, kept and client; null with see_above) and see_above; and cut, which is true if there is more.
 
 Exit codes: 0; with --exit-code 1 when no client holds it, or no permit with a lease is in use, or \
 the latch is open, or the key is a count above 0; 65 when show does not know the kind of the key; \
@@ -246,11 +246,19 @@ const SET_LIMIT_HELP: &str = "\
 Running commands continue. After a lower number, no command starts until enough of them have \
 ended. Without set-limit, the first `leasehold run --limit N NAME` sets the number.
 
-Exit codes: 0; 65 when the name is something else; 69 when no server answered; 77 when the server \
-refused; 78 when a local file can't be read.
+A limit stays until --remove. At a terminal, --remove asks first. Elsewhere it needs --yes. A \
+command that starts at the same moment loses its permit.
 
-Example:
-  leasehold set-limit thumbnails 8";
+A number that another program has set looks like a limit, unless it expires.
+
+Exit codes: 0; 1 when the answer to the question was no; 2 without --yes; 65 when the name is \
+something else; 66 when there is no limit to remove; 69 when no server answered; 75 when commands \
+run under the limit that --remove names; 77 when the server refused; 78 when a local file can't be \
+read.
+
+Examples:
+  leasehold set-limit thumbnails 8
+  leasehold set-limit --remove --yes thumbnails || test $? = 66    # it had none";
 
 #[derive(Args)]
 #[command(after_help = MORE, after_long_help = SET_LIMIT_HELP)]
@@ -259,6 +267,14 @@ pub(crate) struct SetLimit {
     pub(crate) name: OsString,
 
     /// Number of commands that may run at a time
-    #[arg(value_name = "N", value_parser = clap::value_parser!(u32).range(1..=MOST_PERMITS))]
-    pub(crate) limit: u32,
+    #[arg(value_name = "N", value_parser = clap::value_parser!(u32).range(1..=MOST_PERMITS), required_unless_present = "remove")]
+    pub(crate) limit: Option<u32>,
+
+    /// Remove the limit
+    #[arg(long, conflicts_with = "limit")]
+    pub(crate) remove: bool,
+
+    /// Do not ask
+    #[arg(short, long, requires = "remove")]
+    pub(crate) yes: bool,
 }

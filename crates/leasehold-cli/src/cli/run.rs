@@ -62,8 +62,9 @@ takes the lock away, the command gets TERM at the next renewal, and KILL after t
 exec CMD finds $LEASEHOLD_NAME, $LEASEHOLD_PID and $LEASEHOLD_REASON in its environment.
 
 If leasehold itself is killed with KILL, the command is killed at once. If leasehold is stopped \
-(STOP, Ctrl-Z), the command is killed before the lease is over. A second process, `leasehold \
-run-deadman`, does this.
+(STOP), the command gets TERM after a quarter of the grace time, and KILL before the lease is over. \
+At a terminal (Ctrl-Z) it is stopped too, and gets KILL only. With --on-loss kill or exec it gets \
+KILL only, too. A second process, `leasehold run-deadman`, does this.
 
 All these signals reach the command's process group: also the processes that it starts in the \
 background. They do not reach processes that have left the group (daemons, setsid, jobs of an \

@@ -29,9 +29,8 @@ pub(super) async fn tidy(clients: &[Client]) {
     let _ = tokio::time::timeout(TIDY_LIMIT, close).await;
 }
 
-/// Waits for the end of this work. After a signal, the work has as long as any other clean-up. A
-/// second signal ends it at once. Signals that arrived before, with the end of the command for
-/// example, do not count.
+/// Waits for the end of this work. After a signal, it is [`in_a_hurry`]. Signals that arrived before,
+/// with the end of the command for example, do not count.
 pub(super) async fn unless_hurried<T>(
     work: impl Future<Output = T>,
     signals: &mut Signals,
@@ -43,9 +42,14 @@ pub(super) async fn unless_hurried<T>(
         done = &mut work => return Some(done),
         _ = signals.next() => {}
     }
+    in_a_hurry(work, signals).await
+}
+
+/// Waits for the end of this work for as long as any clean-up may take. A signal ends the wait.
+async fn in_a_hurry<T>(work: impl Future<Output = T>, signals: &mut Signals) -> Option<T> {
     tokio::select! {
         biased;
-        done = &mut work => Some(done),
+        done = work => Some(done),
         _ = signals.next() => None,
         () = tokio::time::sleep(TIDY_LIMIT) => None,
     }

@@ -7,6 +7,7 @@ use leasehold::inspect::Found;
 use leasehold::{Client, CountDownLatch};
 
 use super::acquire::tidy;
+use super::set_limit::is_not_foreign;
 use super::{name_of_lock, until_signal};
 use crate::cli::{Latch, LatchAction};
 use crate::duration;
@@ -71,7 +72,7 @@ async fn act(args: Latch, server: &Server) -> Result<Exit, Failure> {
 async fn is_known(client: &Client, name: &str, must_exist: bool) -> Result<bool, Failure> {
     match client.peek(name).await {
         Ok(seen) if seen.found == Found::Nothing => {}
-        Ok(_) => return Ok(true),
+        Ok(seen) => return is_not_foreign(name, &seen, "latch").map(|()| true),
         Err(error) if must_exist => return Err(error.into()),
         // A wait survives an outage.
         Err(_) => return Ok(true),

@@ -236,7 +236,7 @@ pub(super) struct Holder<'a> {
     pub(super) client: Option<&'a ClientInfo>,
     held_for: Option<Duration>,
     /// Whether no client renews the hold, because it was left to a span.
-    kept: bool,
+    pub(super) kept: bool,
 }
 
 impl<'a> From<&'a HoldInfo> for Holder<'a> {

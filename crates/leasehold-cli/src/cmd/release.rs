@@ -176,24 +176,33 @@ fn chosen(
 
 /// Asks at the terminal, and returns whether the answer is yes.
 async fn is_wanted(name: &str, holds: &[Hold]) -> Result<bool, Failure> {
+    let taken = format!("`{}` is taken from its holder", Shown(name));
+    let told = holds.iter().map(|hold| match hold.kept {
+        true => format!("`{}` is {}", Shown(name), hold.kept()),
+        false => format!(
+            "`{}` is held by {}, who may believe in it {}",
+            Shown(name),
+            hold.holder(),
+            believed(hold.ttl)
+        ),
+    });
+    is_confirmed(&taken, told, "take it away").await
+}
+
+/// Reports these facts at the terminal, asks the question, and returns whether the answer is yes.
+/// Without a terminal, it is an error that says that `what` needs `--yes`.
+pub(super) async fn is_confirmed(
+    what: &str,
+    facts: impl IntoIterator<Item = String>,
+    question: &str,
+) -> Result<bool, Failure> {
     if !io::stdin().is_terminal() || !io::stderr().is_terminal() {
         return Err(Failure::usage(format!(
-            "`{}` is taken from its holder only with --yes, or with an answer at a terminal",
-            Shown(name)
+            "{what} only with --yes, or with an answer at a terminal"
         )));
     }
-    for hold in holds {
-        tell(match hold.kept {
-            true => format!("`{}` is {}", Shown(name), hold.kept()),
-            false => format!(
-                "`{}` is held by {}, who may believe in it {}",
-                Shown(name),
-                hold.holder(),
-                believed(hold.ttl)
-            ),
-        });
-    }
-    output::write("leasehold: take it away? [y/N] ".to_owned());
+    facts.into_iter().for_each(tell);
+    output::write(format!("leasehold: {question}? [y/N] "));
     let answer = input::line().await;
     let answer = answer.map_err(|error| Failure::io("can't read the answer", error))?;
     Ok(matches!(answer.trim(), "y" | "Y" | "yes"))

@@ -1,13 +1,16 @@
-//! `leasehold set-limit`: changes how many commands `run --limit` runs at a time.
+//! `leasehold set-limit`: changes how many commands `run --limit` runs at a time, or removes the
+//! limit.
 
-use leasehold::inspect::Found;
+use leasehold::Client;
+use leasehold::inspect::{Found, NameInfo, Ttl};
 
+use super::release::is_confirmed;
 use super::show::kind_in_words;
 use super::{name_of_lock, until_signal};
 use crate::cli::SetLimit;
 use crate::exit_code::Exit;
 use crate::failure::Failure;
-use crate::output::{self, Shown};
+use crate::output::{self, Shown, tell};
 use crate::server::Server;
 use crate::usage::command_line;
 
@@ -18,21 +21,90 @@ pub(crate) async fn set_limit(args: SetLimit, server: &Server) -> Result<Exit, F
 async fn set(args: SetLimit, server: &Server) -> Result<Exit, Failure> {
     let name = name_of_lock(args.name)?;
     let client = server.connect(None).await?;
-    let before = match client.peek(&name).await?.found {
+    let seen = client.peek(&name).await?;
+    is_not_foreign(&name, &seen, "limit")?;
+    let before = match &seen.found {
         Found::Leases { free: None, .. } => None,
-        found => limit_of(&name, &found)?,
+        found => limit_of(&name, found)?,
     };
-    client
-        .expirable_semaphore(&name)
-        .set_permits(args.limit)
-        .await?;
+    let Some(limit) = args.limit else {
+        return remove(args.yes, &name, &client, &seen.found, before).await;
+    };
+    client.expirable_semaphore(&name).set_permits(limit).await?;
     let before = before.map_or_else(String::new, |before| format!(", {before} before"));
     output::note(format_args!(
         "`{}` lets {} run at a time from now on{before}",
         Shown(&name),
-        args.limit
+        limit
     ));
     Ok(Exit::Success)
+}
+
+/// Removes a limit under which no command runs.
+async fn remove(
+    yes: bool,
+    name: &str,
+    client: &Client,
+    found: &Found,
+    before: Option<i64>,
+) -> Result<Exit, Failure> {
+    let shown = Shown(name);
+    if let Found::Leases {
+        held: held @ 1.., ..
+    } = found
+    {
+        return Err(Failure::new(
+            Exit::Busy(Exit::DEFAULT_BUSY),
+            format!(
+                "{held} commands run under the limit of `{shown}`; wait until they have ended, or \
+                 end them: leasehold release {} --force",
+                command_line(&[name.into()])
+            ),
+        ));
+    }
+    let missing = || {
+        let what = format!("`{shown}` has no limit; there is nothing to remove");
+        Err(Failure::new(Exit::Missing, what))
+    };
+    let Some(before) = before else {
+        return missing();
+    };
+    let facts = [format!(
+        "`{shown}` lets {before} run at a time, and none runs"
+    )];
+    let what = format!("the limit of `{shown}` is removed");
+    if !yes && !is_confirmed(&what, facts, "remove the limit").await? {
+        tell(format_args!("`{shown}` has its limit as before"));
+        return Ok(Exit::Failed);
+    }
+    if !client.expirable_semaphore(name).delete().await? {
+        return missing();
+    }
+    output::note(format_args!(
+        "`{shown}` has no limit from now on, {before} before"
+    ));
+    Ok(Exit::Success)
+}
+
+/// Refuses a number that can't be the count of a latch or a limit: these never expire, and a count is
+/// never below zero. Any other number may be one, because Redisson writes a plain number too.
+pub(super) fn is_not_foreign(name: &str, seen: &NameInfo, what: &str) -> Result<(), Failure> {
+    let Found::Count(count) = seen.found else {
+        return Ok(());
+    };
+    let why = match seen.ttl {
+        Ttl::Left(_) => "expires",
+        _ if count < 0 && what == "latch" => "is below zero",
+        _ => return Ok(()),
+    };
+    Err(Failure::new(
+        Exit::OtherKind,
+        format!(
+            "the number under `{}` {why}, so it is no {what}: another program has set it; choose \
+             another name",
+            Shown(name)
+        ),
+    ))
 }
 
 /// Returns how many commands may run at a time, or `None` if no limit is set. A name that is

@@ -197,3 +197,57 @@ fn removed_limit_admits_no_further_commands() {
     let free = server.command(&["GET", "job"]).expect("the server runs");
     assert_eq!(free.as_text(), Some("2"));
 }
+
+fn remove(server: &RedisServer, options: &[&str]) -> Done {
+    let mut remove = leasehold_at(server);
+    done(remove.args(["set-limit", "job", "--remove"]).args(options))
+}
+
+#[test]
+fn limit_is_removed_when_no_command_runs_under_it() {
+    let server = server();
+    remove(&server, &["--yes"])
+        .expect_code(66)
+        .expect_on_stderr("`job` has no limit; there is nothing to remove");
+    let holder = running(&server, "2");
+    remove(&server, &["--yes"])
+        .expect_code(75)
+        .expect_on_stderr("1 commands run under the limit of `job`")
+        .expect_on_stderr("leasehold release job --force");
+    holder.done().expect_code(1);
+    remove(&server, &[])
+        .expect_code(2)
+        .expect_on_stderr("the limit of `job` is removed only with --yes");
+    let set = server.command(&["GET", "job"]).expect("the server runs");
+    assert_eq!(set.as_text(), Some("2"));
+    remove(&server, &["--yes"])
+        .expect_code(0)
+        .expect_on_stderr("`job` has no limit from now on, 2 before");
+    limited(&server, "3").expect_code(0);
+    done(leasehold_at(&server).args(["set-limit", "job", "2", "--remove"])).expect_code(2);
+}
+
+/// Neither a limit nor a latch expires, and no latch is below zero.
+#[test]
+fn number_of_another_program_is_not_changed() {
+    let server = server();
+    let get = || server.command(&["GET", "job"]).expect("the server runs");
+    for (set, why, is_limit) in [
+        (&["SET", "job", "5", "EX", "1000"][..], "expires", false),
+        (&["SET", "job", "-5"], "is below zero", true),
+    ] {
+        server.command(set).expect("the server runs");
+        let before = get();
+        done(leasehold_at(&server).args(["latch", "down", "job"]))
+            .expect_code(65)
+            .expect_on_stderr(&format!("the number under `job` {why}, so it is no latch"));
+        if !is_limit {
+            for refused in [set_limit(&server, "2"), remove(&server, &["--yes"])] {
+                refused
+                    .expect_code(65)
+                    .expect_on_stderr("the number under `job` expires, so it is no limit");
+            }
+        }
+        assert_eq!(get(), before);
+    }
+}

@@ -84,6 +84,11 @@ fn kept_lock_can_be_released() {
         assert!(shown.contains("not renewed (--min-hold"), "{shown}");
         assert!(of(&["show", "--json", "job"]).contains(r#""kept":true"#));
         assert!(of(&["ls"]).contains("kept, was "), "{options:?}");
+        let chain = of(&["show", "--blocked-by", "job"]);
+        let words = "`job`, kept and not renewed (--min-hold, keep_for); it was held by ";
+        assert!(chain.starts_with(words), "{chain}");
+        let chain = of(&["show", "--blocked-by", "--json", "job"]);
+        assert!(chain.contains(r#""kept":true"#), "{chain}");
         let released = of(&["release", "-y", "job"]);
         assert!(
             released.contains("released `job`, which was kept and not renewed"),

@@ -77,7 +77,7 @@ fn command_of_stopped_run_dies_before_expiry() {
     let (server, trace) = (server(), Trace::new());
     // The command writes the remaining TTL of the lock until it is killed.
     let script = format!(
-        "echo held; exec redis-cli -u {} -r -1 -i 0.01 pttl job >>$TRACE",
+        "trap '' TERM; echo held; exec redis-cli -u {} -r -1 -i 0.01 pttl job >>$TRACE",
         server.url()
     );
     let mut run = run_script(&server, &["--lease", "20s"], &script);
@@ -90,6 +90,44 @@ fn command_of_stopped_run_dies_before_expiry() {
     let last_ms = trace.last_number();
     // A twentieth of the lease and the drift, or half of this on a busy machine.
     assert!((500..4000).contains(&last_ms), "{last_ms} ms were left");
+}
+
+/// The switch sends TERM while there is time to clean up. The `leasehold` that continues before the
+/// lease is over says why the command has ended.
+#[test]
+fn command_of_stopped_run_gets_its_grace_period() {
+    let (server, trace) = (server(), Trace::new());
+    let script = format!(
+        "trap 'redis-cli -u {} pttl job >$TRACE; exit 5' TERM; echo held; while :; do sleep 0.1; done",
+        server.url()
+    );
+    let options = ["--lease", "20s", "--grace", "8s"];
+    let mut run = start(trace.of(&mut run_script(&server, &options, &script)));
+    run.until("held");
+    run.signal(Signal::SIGSTOP);
+    eventually("the command has cleaned up", LIMIT, || trace.has_a_line());
+    run.signal(Signal::SIGCONT);
+    run.done()
+        .expect_code(70)
+        .expect_on_stderr("it was not renewed in time");
+    // Three quarters of the grace time before the kill, or half of that on a busy machine.
+    let left_ms = trace.last_number();
+    assert!((4000..8000).contains(&left_ms), "{left_ms} ms were left");
+}
+
+/// `kill` and `exec` do not begin with a TERM, and neither does the switch.
+#[test]
+fn switch_sends_no_term_that_was_not_asked_for() {
+    let server = server();
+    let script = "trap 'echo asked' TERM; echo held; while :; do sleep 0.1; done";
+    let options = ["--lease", "3s", "--on-loss", "kill"];
+    let mut run = start(&mut run_script(&server, &options, script));
+    run.until("held");
+    run.signal(Signal::SIGSTOP);
+    eventually("the lease is over", LIMIT, || is_free(&server));
+    run.signal(Signal::SIGCONT);
+    let done = run.done().expect_code(70);
+    assert!(!done.stdout.contains("asked"), "{done}");
 }
 
 #[test]

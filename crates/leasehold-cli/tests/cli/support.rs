@@ -400,6 +400,12 @@ impl Trace {
         last.parse().unwrap_or_else(|_| panic!("{marks}"))
     }
 
+    /// Returns whether the command has written a whole line.
+    pub(crate) fn has_a_line(&self) -> bool {
+        let marks = std::fs::read_to_string(self.0.path()).expect("it can be read");
+        marks.contains('\n')
+    }
+
     /// Fails if an `A` is after a `B`. No process is allowed to write any more.
     #[track_caller]
     pub(crate) fn expect_no_overlap(&self) {

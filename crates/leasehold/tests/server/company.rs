@@ -1,20 +1,23 @@
 //! Every feature through troubles of real servers: a restart, a change of passwords, a failover
-//! guard, and a look at who the clients are.
+//! guard, a sleep of the machine, and a look at who the clients are.
 
-use std::sync::{Arc, Mutex};
+use std::thread;
 use std::time::Duration;
 
 use leasehold::inspect::{ClientInfo, Found, NameInfo};
-use leasehold::settings::Credentials;
 use leasehold::{Client, ClientBuilder};
 use leasehold_testkit::{Proxy, RedisServer};
 
-use crate::support::company::{Company, OUR_NAMES};
+use crate::support::asleep::asleep;
+use crate::support::company::{Company, OUR_NAMES, leaves_nothing};
 use crate::support::eventually;
-use crate::support::guarded::{guarded, is_known};
+use crate::support::guarded::{guarded, is_known, is_promoted};
+use crate::support::users::Users;
 
 /// A lease that is longer than any trouble here.
 const LEASE: Duration = Duration::from_secs(20);
+/// The span of the failover guard.
+const SPAN: Duration = Duration::from_secs(10);
 
 fn with_a_log() -> RedisServer {
     let settings = RedisServer::builder().arg("appendonly", "yes");
@@ -22,19 +25,8 @@ fn with_a_log() -> RedisServer {
 }
 
 async fn company(builder: &ClientBuilder, url: &str) -> Company {
-    let ours = builder.connect(url).await.unwrap();
-    let theirs = builder.connect(url).await.unwrap();
-    let company = Company::new(&ours, &theirs);
+    let company = Company::connect(builder, url).await;
     company.with_threads(builder, url).await
-}
-
-/// Waits until nothing is left but keys that end by themselves.
-async fn nothing_is_left(server: &RedisServer) {
-    eventually("nothing is left", async || {
-        let mut keys = server.keys().into_iter();
-        keys.all(|key| key.contains("_token:") || key.starts_with("leasehold:"))
-    })
-    .await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -50,59 +42,67 @@ async fn every_feature_outlasts_a_restart_and_cut_connections() {
         proxy.cut_messages();
     };
     company.goes_through(trouble).await;
-    nothing_is_left(&server).await;
+    leaves_nothing(|| server.keys()).await;
 }
 
-fn set_user(server: &RedisServer, user: &str, rules: &[&str]) {
-    let command = [&["ACL", "SETUSER", user][..], rules].concat();
-    server.command(&command).unwrap();
-}
-
-/// The user changes twice: once while the client asks for the credentials again, and once more when
+/// Changes the user twice: once while the clients ask for the credentials again, and once more when
 /// every connection has ended.
+async fn change_twice(users: &Users<'_>) {
+    let many = users.logged_in("first");
+    users.change_to("second");
+    eventually("all have logged in again", async || {
+        users.logged_in("second") == many
+    })
+    .await;
+    // The server closes the connections of this user: the ones for messages.
+    users.delete("first");
+    users.change_to("third");
+    users.delete("second");
+    eventually("all are back", async || users.logged_in("third") >= many).await;
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn every_feature_outlasts_a_change_of_the_credentials() {
-    let server = RedisServer::start().unwrap();
-    let admit = |user: &str| set_user(&server, user, &["on", ">pw", "+@all", "~*", "&*"]);
-    admit("first");
-    let present = Arc::new(Mutex::new("first"));
-    let asked = Arc::clone(&present);
-    let builder = Client::builder()
-        .lease(LEASE)
-        .credentials_every(Duration::from_millis(50))
-        .credentials(move || {
-            let user = *asked.lock().unwrap();
-            async move { Ok(Credentials::user(user, "pw")) }
-        });
-    let company = company(&builder, &server.url()).await;
-    let logged_in = |user: &str| {
-        let list = server.command(&["CLIENT", "LIST", "TYPE", "NORMAL"]);
-        let list = list.unwrap().as_text().unwrap().to_owned();
-        list.matches(&format!("user={user} ")).count()
+    let servers = [RedisServer::start().unwrap()];
+    let users = Users::of(&servers, "first");
+    let builder = users.log_in(Client::builder().lease(LEASE));
+    let company = company(&builder, &servers[0].url()).await;
+    company
+        .goes_through(async || change_twice(&users).await)
+        .await;
+    leaves_nothing(|| servers[0].keys()).await;
+}
+
+/// Clients that log in again during the span are refused like the others.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn every_feature_outlasts_new_credentials_beside_a_failover_guard() {
+    let servers = [RedisServer::start().unwrap()];
+    is_known(&servers[0]);
+    let users = Users::of(&servers, "first");
+    let builder = users.log_in(guarded(SPAN));
+    let company = Company {
+        long: SPAN,
+        ..company(&builder, &servers[0].url()).await
     };
     let trouble = async || {
-        let many = logged_in("first");
-        admit("second");
-        *present.lock().unwrap() = "second";
-        eventually("all have logged in again", async || {
-            logged_in("second") == many
-        })
-        .await;
-        // The server closes the connections of this user: the ones for messages.
-        server.command(&["ACL", "DELUSER", "first"]).unwrap();
-        admit("third");
-        *present.lock().unwrap() = "third";
-        server.command(&["ACL", "DELUSER", "second"]).unwrap();
-        eventually("all are back", async || logged_in("third") >= many).await;
+        is_promoted(&servers[0]);
+        change_twice(&users).await;
+        is_refused(&company).await;
     };
-    company.goes_through(trouble).await;
-    nothing_is_left(&server).await;
+    company.clone().goes_through(trouble).await;
+    leaves_nothing(|| servers[0].keys()).await;
+}
+
+/// Asserts that the guard refuses a lock that is free.
+async fn is_refused(company: &Company) {
+    company.is_answered().await;
+    let refused = company.theirs.lock("during the span").try_acquire().await;
+    assert!(refused.unwrap().is_none());
 }
 
 /// To the guard, the restarted server is another server.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn every_feature_goes_on_beside_a_failover_guard() {
-    const SPAN: Duration = Duration::from_secs(10);
     let server = with_a_log();
     is_known(&server);
     let company = Company {
@@ -112,12 +112,62 @@ async fn every_feature_goes_on_beside_a_failover_guard() {
     let trouble = async || {
         server.kill().unwrap();
         server.restart().unwrap();
-        company.is_answered().await;
-        let refused = company.theirs.lock("during the span").try_acquire().await;
-        assert!(refused.unwrap().is_none());
+        is_refused(&company).await;
     };
     company.clone().goes_through(trouble).await;
-    nothing_is_left(&server).await;
+    leaves_nothing(|| server.keys()).await;
+}
+
+/// A hold is renewed soon after the sleep. The next renewal would be too late if its timer went on
+/// from where it stopped.
+#[tokio::test]
+async fn every_feature_outlasts_a_sleep_of_the_machine() {
+    const LEASE: Duration = Duration::from_secs(12);
+    let server = RedisServer::start().unwrap();
+    let company = Company::connect(&Client::builder().lease(LEASE), &server.url()).await;
+    let sleeps = async || asleep(|| thread::sleep(LEASE * 3 / 4));
+    company.goes_through(sleeps).await;
+    leaves_nothing(|| server.keys()).await;
+}
+
+/// The server ends all connections while the machine of the clients sleeps. The old user does not
+/// exist when it wakes.
+#[tokio::test]
+async fn every_feature_sleeps_through_a_change_of_the_credentials() {
+    let servers = [RedisServer::start().unwrap()];
+    let users = Users::of(&servers, "first");
+    let builder = users.log_in(Client::builder().lease(LEASE));
+    let company = Company::connect(&builder, &servers[0].url()).await;
+    let trouble = async || {
+        asleep(|| {
+            users.change_to("second");
+            users.delete("first");
+            thread::sleep(Duration::from_secs(2));
+        });
+        eventually("all are back", async || users.logged_in("second") >= 2).await;
+    };
+    company.goes_through(trouble).await;
+    leaves_nothing(|| servers[0].keys()).await;
+}
+
+/// The server is replaced while the machine of the clients sleeps.
+#[tokio::test]
+async fn every_feature_sleeps_through_a_failover_beside_its_guard() {
+    let server = RedisServer::start().unwrap();
+    is_known(&server);
+    let company = Company {
+        long: SPAN,
+        ..Company::connect(&guarded(SPAN), &server.url()).await
+    };
+    let trouble = async || {
+        asleep(|| {
+            is_promoted(&server);
+            thread::sleep(Duration::from_secs(2));
+        });
+        is_refused(&company).await;
+    };
+    company.clone().goes_through(trouble).await;
+    leaves_nothing(|| server.keys()).await;
 }
 
 /// Returns all clients that hold something of the name.
@@ -156,7 +206,7 @@ async fn every_feature_says_who_it_is() {
         }
     };
     company.goes_through(looks).await;
-    nothing_is_left(&server).await;
+    leaves_nothing(|| server.keys()).await;
     for name in OUR_NAMES {
         eventually("no wait is told that has ended", async || {
             operator.inspect(name).await.unwrap().waiting.is_empty()

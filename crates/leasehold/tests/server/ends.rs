@@ -3,17 +3,20 @@
 use std::pin::Pin;
 use std::sync::mpsc;
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use leasehold::{
     Acknowledgement, Client, ErrorKind, LossReason, MultiLock, Owner, RedLock, Result,
 };
 use leasehold_testkit::{RedisServer, Replicas, eventually as soon};
-use tokio::runtime::{Builder, Runtime};
+use tokio::runtime::Runtime;
 
 use super::scene::NAME;
 use crate::support::child::{Child, job};
-use crate::support::company::Company;
+use crate::support::company::{Company, stays_at_the_end};
+use crate::support::ended::{self, current_thread};
+use crate::support::guarded::{guarded, is_known, is_promoted};
+use crate::support::users::Users;
 use crate::support::{HOUR, eventually};
 
 const SOON: Duration = Duration::from_secs(20);
@@ -21,10 +24,6 @@ const SOON: Duration = Duration::from_secs(20);
 /// Returns a builder whose leases are an hour long, so that anything left behind stays.
 fn for_an_hour() -> leasehold::ClientBuilder {
     Client::builder().lease(HOUR)
-}
-
-fn current_thread() -> Runtime {
-    Builder::new_current_thread().enable_all().build().unwrap()
 }
 
 fn both_flavors() -> [Runtime; 2] {
@@ -97,30 +96,13 @@ fn everything_is_free(server: &RedisServer) {
     });
 }
 
-/// Ends the runtime. Returns whether the server read all requests within the client's limit
-/// (`LAST_WAIT` in `backend/redis/driver.rs`). After the limit, requests may be lost.
-fn ends_in_time(runtime: Runtime) -> bool {
-    let start = Instant::now();
-    drop(runtime);
-    start.elapsed() < Duration::from_millis(250)
-}
-
 /// Runs `work` in a runtime of each flavor, and `check` after the runtime has ended.
 fn at_runtime_end(server: &RedisServer, work: impl AsyncFn(), check: fn(&RedisServer)) {
-    for flavor in [current_thread, || Runtime::new().unwrap()] {
-        // On a busy machine a server may need longer than the limit at times, but not always.
-        let in_time = (0..20).any(|_| {
-            let runtime = flavor();
-            runtime.block_on(work());
-            let in_time = ends_in_time(runtime);
-            if in_time {
-                check(server);
-            }
-            server.command(&["FLUSHALL"]).unwrap();
-            in_time
-        });
-        assert!(in_time, "no runtime has ended within the limit");
-    }
+    ended::at_runtime_end(work, |()| check(server), || empty(server));
+}
+
+fn empty(server: &RedisServer) {
+    server.command(&["FLUSHALL"]).unwrap();
 }
 
 #[test]
@@ -156,27 +138,92 @@ fn runtime_end_releases_guards_of_its_tasks() {
     at_runtime_end(&server, work, everything_is_free);
 }
 
+/// Asserts that the company's holds and waits have ended with its runtime.
+fn company_has_ended(server: &RedisServer) {
+    soon("nothing is left", SOON, || {
+        server.keys().iter().all(|key| stays_at_the_end(key))
+    });
+    let free = server.command(&["GET", "permits"]).unwrap();
+    assert_eq!(free.as_text(), Some("1"));
+}
+
 /// The runtime's tasks hold something and wait for something of every feature.
 #[test]
 fn runtime_end_leaves_nothing_of_any_feature() {
     let server = RedisServer::start().unwrap();
     let work = async || {
-        let builder = for_an_hour();
-        let ours = builder.connect(&server.url()).await.unwrap();
-        let theirs = builder.connect(&server.url()).await.unwrap();
-        Company::new(&ours, &theirs).settles().await;
+        let company = Company::connect(&for_an_hour(), &server.url()).await;
+        company.settles().await;
     };
-    // The line of a fair lock ends with its waiters, and counts that a client set stay.
+    at_runtime_end(&server, work, company_has_ended);
+}
+
+/// An operator reads no more of clients whose runtime has ended.
+#[test]
+fn runtime_end_removes_what_its_clients_said_about_themselves() {
+    let server = RedisServer::start().unwrap();
+    let work = async || {
+        let company = Company::connect(&for_an_hour(), &server.url()).await;
+        company.settles().await;
+        assert!(server.keys().iter().any(|key| is_announcement(key)));
+    };
     at_runtime_end(&server, work, |server| {
-        let set = |key: &str| key == "permits" || key.contains("leased") || key == "latch";
-        let stays =
-            |key: &str| set(key) || key.contains("_token:") || key.starts_with("leasehold:");
-        soon("nothing is left", SOON, || {
-            server.keys().iter().all(|key| stays(key))
+        soon("no client is announced", SOON, || {
+            !server.keys().iter().any(|key| is_announcement(key))
         });
-        let free = server.command(&["GET", "permits"]).unwrap();
-        assert_eq!(free.as_text(), Some("1"));
+        company_has_ended(server);
     });
+}
+
+fn is_announcement(key: &str) -> bool {
+    key.starts_with("leasehold:client")
+}
+
+/// The guard refuses every grant when the runtime ends, and no release.
+#[test]
+fn runtime_end_leaves_nothing_beside_a_failover_guard() {
+    let server = RedisServer::start().unwrap();
+    let work = async || {
+        is_known(&server);
+        let company = Company::connect(&guarded(HOUR), &server.url()).await;
+        company.clone().settles().await;
+        is_promoted(&server);
+        company.is_answered().await;
+        let refused = company.theirs.lock("x").try_acquire().await;
+        assert!(refused.unwrap().is_none());
+    };
+    at_runtime_end(&server, work, |server| {
+        company_has_ended(server);
+        current_thread().block_on(async {
+            let client = guarded(HOUR).connect(&server.url()).await.unwrap();
+            let refused = client.lock("plain").try_acquire().await;
+            assert!(refused.unwrap().is_none(), "the span goes on");
+        });
+    });
+}
+
+/// The runtime ends while its clients wait for credentials, after they have logged in anew.
+#[test]
+fn runtime_end_leaves_nothing_while_clients_ask_for_credentials() {
+    let servers = [RedisServer::start().unwrap()];
+    let work = async || {
+        let users = Users::of(&servers, "first");
+        let builder = users.log_in(for_an_hour());
+        let company = Company::connect(&builder, &servers[0].url()).await;
+        company.settles().await;
+        let many = users.logged_in("first");
+        users.change_to("second");
+        eventually("all have logged in again", async || {
+            users.logged_in("second") == many
+        })
+        .await;
+        users.answer_nothing();
+        eventually("both clients wait for credentials", async || {
+            users.unanswered() >= 2
+        })
+        .await;
+    };
+    at_runtime_end(&servers[0], work, company_has_ended);
 }
 
 fn nothing_is_left(server: &RedisServer) {

@@ -10,14 +10,15 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use futures_util::FutureExt as _;
-use leasehold::{Client, ErrorKind, Owner, Result, blocking};
-use leasehold_testkit::{ForkShim, RedisServer, fork};
+use leasehold::inspect::Found;
+use leasehold::{Acknowledgement, Client, Embedded, ErrorKind, Owner, Result, blocking};
+use leasehold_testkit::{ForkShim, RedisServer, Replicas, fork};
 use tokio::runtime::{Builder, Runtime};
 
-use crate::support::HOUR;
 use crate::support::child::{Child, job};
 use crate::support::company::Company;
 use crate::support::executor::block_on;
+use crate::support::{HOUR, eventually};
 
 const TEST: &str = "server::forks::a_process_that_forks";
 /// Number of forks of each guard: enough that another thread has a mutex locked at one of them.
@@ -27,7 +28,11 @@ const LIMIT: Duration = Duration::from_secs(60);
 
 /// Runs this case in a process. Returns the lines of the process and of its child.
 fn said(flavor: &str, case: &str) -> Vec<String> {
-    let server = RedisServer::start().unwrap();
+    said_beside(&RedisServer::start().unwrap(), flavor, case)
+}
+
+/// Like [`said`], beside a server that is there already.
+fn said_beside(server: &RedisServer, flavor: &str, case: &str) -> Vec<String> {
     let shim = ForkShim::new().unwrap();
     let job = format!("{flavor} {case} {}", server.url());
     let lines = Child::forking(&shim, TEST, &job).finished();
@@ -70,10 +75,39 @@ fn every_call_in_a_child_is_misuse_and_the_parent_goes_on() {
 #[test]
 fn every_feature_of_the_parent_outlasts_a_child() {
     for flavor in ["current", "several"] {
-        let lines = said(flavor, "company");
-        has(&lines, "child acquires: misuse");
-        has(&lines, "parent goes on");
+        goes_on(&said(flavor, "company"));
     }
+}
+
+fn goes_on(lines: &[String]) {
+    has(lines, "child acquires: misuse");
+    has(lines, "parent goes on");
+}
+
+/// The connection for confirmations also carries nothing of the child.
+#[test]
+fn every_confirmed_feature_of_the_parent_outlasts_a_child() {
+    let servers = Replicas::start(1);
+    for flavor in ["current", "several"] {
+        goes_on(&said_beside(servers.master(), flavor, "confirmed"));
+        servers.master().command(&["FLUSHALL"]).unwrap();
+    }
+}
+
+#[test]
+fn every_feature_of_an_embedded_keyspace_outlasts_a_child() {
+    for flavor in ["current", "several"] {
+        goes_on(&said(flavor, "embedded"));
+    }
+}
+
+/// The child runs the tasks of its parent's client for longer than a client waits before it
+/// announces itself.
+#[test]
+fn child_does_not_announce_its_parents_client() {
+    let lines = said("current", "announces");
+    has(&lines, "child announces nothing");
+    has(&lines, "parent announces itself");
 }
 
 #[test]
@@ -129,7 +163,10 @@ fn a_process_that_forks() {
         ["blocking", "calls", url] => blocking_child_calls(url),
         [flavor, "ends", url] => child_ends(flavor, url),
         [flavor, "calls", url] => child_calls(&runtime(flavor), url),
-        [flavor, "company", url] => company_beside_a_child(&runtime(flavor), url),
+        [flavor, what @ ("company" | "confirmed" | "embedded"), url] => {
+            company_beside_a_child(&runtime(flavor), what, url);
+        }
+        [flavor, "announces", url] => child_announces_nothing(&runtime(flavor), url),
         ["blocking", "watches", url] => blocking_child_watches(url),
         ["blocking", "drops", url] => blocking_child_drops(url),
         [flavor, "contended", url] => child_beside_busy_threads(&runtime(flavor), url),
@@ -259,12 +296,23 @@ fn child_calls(runtime: &Runtime, url: &str) {
 }
 
 /// A child begins and ends while the parent holds and waits.
-fn company_beside_a_child(runtime: &Runtime, url: &str) {
+fn company_beside_a_child(runtime: &Runtime, what: &str, url: &str) {
+    let builder = Client::builder().lease(Duration::from_secs(20));
+    let embedded = || {
+        let keyspace = Embedded::new();
+        let [ours, theirs] = [(); 2].map(|()| builder.embedded(&keyspace).unwrap());
+        Company::new(&ours, &theirs)
+    };
     runtime.block_on(async {
-        let builder = Client::builder().lease(Duration::from_secs(20));
-        let ours = builder.connect(url).await.unwrap();
-        let theirs = builder.connect(url).await.unwrap();
-        let company = Company::new(&ours, &theirs);
+        let company = match what {
+            "embedded" => embedded(),
+            "confirmed" => {
+                let confirmed = Acknowledgement::replicas(1);
+                Company::connect(&builder.clone().acknowledged_by(confirmed), url).await
+            }
+            _ => Company::connect(&builder, url).await,
+        };
+        let ours = company.ours.clone();
         let company = company.goes_through(async || {
             in_child(|| {
                 let asked = ours.lock("y").try_acquire().now_or_never();
@@ -274,6 +322,35 @@ fn company_beside_a_child(runtime: &Runtime, url: &str) {
         company.await;
     });
     println!("parent goes on");
+}
+
+fn child_announces_nothing(runtime: &Runtime, url: &str) {
+    let (client, guard) = runtime.block_on(async {
+        let client = Client::connect(url).await.unwrap();
+        let guard = client.lock("x").acquire().await.unwrap();
+        (client, guard)
+    });
+    in_child(|| {
+        runtime.block_on(async { tokio::time::sleep(Duration::from_millis(1500)).await });
+    });
+    let other = self::runtime("current");
+    let operator = other.block_on(Client::connect(url)).unwrap();
+    let is_known = async || {
+        let Found::Lock(hold) = operator.inspect("x").await.unwrap().found else {
+            panic!("it is held");
+        };
+        hold.client.is_some()
+    };
+    if !other.block_on(is_known()) {
+        println!("child announces nothing");
+    }
+    thread::scope(|scope| {
+        scope.spawn(|| runtime.block_on(guard.lost()));
+        other.block_on(eventually("the parent announces itself", is_known));
+        println!("parent announces itself");
+        drop(client);
+        exit(0);
+    });
 }
 
 /// The parent ends, and the child continues with what it has.

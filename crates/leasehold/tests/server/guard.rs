@@ -9,7 +9,8 @@ use leasehold_testkit::{RedisServer, Reply};
 use tokio::time::Instant;
 
 use crate::support::guarded::{
-    Both, GUARD, builder, each_failover, guarded, is_known, noted, replication_id,
+    Both, GUARD, builder, each_failover, guarded, is_known, is_promoted, noted, replication_id,
+    tell,
 };
 use crate::support::{HOUR, eventually};
 
@@ -18,19 +19,6 @@ const SPAN: Duration = Duration::from_millis(SPAN_MS);
 const SPAN_MS: u64 = 5000;
 /// A duration long enough that no test sees its end.
 const LONG: Duration = Duration::from_secs(600);
-
-fn tell(server: &RedisServer, command: &[&str]) {
-    let said = server.command(command).unwrap();
-    assert_eq!(said, Reply::Text("OK".into()), "{command:?}");
-}
-
-/// Makes the server one that no guard knows, with all its data.
-fn is_promoted(server: &RedisServer) {
-    let before = replication_id(server);
-    tell(server, &["REPLICAOF", "127.0.0.1", "1"]);
-    tell(server, &["REPLICAOF", "NO", "ONE"]);
-    assert_ne!(replication_id(server), before);
-}
 
 async fn replica_of(master: &RedisServer) -> RedisServer {
     let settings = RedisServer::builder();

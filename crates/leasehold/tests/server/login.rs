@@ -369,7 +369,58 @@ async fn ten_renewed_client_certificates_cost_no_hold() {
     );
 }
 
-/// A callback of the user runs in the task that keeps the connection.
+/// The runtime has one thread, which must not wait for a file system that does not answer.
+#[tokio::test]
+async fn certificate_that_is_read_slowly_stops_no_other_task() {
+    let server = RedisServer::builder()
+        .tls_with_client_certificates()
+        .start()
+        .unwrap();
+    let (certificate, key) = server.client_certificates().swap_remove(0);
+    // A read waits until the test answers, at the latest for `SOON`.
+    const SOON: Duration = Duration::from_secs(10);
+    let (answer, answered) = std::sync::mpsc::channel::<()>();
+    let (answered, is_slow) = (Mutex::new(answered), Arc::new(AtomicBool::new(false)));
+    let (begun, slow) = (Arc::new(AtomicUsize::new(0)), Arc::clone(&is_slow));
+    let counted = Arc::clone(&begun);
+    let identity = move || {
+        if slow.load(Ordering::Relaxed) {
+            counted.fetch_add(1, Ordering::Relaxed);
+            let _ = answered.lock().unwrap().recv_timeout(SOON);
+        }
+        Ok(Identity::from_pem(
+            std::fs::read(&certificate)?,
+            std::fs::read(&key)?,
+        ))
+    };
+    let builder = Client::builder().tls_authorities(server.ca_pem());
+    let builder = builder.connect_timeout(Duration::from_millis(50));
+    let url = format!("rediss://localhost:{}", server.port());
+    let client = builder.tls_identity(identity).connect(&url).await.unwrap();
+    let guard = client.lock("x").acquire().await.unwrap();
+
+    is_slow.store(true, Ordering::Relaxed);
+    let kill = ["CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes"];
+    server.command(&kill).unwrap();
+    let before = Instant::now();
+    eventually("a certificate is read", async || {
+        begun.load(Ordering::Relaxed) > 0
+    })
+    .await;
+    // Some attempts later, one thread still waits for the first read.
+    tokio::time::sleep(Duration::from_millis(500)).await;
+    assert!(before.elapsed() < SOON, "the runtime's thread waited");
+    assert_eq!(begun.load(Ordering::Relaxed), 1);
+    is_slow.store(false, Ordering::Relaxed);
+    answer.send(()).unwrap();
+    eventually("it is connected again", async || {
+        client.lock("y").try_acquire().await.is_ok()
+    })
+    .await;
+    guard.release().await.unwrap();
+}
+
+/// A callback of the user must not end the task that keeps the connection.
 #[tokio::test]
 async fn certificate_callback_that_panics_is_asked_again() {
     let server = RedisServer::builder()

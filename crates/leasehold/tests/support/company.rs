@@ -19,6 +19,8 @@ use tokio::sync::Barrier;
 use tokio::task::{JoinHandle, JoinSet, spawn_blocking};
 use tokio::time::{Instant, sleep, timeout};
 
+use super::eventually;
+
 /// A limit that nothing reaches; it only ends a hopeless wait.
 const LONGEST: Duration = Duration::from_secs(120);
 const HOUR: Duration = Duration::from_secs(3600);
@@ -36,8 +38,10 @@ pub(crate) struct Company {
     /// Two servers beside the clients' server. A majority needs the clients' server, or both of
     /// these.
     pub(crate) beside: [Embedded; 2],
-    /// The client of the threads, if the server is a real one.
+    /// The client of the threads, if there is one.
     pub(crate) threads: Option<blocking::Client>,
+    /// Whether the clients announce themselves, as clients of a real server do.
+    pub(crate) is_announced: bool,
     /// The longest lease that any task sets.
     pub(crate) long: Duration,
 }
@@ -61,6 +65,26 @@ pub(crate) const OUR_NAMES: [&str; 16] = [
     "tokens",
     "one of a circle",
 ];
+
+/// Returns when the tasks have left no key but those that end by themselves.
+pub(crate) async fn leaves_nothing(keys: impl Fn() -> Vec<String>) {
+    eventually("nothing is left", async || {
+        let mut keys = keys().into_iter();
+        keys.all(|key| ends_by_itself(&key))
+    })
+    .await;
+}
+
+/// Whether the key is one that a company leaves, and that ends by itself or counts tokens.
+pub(crate) fn ends_by_itself(key: &str) -> bool {
+    key.contains("_token:") || key.starts_with("leasehold:")
+}
+
+/// Whether the key may be there after the end of a runtime whose company had settled: counts that a
+/// client set stay, and all holds and waits end.
+pub(crate) fn stays_at_the_end(key: &str) -> bool {
+    ends_by_itself(key) || key == "permits" || key.contains("leased") || key == "latch"
+}
 
 /// The part of the company that a task sees.
 #[derive(Clone)]
@@ -118,7 +142,18 @@ impl Company {
             set: |lock| lock,
             beside: [Embedded::new(), Embedded::new()],
             threads: None,
+            is_announced: false,
             long: HOUR,
+        }
+    }
+
+    /// Connects two clients to a real server.
+    pub(crate) async fn connect(builder: &ClientBuilder, url: &str) -> Self {
+        let ours = builder.connect(url).await.unwrap();
+        let theirs = builder.connect(url).await.unwrap();
+        Self {
+            is_announced: true,
+            ..Self::new(&ours, &theirs)
         }
     }
 
@@ -590,7 +625,7 @@ async fn circle(scene: Scene) {
 /// An operator sees the holder and the waiter, before the trouble and after it.
 async fn told(scene: Scene) {
     let [ours, theirs] = scene.plain("told");
-    if scene.company.threads.is_none() {
+    if !scene.company.is_announced {
         return scene.hold_before(ours, [theirs]).await;
     }
     let guard = ours.acquire().await.unwrap();

@@ -48,6 +48,19 @@ pub(crate) fn is_known(server: &RedisServer) {
     assert_eq!(set, Reply::Text("OK".into()));
 }
 
+/// Makes the server one that no guard knows, with all its data.
+pub(crate) fn is_promoted(server: &RedisServer) {
+    let before = replication_id(server);
+    tell(server, &["REPLICAOF", "127.0.0.1", "1"]);
+    tell(server, &["REPLICAOF", "NO", "ONE"]);
+    assert_ne!(replication_id(server), before);
+}
+
+pub(crate) fn tell(server: &RedisServer, command: &[&str]) {
+    let said = server.command(command).unwrap();
+    assert_eq!(said, Reply::Text("OK".into()), "{command:?}");
+}
+
 /// Two clients that acquire one lock, one after the other. The first holder never releases it.
 pub(crate) struct Both {
     recorder: Recorder,

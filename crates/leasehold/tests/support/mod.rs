@@ -1,14 +1,17 @@
 //! The places where tests run, and the checks at their end.
 #![allow(dead_code, reason = "each test binary uses its part of it")]
 
+pub(crate) mod asleep;
 pub(crate) mod child;
 pub(crate) mod company;
+pub(crate) mod ended;
 pub(crate) mod executor;
 pub(crate) mod guarded;
 pub(crate) mod metrics;
 pub(crate) mod sources;
 pub(crate) mod spans;
 pub(crate) mod told;
+pub(crate) mod users;
 pub(crate) mod wire;
 
 use std::sync::OnceLock;

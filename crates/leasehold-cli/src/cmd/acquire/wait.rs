@@ -9,7 +9,7 @@ use tokio::time::Instant;
 use super::holding::Holding;
 use super::in_the_way::InTheWay;
 use super::wanted::{Limit, Wanted};
-use super::{tidy, unless_hurried};
+use super::{in_a_hurry, tidy, unless_hurried};
 use crate::cli::Wanted as Args;
 use crate::duration;
 use crate::exit_code::Exit;
@@ -62,11 +62,8 @@ impl<'a> Waiting<'a> {
             guard = self.acquire(&lock) => guard,
             signal = signals.next() => {
                 // The wait was dropped. A lock that had just been granted is released in
-                // the background. A second signal ends that too.
-                tokio::select! {
-                    () = tidy(&clients) => {}
-                    _ = signals.next() => {}
-                }
+                // the background.
+                let _ = in_a_hurry(tidy(&clients), signals).await;
                 return Ok(Waited::Ended(signal));
             }
         };

@@ -3,7 +3,8 @@
 //!
 //! A `leasehold` that was killed, stopped or starved can't end its command, so the switch does. It
 //! kills the command's group at the latest deadline that `leasehold` has sent, and at once when
-//! `leasehold` no longer exists. `leasehold` sends a later deadline after each renewal.
+//! `leasehold` no longer exists. Some time before the deadline it sends TERM. `leasehold` sends a
+//! later deadline after each renewal, and one without a TERM when it ends the command itself.
 //!
 //! The switch learns the group before the command begins (see [`launch`](super::launch)), so a
 //! command never runs without it.
@@ -35,6 +36,8 @@ pub(super) struct Deadman {
     group: Option<Pid>,
     /// The latest deadline that was sent, in milliseconds of [`since_boot`].
     deadline_ms: u64,
+    /// When the switch sends TERM, if it does, on the same clock.
+    ask_ms: Option<u64>,
 }
 
 impl Deadman {
@@ -47,6 +50,7 @@ impl Deadman {
             line,
             group: None,
             deadline_ms: u64::MAX,
+            ask_ms: None,
         })
     }
 
@@ -58,6 +62,12 @@ impl Deadman {
 
     /// Sends a deadline. The switch kills the group then, unless another deadline arrives before.
     pub(super) fn kill_at(&mut self, deadline: Instant) {
+        self.end_at(deadline, None);
+    }
+
+    /// Sends a deadline like [`kill_at`](Self::kill_at), and the span before it at which the group
+    /// gets TERM.
+    pub(super) fn end_at(&mut self, deadline: Instant, ask_before: Option<Duration>) {
         if self.has_struck() {
             return; // Too late: the command has been killed.
         }
@@ -66,11 +76,20 @@ impl Deadman {
         let now = since_boot();
         let left = deadline.saturating_duration_since(Instant::now());
         let deadline_ms = as_ms(now + left);
+        let ask_ms = ask_before.map(|span| deadline_ms.saturating_sub(as_ms(span)));
         // The two clocks can differ by a millisecond from one reading to the next.
-        if deadline_ms.abs_diff(self.deadline_ms) > 1 {
-            self.deadline_ms = deadline_ms;
-            self.order(&format!("until {deadline_ms}"));
+        let is_other = deadline_ms.abs_diff(self.deadline_ms) > 1;
+        if is_other || ask_ms.is_some() != self.ask_ms.is_some() {
+            (self.deadline_ms, self.ask_ms) = (deadline_ms, ask_ms);
+            self.order_deadline();
         }
+    }
+
+    fn order_deadline(&mut self) {
+        let ask = self
+            .ask_ms
+            .map_or_else(String::new, |ask| format!(" {ask}"));
+        self.order(&format!("until {}{ask}", self.deadline_ms));
     }
 
     /// When the command is killed, in milliseconds of [`since_boot`], if it has a deadline.
@@ -88,12 +107,17 @@ impl Deadman {
         as_ms(since_boot()) >= self.deadline_ms
     }
 
+    /// Returns whether the command has been killed, or has got TERM from the switch.
+    pub(super) fn has_acted(&self) -> bool {
+        as_ms(since_boot()) >= self.ask_ms.unwrap_or(self.deadline_ms)
+    }
+
     /// Starts another process if this one was killed.
     pub(super) fn look_after(&mut self) -> Result<(), Failure> {
         let ended = !matches!(self.process.try_wait(), Ok(None));
         if ended && !self.has_struck() {
             (self.process, self.line) = spawn(&self.name)?;
-            self.order(&format!("until {}", self.deadline_ms));
+            self.order_deadline();
             if let Some(group) = self.group {
                 self.guard(group);
             }
@@ -150,13 +174,17 @@ pub(crate) fn main(args: &RunDeadman) -> Result<Exit, Failure> {
     let mut line = BufReader::new(UnixStream::from(line.map_err(cant_listen)?));
     let mut orders = Orders::default();
     let we_are_alone = orders.follow(&mut line).map_err(cant_listen)?;
-    if orders.group.is_some_and(|group| group.kill()) && we_are_alone {
+    if orders
+        .group
+        .is_some_and(|group| group.signal(Signal::SIGKILL))
+        && we_are_alone
+    {
         tell("leasehold was killed, so its command was killed too");
     }
     Ok(Exit::Success)
 }
 
-/// The group to kill.
+/// The group to end.
 struct Target {
     group: Pid,
     /// When its leader began, where the system shows it.
@@ -169,15 +197,15 @@ impl Target {
         Self { group, began }
     }
 
-    /// Kills the group. Returns `false` if there is none: `leasehold` was killed, the command had
-    /// ended, and another process has got its number.
-    fn kill(&self) -> bool {
+    /// Sends the signal to the group. Returns `false` if there is none: `leasehold` was killed, the
+    /// command had ended, and another process has got its number.
+    fn signal(&self, signal: Signal) -> bool {
         let leader = Process::look_at(self.group).map(|leader| leader.began);
         let is_stranger = leader
             .zip(self.began)
             .is_some_and(|(now, then)| now != then);
         // Fails when no process is left, or when the command has become another user.
-        !is_stranger && killpg(self.group, Signal::SIGKILL).is_ok()
+        !is_stranger && killpg(self.group, signal).is_ok()
     }
 }
 
@@ -186,6 +214,8 @@ impl Target {
 struct Orders {
     group: Option<Target>,
     deadline_ms: Option<u64>,
+    /// When the group gets TERM.
+    ask_ms: Option<u64>,
     /// The order that is being read.
     order: Vec<u8>,
 }
@@ -206,6 +236,7 @@ impl Orders {
                     if self.is_over() && self.group.is_some() {
                         return Ok(false);
                     }
+                    self.ask_if_due();
                 }
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(_) => return Ok(true),
@@ -226,24 +257,42 @@ impl Orders {
                 let number = number.parse().ok().filter(|number| *number > 1);
                 self.group = number.map(|number| Target::new(Pid::from_raw(number)));
             }
-            Some(("until", ms)) => self.deadline_ms = ms.parse().ok().or(self.deadline_ms),
+            Some(("until", times)) => {
+                let mut times = times.split(' ').map(|ms| ms.parse().ok());
+                if let Some(Some(deadline_ms)) = times.next() {
+                    self.deadline_ms = Some(deadline_ms);
+                    self.ask_ms = times.next().flatten();
+                }
+            }
             _ => {}
         }
     }
 
     fn is_over(&self) -> bool {
-        self.deadline_ms.is_some_and(|ms| as_ms(since_boot()) >= ms)
+        has_come(self.deadline_ms)
+    }
+
+    /// Sends TERM to the group once, when it is time. A stopped command is not continued: it may
+    /// belong to a job that the terminal has stopped.
+    fn ask_if_due(&mut self) {
+        if let Some(group) = self.group.as_ref().filter(|_| has_come(self.ask_ms)) {
+            group.signal(Signal::SIGTERM);
+            self.ask_ms = None;
+        }
     }
 
     /// Returns how long to listen before the next look at the clock. Timers stop while the machine
     /// sleeps, and leases do not.
     fn nap(&self) -> Duration {
         const LONGEST: Duration = Duration::from_millis(200);
-        let left_ms = self
-            .deadline_ms
-            .map_or(u64::MAX, |ms| ms.saturating_sub(as_ms(since_boot())));
+        let next_ms = self.ask_ms.or(self.deadline_ms);
+        let left_ms = next_ms.map_or(u64::MAX, |ms| ms.saturating_sub(as_ms(since_boot())));
         Duration::from_millis(left_ms.max(1)).min(LONGEST)
     }
+}
+
+fn has_come(ms: Option<u64>) -> bool {
+    ms.is_some_and(|ms| as_ms(since_boot()) >= ms)
 }
 
 pub(super) fn as_ms(span: Duration) -> u64 {
@@ -344,13 +393,13 @@ mod tests {
             group: told.group,
             began: Some(began - 1),
         };
-        assert!(!earlier.kill());
+        assert!(!earlier.signal(Signal::SIGKILL));
         // Where the system shows nothing, the command must not go on.
         let unknown = Target {
             group: told.group,
             began: None,
         };
-        assert!(unknown.kill());
+        assert!(unknown.signal(Signal::SIGKILL));
         stranger.wait().expect("it has ended");
     }
 }

@@ -160,10 +160,19 @@ impl Watch<'_> {
         }
     }
 
-    /// Returns whether the dead-man's switch has killed the command before this process was aware of
-    /// a loss.
+    /// Returns whether the dead-man's switch has begun to end the command before this process was
+    /// aware of a loss.
     fn has_missed_the_loss(&self) -> bool {
-        self.ending.killed_at.is_none() && self.deadman.has_struck()
+        self.ending.killed_at.is_none() && self.deadman.has_acted()
+    }
+
+    /// Has the command ended by the dead-man's switch at this time, if this process can't end it
+    /// before. The switch sends TERM only where this process would.
+    fn is_due_at(&mut self, kill_at: Instant) {
+        let asks = *self.on_loss == OnLoss::Term && self.ending.killed_at.is_none();
+        let ask_before = asks.then(|| self.schedule.switch_asks_before());
+        let kill_at = self.ending.no_later_than(kill_at);
+        self.deadman.end_at(kill_at, ask_before);
     }
 
     /// Has the command killed at this time, or earlier if that was decided before.
@@ -215,7 +224,7 @@ impl Watch<'_> {
                 ("is about to be lost", reason)
             }
             None => {
-                self.deadman.kill_at(self.ending.no_later_than(kill_at));
+                self.is_due_at(kill_at);
                 return;
             }
         };
@@ -384,6 +393,12 @@ impl Schedule {
     /// time that a loaded machine needs for the kill.
     pub(super) fn kill_at(&self, valid_until: Instant) -> Instant {
         earlier(valid_until, self.lease / 20)
+    }
+
+    /// Returns how long before the kill the dead-man's switch sends TERM. By then this process would
+    /// have done it, with a quarter of the grace time to spare.
+    fn switch_asks_before(&self) -> Duration {
+        self.grace * 3 / 4
     }
 
     /// Returns the interval between looks. It is short enough to see each renewal long before the

@@ -8,6 +8,7 @@ use leasehold::Client;
 use leasehold::inspect::{ClientInfo, NameInfo};
 use serde_json::{Value, json};
 
+use super::super::acquire::KEPT;
 use super::super::ls::holders;
 use super::{json as as_json, text as as_text};
 use crate::output::Shown;
@@ -36,6 +37,9 @@ struct Link {
 struct Holder {
     id: String,
     client: Option<ClientInfo>,
+    /// Whether no client renews the hold, because it was left to a span. Its client may have ended,
+    /// and what that client waits for does not delay the end of the hold.
+    kept: bool,
 }
 
 /// A part that is still to be printed.
@@ -122,6 +126,7 @@ impl Walk {
         let holders = some.map(|holder| Holder {
             id: holder.id.to_owned(),
             client: holder.client.cloned(),
+            kept: holder.kept,
         });
         holders
             .map(|holder| Next::Holder(link(Some(holder))))
@@ -130,7 +135,8 @@ impl Walk {
 
     /// Adds a holder. Returns the names that its client waits for, as the next to visit.
     fn holder(&mut self, link: Link) -> Vec<Next> {
-        let client = link.holder.as_ref().and_then(|one| one.client.as_ref());
+        let holder = link.holder.as_ref().filter(|one| !one.kept);
+        let client = holder.and_then(|one| one.client.as_ref());
         let mut next = Vec::new();
         if let Some(client) = client {
             let waits_for = client.waits_for.iter().filter(|name| {
@@ -232,8 +238,17 @@ fn line(link: &Link) -> String {
         text += ": see above";
         return text;
     };
+    if holder.kept {
+        text += ", ";
+        text += KEPT;
+    }
+    let by = if holder.kept {
+        "; it was held by"
+    } else {
+        ", held by"
+    };
     // Writing to a string can't fail.
-    let _ = write!(text, ", held by {}", Shown(&holder.id));
+    let _ = write!(text, "{by} {}", Shown(&holder.id));
     if let Some(client) = &holder.client {
         let _ = write!(text, ", {}", as_text::who(client));
     }
@@ -244,6 +259,7 @@ pub(super) fn json(name: &str, chain: &Chain) -> String {
     let holder = |holder: &Holder| {
         json!({
             "id": holder.id,
+            "kept": holder.kept,
             "client": holder.client.as_ref().map(as_json::of_client),
         })
     };

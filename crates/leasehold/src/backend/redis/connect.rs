@@ -339,7 +339,7 @@ impl Connector {
         let Some(tls) = &self.tls else {
             return Err(no_connection(at, "TLS is not set up".into(), None));
         };
-        let config = tls.config().map_err(|error| {
+        let config = tls.fresh_config().await.map_err(|error| {
             let what = Shown(&error.to_string()).to_string();
             no_credentials(at, what, Arc::new(error))
         })?;

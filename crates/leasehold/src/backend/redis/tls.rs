@@ -29,6 +29,9 @@ pub(crate) struct Connector {
     /// The source of the client's certificate. It is asked for each connection, because a
     /// certificate is renewed while the client lives.
     identity: Option<IdentitySource>,
+    /// Locked while a thread asks for the certificate: a file system that does not answer blocks at
+    /// most one thread.
+    asking: Arc<tokio::sync::Mutex<()>>,
     server_name: Option<String>,
 }
 
@@ -63,6 +66,7 @@ impl Connector {
         let connector = Self {
             verifier: Arc::new(Verifier::new(roots, given)?),
             identity: settings.identity.clone(),
+            asking: Arc::default(),
             server_name: settings.server_name.clone(),
         };
         // Tried out here, so that an error in a certificate is reported before the first
@@ -70,6 +74,22 @@ impl Connector {
         let config = connector.config();
         config.map_err(|error| Error::new(ErrorKind::Misuse, error.to_string()))?;
         Ok(connector)
+    }
+
+    /// Returns the settings of one connection. The certificate is asked for on a thread that may
+    /// block: its callback reads files.
+    pub(crate) async fn fresh_config(&self) -> io::Result<ClientConfig> {
+        if self.identity.is_none() {
+            return self.config();
+        }
+        let asks = Arc::clone(&self.asking).lock_owned().await;
+        let connector = self.clone();
+        let ask = move || {
+            let _asks = asks;
+            connector.config()
+        };
+        let asked = tokio::task::spawn_blocking(ask).await;
+        asked.unwrap_or_else(|error| Err(io::Error::other(error)))
     }
 
     pub(crate) async fn connect(
