@@ -45,9 +45,11 @@ fn of_leasehold(level: LevelFilter) -> Targets {
 /// Reads `TARGET=LEVEL` directives, separated by commas. A target without a level logs everything,
 /// and a level without a target is for all other targets. Wrong directives are left out.
 fn filter(directives: &str) -> Targets {
+    // An empty directive would be parsed as `error` for all targets.
+    let directives = directives.split(',').map(str::trim);
     let parsed = directives
-        .split(',')
-        .filter_map(|directive| directive.trim().parse::<Targets>().ok());
+        .filter(|directive| !directive.is_empty())
+        .filter_map(|directive| directive.parse::<Targets>().ok());
     parsed.fold(Targets::new(), |mut all, directive| {
         if let Some(level) = directive.default_level() {
             all = all.with_default(level);
@@ -120,7 +122,8 @@ mod tests {
                 LevelFilter::ERROR,
                 LevelFilter::ERROR,
             ),
-            ("=,a=b=c", LevelFilter::OFF, LevelFilter::OFF),
+            ("leasehold=info,,", LevelFilter::INFO, LevelFilter::OFF),
+            ("a=b=c", LevelFilter::OFF, LevelFilter::OFF),
         ] {
             assert_eq!(level(directives, "leasehold"), leasehold, "{directives}");
             assert_eq!(level(directives, "other"), other, "{directives}");
