@@ -12,6 +12,7 @@ mod release;
 mod run;
 mod set_limit;
 mod show;
+#[cfg(feature = "top")]
 mod top;
 mod watch;
 
@@ -49,6 +50,9 @@ pub(crate) fn run(cli: Cli) -> Result<Exit, Failure> {
             let server = Server::find(cli.connection.redis)?.shared()?;
             finish(watch::watch(args, server))
         }
+        #[cfg(not(feature = "top"))]
+        Command::Top(_) => Err(Failure::not_built("the sub-command top", "top")),
+        #[cfg(feature = "top")]
         Command::Top(args) => {
             let server = Server::find(cli.connection.redis)?.shared()?;
             finish(top::top(args, server))

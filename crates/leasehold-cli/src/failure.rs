@@ -27,6 +27,15 @@ impl Failure {
         Self::new(Exit::Usage, message)
     }
 
+    /// Creates the failure of an option, URL or sub-command that needs a feature which this build
+    /// lacks.
+    #[cfg(not(all(feature = "metrics", feature = "tls", feature = "top")))]
+    pub(crate) fn not_built(what: &str, feature: &str) -> Self {
+        Self::usage(format!(
+            "this leasehold was built without {what}; build leasehold-cli with --features {feature}"
+        ))
+    }
+
     /// Creates a failure from the attempted action and the system's error.
     pub(crate) fn io(what: impl Into<String>, error: std::io::Error) -> Self {
         Self {

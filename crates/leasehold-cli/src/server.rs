@@ -1,12 +1,18 @@
 //! The server of a command, and the connection to it.
 
+#[cfg(feature = "tls")]
+mod tls;
+#[cfg(not(feature = "tls"))]
+#[path = "server/no_tls.rs"]
+mod tls;
+
 use std::ffi::OsString;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
-use leasehold::settings::{Credentials, Identity, Peers};
+use leasehold::settings::{Credentials, Peers};
 use leasehold::{Client, ClientBuilder};
 use tokio::sync::Mutex as AsyncMutex;
 use tokio::task::spawn_blocking;
@@ -51,7 +57,10 @@ impl Server {
     /// Returns the server at `url`, which `source` gave: a flag, or a variable with its `$`.
     pub(crate) fn named(source: &'static str, url: OsString) -> Result<Self, Failure> {
         match url.into_string() {
-            Ok(url) if !url.is_empty() => Ok(Self { url, source }),
+            Ok(url) if !url.is_empty() => {
+                tls::check_url(&url)?;
+                Ok(Self { url, source })
+            }
             Ok(_) => Err(Failure::usage(format!(
                 "the URL of {source} is empty; write it as redis://HOST:PORT"
             ))),
@@ -190,7 +199,7 @@ fn builder() -> Result<ClientBuilder, Failure> {
         builder =
             builder.map_address(move |host, port| map.iter().find_map(|map| map.lead(host, port)));
     }
-    with_tls(builder, &access.tls)
+    tls::with_tls(builder, &access.tls)
 }
 
 fn password_file(access: &Access) -> Option<PathBuf> {
@@ -247,34 +256,6 @@ fn read_password(path: &Path) -> Result<String, String> {
     let text = std::fs::read_to_string(path);
     let text = text.map_err(|error| unreadable("password file", path, &error))?;
     Ok(text.trim_end_matches(['\r', '\n']).to_owned())
-}
-
-fn with_tls(mut builder: ClientBuilder, tls: &Tls) -> Result<ClientBuilder, Failure> {
-    let needed =
-        |what, file: &Path| read(what, file).map_err(|what| Failure::new(Exit::Unreadable, what));
-    if let Some(file) = &tls.cacert {
-        builder = builder.tls_authorities(needed("certificate authorities", file)?);
-    }
-    if let (Some(certificate), Some(key)) = (tls.cert.clone(), tls.key.clone()) {
-        needed(CERTIFICATE, &certificate)?;
-        needed(KEY, &key)?;
-        builder = builder.tls_identity(move || {
-            let certificate = read(CERTIFICATE, &certificate)?;
-            Ok(Identity::from_pem(certificate, read(KEY, &key)?))
-        });
-    }
-    if let Some(name) = &tls.sni {
-        builder = builder.tls_server_name(name);
-    }
-    Ok(builder)
-}
-
-const CERTIFICATE: &str = "certificate";
-const KEY: &str = "private key";
-
-/// Reads a file of this machine.
-fn read(what: &str, path: &Path) -> Result<Vec<u8>, String> {
-    std::fs::read(path).map_err(|error| unreadable(what, path, &error))
 }
 
 fn unreadable(what: &str, path: &Path, error: &io::Error) -> String {

@@ -22,5 +22,6 @@ mod project {
     mod pairs;
     mod prose;
     mod surfaces;
+    mod weight;
     mod wire_format;
 }

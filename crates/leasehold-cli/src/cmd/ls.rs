@@ -274,6 +274,7 @@ pub(super) fn holders(info: &NameInfo) -> Vec<Holder<'_>> {
 }
 
 /// Returns the id of the hold that is shown first.
+#[cfg(feature = "top")]
 pub(super) fn first_holder(info: &NameInfo) -> Option<&str> {
     holders(info).first().map(|holder| holder.id)
 }
@@ -302,6 +303,7 @@ pub(super) fn held(info: &NameInfo) -> String {
 
 /// Returns the holder like [`held`], for a narrow column. Threads of Redisson, and our clients in
 /// their first second, appear with the beginning of their ids and the number after the colon.
+#[cfg(feature = "top")]
 pub(super) fn held_in_short(info: &NameInfo) -> String {
     held_by(info, |holder, info| {
         let id = holder.id;

@@ -3,6 +3,10 @@
 mod child;
 pub(super) mod deadman;
 pub(super) mod launch;
+#[cfg(feature = "metrics")]
+mod metrics_file;
+#[cfg(not(feature = "metrics"))]
+#[path = "run/no_metrics_file.rs"]
 mod metrics_file;
 mod processes;
 mod terminal;
