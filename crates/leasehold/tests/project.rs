@@ -23,4 +23,5 @@ mod project {
     mod prose;
     mod surfaces;
     mod wire_format;
+    mod workflow;
 }

@@ -320,7 +320,11 @@ impl Connector {
             }
             // Never reached: `Common::new` refuses the address.
             #[cfg(not(unix))]
-            Target::Unix(_) => Err(no_connection(at, super::address::NO_UNIX_SOCKETS.into(), None)),
+            Target::Unix(_) => Err(no_connection(
+                at,
+                super::address::NO_UNIX_SOCKETS.into(),
+                None,
+            )),
             Target::Tcp { host, port, tls } => {
                 let stream = tcp(at, host, *port).await?;
                 let socket = Socket::of(&stream);

@@ -5,13 +5,13 @@
 use std::future::poll_fn;
 use std::io::Read;
 use std::net::{Shutdown, TcpStream};
-use std::pin::Pin;
-use std::task::{Context, Poll, Waker};
-use std::time::Duration;
 #[cfg(unix)]
 use std::os::fd::{AsFd as AsSocket, OwnedFd as OwnedSocket};
 #[cfg(windows)]
 use std::os::windows::io::{AsSocket, OwnedSocket};
+use std::pin::Pin;
+use std::task::{Context, Poll, Waker};
+use std::time::Duration;
 
 use futures_util::FutureExt;
 use tokio::task::unconstrained;
