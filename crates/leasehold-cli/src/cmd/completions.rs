@@ -61,6 +61,8 @@ fn with_names(shell: Shell, script: &str) -> String {
         Shell::Zsh => {
             let functions = include_str!("completions/names.zsh");
             let script = script.replace(":_users'", ":_leasehold_names'");
+            // The shell calls `_leasehold`, which is among the functions.
+            let script = script.replacen("\n_leasehold() {", "\n_leasehold_options() {", 1);
             // The first line is for the shell, and the last lines call a function.
             let last = "if [ \"$funcstack[1]\" = \"_leasehold\" ]; then";
             script.replace(last, &format!("{functions}\n{last}"))

@@ -169,6 +169,8 @@ fn page(above: Option<&str>, command: &Command) -> io::Result<Vec<u8>> {
     let parts = Parts::of(help.as_deref().unwrap_or_default());
     let about = command.get_about().map(ToString::to_string);
     let man = Man::new(command.clone())
+        // An empty date would not be written, and what follows would take its place.
+        .date(" ")
         .source(concat!("leasehold ", env!("CARGO_PKG_VERSION")))
         .manual("Leasehold");
     let mut page = Vec::new();

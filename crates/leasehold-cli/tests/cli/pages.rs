@@ -135,22 +135,28 @@ fn help_of_pages_is_without_a_connection() {
     done(leasehold().args(["--prefix", "app:", "man"])).expect_code(0);
 }
 
+/// Returns the folders of programs, with the one of the binary.
+fn path() -> String {
+    let folder = Path::new(BINARY).parent().expect("a folder").display();
+    format!("{folder}:{}", std::env::var("PATH").unwrap_or_default())
+}
+
 /// Returns what bash completes at the end of this line.
 fn completed(server: &RedisServer, line: &str) -> Vec<String> {
     const AT_THE_END: &str = r#"
-        eval "$("$1" completions bash)"
-        COMP_LINE=$2 COMP_POINT=${#2}
+        eval "$(leasehold completions bash)"
+        COMP_LINE=$1 COMP_POINT=${#1}
         # As bash cuts a line: each colon and equals sign is a word.
-        read -ra COMP_WORDS <<<"$(sed 's/[:=]/ & /g' <<<"$2")"
-        case $2 in *[:=\ ]) COMP_WORDS+=("") ;; esac
+        read -ra COMP_WORDS <<<"$(sed 's/[:=]/ & /g' <<<"$1")"
+        case $1 in *[:=\ ]) COMP_WORDS+=("") ;; esac
         COMP_CWORD=$((${#COMP_WORDS[@]} - 1))
         complete -p leasehold | grep -q -- '-F _leasehold_words' || exit 1
-        _leasehold_words "$1" "${COMP_WORDS[COMP_CWORD]}" "${COMP_WORDS[COMP_CWORD - 1]}"
+        _leasehold_words leasehold "${COMP_WORDS[COMP_CWORD]}" "${COMP_WORDS[COMP_CWORD - 1]}"
         printf '%s\n' "${COMPREPLY[@]}"
     "#;
     let mut bash = Command::new("bash");
-    bash.args(["-c", AT_THE_END, "bash", BINARY, line]);
-    bash.env("LEASEHOLD_URL", server.url());
+    bash.args(["-c", AT_THE_END, "bash", line]);
+    bash.env("LEASEHOLD_URL", server.url()).env("PATH", path());
     let words = done(&mut bash).expect_code(0).stdout;
     let mut words: Vec<_> = words.lines().map(str::to_owned).collect();
     words.sort();
@@ -195,14 +201,12 @@ fn completing_names_ends_without_a_server() {
 /// Returns what a shell prints that is not on every machine.
 fn printed_by(shell: &str, server: &RedisServer, script: &str) -> Option<String> {
     let folder = tempfile::tempdir().expect("a folder");
-    let binaries = Path::new(BINARY).parent().expect("a folder").display();
-    let path = std::env::var("PATH").unwrap_or_default();
     let mut command = Command::new(shell);
     command
         .args(["-c", script])
         .current_dir(folder.path())
         .env("HOME", folder.path())
-        .env("PATH", format!("{binaries}:{path}"))
+        .env("PATH", path())
         .env("LEASEHOLD_URL", server.url());
     match command.output() {
         Ok(output) => {
@@ -221,10 +225,13 @@ fn fish_and_zsh_complete_names_and_commands() {
     let server = server();
     let mut holder = start(leasehold_at(&server).args(["hold", "orders:1"]));
     holder.until("held");
-    let script = "leasehold completions fish | source
-        complete -C 'leasehold --redis $LEASEHOLD_URL show or'
-        complete -C 'leasehold run x -- slee'";
-    if let Some(text) = printed_by("fish", &server, script) {
+    let script = format!(
+        "leasehold completions fish | source
+        complete -C 'leasehold --redis {} show or'
+        complete -C 'leasehold run x -- slee'",
+        server.url()
+    );
+    if let Some(text) = printed_by("fish", &server, &script) {
         assert!(
             text.contains("orders:1") && text.contains("sleep"),
             "{text}"
@@ -234,6 +241,9 @@ fn fish_and_zsh_complete_names_and_commands() {
     let script = "leasehold completions zsh >_leasehold && zsh -n _leasehold && cat _leasehold";
     if let Some(text) = printed_by("zsh", &server, script) {
         assert!(text.contains("Name to look at:_leasehold_names'"), "{text}");
-        assert!(text.contains(":_cmdambivalent'"), "{text}");
+        assert!(
+            text.contains("\n_leasehold_options() {\n"),
+            "{text}"
+        );
     }
 }
