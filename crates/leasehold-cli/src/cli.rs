@@ -9,7 +9,7 @@ mod run;
 use std::ffi::OsString;
 use std::path::PathBuf;
 
-use clap::{ArgAction, Args, Parser, Subcommand};
+use clap::{ArgAction, Args, CommandFactory as _, Parser, Subcommand};
 use clap_complete::Shell;
 
 use crate::mapping::{self, Mapping};
@@ -18,7 +18,7 @@ pub(crate) use demo::{Demo, DemoWorker};
 pub(crate) use doctor::Doctor;
 pub(crate) use latch::{Latch, LatchAction};
 pub(crate) use look::{KindOfName, Ls, Release, SetLimit, Show, Top, Watch};
-pub(crate) use run::{Hold, OnLoss, Run, RunDeadman, RunLaunch, Wanted};
+pub(crate) use run::{Hold, OnLoss, RUN_USAGE, Run, RunDeadman, RunLaunch, Wanted};
 
 /// The highest number of permits of a limit.
 const MOST_PERMITS: i64 = 1_000_000;
@@ -141,6 +141,19 @@ impl Cli {
     }
 }
 
+/// Returns the definition of the command line.
+pub(crate) fn command() -> clap::Command {
+    let connection = Connection::augment_args(clap::Command::new("connection"));
+    let hidden = connection.get_arguments().cloned();
+    let hidden: Vec<_> = hidden.map(|option| option.hide(true)).collect();
+    // These need no server, so their help is about other things.
+    ["completions", "man"]
+        .into_iter()
+        .fold(Cli::command(), |command, name| {
+            command.mut_subcommand(name, |below| below.args(hidden.clone()))
+        })
+}
+
 /// The certificates for rediss://.
 #[derive(Args, Clone)]
 pub(crate) struct Tls {
@@ -217,6 +230,9 @@ pub(crate) enum Command {
     Man(Man),
     #[command(hide = true)]
     DemoWorker(DemoWorker),
+    /// Print names for the completions of a shell
+    #[command(hide = true)]
+    Names(Names),
     /// Kill a command when leasehold can't; stdin says which command, and when
     #[command(hide = true)]
     RunDeadman(RunDeadman),
@@ -232,6 +248,13 @@ pub(crate) struct Completions {
 }
 
 #[derive(Args)]
+pub(crate) struct Names {
+    /// Beginning of the names
+    #[arg(last = true)]
+    pub(crate) begun: String,
+}
+
+#[derive(Args)]
 #[command(after_long_help = "Example:\n  leasehold man --out .")]
 pub(crate) struct Man {
     /// Write all pages into this folder
@@ -241,12 +264,8 @@ pub(crate) struct Man {
 
 #[cfg(test)]
 mod tests {
-    use clap::CommandFactory as _;
-
-    use super::Cli;
-
     #[test]
     fn command_line_is_consistent() {
-        Cli::command().debug_assert();
+        super::command().debug_assert();
     }
 }

@@ -2,6 +2,7 @@
 
 mod acquire;
 mod changes;
+mod completions;
 mod demo;
 mod doctor;
 mod hold;
@@ -65,7 +66,11 @@ pub(crate) fn run(cli: Cli) -> Result<Exit, Failure> {
             let server = Server::find(cli.connection.redis)?.shared()?;
             finish(doctor::doctor(args, server))
         }
-        Command::Completions(args) => finish(pages::completions(args.shell)),
+        Command::Completions(args) => finish(completions::completions(args.shell)),
+        Command::Names(args) => {
+            let server = Server::find(cli.connection.redis)?.shared()?;
+            finish(completions::names(args, server))
+        }
         Command::Man(args) => finish(pages::man(args.out.as_deref())),
         Command::SetLimit(args) => {
             let server = Server::find(cli.connection.redis)?.shared()?;

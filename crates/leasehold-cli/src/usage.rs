@@ -1,18 +1,27 @@
 //! Parsing of the command line, and its error messages.
 
+mod at_name;
+
 use std::ffi::{OsStr, OsString};
 use std::io::Write as _;
 
-use clap::{CommandFactory as _, Parser as _};
+use clap::FromArgMatches as _;
 
-use crate::cli::{Cli, Command};
+use crate::cli::{self, Cli, Command};
 use crate::cmd::pages;
 use crate::exit_code::Exit;
 use crate::output::{Shown, tell};
 
 /// Parses the command line. On failure, the error has already been printed.
 pub(crate) fn parse() -> Result<Cli, Exit> {
-    let words: Vec<OsString> = std::env::args_os().collect();
+    let mut words: Vec<OsString> = std::env::args_os().collect();
+    if let [_, complete, dashes, line @ ..] = &words[..]
+        && complete == "complete"
+        && dashes == "--"
+    {
+        // No names where no name belongs.
+        words = at_name::listing(&cli::command(), line).ok_or(Exit::Success)?;
+    }
     if let [_, help, topic] = &words[..]
         && help == "help"
         && let Some(text) = topic.to_str().and_then(pages::topic)
@@ -21,7 +30,7 @@ pub(crate) fn parse() -> Result<Cli, Exit> {
         let _ = writeln!(std::io::stdout(), "{text}");
         return Err(Exit::Success);
     }
-    let cli = Cli::try_parse_from(&words);
+    let cli = parsed(&words);
     let misplaced = match &cli {
         Ok(Cli {
             command: Command::Run(args),
@@ -55,33 +64,25 @@ pub(crate) fn parse() -> Result<Cli, Exit> {
     }
 }
 
+fn parsed(words: &[OsString]) -> clap::error::Result<Cli> {
+    let mut matches = cli::command().try_get_matches_from(words)?;
+    Cli::from_arg_matches_mut(&mut matches).map_err(|error| error.format(&mut cli::command()))
+}
+
 /// Returns the words with the missing `--` between name and command. `None` if the error is a
 /// different one.
 fn with_dashes(words: &[OsString]) -> Option<Vec<OsString>> {
     if words.iter().any(|word| word == "--") {
         return None;
     }
-    let root = Cli::command();
+    let root = cli::command();
     let run = root.find_subcommand("run")?;
-    let takes_value = |word: &str| {
-        root.get_arguments()
-            .chain(run.get_arguments())
-            .filter(|arg| arg.get_action().takes_values())
-            .any(|arg| match word.strip_prefix("--") {
-                Some(long) => arg.get_long() == Some(long),
-                None => {
-                    let short = arg.get_short().map(|letter| format!("-{letter}"));
-                    short.as_deref() == Some(word)
-                }
-            })
-    };
     let mut places = Vec::new();
     let mut words_left = words.iter().enumerate().skip(1);
     while let Some((place, word)) = words_left.next() {
-        let word = word.to_string_lossy();
-        if takes_value(&word) {
+        if at_name::option_before_value(&[&root, run], word).is_some() {
             words_left.next();
-        } else if !word.starts_with('-') {
+        } else if !word.to_string_lossy().starts_with('-') {
             places.push(place);
         }
     }

@@ -93,7 +93,7 @@ impl Client {
     /// |---|---|
     /// | `redis://USER:PASSWORD@HOST:PORT/DB` | TCP; port 6379 and database 0 by default |
     /// | `rediss://…` | like `redis://`, over TLS (feature `tls`) |
-    /// | `redis+unix:///PATH?db=N&user=U&pass=P` | a Unix socket |
+    /// | `redis+unix:///PATH?db=N&user=U&pass=P` | a Unix socket (not on Windows) |
     /// | `redis-cluster://USER:PASSWORD@HOST:PORT,HOST:PORT` | a cluster, found through some of its nodes |
     /// | `rediss-cluster://…` | like `redis-cluster://`, over TLS |
     /// | `redis-sentinel://USER:PASSWORD@HOST:PORT,HOST:PORT/MASTER/DB` | the master of that name, found through its sentinels; port 26379 by default |

@@ -183,13 +183,26 @@ fn since_boot() -> Moment {
 
 // On Apple's systems this clock continues during sleep, and the runtime's clock does not. On other
 // systems both are the same clock, and the system decides what happens to it during sleep.
-#[cfg(not(any(target_os = "linux", target_os = "android")))]
+#[cfg(all(unix, not(any(target_os = "linux", target_os = "android"))))]
 fn since_boot() -> Moment {
     moment_of(rustix::time::clock_gettime(
         rustix::time::ClockId::Monotonic,
     ))
 }
 
+// On Windows this is the performance counter, which continues during sleep. The start of the
+// process is a year, because the server may have been started earlier than the process.
+#[cfg(not(unix))]
+fn since_boot() -> Moment {
+    use std::sync::LazyLock;
+    use std::time::Instant;
+
+    const YEAR_MS: u64 = 365 * 24 * 3600 * 1000;
+    static START: LazyLock<Instant> = LazyLock::new(Instant::now);
+    Moment::from_millis(YEAR_MS) + START.elapsed()
+}
+
+#[cfg(unix)]
 fn moment_of(time: rustix::time::Timespec) -> Moment {
     let seconds = u64::try_from(time.tv_sec).unwrap_or(0);
     let nanos = u64::try_from(time.tv_nsec).unwrap_or(0);

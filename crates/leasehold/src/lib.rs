@@ -100,7 +100,7 @@ mod config;
 mod context;
 mod credentials;
 // Here and not in `tests/`, because steps and twins are private.
-#[cfg(all(test, feature = "redis"))]
+#[cfg(all(test, unix, feature = "redis"))]
 #[allow(clippy::unwrap_used, reason = "a test")]
 mod differential;
 mod error;

@@ -24,4 +24,5 @@ mod project {
     mod surfaces;
     mod weight;
     mod wire_format;
+    mod workflow;
 }

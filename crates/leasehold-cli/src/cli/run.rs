@@ -82,6 +82,10 @@ Examples:
   leasehold run --also bob ann -- ./transfer.sh      # both locks, or none
   leasehold run --read prices -- ./report.sh         # beside other readers";
 
+pub(crate) const RUN_USAGE: &str = "\
+leasehold run [OPTIONS] NAME -- CMD...
+       leasehold run [OPTIONS] NAME -c LINE";
+
 const RUN_EXAMPLES: &str = "\
 Examples:
   leasehold run nightly -- ./backup.sh             # waits for its turn
@@ -92,7 +96,7 @@ Examples:
 
 #[derive(Args)]
 #[command(
-    override_usage = "leasehold run [OPTIONS] NAME -- CMD...\n       leasehold run [OPTIONS] NAME -c LINE",
+    override_usage = RUN_USAGE,
     after_help = RUN_EXAMPLES, after_long_help = RUN_HELP
 )]
 pub(crate) struct Run {

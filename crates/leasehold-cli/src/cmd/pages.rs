@@ -1,23 +1,19 @@
-//! `leasehold completions` and `leasehold man`: pages generated from the command line's
+//! `leasehold man` and the topics of `leasehold help`: pages generated from the command line's
 //! definitions.
 
 use std::io::{self, Write as _};
 use std::path::Path;
 
-use clap::{Command, CommandFactory as _};
-use clap_complete::Shell;
+use clap::{Arg, Command};
 use clap_mangen::Man;
 
-use crate::cli::Cli;
+use crate::cli::{self, RUN_USAGE};
 use crate::exit_code::Exit;
 use crate::failure::Failure;
 use crate::output;
 
-/// The values of `--on-loss`, without `exec CMD`, which a shell would complete as two words.
-const ON_LOSS: [&str; 3] = ["term", "kill", "warn"];
-
-/// The environment variables that each command reads.
-const ENVIRONMENT: &[(&str, &str)] = &[
+/// The environment variables of the connection.
+const OF_CONNECTION: &[(&str, &str)] = &[
     ("LEASEHOLD_URL", "server to use, without --redis"),
     (
         "REDIS_URL",
@@ -36,6 +32,10 @@ const ENVIRONMENT: &[(&str, &str)] = &[
         "LEASEHOLD_LABEL",
         "what operators see of the command, without --label",
     ),
+];
+
+/// The environment variables that each command reads.
+const ENVIRONMENT: &[(&str, &str)] = &[
     ("RUST_LOG", "what is logged, without --verbose"),
     ("NO_COLOR", "no colours, if it is not empty"),
 ];
@@ -47,6 +47,18 @@ const FOR_COMMANDS: &[(&str, &str)] = &[
         "LEASEHOLD_TOKEN",
         "set for the command: fencing token, with --fenced",
     ),
+];
+
+/// The sub-commands that the page of another one names.
+const BESIDE: &[(&str, &[&str])] = &[
+    ("run", &["hold", "set-limit", "show"]),
+    ("hold", &["run"]),
+    ("show", &["ls", "release", "watch"]),
+    ("ls", &["show", "top"]),
+    ("watch", &["show", "top"]),
+    ("top", &["ls", "show"]),
+    ("release", &["show"]),
+    ("set-limit", &["run"]),
 ];
 
 /// The exit codes of all sub-commands.
@@ -74,8 +86,8 @@ pub(crate) fn topic(name: &str) -> Option<String> {
     match name {
         "env" => {
             let row = |(name, text): &(&str, &str)| format!("  {name:<24} {text}");
-            let rows = ENVIRONMENT.iter().chain(FOR_COMMANDS).map(row);
-            let rows: Vec<_> = rows.collect();
+            let rows = OF_CONNECTION.iter().chain(ENVIRONMENT);
+            let rows: Vec<_> = rows.chain(FOR_COMMANDS).map(row).collect();
             Some(format!("Environment:\n{}", rows.join("\n")))
         }
         "exit-codes" => Some(EXIT_CODES.to_owned()),
@@ -83,28 +95,28 @@ pub(crate) fn topic(name: &str) -> Option<String> {
     }
 }
 
-pub(crate) async fn completions(shell: Shell) -> Result<Exit, Failure> {
-    let mut command = visible(&Cli::command());
-    command = command.mut_subcommand("run", |run| {
-        run.mut_arg("on_loss", |on_loss| on_loss.value_parser(ON_LOSS))
-    });
-    let mut script = Vec::new();
-    clap_complete::generate(shell, &mut command, "leasehold", &mut script);
-    output::result(String::from_utf8_lossy(&script).trim_end()).await?;
-    Ok(Exit::Success)
+/// Copies the command line without the hidden parts, because generators show hidden parts too. Each
+/// sub-command gets the global options that it does not hide.
+pub(super) fn visible(command: &Command) -> Command {
+    visible_below(command, &[])
 }
 
-/// Copies the command line without the hidden parts, because generators show hidden parts too.
-fn visible(command: &Command) -> Command {
+fn visible_below(command: &Command, globals: &[&Arg]) -> Command {
     // Never freed: a command's name must be `'static`, and the program ends soon.
     let name: &'static str = command.get_name().to_owned().leak();
-    let arguments = command.get_arguments().filter(|one| !one.is_hide_set());
+    let own: Vec<_> = command.get_arguments().collect();
+    let is_new = |global: &&&Arg| own.iter().all(|one| one.get_id() != global.get_id());
+    let all = own.iter().chain(globals.iter().filter(is_new)).copied();
+    let all: Vec<_> = all.collect();
+    let globals = all.iter().filter(|one| one.is_global_set()).copied();
+    let globals: Vec<_> = globals.collect();
     let below = command.get_subcommands().filter(|one| !one.is_hide_set());
+    let arguments = all.iter().filter(|one| !one.is_hide_set());
     // A page has no short form.
-    let arguments = arguments.cloned().map(|one| one.hide_short_help(false));
+    let arguments = arguments.map(|one| (*one).clone().hide_short_help(false).global(false));
     let mut copy = Command::new(name)
         .args(arguments)
-        .subcommands(below.map(visible));
+        .subcommands(below.map(|below| visible_below(below, &globals)));
     if let Some(about) = command.get_about() {
         copy = copy.about(about.clone());
     }
@@ -119,8 +131,8 @@ fn visible(command: &Command) -> Command {
 
 /// Writes a page for leasehold and for each sub-command, or prints the page of leasehold.
 pub(crate) async fn man(folder: Option<&Path>) -> Result<Exit, Failure> {
-    // Built from the top, so that each sub-command gets the global options.
-    let command = visible(&Cli::command()).disable_help_subcommand(true);
+    // Built from the top, so that each sub-command gets its full name.
+    let command = visible(&cli::command()).disable_help_subcommand(true);
     let mut command = command.mut_subcommands(|below| below.disable_help_subcommand(true));
     command.build();
     let Some(folder) = folder else {
@@ -156,11 +168,19 @@ fn page(above: Option<&str>, command: &Command) -> io::Result<Vec<u8>> {
     let help = command.get_after_long_help().map(ToString::to_string);
     let parts = Parts::of(help.as_deref().unwrap_or_default());
     let about = command.get_about().map(ToString::to_string);
-    let man = Man::new(command.clone());
+    let man = Man::new(command.clone())
+        // An empty date would not be written, and what follows would take its place.
+        .date(" ")
+        .source(concat!("leasehold ", env!("CARGO_PKG_VERSION")))
+        .manual("Leasehold");
     let mut page = Vec::new();
     man.render_title(&mut page)?;
     man.render_name_section(&mut page)?;
-    man.render_synopsis_section(&mut page)?;
+    match command.get_name() {
+        // The generated one lacks the `--`.
+        "run" => section(&mut page, "SYNOPSIS", RUN_USAGE.lines())?,
+        _ => man.render_synopsis_section(&mut page)?,
+    }
     let description = parts.description.iter().map(String::as_str);
     section(
         &mut page,
@@ -182,9 +202,20 @@ fn page(above: Option<&str>, command: &Command) -> io::Result<Vec<u8>> {
         "EXAMPLES",
         parts.examples.iter().map(String::as_str),
     )?;
-    let others = command.get_subcommands().map(name_of);
-    let others: Vec<_> = above.into_iter().chain(others).collect();
-    see_also(&mut page, &others)?;
+    let below = command
+        .get_subcommands()
+        .map(|below| name_of(below).to_owned());
+    let beside = BESIDE
+        .iter()
+        .filter(|(name, _)| *name == command.get_name());
+    let beside =
+        beside.flat_map(|(_, others)| others.iter().map(|name| format!("leasehold-{name}")));
+    let others = above
+        .map(str::to_owned)
+        .into_iter()
+        .chain(below)
+        .chain(beside);
+    see_also(&mut page, others)?;
     Ok(page)
 }
 
@@ -244,21 +275,22 @@ fn section<'a>(
 }
 
 fn environment(page: &mut Vec<u8>, command: &Command) -> io::Result<()> {
+    let connects = command.get_arguments().any(|one| one.get_id() == "redis");
+    let connection = if connects { OF_CONNECTION } else { &[] };
     let more = match command.get_name() {
         "run" => FOR_COMMANDS,
         _ => &[],
     };
     writeln!(page, ".SH ENVIRONMENT")?;
-    for (name, text) in ENVIRONMENT.iter().chain(more) {
+    for (name, text) in connection.iter().chain(ENVIRONMENT).chain(more) {
         writeln!(page, ".TP\n\\fB{name}\\fR\n{}", roff(text))?;
     }
     Ok(())
 }
 
-fn see_also(page: &mut Vec<u8>, others: &[&str]) -> io::Result<()> {
-    let others = others.iter();
+fn see_also(page: &mut Vec<u8>, others: impl Iterator<Item = String>) -> io::Result<()> {
     let others: Vec<_> = others
-        .map(|other| format!("\\fB{}\\fR(1)", roff(other)))
+        .map(|other| format!("\\fB{}\\fR(1)", roff(&other)))
         .collect();
     writeln!(page, ".SH \"SEE ALSO\"\n{}", others.join(",\n"))
 }

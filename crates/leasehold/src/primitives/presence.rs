@@ -220,10 +220,14 @@ fn waits(context: &Context) -> String {
 }
 
 fn host() -> String {
+    #[cfg(unix)]
     let name = rustix::system::uname()
         .nodename()
         .to_string_lossy()
         .into_owned();
+    // Windows sets it for each process, in capitals.
+    #[cfg(not(unix))]
+    let name = std::env::var("COMPUTERNAME").unwrap_or_default();
     Shown(&name).to_string()
 }
 

@@ -43,11 +43,33 @@ use sweep::{Point, Stay, sweep};
 
 /// Returns the time in nanoseconds on the machine's monotonic clock, which all its processes share
 /// (`CLOCK_MONOTONIC`; in Java it is `System.nanoTime()`).
+///
+/// On Windows it is the time of day at the first call, plus the time since then. So processes agree
+/// unless the clock is set between their first calls.
 #[must_use]
 pub fn monotonic_ns() -> u64 {
+    now_ns()
+}
+
+#[cfg(unix)]
+fn now_ns() -> u64 {
     let time = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
     u64::try_from(time.tv_sec).unwrap_or(0) * 1_000_000_000
         + u64::try_from(time.tv_nsec).unwrap_or(0)
+}
+
+// Safe code can't read the performance counter itself, only differences of it.
+#[cfg(not(unix))]
+fn now_ns() -> u64 {
+    use std::sync::LazyLock;
+    use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+    static START: LazyLock<(Duration, Instant)> = LazyLock::new(|| {
+        let since = SystemTime::now().duration_since(UNIX_EPOCH);
+        (since.unwrap_or_default(), Instant::now())
+    });
+    let (since, start) = &*START;
+    u64::try_from((*since + start.elapsed()).as_nanos()).unwrap_or(u64::MAX)
 }
 
 /// A hold, from the return of the acquire to the call of the release or to the holder's deadline.

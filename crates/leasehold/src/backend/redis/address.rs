@@ -39,6 +39,10 @@ pub(crate) enum Target {
     Unix(PathBuf),
 }
 
+#[cfg(not(unix))]
+pub(crate) const NO_UNIX_SOCKETS: &str =
+    "a redis+unix:// URL works on Unix systems only; write redis://HOST:PORT";
+
 impl Address {
     #[cfg(test)]
     pub(crate) fn parse(url: &str) -> Result<Self> {
@@ -173,6 +177,15 @@ impl Address {
     /// Returns the address for messages: without credentials, and shortened if it is long.
     pub(crate) fn shown(&self) -> &Arc<str> {
         &self.shown
+    }
+
+    /// Refuses an address that this system can't reach.
+    pub(crate) fn check(&self) -> Result<()> {
+        match &self.target {
+            #[cfg(not(unix))]
+            Target::Unix(_) => Err(Error::new(ErrorKind::Unsupported, NO_UNIX_SOCKETS)),
+            _ => Ok(()),
+        }
     }
 
     #[cfg(feature = "tls")]

@@ -8,7 +8,9 @@ use std::time::Duration;
 use redis::aio::MultiplexedConnection;
 use redis::{AsyncConnectionConfig, RedisConnectionInfo, RedisError};
 use tokio::io::{AsyncRead, AsyncWrite};
-use tokio::net::{TcpStream, UnixStream};
+use tokio::net::TcpStream;
+#[cfg(unix)]
+use tokio::net::UnixStream;
 use tokio::sync::watch;
 
 use super::address::{Address, Host, Target};
@@ -308,6 +310,7 @@ impl Connector {
 
     async fn stream(&self, at: &Address) -> Result<(Box<dyn Io>, Socket), Failure> {
         match &at.target {
+            #[cfg(unix)]
             Target::Unix(path) => {
                 let stream = UnixStream::connect(path)
                     .await
@@ -315,6 +318,13 @@ impl Connector {
                 let socket = Socket::of(&stream);
                 Ok((Box::new(Own::new(stream)), socket))
             }
+            // Never reached: `Common::new` refuses the address.
+            #[cfg(not(unix))]
+            Target::Unix(_) => Err(no_connection(
+                at,
+                super::address::NO_UNIX_SOCKETS.into(),
+                None,
+            )),
             Target::Tcp { host, port, tls } => {
                 let stream = tcp(at, host, *port).await?;
                 let socket = Socket::of(&stream);

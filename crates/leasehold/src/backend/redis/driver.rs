@@ -5,7 +5,10 @@
 use std::future::poll_fn;
 use std::io::Read;
 use std::net::{Shutdown, TcpStream};
-use std::os::fd::{AsFd, OwnedFd};
+#[cfg(unix)]
+use std::os::fd::{AsFd as AsSocket, OwnedFd as OwnedSocket};
+#[cfg(windows)]
+use std::os::windows::io::{AsSocket, OwnedSocket};
 use std::pin::Pin;
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
@@ -41,13 +44,17 @@ impl Future for Driver {
 
 /// The connection's socket, next to the driver that uses it. `None` if there are no file
 /// descriptors left.
-pub(super) struct Socket(Option<OwnedFd>);
+pub(super) struct Socket(Option<OwnedSocket>);
 
 impl Socket {
-    pub(super) fn of(stream: &impl AsFd) -> Self {
+    pub(super) fn of(stream: &impl AsSocket) -> Self {
         // A descriptor of our own: the driver closes its descriptor when it is dropped, but the
         // socket must stay open until the server has read the last request.
-        Self(stream.as_fd().try_clone_to_owned().ok())
+        #[cfg(unix)]
+        let own = stream.as_fd().try_clone_to_owned();
+        #[cfg(windows)]
+        let own = stream.as_socket().try_clone_to_owned();
+        Self(own.ok())
     }
 
     /// Waits until the server has read all requests and ends the connection itself. Closing a

@@ -540,5 +540,5 @@ impl Drop for CallDone {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, unix))]
 mod tests;

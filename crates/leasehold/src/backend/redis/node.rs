@@ -89,8 +89,7 @@ impl Common {
         clock: Clock,
         form: Form,
     ) -> error::Result<Self> {
-        #[cfg(not(feature = "tls"))]
-        let _ = address;
+        address.check()?;
         Ok(Self {
             credentials: endpoint.credentials.clone(),
             credentials_every: endpoint.credentials_every,
