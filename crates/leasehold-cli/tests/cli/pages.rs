@@ -214,7 +214,7 @@ fn printed_by(shell: &str, server: &RedisServer, script: &str) -> Option<String>
             Some(String::from_utf8(output.stdout).expect("UTF-8"))
         }
         Err(error) => {
-            println!("skipped: {shell}: {error}");
+            eprintln!("skipped: {shell}: {error}");
             None
         }
     }
@@ -241,9 +241,6 @@ fn fish_and_zsh_complete_names_and_commands() {
     let script = "leasehold completions zsh >_leasehold && zsh -n _leasehold && cat _leasehold";
     if let Some(text) = printed_by("zsh", &server, script) {
         assert!(text.contains("Name to look at:_leasehold_names'"), "{text}");
-        assert!(
-            text.contains("\n_leasehold_options() {\n"),
-            "{text}"
-        );
+        assert!(text.contains("\n_leasehold_options() {\n"), "{text}");
     }
 }
