@@ -59,7 +59,7 @@ impl Cluster {
     ) -> Self {
         let count = masters * (1 + replicas_of_each);
         let settings: Vec<_> = (0..count)
-            .map(|node| of_a_cluster(settings(node)))
+            .map(|node| of_a_cluster(settings(node), replicas_of_each > 0))
             .collect();
         let nodes = thread::scope(|scope| {
             let starting: Vec<_> = settings
@@ -527,12 +527,14 @@ impl fmt::Debug for Cluster {
     }
 }
 
-fn of_a_cluster(settings: Builder) -> Builder {
+fn of_a_cluster(settings: Builder, has_replicas: bool) -> Builder {
+    // A failover takes a few seconds by default, and a test waits for it. Without replicas there is
+    // no failover: nodes that are slow on a busy machine would only declare each other dead.
+    let timeout = if has_replicas { "1000" } else { "15000" };
     settings
         .arg("cluster-enabled", "yes")
         .arg("cluster-config-file", "nodes.conf")
-        // A failover takes a few seconds by default, and a test waits for it.
-        .arg("cluster-node-timeout", "1000")
+        .arg("cluster-node-timeout", timeout)
         // Replicas take over even if they last heard from their master long ago.
         .arg("cluster-replica-validity-factor", "0")
         .arg("repl-diskless-sync-delay", "0")
