@@ -38,7 +38,7 @@ With --json, show prints one object:
 A value that is not known is null, but waiting is always a list.
 
 --blocked-by follows the holders: a holder's client may wait for another name, whose holder may \
-wait in turn. Each name is printed once. A circle of names whose clients wait for each other is \
+wait in turn. Each name is printed once. Circles, in which clients wait for each other, are \
 printed at the end, the shortest first. Only clients that wait for a single name count, and even \
 their tasks may be unrelated. show does not follow a hold that is kept (--min-hold, keep_for). It \
 looks at up to 100 names, with 10 holders each.

@@ -279,9 +279,9 @@ pub(crate) struct Wanted {
 
     /// Take no lock this long after a failover
     ///
-    /// The guard also applies after a restart of the server. TIME must be at least the longest lease, and
-    /// the same in every client that uses the name. It can't be used with a cluster or with
-    /// Redisson.
+    /// The guard also applies after a restart of the server. TIME must be at least the longest
+    /// lease, and the same in every client that uses the name. The guard can't be used with a
+    /// cluster or with Redisson.
     #[arg(hide_short_help = true, long, value_name = "TIME", value_parser = duration::parse, allow_hyphen_values = true)]
     pub(crate) failover_guard: Option<Duration>,
 

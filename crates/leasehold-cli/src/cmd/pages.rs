@@ -66,7 +66,7 @@ const EXIT_CODES: &str = "\
 Exit codes:
   0      done
   1      another failure; the name is free (show --exit-code), warnings (doctor)
-  2      wrong usage; locks are unsafe here (doctor)
+  2      wrong usage; locks are unsafe on this server (doctor)
   65     the name is in use as something else
   66     no client holds the name, or the latch was never set
   69     no server answered, or the server could not grant a lock
