@@ -38,7 +38,7 @@ const MORE: &str = "--help has the rest: connections, exit codes, examples.";
 pub(crate) struct Cli {
     /// Log waits, grants and releases
     ///
-    /// Without it, warnings are logged, or what $RUST_LOG says.
+    /// Without this option, leasehold logs warnings, or what $RUST_LOG selects.
     #[arg(short, long, global = true, action = ArgAction::Count, display_order = 101)]
     pub(crate) verbose: u8,
 
@@ -84,8 +84,9 @@ pub(crate) struct Connection {
     )]
     pub(crate) redis: Option<OsString>,
 
-    /// Read the password from this file, again for each connection and while connected, so that it
-    /// can change [default: $LEASEHOLD_PASSWORD_FILE]
+    /// Read the password from this file [default: $LEASEHOLD_PASSWORD_FILE]
+    ///
+    /// The file is read again for each connection and every 10s, so that the password can change.
     #[arg(
         long,
         global = true,
@@ -98,15 +99,15 @@ pub(crate) struct Connection {
     #[command(flatten)]
     pub(crate) tls: Tls,
 
-    /// Connect to the second address for a server that is announced at the first (NAT); repeatable
-    /// [default: $LEASEHOLD_MAP, separated by commas]
+    /// Use the second address where a server announces the first one (NAT; repeatable) [default:
+    /// $LEASEHOLD_MAP, separated by commas]
     ///
     /// This is for the nodes of a cluster, and for the master that sentinels announce. Addresses in
     /// the URL are used as they are.
     #[arg(long, global = true, value_name = "HOST:PORT=HOST:PORT", value_parser = mapping::parse, display_order = 100, hide_short_help = true)]
     pub(crate) map: Vec<Mapping>,
 
-    /// Put this prefix before all names, like a NameMapper of Redisson [default: $LEASEHOLD_PREFIX]
+    /// Put this prefix before all names, like Redisson's NameMapper [default: $LEASEHOLD_PREFIX]
     #[arg(
         long,
         global = true,
@@ -157,7 +158,7 @@ pub(crate) fn command() -> clap::Command {
 /// The certificates for rediss://.
 #[derive(Args, Clone)]
 pub(crate) struct Tls {
-    /// Trust the authorities in this file, in addition to those of the system (rediss://)
+    /// Also trust the certificate authorities (CAs) in this file (rediss://)
     #[arg(
         long,
         global = true,
@@ -167,7 +168,9 @@ pub(crate) struct Tls {
     )]
     pub(crate) cacert: Option<PathBuf>,
 
-    /// Present this certificate to the server; it is read again for each connection, with --key
+    /// Present this client certificate to the server (rediss://)
+    ///
+    /// This file and the file of --key are read again for each connection.
     #[arg(
         long,
         global = true,
@@ -204,7 +207,7 @@ pub(crate) struct Tls {
 pub(crate) enum Command {
     /// Run a command under a lock, and exit with the command's code
     Run(Run),
-    /// Hold a lock until the input ends or a signal arrives
+    /// Hold a lock until standard input ends or a signal arrives
     Hold(Hold),
     /// Show what a name is, who holds it, and for how long
     Show(Show),

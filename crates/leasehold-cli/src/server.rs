@@ -216,7 +216,7 @@ fn mappings(access: &Access) -> Result<Vec<Mapping>, Failure> {
     }
     let told = std::env::var_os(MAP).unwrap_or_default();
     mapping::parse_all(&told.to_string_lossy())
-        .map_err(|what| Failure::usage(format!("${MAP} is no list of mappings: {what}")))
+        .map_err(|what| Failure::usage(format!("${MAP} is not a list of mappings: {what}")))
 }
 
 /// The password that was read from a pipe, or from another path that is not a regular file. It can

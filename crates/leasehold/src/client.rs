@@ -361,7 +361,7 @@ impl Client {
     ///   the hold after that second.
     ///
     /// A holder of this library learns of [`LossReason::Forced`](crate::LossReason::Forced) at its
-    /// next renewal, and believes in its lock until then. A holder of Redisson is not notified.
+    /// next renewal, and continues to work until then. A holder of Redisson is not notified.
     ///
     /// # Errors
     ///
@@ -683,12 +683,12 @@ impl ClientBuilder {
     }
 
     /// Sets a failover guard: no client is granted anything for `span` after a failover or a
-    /// restart of the server. No guard by default. `span` is at least as long as every lease of the
-    /// client, and at most a year.
+    /// restart of the server. No guard by default. `span` must be at least as long as every lease
+    /// of the client, and at most a year.
     ///
     /// A promoted replica might not have received the last grants of its master, and a restarted
     /// server may have forgotten all of them. Without a guard, the next client that asks gets the
-    /// lock, although its holder believes in it until its lease is over. With a guard, the first
+    /// lock, although the earlier holder works on until its lease is over. With a guard, the first
     /// acquire finds that the server's replication id has changed, or that no id was ever noted. It
     /// notes the id and the time. From then on nothing is granted for `span`, and after that every
     /// earlier hold is over. Waits continue meanwhile, and `try_acquire` returns `None`. Existing
@@ -943,8 +943,8 @@ impl ClientBuilder {
         self
     }
 
-    /// Adds certificate authorities, as PEM, to those of the system for `rediss://`. A text without
-    /// a certificate makes the builder fail ([`ErrorKind::Misuse`]).
+    /// Adds certificate authorities, as PEM, to the authorities of the system for `rediss://`. A
+    /// text without a certificate makes the builder fail ([`ErrorKind::Misuse`]).
     ///
     /// A server may also present one of these certificates itself, byte for byte, if it is
     /// self-signed or its authority is not known. The certificate must not have expired. If it

@@ -486,7 +486,7 @@ impl Share {
 
 pub(crate) fn not_kept(key: &Key, why: &str) -> Error {
     let message = format!(
-        "the hold of `{key}` can't be kept for a span: {why}; give it back, or take a plain, fenced \
+        "the hold of `{key}` can't be kept for a span: {why}; release it, or take a plain, fenced \
          or fair lock without an owner"
     );
     Error::new(ErrorKind::Misuse, message).with_key(key)

@@ -14,11 +14,12 @@ With the lock, every item is sold once. Without it (--no-lock), sales get lost a
 twice.
 
 Without --redis, the workers are tasks of this process and need no server; the environment is \
-ignored. With --redis, they are processes. The demo prints their ids: kill one.
+ignored. With --redis, they are processes. The demo prints their process ids, so that you can kill \
+one.
 
-Exit codes: 0 when every item was sold once; with --no-lock 0 when items were sold twice or sales \
-got lost; 1 for any other outcome; 128+n when signal n ended it; 69 when no server answered; 77 \
-when the server refused; 78 when a local file can't be read.";
+Exit codes: 0 when every item was sold once, or, with --no-lock, when items were sold twice or \
+sales got lost; 1 for any other outcome; 128+n when signal n ended it; 69 when no server answered; \
+77 when the server refused; 78 when a local file can't be read.";
 
 #[derive(Args)]
 #[command(after_help = MORE, after_long_help = DEMO_HELP)]
@@ -35,7 +36,7 @@ pub(crate) struct Demo {
     #[arg(long, value_name = "N", default_value_t = 40, value_parser = clap::value_parser!(u64).range(2..=10_000))]
     pub(crate) stock: u64,
 
-    /// Take this long for each sale
+    /// Duration of a sale
     ///
     /// At most 10s. The default is 5ms, and 25ms with --redis.
     #[arg(long, value_name = "TIME", value_parser = pause, allow_hyphen_values = true)]
@@ -51,7 +52,7 @@ pub(crate) struct Demo {
 
     /// Draw with plain ASCII
     ///
-    /// This is for a locale that claims UTF-8.
+    /// For a terminal that does not show UTF-8 although its locale says so.
     #[arg(long)]
     pub(crate) ascii: bool,
 }

@@ -5,10 +5,10 @@ use clap::Args;
 use super::MORE;
 
 const HELP: &str = "\
-doctor asks each server that has keys about itself, and acquires and releases a few locks under \
-names that begin with --name. It changes nothing else. Each finding says what to do, and which \
-sentence of docs/guarantees.md does not hold because of it, if there is one. A finding that \
-several servers share is printed once. Facts that the server refuses to give are notes.
+doctor queries each server that has keys, and acquires and releases a few locks under names that \
+begin with --name. It changes nothing else. Each finding says what to do, and which sentence of \
+docs/guarantees.md does not hold because of it, if there is one. A finding that several servers \
+share is printed once. Facts that the server refuses to give are notes.
 
 Example:
   leasehold doctor --json
@@ -20,15 +20,15 @@ can't be read.";
 #[derive(Args)]
 #[command(after_help = MORE, after_long_help = HELP)]
 pub(crate) struct Doctor {
-    /// Name test locks so
+    /// Prefix for test lock names
     ///
-    /// Their names begin with this text, and this user needs access to them.
+    /// This user needs access to the names that begin with this prefix.
     #[arg(long, value_name = "NAME", default_value = "leasehold-doctor")]
     pub(crate) name: String,
 
     /// Warn about fewer replicas than this
     ///
-    /// Give it the number of `run --replicas`.
+    /// Use the number that your jobs pass to `run --replicas`.
     #[arg(long, value_name = "N", default_value_t = 0)]
     pub(crate) replicas: u8,
 

@@ -14,9 +14,9 @@ all waiters on all machines continue, even if it is set again at once. `wait` an
 the latch was never set, or was opened over an hour ago: the name may be wrong. A number that \
 another program has set looks like a latch, unless it expires or is below zero.
 
-Exit codes: 0; 65 when the name is something else; 66 with --must-exist when the latch was not \
-set; 69 when no server answered; 75 when the latch was not open in time, or is set already; 77 \
-when the server refused; 78 when a local file can't be read.
+Exit codes: 0; 65 when the name is in use as something else; 66 (only with --must-exist) when the \
+latch is not known; 69 when no server answered; 75 when the latch was not open in time, or is set \
+already; 77 when the server refused; 78 when a local file can't be read.
 
 Examples:
   leasehold latch set import-done 3                # three parts are to be done
@@ -47,7 +47,7 @@ pub(crate) enum LatchAction {
 
         /// Fail if the latch is not known
         ///
-        /// It was never set, or was opened over an hour ago.
+        /// A latch is not known if it was never set, or was opened over an hour ago.
         #[arg(long)]
         must_exist: bool,
     },
@@ -62,7 +62,7 @@ pub(crate) enum LatchAction {
 
         /// Fail if the latch is not known
         ///
-        /// It was never set, or was opened over an hour ago.
+        /// A latch is not known if it was never set, or was opened over an hour ago.
         #[arg(long)]
         must_exist: bool,
     },

@@ -16,24 +16,46 @@ they hold a lock, and what they wait for. These reports are up to 20s late; the 
 reported within seconds. Clients of Redisson report nothing. For all clients together, show counts \
 the connections that listen for a release.
 
-With --json: name; kind (a kind of `leasehold ls --kind`, or none or unknown); held; holders, each \
-with id, count, ttl_ms, kept (whether it was left to its TTL and is not renewed), client, \
-held_for_ms and guards (how many guards of its process share the hold); ttl_ms; mode; more (how \
-many holders or values are not shown); waiting, each with id, wants, client and waited_for_ms; \
-more_waiting; more_clients (whether clients beyond the first 200 may wait, too); listening; \
-last_token; clients_denied; and for some kinds values, permits and count. A value that is not \
-known is null, but waiting is always a list.
+With --json, show prints one object:
+  name            the name
+  kind            a kind of `leasehold ls --kind`, or none or unknown
+  held            whether it is held
+  mode            read or write, if it is a read-write lock
+  ttl_ms          how long until it is free, if it is not renewed
+  holders         each with id, count, ttl_ms, client, held_for_ms, kept
+                  (whether it is left to its TTL and not renewed) and guards
+                  (how many guards of its process share the hold)
+  more            how many holders or values are not shown
+  waiting         each with id, wants, client and waited_for_ms
+  more_waiting    how many waiters are not shown
+  more_clients    whether clients beyond the first 200 may wait
+  listening       how many connections listen for a release
+  last_token      the last fencing token
+  clients_denied  whether this user may not see who the clients are
+  slot, node      in a cluster, where the name is
+  values, permits, count    for groups, semaphores and latches
+
+A value that is not known is null, but waiting is always a list.
 
 --blocked-by follows the holders: a holder's client may wait for another name, whose holder may \
-wait in turn. Each name is printed once. Circles are printed at the end, the shortest first. Only \
-clients that wait for a single name count for a circle, and even their tasks may be unrelated. A \
-hold that is kept (--min-hold, keep_for) leads no further. show looks at up to 100 names, with 10 \
-holders each. With --json: name; circle; circles, each a list of names; chain, each with name, \
-depth, holder (id, kept and client; null with see_above) and see_above; and cut, which is true if there is more.
+wait in turn. Each name is printed once. Circles, in which clients wait for each other, are \
+printed at the end, the shortest first. Only clients that wait for a single name count, and even \
+their tasks may be unrelated. show does not follow a hold that is kept (--min-hold, keep_for). It \
+looks at up to 100 names, with 10 holders each.
 
-Exit codes: 0; with --exit-code 1 when no client holds it, or no permit with a lease is in use, or \
-the latch is open, or the key is a count above 0; 65 when show does not know the kind of the key; \
-69 when no server answered; 77 when the server refused; 78 when a local file can't be read.
+With --blocked-by and --json, show prints one object:
+  name     the name
+  circle   whether there is a circle
+  circles  each a list of names
+  chain    the holds, each with name, depth (0 for the name itself), holder
+           (id, kept and client) and see_above: true if the holders of this name
+           are earlier in the chain, and holder is null
+  cut      whether there is more than show has looked at
+
+Exit codes: 0; 1 (only with --exit-code) when no client holds the name, no permit with a lease is \
+in use, the latch is open, or the key is a count above 0; 65 when show does not know the kind of \
+the key; 69 when no server answered; 77 when the server refused; 78 when a local file can't be \
+read.
 
 Examples:
   leasehold show nightly
@@ -56,7 +78,7 @@ pub(crate) struct Show {
 
     /// Show what the holders wait for
     ///
-    /// It also shows who holds those names, and so on.
+    /// Show who holds those names as well, and so on.
     #[arg(long, conflicts_with = "exit_code")]
     pub(crate) blocked_by: bool,
 }
@@ -102,7 +124,7 @@ pub(crate) struct Ls {
 
     /// Show only names held for longer than this
     ///
-    /// Names whose clients do not report it are left out.
+    /// Names whose clients do not report the time are left out.
     #[arg(long, value_name = "TIME", value_parser = duration::parse, allow_hyphen_values = true)]
     pub(crate) older_than: Option<Duration>,
 
@@ -129,11 +151,11 @@ pub(crate) enum KindOfName {
 }
 
 const TOP_HELP: &str = "\
-Arrows or j and k select a name. Enter shows its details, r takes it from its first holder (after \
-a question), s sorts by the next column, / filters, p pauses, q quits. CHG/S is how often per \
-second a new holder was seen, so it is too low for locks that are held for less than --every. top \
-looks at up to 1000 names; the first line says if there may be more, and what was left out. A \
-narrow terminal shows fewer columns. NO_COLOR is respected.
+Arrows or j and k select a name. Enter shows its details, r takes it from its first holder (asks \
+first), s sorts by the next column, / filters, p pauses, q quits. CHG/S is how often per second a \
+new holder was seen, so it is too low for locks that are held for less than --every. top looks at \
+up to 1000 names; the first line says if there may be more, and what was left out. A narrow \
+terminal shows fewer columns. NO_COLOR is respected.
 
 Exit codes: 0; 2 without a terminal; 69 when no server answered the first look; 77 when the server \
 refused; 78 when a local file can't be read.";
@@ -159,9 +181,9 @@ pub(crate) struct Top {
 }
 
 const RELEASE_HELP: &str = "\
-release takes a lock from its holder. It prints who the holder is, and until when the holder may \
-still believe that it has the lock: a holder of this library until its next renewal, a third of \
-its lease. A holder of Redisson never learns of the loss. Stop the holder's work first: afterwards \
+release takes a lock from its holder. It prints who the holder is, and how long the holder can go \
+on as if it had the lock. A Leasehold holder learns of the loss at its next renewal, within a \
+third of its lease. A Redisson holder never learns of it. Stop the holder's work first: afterwards \
 nothing protects it.
 
 release ends one hold, and only if the server still has it under the printed id. It touches no \
@@ -181,7 +203,7 @@ Exit codes:
   65   the kind has no holders: a latch, a semaphore without leases
   66   no client holds it
   69   no server answered
-  75   another hold than --holder has the name, or it changed hands meanwhile
+  75   the name is held, but not by --holder, or it changed hands meanwhile
   77   the server refused
   78   a local file (--password-file, --cacert) can't be read
 
@@ -243,18 +265,18 @@ pub(crate) struct Watch {
 }
 
 const SET_LIMIT_HELP: &str = "\
-Running commands continue. After a lower number, no command starts until enough of them have \
-ended. Without set-limit, the first `leasehold run --limit N NAME` sets the number.
+Running commands continue. After the number was lowered, no command starts until enough commands \
+have ended. Without set-limit, the first `leasehold run --limit N NAME` sets the number.
 
 A limit stays until --remove. At a terminal, --remove asks first. Elsewhere it needs --yes. A \
-command that starts at the same moment loses its permit.
+command that starts at the moment of the removal loses its permit.
 
 A number that another program has set looks like a limit, unless it expires.
 
-Exit codes: 0; 1 when the answer to the question was no; 2 without --yes; 65 when the name is \
-something else; 66 when there is no limit to remove; 69 when no server answered; 75 when commands \
-run under the limit that --remove names; 77 when the server refused; 78 when a local file can't be \
-read.
+Exit codes: 0; 1 when the answer to the question was no; 2 without --yes; 65 when the name is in \
+use as something else; 66 when there is no limit to remove; 69 when no server answered; 75 when \
+commands still run under the limit to remove; 77 when the server refused; 78 when a local file \
+can't be read.
 
 Examples:
   leasehold set-limit thumbnails 8

@@ -62,9 +62,9 @@ takes the lock away, the command gets TERM at the next renewal, and KILL after t
 exec CMD finds $LEASEHOLD_NAME, $LEASEHOLD_PID and $LEASEHOLD_REASON in its environment.
 
 If leasehold itself is killed with KILL, the command is killed at once. If leasehold is stopped \
-(STOP), the command gets TERM after a quarter of the grace time, and KILL before the lease is over. \
-At a terminal (Ctrl-Z) it is stopped too, and gets KILL only. With --on-loss kill or exec it gets \
-KILL only, too. A second process, `leasehold run-deadman`, does this.
+(STOP), the command gets TERM after a quarter of the grace time, and KILL before the lease is \
+over. It gets only KILL with --on-loss kill or exec, and after Ctrl-Z at a terminal, because that \
+stops the command as well. A helper process, `leasehold run-deadman`, sends these signals.
 
 All these signals reach the command's process group: also the processes that it starts in the \
 background. They do not reach processes that have left the group (daemons, setsid, jobs of an \
@@ -138,7 +138,7 @@ pub(crate) struct Run {
 
     /// End the command after this long
     ///
-    /// It gets TERM, and KILL after --grace.
+    /// The command gets TERM, and KILL after --grace.
     #[arg(long, value_name = "TIME", value_parser = duration::parse, allow_hyphen_values = true)]
     pub(crate) max_run: Option<Duration>,
 
@@ -150,12 +150,12 @@ pub(crate) struct Run {
 
     /// Write metrics for Prometheus to this file
     ///
-    /// They are written every 10s and at the end. In the textfile folder of node_exporter, the name
-    /// must end in .prom.
+    /// leasehold writes them every 10s and at the end. In the textfile folder of node_exporter, the
+    /// name must end in .prom.
     #[arg(long, value_name = "FILE")]
     pub(crate) metrics_file: Option<PathBuf>,
 
-    /// Report in JSON on stderr, a line an event
+    /// Report in JSON on stderr, one line per event
     #[arg(long)]
     pub(crate) json: bool,
 }
@@ -179,9 +179,10 @@ impl Run {
 
 const HOLD_HELP: &str = "\
 hold prints `held` on stdout when it has the lock, or the fencing token with --fenced. It keeps \
-the lock until its input ends or it gets INT, TERM, HUP, QUIT, USR1 or USR2. Give it an input that \
-stays open: with /dev/null, or in the background of a terminal, it releases the lock at once. If \
-the lock is lost, nothing stops the script's work: check the exit code, or use `leasehold run`.
+the lock until standard input ends or hold gets INT, TERM, HUP, QUIT, USR1 or USR2. Give it an \
+input that stays open: with /dev/null, or in the background of a terminal, it releases the lock at \
+once. If the lock is lost, nothing stops the script's work: check the exit code, or use `leasehold \
+run`.
 
 Exit codes:
   0    the input has ended, and the lock was released
@@ -193,7 +194,7 @@ Exit codes:
   75   the lock was not free in time (--conflict-exit-code sets another number)
   77   the server refused the credentials or lacks a permission
   78   --limit differs from the limit that is set, or a local file can't be read
-  128+n  signal n ended it, and the lock was released
+  128+n  signal n ended hold, and the lock was released
 
 Example:
   echo 'while it is read' | leasehold hold nightly";
@@ -225,15 +226,15 @@ pub(crate) struct Wanted {
     #[arg(long, conflicts_with_all = ["read", "limit"])]
     pub(crate) fenced: bool,
 
-    /// Also hold this lock, all or none (repeatable)
+    /// Also hold this lock (repeatable)
     ///
-    /// The command holds all locks or none.
+    /// The locks are acquired together: the command runs only when all of them are held.
     #[arg(long, value_name = "NAME", conflicts_with = "limit")]
     pub(crate) also: Vec<String>,
 
     /// Wait until this number of replicas confirms
     ///
-    /// The lock counts as held only when they have confirmed it, and so does each renewal.
+    /// The lock counts as held only when they have confirmed it. A renewal counts only then, too.
     // Only locks have this setting.
     #[arg(
         hide_short_help = true,
@@ -251,10 +252,10 @@ pub(crate) struct Wanted {
     #[arg(hide_short_help = true, long, conflicts_with = "limit")]
     pub(crate) on_disk: bool,
 
-    /// Hold it on most of these servers (repeat it)
+    /// Hold the lock on most of these servers
     ///
-    /// Repeat this option for each server, instead of --redis. The lock is held on more than half
-    /// of them.
+    /// Repeat this option for each server, instead of --redis. The lock counts as held when more
+    /// than half of them have it.
     #[arg(long, value_name = "URL", conflicts_with_all = ["limit", "also"])]
     pub(crate) redlock: Vec<OsString>,
 
@@ -270,20 +271,21 @@ pub(crate) struct Wanted {
     #[arg(hide_short_help = true, long, value_name = "TIME", value_parser = duration::parse, default_value = "30s", allow_hyphen_values = true)]
     pub(crate) outage_timeout: Duration,
 
-    /// Free it this long after a crash
+    /// Free the lock TIME after a crash
     ///
-    /// This is the lease of the lock. It is renewed every third of it.
+    /// This is the lease. leasehold renews the lock whenever a third of it has passed.
     #[arg(long, value_name = "TIME", value_parser = duration::parse, default_value = "30s", allow_hyphen_values = true)]
     pub(crate) lease: Duration,
 
     /// Take no lock this long after a failover
     ///
-    /// It also applies after a restart of the server. It is at least the longest lease, and the same
-    /// for every user of the name. It does not work with Redisson or clusters.
+    /// The guard also applies after a restart of the server. TIME must be at least the longest
+    /// lease, and the same in every client that uses the name. The guard can't be used with a
+    /// cluster or with Redisson.
     #[arg(hide_short_help = true, long, value_name = "TIME", value_parser = duration::parse, allow_hyphen_values = true)]
     pub(crate) failover_guard: Option<Duration>,
 
-    /// Exit code if it was not free
+    /// Exit code if the lock is not free
     #[arg(short = 'E', long, value_name = "N", default_value_t = Exit::DEFAULT_BUSY)]
     pub(crate) conflict_exit_code: u8,
 
@@ -314,7 +316,7 @@ pub(crate) struct KindOfLock {
 
     /// Run up to N at a time, over all machines
     ///
-    /// The first run sets N for all.
+    /// The first run sets N for all clients.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=MOST_PERMITS))]
     pub(crate) limit: Option<u32>,
 }
@@ -340,7 +342,7 @@ fn on_loss(text: &str) -> Result<OnLoss, String> {
             "kill" => Ok(OnLoss::Kill),
             "warn" => Ok(OnLoss::Warn),
             "exec" => Err("there is no command after exec; write 'exec CMD' in quotes".into()),
-            _ => Err("it is none of term, kill, warn and 'exec CMD'".into()),
+            _ => Err("write term, kill, warn or 'exec CMD'".into()),
         },
     }
 }

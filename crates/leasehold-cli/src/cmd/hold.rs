@@ -94,7 +94,7 @@ async fn until_over(args: &Hold, held: &Holding, signals: &mut Signals) -> Resul
 fn cant_read(name: &str, error: io::Error) -> Failure {
     let is_in_background =
         error.raw_os_error() == Some(Errno::EIO as i32) && io::stdin().is_terminal();
-    let what = format!("`{}` was given back: its input can't be read", Shown(name));
+    let what = format!("`{}` was released: its input can't be read", Shown(name));
     match is_in_background {
         false => Failure::io(what, error),
         true => Failure::new(

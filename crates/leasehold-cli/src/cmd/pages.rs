@@ -25,7 +25,7 @@ const OF_CONNECTION: &[(&str, &str)] = &[
     ),
     (
         "LEASEHOLD_MAP",
-        "where announced addresses lead, besides --map",
+        "HOST:PORT=HOST:PORT,...: addresses to use for announced ones, without --map",
     ),
     ("LEASEHOLD_PREFIX", "prefix of all names, without --prefix"),
     (
@@ -66,12 +66,12 @@ const EXIT_CODES: &str = "\
 Exit codes:
   0      done
   1      another failure; the name is free (show --exit-code), warnings (doctor)
-  2      wrong usage; locks are unsafe here (doctor)
+  2      wrong usage; locks are unsafe on this server (doctor)
   65     the name is in use as something else
   66     no client holds the name, or the latch was never set
-  69     no server answered, or it could not grant a lock
+  69     no server answered, or the server could not grant a lock
   70     the lock was lost, or could not be renewed
-  75     the lock was not free in time, or was held by another
+  75     the lock was not free in time, or was held by another client
   77     the server refused the credentials or lacks a permission
   78     --limit differs from the limit that is set, or a local file can't be read
   124    the command ran longer than --max-run

@@ -22,7 +22,7 @@ pub(crate) async fn release(args: Release, server: Server) -> Result<Exit, Failu
     until_signal(free(args, server)).await
 }
 
-/// A hold, and how long its holder may believe in it.
+/// A hold, and how long its holder can go on after the hold was taken away.
 struct Hold {
     id: String,
     ttl: Ttl,
@@ -158,7 +158,7 @@ fn chosen(
             None => Err(Failure::new(
                 Exit::Busy(Exit::DEFAULT_BUSY),
                 format!(
-                    "`{}` does not hold `{shown}`, but {ids}{more}; nothing was released",
+                    "`{}` does not hold `{shown}`, which is held by {ids}{more}; nothing was released",
                     Shown(wanted)
                 ),
             )),
@@ -180,10 +180,10 @@ async fn is_wanted(name: &str, holds: &[Hold]) -> Result<bool, Failure> {
     let told = holds.iter().map(|hold| match hold.kept {
         true => format!("`{}` is {}", Shown(name), hold.kept()),
         false => format!(
-            "`{}` is held by {}, who may believe in it {}",
+            "`{}` is held by {}, which can go on as the holder {}",
             Shown(name),
             hold.holder(),
-            believed(hold.ttl)
+            goes_on(hold.ttl)
         ),
     });
     is_confirmed(&taken, told, "take it away").await
@@ -208,13 +208,13 @@ pub(super) async fn is_confirmed(
     Ok(matches!(answer.trim(), "y" | "Y" | "yes"))
 }
 
-fn believed(ttl: Ttl) -> String {
+fn goes_on(ttl: Ttl) -> String {
     match ttl {
         Ttl::Left(left) => format!(
-            "for {} at most, unless it is renewed",
+            "for up to {}, or longer if it renews",
             duration::shown(left)
         ),
-        _ => "without an end".to_owned(),
+        _ => "without a limit".to_owned(),
     }
 }
 
@@ -248,12 +248,12 @@ async fn tell_ended(args: &Release, name: &str, ended: &[Hold]) -> Result<(), Fa
     for hold in ended {
         let until = match hold.ttl {
             Ttl::Left(left) => format!("for up to {}", duration::shown(left)),
-            _ => "without an end, as it has no lease".to_owned(),
+            _ => "without a limit, because it has no lease".to_owned(),
         };
         output::result(match hold.kept {
             true => format!("released `{}`, which was {}", Shown(name), hold.kept()),
             false => format!(
-                "took `{}` from {}, who may still believe in it {until}",
+                "took `{}` from {}, which can go on as the holder {until}",
                 Shown(name),
                 hold.holder()
             ),

@@ -203,7 +203,7 @@ fn hold_in_the_background_of_a_terminal_gives_the_lock_back() {
     ];
     let shell = ["bash", "--norc", "--noprofile", "-i"];
     let (shown, code) = on_terminal(&server, &shell, &steps);
-    assert!(shown.contains("`job` was given back"), "{shown}");
+    assert!(shown.contains("`job` was released"), "{shown}");
     assert!(shown.contains("ended 1"), "{shown}");
     assert_eq!(code, 5, "{shown}");
     assert!(is_free(&server));

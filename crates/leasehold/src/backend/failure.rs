@@ -221,7 +221,7 @@ impl Failure {
     /// Makes the error of an operation on `key` that is undone when its outcome is unknown.
     pub(crate) fn into_error(self, key: &Key) -> Error {
         let if_it_ran = match &self.cause {
-            Cause::Unconfirmed(_) => "it was given back",
+            Cause::Unconfirmed(_) => "it was released",
             _ => "what it left is undone in the background or ends with its lease",
         };
         self.into_error_with(key, if_it_ran)
@@ -275,7 +275,7 @@ impl Failure {
         };
         let (at, cause) = (&self.address, &self.cause);
         let message = format!(
-            "no server has said that `{key}` was given back at {at}: {cause}; it is sent again in the background while the client's runtime keeps running, and counts once"
+            "no server has said that `{key}` was released at {at}: {cause}; it is sent again in the background while the client's runtime keeps running, and counts once"
         );
         self.error(kind, message).with_key(key)
     }

@@ -119,7 +119,7 @@ type OnSubscription = Box<dyn FnMut(&str) -> Duration + Send>;
 /// });
 /// let error = client.lock("orders:42").try_acquire().await.unwrap_err();
 /// assert_eq!(error.kind(), ErrorKind::OutcomeUnknown);
-/// client.close().await; // what it may have taken has been given back
+/// client.close().await; // what it may have taken has been released
 /// assert!(server.keys().is_empty());
 /// # Ok(())
 /// # }
@@ -208,7 +208,7 @@ impl Network {
     /// let lock = client.lock("orders:42").acknowledged_by(Acknowledgement::replicas(2));
     /// network.confirm_by(1);
     /// let error = lock.try_acquire().await.unwrap_err();
-    /// assert_eq!(error.kind(), ErrorKind::Unavailable); // it was given back
+    /// assert_eq!(error.kind(), ErrorKind::Unavailable); // it was released
     /// network.confirm_by(2);
     /// lock.acquire().await?.release().await?;
     /// # Ok(())

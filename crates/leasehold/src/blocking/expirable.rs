@@ -106,7 +106,7 @@ impl fmt::Debug for ExpirableSemaphore {
 /// Dropping them returns the permits to the semaphore before the drop returns. If the server does
 /// not answer within the client's reply timeout, the release continues in the background. Inside a
 /// tokio runtime the permits are always released in the background.
-#[must_use = "the permits are given back as soon as this is dropped"]
+#[must_use = "the permits are released as soon as this is dropped"]
 #[clippy::has_significant_drop]
 pub struct ExpirablePermit {
     /// `None` only after the permits have been given up.

@@ -94,7 +94,7 @@ impl fmt::Debug for Semaphore {
 /// tokio runtime the permits are always released in the background. A waiting thread of this
 /// process may then get the permits. If that thread still waits when the program ends, the permits
 /// are lost with it.
-#[must_use = "the permits are given back as soon as this is dropped"]
+#[must_use = "the permits are released as soon as this is dropped"]
 #[clippy::has_significant_drop]
 pub struct SemaphorePermit {
     /// `None` only after the permits have been given up.

@@ -292,7 +292,7 @@ fn describe() {
     describe_histogram!(
         "leasehold.hold.duration",
         Unit::Seconds,
-        "Time from a grant until it was given back or lost"
+        "Time from a grant until its release or loss"
     );
     describe_counter!("leasehold.losses", count, "Holds that were lost");
     describe_counter!("leasehold.renewals", count, "Renewals of holds");

@@ -35,7 +35,7 @@ impl Panics {
             // The log itself may panic.
             let _ = catch_unwind(AssertUnwindSafe(|| {
                 let (what, panic) = (self.what, text(&*panic));
-                tracing::error!(what, panic, count, "code of the user has panicked");
+                tracing::error!(what, panic, count, "a callback panicked");
             }));
         }
         // Its drop may panic, too, and nothing would catch that.

@@ -73,7 +73,7 @@ const MOST_AT_ONCE: u64 = 1000;
 /// permit.release().await?; // an error if it had been lost
 ///
 /// if let Some(permits) = semaphore.try_acquire_many(4).await? {
-///     // four, or none; dropping them gives them back in the background
+///     // four, or none; dropping them releases them in the background
 ///     assert_eq!(permits.ids().len(), 4);
 /// }
 /// # Ok(())
@@ -291,8 +291,8 @@ impl ExpirableSemaphore {
 
 /// Permits by their ids, whichever process or language acquired them.
 impl ExpirableSemaphore {
-    /// Gives a permit back by its id. `false` when its lease was over, or when the permit does not
-    /// exist. A permit whose lease is over, but that has not been taken back yet, is given back
+    /// Releases a permit by its id. `false` when its lease was over, or when the permit does not
+    /// exist. A permit whose lease is over, but that has not been taken back yet, is released
     /// anyway.
     ///
     /// If a guard holds that permit, the guard learns of the loss at its next renewal.
@@ -300,7 +300,7 @@ impl ExpirableSemaphore {
     /// # Errors
     ///
     /// [`ErrorKind::Unavailable`](crate::ErrorKind::Unavailable) when no server answered;
-    /// `OutcomeUnknown` when the permit may have been given back; `WrongKind`, `Denied` and
+    /// `OutcomeUnknown` when the permit may have been released; `WrongKind`, `Denied` and
     /// `Misuse` as for [`acquire`](Self::acquire).
     ///
     /// # Cancel safety
@@ -312,7 +312,7 @@ impl ExpirableSemaphore {
         Ok(self.change(names.release(&[id], false)).await? > 0)
     }
 
-    /// Gives permits back by their ids, 1 to 1000, all of them or none. `false`, and no change,
+    /// Releases permits by their ids, 1 to 1000, all of them or none. `false`, and no change,
     /// when the lease of one of them is over or one does not exist. An id that is given twice
     /// counts once.
     ///
@@ -461,7 +461,9 @@ impl ExpirableSemaphore {
     ///
     /// # Errors
     ///
-    /// Same as [`release`](Self::release).
+    /// [`ErrorKind::Unavailable`](crate::ErrorKind::Unavailable) when no server answered;
+    /// `OutcomeUnknown` when the number may have been set; `WrongKind`, `Denied` and
+    /// `Misuse` as for [`acquire`](Self::acquire).
     ///
     /// # Cancel safety
     ///
@@ -483,7 +485,9 @@ impl ExpirableSemaphore {
     ///
     /// # Errors
     ///
-    /// Same as [`release`](Self::release).
+    /// [`ErrorKind::Unavailable`](crate::ErrorKind::Unavailable) when no server answered;
+    /// `OutcomeUnknown` when the number may have been set; `WrongKind`, `Denied` and
+    /// `Misuse` as for [`acquire`](Self::acquire).
     ///
     /// # Cancel safety
     ///
@@ -503,7 +507,9 @@ impl ExpirableSemaphore {
     ///
     /// # Errors
     ///
-    /// Same as [`release`](Self::release).
+    /// [`ErrorKind::Unavailable`](crate::ErrorKind::Unavailable) when no server answered;
+    /// `OutcomeUnknown` when the number may have been changed; `WrongKind`, `Denied` and
+    /// `Misuse` as for [`acquire`](Self::acquire).
     ///
     /// # Cancel safety
     ///
@@ -523,7 +529,9 @@ impl ExpirableSemaphore {
     ///
     /// # Errors
     ///
-    /// Same as [`release`](Self::release).
+    /// [`ErrorKind::Unavailable`](crate::ErrorKind::Unavailable) when no server answered;
+    /// `OutcomeUnknown` when the semaphore may have been removed; `WrongKind`, `Denied` and
+    /// `Misuse` as for [`acquire`](Self::acquire).
     ///
     /// # Cancel safety
     ///

@@ -40,7 +40,7 @@ use steps::{FairHold, Place};
 /// costs the server work for every waiter in line, as with Redisson. All users of a name must use
 /// the fair lock: a plain [`Lock`] of the same name excludes it, but does not join the line.
 ///
-/// The order is lost when the server loses data, or when its clock is set ahead by more than the
+/// The order is lost when the server loses data, or when its clock jumps forward by more than the
 /// waiter timeout. The waiters then join again in any order, and each of them keeps waiting.
 ///
 /// ```

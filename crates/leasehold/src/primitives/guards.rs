@@ -40,7 +40,7 @@ use crate::loss::LossReason;
 /// work(seats.acquire().await?).await
 /// # }
 /// ```
-#[must_use = "what it guards is given back as soon as the guard is dropped"]
+#[must_use = "the lock or the permits are released as soon as the guard is dropped"]
 #[allow(
     private_bounds,
     reason = "sealed: nobody outside can name what a guard is made of"

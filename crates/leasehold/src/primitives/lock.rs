@@ -234,7 +234,7 @@ impl<K: kind::Named> Lock<K> {
     /// alone, or replicas too. The default is [`Acknowledgement::master`], unless the client has
     /// another [default](crate::ClientBuilder::acknowledged_by).
     ///
-    /// A grant that too few replicas confirm in time is given back. A waiter then asks again until
+    /// A grant that too few replicas confirm in time is released. A waiter then asks again until
     /// its wait is over; [`try_acquire`](Self::try_acquire) fails with
     /// [`Unavailable`](crate::ErrorKind::Unavailable). A renewal or an
     /// [`extend`](LockGuard::extend) that too few replicas confirm has failed. Then
@@ -272,7 +272,7 @@ impl<K: kind::Named> Lock<K> {
 
     /// Sets how long this process keeps the lock for its own waiters, counted from a grant of the
     /// server. During this time, a release hands the lock over to the next waiter of the same
-    /// client without a request to the server. Afterwards the lock is given back to the server, and
+    /// client without a request to the server. Afterwards the lock is released on the server, and
     /// the client lets other processes ask first, for 2 ms or occasionally 16 ms. 10 ms by default;
     /// zero turns it off. Any duration is allowed, but once a second the lock is released on the
     /// server, and the next holder gets it there under a new id.
@@ -297,8 +297,8 @@ impl<K: kind::Named> Lock<K> {
     /// has lost its data, a waiter can be handed a lock that was lost up to 5 ms before. It learns
     /// this from the next request, which is sent at once.
     ///
-    /// [`release`](LockGuard::release) resolves when the server has answered a request that was
-    /// sent after the release, as it does without this setting.
+    /// A hand-over does not make [`release`](LockGuard::release) return earlier: as without this
+    /// setting, it waits for the server's answer to a request that was sent after the call.
     #[must_use]
     pub fn local_hand_over(mut self, turn: Duration) -> Self {
         self.settings.local_hand_over = turn;
@@ -500,7 +500,7 @@ impl<K: OneKey> Lock<K> {
     /// Ends all holds of this lock, no matter which client has them. Returns `true` if there were
     /// any.
     ///
-    /// For operators. The holder learns of it ([`LossReason::Forced`](crate::LossReason::Forced))
+    /// This is for operators. The holder learns of the loss ([`LossReason::Forced`](crate::LossReason::Forced))
     /// at its next renewal, up to a third of its lease later. **Until then it keeps working beside
     /// the next holder.** Redisson's own holders are not notified at all.
     ///

@@ -68,7 +68,7 @@ pub(crate) const MOST_PERMITS: u64 = i32::MAX as u64;
 ///
 /// let permit = semaphore.acquire_many(3).await?; // three, or none: waits for all of them
 /// assert_eq!(semaphore.available_permits().await?, 7);
-/// permit.release().await?; // dropping it gives them back, too
+/// permit.release().await?; // dropping it releases them, too
 /// # Ok(())
 /// # }
 /// ```
@@ -323,7 +323,9 @@ impl Semaphore {
     ///
     /// # Errors
     ///
-    /// Same as [`release`](Self::release).
+    /// [`ErrorKind::Unavailable`](crate::ErrorKind::Unavailable) when no server answered;
+    /// `OutcomeUnknown` when the number may have been changed; `WrongKind`, `Denied` and
+    /// `Misuse` as for [`acquire`](Self::acquire).
     ///
     /// # Cancel safety
     ///
@@ -386,7 +388,9 @@ impl Semaphore {
     ///
     /// # Errors
     ///
-    /// Same as [`release`](Self::release).
+    /// [`ErrorKind::Unavailable`](crate::ErrorKind::Unavailable) when no server answered;
+    /// `OutcomeUnknown` when the number may have been set; `WrongKind`, `Denied` and
+    /// `Misuse` as for [`acquire`](Self::acquire).
     ///
     /// # Cancel safety
     ///
@@ -401,7 +405,9 @@ impl Semaphore {
     ///
     /// # Errors
     ///
-    /// Same as [`release`](Self::release).
+    /// [`ErrorKind::Unavailable`](crate::ErrorKind::Unavailable) when no server answered;
+    /// `OutcomeUnknown` when the number may have been set; `WrongKind`, `Denied` and
+    /// `Misuse` as for [`acquire`](Self::acquire).
     ///
     /// # Cancel safety
     ///
@@ -417,7 +423,9 @@ impl Semaphore {
     ///
     /// # Errors
     ///
-    /// Same as [`release`](Self::release).
+    /// [`ErrorKind::Unavailable`](crate::ErrorKind::Unavailable) when no server answered;
+    /// `OutcomeUnknown` when the semaphore may have been removed; `WrongKind`, `Denied` and
+    /// `Misuse` as for [`acquire`](Self::acquire).
     ///
     /// # Cancel safety
     ///

@@ -45,7 +45,7 @@ use sweep::{Point, Stay, sweep};
 /// (`CLOCK_MONOTONIC`; in Java it is `System.nanoTime()`).
 ///
 /// On Windows it is the time of day at the first call, plus the time since then. So processes agree
-/// unless the clock is set between their first calls.
+/// unless the clock is changed between their first calls.
 #[must_use]
 pub fn monotonic_ns() -> u64 {
     now_ns()

@@ -18,7 +18,7 @@ const PHRASES: [(&str, usize); 22] = [
     ("somebody", 0),
     ("everybody", 0),
     ("whoever", 0),
-    ("those of", 8),
+    ("those of", 6),
     ("that of", 3),
     ("those who", 0),
     ("so many", 3),

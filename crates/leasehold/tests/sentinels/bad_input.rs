@@ -43,7 +43,10 @@ async fn url_has_to_say_what_is_a_sentinel() {
     let server = RedisServer::start().unwrap();
     let error = refused(&format!("redis-sentinel://127.0.0.1:{}/m", server.port())).await;
     assert_eq!(error.kind(), ErrorKind::Unsupported, "{error}");
-    assert!(error.to_string().contains("it is no sentinel"), "{error}");
+    assert!(
+        error.to_string().contains("it is not a sentinel"),
+        "{error}"
+    );
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

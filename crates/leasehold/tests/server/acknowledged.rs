@@ -57,7 +57,7 @@ fn too_few(error: &Error, count: u8, needed: u8) {
     let expected = format!("but only {count} of {needed} replicas confirmed it within 100 ms");
     assert!(said.contains("granted at redis://"), "{said}");
     assert!(said.contains(&expected), "{said}");
-    let ending = "it was given back: check the replicas or ask for fewer";
+    let ending = "it was released: check the replicas or ask for fewer";
     assert!(said.ends_with(ending), "{said}");
 }
 

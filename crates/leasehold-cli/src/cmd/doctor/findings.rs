@@ -151,7 +151,7 @@ pub(super) fn fails(address: &str, said: &str) -> Finding {
         severity: Severity::Warning,
         about: "writes",
         addresses: vec![address.into()],
-        says: format!("no lock can be taken and given back: {said}"),
+        says: format!("no lock can be acquired and released: {said}"),
         advice: "see to what the server says".into(),
         breaks: Some(promise::KEPT),
     }

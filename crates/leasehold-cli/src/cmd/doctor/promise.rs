@@ -9,11 +9,10 @@ pub(super) const WAKE_UPS: &str = "Every release wakes the waiters, and so does 
 pub(super) const ACCESS: &str = "The error for a denied client names the rule of the server that allows the operation. A user with that rule can do everything under that name.";
 pub(super) const MEMORY: &str =
     "Releasing, renewing and counting down work when the server is out of memory.";
-pub(super) const SERVERS: &str = "Replies mean the same on each server that [servers.md](servers.md) names, inside scripts, too.";
+pub(super) const SERVERS: &str = "Replies mean the same on each server that [servers.md](servers.md) names, also inside scripts.";
 pub(super) const FAILOVER: &str = "A hold outlives the failover of its server if, before the lease is over, the server's name leads to a server that has the hold.";
-pub(super) const SENTINELS: &str = "A failover costs no hold that was replicated, and no waiter: calls, subscriptions and renewals go to the new master.";
-pub(super) const CLUSTER: &str =
-    "Operations survive a failover: calls and the waiters' subscriptions move to the new master.";
+pub(super) const SENTINELS: &str = "Behind sentinels, a failover costs no hold that was replicated, and no waiter: calls, subscriptions and renewals go to the new master.";
+pub(super) const CLUSTER: &str = "In a cluster, operations survive a failover: calls and the waiters' subscriptions move to the new master.";
 pub(super) const CONFIRMED: &str =
     "A grant counts when as many replicas have confirmed it as the lock wants";
 

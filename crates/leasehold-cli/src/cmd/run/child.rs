@@ -47,7 +47,7 @@ impl Group {
         };
         let child = launcher.process_group(0).spawn().map_err(not_started)?;
         let leader = i32::try_from(child.id())
-            .map_err(|_| Failure::new(Exit::Failed, "the command's process id is no number"))?;
+            .map_err(|_| Failure::new(Exit::Failed, "the command's process id is not a number"))?;
         // `child` is dropped: this type waits itself, because the standard library does not report
         // that a process has stopped.
         let group = Self {

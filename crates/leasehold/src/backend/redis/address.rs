@@ -169,7 +169,7 @@ impl Address {
     /// the start of a command, and waits for the rest of it.
     pub(crate) fn plain_hint(&self) -> &'static str {
         match self.target {
-            Target::Tcp { tls: true, .. } => "; if the port is a plain one use redis://",
+            Target::Tcp { tls: true, .. } => "; if the port has no TLS, use redis://",
             _ => "",
         }
     }

@@ -154,7 +154,7 @@ impl<'a> Rest<'a> {
             // A pong has two elements, and every other list three.
             Some(b"2") => 2,
             Some(b"3") => 3,
-            Some(_) => return Err("a list that is no message".into()),
+            Some(_) => return Err("a list that is not a message".into()),
         };
         let Some(word) = self.text()? else {
             return Ok(None);

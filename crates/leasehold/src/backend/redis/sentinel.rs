@@ -190,7 +190,7 @@ impl Sentinels {
         if let Cause::Other(said) = &mut failure.cause
             && said.contains("unknown command")
         {
-            *said = format!("it is no sentinel ({said})");
+            *said = format!("it is not a sentinel ({said})");
         }
         failure.into()
     }

@@ -90,7 +90,7 @@ pub(crate) fn check_mode(
             "it is a sentinel: use redis-sentinel://HOST:PORT,HOST:PORT/MASTER"
         }
         (true, false) => "it is a node of a cluster: use redis-cluster://",
-        (false, true) => "it is no node of a cluster: use redis://",
+        (false, true) => "it is not a node of a cluster: use redis://",
         _ => return Ok(()),
     };
     Err(Failure::new(

@@ -64,7 +64,7 @@ pub(crate) fn splits(name: &str) -> Option<&'static str> {
     }
     match name[open + 1..].find('}') {
         None => Some("it has a `{` and no `}` after that"),
-        Some(0) => Some("it has `{}`, which is no hash tag"),
+        Some(0) => Some("it has `{}`, which is not a hash tag"),
         Some(_) => None,
     }
 }

@@ -58,7 +58,7 @@ impl Connector {
             && let Err(error) = ServerName::try_from(name.clone())
         {
             let what = format!(
-                "`{}` is no name of a server: {error}",
+                "`{}` is not a valid server name: {error}",
                 crate::text::Shown(name)
             );
             return Err(Error::new(ErrorKind::Misuse, what));
@@ -149,8 +149,8 @@ impl Verifier {
         let webpki = WebPkiServerVerifier::builder_with_provider(Arc::new(roots), provider());
         let webpki = webpki.build().map_err(|error| {
             let what = format!(
-                "no certificate authority is known ({error}); install those of the system, or give \
-                 your own (tls_authorities, --cacert)"
+                "no certificate authority is known ({error}); install the CA certificates of the \
+                 system, or add your own (tls_authorities, --cacert)"
             );
             Error::new(ErrorKind::Misuse, what)
         })?;
@@ -248,8 +248,8 @@ pub(crate) fn advice(error: &io::Error, is_told: bool) -> &'static str {
     let error = error.get_ref();
     match error.and_then(|error| error.downcast_ref::<rustls::Error>()) {
         Some(InvalidCertificate(error)) if is_webpki(error, CA_AS_SERVER) => {
-            "the server shows the certificate of an authority: add exactly that one to the client \
-             (tls_authorities, --cacert)"
+            "the server shows the certificate of an authority (CA) as its own: add exactly this \
+             certificate to the client (tls_authorities, --cacert)"
         }
         Some(InvalidCertificate(error)) if is_webpki(error, VERSION_1) => {
             "the server's certificate is of version 1, which TLS libraries refuse: make one of \
@@ -257,8 +257,8 @@ pub(crate) fn advice(error: &io::Error, is_told: bool) -> &'static str {
         }
         // Another authority with the same name has another signature.
         Some(InvalidCertificate(UnknownIssuer | BadSignature)) => {
-            "if the certificate is of your own authority, or self-signed, add that authority or the \
-             certificate to the client (tls_authorities, --cacert)"
+            "if the certificate is self-signed or from your own certificate authority, add the \
+             certificate or the authority to the client (tls_authorities, --cacert)"
         }
         Some(InvalidCertificate(NotValidForNameContext { presented, .. }))
             if presented.is_empty() =>
@@ -283,18 +283,18 @@ pub(crate) fn advice(error: &io::Error, is_told: bool) -> &'static str {
             Expired | ExpiredContext { .. } | NotValidYet | NotValidYetContext { .. },
         )) => "renew the server's certificate, or set this machine's clock right",
         Some(AlertReceived(_)) => WANTS_A_CERTIFICATE,
-        Some(InvalidMessage(_)) => "if the port is a plain one use redis://",
+        Some(InvalidMessage(_)) => "if the port has no TLS, use redis://",
         _ => {
-            "if the port is a plain one use redis://, if the certificate is of your own authority \
-             add that to the client (tls_authorities, --cacert)"
+            "if the port has no TLS, use redis://; if the certificate is from your own certificate \
+             authority, add that authority to the client (tls_authorities, --cacert)"
         }
     }
 }
 
 /// The advice if the server wants a certificate. In TLS 1.3 the server says so after the client's
 /// handshake, when the first answer is read.
-pub(crate) const WANTS_A_CERTIFICATE: &str = "if the server wants a certificate of the client \
-     give one of an authority that it trusts (tls_identity, --cert and --key)";
+pub(crate) const WANTS_A_CERTIFICATE: &str = "if the server wants a client certificate, \
+     give one from an authority that it trusts (tls_identity, --cert and --key)";
 
 fn bad_authority(what: &dyn std::fmt::Display) -> Error {
     Error::new(

@@ -30,7 +30,7 @@ use crate::wait::{Answer, Ask as _, Deadline, Wait};
 /// server, the deadline is the instant before the request was sent, plus the lease, minus the
 /// drift. With five servers, the third latest of their deadlines counts. The client of each server
 /// renews that server's part. The guard is [lost](LockGuard::lost) when no majority is left. Grants
-/// that are not a majority are given back, also on servers that did not answer.
+/// that are not a majority are released, also on servers that did not answer.
 ///
 /// **The promise** is that of [`Lock`], as long as a majority of the servers loses no data within a
 /// [longest lease](Self::longest_lease), 30 s by default. No lease of the lock can be longer than
@@ -38,7 +38,7 @@ use crate::wait::{Answer, Ask as _, Deadline, Wait};
 /// lease ago may have lost its grants. It does not count until those grants would have ended
 /// ([`distrust_restarted`](Self::distrust_restarted)). So right after all servers were started
 /// there is no majority for 30 s. The promise depends on clocks that don't jump: a server whose
-/// clock is set ahead by more than the drift ends its leases early.
+/// clock jumps forward by more than the drift ends its leases early.
 ///
 /// **Servers can be restarted one after the other** without ending a hold, even if each restarts
 /// without its data. A holder whose lease is renewed sets the lock again on a server that was

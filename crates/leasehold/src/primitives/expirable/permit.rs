@@ -77,7 +77,7 @@ impl FromStr for PermitId {
             _ => Err(Error::new(
                 ErrorKind::Misuse,
                 format!(
-                    "`{}` is no permit's id; one is 32 hex digits long",
+                    "`{}` is not the id of a permit: an id has 32 hex digits",
                     Shown(text)
                 ),
             )),
@@ -88,11 +88,11 @@ impl FromStr for PermitId {
 /// A guard of held permits, returned by
 /// [`ExpirableSemaphore::acquire`](crate::ExpirableSemaphore::acquire) and its variants.
 ///
-/// [`release`](Self::release) gives the permits back and reports whether they were held until then.
-/// Dropping the guard gives them back, too, but in the background and without a report. Before the
+/// [`release`](Self::release) releases the permits and reports whether they were held until then.
+/// Dropping the guard also releases them, but in the background and without a report. Before the
 /// program ends, call [`Client::close`](crate::Client::close)`().await`, which waits for that.
 /// Permits that were lost are never valid again.
-#[must_use = "the permits are given back as soon as this is dropped"]
+#[must_use = "the permits are released as soon as this is dropped"]
 #[clippy::has_significant_drop]
 pub struct ExpirablePermit {
     share: Share,
@@ -127,12 +127,12 @@ impl ExpirablePermit {
     /// it may have overlapped with another holder. `Unavailable` or `OutcomeUnknown` when no server
     /// answered. In that case the release is tried again in the background, and the permits come
     /// back one lease after their last renewal at the latest. `OutcomeUnknown` also when the
-    /// permits no longer exist and an earlier request to give them back was not answered: either
+    /// permits no longer exist and an earlier request to release them was not answered: either
     /// that request gave them back, or a permit was lost before.
     ///
     /// # Cancel safety
     ///
-    /// Once this has been called, the permits are given back even if the future is dropped.
+    /// Once this has been called, the permits are released even if the future is dropped.
     pub async fn release(self) -> Result<()> {
         self.share.release().await
     }
@@ -182,7 +182,7 @@ impl ExpirablePermit {
     }
 
     /// Returns the instant until which the permits are certain to be held: the instant before the
-    /// last confirmed request was sent, plus the lease, minus the drift. Renewal moves it forward.
+    /// last confirmed request was sent, plus the lease, minus the drift and 2 ms. Renewal moves it forward.
     #[must_use]
     pub fn valid_until(&self) -> Instant {
         let context = self.share.context();

@@ -18,7 +18,7 @@ use crate::primitives::fenced::draw;
 /// Proof that the lock is held: the result of [`Lock::acquire`](crate::Lock::acquire) and the
 /// methods like it.
 ///
-/// [`release`](Self::release) gives the lock back and reports whether it was held until then.
+/// [`release`](Self::release) releases the lock and reports whether it was held until then.
 /// Dropping the guard also releases the lock, but in the background and without a report. If the
 /// program ends soon afterwards, call [`Client::close`](crate::Client::close)`().await`, which
 /// waits for the release. [`Client`](crate::Client#when-the-program-ends) describes what happens
@@ -137,7 +137,7 @@ impl LockGuard {
     /// [`is_held`](Self::is_held) learns of it at once.
     ///
     /// The future does not borrow the guard and can be moved into another task. It never resolves
-    /// if the lock is given back in time.
+    /// if the lock is released in time.
     ///
     /// # Cancel safety
     ///
@@ -188,7 +188,7 @@ impl LockGuard {
     }
 
     /// Returns the instant until which the lock is certainly held: the time just before the last
-    /// confirmed request was sent, plus the lease, minus the drift. Each renewal moves it forward,
+    /// confirmed request was sent, plus the lease, minus the drift and 2 ms. Each renewal moves it forward,
     /// up to the end of the [maximum hold time](crate::Lock::max_hold). All guards of an
     /// [`Owner`](crate::Owner) share it. When a guard that asked for more is released or dropped,
     /// it moves back to what the other guards asked for.

@@ -98,7 +98,7 @@ fn ends_of(key: &Key, seen: &NameInfo, id: &str) -> Result<Option<Ends>> {
             return Err(Error::new(
                 ErrorKind::WrongKind,
                 format!(
-                    "no client holds `{key}`: it is no lock, and no semaphore with leases in use"
+                    "no client holds `{key}`: it is not a lock, and not a semaphore with leases in use"
                 ),
             )
             .with_key(key));

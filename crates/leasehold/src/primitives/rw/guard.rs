@@ -48,11 +48,11 @@ impl WriteGuard {
     ///
     /// [`ErrorKind::Lost`](crate::ErrorKind::Lost) when the lock was no longer held. `Unavailable`
     /// or `OutcomeUnknown` when no server answered. After an error nothing is held: both sides are
-    /// given back in the background.
+    /// released in the background.
     ///
     /// # Cancel safety
     ///
-    /// Dropping the future gives the lock back in the background.
+    /// Dropping the future releases the lock in the background.
     ///
     /// # Examples
     ///
@@ -156,7 +156,7 @@ impl ReadGuard {
     ///
     /// # Cancel safety
     ///
-    /// Dropping the future gives the lock back in the background.
+    /// Dropping the future releases the lock in the background.
     ///
     /// # Examples
     ///
@@ -276,7 +276,7 @@ impl std::error::Error for NotUpgraded {
 }
 
 /// Turns a write hold into a read hold, after the downgrade has begun. After an error both holds
-/// are given back.
+/// are released.
 async fn turn(write: Share, reader: Option<Owner>) -> Result<Share> {
     let context = Arc::clone(write.context());
     let (key, terms) = (write.hold().key.clone(), write.terms());

@@ -9,13 +9,13 @@ use crate::error::Result;
 
 /// Permits in use, returned by [`Semaphore::acquire`](crate::Semaphore::acquire) and its variants.
 ///
-/// [`release`](Self::release) gives the permits back and reports failures. Dropping them gives them
+/// [`release`](Self::release) releases the permits and reports failures. Dropping them gives them
 /// back in the background, before the client's next request for the same semaphore. (Requests for
 /// other names may be sent earlier.) Before the program ends, call
 /// [`Client::close`](crate::Client::close)`().await`, which waits for this;
 /// [`Client`](crate::Client#when-the-program-ends) describes what happens without that call.
 ///
-/// The permits are not given back in three cases: the client's runtime has ended, the process is
+/// The permits are not released in three cases: the client's runtime has ended, the process is
 /// killed, or the process ends while other tasks in it wait for permits. See
 /// [`Semaphore`](crate::Semaphore).
 ///
@@ -23,7 +23,7 @@ use crate::error::Result;
 /// is the process's turn. Otherwise permits that are given back at the same time travel as one
 /// request. A waiter gets the permits that are passed to it whether it is polled or not: a waiting
 /// future that is not polled keeps permits from other waiters.
-#[must_use = "the permits are given back as soon as this is dropped"]
+#[must_use = "the permits are released as soon as this is dropped"]
 #[clippy::has_significant_drop]
 pub struct SemaphorePermit {
     context: Arc<Context>,
@@ -53,7 +53,7 @@ impl SemaphorePermit {
     ///
     /// # Cancel safety
     ///
-    /// Once this has been called, the permits are given back even if the future is dropped.
+    /// Once this has been called, the permits are released even if the future is dropped.
     pub async fn release(mut self) -> Result<()> {
         self.context.check_process(&self.names.key)?;
         // Taken out, because `returns::release` completes the return even if this future is

@@ -235,7 +235,7 @@ fn tell_if_final(key: &Key, ended: &Result<(), Failure>) {
         && failure.is_about_the_key()
     {
         log(
-            || tracing::warn!(key = %key, cause = %failure.cause, "can't give permits back; they may stay in use"),
+            || tracing::warn!(key = %key, cause = %failure.cause, "can't release permits; they may stay in use"),
         );
     }
 }
@@ -244,7 +244,7 @@ fn given_up(key: &Key) {
     log(|| {
         tracing::warn!(
             key = %key,
-            "no server answered in time to give permits back; they may stay in use"
+            "no server answered in time to release permits; they may stay in use"
         )
     });
 }

@@ -270,7 +270,7 @@ impl Look<'_> {
             return None;
         }
         let says = format!(
-            "its clock was set by {:.1} s while it was looked at: a clock that is set ahead ends locks that are held",
+            "its clock jumped by {:.1} s during the check: a jump forward ends leases while their holders still work",
             moved.as_secs_f64()
         );
         let advice = "let the time server slew the clock instead of setting it (chrony: makestep only at the start)";

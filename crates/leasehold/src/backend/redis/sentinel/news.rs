@@ -287,7 +287,7 @@ mod tests {
         // The two silent sentinels may recover, and may know the master.
         let refused = of(&[unknown(), silent(), silent()]);
         assert!(matches!(refused, Cause::NoAnswer(_)), "{refused:?}");
-        let other = || fails(Cause::Other("it is no sentinel".into()));
+        let other = || fails(Cause::Other("it is not a sentinel".into()));
         let refused = of(&[other(), other(), silent()]);
         assert!(matches!(refused, Cause::Other(_)), "{refused:?}");
     }
