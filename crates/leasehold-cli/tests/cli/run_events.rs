@@ -296,7 +296,7 @@ fn short_flags_are_those_of_flock() {
         ),
         (
             &["run", "--on-loss", "panic", "job", "--", "true"],
-            "none of term",
+            "write term, kill, warn or",
         ),
         (
             &["run", "--on-loss", "exec", "job", "--", "true"],
