@@ -25,4 +25,9 @@ mod project {
     mod weight;
     mod wire_format;
     mod workflow;
+
+    /// Returns the folder of the repository.
+    fn root() -> std::path::PathBuf {
+        std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
+    }
 }

@@ -2,8 +2,8 @@
 //! promise has a test, a mutant and an end. `docs/scenarios.md` counts its own rows.
 
 use std::collections::HashSet;
-use std::path::{Path, PathBuf};
 
+use super::root;
 use crate::support::sources::files;
 
 /// The folder of the pages with every promise.
@@ -15,10 +15,6 @@ const PAGES: [&str; 3] = [
     "docs/topologies.md",
     "docs/failures.md",
 ];
-
-fn root() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
-}
 
 pub(super) fn read(page: &str) -> String {
     std::fs::read_to_string(root().join(page)).unwrap()

@@ -1,13 +1,10 @@
 //! The contents of the published packages, and the links of their pages.
 
-use std::path::{Path, PathBuf};
 use std::process::Command;
 
-const PACKAGES: [&str; 2] = ["leasehold", "leasehold-cli"];
+use super::root;
 
-fn root() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
-}
+const PACKAGES: [&str; 2] = ["leasehold", "leasehold-cli"];
 
 /// Returns the files of the package, without its sources.
 fn contents(package: &str) -> Vec<String> {

@@ -2,8 +2,8 @@
 //! make a reader look back only become fewer.
 
 use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
 
+use super::root;
 use crate::support::sources::files;
 
 /// The beginnings of a doc comment that do not say what it is about.
@@ -46,10 +46,6 @@ const PAGES: [&str; 5] = [
     "SECURITY.md",
     "docs",
 ];
-
-fn root() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
-}
 
 /// A paragraph: where it begins, and its text without quoted code.
 struct Paragraph {

@@ -2,8 +2,9 @@
 //! all profiles.
 
 use std::collections::BTreeSet;
-use std::path::{Path, PathBuf};
 use std::process::Command;
+
+use super::root;
 
 /// The rows of the page, and the arguments of `cargo tree` that list the crates.
 const ROWS: [(&str, &[&str]); 5] = [
@@ -27,10 +28,6 @@ const ROWS: [(&str, &[&str]); 5] = [
         &["-p", "leasehold", "--no-default-features"],
     ),
 ];
-
-fn root() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
-}
 
 /// Counts the crates that are compiled into the package, with the package itself.
 fn crates(arguments: &[&str]) -> usize {
