@@ -150,6 +150,12 @@ pub(crate) trait Exchanged {
 
 /// A hold that the server grants to the first waiter in its queue.
 pub(crate) trait Queued {
+    /// Returns how long a place is kept after each request for it.
+    fn stay(&self) -> Duration;
+    /// Keeps the places of the waiters with these ids, each after a space. Replies with a list: how
+    /// long the lock is held in ms, like [`Asked::Busy`], and the numbers, from 1, of the waiters
+    /// that must ask one by one.
+    fn stay_many(&self, ids: &str) -> Operation;
     /// Releases the hold, and grants a hold for `lease` to the first waiter in the queue, if it
     /// belongs to this client. Replies like [`HoldSteps::release`], or with the id of the new
     /// holder.

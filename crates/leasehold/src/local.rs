@@ -20,6 +20,7 @@ pub(crate) mod returns;
 mod run;
 mod single_flight;
 mod slot;
+pub(crate) mod stays;
 pub(crate) mod turn;
 
 use std::collections::HashMap;
@@ -46,6 +47,7 @@ pub(crate) use outage::Down;
 use reentry::{Held, Reentry};
 use returns::Returns;
 use single_flight::SingleFlight;
+use stays::Stays;
 use turn::Turn;
 
 /// Largest number of records that stay without a user.
@@ -90,6 +92,7 @@ pub(crate) struct Record {
     pub(crate) markers: IdempotencyKeys,
     pub(crate) returns: Returns,
     pub(crate) flight: SingleFlight,
+    pub(crate) stays: Stays,
 }
 
 /// A record in use.

@@ -13,6 +13,7 @@ mod tests;
 mod throttle;
 
 use std::future::poll_fn;
+use std::ops::ControlFlow;
 use std::pin::pin;
 use std::sync::Arc;
 use std::task::Poll;
@@ -87,6 +88,12 @@ pub(crate) trait Ask: Sync {
     /// holder of this process has passed permits on to it.
     fn meanwhile(&self) -> impl Future<Output = Self::Grant> + Send {
         std::future::pending()
+    }
+
+    /// Keeps the waiter's place on the server, in one request with other waiters of its process.
+    /// Returns `None` if the waiter must ask by itself.
+    fn stays(&self, _due: Duration) -> impl Future<Output = Option<Answered<Self::Grant>>> + Send {
+        std::future::ready(None)
     }
 
     /// Called when a message has woken the waiter.
@@ -239,7 +246,11 @@ impl Wait<'_> {
             let marks = sleep.marks();
             let answered = match met.take() {
                 Some(met) => met,
-                None => self.ask(asker, place, &sleep).await,
+                None => match self.stays(asker, place).await {
+                    ControlFlow::Break(granted) => return Ok(Some(granted)),
+                    ControlFlow::Continue(Some(kept)) => kept,
+                    ControlFlow::Continue(None) => self.ask(asker, place, &sleep).await,
+                },
             };
             sleep.before = asker.before();
             let pause = match self.read(answered, place, &mut sleep)? {
@@ -293,6 +304,28 @@ impl Wait<'_> {
         place.asks();
         let answer = self.in_time(asker).await;
         Answered { sent, answer }
+    }
+
+    /// Keeps the place of a waiter that is behind others of its process, together with their
+    /// places. Continues with `None` if the waiter must ask by itself. Breaks if it gets what it
+    /// wants before that.
+    async fn stays<A: Ask>(
+        &self,
+        asker: &A,
+        place: &Place,
+    ) -> ControlFlow<A::Grant, Option<Answered<A::Grant>>> {
+        let ask_every = match self.line {
+            Line::OnServer { ask_every } if self.is_behind(place) => ask_every,
+            _ => return ControlFlow::Continue(None),
+        };
+        tokio::select! {
+            biased;
+            // Polled before the request is sent, too: a hold that is handed over to this waiter
+            // would lie unused until the answer.
+            granted = self.given(asker) => ControlFlow::Break(granted),
+            () = place.turn() => ControlFlow::Continue(None),
+            kept = asker.stays(ask_every) => ControlFlow::Continue(kept),
+        }
     }
 
     /// Decides what the waiter does after an answer.

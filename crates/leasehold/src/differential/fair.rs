@@ -47,6 +47,12 @@ fn argument(to: &Sample, name: &str) -> String {
         "span_ms" => if to.variant == 1 { "120000" } else { "20000" }.into(),
         "stay_ms" => stay_ms.into(),
         "own" => if to.variant == 3 { "<d>:" } else { "<c>:" }.into(),
+        "holds" => match to.variant {
+            1 => " <c>:1",
+            3 => " <d>:1 <a>:1 <c>:2",
+            _ => " <c>:1 <c>:2 <d>:1",
+        }
+        .into(),
         "served" => match to.variant {
             2 => "<c>:1 <c>:2",
             4 => "<c>:2 <d>:1 <c>:1",

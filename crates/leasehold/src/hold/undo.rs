@@ -64,6 +64,11 @@ impl<H: Return> Undo<H> {
         self.state = Armed::Waiting;
     }
 
+    /// Returns whether an earlier request has taken a place in the queue, or may have.
+    pub(crate) fn may_be_in_line(&self) -> bool {
+        self.in_line
+    }
+
     /// Disarms the undo: nothing must be undone.
     pub(crate) fn disarm(&mut self) {
         self.state = Armed::No;

@@ -301,6 +301,120 @@ async fn places_of_those_that_were_served_go_with_a_closed_client() {
     assert_eq!(server.keys().len(), 0, "{:?}", server.keys());
 }
 
+/// Returns the numbers of requests for one place, and for several.
+fn places_kept(sent: &Sent) -> (usize, usize) {
+    (
+        sent.count(Step::FairAcquire),
+        sent.count(Step::FairStayMany),
+    )
+}
+
+/// Checks that these waiters get the lock in their order, one after the other.
+async fn all_get_it(first: LockGuard, waiters: impl IntoIterator<Item = JoinHandle<LockGuard>>) {
+    let mut guard = first;
+    for waiter in waiters {
+        guard.release().await.unwrap();
+        let next = tokio::time::timeout(5 * MS, waiter).await;
+        guard = next.expect("it is next in line").unwrap();
+    }
+    guard.release().await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn waiters_of_a_process_keep_their_places_together() {
+    let server = Embedded::new();
+    let (client, _network, sent) = near(&server);
+    let (first, waiters) = held::<100>(&client).await;
+    let before = places_kept(&sent);
+    sleep(60_000 * MS).await;
+    let after = places_kept(&sent);
+    // A waiter asks when the holder's lease of a second may be over. Only the first waiter asks by
+    // itself, and the places of the others travel in two requests, of up to 64 places each.
+    let (alone, together) = (after.0 - before.0, after.1 - before.1);
+    assert!(alone <= 80, "{alone} requests of single waiters");
+    assert!((100..=200).contains(&together), "{together} requests");
+    all_get_it(first, waiters).await;
+    assert_eq!(server.keys().len(), 0, "{:?}", server.keys());
+}
+
+#[tokio::test(start_paused = true)]
+async fn places_that_were_kept_together_are_taken_again_after_an_outage() {
+    let server = Embedded::new();
+    let (client, network, _) = near(&server);
+    let elsewhere = server.client().fair_lock("x").poll_interval(100 * MS);
+    let holder = elsewhere.acquire().await.unwrap();
+    let lock = client.fair_lock("x");
+    let mut waiters = Vec::new();
+    for _ in 0..10 {
+        waiters.push(waits(&lock));
+        sleep(3 * MS).await;
+    }
+    network.on_request(|_| Fate::default().request_lost());
+    // A waiter that asks removes the places that have lapsed.
+    let tried = elsewhere.try_acquire_for(8000 * MS).await.unwrap();
+    assert!(tried.is_none(), "it is held");
+    assert_eq!(elsewhere.waiters().await.unwrap(), [""; 0]);
+    network.on_request(|_| Fate::delivered(MS, Duration::ZERO));
+    let start = Instant::now();
+    while elsewhere.waiters().await.unwrap().len() < 10 {
+        assert!(
+            start.elapsed() < 5000 * MS,
+            "places that nothing takes again"
+        );
+        sleep(10 * MS).await;
+    }
+    holder.release().await.unwrap();
+    // Any of them may be the first in line now.
+    let got = waiters.into_iter().map(|waiter| async {
+        waiter.await.unwrap().release().await.unwrap();
+    });
+    join_all(got).await;
+    assert_eq!(server.keys().len(), 0, "{:?}", server.keys());
+}
+
+#[tokio::test(start_paused = true)]
+async fn waiter_that_leaves_while_its_place_is_kept_leaves_no_place() {
+    let server = Embedded::new();
+    let (client, network, _) = near(&server);
+    let (first, waiters) = held::<10>(&client).await;
+    let mut waiters = Vec::from(waiters);
+    let late = Arc::new(Mutex::new(0));
+    let seen = Arc::clone(&late);
+    // The requests for the places arrive after the releases of those who left.
+    network.on_request(move |asked| match asked.step {
+        Step::FairStayMany => {
+            *seen.lock().unwrap() += 1;
+            Fate::delivered(300 * MS, Duration::ZERO)
+        }
+        _ => Fate::delivered(MS, Duration::ZERO),
+    });
+    let start = Instant::now();
+    while *late.lock().unwrap() == 0 {
+        assert!(start.elapsed() < 3000 * MS, "no request for several places");
+        sleep(MS).await;
+    }
+    for waiter in waiters.split_off(2) {
+        waiter.abort();
+    }
+    sleep(1000 * MS).await;
+    assert_eq!(client.fair_lock("x").waiters().await.unwrap().len(), 2);
+    all_get_it(first, waiters).await;
+    assert_eq!(server.keys().len(), 0, "{:?}", server.keys());
+}
+
+/// A request for several places waits for more of them, up to a tenth of a second.
+#[tokio::test(start_paused = true)]
+async fn hold_is_handed_over_to_a_waiter_whose_place_is_being_kept() {
+    for after in 0..30 {
+        let server = Embedded::new();
+        let (client, _network, _) = near(&server);
+        let (first, waiters) = held::<4>(&client).await;
+        sleep(after * 50 * MS).await;
+        all_get_it(first, waiters).await;
+        assert_eq!(server.keys().len(), 0, "{:?}", server.keys());
+    }
+}
+
 /// Starts `tasks` tasks that use the lock all the time. Every hold is judged.
 fn busy(client: &Client, who: &str, tasks: usize, recorder: &Recorder) -> Vec<JoinHandle<usize>> {
     let end = Instant::now() + 1000 * MS;

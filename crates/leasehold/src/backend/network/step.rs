@@ -84,6 +84,8 @@ steps! {
     FencedLastToken = "fenced.last_token",
     /// A waiter asks for a fair lock, or keeps its place in the queue.
     FairAcquire = "fair.acquire",
+    /// A client keeps the places of several of its waiters in the queue.
+    FairStayMany = "fair.stay_many",
     /// A holder gives the fair lock back, or a waiter gives up its place.
     FairRelease = "fair.release",
     /// A holder stops renewing a hold of a fair lock and lets it last for a fixed time.

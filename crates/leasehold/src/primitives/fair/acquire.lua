@@ -1,18 +1,3 @@
--- Keeps a waiter's place in line: marks it as alive, and keeps Redisson from removing it.
-local function stay(queue, timeouts, waiters, hold, now, free_at, stay_ms)
-  -- Before the commands that need memory: a waiter must not lose its place because the server has
-  -- no memory left.
-  redis.call('PEXPIRE', waiters, KEPT_MS)
-  redis.call('ZADD', waiters, now + stay_ms, hold)
-  if redis.call('LINDEX', queue, -1) == hold and not is_shared(queue, waiters) then
-    settle_last(queue, timeouts, waiters, free_at)
-  elseif tonumber(redis.call('ZSCORE', timeouts, hold)) < now + stay_ms + ALLOWANCE_MS then
-    -- Enough for the time that a grant and a give-up of Redisson's can take off until this waiter
-    -- asks again.
-    redis.call('ZADD', timeouts, free_at + stay_ms + ALLOWANCE_MS, hold)
-  end
-end
-
 local function join(queue, timeouts, waiters, hold, now, free_at, stay_ms)
   local timeout = free_at + ALLOWANCE_MS * (redis.call('LLEN', queue) + 1)
   if is_shared(queue, waiters) then
@@ -76,9 +61,10 @@ local function acquire(lock, queue, timeouts, waiters, hold, lease_ms, stay_ms, 
   end
   local now, ttl = now_ms(), redis.call('PTTL', lock)
   local free_at = now + math.max(ttl, 0)
-  if waits and redis.call('ZSCORE', timeouts, hold) then
+  local timeout = waits and redis.call('ZSCORE', timeouts, hold)
+  if timeout then
     -- Before dead waiters are removed: this waiter has just asked, so it is alive.
-    stay(queue, timeouts, waiters, hold, now, free_at, stay_ms)
+    stay(queue, timeouts, waiters, { hold }, { timeout }, now, free_at, stay_ms)
   end
   local head = in_line > 0 and tidy(queue, timeouts, waiters, now, free_at)
   if fields == 0 and (not head or head == hold) then
@@ -104,6 +90,5 @@ local function acquire(lock, queue, timeouts, waiters, hold, lease_ms, stay_ms, 
   -- The head's turn may have begun unnoticed, because a lease ended or the waiter before it left.
   -- Some of Redisson's waiters sleep until they are called.
   call_head(channel, head)
-  local until_ms = redis.call('ZSCORE', waiters, head) or redis.call('ZSCORE', timeouts, head)
-  return math.max(until_ms - now, 0)
+  return turn_of(timeouts, waiters, head, now)
 end

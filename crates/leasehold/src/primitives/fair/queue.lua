@@ -122,6 +122,34 @@ local function tidy(queue, timeouts, waiters, now, free_at)
   return false
 end
 
+-- Keeps the places of these waiters, which have these timeouts: marks them as alive, and keeps
+-- Redisson from removing them.
+local function stay(queue, timeouts, waiters, holds, scores, now, free_at, stay_ms)
+  -- Before the commands that need memory: a waiter must not lose its place because the server has
+  -- no memory left.
+  redis.call('PEXPIRE', waiters, KEPT_MS)
+  local alive, late = {}, {}
+  for n, hold in ipairs(holds) do alive[2 * n - 1], alive[2 * n] = now + stay_ms, hold end
+  redis.call('ZADD', waiters, unpack(alive))
+  local last = redis.call('LINDEX', queue, -1)
+  for n, hold in ipairs(holds) do
+    if hold == last and not is_shared(queue, waiters) then
+      settle_last(queue, timeouts, waiters, free_at)
+    elseif tonumber(scores[n]) < now + stay_ms + ALLOWANCE_MS then
+      -- Enough for the time that a grant and a give-up of Redisson's can take off until this waiter
+      -- asks again.
+      late[#late + 1], late[#late + 2] = free_at + stay_ms + ALLOWANCE_MS, hold
+    end
+  end
+  if #late > 0 then redis.call('ZADD', timeouts, unpack(late)) end
+end
+
+-- Gives the time for which the head of the line may take its turn.
+local function turn_of(timeouts, waiters, head, now)
+  local until_ms = redis.call('ZSCORE', waiters, head) or redis.call('ZSCORE', timeouts, head)
+  return math.max(until_ms - now, 0)
+end
+
 -- Notifies the head that the lock is free. An ACL may deny the channel.
 local function call_head(channel, head)
   if head then redis.pcall('PUBLISH', channel .. ':' .. head, '0') end

@@ -26,6 +26,13 @@ step! {
 }
 
 step! {
+    STAY_MANY: StayMany = fair.stay_many, grants: false,
+    keys: [lock, queue, timeouts, waiters],
+    args: [holds, stay_ms: u64, channel, for_ever: bool],
+    uses: [QUEUE],
+}
+
+step! {
     RELEASE: Release = fair.release, grants: false,
     keys: [lock, queue, timeouts, waiters],
     args: [hold, channel, lease_ms: u64, own, served],
@@ -55,7 +62,14 @@ step! {
 }
 
 /// All steps, in the order of the script.
-pub(crate) static ALL: [&Step; 5] = [&ACQUIRE, &RELEASE, &KEEP_FOR, &FORCE_UNLOCK, &LINE];
+pub(crate) static ALL: [&Step; 6] = [
+    &ACQUIRE,
+    &STAY_MANY,
+    &RELEASE,
+    &KEEP_FOR,
+    &FORCE_UNLOCK,
+    &LINE,
+];
 
 /// The operations on one hold of a fair lock, or on a waiter's place in line.
 pub(crate) struct FairHold {
@@ -189,6 +203,24 @@ impl HoldSteps for FairHold {
 }
 
 impl Queued for FairHold {
+    fn stay(&self) -> Duration {
+        self.place.stay
+    }
+
+    fn stay_many(&self, ids: &str) -> Operation {
+        StayMany {
+            lock: self.key.as_str().as_bytes(),
+            queue: self.key.fair_queue().as_bytes(),
+            timeouts: self.key.fair_timeouts().as_bytes(),
+            waiters: self.key.fair_waiters().as_bytes(),
+            holds: ids.as_bytes(),
+            stay_ms: wire_ms(self.place.stay),
+            channel: self.channel.as_bytes(),
+            for_ever: self.place.with_redisson,
+        }
+        .operation()
+    }
+
     fn release_to_next(&self, lease: Duration) -> Operation {
         self.released(lease)
     }

@@ -1,6 +1,6 @@
 //! The steps of the fair lock on the embedded keyspace: `*.lua` in Rust.
 
-use super::steps::{self, Acquire, ForceUnlock, KeepFor, Release};
+use super::steps::{self, Acquire, ForceUnlock, KeepFor, Release, StayMany};
 use crate::backend::memory::Keyspace;
 use crate::backend::step::{Refusal, Value};
 use crate::primitives::lock::steps::{break_hold, plain};
@@ -129,16 +129,23 @@ impl<'a> Line<'a> {
         Ok(None)
     }
 
-    fn stay(&mut self, hold: &[u8], stay_ms: i64) -> Outcome<()> {
+    /// Keeps the places of these waiters, which are in line.
+    fn stay(&mut self, holds: &[&[u8]], stay_ms: i64) -> Outcome<()> {
         self.keyspace.pexpire(self.waiters, KEPT_MS);
-        self.keyspace.zadd(self.waiters, hold, self.now + stay_ms)?;
-        if self.keyspace.llast(self.queue)?.as_deref() == Some(hold) && !self.is_shared()? {
-            return self.settle_last();
+        for hold in holds {
+            self.keyspace.zadd(self.waiters, hold, self.now + stay_ms)?;
         }
-        let timeout = self.keyspace.zscore(self.timeouts, hold)?;
-        if timeout.is_some_and(|timeout| timeout < self.now + stay_ms + ALLOWANCE_MS) {
-            let timeout = self.free_at + stay_ms + ALLOWANCE_MS;
-            self.keyspace.zadd(self.timeouts, hold, timeout)?;
+        let last = self.keyspace.llast(self.queue)?;
+        for hold in holds {
+            if last.as_deref() == Some(*hold) && !self.is_shared()? {
+                self.settle_last()?;
+                continue;
+            }
+            let timeout = self.keyspace.zscore(self.timeouts, hold)?;
+            if timeout.is_some_and(|timeout| timeout < self.now + stay_ms + ALLOWANCE_MS) {
+                let timeout = self.free_at + stay_ms + ALLOWANCE_MS;
+                self.keyspace.zadd(self.timeouts, hold, timeout)?;
+            }
         }
         Ok(())
     }
@@ -158,6 +165,12 @@ impl<'a> Line<'a> {
         self.keyspace.zadd(self.waiters, hold, self.now + stay_ms)?;
         self.keyspace.pexpire(self.waiters, KEPT_MS);
         Ok(())
+    }
+
+    /// Lets the line end when no waiter asks any more.
+    fn expires(&mut self) {
+        self.keyspace.pexpire(self.queue, KEPT_MS);
+        self.keyspace.pexpire(self.timeouts, KEPT_MS);
     }
 
     /// Returns how long the head of the line may take its turn.
@@ -232,7 +245,7 @@ impl Acquire<'_> {
         let mut line = Line::at(keyspace, keys, ttl);
         // Before dead waiters are removed: this waiter asks, so it is alive, however late it is.
         if self.stay_ms > 0 && line.waits(self.hold)? {
-            line.stay(self.hold, whole(self.stay_ms))?;
+            line.stay(&[self.hold], whole(self.stay_ms))?;
         }
         let head = match in_line {
             0 => None,
@@ -265,10 +278,49 @@ impl Acquire<'_> {
             line.join(self.hold, whole(self.stay_ms))?;
         }
         if !self.for_ever {
-            line.keyspace.pexpire(self.queue, KEPT_MS);
-            line.keyspace.pexpire(self.timeouts, KEPT_MS);
+            line.expires();
         }
         Ok(())
+    }
+}
+
+impl StayMany<'_> {
+    pub(super) fn twin(self, keyspace: &mut Keyspace) -> Outcome<Value> {
+        let keys = [self.queue, self.timeouts, self.waiters];
+        look(keyspace, keys).0?;
+        let ttl = keyspace.pttl(self.lock);
+        let mut line = Line::at(keyspace, keys, ttl);
+        let holds = ids(self.holds);
+        let (mut in_line, mut alone) = (Vec::new(), Vec::new());
+        for (number, hold) in (1..).zip(&holds) {
+            match line.waits(hold)? {
+                true => in_line.push(hold.as_slice()),
+                false => alone.push(number),
+            }
+        }
+        if !in_line.is_empty() {
+            line.stay(&in_line, whole(self.stay_ms))?;
+            if !self.for_ever {
+                line.expires();
+            }
+        }
+        let mut left = ttl;
+        if ttl == -2 {
+            // The head may not have been called: a lease may have ended, or the waiter before it
+            // has left.
+            let head = line.tidy()?;
+            left = match &head {
+                Some(head) => line.turn_of(head)?,
+                None => 0,
+            };
+            let is_head = |hold: &Vec<u8>| Some(hold) == head.as_ref();
+            match (1..).zip(&holds).find(|(_, hold)| is_head(hold)) {
+                Some((number, _)) => alone.push(number),
+                None => line.call(self.channel, head.as_deref()),
+            }
+        }
+        let numbers = std::iter::once(left).chain(alone);
+        Ok(Value::List(numbers.map(Value::Int).collect()))
     }
 }
 
@@ -284,7 +336,7 @@ impl Release<'_> {
         }
         let ttl = keyspace.pttl(self.lock);
         let mut line = Line::at(keyspace, keys, ttl);
-        let mut gone = served(self.served);
+        let mut gone = ids(self.served);
         if line.waits(self.hold)? || line.keyspace.zscore(self.waiters, self.hold)?.is_some() {
             gone.push(self.hold.to_vec());
         }
@@ -320,9 +372,9 @@ impl Release<'_> {
     }
 }
 
-/// Returns the ids of the waiters that a hold has served.
-fn served(ids: &[u8]) -> Vec<Vec<u8>> {
-    let ids = ids.split(u8::is_ascii_whitespace);
+/// Returns the ids in a text in which each is after a space.
+fn ids(text: &[u8]) -> Vec<Vec<u8>> {
+    let ids = text.split(u8::is_ascii_whitespace);
     let ids = ids.filter(|id| !id.is_empty());
     ids.map(<[u8]>::to_vec).collect()
 }
@@ -338,7 +390,7 @@ impl KeepFor<'_> {
         let is_sooner = leave_to(self.span_ms, keyspace, self.lock, self.hold)?;
         if in_line > 0 {
             let mut line = Line::at(keyspace, keys, whole(self.span_ms));
-            let gone = served(self.served);
+            let gone = ids(self.served);
             if !gone.is_empty() {
                 line.take_out(&gone)?;
             }

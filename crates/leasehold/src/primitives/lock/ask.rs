@@ -20,7 +20,7 @@ use crate::local::crowd::{Keeper, Met};
 use crate::local::hand_over::Candidate;
 use crate::local::line::{First, Line, Place};
 use crate::local::reentry::{Entry, Held};
-use crate::local::{Local, turn};
+use crate::local::{Local, stays, turn};
 use crate::observe::Acquiring;
 use crate::owner::Owner;
 use crate::primitives::calls::{Called, own_channel};
@@ -417,16 +417,61 @@ impl<K: Named> Asker<'_, K> {
                     // would double the requests of every wait.
                     undo.disarm();
                 }
-                let ttl = u64::try_from(ttl_ms).ok().map(Duration::from_millis);
-                if let Some(ttl) = ttl {
-                    self.is_held_for(ttl);
-                }
-                Ok(Answer::Busy { ttl })
+                Ok(self.busy(ttl_ms))
             }
             // The undo is still armed and is dropped here: a reply that can't be read may have been
             // a grant.
             None => Err(backend.malformed()),
         }
+    }
+
+    /// Keeps the place of this waiter in one request with others; `None` if it must ask by itself.
+    async fn stays(&self, due: Duration) -> Option<(usize, stays::Answered)> {
+        let context = &self.lock.context;
+        if context.backend.is_in_process() {
+            // Requests cost nothing there, so there is nothing to share.
+            return None;
+        }
+        let waiter = {
+            let kept = self.kept.lock();
+            let place = kept.as_ref().filter(|undo| undo.may_be_in_line())?;
+            Arc::clone(place.hold())
+        };
+        let local = context.locals.known(&self.line_key)?;
+        local
+            .stays
+            .keep(&context.backend, &context.timers, &waiter, due)
+            .await
+    }
+
+    /// Reads the answer for the place with this number; `None` if its waiter must ask by itself.
+    fn stayed<T>(&self, number: usize, answered: stays::Answered) -> Option<Answered<T>> {
+        let stays::Answered { sent, reply } = answered;
+        let answer = match reply {
+            Ok(Value::List(items)) => {
+                let [Value::Int(ttl_ms), alone @ ..] = &items[..] else {
+                    return None;
+                };
+                if alone.contains(&Value::Int(i64::try_from(number).ok()?)) {
+                    return None;
+                }
+                Ok(self.busy(*ttl_ms))
+            }
+            Err(failure) if failure.may_heal() => Err(failure),
+            // An error that the waiter's own request explains.
+            _ => return None,
+        };
+        Some(Answered { sent, answer })
+    }
+
+    /// Returns the answer that the lock is held, and reports it to the lock of which this one is a
+    /// member.
+    fn busy<T>(&self, ttl_ms: i64) -> Answer<T> {
+        let ttl = u64::try_from(ttl_ms).ok().map(Duration::from_millis);
+        if let Some(ttl) = ttl {
+            self.is_held_for(ttl);
+        }
+        Answer::Busy { ttl }
     }
 
     /// Reports how long the lock stays held to the lock of which this one is a member.
@@ -638,6 +683,15 @@ impl<K: Named> Ask for Waiter<'_, K> {
         let turns = place?.turns().lock();
         let own = turns.ours_until(now, self.turn).map(NotBefore::Own);
         own.or_else(|| turns.not_before(now).map(NotBefore::Others))
+    }
+
+    async fn stays(&self, due: Duration) -> Option<Answered<Granted>> {
+        if !self.place.is_none_or(Place::may_ask_in_line) {
+            // The waiter has been given a hold, or has had one.
+            return None;
+        }
+        let (number, answered) = self.asker.stays(due).await?;
+        self.asker.stayed(number, answered)
     }
 
     fn heard(&self, listeners: &[Listener]) {

@@ -1,0 +1,56 @@
+-- Keeps the places of several waiters of one client. Takes no place and grants nothing, so a request
+-- that arrives late does no harm.
+--
+-- lock      hash: one field per hold, `uuid:n`
+-- queue     list: the waiters
+-- timeouts  zset: the time from which Redisson counts each waiter as dead
+-- waiters   zset: our waiters, each with the time until which it counts as alive
+-- holds     the names of the waiters in line, each after a space
+-- stay_ms   how long the places are kept unless the waiters ask again
+-- channel   the part before `:uuid:n` in the name of each waiter's channel
+-- for_ever  0 if a line in which no waiter asks may expire; 1 if waiters of Redisson may
+--           be in it, which rely on it without asking
+-- Returns   a list: how long the lock is held, or the head's turn lasts, as `fair.acquire` returns
+--           it; then the numbers, from 1, of the waiters that must ask one by one, because they have
+--           no place or because it is their turn
+--           text WRONGKIND: not the line of a fair lock
+
+local function stay_many(lock, queue, timeouts, waiters, holds, stay_ms, channel, for_ever)
+  local other = look(queue, timeouts, waiters)
+  if other then
+    return other
+  end
+  local now, ttl = now_ms(), redis.call('PTTL', lock)
+  local free_at = now + math.max(ttl, 0)
+  local in_line, scores, number_of, reply = {}, {}, {}, { ttl }
+  local number = 0
+  for hold in string.gmatch(holds, '%S+') do
+    number = number + 1
+    local timeout = redis.call('ZSCORE', timeouts, hold)
+    if timeout then
+      in_line[#in_line + 1], scores[#scores + 1] = hold, timeout
+      number_of[hold] = number
+    else
+      reply[#reply + 1] = number
+    end
+  end
+  if #in_line > 0 then
+    stay(queue, timeouts, waiters, in_line, scores, now, free_at, stay_ms)
+    if for_ever == '0' then
+      redis.call('PEXPIRE', queue, KEPT_MS)
+      redis.call('PEXPIRE', timeouts, KEPT_MS)
+    end
+  end
+  if ttl ~= -2 then
+    return reply
+  end
+  -- The head may not have been called: a lease may have ended, or the waiter before it has left.
+  local head = tidy(queue, timeouts, waiters, now, free_at)
+  reply[1] = head and turn_of(timeouts, waiters, head, now) or 0
+  if number_of[head] then
+    reply[#reply + 1] = number_of[head]
+  else
+    call_head(channel, head)
+  end
+  return reply
+end
