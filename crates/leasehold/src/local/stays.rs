@@ -71,7 +71,6 @@ impl Stays {
                 // Taken out right before the request is sent: no place can be added to it later.
                 let ids = places.lock().ids.take().unwrap_or_default();
                 let sent = timers.now();
-                let sent = timers.now();
                 let reply = match waiter.steps.queued() {
                     Some(queued) => backend.submit(queued.stay_many(&ids)).await,
                     None => Ok(Value::Nil),

@@ -380,11 +380,11 @@ async fn waiter_that_leaves_while_its_place_is_kept_leaves_no_place() {
     let mut waiters = Vec::from(waiters);
     let late = Arc::new(Mutex::new(0));
     let seen = Arc::clone(&late);
-    // The requests for the places arrive after the releases of those who left.
+    // A copy of each request for the places arrives after the waiters have left.
     network.on_request(move |asked| match asked.step {
         Step::FairStayMany => {
             *seen.lock().unwrap() += 1;
-            Fate::delivered(300 * MS, Duration::ZERO)
+            Fate::delivered(MS, Duration::ZERO).duplicated_after(300 * MS)
         }
         _ => Fate::delivered(MS, Duration::ZERO),
     });
