@@ -2,19 +2,19 @@
 
 pub(super) const EXCLUSION: &str = "For one name, the intervals of two holders do not overlap.";
 pub(super) const DRIFT: &str = "This holds even when the clocks of server and holder drift apart within a lease, by as much as the client's setting says.";
-pub(super) const TOKENS: &str = "A fencing token is greater than the token of every hold before, even after its counter was lost.";
+pub(super) const TOKENS: &str = "A fencing token is greater than the token of every earlier hold, even after its counter was lost.";
 pub(super) const KEPT: &str =
-    "A renewed lock is kept as long as renewals get through now and then.";
+    "A renewed lock survives failed renewals as long as one succeeds in time.";
 pub(super) const WAKE_UPS: &str = "Every release wakes the waiters, and so does a forced one.";
 pub(super) const ACCESS: &str = "The error for a denied client names the rule of the server that allows the operation. A user with that rule can do everything under that name.";
 pub(super) const MEMORY: &str =
     "Releasing, renewing and counting down work when the server is out of memory.";
-pub(super) const SERVERS: &str = "Replies mean the same on each server that [servers.md](servers.md) names, also inside scripts.";
+pub(super) const SERVERS: &str = "On every server that [servers.md](servers.md) names, a reply has the same meaning, even inside a script.";
 pub(super) const FAILOVER: &str = "A hold outlives the failover of its server if, before the lease is over, the server's name leads to a server that has the hold.";
-pub(super) const SENTINELS: &str = "Behind sentinels, a failover costs no hold that was replicated, and no waiter: calls, subscriptions and renewals go to the new master.";
+pub(super) const SENTINELS: &str = "Behind sentinels, a failover ends no hold that was replicated, and no wait: calls, subscriptions and renewals go to the new master.";
 pub(super) const CLUSTER: &str = "In a cluster, operations survive a failover: calls and the waiters' subscriptions move to the new master.";
 pub(super) const CONFIRMED: &str =
-    "A grant counts when as many replicas have confirmed it as the lock wants";
+    "A grant counts when as many replicas have confirmed it as the lock requires";
 
 #[cfg(test)]
 mod tests {
