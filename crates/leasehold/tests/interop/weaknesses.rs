@@ -200,7 +200,7 @@ const LOCK: &[Weakness] = &[
         INSIDE,
     ),
     weakness(
-        "An asynchronous waiter may miss a message that arrives between its try and its registration.",
+        "An asynchronous waiter may miss a message that arrives between its first try and its registration as a waiter.",
         "3.16.8 (to 3.27)",
         ONLY_JAVA,
         "Use the blocking API, or upgrade.",
@@ -432,7 +432,7 @@ const WHOLE: &[Weakness] = &[
 
 const GROUP: &[Weakness] = &[
     weakness(
-        "A second lock object of the same group in the same process is not renewed: only the values of the first one are.",
+        "If a process has two lock objects of the same group, only the values of the first object are renewed.",
         "4.7.0 (3.16.8 has no groups)",
         "Leasehold gets the lock after the watchdog timeout, while the Java thread continues.",
         "In Java, hold one group lock of a group at a time in each process, or use explicit leases.",
@@ -453,7 +453,7 @@ const GROUP: &[Weakness] = &[
         "suspects_newer::java_group_unlock_with_lost_value_fails",
     ),
     weakness(
-        "Values whose lease is over stay while the group is in use. A holder that locks again continues their count: it locks once, unlocks once, and the value is still taken.",
+        "Values whose lease is over stay while the group is in use. If their holder locks them again, the old count continues: after one lock and one unlock, the value is still taken.",
         NEW,
         "Leasehold waits for the end of an unused lease.",
         "In Java, use leases that are longer than the work.",
