@@ -623,7 +623,7 @@ const SET_UPS: &[Weakness] = &[
         "suspects::replicas::replicated_java_locks_twice_after_lost_reply",
     ),
     weakness(
-        "With replicas every operation waits for all of them (up to 1 s) although one would be enough, and fails when none answers. In that case, 3.16.8 leaves the lock taken.",
+        "With replicas, every operation waits for all replicas (up to 1 s), although one would be enough, and fails when none answers. In that case, 3.16.8 leaves the lock taken.",
         BOTH,
         "Java calls are slow. With 3.16.8 a lock without a holder stays taken until its lease ends.",
         "Set `slavesSyncTimeout`, or turn `checkLockSyncedSlaves` off.",
