@@ -50,17 +50,17 @@ const EACH: &str = "::each_";
 const COMMON: [&str; 9] = [
     TRY, TIMED, WOKEN, FORCE, EXPIRY, KILLED, WATCHDOGS, MANY, STATE,
 ];
-const TRY: &str = "an attempt that does not wait is refused while the other side holds";
+const TRY: &str = "an attempt that does not wait is refused while the other side is the holder";
 const TIMED: &str =
     "an attempt with a time limit ends at its limit, or succeeds when the other side releases";
-const WOKEN: &str = "a waiter is woken by the other side";
-const FORCE: &str = "a forced unlock lets a waiter in, and the former holder finds out";
-const EXPIRY: &str = "the other side gets in when a lease ends";
+const WOKEN: &str = "a waiter is woken when the other side releases";
+const FORCE: &str = "a forced unlock lets a waiter in, and the former holder learns of its loss";
+const EXPIRY: &str = "the other side gets in when the lease of the holder ends";
 const KILLED: &str = "a killed process keeps the others out only until its lease ends";
-const WATCHDOGS: &str = "each side's watchdog renews its own hold, and the others stay out";
-const MANY: &str = "threads and processes of all sides compete: no two recorded holds overlap, and no count is lost";
+const WATCHDOGS: &str = "each side's watchdog renews its own hold, and the other sides stay out";
+const MANY: &str = "when threads and processes of all sides compete, no two recorded holds overlap, and no count is lost";
 const STATE: &str =
-    "each call of Leasehold leaves in Redis what the same call of a live Redisson left (recorded)";
+    "each call of Leasehold leaves the same state in Redis as a recorded call of a live Redisson";
 
 const FAILOVER: &str =
     "holds and waiters of all sides outlive a failover of a master behind sentinels";
@@ -207,7 +207,7 @@ fn spin() -> Primitive {
     Primitive {
         name: "Lock with back-off",
         redisson: "`getSpinLock`",
-        note: "A spin lock of Redisson publishes nothing. Its release wakes no waiter: the waiters of both sides ask again after a pause.",
+        note: "A spin lock of Redisson publishes nothing, so its release wakes no waiter. The waiters of both sides ask again after a pause.",
         rows: with(
             rows,
             [
@@ -238,9 +238,9 @@ fn fenced() -> Primitive {
         redisson: "`getFencedLock`",
         note: "3.16.8 has no fenced lock and takes part with `getLock`, which uses the same key and takes no token.",
         but: [
-            "3.16.8 has no fenced lock: its `getLock` takes part, without a token",
+            "3.16.8 has no fenced lock; the tests use its `getLock`, which takes no token",
             "",
-            "a hold of 3.16.8 takes no token",
+            "a hold of Redisson 3.16.8 has no token",
         ],
         rows: with(
             rows,
@@ -361,7 +361,7 @@ fn read_write() -> Primitive {
                     "each_lock::write::a_forced_unlock_wakes_who_waits_and_is_told_the_holder",
                 ),
                 each(
-                    "readers of all sides share the lock, and the last one to leave lets a writer in",
+                    "readers of all sides share the lock, and the last reader to leave lets a writer in",
                     "each_lock::last_shared_reader_lets_writer_in rw::readers_share_and_writers_exclude_across_sides",
                     "each_lock::last_shared_reader_lets_writer_in",
                 ),
@@ -502,7 +502,7 @@ fn group() -> Primitive {
                 "each_group::group::a_forced_unlock_wakes_who_waits_and_is_told_the_holder group::forced_group_unlock_is_seen_across_sides",
             ),
             new(
-                "a release wakes the waiter for just that value",
+                "a release of a value wakes the waiter for that value",
                 "group::group_release_wakes_matching_java_waiter",
             ),
             new(MANY, "together::group_lock_loses_no_count_beside_redisson"),
@@ -543,7 +543,7 @@ fn semaphore() -> Primitive {
             same(EXPIRY, NO_LEASE),
             same(KILLED, NO_LEASE),
             same(
-                "any process can give back the permit of a killed one",
+                "any process can give back the permit of a killed process",
                 "each_count::counted::the_permit_of_a_killed_process_is_given_back_by_any_other",
             ),
             same(WATCHDOGS, NO_LEASE),
@@ -565,7 +565,7 @@ fn expirable() -> Primitive {
         but: [
             "3.16.8 can't release a permit of Leasehold by its id",
             "",
-            "neither version of Redisson can release a permit of the other by its id, and 3.16.8 can't release a permit of Leasehold",
+            "neither version of Redisson can release a permit of the other version by its id, and 3.16.8 can't release a permit of Leasehold by its id",
         ],
         rows: vec![
             same(
@@ -584,7 +584,7 @@ fn expirable() -> Primitive {
             each(
                 "Leasehold releases Java's permits by their ids, and Java releases Leasehold's if its version stores ids in the same way",
                 "synchronizers::java_permits_without_lease_work_by_id synchronizers::new_java_releases_our_permits_by_id",
-                "not: an id passes between two sides, so each version is tested by itself; 3.16.8 writes and recognises ids only as text, not the ids of Leasehold and of 4.7.0",
+                "not: an id passes between two sides, so each version is tested by itself; 3.16.8 writes and recognises ids only as text, and does not recognise the ids of Leasehold and of 4.7.0",
             ),
             same(
                 FORCE,
@@ -660,7 +660,7 @@ fn documents() -> Primitive {
     Primitive {
         name: DOCUMENTS,
         redisson: "its keys, messages and methods",
-        note: "Each row compares what a live Redisson does with what a page says of it.",
+        note: "Each row compares what a live Redisson does with what a page says about it.",
         rows: vec![
             row(
                 "Redisson writes to Redis and publishes exactly what [wire-format.md](wire-format.md) says",
@@ -781,7 +781,7 @@ fn verdict(
     }
     let tests = there(&tests(&tested.join(" "), module, &known), place);
     if tests.is_empty() {
-        return "none".to_owned() + &notes.number("one server is enough");
+        return "none".to_owned() + &notes.number("these tests need only a single server");
     }
     let mut said = word(&tests, outcomes);
     let on_cluster = primitive.but_on_cluster[column];
@@ -896,12 +896,13 @@ const DETAILS_HEAD: &str = "\
 
 This page lists the tests behind each cell of [interop.md](interop.md), check by check.
 `scripts/interop` runs them and writes both pages; interop.md has the date of the run. The tests are
-in `crates/leasehold/tests/interop`. `ok` means that each test of the line passed. `none` says why
-a check has no test.
+in `crates/leasehold/tests/interop`. `ok` means that each test of the line passed. `none` is
+followed by the reason why a check has no test.
 
 The tests in `each_lock`, `each_group` and `each_count` run on one server, on a cluster of three
-masters, and behind sentinels. There they run twice: once unchanged, and once with a failover before
-the check, in most tests when all clients are connected already. The other tests run on one server.
+masters, and behind sentinels. Behind sentinels they run twice: once without a failover, and once
+with a failover before the check. In most tests, all clients are already connected when the failover
+happens. The other tests run on one server.
 
 Most tests run once for each column. Their names here omit the module of the column:
 `with_3_16_8::`, `with_4_7_0::`, `with_both::`.

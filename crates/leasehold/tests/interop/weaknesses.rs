@@ -60,77 +60,77 @@ const SECTIONS: [(&str, &[Weakness]); 10] = [
 
 const ONLY_JAVA: &str = "Nothing: it concerns Java only.";
 const INSIDE: &str =
-    "open: a race inside one JVM, which no test outside can force; read in Redisson's code";
+    "open: a race inside one JVM, which no test from outside can force; read in Redisson's code";
 
 const RENEWAL: &[Weakness] = &[
     weakness(
-        "Each lock and unlock leaves a timer behind, if the client holds nothing else at that moment. From the next hold on all these timers renew: after 50 cycles 50 scripts a period.",
+        "Each lock and unlock leaves a timer behind if the client holds nothing else at that moment. From the next hold on, all these timers renew: after 50 such pairs, they send 50 scripts per period.",
         NEW,
         "The load on the shared server grows with the life of the Java process. No lock is lost.",
-        "In Java use explicit leases (`lock(lease, unit)`), which start no timer. A client that holds one lock for its whole life has one timer. Leasehold has one timer.",
+        "In Java, use explicit leases (`lock(lease, unit)`), which start no timer. A client that holds one lock for its whole life has only one timer. A Leasehold client always has one.",
         "suspects::renewal::javas_renewals_grow_with_each_lock_and_unlock",
     ),
     weakness(
         "A thread that holds both modes of a read-write lock and releases one stops the renewal of the other. 4.7.0 stops renewing the write hold when the read hold is released, 3.16.8 the read hold when the write hold is released.",
         BOTH,
-        "Leasehold gets the lock after the watchdog timeout, beside a Java thread that believes that it holds the lock.",
-        "In Java don't read inside a write (4.7.0) and don't downgrade (3.16.8), or use explicit leases.",
+        "Leasehold gets the lock after the watchdog timeout, while a Java thread still believes that it holds the lock.",
+        "In Java, don't read inside a write (4.7.0) and don't downgrade (3.16.8), or use explicit leases.",
         "suspects::renewal::leaving_one_java_mode_stops_others_renewal",
     ),
     weakness(
-        "Each unlock takes one hold from the watchdog's count, even an unlock that fails. A re-entrant hold whose unlock fails once and is repeated stays held, without renewal.",
+        "Each unlock, even one that fails, lowers the watchdog's count of holds by one. If the unlock of a re-entrant hold fails and is repeated, the lock stays held but is no longer renewed.",
         BOTH,
-        "Leasehold gets the lock beside the Java thread after the watchdog timeout.",
-        "In Java avoid re-entrance, or don't unlock again after an error.",
+        "Leasehold gets the lock after the watchdog timeout, while the Java thread continues.",
+        "In Java, avoid re-entrance, or don't unlock again after an error.",
         "suspects::renewal::failed_java_unlock_stops_watchdog_of_hold",
     ),
     weakness(
-        "The first renewal that fails, by a time-out or by any error, is the last renewal of that hold. The holder does not learn of it.",
+        "After one renewal has failed, with a time-out or any other error, the hold is never renewed again. The holder does not learn of this.",
         "3.16.8 (to 3.43)",
-        "Leasehold gets the lock beside the Java thread after a short failure of the server.",
+        "After a short failure of the server, Leasehold gets the lock while the Java thread continues.",
         "Upgrade, or use an explicit lease that is longer than the work.",
         "suspects::renewal::failed_renewal_is_old_javas_last",
     ),
     weakness(
-        "One script renews up to a hundred holds. If one key is of another type, the script fails, and no later hold of this round is renewed.",
+        "One script renews up to a hundred holds. If one key is of another type, the script fails, and none of the later holds in this round is renewed.",
         "4.7.0 (from 3.44)",
         "A `SET` on the name of one lock, by any client, costs the Java process its other locks.",
-        "Keep lock names in a name space of their own. In Leasehold only the renewal of that one lock fails.",
+        "Use a prefix for the names of locks that no other key has. In Leasehold, only the renewal of that one lock fails.",
         "suspects::renewal::wrong_type_key_stops_other_java_renewals",
     ),
     weakness(
-        "Only the hold of the thread that registered first for a name is renewed. After a forced unlock the thread that lost the lock is still the first: the next hold of the process is renewed too late, or (3.16.8) not at all.",
+        "For each name, only the hold of the thread that registered first is renewed. After a forced unlock, the thread that lost the lock still counts as the first. So the next hold of the process is renewed too late or, in 3.16.8, not at all.",
         BOTH,
         "After a `force_unlock` by Leasehold on a Java hold, the next Java holder in the same process may lose the lock while it works.",
-        "After forcing a Java hold, let the thread that had it unlock as often as it locked (each unlock fails, and clears one registration), or restart the process.",
+        "After a forced unlock of a Java hold, let the thread that had it unlock as often as it locked (each unlock fails, and clears one registration), or restart the process.",
         "suspects::renewal::forced_unlock_leaves_next_java_hold_unrenewed",
     ),
     weakness(
-        "The holder does not learn that its lock is lost, until its `unlock` fails.",
+        "A holder learns that its lock is lost only when its `unlock` fails.",
         BOTH,
-        "A Java thread continues to work beside a Leasehold holder until it unlocks.",
-        "Use fenced locks, and check the tokens where the data is. A Leasehold holder learns it (`guard.lost()`).",
+        "Until it unlocks, a Java thread continues to work at the same time as a Leasehold holder.",
+        "Use fenced locks, and check the tokens where the data is. A Leasehold holder learns of the loss before that (`guard.lost()`).",
         "lock::our_forced_unlock_is_seen_by_java",
     ),
     weakness(
         "A round of renewals proceeds chunk by chunk and slot by slot, and each request waits for the reply to the previous request. The next period begins when the round has ended.",
         "4.7.0 (from 3.44)",
-        "With a slow server a Java hold may end between two rounds.",
-        "Set `lockWatchdogTimeout` well above `timeout` times the retries. Leasehold renews by deadline, each server independently.",
+        "On a slow server, a Java hold may end between two rounds.",
+        "Set `lockWatchdogTimeout` well above `timeout` times the retries. Leasehold renews each hold before its deadline, and each server independently.",
         "open: no test has a server so slow that a round lasts as long as a lease; read in Redisson's code",
     ),
     weakness(
-        "An exception inside a round that is not an error reply of the server ends all rounds of the process.",
+        "If a round of renewals throws an exception other than an error reply of the server, the process never renews again.",
         "4.7.0 (from 3.44)",
         "All locks of the Java process are free after the watchdog timeout, and its threads continue to work.",
         "Nothing to set; watch the Java log.",
-        "open: needs an error inside the JVM that no server can cause; seen once in a trial",
+        "open: it takes an error inside the JVM that no server can cause; seen once in a trial",
     ),
     weakness(
-        "A read hold that registers while its thread's last read hold leaves may be dropped together with that hold, and is then not renewed.",
+        "If a read hold is registered just as the last read hold of its thread is removed, Redisson may remove both. The new hold is then not renewed.",
         "4.7.0 (from 3.44)",
-        "A Leasehold writer gets the lock beside the Java reader after the watchdog timeout.",
-        "In Java use explicit leases for read holds.",
+        "A Leasehold writer gets the lock after the watchdog timeout, while the Java reader continues.",
+        "In Java, use explicit leases for read holds.",
         INSIDE,
     ),
 ];
@@ -140,20 +140,20 @@ const LOCK: &[Weakness] = &[
         "A re-entry with a shorter lease shortens the hold.",
         BOTH,
         "Leasehold gets the lock when the shorter lease ends.",
-        "In Java use the same lease for each entry. Leasehold keeps the longer lease.",
+        "In Java, use the same lease for each entry. Leasehold keeps the longer lease.",
         "suspects::plain::java_reentry_with_shorter_lease_cuts_hold",
     ),
     weakness(
         "An explicit lease stays with the Java object until an unlock. The next thread that locks the same object without a lease gets the old lease, and its first renewal is too late.",
         BOTH,
-        "Leasehold gets the lock beside a Java thread that believes its watchdog runs.",
-        "In Java use a new object (`getLock(name)`) for each use, or only one of the two forms for a name.",
+        "Leasehold gets the lock while a Java thread relies on its watchdog.",
+        "In Java, use a new object (`getLock(name)`) for each use, or lock a name either always with a lease or always without.",
         "suspects::plain::java_lease_leaks_to_next_thread",
     ),
     weakness(
         "An acquire whose reply is lost ends with an error or `false`. The lock stays taken.",
         BOTH,
-        "The lock is held without use for a whole lease, and Leasehold waits that long.",
+        "The lock stays taken without a holder for a whole lease, and Leasehold waits that long.",
         "Use short leases in Java. Leasehold undoes a request whose outcome it does not know.",
         "suspects::plain::java_loses_lock_when_reply_is_lost",
     ),
@@ -168,18 +168,18 @@ const LOCK: &[Weakness] = &[
         "Each call sends the text of its script.",
         "3.16.8 (to 3.45)",
         ONLY_JAVA,
-        "From 3.46 on set `useScriptCache`; 4.7.0 has it on.",
+        "From 3.46 on, set `useScriptCache`. In 4.7.0 it is on by default.",
         "suspects::plain::new_java_unlock_writes_temporary_key",
     ),
     weakness(
         "Each release makes one thread of every waiting process ask the server. Only one of them gets the lock.",
         BOTH,
         "The load on the shared server grows with the number of Java processes.",
-        "In Java use `getFairLock` for names that many processes wait for: its release notifies one waiter.",
+        "In Java, use `getFairLock` for names that many processes wait for: its release notifies one waiter.",
         "suspects::plain::each_release_makes_every_java_process_ask",
     ),
     weakness(
-        "A client has a limited number of channels (`subscriptionsPerConnection` times `subscriptionConnectionPoolSize`, 250). It needs one for each name that it waits for, with a fair lock one for each waiting thread. A wait beyond the limit fails.",
+        "A client has a limited number of channels (`subscriptionsPerConnection` times `subscriptionConnectionPoolSize`: 250). It needs one channel for each name that it waits for or, with a fair lock, for each waiting thread. A wait beyond the limit fails.",
         BOTH,
         ONLY_JAVA,
         "Raise both settings in Java. Leasehold has one connection for all channels.",
@@ -200,7 +200,7 @@ const LOCK: &[Weakness] = &[
         INSIDE,
     ),
     weakness(
-        "An asynchronous waiter may miss a message that arrives between its try and its registration.",
+        "An asynchronous waiter may miss a message that arrives between its first try and its registration as a waiter.",
         "3.16.8 (to 3.27)",
         ONLY_JAVA,
         "Use the blocking API, or upgrade.",
@@ -212,15 +212,15 @@ const FENCED: &[Weakness] = &[
     weakness(
         "A re-entry takes a new token. After a `delete()` the tokens start again at 1. `lockAndGetToken(lease, unit)` ignores its lease.",
         NEW,
-        "Tokens have gaps, and can be smaller after a `delete()`. A Java hold lasts as long as its watchdog renews it.",
+        "Tokens have gaps, and after a `delete()` they can be smaller than before. A Java hold lasts as long as its watchdog renews it.",
         "Compare tokens by order, never by distance. Use `forceUnlock()` instead of `delete()`. In Leasehold a re-entry has the token of its hold, and tokens start at the server's time.",
         "suspects_newer::java_reentry_spends_fencing_tokens",
     ),
     weakness(
         "A Java thread believes that a hold without an expiry is its own, and gets token −1.",
         NEW,
-        "Java acquires the lock beside any holder whose lock has no expiry.",
-        "Don't `PERSIST` a lock, and refuse token −1 where tokens are checked. Leasehold never sets a lock without an expiry.",
+        "If a held lock has no expiry, Java acquires it, too.",
+        "Don't run `PERSIST` on a lock, and refuse the token −1 where tokens are checked. Leasehold never sets a lock without an expiry.",
         "suspects_newer::java_fenced_try_claims_hold_without_expiry",
     ),
     weakness(
@@ -244,35 +244,35 @@ const FAIR: &[Weakness] = &[
         "If the head of the queue is dead, the next waiter asks without a pause, thousands of times a second, until the head's time is over. That takes minutes.",
         "4.7.0 (from 3.32)",
         "The shared server is busy with these requests.",
-        "In Java use `tryLock(wait, lease, unit)` with a short wait, in a loop: the time of a waiter that dies is then that wait. Leasehold's waiters sleep.",
+        "In Java, use `tryLock(wait, lease, unit)` with a short wait, in a loop: a waiter that dies then has only that wait as its allowance. Leasehold's waiters sleep.",
         "suspects::fair::new_java_waiters_spin_behind_dead_head",
     ),
     weakness(
-        "A waiter that asks after the end of the lease that it saw sleeps without a limit until it is notified. The end of a lease wakes no waiter.",
+        "If a waiter asks after the end of the lease that it saw, it then sleeps until it is notified, however long that takes. The end of a lease wakes no waiter.",
         "3.16.8 (to 3.31)",
         "The queue is blocked, for later waiters of Leasehold, too.",
-        "One Leasehold waiter in the queue is enough: it notifies the head. Otherwise upgrade.",
+        "One Leasehold waiter in the queue is enough: it notifies the head. Without one, upgrade.",
         "suspects::fair::old_java_waiter_outlasting_lease_never_wakes fair::our_waiter_wakes_sleeping_java_head",
     ),
     weakness(
         "A live waiter that has waited longer than the lease and the allowance (five minutes) is removed from the queue, and gets the lock last.",
         BOTH,
-        "Waiters of more than five minutes lose their order. A request of Leasehold removes them, too, because it follows Redisson's rule for Redisson's waiters.",
-        "In Java wait less than five minutes, in a loop. Leasehold's waiters keep their place.",
+        "Java threads that wait for more than five minutes lose their place. A request of Leasehold removes them, too, because it follows Redisson's rule for Redisson's waiters.",
+        "In Java, wait less than five minutes, in a loop. Leasehold's waiters keep their place.",
         "suspects::fair::timed_out_java_waiter_is_served_last",
     ),
     weakness(
         "`tryLock(100, SECONDS)` counts as 100 ms for the waiter's place in the queue.",
         BOTH,
-        "Such a waiter is removed as soon as the lease that it saw is over, also by a request of Leasehold.",
-        "In Java use `tryLock(wait, lease, unit)`.",
+        "Any request, also one of Leasehold, removes such a waiter as soon as the lease that it saw is over.",
+        "In Java, use `tryLock(wait, lease, unit)`.",
         "suspects::fair::java_wait_in_seconds_counts_as_milliseconds",
     ),
     weakness(
-        "An asynchronous waiter that gives up takes five minutes from all later waiters, even if its own allowance was different.",
+        "When an asynchronous waiter gives up, the times of all later waiters are lowered by five minutes, even if its own allowance was different.",
         BOTH,
         "Later Java waiters are removed from the queue, and get the lock last.",
-        "In Java use the blocking API for fair locks.",
+        "In Java, use the blocking API for fair locks.",
         "suspects::fair::async_java_timeout_costs_successors_five_minutes",
     ),
     weakness(
@@ -286,21 +286,21 @@ const FAIR: &[Weakness] = &[
         "A waiter that is interrupted stays in the queue. The queue and its times have no expiry.",
         BOTH,
         "Later waiters, Leasehold's too, wait for the end of the hold and five minutes more.",
-        "Don't interrupt Java threads that wait for a fair lock. End a wait by its time limit.",
+        "Don't interrupt Java threads that wait for a fair lock. Give the wait a time limit instead.",
         "suspects::fair::interrupted_java_waiter_stays_in_queue",
     ),
     weakness(
         "A killed waiter blocks the queue for the rest of the hold and five minutes more.",
         BOTH,
         "Later waiters of Leasehold wait that long.",
-        "In Java use `tryLock(wait, lease, unit)` with a short wait, in a loop: the allowance of such a waiter is its wait. A Leasehold waiter that dies is passed over after 5 s.",
+        "In Java, use `tryLock(wait, lease, unit)` with a short wait, in a loop: the allowance of such a waiter is its wait. A Leasehold waiter that dies is passed over after 5 s.",
         "fair::killed_java_waiter_leaves_at_redissons_timeout",
     ),
     weakness(
         "Each acquire and each give-up lowers the times of all waiters, one by one, in one script.",
         BOTH,
-        "A long queue keeps the shared server busy: some 30 ms a call with 5000 waiters.",
-        "Let some hundreds of Java threads at most wait for one name.",
+        "A long queue keeps the shared server busy: some 30 ms per call with 5000 waiters.",
+        "Let at most some hundreds of Java threads wait for one name.",
         "suspects::fair::async_java_timeout_costs_successors_five_minutes",
     ),
     weakness(
@@ -323,12 +323,12 @@ const READ_WRITE: &[Weakness] = &[
     weakness(
         "A reader's watchdog cuts the lock's expiry to its own timeout. Up to 4.3.1 it also cuts the leases of all other readers. A writer then gets in beside a reader that has a longer lease.",
         "3.16.8; 4.7.0 cuts only the lock's expiry, and restores it when that reader leaves",
-        "A writer of any side may hold the lock beside Java's readers. Leasehold's own holds are restored while their client lives.",
-        "In Java take all read holds with the watchdog, or all with leases below its timeout. Set `redisson_watchdog(..)` in Leasehold if that timeout is below 30 s.",
+        "A writer of any side may hold the lock at the same time as Java's readers. Leasehold's own holds are restored while their client lives.",
+        "In Java, take either all read holds with the watchdog, or all with leases below its timeout. Set `redisson_watchdog(..)` in Leasehold if that timeout is below 30 s.",
         "suspects::rw::old_java_reader_cuts_longer_read_leases rw::java_reader_watchdog_keeps_our_longer_hold",
     ),
     weakness(
-        "Any living reader renews the hold of a dead one.",
+        "Any living reader renews the hold of a dead reader.",
         "3.16.8 (to 4.3.1)",
         "Writers, Leasehold's too, wait as long as any Java reader renews.",
         "Upgrade. Leasehold's renewals keep no Java hold alive.",
@@ -337,8 +337,8 @@ const READ_WRITE: &[Weakness] = &[
     weakness(
         "A read unlock inside a write hold cuts the write hold to the lease of the reads.",
         BOTH,
-        "Leasehold gets the lock beside the Java writer.",
-        "In Java don't read inside a write that has a longer lease.",
+        "Leasehold gets the lock while the Java writer continues.",
+        "In Java, don't read inside a write hold that has a longer lease than the read hold.",
         "suspects::rw::inner_read_unlock_cuts_java_write_hold",
     ),
     weakness(
@@ -352,42 +352,42 @@ const READ_WRITE: &[Weakness] = &[
         "An unlock of the write side wakes the threads that sleep. A thread that has just been refused misses the message, and sleeps for the rest of the lease.",
         BOTH,
         "Java's threads sleep on while the lock is free. Leasehold's waiters are woken.",
-        "Use short leases in Java. After its own message Leasehold sends two more: one is kept for the next thread of a process that falls asleep, also where Redisson 3.16.8 handles messages out of order. Beside several sleepers set `keepAlive` there, which keeps their order.",
+        "Use short leases in Java. Leasehold sends two further messages after its own. One of them is kept for the next thread of a process that falls asleep, even if Redisson 3.16.8 handles the messages out of order. If several threads sleep, set `keepAlive` in 3.16.8, which keeps the messages in order.",
         "suspects::rw::refused_java_reader_misses_java_writers_release group::our_release_wakes_just_refused_java_thread",
     ),
     weakness(
         "A re-entry of the write lock adds its lease to the lease of the hold.",
         BOTH,
         "A Java process that dies after some re-entries keeps Leasehold out for as many leases.",
-        "In Java don't re-enter write locks with long leases.",
+        "In Java, don't re-enter write locks with long leases.",
         "suspects::rw::java_write_reentry_adds_lease_to_hold",
     ),
     weakness(
         "Readers pass a waiting writer, which may wait forever. A reader can't upgrade.",
         BOTH,
-        "A Leasehold writer beside many Java readers may wait forever. Leasehold's readers let it go first.",
+        "A Leasehold writer may wait forever beside many Java readers. Leasehold's readers let it go first.",
         "Set limits on waits, and leave pauses between Java's reads.",
         "suspects::rw::java_readers_overtake_writer_and_cannot_upgrade",
     ),
     weakness(
-        "For a reader whose lease is over, Redisson reports that it still reads, and its unlock succeeds, while others read.",
+        "While others read, Redisson reports that a reader whose lease is over still reads, and the unlock of that reader succeeds.",
         BOTH,
-        "A Java reader works beside a Leasehold writer and does not learn of it.",
-        "In Java use leases that are longer than the work. A Leasehold reader learns of the loss.",
+        "A Java reader works at the same time as a Leasehold writer, and does not learn of it.",
+        "In Java, use leases that are longer than the work. A Leasehold reader learns of the loss.",
         "suspects::rw::expired_java_read_hold_is_still_reported",
     ),
     weakness(
         "A read unlock asks for the expiry of every hold of every reader, in one script.",
         BOTH,
-        "Many readers keep the shared server busy: some 5 ms an unlock with 2000 readers.",
-        "Let some hundreds of readers at most share one name.",
+        "Many readers keep the shared server busy: some 5 ms per unlock with 2000 readers.",
+        "Let at most some hundreds of readers share one name.",
         "suspects::rw::expired_java_read_hold_is_still_reported",
     ),
     weakness(
         "The lease of a read hold stays with the Java object if the reader leaves while others read. The next hold of that object gets this lease instead of the watchdog's.",
         BOTH,
-        "A Leasehold writer gets the lock beside the Java reader.",
-        "In Java use a new object for each use, or only one of the two forms for a name.",
+        "A Leasehold writer gets the lock while the Java reader continues.",
+        "In Java, use a new object for each use, or lock a name either always with a lease or always without.",
         "suspects::rw::java_read_lease_leaks_to_next_hold",
     ),
     weakness(
@@ -401,48 +401,48 @@ const READ_WRITE: &[Weakness] = &[
 
 const WHOLE: &[Weakness] = &[
     weakness(
-        "With a unit other than milliseconds each round that fails multiplies the lease by the unit: 4 s become 4000 s.",
+        "If the lease is given in a unit other than milliseconds, each round that fails multiplies it by that unit: 4 s become 4000 s.",
         "4.7.0 (from 3.25)",
         "A Java process that dies then keeps Leasehold out for hours.",
-        "In Java use `lock(lease, MILLISECONDS)`, or `tryLock`.",
+        "In Java, use `lock(lease, MILLISECONDS)`, or `tryLock`.",
         "suspects::whole::new_java_multi_lease_grows_each_round",
     ),
     weakness(
         "An unlock stops at the first member that fails. The other members stay locked and renewed.",
         NEW,
         "Leasehold waits for these members as long as the Java process lives.",
-        "In Java unlock the members one by one after an error. Leasehold releases all members, and lists the failed members.",
+        "In Java, unlock the members one by one after an error. Leasehold releases all members, and lists the failed members.",
         "suspects::whole::new_java_multi_unlock_stops_at_error",
     ),
     weakness(
-        "At the end of an acquire it sets the lease of each member without checking who holds it. It then believes that it holds a member that it lost on the way, and it shortens (or lengthens) the lease of that member's next holder.",
+        "At the end of an acquire, Redisson sets the lease of each member without checking which client holds it. If it lost a member on the way, it believes that it still holds that member, and it shortens or lengthens the lease of the member's next holder.",
         BOTH,
         "After a forced unlock, or a pause of the Java process, a Leasehold hold may get Java's lease, and both sides believe that they hold the lock.",
-        "In Java lock without a lease: then it sets none at the end. Don't force its members. A renewed hold of Leasehold is corrected at its next renewal; a fixed lease is not.",
+        "In Java, lock without a lease: Redisson then sets no lease at the end. Don't unlock the members by force. A renewed hold of Leasehold is corrected at its next renewal; a fixed lease is not.",
         "suspects::whole::java_multi_lock_claims_lost_member",
     ),
     weakness(
         "A lock of a majority does not compute for how long it is valid, and asks one server after the other.",
         BOTH,
         "A Java thread may continue to work after the end of its majority, beside a Leasehold holder.",
-        "In Java use leases that are much longer than the work and the answers together. Leasehold has `guard.valid_until()`.",
+        "In Java, use leases that are much longer than the work and the servers' answers take together. Leasehold has `guard.valid_until()`.",
         "open: Redisson has no validity that a test could read; read in Redisson's code",
     ),
 ];
 
 const GROUP: &[Weakness] = &[
     weakness(
-        "A second lock object of the same group in the same process is not renewed: only the values of the first one are.",
+        "If a process has two lock objects of the same group, only the values of the first object are renewed.",
         "4.7.0 (3.16.8 has no groups)",
-        "Leasehold gets the lock beside the Java thread after the watchdog timeout.",
-        "In Java hold one group lock of a group at a time in each process, or use explicit leases.",
+        "Leasehold gets the lock after the watchdog timeout, while the Java thread continues.",
+        "In Java, hold one group lock of a group at a time in each process, or use explicit leases.",
         "suspects_newer::second_java_group_lock_is_not_renewed",
     ),
     weakness(
         "`lockAsync()` fails. `lockAsync(-1, unit)` reports a hold that is over at once.",
         NEW,
-        "Leasehold gets the lock beside the Java code.",
-        "In Java use the blocking API, or explicit leases.",
+        "Leasehold gets the lock while the Java code continues.",
+        "In Java, use the blocking API, or explicit leases.",
         "suspects_newer::async_java_group_lock_never_holds",
     ),
     weakness(
@@ -453,10 +453,10 @@ const GROUP: &[Weakness] = &[
         "suspects_newer::java_group_unlock_with_lost_value_fails",
     ),
     weakness(
-        "Values whose lease is over stay while the group is in use. A holder that locks again continues their count: it locks once, unlocks once, and the value is still taken.",
+        "Values whose lease is over stay while the group is in use. If their holder locks them again, the old count continues: after one lock and one unlock, the value is still taken.",
         NEW,
         "Leasehold waits for the end of an unused lease.",
-        "In Java use leases that are longer than the work.",
+        "In Java, use leases that are longer than the work.",
         "suspects_newer::java_group_hold_inherits_expired_count",
     ),
     weakness(
@@ -476,7 +476,7 @@ const GROUP: &[Weakness] = &[
     weakness(
         "Leases use the clock of the client. An unlock checks only this clock, not who holds the value now.",
         NEW,
-        "Leasehold uses the server's clock, and gets the lock beside a Java process whose clock is behind. The Java unlock then takes nothing from Leasehold, which has removed the ended values.",
+        "Leasehold uses the server's clock, so it gets the lock too early for a Java process whose clock is behind. The Java unlock then takes nothing from Leasehold, which has removed the values whose leases were over.",
         "Keep the clocks in step (NTP), well within a lease.",
         "suspects::clocks::server_clock_ahead_expires_java_leases_early",
     ),
@@ -487,14 +487,14 @@ const SEMAPHORES: &[Weakness] = &[
         "A waiter never asks by itself: after a lost message it hangs.",
         BOTH,
         "Nothing for Leasehold's waiters, which poll (`poll_interval`).",
-        "In Java use `tryAcquire(wait, unit)` in a loop.",
+        "In Java, use `tryAcquire(wait, unit)` in a loop.",
         "suspects::counts::lost_message_leaves_java_waiters_asleep",
     ),
     weakness(
         "One message serves one asynchronous waiter of a process, however many permits the message announces. Such a waiter never asks by itself.",
         BOTH,
         "Nothing: Leasehold sends a message for each permit.",
-        "In Java release permits one by one where others wait with `acquireAsync`, or use the blocking API.",
+        "In Java, release permits one by one if other code waits with `acquireAsync`, or use the blocking API.",
         "suspects::counts::one_message_serves_one_asynchronous_waiter_of_javas",
     ),
     weakness(
@@ -507,12 +507,12 @@ const SEMAPHORES: &[Weakness] = &[
     weakness(
         "A release creates a semaphore that does not exist. The permits of a killed process are lost.",
         BOTH,
-        "The same holds for Leasehold, because of the format.",
+        "The same is true of Leasehold, because the format requires it.",
         "Use `releaseIfExists` (from 4.0), and permits with leases where processes may die.",
         "suspects::counts::java_release_creates_missing_semaphore each_count::counted::the_permit_of_a_killed_process_is_given_back_by_any_other",
     ),
     weakness(
-        "Permits with leases end by the client's clock.",
+        "The leases of permits end by the client's clock.",
         BOTH,
         "Leasehold uses the server's clock, and gives the permit of a Java process whose clock is behind to the next waiter.",
         "Keep the clocks in step (NTP), well within a lease.",
@@ -533,10 +533,10 @@ const SEMAPHORES: &[Weakness] = &[
         "open: nothing can be seen from outside; read in Redisson's code",
     ),
     weakness(
-        "When some thousands of permits end together, its script fails from then on.",
+        "When the leases of some thousands of permits end together, Redisson's script fails from then on.",
         BOTH,
         "Java can't use the semaphore until a Leasehold client asks.",
-        "Leasehold takes back any number of ended permits.",
+        "Leasehold takes back any number of permits whose leases have ended.",
         "suspects::counts::thousands_of_expired_leases_break_java_permits",
     ),
     weakness(
@@ -560,7 +560,7 @@ const LATCH: &[Weakness] = &[
         "A waiter never asks by itself: after a lost message it hangs.",
         BOTH,
         "Nothing for Leasehold's waiters, which poll (`poll_interval`).",
-        "In Java use `await(wait, unit)` in a loop.",
+        "In Java, use `await(wait, unit)` in a loop.",
         "suspects::counts::lost_message_leaves_java_waiters_asleep",
     ),
     weakness(
@@ -580,7 +580,7 @@ const LATCH: &[Weakness] = &[
     weakness(
         "A latch with braces in its name fails in a cluster.",
         BOTH,
-        "The same holds for Leasehold, because the format fixes the channel.",
+        "The same is true of Leasehold, because the format fixes the channel.",
         "Don't use braces in the names of latches.",
         "open: no test uses such a name in a cluster; read in Redisson's code",
     ),
@@ -590,14 +590,14 @@ const SET_UPS: &[Weakness] = &[
     weakness(
         "In a cluster 4.7.0 publishes to the shard and 3.16.8 to all nodes, so neither wakes the other.",
         BOTH,
-        "Waiters of either version wait to the end of the lease, or hang.",
+        "Waiters of either version wait until the lease ends, or hang.",
         "Use one version in a cluster, or turn `shardedSubscriptionMode` off in the newer one.",
-        "open: seen in trials of only the two; in the tests a Leasehold client always takes part",
+        "open: seen in trials with only these two; in the tests a Leasehold client always takes part",
     ),
     weakness(
         "In a cluster a name with `}` before `{` sends the client into an endless loop.",
         NEW,
-        "Load on the server; the Java call never ends.",
+        "The server is busy with its requests, and the Java call never ends.",
         "Don't use braces in names.",
         "open: no test uses such a name in a cluster, because the call of that Java process would never end",
     ),
@@ -606,7 +606,7 @@ const SET_UPS: &[Weakness] = &[
         "4.7.0 (from 3.29)",
         "Java's waiters are not woken.",
         "Turn `shardedSubscriptionMode` off behind proxies.",
-        "open: needs a proxy that speaks the cluster protocol",
+        "open: it takes a proxy that speaks the cluster protocol",
     ),
     weakness(
         "With replicas a semaphore that refused an acquire gives back permits that it never took, if a replica does not answer.",
@@ -623,7 +623,7 @@ const SET_UPS: &[Weakness] = &[
         "suspects::replicas::replicated_java_locks_twice_after_lost_reply",
     ),
     weakness(
-        "With replicas every operation waits for all of them (up to 1 s) although one would be enough, and fails when none answers. 3.16.8 leaves the lock taken then.",
+        "With replicas, every operation waits for all replicas (up to 1 s), although one would be enough, and fails when none answers. In that case, 3.16.8 leaves the lock taken.",
         BOTH,
         "Java calls are slow. With 3.16.8 a lock without a holder stays taken until its lease ends.",
         "Set `slavesSyncTimeout`, or turn `checkLockSyncedSlaves` off.",
@@ -633,7 +633,7 @@ const SET_UPS: &[Weakness] = &[
         "A lock that a server has confirmed can be lost when a replica takes over.",
         BOTH,
         "Two clients, of any side, hold the lock at once.",
-        "Use acknowledged holds for Rust; fenced locks, with the tokens checked where the data is, for both; or a lock of a majority.",
+        "For Rust, use acknowledged holds. For both, use fenced locks and check the tokens where the data is, or use a lock of a majority.",
         "open: true of any lock on replicas; a failover that loses locks is tested only with Leasehold",
     ),
     weakness(
@@ -641,17 +641,17 @@ const SET_UPS: &[Weakness] = &[
         OLD,
         "As in the row above.",
         "As in the row above.",
-        "open: needs 3.16.8 in the middle of an operation while a replica takes over",
+        "open: it takes a 3.16.8 that is in the middle of an operation while a replica takes over",
     ),
     weakness(
         "`isExists` and `remainTimeToLive` ask a replica by default, whose answer may be late.",
         BOTH,
-        "A Java process may see a Leasehold hold late, or longer than it is.",
+        "A Java process may see a Leasehold hold too late, or for too long.",
         "Set `readMode` to `MASTER`.",
-        "open: needs a replica that is late by a known time",
+        "open: it takes a replica that is late by a known time",
     ),
     weakness(
-        "Not tested: configurations for hosted servers, the queue semaphore, and servers other than the server of the last run.",
+        "What Redisson does elsewhere is not tested: with configurations for hosted servers, with the queue semaphore, and on servers other than the server of the last run.",
         BOTH,
         "Unknown.",
         "Try what you use.",
@@ -691,11 +691,11 @@ fn shown(settled: &str, outcomes: &BTreeMap<String, String>) -> String {
 const HEAD: &str = "
 ## What Redisson does by itself
 
-The tables list the known or suspected weaknesses of Redisson, their effect on Rust, and what to do
-about them. *Both* means 3.16.8 and 4.7.0. *From* and *to* name the first and the last version with
-a weakness. *Seen* means that tests with live Redissons show the weakness, in each version that they
-run with. If the row says that Leasehold behaves differently, the tests show that, too. *None* says
-why no test shows the weakness.
+The tables list the known or suspected weaknesses of Redisson, their effect where Leasehold shares
+the name, and what to do about them. *Both* means 3.16.8 and 4.7.0. *From* and *to* name the first
+and the last version with a weakness. *Seen* means that tests with live Redissons show the weakness,
+in each version that they run with. If the row says that Leasehold behaves differently, the tests
+show that, too. *None* is followed by the reason why no test shows the weakness.
 [interop-tests.md](interop-tests.md#tests-of-what-redisson-does-by-itself) names the tests.
 ";
 
@@ -704,7 +704,7 @@ pub(crate) fn part(outcomes: &BTreeMap<String, String>) -> String {
     let mut page = HEAD.to_owned();
     for (name, weaknesses) in SECTIONS {
         let _ = write!(page, "\n### {name}\n\n");
-        page.push_str("| what Redisson does | versions | effect on Rust | what to do | tests |\n");
+        page.push_str("| what Redisson does | versions | effect | what to do | tests |\n");
         page.push_str("|---|---|---|---|---|\n");
         for one in weaknesses {
             let tests = shown(one.settled, outcomes);

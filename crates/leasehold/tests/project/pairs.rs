@@ -51,7 +51,7 @@ fn each_pair_of_features_stands_in_the_page_once() {
     assert!(wrong.is_empty(), "missing, or more than once: {wrong:#?}");
     let pairs = features.len() * (features.len() - 1) / 2;
     assert_eq!(times.len(), pairs, "a feature with itself");
-    let says = format!("once, with the tests in which they meet: {pairs} pairs.");
+    let says = format!("once, with the tests that use both: {pairs} pairs.");
     assert!(page.contains(&says), "it has to say: {says}");
 }
 

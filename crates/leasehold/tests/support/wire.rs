@@ -12,7 +12,7 @@ pub(crate) fn allowed_commands() -> String {
 }
 
 pub(crate) fn allowed_in_a_cluster() -> String {
-    rules_behind("In a cluster it needs besides")
+    rules_behind("In a cluster it also needs")
 }
 
 /// Returns the commands that the page says the user at sentinels needs, as rules.
