@@ -144,7 +144,10 @@ fn say_fairness(holds: &[Vec<Seen>], findings: &Findings) {
     }
     let gaps = ends.values().zip(ends.keys().skip(1));
     let gaps = gaps.map(|(until, next)| Duration::from_nanos(next.saturating_sub(*until)));
-    findings.say("time from a release to the next grant", spread(gaps.collect()));
+    findings.say(
+        "time from a release to the next grant",
+        spread(gaps.collect()),
+    );
 }
 
 /// The calls and commands that the server has run.
