@@ -33,7 +33,7 @@ const OF_CONNECTION: &[(&str, &str)] = &[
     ),
     (
         "LEASEHOLD_LABEL",
-        "label of this command for operators, if --label is not given",
+        "label that operators see for this command, if --label is not given",
     ),
 ];
 
