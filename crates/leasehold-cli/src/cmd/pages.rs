@@ -81,7 +81,7 @@ Exit codes:
   69     no server answered, or the server could not grant a lock
   70     the lock was lost, or could not be renewed
   75     the lock was not free in time, or was held by another client
-  77     the server refused the credentials or lacks a permission
+  77     the server refused the credentials, or this user lacks a permission
   78     --limit differs from the limit that is set, or a local file can't be read
   124    the command ran longer than --max-run
   126    the command can't be executed
