@@ -5,7 +5,7 @@
   from[NR] = $1; until[NR] = $2; who[NR] = $3
   sold[$4]++; count[$3]++
   if (NR == 1) first = $1
-  if ($1 < last) { overlaps++; print "OVERLAP: " $3 " came in " last - $1 " ms before the other was out" }
+  if ($1 < last) { overlaps++; print "OVERLAP: " $3 " got the lock " last - $1 " ms before the other service released it" }
   if ($2 > last) last = $2
 }
 

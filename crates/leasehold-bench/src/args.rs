@@ -22,8 +22,7 @@ use crate::{Result, page, table};
 const FLOORS: &str = include_str!("../FLOORS");
 const SHORT_FLOORS: &str = include_str!("../FLOORS.short");
 
-/// Measure Leasehold beside bare scripts, rslock and live Redissons, on the same servers and in
-/// turns
+/// Compare Leasehold with bare scripts, rslock and live Redissons on the same servers, taking turns
 #[derive(Debug, Parser)]
 #[command(
     name = "leasehold-bench",
@@ -46,7 +45,7 @@ struct Cli {
     #[arg(long, default_value_t = 5)]
     rounds: usize,
 
-    /// Measure for this number of seconds a round
+    /// Let each round take this number of seconds
     #[arg(long, default_value_t = 2.0)]
     seconds: f64,
 
@@ -54,33 +53,33 @@ struct Cli {
     #[arg(long)]
     list: bool,
 
-    /// Measure for a quarter of a minute: only the scenarios that show whether something was lost,
-    /// in short rounds
+    /// Measure for a quarter of a minute, in short rounds: only the scenarios that show whether
+    /// something has become slow
     #[arg(long)]
     short: bool,
 
-    /// Measure everything as small as it can be: shows that it works, not how fast it is
+    /// Measure everything in the smallest size, which shows that it works, not how fast it is
     #[arg(long, conflicts_with = "short")]
     tiny: bool,
 
-    /// End with 1 when a floor is missed; without FILE, use the floors of the repository [short:
-    /// its short ones]
+    /// Exit with 1 if a goal is missed; if FILE is not given, use the goals in the repository [with
+    /// --short: FLOORS.short]
     #[arg(long, value_name = "FILE")]
     check: Option<Option<PathBuf>>,
 
-    /// Write all figures of all rounds
+    /// Write all figures of all rounds to this file, as JSON
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
 
-    /// Measure nothing, and read the figures that --json wrote
+    /// Measure nothing, and read the figures from a file that --json wrote
     #[arg(long, value_name = "FILE", conflicts_with = "short")]
     from: Option<PathBuf>,
 
-    /// Write the page, and its plots beside it
+    /// Write the page to this file, and its plots into a folder beside it
     #[arg(long, value_name = "FILE")]
     page: Option<PathBuf>,
 
-    /// Measure a Leasehold that never hands a lock over within the process, to see floors missed
+    /// Never hand a lock over within a process of Leasehold, to see that goals are missed
     #[arg(long)]
     no_hand_over: bool,
 }
@@ -176,7 +175,7 @@ impl Cli {
             // real loss shows each time.
             let mut tries = if self.short { 2 } else { 0 };
             while tries > 0 && is_missed(floors, scenario, &results) {
-                eprintln!("{}: below a floor, once more", scenario.name);
+                eprintln!("{}: a goal was missed, measuring again", scenario.name);
                 self.scenario(&bench, scenario, &mut results).await;
                 tries -= 1;
             }

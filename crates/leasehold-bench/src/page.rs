@@ -75,7 +75,7 @@ fn machine(machine: &Machine) -> String {
 fn verdicts(results: &Results, floors: &[Floor]) -> String {
     markdown(&Sheet {
         title: "",
-        head: vec!["floor", "this run"],
+        head: vec!["goal", "this run"],
         rows: floors
             .iter()
             .map(|floor| vec![format!("`{floor}`"), floor.judge(results).to_string()])

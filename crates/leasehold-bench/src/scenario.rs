@@ -178,8 +178,8 @@ const fn on_cluster(
     }
 }
 
-/// Returns a scenario of tasks with a lock each, whose holds may need confirmation beyond the
-/// master's memory.
+/// Returns a scenario of tasks that each have their own lock. A hold may need confirmation beyond
+/// the master's memory.
 const fn confirmed(name: &'static str, what: &'static str, tasks: usize, on: Topology) -> Scenario {
     let systems = match on {
         Topology::OnDisk => WRITTEN,
@@ -194,44 +194,44 @@ const fn confirmed(name: &'static str, what: &'static str, tasks: usize, on: Top
 /// All scenarios, in the order of the table.
 #[rustfmt::skip]
 pub(crate) const ALL: &[Scenario] = &[
-    scenario("uncontended-1", "1 task, no other task wants its lock", Kind::Own { tasks: 1 }, EVERYBODY, &[]),
-    scenario("uncontended-64", "64 tasks, a lock each", Kind::Own { tasks: 64 }, EVERYBODY, &[Leasehold, Bare]),
-    scenario("uncontended-1024", "1,024 tasks, a lock each", Kind::Own { tasks: 1024 }, EVERYBODY, &[]),
-    scenario("re-entrant", "an owner enters its lock again", one(What::Reentrant, 1), JAVA, OURS),
-    scenario("embedded", "the embedded backend, 1 task", one(What::Embedded, 1), OURS, &[]),
-    scenario("connect", "a new client, its first lock, and its end", one(What::Connect, 1), EVERYBODY, &[]),
+    scenario("uncontended-1", "1 task that has its lock to itself", Kind::Own { tasks: 1 }, EVERYBODY, &[]),
+    scenario("uncontended-64", "64 tasks, each with its own lock", Kind::Own { tasks: 64 }, EVERYBODY, &[Leasehold, Bare]),
+    scenario("uncontended-1024", "1,024 tasks, each with its own lock", Kind::Own { tasks: 1024 }, EVERYBODY, &[]),
+    scenario("re-entrant", "an owner acquires a lock that it holds already", one(What::Reentrant, 1), JAVA, OURS),
+    scenario("embedded", "1 task on the embedded backend, without a server", one(What::Embedded, 1), OURS, &[]),
+    scenario("connect", "a new client connects, acquires and releases a lock, and closes", one(What::Connect, 1), EVERYBODY, &[]),
     scenario("hot-2", "2 tasks want one lock", one(What::Lock, 2), WAITING, &[]),
     scenario("hot-8", "8 tasks want one lock", one(What::Lock, 8), WAITING, &[]),
     scenario("hot-64", "64 tasks want one lock", one(What::Lock, 64), WITH_OFF, OFF),
     scenario("hot-1024", "1,024 tasks want one lock", one(What::Lock, 1024), WAITING, &[]),
     scenario("hot-2x8", "2 processes with 8 tasks each want one lock", Kind::Processes { processes: 2, tasks: 8 }, WITH_OFF, OFF),
     scenario("hot-8x8", "8 processes with 8 tasks each want one lock", Kind::Processes { processes: 8, tasks: 8 }, WITH_OFF, &[]),
-    scenario("hot-8x1", "8 processes with a task each want one lock", Kind::Processes { processes: 8, tasks: 1 }, WAITING, &[]),
-    scenario("hot-64-beside-rust", "64 tasks of one process, and 1 of another", Kind::Beside { tasks: 64, waiter: Leasehold }, OFF, &[]),
-    scenario("hot-64-beside-java", "64 tasks of one process, and 1 thread of Redisson 4.7.0", Kind::Beside { tasks: 64, waiter: Redisson4 }, OFF, &[]),
-    scenario("hand-over", "2 processes pass one lock to and fro", Kind::HandOver, JAVA, &[]),
-    scenario("rw-95", "64 tasks, one read-write lock, 95 % reads", rw(20), JAVA, OURS),
-    scenario("rw-50", "64 tasks, one read-write lock, 50 % reads", rw(2), JAVA, &[]),
-    scenario("fair-64", "64 tasks, one fair lock", one(What::Fair, 64), JAVA, OURS),
-    scenario("fair-1024", "1,024 tasks, one fair lock", one(What::Fair, 1024), JAVA, &[]),
-    scenario("semaphore", "64 tasks, a semaphore of 8", one(What::Semaphore, 64), JAVA, OURS),
-    scenario("expirable", "64 tasks, a semaphore of 8 whose permits have leases", one(What::Expirable, 64), JAVA, OURS),
-    scenario("latch", "1,000 wait for one latch", Kind::Latch { tasks: 1000 }, JAVA, &[]),
+    scenario("hot-8x1", "8 processes with 1 task each want one lock", Kind::Processes { processes: 8, tasks: 1 }, WAITING, &[]),
+    scenario("hot-64-beside-rust", "64 tasks of one process and 1 task of another want one lock", Kind::Beside { tasks: 64, waiter: Leasehold }, OFF, &[]),
+    scenario("hot-64-beside-java", "64 tasks of one process and 1 thread of Redisson 4.7.0 want one lock", Kind::Beside { tasks: 64, waiter: Redisson4 }, OFF, &[]),
+    scenario("hand-over", "2 processes pass one lock back and forth", Kind::HandOver, JAVA, &[]),
+    scenario("rw-95", "64 tasks share one read-write lock; 95 % of their acquires are reads", rw(20), JAVA, OURS),
+    scenario("rw-50", "64 tasks share one read-write lock; 50 % of their acquires are reads", rw(2), JAVA, &[]),
+    scenario("fair-64", "64 tasks want one fair lock", one(What::Fair, 64), JAVA, OURS),
+    scenario("fair-1024", "1,024 tasks want one fair lock", one(What::Fair, 1024), JAVA, &[]),
+    scenario("semaphore", "64 tasks want the 8 permits of a semaphore", one(What::Semaphore, 64), JAVA, OURS),
+    scenario("expirable", "64 tasks want the 8 permits of a semaphore whose permits have leases", one(What::Expirable, 64), JAVA, OURS),
+    scenario("latch", "1,000 tasks wait for one latch", Kind::Latch { tasks: 1000 }, JAVA, &[]),
     scenario("held-1k", "1,000 locks are held", Kind::Held { locks: 1000 }, JAVA, &[]),
     scenario("held-10k", "10,000 locks are held", Kind::Held { locks: 10_000 }, JAVA, &[]),
     scenario("held-100k", "100,000 locks are held", Kind::Held { locks: 100_000 }, JAVA, &[]),
     scenario("waiters-10k", "10,000 tasks wait for one lock", Kind::Line { tasks: 10_000 }, OURS, &[]),
-    on_cluster("cluster-64", "3 masters: 64 tasks, a lock each", Kind::Own { tasks: 64 }, BESIDE_BARE),
-    on_cluster("cluster-1024", "3 masters: 1,024 tasks, a lock each", Kind::Own { tasks: 1024 }, BESIDE_BARE),
+    on_cluster("cluster-64", "3 masters: 64 tasks, each with its own lock", Kind::Own { tasks: 64 }, BESIDE_BARE),
+    on_cluster("cluster-1024", "3 masters: 1,024 tasks, each with its own lock", Kind::Own { tasks: 1024 }, BESIDE_BARE),
     on_cluster("cluster-held-100k", "3 masters: 100,000 locks are held", Kind::Held { locks: 100_000 }, OURS),
-    on_cluster("cluster-moved", "3 masters: a lock passes on, just after its slot has moved", Kind::Moved { times: 200 }, OURS),
-    on_cluster("cluster-failover", "3 masters with a replica each: a lock passes on, just after a replica has taken over", Kind::FailedOver { times: 200 }, OURS),
+    on_cluster("cluster-moved", "3 masters: another client gets a lock just after its slot has moved", Kind::Moved { times: 200 }, OURS),
+    on_cluster("cluster-failover", "3 masters with 1 replica each: another client gets a lock just after a replica has taken over", Kind::FailedOver { times: 200 }, OURS),
     confirmed("acknowledged-1", "a master with 2 replicas: 1 task", 1, Topology::Replicated),
-    confirmed("acknowledged-64", "a master with 2 replicas: 64 tasks, a lock each", 64, Topology::Replicated),
-    confirmed("acknowledged-1024", "a master with 2 replicas: 1,024 tasks, a lock each", 1024, Topology::Replicated),
+    confirmed("acknowledged-64", "a master with 2 replicas: 64 tasks, each with its own lock", 64, Topology::Replicated),
+    confirmed("acknowledged-1024", "a master with 2 replicas: 1,024 tasks, each with its own lock", 1024, Topology::Replicated),
     confirmed("on-disk-1", "a server that writes each change to its disk: 1 task", 1, Topology::OnDisk),
-    confirmed("on-disk-64", "a server that writes each change to its disk: 64 tasks, a lock each", 64, Topology::OnDisk),
-    confirmed("on-disk-1024", "a server that writes each change to its disk: 1,024 tasks, a lock each", 1024, Topology::OnDisk),
+    confirmed("on-disk-64", "a server that writes each change to its disk: 64 tasks, each with its own lock", 64, Topology::OnDisk),
+    confirmed("on-disk-1024", "a server that writes each change to its disk: 1,024 tasks, each with its own lock", 1024, Topology::OnDisk),
 ];
 
 #[cfg(test)]

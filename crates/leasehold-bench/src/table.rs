@@ -33,11 +33,11 @@ const KINDS: [Kind; 5] = [
         ],
     },
     Kind {
-        title: "One waiter beside 64 of another process",
+        title: "One waiter beside 64 tasks of another process",
         figures: &[WaiterPairs, WaiterP50, WaiterP99, WaiterMax],
     },
     Kind {
-        title: "A lock that passes on, just after its slot has moved or its master has been replaced",
+        title: "A lock that another client gets just after its slot has moved or its master has been replaced",
         figures: &[P50, P99, Max],
     },
     Kind {

@@ -14,38 +14,47 @@ use crate::output;
 
 /// The environment variables of the connection.
 const OF_CONNECTION: &[(&str, &str)] = &[
-    ("LEASEHOLD_URL", "server to use, without --redis"),
+    ("LEASEHOLD_URL", "server to use if --redis is not given"),
     (
         "REDIS_URL",
-        "server to use, without --redis and LEASEHOLD_URL",
+        "server to use if neither --redis nor LEASEHOLD_URL is given",
     ),
     (
         "LEASEHOLD_PASSWORD_FILE",
-        "file with the password, without --password-file",
+        "file with the password, if --password-file is not given",
     ),
     (
         "LEASEHOLD_MAP",
-        "HOST:PORT=HOST:PORT,...: addresses to use for announced ones, without --map",
+        "addresses to use in place of announced ones, if --map is not given: HOST:PORT=HOST:PORT,...",
     ),
-    ("LEASEHOLD_PREFIX", "prefix of all names, without --prefix"),
+    (
+        "LEASEHOLD_PREFIX",
+        "prefix of all names, if --prefix is not given",
+    ),
     (
         "LEASEHOLD_LABEL",
-        "what operators see of the command, without --label",
+        "label that operators see for this command, if --label is not given",
     ),
 ];
 
 /// The environment variables that each command reads.
 const ENVIRONMENT: &[(&str, &str)] = &[
-    ("RUST_LOG", "what is logged, without --verbose"),
-    ("NO_COLOR", "no colours, if it is not empty"),
+    (
+        "RUST_LOG",
+        "what to log, if neither --verbose nor --quiet is given",
+    ),
+    ("NO_COLOR", "turns colours off, if it is not empty"),
 ];
 
 /// The environment variables that `leasehold run` sets for its command.
 const FOR_COMMANDS: &[(&str, &str)] = &[
-    ("LEASEHOLD_NAME", "set for the command: name of the lock"),
+    (
+        "LEASEHOLD_NAME",
+        "name of the lock; leasehold run sets it for its command",
+    ),
     (
         "LEASEHOLD_TOKEN",
-        "set for the command: fencing token, with --fenced",
+        "fencing token; leasehold run --fenced sets it for its command",
     ),
 ];
 
@@ -65,14 +74,14 @@ const BESIDE: &[(&str, &[&str])] = &[
 const EXIT_CODES: &str = "\
 Exit codes:
   0      done
-  1      another failure; the name is free (show --exit-code), warnings (doctor)
-  2      wrong usage; locks are unsafe on this server (doctor)
+  1      another failure; show --exit-code: the name is free; doctor: there are warnings
+  2      wrong usage; doctor: locks are unsafe on this server
   65     the name is in use as something else
   66     no client holds the name, or the latch was never set
   69     no server answered, or the server could not grant a lock
   70     the lock was lost, or could not be renewed
   75     the lock was not free in time, or was held by another client
-  77     the server refused the credentials or lacks a permission
+  77     the server refused the credentials, or this user lacks a permission
   78     --limit differs from the limit that is set, or a local file can't be read
   124    the command ran longer than --max-run
   126    the command can't be executed

@@ -1,4 +1,4 @@
-//! Sells a stock that it shares with a Java service, one item each time it has the lock.
+//! Sells a stock that it shares with a Java service. It sells one item each time it has the lock.
 #![allow(
     clippy::print_stdout,
     clippy::disallowed_methods,

@@ -23,7 +23,7 @@ pub(crate) struct Churn {
     #[arg(long, default_value_t = 10_000)]
     waited: usize,
 
-    /// Wait for this long
+    /// Wait for these names for this long
     #[arg(long, default_value = "10s", value_parser = duration)]
     wait: Duration,
 }
@@ -64,7 +64,7 @@ impl Churn {
         server: &RedisServer,
         findings: &mut Findings,
     ) -> Result<()> {
-        findings.say("names that come and go", self.names);
+        findings.say("names used once", self.names);
         let subscriptions = server::calls(server, "subscribe")?;
         let (mut rss, mut memory) = (Vec::new(), Vec::new());
         let start = Instant::now();
@@ -90,7 +90,7 @@ impl Churn {
         let subscriptions = server::calls(server, "subscribe")? - subscriptions;
         findings.say("SUBSCRIBE commands", subscriptions);
         findings.must(subscriptions > 0 || self.names < CONTENDED, || {
-            "vacuous: nobody ever subscribed".into()
+            "vacuous: no client ever subscribed".into()
         });
         Ok(())
     }

@@ -22,11 +22,11 @@ pub(crate) struct Holds {
     #[arg(long, default_value_t = 100_000)]
     locks: usize,
 
-    /// Use this lease; it is renewed every third of it
+    /// Use this lease, which is renewed whenever a third of it has passed
     #[arg(long, default_value = "30s", value_parser = duration)]
     lease: Duration,
 
-    /// Hold them for this long
+    /// Hold the locks for this long
     #[arg(long = "for", default_value = "10m", value_parser = duration)]
     time: Duration,
 }
@@ -52,7 +52,7 @@ impl Holds {
         findings.must(lost == 0, || format!("{lost} of {} locks lost", self.locks));
         self.judge(&looks, &mut findings);
         say_server(&server, &findings)?;
-        findings.say("acquire of another name meanwhile", spread(probed));
+        findings.say("acquire of another name", spread(probed));
         let start = Instant::now();
         release_all(guards).await?;
         findings.say("all released in", format!("{:.1?}", start.elapsed()));
@@ -114,7 +114,7 @@ impl Holds {
         let renewals = last.renewals - first.renewals;
         findings.say("renewals", renewals);
         findings.say(
-            "renewals a call",
+            "renewals per call",
             format!(
                 "{:.0}",
                 renewals as f64 / (last.scripts - first.scripts) as f64
@@ -132,7 +132,7 @@ impl Holds {
 /// Reports disturbances by the machine: a late look means that the process did not run.
 fn say_machine(looks: &[Look], findings: &Findings) {
     let gaps = looks.windows(2).map(|two| two[1].at - two[0].at);
-    findings.say("between two looks", spread(gaps.collect()));
+    findings.say("time between two checks", spread(gaps.collect()));
     if let (Some(first), Some(last)) = (looks.first(), looks.last()) {
         findings.say("reconnects", last.connects - first.connects);
     }

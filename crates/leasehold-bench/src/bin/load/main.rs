@@ -17,7 +17,7 @@ use findings::Findings;
 
 type Result<T> = std::result::Result<T, Box<dyn std::error::Error + Send + Sync>>;
 
-/// Load a server with locks, print what this costs, and judge the results
+/// Load a server with locks, print the cost, and check the results
 #[derive(Parser)]
 #[command(name = "load")]
 struct Load {
@@ -33,7 +33,7 @@ enum Kind {
     Processes(processes::Processes),
     /// Let one client hold many names and renew them
     Holds(holds::Holds),
-    /// Use many names one after the other, and wait for many names at once
+    /// Use many names one after the other, then wait for many names at once
     Churn(churn::Churn),
     #[command(hide = true)]
     Child(processes::child::Child),
@@ -54,7 +54,7 @@ fn main() -> ExitCode {
 }
 
 fn failed(error: &dyn std::error::Error) -> ExitCode {
-    eprintln!("the load could not be run: {error}");
+    eprintln!("can't run the load: {error}");
     ExitCode::FAILURE
 }
 

@@ -74,14 +74,14 @@ impl Processes {
     fn judge_calls(&self, calls: Calls, findings: &mut Findings) {
         let per_hold = |count| per(count, self.total());
         let asks = per_hold(calls.scripts) - 1.0;
-        findings.say("asks per hand-over", format!("{asks:.1}"));
+        findings.say("requests for the lock per hand-over", format!("{asks:.1}"));
         findings.say(
             "server commands per hand-over",
             format!("{:.1}", per_hold(calls.commands)),
         );
         findings.must(asks <= self.processes as f64 + 1.0, || {
             format!(
-                "{asks:.0} asks per hand-over with {} processes",
+                "{asks:.0} requests per hand-over with {} processes",
                 self.processes
             )
         });
@@ -130,7 +130,7 @@ fn say_fairness(holds: &[Vec<Seen>], findings: &Findings) {
         .collect();
     passed.sort_unstable();
     findings.say(
-        "others served during one wait",
+        "other holds during one wait",
         format!(
             "p50 {}, p99 {}, max {}",
             percentile(&passed, 0.5),
@@ -144,7 +144,10 @@ fn say_fairness(holds: &[Vec<Seen>], findings: &Findings) {
     }
     let gaps = ends.values().zip(ends.keys().skip(1));
     let gaps = gaps.map(|(until, next)| Duration::from_nanos(next.saturating_sub(*until)));
-    findings.say("hand-over, release to next grant", spread(gaps.collect()));
+    findings.say(
+        "time from a release to the next grant",
+        spread(gaps.collect()),
+    );
 }
 
 /// The calls and commands that the server has run.

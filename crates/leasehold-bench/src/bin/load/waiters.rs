@@ -35,7 +35,7 @@ pub(crate) struct Waiters {
     #[arg(long, default_value_t = 10_000)]
     tasks: usize,
 
-    /// Let them wait this number of times; memory must not grow after the second time
+    /// Repeat this number of times; memory must not grow after the second time
     #[arg(long, default_value_t = 5)]
     rounds: usize,
 }
@@ -128,7 +128,7 @@ async fn all_served(tasks: Vec<Waiting>) -> Result<Vec<Seen>> {
 
 fn say_times(findings: &Findings, took: Duration, cpu: Duration, tasks: usize) {
     let us = |time: Duration| format!("{:.1} us", time.as_secs_f64() * 1e6 / tasks as f64);
-    findings.say("hand-over, one to the next", us(took));
+    findings.say("time from one hold to the next", us(took));
     findings.say("client CPU per waiter, from asking", us(cpu));
 }
 
@@ -172,6 +172,6 @@ fn judge(seen: &[Seen], tasks: usize, findings: &mut Findings) {
     let overtaken = seen.windows(2).filter(|two| two[0].from > two[1].from);
     let overtaken = overtaken.count();
     findings.must(overtaken == 0, || {
-        format!("{overtaken} waiters were overtaken by the one behind them")
+        format!("{overtaken} waiters were overtaken by the next waiter in line")
     });
 }

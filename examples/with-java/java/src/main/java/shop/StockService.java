@@ -7,7 +7,7 @@ import org.redisson.api.RedissonClient;
 import org.redisson.client.codec.StringCodec;
 import org.redisson.config.Config;
 
-/** Sells a stock that it shares with a Rust service, one item each time it has the lock. */
+/** Sells a stock that it shares with a Rust service. It sells one item each time it has the lock. */
 public final class StockService {
     private StockService() {}
 
