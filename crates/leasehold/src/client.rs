@@ -51,8 +51,8 @@ use crate::tls::{Identity, IdentitySource, TlsSettings};
 /// `?`, guards, waiting acquires and background tasks still send their releases while the runtime
 /// is dropped, but only once, and with these limits:
 ///
-/// - If a server can't be reached at that time, or has forgotten the scripts, the request is not
-///   sent again.
+/// - If a server can't be reached at that time, or no longer has the library's scripts, the request
+///   is not sent again.
 /// - The drop of the runtime waits for the reply of each server for at most 250 ms. If the client
 ///   or a guard is dropped after the runtime, nothing waits for a reply.
 /// - A runtime that is ended by `shutdown_background` might not send the releases.
@@ -102,8 +102,8 @@ impl Client {
     /// | `memory://` | a new [`Embedded`] keyspace |
     ///
     /// `?protocol=resp3` selects RESP3. `valkey` may replace `redis` in every scheme. `?db=N` sets
-    /// the database in every URL that can have one. The client refuses a URL with another
-    /// parameter, a URL with a `#fragment`, and the URL of a socket with a host.
+    /// the database in every URL that can have one. The client refuses other parameters, a
+    /// `#fragment`, and a host in the URL of a socket.
     ///
     /// In a user or a password, percent-encode `/`, `?`, `#`, `@`, `:` and `%` (`%2F`, `%3F`,
     /// `%23`, `%40`, `%3A`, `%25`), and in a parameter also `&` (`%26`). If the URL has a user but

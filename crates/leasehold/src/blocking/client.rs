@@ -181,9 +181,9 @@ impl Client {
         &self.runtime
     }
 
-    /// Returns the async client, which uses the same connection and the same watchdog. They exist
-    /// for as long as this client, a lock or a guard of it exists. A clone of the async client does
-    /// not keep them alive.
+    /// Returns the async client, which uses the same connection and the same watchdog. The
+    /// connection and the watchdog exist for as long as this client, one of its locks or one of its
+    /// guards exists. A clone of the async client does not keep them alive.
     #[must_use]
     pub fn as_async(&self) -> &crate::Client {
         &self.inner

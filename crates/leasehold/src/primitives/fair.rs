@@ -24,11 +24,11 @@ use steps::{FairHold, Place};
 /// libraries are in one queue.
 ///
 /// The queue is on the server. A waiter keeps its place by asking again within the
-/// [`waiter_timeout`](Self::waiter_timeout), which the client does in the background of the wait,
-/// even after a lost connection. If the wait ends without the lock, the waiter leaves the queue at
-/// once. A process that is killed while it waits delays the other waiters for at most the waiter
-/// timeout, as long as another process with this library waits for the lock, holds it or tries to
-/// acquire it. (If only Redisson's clients use the lock, the delay is minutes.)
+/// [`waiter_timeout`](Self::waiter_timeout), which it does by itself, even after a lost connection.
+/// If the wait ends without the lock, the waiter leaves the queue at once. A process that is killed
+/// while it waits delays the other waiters for at most the waiter timeout, as long as another
+/// process with this library waits for the lock, holds it or tries to acquire it. (If only
+/// Redisson's clients use the lock, the delay is minutes.)
 ///
 /// [`try_acquire`](Self::try_acquire) takes no place in the queue, and gets the lock only when
 /// there are no waiters.

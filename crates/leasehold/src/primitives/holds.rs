@@ -24,7 +24,7 @@ pub struct HeldInfo {
     pub since: Instant,
     /// The instant at which the hold is lost, unless it is renewed earlier.
     pub valid_until: Instant,
-    /// Number of times that the server has renewed the hold.
+    /// Number of renewals of the hold that the server has confirmed.
     pub renewals: u32,
     /// Number of guards that share the hold: the guards of an owner, or readers of this client.
     pub guards: usize,

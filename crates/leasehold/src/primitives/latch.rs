@@ -36,9 +36,9 @@ const MOST: u64 = 10_000_000_000_000;
 ///
 /// There is one exception, if Redisson clients count the latch down to zero and set it again before
 /// a waiter of this library has asked the server. In this case only Redisson's message shows that
-/// the latch was open. The waiter receives messages from a round trip or two after the start of its
-/// wait, when the server has confirmed its subscription, and not while its connection is down. It
-/// misses all other messages. A waiter that does not subscribe misses every message: see
+/// the latch was open. The waiter receives messages only after the server has confirmed its
+/// subscription, a round trip or two after the start of the wait, and only while its connection is
+/// up. A waiter that does not subscribe misses every message: see
 /// [`wait_strategy`](Self::wait_strategy).
 ///
 /// A count-down counts once, however often the network delivers it. A latch has no owner and no
@@ -94,8 +94,8 @@ impl CountDownLatch {
     }
 
     wait_setters! {
-        /// If the interval is more than an hour, a waiter that did not receive the message can miss
-        /// that a latch was open, if it was set again at once.
+        /// With an interval of more than an hour, a waiter that did not receive the message might
+        /// not notice the opening of a latch that was set again at once.
     }
 }
 

@@ -32,7 +32,7 @@ macro_rules! lease_setters {
             self
         }
 
-        /// Sets the period in which a hold is renewed: at least 1 ms, at most half the lease. The
+        /// Sets the time between two renewals of a hold: at least 1 ms, at most half the lease. The
         /// default is a third of the lease. Each renewal is sent up to a fifth of the period early,
         /// so that many holds are not renewed in one burst. Can't be combined with
         /// [`fixed_lease`](Self::fixed_lease).
@@ -108,8 +108,8 @@ macro_rules! must_exist_setter {
         /// request to the server.
         ///
         /// `false` by default: as in Redisson, an acquire waits until a client makes the semaphore
-        /// and a permit is free. A wait that finds no semaphore logs one warning with its name,
-        /// through `tracing`.
+        /// and a permit is free. A wait that finds no semaphore logs one warning with the name of
+        /// the semaphore, through `tracing`.
         #[must_use]
         pub fn must_exist(mut self, must: bool) -> Self {
             self.must_exist = must;

@@ -22,7 +22,7 @@ use crate::clock::{Clock, MachineClock};
 /// let client = machine.embedded().client();
 /// let guard = client.lock("orders:42").acquire().await?;
 /// machine.sleep(Duration::from_secs(3600));
-/// // The loss is reported at once, although tokio's timers have not reached the end of the lease.
+/// // The loss is reported long before tokio's timers reach the end of the lease.
 /// let told = tokio::time::timeout(Duration::from_millis(500), guard.lost()).await;
 /// assert!(told.is_ok());
 /// # Ok(())

@@ -151,9 +151,9 @@ impl Lock<Majority> {
     /// forever, one for each name on each server. Each acquire writes it again on a server where it
     /// is missing.
     ///
-    /// If settings differ, the notes can be lost: when a majority of the servers lose their data,
-    /// one after the other, while no client with the longer setting acquires the lock. A hold with
-    /// that setting may then overlap with a hold of another client.
+    /// The notes are lost if a majority of the servers lose their data, one after the other, while
+    /// no client with the longer setting acquires the lock. If the settings differ, a hold with the
+    /// longer setting may then overlap with a hold of another client.
     ///
     /// If a majority of the servers are restarted during a wait, the wait continues until they have
     /// a vote again. This is not an outage, so [`outage_timeout`](Self::outage_timeout) does not

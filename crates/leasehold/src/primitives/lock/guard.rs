@@ -80,7 +80,7 @@ impl LockGuard {
     /// of the members in the majority of a [`RedLock`](crate::RedLock). Empty for other locks.
     ///
     /// These are the guards that the acquire obtained. If a server of a `RedLock` restarts and the
-    /// lock is set on it again, its guard in this list remains lost.
+    /// holder acquires the lock there again, the guard of that server in this list remains lost.
     pub fn members(&self) -> &[Self] {
         match &self.body {
             Body::One(_) => &[],

@@ -139,7 +139,7 @@ impl Recorder {
         }
     }
 
-    /// Records a request for permits that is made now.
+    /// Records that an acquire of `permits` permits is about to be called.
     #[must_use]
     pub fn ask(&self, permits: u32) -> Asked {
         Asked {

@@ -82,7 +82,7 @@ impl Recorder {
         }
     }
 
-    /// Records that `who` asks for `name` now.
+    /// Records that `who` is about to call an acquire of `name`.
     #[must_use]
     pub fn ask(&self, name: &str, who: &str) -> Asked {
         Asked {
