@@ -41,9 +41,9 @@
 //! | to wait until N things are done | [`CountDownLatch`] |
 //!
 //! The locks and semaphores have the same methods for waiting: `acquire`, `try_acquire`,
-//! `try_acquire_for` and `try_acquire_until`. [`blocking`] has all of these types for threads. An
-//! async lock is not re-entrant by itself. A task that must be able to acquire a lock that it
-//! already holds passes an [`Owner`].
+//! `try_acquire_for` and `try_acquire_until`. (An [`RwLock`] has the same with `read` and `write`.)
+//! [`blocking`] has all of these types for threads. An async lock is not re-entrant by itself. A
+//! task that must be able to acquire a lock that it already holds passes an [`Owner`].
 //!
 //! A client belongs to the tokio runtime in which it is made: its background tasks run there. Any
 //! executor can poll the client's futures. Outside that runtime, the futures use a timer thread,
@@ -55,8 +55,8 @@
 //! `try_acquire_until` return `Ok(None)`. The [kind](ErrorKind) of an [`Error`] says what the
 //! caller can do. [`Unavailable`](ErrorKind::Unavailable) and
 //! [`OutcomeUnknown`](ErrorKind::OutcomeUnknown) are transient ([`Error::is_transient`]).
-//! [`Lost`](ErrorKind::Lost) means *stop the protected work*, and carries a [`LossReason`]. An
-//! error of another kind occurs again until something is changed, and its message says what.
+//! [`Lost`](ErrorKind::Lost) means *stop the protected work*, and carries a [`LossReason`]. With
+//! any other kind, the call fails again until you change what the message names.
 //!
 //! A lock cannot stop a process that does not check it. If the work must never overlap with the
 //! work of another holder, watch [`LockGuard::lost`], run the work inside [`LockGuard::protect`],

@@ -11,8 +11,8 @@ use crate::primitives::rw::{self, Read, Write};
 
 /// A read-write lock for threads; see [`leasehold::RwLock`](crate::RwLock).
 ///
-/// A thread can acquire a side that it holds again, and a thread that holds the write side can also
-/// acquire the read side.
+/// A thread that holds a side can acquire that side again, and a thread that holds the write side
+/// can also acquire the read side.
 ///
 /// ```
 /// # fn main() -> leasehold::Result<()> {

@@ -341,7 +341,7 @@ impl<K: Kind> Lock<K> {
     ///
     /// Dropping the future ends the wait and gives up the place among the waiters of this process.
     /// If the server has granted the lock and its answer is still on its way, the client releases
-    /// the lock in the background. In any case the lock is free one lease after that grant.
+    /// the lock in the background. The lock is free one lease after that grant at the latest.
     #[doc(alias = "lock")]
     #[doc(alias = "lockInterruptibly")]
     pub async fn acquire(&self) -> Result<K::Guard> {

@@ -132,8 +132,8 @@ pub struct HoldInfo {
     /// The id, `uuid:n`. `uuid` is the client, and `n` the hold (this library) or the thread
     /// (Redisson).
     pub id: String,
-    /// Number of times that the holder has acquired the lock without releasing it. Always 1 for
-    /// holds of this library, which counts re-entries in the client.
+    /// Number of acquires that the holder has not released yet. Always 1 for holds of this library,
+    /// which counts re-entries in the client.
     pub count: u64,
     /// The time that is left of the lease.
     pub ttl: Ttl,

@@ -28,11 +28,12 @@ pub use kind::{Read, Write};
 /// with no other hold, and a read hold overlaps with no write hold. Each read hold has its own
 /// lease. When this lease ends, the other read holds remain.
 ///
-/// **Re-entrance.** An [`Owner`] can acquire a side again that it holds, and an owner of the write
-/// side can also acquire the read side. An owner that holds only the read side can't wait for the
-/// write side, because it would wait for itself. This is an error; use [`ReadGuard::try_upgrade`]
-/// instead. Without an owner nothing is re-entrant, not even reading. If a task acquires the read
-/// side twice, it can deadlock with a writer that waits for the end of the first read.
+/// **Re-entrance.** An [`Owner`] that holds a side can acquire that side again, and an owner of the
+/// write side can also acquire the read side. An owner that holds only the read side can't wait for
+/// the write side, because it would wait for itself. This is an error; use
+/// [`ReadGuard::try_upgrade`] instead. Without an owner nothing is re-entrant, not even reading. If
+/// a task acquires the read side twice, it can deadlock with a writer that waits for the end of the
+/// first read.
 ///
 /// **Order.** A waiting writer keeps *new* readers of this library out, so that a stream of readers
 /// can't starve it ([`prefer_writers`](Self::prefer_writers)). Redisson's readers do not wait for

@@ -297,10 +297,10 @@ impl LockGuard {
     /// is over.
     ///
     /// `span` is at least 10 ms, and begins when the server receives the request. If the network
-    /// delays the request or delivers it twice, the lock ends later by the same time. A renewal
-    /// that arrives afterwards changes nothing. If the lock now ends earlier than before, the
-    /// waiters in Rust and Java are woken and learn the new end. A Java waiter in the queue of a
-    /// fair lock may sleep until the end that it learned when it joined the queue.
+    /// delays the request or delivers it twice, the lock ends later by the same amount of time. A
+    /// renewal that arrives afterwards changes nothing. If the lock now ends earlier than before,
+    /// the waiters in Rust and Java are woken and learn the new end. A Java waiter in the queue of
+    /// a fair lock may sleep until the end that it learned when it joined the queue.
     ///
     /// ```
     /// # #[tokio::main(flavor = "current_thread")]

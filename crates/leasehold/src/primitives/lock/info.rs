@@ -51,8 +51,8 @@ pub struct Holder {
     /// The id of the holder, `uuid:n`. `uuid` is the client, and `n` the hold (this library) or the
     /// thread (Redisson).
     pub id: String,
-    /// Number of times that the holder has acquired the lock without releasing it. Always 1 for
-    /// holds of this library, which counts re-entries in the client.
+    /// Number of acquires that the holder has not released yet. Always 1 for holds of this library,
+    /// which counts re-entries in the client.
     pub count: u64,
 }
 

@@ -251,9 +251,9 @@ impl NotUpgraded {
         (self.guard, self.error)
     }
 
-    /// Returns the error that prevented the upgrade. `None` if other readers prevented it, or if a
-    /// [failover guard](crate::ClientBuilder::failover_guard) did, after which the server may have
-    /// forgotten other readers.
+    /// Returns the error that prevented the upgrade. `None` if other readers prevented it. Also
+    /// `None` while a [failover guard](crate::ClientBuilder::failover_guard) grants nothing,
+    /// because the server may have forgotten other readers.
     #[must_use]
     pub fn error(&self) -> Option<&Error> {
         self.error.as_ref()
