@@ -8,13 +8,13 @@ use crate::key::Key;
 /// The servers that must confirm a grant, and each renewal, before it counts: the setting of
 /// [`Lock::acknowledged_by`](crate::Lock::acknowledged_by).
 ///
-/// A master that fails loses the data that its replicas have not received yet. A hold that `n`
-/// replicas have confirmed is not lost as long as one of these replicas is promoted. So set the
-/// number of all replicas that can be promoted: then no failover loses a hold. In return, no client
-/// can acquire such a lock while one of these replicas is down.
+/// If a master fails, data that its replicas have not received yet are lost. A hold that `n`
+/// replicas have confirmed is not lost if one of these `n` replicas is promoted. So set the number
+/// of all replicas that can be promoted, and no failover loses a hold. In return, no client can
+/// acquire such a lock while one of these replicas is down.
 ///
-/// The caller must set the number. A master that has lost its replicas can't know how many there
-/// should be.
+/// There is no automatic number, because a master that has lost its replicas can't know how many
+/// there should be.
 ///
 /// ```
 /// # #[tokio::main(flavor = "current_thread")]
@@ -23,7 +23,7 @@ use crate::key::Key;
 ///
 /// let client = leasehold::Client::embedded();
 /// let lock = client.lock("orders:42").acknowledged_by(Acknowledgement::replicas(2));
-/// let guard = lock.acquire().await?; // two replicas have it
+/// let guard = lock.acquire().await?; // two replicas have confirmed it
 /// # guard.release().await
 /// # }
 /// ```
@@ -64,19 +64,19 @@ impl Acknowledgement {
         }
     }
 
-    /// Requires the data on the disks of the master and of these replicas (`WAITAOF`), so that they
-    /// survive a power loss of all these servers. With [`master`](Self::master), only the master's
-    /// disk counts. This needs Redis 7.2 with `appendonly yes`. Use `appendfsync always` for speed:
-    /// with `everysec` each acquire takes up to a second, so it needs a longer
-    /// [`within`](Self::within).
+    /// Also requires that the master and these replicas have written the change to their disks
+    /// (`WAITAOF`), so that it survives a power loss of all these servers. With
+    /// [`master`](Self::master), only the master's disk counts. This needs Redis 7.2 with
+    /// `appendonly yes`. Use `appendfsync always` for speed: with `everysec` each acquire takes up
+    /// to a second, so it needs a longer [`within`](Self::within).
     #[must_use]
     pub const fn on_disk(mut self) -> Self {
         self.on_disk = true;
         self
     }
 
-    /// Sets how long to wait for the confirmations. 500 ms by default, at least 1 ms, at most 60 s.
-    /// It must also be at least 200 ms less than the client's
+    /// Sets how long the server waits for the confirmations of a request. 500 ms by default, at
+    /// least 1 ms, at most 60 s. The limit must also be at least 200 ms less than the client's
     /// [`reply_timeout`](crate::ClientBuilder::reply_timeout), because a server may answer up to
     /// 100 ms late.
     #[must_use]

@@ -1,14 +1,15 @@
 //! The blocking facade: the same locks for threads.
 //!
-//! One thread per client owns the runtime, so leases are renewed while the caller computes. Each
-//! method here forwards to the async method of the same name, whose documentation has the details.
+//! Each client has a thread of its own, which runs its background tasks, so leases are renewed
+//! while the calling threads compute. Each method here calls the async method of the same name,
+//! whose documentation has the details.
 //!
 //! ```
 //! # fn main() -> leasehold::Result<()> {
 //! let client = leasehold::blocking::Client::embedded();
 //! let lock = client.lock("orders:42");
 //! let guard = lock.acquire()?;
-//! let again = lock.acquire()?; // re-entrant per thread, as in Java
+//! let again = lock.acquire()?; // the same thread can acquire it again, as in Java
 //! assert_eq!(again.hold_count(), 2);
 //! again.release()?;
 //! guard.release()?;
@@ -16,14 +17,15 @@
 //! # }
 //! ```
 //!
-//! When the drop of a guard returns, its lock has been released. This is also true when `main` ends
-//! early, and for a guard in a `thread_local`. Inside a tokio runtime a drop must not wait. There,
-//! call [`Client::close`] before the program ends, from outside of async tasks.
+//! When the drop of a guard returns, its lock has been released. This is also true if `main` ends
+//! early, and for a guard in a `thread_local`. Inside a tokio runtime, a drop can't wait for the
+//! release. So if guards are dropped there, call [`Client::close`] before the program ends, outside
+//! of async tasks.
 //!
 //! # Panics
 //!
-//! A method that waits would block the executor of an async task. If it is called inside an async
-//! task, it panics, and the message names the async method to use instead. Inside
+//! A method that waits panics if it is called inside an async task, because it would block the
+//! executor. The message names the async method to use instead. Inside
 //! `tokio::task::spawn_blocking` these methods work.
 
 mod any;

@@ -37,7 +37,7 @@ use crate::primitives::semaphore::Semaphore;
 use crate::tls::{Identity, IdentitySource, TlsSettings};
 
 /// A connection to a server, or to an embedded keyspace. It is cheap to clone, and clones share the
-/// connection, the watchdog and the client id.
+/// connection, the watchdog (the task that renews leases) and the client id.
 ///
 /// The tasks of the client run on the tokio runtime in which it was made. If that runtime is
 /// blocked, leases are not renewed, and guards report the loss at their
@@ -47,20 +47,21 @@ use crate::tls::{Identity, IdentitySource, TlsSettings};
 /// # When the program ends
 ///
 /// Call [`close`](Self::close)`().await` before the program ends. It waits until the holds of all
-/// dropped guards have been released. Without this call, for example when `main` returns early with
-/// `?`, guards, waits and tasks still send their releases while the runtime is dropped. They try
-/// only once:
+/// dropped guards have been released. Without this call, for example if `main` returns early with
+/// `?`, guards, waiting acquires and background tasks still send their releases while the runtime
+/// is dropped, but only once, and with these limits:
 ///
-/// - If a server can't be reached at that time, or has forgotten the scripts, the request is not
-///   sent again.
-/// - The drop of the runtime waits for the reply of each server for 250 ms at most. If the client
-///   or a guard outlives the runtime, nothing waits.
+/// - If a server can't be reached at that time, or no longer has the library's scripts, the request
+///   is not sent again.
+/// - The drop of the runtime waits for the reply of each server for at most 250 ms. If the client
+///   or a guard is dropped after the runtime, nothing waits for a reply.
 /// - A runtime that is ended by `shutdown_background` might not send the releases.
 /// - A guard that is dropped after its runtime, or never (`std::process::exit`, a leak, a kill),
 ///   sends nothing.
 ///
-/// A hold that was not released ends with its lease. Permits of a [`Semaphore`] have no lease. The
-/// hold of a leaked guard is renewed until [`close`](Self::close) or the end of the runtime.
+/// A hold that was not released ends with its lease. Permits of a [`Semaphore`] have no lease, so
+/// they are not free until a client [adds them again](Semaphore::add_permits). The hold of a leaked
+/// guard is renewed until [`close`](Self::close) or the end of the runtime.
 ///
 /// # After a fork
 ///
@@ -101,23 +102,25 @@ impl Client {
     /// | `memory://` | a new [`Embedded`] keyspace |
     ///
     /// `?protocol=resp3` selects RESP3. `valkey` may replace `redis` in every scheme. `?db=N` sets
-    /// the database in every URL that can have one. A URL with anything else is refused: another
-    /// parameter, a `#fragment`, or a host in the URL of a socket.
+    /// the database in every URL that can have one. The client refuses other parameters, a
+    /// `#fragment`, and a host in the URL of a socket.
     ///
     /// In a user or a password, percent-encode `/`, `?`, `#`, `@`, `:` and `%` (`%2F`, `%3F`,
-    /// `%23`, `%40`, `%3A`, `%25`), and in a parameter also `&` (`%26`). A user without a password
-    /// logs in with an empty password, which a user with `nopass` accepts.
+    /// `%23`, `%40`, `%3A`, `%25`), and in a parameter also `&` (`%26`). If the URL has a user but
+    /// no password, the client logs in with an empty password, which the server accepts for a user
+    /// with `nopass`.
     ///
-    /// In a cluster, one of the named nodes must answer, and it reports where the other nodes are.
-    /// The client uses the same user, password and certificate authorities for all of them. In a
-    /// cluster, a name is refused if Redisson and the servers would not put all its keys on one
-    /// node. Only names with braces can have this problem.
+    /// In a cluster, one of the nodes in the URL must answer, and it reports where the other nodes
+    /// are. The client uses the same user, password and certificate authorities for all nodes. A
+    /// lock's name is refused if Redisson and the servers would not put all its keys on one node.
+    /// Only names with braces can have this problem.
     ///
-    /// A majority of the sentinels in the URL must answer, so name all of them. User and password
-    /// are for the master. `?sentinel_user=U&sentinel_pass=P` are for the sentinels, whose user
-    /// needs `+sentinel|master +sentinel|get-master-addr-by-name +subscribe +ping &+switch-master`.
-    /// When the sentinels announce another server as the master, the client closes its connection
-    /// to the old one at once. Each renewed hold is then renewed at the new master.
+    /// With sentinels, a majority of the sentinels in the URL must answer, so name all of them. The
+    /// user and the password in the URL are for the master. `?sentinel_user=U&sentinel_pass=P` are
+    /// for the sentinels, where the user needs `+sentinel|master +sentinel|get-master-addr-by-name
+    /// +subscribe +ping &+switch-master`. When the sentinels announce another server as the master,
+    /// the client closes its connection to the old one at once. From then on it renews holds at the
+    /// new master.
     ///
     /// # Errors
     ///
@@ -213,15 +216,16 @@ impl Client {
         CountDownLatch::new(Arc::clone(&self.context), name)
     }
 
-    /// Returns the kind of lock or synchronizer that `name` is, and its holders. This is for
-    /// operators: the answer may be out of date when it arrives. A kind is recognised by its keys,
-    /// so kinds with the same keys are reported as one: see [`Found`](crate::inspect::Found).
+    /// Asks the server which kind of lock or synchronizer `name` is, and which clients hold it.
+    /// This is for operators: the answer may be out of date when it arrives. A kind is recognised
+    /// by its keys, so kinds with the same keys are reported as one: see
+    /// [`Found`](crate::inspect::Found).
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::Unavailable`] if no server answered, `Denied` if the server refuses, `Misuse`
-    /// for a bad name. A key of another kind is not an error: it is returned as
-    /// [`Found::Unknown`](crate::inspect::Found::Unknown).
+    /// [`ErrorKind::Unavailable`] if no server answered, `Denied` if the server refuses the
+    /// request, `Misuse` for a bad name. A key of any other kind is not an error, but is returned
+    /// as [`Found::Unknown`](crate::inspect::Found::Unknown).
     ///
     /// # Cancel safety
     ///
@@ -248,9 +252,9 @@ impl Client {
         name::inspect(&self.context, name).await
     }
 
-    /// Returns the same as [`inspect`](Self::inspect), but not who the clients are: each `client`,
-    /// `held_for` and `guards` is `None`, and waiters that only their clients announce are left
-    /// out. It costs one request, however many clients there are.
+    /// Like [`inspect`](Self::inspect), but does not ask for the announcements of clients: each
+    /// `client`, `held_for` and `guards` is `None`, and waiters that are known only from
+    /// announcements are left out. The call costs one request, however many clients there are.
     ///
     /// # Errors
     ///
@@ -278,22 +282,22 @@ impl Client {
         name::peek(&self.context, name).await
     }
 
-    /// Lists the names on this server that match `pattern`, with the content of each. This is for
-    /// operators. The list has locks and synchronizers of every kind, including those of Redisson,
-    /// and no other keys. In a pattern, `*` matches any text, `?` any byte and `[a-c]` one byte of
-    /// a range. `*` alone matches all names.
+    /// Lists the names on this server that match `pattern`, with the kind and state of each. This
+    /// is for operators. The list has locks and synchronizers of every kind, including locks of
+    /// Redisson, and no other keys. In a pattern, `*` matches any text, `?` any byte and `[a-c]`
+    /// one byte of a range. `*` alone matches all names.
     ///
-    /// The list is read with `SCAN`, a page at a time, over all keys of the server. On a large
-    /// server this takes long, but no other client waits for long, and the memory is bounded. A
-    /// name that is held during the whole walk is in the list. A name that is created or removed
-    /// during the walk might be in the list or not. A name may appear twice if the server moves its
-    /// keys during the walk.
+    /// The client reads all keys of the server with `SCAN`, a page at a time. On a large server
+    /// this takes long, but it needs little memory and does not block other clients for long. A
+    /// name that is held during the whole scan is in the list. A name that is created or removed
+    /// during the scan might be in the list or not. A name may appear twice if the server moves its
+    /// keys during the scan.
     ///
-    /// Some keys do not show which primitive they belong to. A key with only a number is listed as
-    /// [`Found::Count`], whatever it belongs to. A free lock has no key, and is listed only if a
-    /// waiter is in its queue. [`Listing::left_out`] counts keys that may be names but are not
-    /// listed: keys that the user is not allowed to read, names of more than 1000 bytes, and names
-    /// that are not UTF-8.
+    /// Some keys do not show which primitive they belong to. A key that contains only a number is
+    /// listed as [`Found::Count`], whatever it belongs to. A free lock has no key, so it is listed
+    /// only if a waiter is in its queue. [`Listing::left_out`] counts keys that may be names but
+    /// are not listed: keys that the user is not allowed to read, names of more than 1000 bytes,
+    /// and names that are not UTF-8.
     ///
     /// [`Found::Count`]: crate::inspect::Found::Count
     ///
@@ -317,10 +321,10 @@ impl Client {
 
     /// Asks each server that has keys about its version, memory, disk, replicas and clock, and
     /// whether a waiter for `name` could subscribe. This is for tools that judge whether locks are
-    /// safe there, such as `leasehold doctor`. Nothing is changed. The facts also list what a
-    /// server refuses to report. For an embedded keyspace the list is empty.
+    /// safe on these servers, such as `leasehold doctor`. Nothing is changed. The result also lists
+    /// the questions that a server refused. For an embedded keyspace the result is empty.
     ///
-    /// The call takes a quarter of a second for each server.
+    /// The call takes a quarter of a second per server.
     ///
     /// # Errors
     ///
@@ -346,31 +350,33 @@ impl Client {
         name::examine(&self.context, name).await
     }
 
-    /// Ends one hold by force, whatever its kind of lock. This is for operators. `hold` is its id,
-    /// as [`inspect`](Self::inspect) shows it. For a group, all values of that hold are freed. For
-    /// a semaphore with leases, the id is the id of a permit. Returns whether the hold existed.
+    /// Ends one hold of `name` by force, whatever the kind of lock. This is for operators. `hold`
+    /// is the id of the hold, as [`inspect`](Self::inspect) shows it. For a group, all values of
+    /// that hold are unlocked. For a semaphore with leases, `hold` is the id of a permit. Returns
+    /// whether the hold existed.
     ///
     /// No other hold is affected, even if the lock changes hands meanwhile. There are two limits:
     ///
-    /// * For the first second after its grant, a hold may pass to the next waiter of the same
-    ///   client under the same id ([`local_hand_over`](crate::Lock::local_hand_over), and along the
-    ///   waiters of a fair lock). An id that was read in that second may belong to another task a
-    ///   moment later. After that second it belongs to one task until the hold ends.
-    /// * Readers of one client may share a hold, and lose it together.
+    /// * For the first second after its grant, a hold may be [handed
+    ///   over](crate::Lock::local_hand_over) to the next waiter of the same client, under the same
+    ///   id. So an id that was read in that second may belong to another task a moment later. After
+    ///   that second it belongs to one task until the hold ends.
+    /// * Readers of one client may share a hold, and then lose it together.
     ///   [`HoldInfo::guards`](crate::inspect::HoldInfo::guards) is their number. No reader joins
-    ///   the hold after that second.
+    ///   the hold after the first second.
     ///
-    /// A holder of this library learns of [`LossReason::Forced`](crate::LossReason::Forced) at its
-    /// next renewal, and continues to work until then. A holder of Redisson is not notified.
+    /// A holder that uses this library learns of the loss
+    /// ([`LossReason::Forced`](crate::LossReason::Forced)) at its next renewal, and continues to
+    /// work until then. A holder that uses Redisson is not notified.
     ///
     /// # Errors
     ///
-    /// Like [`inspect`](Self::inspect), and also `WrongKind` for a name that cannot be held, and
-    /// `OutcomeUnknown` if no reply arrived.
+    /// Same as [`inspect`](Self::inspect), and also `WrongKind` for a name that is not a lock or a
+    /// semaphore with leases, and `OutcomeUnknown` if no reply arrived.
     ///
     /// # Cancel safety
     ///
-    /// If the future is dropped, the hold may have ended or not.
+    /// If the future is dropped, the hold may have been ended or not.
     pub async fn force_release(&self, name: &str, hold: &str) -> Result<bool> {
         name::force_release(&self.context, name, hold).await
     }
@@ -387,15 +393,15 @@ impl Client {
         self.context.backend.address()
     }
 
-    /// Refuses new acquires, stops renewing, and waits until the holds of all dropped guards and
-    /// waits have been released. Call it before the program ends, so that these locks are free for
-    /// other clients.
+    /// Refuses new acquires, stops the renewal of leases, and waits until everything that dropped
+    /// guards and dropped waits held has been released. Call it before the program ends, so that
+    /// these locks are free for other clients.
     ///
-    /// A guard that is still alive, or was leaked, keeps its lock until its lease ends. It can be
-    /// released and extended, but is no longer renewed. It reports
-    /// [`LossReason::Closed`](crate::LossReason::Closed) at its
-    /// [`valid_until`](crate::LockGuard::valid_until). The return value has the number of locks
-    /// that are still held.
+    /// A guard that still exists, or was leaked, holds its lock until the lease ends. It can be
+    /// released and extended, but is no longer renewed. At its
+    /// [`valid_until`](crate::LockGuard::valid_until) it reports the loss
+    /// ([`LossReason::Closed`](crate::LossReason::Closed)). The return value has the number of such
+    /// holds.
     ///
     /// ```
     /// # #[tokio::main(flavor = "current_thread")]
@@ -409,13 +415,13 @@ impl Client {
     /// # }
     /// ```
     ///
-    /// If a server refuses a release, the request is sent again while that can help: for a lock
-    /// until its lease is over, for plain permits for up to ten minutes. Limit the time of the call
-    /// if that is too long.
+    /// If a server refuses a release, the client sends the request again: for a lock until its
+    /// lease is over, for permits without a lease for up to ten minutes. If that is too long, limit
+    /// the call, for example with `tokio::time::timeout`.
     ///
     /// # Cancel safety
     ///
-    /// Once the future has been polled, new acquires are refused and nothing is renewed. If the
+    /// Once the future has been polled, new acquires are refused and no lease is renewed. If the
     /// future is dropped, the releases continue in the background.
     #[doc(alias = "shutdown")]
     pub async fn close(&self) -> Closed {
@@ -435,8 +441,8 @@ impl Client {
     }
 
     /// Returns the holds of this client, the oldest first: locks of every kind, and permits with
-    /// leases. Makes no call to the server. A lock of several names has one entry for each name.
-    /// Permits of a [`Semaphore`] have no lease and are not included.
+    /// leases. Sends no request to the server. A lock over several names has one entry for each
+    /// name. Permits of a [`Semaphore`] have no lease and are not included.
     ///
     /// ```
     /// # #[tokio::main(flavor = "current_thread")]
@@ -453,8 +459,8 @@ impl Client {
         holds::of(&self.context)
     }
 
-    /// Counts the work that this client has in progress, for tests that check that nothing is left
-    /// behind.
+    /// Returns how much work this client has in progress. This is for tests that check that nothing
+    /// is left behind.
     #[must_use]
     pub fn activity(&self) -> Activity {
         let (lines, owners) = self.context.locals.activity();
@@ -528,8 +534,8 @@ impl Embedded {
         Client::over(Backend::Memory(self.memory()), &ClientBuilder::default())
     }
 
-    /// Returns a client of this keyspace behind a network that the test can disturb, and that
-    /// network: see [`Network`].
+    /// Returns a client of this keyspace, and the simulated network between the client and the
+    /// keyspace, which the test can disturb: see [`Network`].
     ///
     /// # Errors
     ///
@@ -603,8 +609,9 @@ impl Default for ClientBuilder {
 }
 
 impl ClientBuilder {
-    /// Sets the lease of renewed holds, which is how long a lock outlives a killed process. 30 s by
-    /// default, at least 100 ms, at most 2^53 ms. Redisson calls it `lockWatchdogTimeout`.
+    /// Sets the lease of renewed holds. It is the longest time for which a lock outlives a killed
+    /// process. 30 s by default, at least 100 ms, at most 2^53 ms. Redisson calls it
+    /// `lockWatchdogTimeout`.
     #[doc(alias = "lockWatchdogTimeout")]
     #[must_use]
     pub fn lease(mut self, lease: Duration) -> Self {
@@ -612,9 +619,10 @@ impl ClientBuilder {
         self
     }
 
-    /// Sets which servers must confirm the holds of this client's locks, unless a lock has
-    /// [its own setting](crate::Lock::acknowledged_by). [`Acknowledgement::master`] by default. The
-    /// setting does not apply to semaphores and latches.
+    /// Sets which servers must confirm the holds of this client's locks: the master, or replicas
+    /// too. A lock can have [its own setting](crate::Lock::acknowledged_by).
+    /// [`Acknowledgement::master`] by default. The setting does not apply to semaphores and
+    /// latches.
     #[must_use]
     pub fn acknowledged_by(mut self, acknowledgement: Acknowledgement) -> Self {
         self.acknowledged = acknowledgement;
@@ -622,8 +630,8 @@ impl ClientBuilder {
     }
 
     /// Sets by how much the clocks of this machine and of the server may drift apart within one
-    /// lease, as a fraction of the lease. 0.01 by default, 0 to 0.25. Holders stop earlier by this
-    /// fraction.
+    /// lease, as a fraction of the lease. 0.01 by default, 0 to 0.25. A hold's
+    /// [`valid_until`](crate::LockGuard::valid_until) is earlier by this fraction of the lease.
     #[must_use]
     pub fn drift_fraction(mut self, fraction: f64) -> Self {
         self.drift = fraction;
@@ -633,22 +641,23 @@ impl ClientBuilder {
     /// Sets which other clients share the client's names. [`Peers::All`] by default. If Redisson
     /// does not share them, keys that are kept forever only for Redisson get an expiry.
     ///
-    /// In a cluster, this also sets the messages with which clients wake each other. Redisson 3
+    /// In a cluster, this also sets how clients publish the messages that wake waiters. Redisson 3
     /// publishes to all nodes (`PUBLISH`). Redisson 4 publishes to the nodes of the slot
-    /// (`SPUBLISH`), which costs the other nodes nothing. `All` publishes and hears both,
-    /// `Redisson3` the first, `Redisson4` and `RustOnly` the second. Use the same setting for all
-    /// clients of a name: a client that misses a message notices the change only at its next poll.
+    /// (`SPUBLISH`), which costs the other nodes nothing. With `All`, a client uses `PUBLISH` and
+    /// `SPUBLISH`. With `Redisson3` it uses only `PUBLISH`, and with `Redisson4` and `RustOnly`
+    /// only `SPUBLISH`. Use the same setting for all clients of a name: a waiter that misses a
+    /// message learns of a release only at its next poll.
     #[must_use]
     pub fn peers(mut self, peers: Peers) -> Self {
         self.peers = peers;
         self
     }
 
-    /// Sets a prefix for all names of this client, none by default. On the server, `orders` is
-    /// `PREFIXorders`. All keys and channels that belong to it are derived from that name, as with
-    /// a `NameMapper` of Redisson that adds the same prefix (from Redisson 3.52.0 on for every
-    /// kind). Guards, handles, [`Client::list`] and [`Client::holds`] have the names without the
-    /// prefix. Error messages and logs have the names on the server.
+    /// Sets a prefix for all names of this client. By default there is none. On the server, the
+    /// name `orders` is `PREFIXorders`, and all its keys and channels are derived from that. A
+    /// `NameMapper` of Redisson that adds the same prefix uses the same keys (from Redisson 3.52.0
+    /// on for every kind). Guards, handles, [`Client::list`] and [`Client::holds`] show names
+    /// without the prefix. Error messages and logs show names with the prefix.
     ///
     /// ```
     /// # #[tokio::main(flavor = "current_thread")]
@@ -671,11 +680,12 @@ impl ClientBuilder {
     /// Sets whether each operation in a cluster is sent alone and declares its keys to the server.
     /// `false` by default. A single server always gets all keys declared.
     ///
-    /// By default, operations that wait for a node travel together, whatever the slots of their
-    /// names. Each operation checks itself that its keys are on the node. If a node refuses this,
-    /// the client notices and declares the keys. But a proxy may send an undeclared request to any
-    /// node. So set this to `true` behind a proxy that chooses the node by the declared keys. It
-    /// costs several times as much per operation.
+    /// By default, the client sends operations that wait for the same node together, whatever the
+    /// slots of their names, and without declared keys. Each operation itself checks that its keys
+    /// are on the node. If a node refuses this, the client notices and declares the keys. But a
+    /// proxy may send a request without declared keys to any node. So set this to `true` behind a
+    /// proxy that chooses the node by the declared keys. Each operation then costs several times as
+    /// much.
     #[must_use]
     pub fn declare_keys(mut self, declare: bool) -> Self {
         self.declare_keys = declare;
@@ -688,11 +698,12 @@ impl ClientBuilder {
     ///
     /// A promoted replica might not have received the last grants of its master, and a restarted
     /// server may have forgotten all of them. Without a guard, the next client that asks gets the
-    /// lock, although the earlier holder works on until its lease is over. With a guard, the first
-    /// acquire finds that the server's replication id has changed, or that no id was ever noted. It
-    /// notes the id and the time. From then on nothing is granted for `span`, and after that every
-    /// earlier hold is over. Waits continue meanwhile, and `try_acquire` returns `None`. Existing
-    /// holds are renewed, extended and released as always.
+    /// lock, although the earlier holder continues to work until its lease is over. With a guard,
+    /// the first acquire finds that the server's replication id differs from the id in the guard's
+    /// key, or that the key is missing. It writes the id and the time to this key. From then on the
+    /// server grants nothing for `span`, and after that every earlier hold is over. During this
+    /// time, waits continue and `try_acquire` returns `None`. Existing holds are renewed, extended
+    /// and released as always.
     ///
     /// The guard protects under these conditions:
     ///
@@ -700,22 +711,21 @@ impl ClientBuilder {
     /// - [`peers`](Self::peers) is [`Peers::RustOnly`], because Redisson does not know about
     ///   guards.
     /// - No lease is longer than `span`. An acquire, an extension or a client with a longer lease
-    ///   is refused ([`ErrorKind::Misuse`]). Permits of a [`Semaphore`] have no lease: they are not
-    ///   granted during the span either, but after it they can be granted twice.
-    /// - The old master is dead. If it lives on beside the new master, its holders can renew as
-    ///   long as they reach it, and the guard of the new master does not know.
+    ///   is refused ([`ErrorKind::Misuse`]). Permits of a [`Semaphore`] have no lease: no permit is
+    ///   granted during `span`, but afterwards a permit can be granted twice.
+    /// - The old master is dead. If it still runs beside the new master, holders that can reach it
+    ///   can renew their holds there, and the guard of the new master does not know of these holds.
     ///
     /// The cost: nothing is granted for `span` after each failover, each restart and each
-    /// `FLUSHALL`, and after the first use of the guard. The same happens when a master gets its
-    /// first replica, and when it has had no replica for an hour (`repl-backlog-ttl`), because its
-    /// replication id changes then. A fair lock may forget its queue meanwhile, and its waiters
-    /// must line up again.
+    /// `FLUSHALL`, and after the first use of the guard. The same is true when a master gets its
+    /// first replica, and when it has had no replica for an hour (`repl-backlog-ttl`), because
+    /// these events change its replication id. During `span`, a fair lock may lose its queue, and
+    /// its waiters join the queue again in any order.
     ///
-    /// The note is the key `leasehold:guard` of the database, whatever the client's
-    /// [`prefix`](Self::prefix). A user of the server needs
-    /// `~leasehold:guard +info +get +set +time`. A cluster refuses a guard, because slots move
-    /// between its servers ([`ErrorKind::Unsupported`]). An embedded keyspace has no failover, so
-    /// there the settings are only checked.
+    /// The guard's key is `leasehold:guard`, whatever the client's [`prefix`](Self::prefix). A user
+    /// of the server needs `~leasehold:guard +info +get +set +time`. A cluster refuses a guard,
+    /// because slots move between its servers ([`ErrorKind::Unsupported`]). For an embedded
+    /// keyspace, which has no failover, the builder only checks these settings.
     ///
     /// ```
     /// # #[tokio::main(flavor = "current_thread")]
@@ -738,22 +748,23 @@ impl ClientBuilder {
         self
     }
 
-    /// Sets a function that returns user and password. The client calls it each time that it
-    /// connects, instead of using the user and password in the URL. Use it for passwords that
+    /// Sets a function that returns the user and the password. The client calls it each time that
+    /// it connects, instead of using the user and password in the URL. Use it for passwords that
     /// change while the client lives.
     ///
     /// A client has two connections to each server, and opens the second one when it first waits.
     /// While it is connected, the client also asks `credentials` every 10 s
     /// ([`credentials_every`](Self::credentials_every)). If the answer has changed, it logs in
-    /// again (`AUTH`) on its open connections for calls. So a server may end the connections of an
-    /// old password or user, and no connection that carries holds is lost. This requires that old
-    /// and new credentials are both valid for that time.
+    /// again (`AUTH`) on its open connections for requests. So the server may afterwards end all
+    /// connections that logged in with the old credentials, without any effect on holds. This
+    /// requires that the old and the new credentials are both valid until the client has logged in
+    /// again.
     ///
     /// When a connection is lost, the client asks `credentials` again, about once a second for as
     /// long as it lives. It also retries when the server refuses the returned credentials, and when
     /// `credentials` fails or has not answered within the
     /// [`connect_timeout`](Self::connect_timeout). So a hold survives a change of the password if
-    /// `credentials` knows the new one before the lease of the hold is over.
+    /// `credentials` returns the new password before the lease of the hold is over.
     ///
     /// The values that `credentials` returns are never shown. The text of its error is shown, as
     /// part of [`ErrorKind::Unavailable`].
@@ -795,9 +806,9 @@ impl ClientBuilder {
     /// valid for the host that `map` returns, unless [`tls_server_name`](Self::tls_server_name)
     /// sets another name.
     ///
-    /// The client calls `map` whenever servers announce addresses, in the task that keeps a
+    /// The client calls `map` whenever servers announce addresses, in the task that maintains the
     /// connection. `map` must be quick, and must return the same result for the same address. If it
-    /// panics, that is logged once, and the announced address is used.
+    /// panics, the client logs this once and uses the announced address.
     ///
     /// ```
     /// let builder = leasehold::Client::builder().map_address(|host, port| match (host, port) {
@@ -842,17 +853,17 @@ impl ClientBuilder {
 
     /// Sets whether the client announces itself on the server. `true` by default. The announcement
     /// is a key of its own. It has the label, machine, process, version and address of the client,
-    /// its holds and waits, and how long they have lasted
-    /// ([`ClientInfo`](crate::inspect::ClientInfo)). Waits of less than half a second are left out.
+    /// its holds and waits, and their durations ([`ClientInfo`](crate::inspect::ClientInfo)). Waits
+    /// of less than half a second are left out.
     ///
     /// The client announces itself a second after it was made, every 20 s from then on, and when a
-    /// wait has ended that it had announced. In its first second, it also announces its first hold
-    /// that has lasted for 10 ms. No acquire waits for an announcement.
+    /// wait ends that it had announced. During the first second, it also announces itself as soon
+    /// as one of its holds has lasted for 10 ms. No acquire waits for an announcement.
     ///
-    /// [`Client::close`] removes the key and waits for that, for a second at most. Dropping the
-    /// last handle removes it too, in the background. The key of a process that was killed expires
-    /// within a minute. If a user of the server is not allowed to write `leasehold:client*`,
-    /// the setting may remain `true`.
+    /// [`Client::close`] removes the key, and waits at most a second for the server's reply. When
+    /// the last clone of the client is dropped, the key is also removed, in the background. The key
+    /// of a process that was killed expires within a minute. If the user is not allowed to write
+    /// `leasehold:client*`, nothing is announced, and the setting need not be changed.
     ///
     /// Clients of an embedded keyspace make no announcements.
     #[must_use]
@@ -862,9 +873,9 @@ impl ClientBuilder {
     }
 
     /// Sets a function that is called after each successful acquire. It runs in the task that
-    /// acquires, so it must be quick. Locks over several names call it for each name. If the
-    /// function panics, the panic is caught and changes nothing else. It is logged the first,
-    /// second, fourth, eighth time and so on.
+    /// acquires, so it must be quick. The acquire of a lock over several names calls it once for
+    /// each name. If the function panics, the panic is caught and changes nothing else. It is
+    /// logged the first, second, fourth, eighth time and so on.
     ///
     /// ```
     /// # #[tokio::main(flavor = "current_thread")]
@@ -883,16 +894,16 @@ impl ClientBuilder {
         self
     }
 
-    /// Sets a function that is called once for each hold that is lost, as soon as this client knows
-    /// of the loss. A renewal can find a loss. So can the request that ends the hold, if the guard
-    /// waits for its reply in a release, `keep_for` or downgrade. The client notices the end of a
-    /// fixed lease when the guard is checked or dropped. A loss that only the release of a dropped
-    /// guard finds is not reported.
+    /// Sets a function that is called once for each hold that is lost, as soon as this client
+    /// learns of the loss. The client learns of it from a renewal, or from the reply that a
+    /// `release`, `keep_for` or `downgrade` waits for. It notices the end of a fixed lease when the
+    /// guard is checked or dropped. If only the release of a dropped guard finds out that the hold
+    /// was lost, the function is not called.
     ///
     /// The function must not block, because it may run in the task that renews the other holds. It
-    /// may also run on the thread of the caller, inside a call on the guard: `is_held`, `loss`,
-    /// `extend`, the end of the guard and its drop. If the function locks a mutex that this caller
-    /// has already locked, it waits forever. A panic is caught, as in
+    /// may also run inside a call on the guard, on the thread of the caller: in `is_held`, `loss`,
+    /// `extend`, in a call that ends the guard, and in its drop. If the function locks a mutex that
+    /// this caller has already locked, it waits forever. A panic is caught, as in
     /// [`on_acquired`](Self::on_acquired).
     #[must_use]
     pub fn on_lost(mut self, hook: impl Fn(&Lost<'_>) + Send + Sync + 'static) -> Self {
@@ -900,9 +911,9 @@ impl ClientBuilder {
         self
     }
 
-    /// Sets a function that is called once for each acquire that has waited for `longest` and still
-    /// waits. It runs in the task that acquires, so it must be quick. Any duration is allowed. A
-    /// panic is caught, as in [`on_acquired`](Self::on_acquired).
+    /// Sets a function that is called once for each acquire that still waits after `longest`. It
+    /// runs in the task that acquires, so it must be quick. Any duration is allowed. A panic is
+    /// caught, as in [`on_acquired`](Self::on_acquired).
     #[must_use]
     pub fn on_waiting_longer_than(
         mut self,
@@ -913,30 +924,31 @@ impl ClientBuilder {
         self
     }
 
-    /// Sets patterns for names whose metrics are kept apart, none by default. In the metrics of a
-    /// name, the label `name` is the first pattern that the name matches, or `other`. Without
-    /// patterns there is no such label. So the user decides how many series there are. Patterns are
-    /// written as in [`Client::list`]. They have no effect without the feature `metrics`.
+    /// Sets the patterns by which metrics are grouped. By default there are none, and metrics have
+    /// no label `name`. With patterns, the label `name` of a metric is the first pattern that the
+    /// name of the lock matches, or `other`. So the number of patterns limits the number of series.
+    /// Patterns are written as in [`Client::list`]. They have no effect without the feature
+    /// `metrics`.
     #[must_use]
     pub fn metric_names<P: Into<String>>(mut self, patterns: impl IntoIterator<Item = P>) -> Self {
         self.metric_names = patterns.into_iter().map(Into::into).collect();
         self
     }
 
-    /// Sets how long connecting may take, including the handshake. 3 s by default, at least 1 ms.
-    /// If a server has been loading its data for longer than that, the client disconnects and looks
-    /// up the server's name again.
+    /// Sets how long an attempt to connect may take, including the handshake. 3 s by default, at
+    /// least 1 ms. If a server is still loading its data after this time, the client disconnects,
+    /// and looks up the server's host name again for the next attempt.
     ///
-    /// The client asks sentinels for up to half of this time before it connects to the master, and
-    /// once more after that.
+    /// With sentinels, the client asks them for up to half of this time before it connects to the
+    /// master, and asks them once more afterwards.
     #[must_use]
     pub fn connect_timeout(mut self, timeout: Duration) -> Self {
         self.connect_timeout = timeout;
         self
     }
 
-    /// Sets how long to wait for a reply before the outcome of the request counts as unknown. 2 s
-    /// by default, at least 1 ms.
+    /// Sets how long the client waits for the reply to a request. After this time, the outcome of
+    /// the request is unknown ([`ErrorKind::OutcomeUnknown`]). 2 s by default, at least 1 ms.
     #[must_use]
     pub fn reply_timeout(mut self, timeout: Duration) -> Self {
         self.reply_timeout = timeout;
@@ -949,7 +961,7 @@ impl ClientBuilder {
     /// A server may also present one of these certificates itself, byte for byte, if it is
     /// self-signed or its authority is not known. The certificate must not have expired. If it
     /// names any host (as `subjectAltName`), it must be valid for the name of the server. It may be
-    /// a certificate for authorities. A certificate of version 1 is refused.
+    /// the certificate of an authority. A certificate of version 1 is refused.
     #[cfg(feature = "tls")]
     #[must_use]
     pub fn tls_authorities(mut self, pem: impl Into<Vec<u8>>) -> Self {
@@ -959,9 +971,11 @@ impl ClientBuilder {
 
     /// Sets a function that returns the client's certificate and its key, for servers that require
     /// one. The client calls it each time that it connects, so the certificate can be renewed while
-    /// the client lives. It may block: except for the first call, which the builder makes, it runs
-    /// on a thread of the runtime for blocking work, one call at a time. If `identity` fails or panics, or returns no valid certificate, the
-    /// builder fails. If this happens later, the attempt to connect fails, and is repeated.
+    /// the client lives. The builder makes the first call itself. All later calls run on a thread
+    /// of the runtime for blocking work, one at a time, so the function may block in them.
+    ///
+    /// If the first call fails or panics, or returns no valid certificate, the builder fails. If
+    /// this happens in a later call, the attempt to connect fails, and the client tries again.
     ///
     /// ```no_run
     /// use leasehold::Client;
@@ -1002,7 +1016,7 @@ impl ClientBuilder {
     ///
     /// # Errors
     ///
-    /// Like [`Client::connect`], and also `Misuse` for a setting out of its range.
+    /// Same as [`Client::connect`], and also `Misuse` for a setting out of its range.
     ///
     /// # Cancel safety
     ///
@@ -1017,12 +1031,13 @@ impl ClientBuilder {
 
     /// Returns a client of the server at `url` that connects in the background, and keeps trying
     /// for as long as it lives. Use it for a server that may be down now, such as one of several
-    /// under a [`RedLock`](crate::RedLock). A wait for a lock tolerates a server that does not
-    /// answer yet for its outage timeout, while [`connect`](Self::connect) makes only one attempt.
+    /// under a [`RedLock`](crate::RedLock). [`connect`](Self::connect) makes only one attempt, but
+    /// a wait for a lock of this client continues for its [outage
+    /// timeout](crate::Lock::outage_timeout) while the server does not answer.
     ///
-    /// Until the first attempt has ended, requests wait for it. After that they fail at once while
-    /// there is no connection. Requests report a wrong address or password with the same errors as
-    /// [`connect`](Self::connect).
+    /// Until the first attempt has ended, requests wait for it. After that, requests fail at once
+    /// while there is no connection. For a wrong address or password, they fail with the same
+    /// errors as [`connect`](Self::connect).
     ///
     /// # Errors
     ///
@@ -1163,25 +1178,25 @@ impl ClientBuilder {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Closed {
-    /// Number of holds that are still valid, because their guards are alive or were leaked. They
+    /// Number of holds that are still valid, because their guards still exist or were leaked. They
     /// end with their leases. Permits of a [`Semaphore`] have no lease and are not counted.
     pub holds_left: usize,
 }
 
-/// The work that a client has in progress: see [`Client::activity`]. All numbers are zero if there
-/// is none.
+/// The work that a client has in progress: see [`Client::activity`]. All numbers are zero if the
+/// client has nothing to do.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Activity {
-    /// Number of holds that the watchdog renews or ends.
+    /// Number of holds that the client renews, or ends after their maximum hold time.
     pub renewed_holds: usize,
-    /// Number of names that have waiters in this client.
+    /// Number of names for which tasks of this client wait.
     pub lines: usize,
     /// Number of names that an [`Owner`](crate::Owner) holds or asks for.
     pub owners: usize,
     /// Number of channels to which the client subscribes, or subscribed until just now.
     pub channels: usize,
-    /// Number of releases in the background.
+    /// Number of releases in progress in the background.
     pub releases: usize,
 }
 

@@ -34,23 +34,25 @@ const MIN_RENEWED_LEASE: Duration = Duration::from_millis(100);
 /// The longest duration: numbers beyond 2^53 are not exact in Lua.
 pub(crate) const MAX_SPAN: Duration = Duration::from_millis(1 << 53);
 
-/// The way in which a waiter learns that it may try again.
+/// The way in which a waiter learns that it should ask the server again: the setting of
+/// [`Lock::wait_strategy`](crate::Lock::wait_strategy).
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum WaitStrategy {
-    /// A subscription (the default): the waiter sleeps until a release is published. If the message
-    /// is lost, the waiter still tries again when the lease ends, and after each
+    /// A subscription (the default): the waiter sleeps until the server publishes a release. In
+    /// case the message is lost, the waiter also asks when the lease ends, and after each
     /// [`poll_interval`](crate::Lock::poll_interval).
     PubSub,
-    /// Growing pauses without a subscription, as in Redisson's spin lock. Use it for very short
-    /// holds, or if the server denies channels. In one process, the first waiter for a name asks
-    /// for all waiters behind it, so its pace applies to all of them. So don't use different
-    /// strategies for one name.
+    /// No subscription: the waiter asks again after a pause, and the pauses grow, as in Redisson's
+    /// spin lock. Use this for very short holds, or if the server denies channels to the user. In
+    /// one process, only the first waiter for a name asks the server, so its pauses delay all
+    /// waiters behind it. So don't use different strategies for one name.
     Backoff(Backoff),
 }
 
-/// Growing pauses between two requests of a waiter: `first`, then `factor` times the last pause
-/// with a small random part, at most `cap`.
+/// The pauses between the requests of a waiter that does not subscribe. The first pause is
+/// [`first`](Self::first). Each further pause is a multiple of the previous one with a small random
+/// change, and never longer than [`cap`](Self::cap).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Backoff {
     pub(crate) first: Duration,
@@ -71,8 +73,9 @@ impl Backoff {
         }
     }
 
-    /// Returns a back-off with the same pause each time, at least 1 ms and at most an hour. This is
-    /// Redisson's constant back-off, whose default is 64 ms.
+    /// Returns a back-off with the same pause each time. A pause of less than 1 ms counts as 1 ms,
+    /// and more than an hour counts as an hour. This is Redisson's constant back-off, whose default
+    /// is 64 ms.
     #[must_use]
     pub fn constant(pause: Duration) -> Self {
         // No error, because making a handle can't fail. With a pause of zero, a waiter would poll
@@ -85,7 +88,8 @@ impl Backoff {
         }
     }
 
-    /// Sets the first pause, at least 1 ms and at most an hour.
+    /// Sets the first pause. Less than 1 ms counts as 1 ms, and more than an hour counts as an
+    /// hour. If the [`cap`](Self::cap) is shorter than this pause, it becomes as long.
     #[must_use]
     pub fn first(mut self, pause: Duration) -> Self {
         self.first = pause.clamp(Duration::from_millis(1), Self::LONGEST);
@@ -95,7 +99,8 @@ impl Backoff {
         self
     }
 
-    /// Sets the longest pause, at least as long as the first one and at most an hour.
+    /// Sets the longest pause. A value shorter than the [first](Self::first) pause counts as that
+    /// pause, and more than an hour counts as an hour.
     #[must_use]
     pub fn cap(mut self, pause: Duration) -> Self {
         self.cap = pause.min(Self::LONGEST).max(self.first);
@@ -111,13 +116,13 @@ pub enum Peers {
     /// Clients of this library, and Redisson of any version.
     #[default]
     All,
-    /// Clients of this library alone.
+    /// Only clients of this library.
     RustOnly,
-    /// Clients of this library, and Redisson before 3.22.0. In a cluster, that Redisson hears only
-    /// messages that are published to all nodes.
+    /// Clients of this library, and Redisson before 3.22.0. In a cluster, these versions of
+    /// Redisson receive only messages that are published to all nodes.
     Redisson3,
-    /// Clients of this library, and Redisson from 3.22.0 on. In a cluster of Redis 7 or later, that
-    /// Redisson hears only messages that are published to a shard.
+    /// Clients of this library, and Redisson from 3.22.0 on. In a cluster of Redis 7 or later,
+    /// these versions of Redisson receive only messages that are published to a shard.
     Redisson4,
 }
 

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use futures_util::FutureExt as _;
 
-/// A user and a password, as returned to
+/// A user and a password, for the function that you set with
 /// [`ClientBuilder::credentials`](crate::ClientBuilder::credentials). The debug form shows no
 /// password.
 #[derive(Clone, PartialEq, Eq)]

@@ -10,9 +10,9 @@ use crate::loss::LossReason;
 /// The result of every call in this library that can fail.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// An error, with the facts, the name concerned, and the next step.
+/// An error. Its message has the facts, the name of the lock, and what to do next.
 ///
-/// The type is one word wide and cheap to clone, because one loss may be reported to several
+/// The type is one word wide and cheap to clone, because the same loss may be reported to several
 /// waiters. The underlying cause (an error of the driver or the system) is its
 /// [`source`](StdError::source).
 #[derive(Clone)]
@@ -29,35 +29,38 @@ struct Inner {
     source: Option<Box<dyn StdError + Send + Sync>>,
 }
 
-/// The kinds of an [`Error`], by what the caller can do about it.
+/// The kind of an [`Error`], which says what the caller can do about it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum ErrorKind {
-    /// No server answered, the server can't serve now (loading, out of memory, read-only), or the
-    /// client could not obtain its credentials. Nothing is held. Try again later.
+    /// No server answered, the server can't serve requests now (it is loading its data, out of
+    /// memory or read-only), or the client could not obtain its credentials. An acquire that fails
+    /// with this kind holds nothing. Try again later.
     Unavailable,
-    /// A request was sent and no reply arrived, so it may have run. The library undoes in the
-    /// background what an acquire may have left behind, while the client's runtime is running.
-    /// Otherwise it ends with its lease at the latest. The release of permits is also retried.
-    /// Changes that have no owner are not undone: a count that was set or counted down, permits
-    /// that were added, a forced unlock. Check the state before you ask again.
+    /// A request was sent and no reply arrived, so the server may have carried it out or not. If it
+    /// was an acquire, the client releases in the background what may have been granted, while its
+    /// runtime is running. If that fails too, the grant ends with its lease. If it was the release
+    /// of a guard, the client sends it again in the background. Other changes are neither undone
+    /// nor repeated: a count that was set or counted down, permits that were added, a forced
+    /// unlock. Check the state before you call again.
     OutcomeUnknown,
     /// The lock was held and is no longer held; see [`Error::loss`]. Stop the protected work.
     Lost,
-    /// The key holds something other than this kind of lock. Nothing was changed.
+    /// The name is in use as something other than this kind of lock, or its key has no expiry
+    /// although it must have one. Nothing was changed.
     WrongKind,
-    /// The server refuses the credentials or lacks a permission. Nothing is held.
+    /// The server refuses the credentials, or its user lacks a permission. Nothing was acquired.
     Denied,
-    /// There is no semaphore of that name, and the handle requires one
+    /// No semaphore of that name exists, and the handle requires it to exist
     /// ([`must_exist`](crate::Semaphore::must_exist)). Nothing was changed.
     NotFound,
     /// The call itself is wrong: a bad name, a lease of zero, a client that was closed, a client
     /// whose runtime has ended, or a client that belongs to the process from which this process was
     /// forked.
     Misuse,
-    /// The call would have waited forever: for something that its own [`Owner`](crate::Owner)
-    /// holds, or for an owner that waits for this one. Release what you hold, and acquire locks in
-    /// the same order everywhere.
+    /// The call would have waited forever, for something that its own [`Owner`](crate::Owner)
+    /// holds, or for an owner that itself waits for this one. Release what you hold, and acquire
+    /// locks in the same order everywhere.
     Deadlock,
     /// This server or this build does not support the call.
     Unsupported,
@@ -151,15 +154,14 @@ impl Error {
         self
     }
 
-    /// Returns what the caller can do about the error.
+    /// Returns the kind, which says what the caller can do about the error.
     #[must_use]
     pub fn kind(&self) -> ErrorKind {
         self.0.kind
     }
 
-    /// Returns whether the same call may succeed later without any change. Either no server
-    /// answered or it could not serve ([`Unavailable`](ErrorKind::Unavailable)), or the reply never
-    /// arrived ([`OutcomeUnknown`](ErrorKind::OutcomeUnknown)).
+    /// Returns whether the same call may succeed later without any change. This is so if the kind
+    /// is [`Unavailable`](ErrorKind::Unavailable) or [`OutcomeUnknown`](ErrorKind::OutcomeUnknown).
     #[must_use]
     pub fn is_transient(&self) -> bool {
         matches!(
@@ -168,14 +170,15 @@ impl Error {
         )
     }
 
-    /// Returns the name that the error is about, if any, without the prefix of the client.
+    /// Returns the name of the lock or synchronizer that the error is about, without the client's
+    /// [prefix](crate::ClientBuilder::prefix). `None` if the error is not about one name.
     #[must_use]
     pub fn key(&self) -> Option<&str> {
         self.0.key.as_ref().map(Key::given)
     }
 
-    /// Returns the errors of the failed members of a [`MultiLock`](crate::MultiLock) or
-    /// [`RedLock`](crate::RedLock); empty for other locks.
+    /// Returns the errors of the members that failed, if the lock is a
+    /// [`MultiLock`](crate::MultiLock) or a [`RedLock`](crate::RedLock). Empty for other locks.
     #[must_use]
     pub fn members(&self) -> &[Error] {
         &self.0.members

@@ -1,10 +1,11 @@
 //! Distributed locks and synchronizers on Redis and Valkey, for async and blocking Rust. They use
-//! the same keys as Java's Redisson.
+//! the same keys as Java's Redisson, so Rust and Java programs can share a lock.
 //!
-//! A lock is held on a server for a *lease*, which the client renews in the background. If the lock
-//! is lost, its holder learns so, and why, before the server grants the lock to another client
-//! ([`LockGuard::lost`]). `docs/guarantees.md` in the repository lists the conditions of each
-//! promise. A holder that is killed keeps others out for one lease at most.
+//! The server grants a lock for a limited time, its *lease*, and the client renews the lease in the
+//! background. If the lock is lost, its holder learns this, and the reason, before the server
+//! grants the lock to another client ([`LockGuard::lost`]). If a holder is killed, its lock is free
+//! after one lease at the latest. `docs/guarantees.md` in the repository lists the conditions of
+//! each promise.
 //!
 //! # The first lock
 //!
@@ -14,10 +15,10 @@
 //! let lock = client.lock("orders:42");
 //!
 //! let guard = lock.acquire().await?; // waits until the lock is free
-//! // ... the work that one process at a time may do ...
-//! guard.release().await?; // dropping the guard releases the lock, too
+//! // ... work that only one process at a time may do ...
+//! guard.release().await?; // dropping the guard also releases the lock
 //!
-//! client.close().await; // waits until everything that was dropped is released
+//! client.close().await; // waits until the locks of dropped guards are released
 //! # Ok(())
 //! # }
 //! ```
@@ -32,45 +33,47 @@
 //! | one holder at a time | [`Lock`], from [`Client::lock`] |
 //! | one holder at a time, first come, first served | [`FairLock`] |
 //! | many readers or one writer | [`RwLock`] |
-//! | a number that rises with each holder, so that a database can refuse an old holder | [`FencedLock`] |
-//! | several locks, all or none of them | [`MultiLock`]; for several values of one group, [`GroupLock`] |
+//! | one holder at a time, and a number by which a database can refuse a former holder | [`FencedLock`] |
+//! | several locks, all of them or none | [`MultiLock`]; for several values of one group, [`GroupLock`] |
 //! | a lock that survives the loss of a server | [`RedLock`], on three or five independent servers |
-//! | one of these, chosen at run time | [`AnyLock`] |
+//! | a lock whose kind is chosen at run time | [`AnyLock`] |
 //! | at most N holders at a time | [`ExpirableSemaphore`]; [`Semaphore`] if no process is ever killed |
 //! | to wait until N things are done | [`CountDownLatch`] |
 //!
-//! All of them wait in the same ways (`acquire`, `try_acquire`, `try_acquire_for`,
-//! `try_acquire_until`), and [`blocking`] has all of them for threads. An acquire is anonymous. A
+//! The locks and semaphores have the same methods for waiting: `acquire`, `try_acquire`,
+//! `try_acquire_for` and `try_acquire_until`. (An [`RwLock`] has the same with `read` and `write`.)
+//! [`blocking`] has all of these types for threads. An async lock is not re-entrant by itself. A
 //! task that must be able to acquire a lock that it already holds passes an [`Owner`].
 //!
-//! A client belongs to the tokio runtime in which it is made, and its tasks run there. Any executor
-//! can poll its futures. Outside that runtime they sleep with the help of a timer thread, which the
-//! process starts when it is first needed.
+//! A client belongs to the tokio runtime in which it is made: its background tasks run there. Any
+//! executor can poll the client's futures. Outside that runtime, the futures use a timer thread,
+//! which the process starts when it is first needed.
 //!
 //! # What can go wrong
 //!
-//! A lock that another client holds is not an error: `try_acquire` and the acquires with a limit
-//! return `Ok(None)`. The [kind](ErrorKind) of an [`Error`] says what the caller can do.
-//! [`Unavailable`](ErrorKind::Unavailable) and [`OutcomeUnknown`](ErrorKind::OutcomeUnknown) are
-//! transient ([`Error::is_transient`]). [`Lost`](ErrorKind::Lost) means *stop the protected work*,
-//! and carries a [`LossReason`]. The other kinds say what to change.
+//! A lock that another client holds is not an error: `try_acquire`, `try_acquire_for` and
+//! `try_acquire_until` return `Ok(None)`. The [kind](ErrorKind) of an [`Error`] says what the
+//! caller can do. [`Unavailable`](ErrorKind::Unavailable) and
+//! [`OutcomeUnknown`](ErrorKind::OutcomeUnknown) are transient ([`Error::is_transient`]).
+//! [`Lost`](ErrorKind::Lost) means *stop the protected work*, and carries a [`LossReason`]. With
+//! any other kind, the call fails again until you change what the message names.
 //!
-//! A lock cannot stop a process that does not check it. Work that must never run twice at the same
-//! time watches [`LockGuard::lost`], runs inside [`LockGuard::protect`], or passes a [fencing
-//! token](LockGuard::fencing_token) to the system that it writes to.
+//! A lock cannot stop a process that does not check it. If the work must never overlap with the
+//! work of another holder, watch [`LockGuard::lost`], run the work inside [`LockGuard::protect`],
+//! or pass a [fencing token](LockGuard::fencing_token) to the system that it writes to.
 //!
 //! # Testing
 //!
 //! [`Client::embedded`] and [`Embedded`] provide the same locks inside the process, without a
 //! server. On tokio's paused clock a lease of 30 s passes in no time. With the feature `testing`,
-//! the module [`testing`] puts a network between clients and keyspace that loses, delays and
-//! duplicates requests, and checks whether two holds overlapped.
+//! the module [`testing`] simulates a network that loses, delays and duplicates requests, and
+//! checks whether two holds overlapped.
 //!
 //! # When not to use Leasehold
 //!
-//! - Inside one process: `tokio::sync` and `std::sync` are faster and cannot be lost.
+//! - Inside one process: the locks of `tokio::sync` and `std::sync` are faster and cannot be lost.
 //! - If two holders at once would be a disaster and nothing checks a fencing token. A process may
-//!   be stopped for longer than its lease, and no lock with a lease can promise exclusion then.
+//!   be stopped for longer than its lease. No lock with a lease can keep other holders out then.
 //! - If the data are in one database that has locks or conditional writes of its own.
 //!
 //! # Features
@@ -79,8 +82,8 @@
 //!   keyspace is available.
 //! - `tls`: `rediss://`, with rustls.
 //! - `blocking` (default): the facade for threads.
-//! - `metrics`: counters, times and gauges through the `metrics` facade (`docs/metrics.md` in the
-//!   repository).
+//! - `metrics`: counters, histograms and gauges through the `metrics` facade (`docs/metrics.md` in
+//!   the repository).
 //! - `testing`: the module [`testing`], for tests of code that locks. A build without the feature
 //!   contains none of its code.
 //!
@@ -141,14 +144,14 @@ pub use primitives::lock::{GroupLock, Lock, LockGuard};
 pub use primitives::rw::{NotUpgraded, ReadGuard, RwLock, WriteGuard};
 pub use primitives::semaphore::{Semaphore, SemaphorePermit};
 
-/// The kinds of a [`Lock`], for code that is generic over them. If the kind is known at run time
-/// only, use an [`AnyLock`].
+/// The kinds of a [`Lock`], for code that is generic over them. If the kind is known only at run
+/// time, use an [`AnyLock`].
 ///
 /// ```
 /// use leasehold::kind::Kind;
 /// use leasehold::{Lock, LockGuard, Result};
 ///
-/// /// Works with any kind of lock: plain, fair, fenced, a side of an `RwLock`, several as one.
+/// /// Works with every kind of lock: plain, fair, fenced, a side of an `RwLock`, several locks.
 /// async fn update<K: Kind>(lock: &Lock<K>) -> Result<()> {
 ///     let guard: LockGuard = lock.acquire().await?.into();
 ///     guard.release().await
@@ -184,7 +187,7 @@ pub mod hooks {
     pub use crate::observe::{Acquired, Lost, Waiting};
 }
 
-/// Values for the settings of a [`ClientBuilder`] and of the handles.
+/// The types of some settings of a [`ClientBuilder`], and of handles such as [`Lock`].
 pub mod settings {
     pub use crate::config::{Backoff, Peers, WaitStrategy};
     pub use crate::credentials::Credentials;

@@ -5,43 +5,44 @@ use std::time::Duration;
 
 use crate::text::Shown;
 
-/// The reason why a lock was lost.
+/// The reason for the loss of a lock, or of a permit with a lease.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum LossReason {
-    /// The lease ran out: a fixed lease was not extended, or the process was stopped for too long
-    /// to renew it.
+    /// The lease ended: it was a fixed lease, or the process was stopped for too long to renew it.
     Expired,
     /// Another client holds the lock now.
     Taken {
-        /// The new holder's id on the wire.
+        /// The id of the new holder, as [`Holder::id`](crate::inspect::Holder::id) shows it.
         by: String,
     },
-    /// The lock or permit was removed on the server before its lease was over, by a restart without
-    /// data, a flush, a deletion, or a forced unlock by another kind of client.
+    /// The lock or permit was removed on the server before its lease ended: by a restart without
+    /// data, a flush, a deletion, or a forced unlock by a client of another library.
     Deleted,
-    /// The hold was ended by [`force_unlock`](crate::Lock::force_unlock).
+    /// Another caller ended the hold with [`force_unlock`](crate::Lock::force_unlock) or
+    /// [`force_release`](crate::Client::force_release).
     Forced,
-    /// The lock could not be renewed before its lease ran out.
+    /// No attempt to renew the lock succeeded before its lease ended.
     RenewalFailed {
-        /// The time for which renewal had been failing when the lock was given up.
+        /// The time for which renewals had been failing when the holder learned of the loss.
         since: Duration,
-        /// The last failure, after the server's address.
+        /// The server's address and the last failure.
         cause: String,
     },
-    /// A part of the lock was lost, and the rest is not enough. The part is a member of a
-    /// [`MultiLock`](crate::MultiLock), the last member that made up the majority of a
-    /// [`RedLock`](crate::RedLock), or a value of a [`GroupLock`](crate::GroupLock).
+    /// A part of the lock was lost, and the other parts are not enough to hold it. The part is a
+    /// member of a [`MultiLock`](crate::MultiLock), a member without which a
+    /// [`RedLock`](crate::RedLock) has no majority, or a value of a
+    /// [`GroupLock`](crate::GroupLock).
     Member {
         /// The part that was lost: its name and its server, or its value.
         member: String,
         /// The reason for the loss of that part.
         reason: Box<LossReason>,
     },
-    /// The client was [closed](crate::Client::close), so the lock was no longer renewed, and its
-    /// lease ran out.
+    /// The client was [closed](crate::Client::close), so it no longer renewed the lock, and the
+    /// lease ended.
     Closed,
-    /// The maximum hold time is over, and the lock has been released.
+    /// The [maximum hold time](crate::Lock::max_hold) is over, and the lock has been released.
     MaxHold {
         /// The maximum hold time that was set.
         limit: Duration,

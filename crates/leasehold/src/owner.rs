@@ -4,9 +4,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 /// The identity of an acquirer: the value that makes acquires re-entrant.
 ///
-/// Async acquires are anonymous, so nothing is re-entrant by accident and two branches of a `join!`
-/// exclude each other. Code that must be able to acquire a lock that it already holds passes an
-/// owner:
+/// An async acquire without an owner belongs to no task or thread. So no lock is re-entrant by
+/// accident, and two branches of a `join!` exclude each other. Code that must be able to acquire a
+/// lock that it already holds passes an owner to [`owned_by`](crate::Lock::owned_by):
 ///
 /// ```
 /// # #[tokio::main(flavor = "current_thread")]
@@ -15,27 +15,27 @@ use std::sync::atomic::{AtomicU64, Ordering};
 /// let owner = leasehold::Owner::new();
 /// let lock = client.lock("orders:42").owned_by(&owner);
 /// let outer = lock.acquire().await?;
-/// let inner = lock.acquire().await?; // no call to the server
+/// let inner = lock.acquire().await?; // sends no request
 /// assert_eq!(inner.hold_count(), 2);
 /// inner.release().await?;
-/// outer.release().await?; // the last one frees the lock
+/// outer.release().await?; // the last guard releases the lock
 /// # Ok(())
 /// # }
 /// ```
 ///
-/// Each guard adds its own claim to the hold. With a fixed lease, the hold lasts at least that long
-/// from the guard's own acquire. The server is asked to extend the hold only if it does not last
-/// that long already. When a guard is released or dropped, its claim ends, and the hold may be over
-/// at once for the remaining guards.
+/// All guards of an owner for one lock share one hold. If a guard was acquired with a fixed lease,
+/// the hold lasts for at least this lease from the acquire of that guard. The client asks the
+/// server to extend the hold only if the hold would end earlier. When that guard is released or
+/// dropped, its lease no longer counts. If the leases of all remaining guards are over by then, so
+/// is the hold.
 ///
-/// An owner does one thing at a time, like a thread. If owners wait for each other in a circle,
-/// without a limit, no message would ever end their waits. The acquire that closes the circle fails
-/// at once with [`Deadlock`](crate::ErrorKind::Deadlock), and the error names the circle. This
-/// works for the owners of one client, and for holds that are renewed. Concurrent branches need one
-/// owner each.
+/// An owner does one thing at a time, like a thread: concurrent branches need an owner each. If
+/// owners waited for each other in a circle, without a time limit, their waits would never end. So
+/// the acquire that would close the circle fails at once with
+/// [`Deadlock`](crate::ErrorKind::Deadlock), and the error names the locks of the circle. The
+/// client finds such circles only among its own owners, and only among holds that are renewed.
 ///
-/// A clone is the same owner. An owner is never sent over the wire: in Redis each hold has its own
-/// id.
+/// A clone is the same owner. An owner is never sent to the server, where each hold has its own id.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Owner(u64, Role);
 
@@ -67,7 +67,7 @@ impl Owner {
         self.0 != waiter.0 && (self.1, waiter.1) != (Role::Reader, Role::Reader)
     }
 
-    /// Returns a new owner, different from all others of this process.
+    /// Returns a new owner, different from all other owners of this process.
     #[must_use]
     #[expect(
         clippy::new_without_default,

@@ -1,5 +1,7 @@
-//! Tools for tests of locking code, besides an [`Embedded`](crate::Embedded) keyspace on a paused
-//! clock: faults on demand. The [history checker](crate::testing::history) judges the outcome.
+//! Tools for tests of code that locks. An [`Embedded`](crate::Embedded) keyspace on a paused clock
+//! replaces the server, [`Network`](crate::testing::Network) and
+//! [`Machine`](crate::testing::Machine) cause faults on demand, and the [history
+//! checker](crate::testing::history) finds out whether two holds overlapped.
 
 pub mod history;
 

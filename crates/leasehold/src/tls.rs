@@ -10,8 +10,8 @@ pub(crate) type NoIdentity = Box<dyn StdError + Send + Sync>;
 
 type Read = dyn Fn() -> Result<Identity, NoIdentity> + Send + Sync;
 
-/// A client's certificate and its private key, as returned to [`ClientBuilder::tls_identity`]. The
-/// debug form shows neither.
+/// A client's certificate and its private key, for the function that you set with
+/// [`ClientBuilder::tls_identity`]. The debug form shows neither.
 ///
 /// [`ClientBuilder::tls_identity`]: crate::ClientBuilder::tls_identity
 #[derive(Clone)]

@@ -11,18 +11,19 @@ pub struct ServerFacts {
     pub address: String,
     /// The server's answer to `INFO`, by field; empty if the server refuses it.
     pub info: BTreeMap<String, String>,
-    /// The server's settings (`CONFIG`) that matter to locks; empty if the server refuses to show
+    /// The server's settings (`CONFIG`) that matter for locks; empty if the server refuses to show
     /// them.
     pub settings: BTreeMap<String, String>,
-    /// Whether the server has certain commands that not every server has: `WAIT`, `WAITAOF` and
-    /// `SPUBLISH`. A command that the server refuses to this user is missing here.
+    /// Whether the server has each of the commands `WAIT`, `WAITAOF` and `SPUBLISH`, which not
+    /// every server has. A command that the user is not allowed to run is missing here.
     pub commands: BTreeMap<String, bool>,
-    /// The server's clock minus this machine's, in milliseconds.
+    /// The time of the server's clock minus the time of this machine's clock, in milliseconds.
     pub clock_offset_ms: Option<i64>,
-    /// The distance that the server's clock moved against a clock that is never set, during the
-    /// examination, in milliseconds. The value includes delays of the network.
+    /// The least distance by which the server's clock must have jumped during the examination,
+    /// forward or back, in milliseconds. It is measured with a clock of this machine that is never
+    /// set. 0 if the server's answers show no jump.
     pub clock_moved_ms: Option<i64>,
-    /// The time that the quickest answer took.
+    /// The time that the fastest answer took.
     pub round_trip: Option<Duration>,
     /// The questions that the server refused, each with the text of the refusal.
     pub refused: BTreeMap<String, String>,

@@ -27,12 +27,10 @@ pub use machine::Machine;
 /// The address of an embedded keyspace.
 pub(crate) const ADDRESS: &str = "memory://";
 
-/// A keyspace in memory that the clients of one process share, as they would
-/// share a server.
+/// A keyspace in memory, which the clients of one process share as they would share a server.
 ///
-/// Every client made from it by [`client`](Self::client) sees the same locks. Its
-/// leases run on tokio's clock, so that a test with a paused clock decides when
-/// they end.
+/// All clients that [`client`](Self::client) returns see the same locks. The leases run on tokio's
+/// clock, so a test with a paused clock decides when they end.
 ///
 /// ```
 /// # #[tokio::main(flavor = "current_thread")]

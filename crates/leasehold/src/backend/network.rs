@@ -30,17 +30,18 @@ use crate::acknowledgement::Acknowledgement;
 use crate::clock::{Clock, Moment, Timers};
 use crate::sync::{Mutex, MutexGuard};
 
-/// A request on its way to the server, as a test sees it.
+/// A request on its way to the server: the argument of the closure in [`Network::on_request`].
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub struct Request<'a> {
-    /// The step that the request asks for.
+    /// The change or the question that the request sends.
     pub step: Step,
     /// The first key that the request touches: the name of the primitive.
     pub name: &'a str,
 }
 
-/// The fate of a request and its reply.
+/// The fate of a request and its reply: delivered, delayed, lost or duplicated. By default, the
+/// network delivers the request and the reply at once.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Fate {
     request: Duration,
@@ -58,7 +59,7 @@ enum Lost {
 }
 
 impl Fate {
-    /// Delivers both the request and the reply, each after its own time.
+    /// Delivers the request and the reply, each after its delay.
     #[must_use]
     pub fn delivered(request: Duration, reply: Duration) -> Self {
         Self {
@@ -77,7 +78,7 @@ impl Fate {
         }
     }
 
-    /// Loses the reply: the server carries out the request, but the client hears nothing.
+    /// Loses the reply: the server carries out the request, but the client receives no reply.
     #[must_use]
     pub fn reply_lost(self) -> Self {
         Self {
@@ -86,8 +87,8 @@ impl Fate {
         }
     }
 
-    /// Lets the server see the request a second time, `pause` after the first. Requests sent in
-    /// between may arrive before the copy.
+    /// Delivers the request a second time, `pause` after the first time. Requests that are sent in
+    /// between may arrive before this copy.
     #[must_use]
     pub fn duplicated_after(self, pause: Duration) -> Self {
         Self {
@@ -101,9 +102,9 @@ type OnRequest = Box<dyn FnMut(&Request<'_>) -> Fate + Send>;
 type OnMessage = Box<dyn FnMut(&str) -> Option<Duration> + Send>;
 type OnSubscription = Box<dyn FnMut(&str) -> Duration + Send>;
 
-/// The network of one client of an [`Embedded`](crate::Embedded) keyspace, as
-/// [`client_over_network`](crate::Embedded::client_over_network) makes it. At first everything
-/// arrives at once.
+/// The simulated network between one client and an [`Embedded`](crate::Embedded) keyspace, as
+/// [`client_over_network`](crate::Embedded::client_over_network) makes it. At first it delivers
+/// everything at once.
 ///
 /// ```
 /// use leasehold::testing::{Fate, Step};
@@ -119,7 +120,7 @@ type OnSubscription = Box<dyn FnMut(&str) -> Duration + Send>;
 /// });
 /// let error = client.lock("orders:42").try_acquire().await.unwrap_err();
 /// assert_eq!(error.kind(), ErrorKind::OutcomeUnknown);
-/// client.close().await; // what it may have taken has been released
+/// client.close().await; // waits for the release of the lock that was granted
 /// assert!(server.keys().is_empty());
 /// # Ok(())
 /// # }
@@ -130,49 +131,51 @@ pub struct Network {
 }
 
 impl Network {
-    /// Sets the closure that decides the fate of each request from now on. The closure may use this
-    /// network, for example to cut it, but it must not call `on_request`.
+    /// Sets the closure that decides what happens to each request from now on. The closure may use
+    /// this network, for example to cut it, but must not call `on_request`.
     pub fn on_request(&self, fate: impl FnMut(&Request<'_>) -> Fate + Send + 'static) {
         *self.link.on_request.lock() = Box::new(fate);
     }
 
-    /// Sets the closure that decides how long each message on a channel takes. `None` loses the
-    /// message.
+    /// Sets the closure that decides how long each message to a subscriber takes. Its argument is
+    /// the channel. If it returns `None`, the message is lost.
     pub fn on_message(&self, fate: impl FnMut(&str) -> Option<Duration> + Send + 'static) {
         *self.link.on_message.lock() = Box::new(fate);
     }
 
-    /// Sets the closure that decides how long the subscription to a channel takes to reach the
-    /// server.
+    /// Sets the closure that decides how long each subscription takes to reach the server. Its
+    /// argument is the channel.
     pub fn on_subscription(&self, takes: impl FnMut(&str) -> Duration + Send + 'static) {
         *self.link.on_subscription.lock() = Box::new(takes);
     }
 
-    /// Closes the connections. Everything on its way is lost, and callers that wait for a reply
-    /// learn that the outcome is unknown. New connections are up at once.
+    /// Closes the connections. All requests, replies and messages on their way are lost, and
+    /// callers that wait for a reply learn that the outcome is unknown. The client connects again
+    /// at once.
     pub fn cut(&self) {
         self.link.cut(None);
     }
 
-    /// Like [`cut`](Self::cut), but requests on their way still reach the server, `arrive_after`
-    /// from now. Requests sent in the meantime may arrive before them.
+    /// Like [`cut`](Self::cut), but requests that are on their way still reach the server,
+    /// `arrive_after` from now. Requests that are sent in the meantime may arrive earlier.
     pub fn cut_while_requests_travel(&self, arrive_after: Duration) {
         self.link.cut(Some(arrive_after));
     }
 
-    /// Closes only the connection for messages.
+    /// Closes only the connection on which the client receives messages.
     pub fn cut_messages(&self) {
         self.link.cut_messages();
     }
 
-    /// Stops all traffic in both directions while `true`, without notice to either side, as when
-    /// packets are dropped. With `false`, everything that waited gets through.
+    /// With `true`, stops all traffic in both directions, and neither side is notified, as if a
+    /// network dropped all packets. With `false`, delivers everything that was stopped.
     pub fn freeze(&self, frozen: bool) {
         self.link.state().frozen = frozen;
         self.link.changed.notify_one();
     }
 
-    /// Cuts the connections and refuses new ones while `true`.
+    /// With `true`, closes the connections and refuses new connections, until it is called with
+    /// `false`.
     pub fn refuse(&self, refused: bool) {
         self.link.state().refused = refused;
         if refused {
@@ -183,20 +186,20 @@ impl Network {
         self.link.changed.notify_one();
     }
 
-    /// While `true`, new connections don't learn when the server was started, as if it denied
-    /// `INFO` or answered it too late.
+    /// With `true`, the client does not learn from new connections when the server was started, as
+    /// if the server denied `INFO` or answered too late.
     pub fn hide_start(&self, hidden: bool) {
         self.link.state().start_hidden = hidden;
     }
 
-    /// Sets how many replicas confirm what this client writes from now on, for holds that are
-    /// [acknowledged](crate::Lock::acknowledged_by). At first this is [`u8::MAX`], which is enough
-    /// for any setting.
+    /// Sets how many replicas confirm the writes of this client from now on, for locks with
+    /// [`acknowledged_by`](crate::Lock::acknowledged_by). At first the number is [`u8::MAX`], which
+    /// is enough for any setting.
     ///
-    /// If fewer replicas confirm than the lock wants, the reply arrives only when the time for the
-    /// confirmations is over. Until then, this client sends no other request for an acknowledged
-    /// hold. A refusal arrives equally late, but still counts. With
-    /// [`on_disk`](crate::Acknowledgement::on_disk), these replicas and the server have the write
+    /// If fewer replicas confirm than the lock requires, the reply arrives only when the time for
+    /// the confirmations is over. Until then, this client sends no other request for a lock with
+    /// this setting. An answer that the lock is held arrives equally late, but still counts. With
+    /// [`on_disk`](crate::Acknowledgement::on_disk), the server and these replicas have the write
     /// on their disks.
     ///
     /// ```
@@ -208,7 +211,7 @@ impl Network {
     /// let lock = client.lock("orders:42").acknowledged_by(Acknowledgement::replicas(2));
     /// network.confirm_by(1);
     /// let error = lock.try_acquire().await.unwrap_err();
-    /// assert_eq!(error.kind(), ErrorKind::Unavailable); // it was released
+    /// assert_eq!(error.kind(), ErrorKind::Unavailable); // the client has released it
     /// network.confirm_by(2);
     /// lock.acquire().await?.release().await?;
     /// # Ok(())
@@ -218,7 +221,7 @@ impl Network {
         self.link.state().confirmed_by = replicas;
     }
 
-    /// Returns how many requests have been sent.
+    /// Returns how many requests the client has sent so far.
     #[must_use]
     pub fn requests(&self) -> u64 {
         self.link.state().requests

@@ -181,15 +181,15 @@ impl Client {
         &self.runtime
     }
 
-    /// Returns the async client, which shares the connection and the watchdog. They live as long as
-    /// this client, its locks and its guards. A clone of the async client alone does not keep them
-    /// alive.
+    /// Returns the async client, which uses the same connection and the same watchdog. The
+    /// connection and the watchdog exist for as long as this client, one of its locks or one of its
+    /// guards exists. A clone of the async client does not keep them alive.
     #[must_use]
     pub fn as_async(&self) -> &crate::Client {
         &self.inner
     }
 
-    /// Refuses new acquires, stops renewing, and waits for releases in progress; see
+    /// Refuses new acquires, stops the renewal of leases, and waits for releases in progress; see
     /// [`Client::close`](crate::Client::close).
     pub fn close(&self) -> Closed {
         self.runtime.block_on("Client::close", self.inner.close())

@@ -18,7 +18,7 @@ pub struct ExpirableSemaphore {
     runtime: Runtime,
 }
 
-/// Settings: see the async methods.
+/// Settings: see the async methods of the same names.
 impl ExpirableSemaphore {
     pub(crate) fn new(inner: crate::ExpirableSemaphore, runtime: Runtime) -> Self {
         Self { inner, runtime }
@@ -101,11 +101,11 @@ impl fmt::Debug for ExpirableSemaphore {
     }
 }
 
-/// Permits in use; see [`leasehold::ExpirablePermit`](crate::ExpirablePermit).
+/// The guard of one or more permits; see [`leasehold::ExpirablePermit`](crate::ExpirablePermit).
 ///
-/// Dropping them returns the permits to the semaphore before the drop returns. If the server does
-/// not answer within the client's reply timeout, the release continues in the background. Inside a
-/// tokio runtime the permits are always released in the background.
+/// A drop of the guard waits until the permits are released. If the server does not answer within
+/// the client's reply timeout, the release continues in the background. Inside a tokio runtime, a
+/// drop does not wait, and the permits are released in the background.
 #[must_use = "the permits are released as soon as this is dropped"]
 #[clippy::has_significant_drop]
 pub struct ExpirablePermit {
@@ -115,8 +115,7 @@ pub struct ExpirablePermit {
 }
 
 impl ExpirablePermit {
-    /// Returns the permits to the semaphore; see
-    /// [`ExpirablePermit::release`](crate::ExpirablePermit::release).
+    /// Releases the permits; see [`ExpirablePermit::release`](crate::ExpirablePermit::release).
     ///
     /// # Errors
     ///
@@ -144,8 +143,9 @@ impl ExpirablePermit {
         "Extends the lease of the permits" extend(lease: Duration) -> ();
     }
 
-    /// Waits at most `wait` for a permit to be lost; see
-    /// [`ExpirablePermit::lost`](crate::ExpirablePermit::lost).
+    /// Waits until a permit is lost, but at most for `wait`, and returns the reason; see
+    /// [`ExpirablePermit::lost`](crate::ExpirablePermit::lost). `None` if no permit was lost in
+    /// this time.
     #[must_use]
     pub fn lost_within(&self, wait: Duration) -> Option<LossReason> {
         let (lost, timers) = (self.twin().lost(), self.twin().timers());
@@ -153,14 +153,14 @@ impl ExpirablePermit {
             .block_on("ExpirablePermit::lost", timers.timeout(wait, lost))
     }
 
-    /// Returns the time until which the permits are certainly held; see
+    /// Returns the instant until which the permits are certainly held; see
     /// [`ExpirablePermit::valid_until`](crate::ExpirablePermit::valid_until).
     #[must_use]
     pub fn valid_until(&self) -> Instant {
         self.twin().valid_until().into_std()
     }
 
-    /// Leaves the permits to their lease: they are neither released nor renewed; see
+    /// Ends the guard without releasing the permits, which are free when their lease ends; see
     /// [`ExpirablePermit::forget`](crate::ExpirablePermit::forget).
     pub fn forget(mut self) {
         if let Some(permit) = self.inner.take() {
@@ -168,7 +168,7 @@ impl ExpirablePermit {
         }
     }
 
-    /// Returns the async guard, for methods that only read it.
+    /// Returns the async guard, for its methods that take `&self`.
     pub fn as_async(&self) -> &crate::ExpirablePermit {
         self.twin()
     }

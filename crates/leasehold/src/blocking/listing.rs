@@ -17,21 +17,21 @@ impl Listing {
         Self { inner, runtime }
     }
 
-    /// Returns how far the walk has advanced; see
+    /// Returns about how many keys were read so far, and how many there are; see
     /// [`Listing::progress`](crate::inspect::Listing::progress).
     #[must_use]
     pub fn progress(&self) -> (u64, u64) {
         self.inner.progress()
     }
 
-    /// Counts what was left out so far; see
+    /// Returns how many keys were left out so far; see
     /// [`Listing::left_out`](crate::inspect::Listing::left_out).
     #[must_use]
     pub fn left_out(&self) -> LeftOut {
         self.inner.left_out()
     }
 
-    /// Returns some names that were left out; see
+    /// Returns the first names that were left out because they are not UTF-8; see
     /// [`Listing::not_utf8`](crate::inspect::Listing::not_utf8).
     #[must_use]
     pub fn not_utf8(&self) -> Vec<Vec<u8>> {

@@ -15,20 +15,21 @@ use crate::primitives::lock::{Kind, LockInfo, OneKey, Plain, Ttl};
 /// The owner of the holds of a [`Lock`]: [`PerThread`] or [`Explicit`].
 pub trait Ownership: sealed::Sealed {}
 
-/// Holds belong to the thread that acquires them. That thread can acquire again, and the guards
-/// stay on it.
+/// Holds belong to the thread that acquires them. This thread can acquire the lock again, and the
+/// guards can't be sent to other threads.
 ///
 /// ```compile_fail,E0277
 /// let client = leasehold::blocking::Client::embedded();
 /// let guard = client.lock("x").acquire().unwrap();
-/// std::thread::spawn(move || drop(guard)); // would be released by another owner
+/// std::thread::spawn(move || drop(guard)); // another thread is another owner
 /// ```
 #[derive(Debug)]
 #[non_exhaustive]
 // A raw pointer is neither `Send` nor `Sync`, so no guard with it leaves its thread.
 pub struct PerThread(PhantomData<*const ()>);
 
-/// Holds belong to an [`Owner`] that is passed along. Their guards can be sent to other threads.
+/// Holds belong to the [`Owner`] that you pass to [`owned_by`](Lock::owned_by). Their guards can be
+/// sent to other threads.
 ///
 /// ```
 /// let client = leasehold::blocking::Client::embedded();
@@ -62,8 +63,9 @@ pub(super) fn this_thread() -> Owner {
 
 /// A lock for threads; see [`leasehold::Lock`](crate::Lock).
 ///
-/// The lock is re-entrant per thread. [`owned_by`](Self::owned_by) makes it re-entrant per
-/// [`Owner`] instead. The guards can then be sent to other threads.
+/// A thread that holds the lock can acquire it again. With [`owned_by`](Self::owned_by), an
+/// [`Owner`] that holds the lock can do so instead, on any thread, and guards can be sent to other
+/// threads.
 pub struct Lock<O: Ownership = PerThread, K = Plain> {
     inner: crate::Lock<K>,
     /// `None` for the thread that acquires.
@@ -136,7 +138,7 @@ impl<O: Ownership, K> Lock<O, K> {
     }
 }
 
-/// Settings: see the async methods.
+/// Settings: see the async methods of the same names.
 impl<O: Ownership, K: Kind> Lock<O, K> {
     pub(super) fn with(mut self, change: impl FnOnce(crate::Lock<K>) -> crate::Lock<K>) -> Self {
         self.inner = change(self.inner);
@@ -147,7 +149,7 @@ impl<O: Ownership, K: Kind> Lock<O, K> {
     wait_setters! { Lock }
 }
 
-/// Settings of locks with one name: see the async methods.
+/// Settings of locks with one name: see the async methods of the same names.
 impl<O: Ownership, K: OneKey> Lock<O, K> {
     setters! { Lock:
         "Sets which servers must confirm a hold" acknowledged_by(acknowledgement: Acknowledgement);
@@ -163,9 +165,9 @@ impl<O: Ownership, K: Kind> Lock<O, K> {
         "Waits for the lock until `deadline` at the latest" try_acquire_until(deadline: Instant) -> Option<LockGuard<O, K::Guard>> => own_some;
     }
 
-    /// Runs `work` under the lock; see [`Lock::run`](crate::Lock::run). A thread can't be
-    /// cancelled: if the lock is lost, `work` continues, and the call returns the loss afterwards.
-    /// `work` can check the guard.
+    /// Runs `work` under the lock; see [`Lock::run`](crate::Lock::run). Returns the output of
+    /// `work`. A thread can't be cancelled: if the lock is lost, `work` continues, and afterwards
+    /// the call returns the loss as an error. `work` can check the guard.
     ///
     /// # Errors
     ///
@@ -232,9 +234,9 @@ impl<O: Ownership, K: fmt::Debug> fmt::Debug for Lock<O, K> {
 
 /// Proof that the lock is held; see [`leasehold::LockGuard`](crate::LockGuard).
 ///
-/// Dropping the guard releases the lock before the drop returns. If the server does not answer
-/// within the client's reply timeout, the release continues in the background. Inside a tokio
-/// runtime the lock is always released in the background.
+/// A drop of the guard waits until the lock is released. If the server does not answer within the
+/// client's reply timeout, the release continues in the background. Inside a tokio runtime, a drop
+/// does not wait, and the lock is released in the background.
 #[must_use = "the lock is released as soon as the guard is dropped"]
 #[clippy::has_significant_drop]
 pub struct LockGuard<O: Ownership = PerThread, G: Into<crate::LockGuard> = crate::LockGuard> {
@@ -282,9 +284,9 @@ impl<O: Ownership, G: AsRef<crate::LockGuard> + Into<crate::LockGuard>> LockGuar
         self.twin().members()
     }
 
-    /// Waits at most `wait` for the lock to be lost; see
-    /// [`LockGuard::lost`](crate::LockGuard::lost). This is for a thread that supervises the work
-    /// of other threads.
+    /// Waits until the lock is lost, but at most for `wait`, and returns the reason; see
+    /// [`LockGuard::lost`](crate::LockGuard::lost). `None` if the lock was not lost in this time.
+    /// This is for a thread that supervises the work of other threads.
     #[must_use]
     pub fn lost_within(&self, wait: Duration) -> Option<LossReason> {
         let (lost, timers) = (self.twin().lost(), self.twin().timers());
@@ -292,14 +294,14 @@ impl<O: Ownership, G: AsRef<crate::LockGuard> + Into<crate::LockGuard>> LockGuar
             .block_on("LockGuard::lost", timers.timeout(wait, lost))
     }
 
-    /// Returns the time until which the lock is certainly held; see
+    /// Returns the instant until which the lock is certainly held; see
     /// [`LockGuard::valid_until`](crate::LockGuard::valid_until).
     #[must_use]
     pub fn valid_until(&self) -> Instant {
         self.twin().valid_until().into_std()
     }
 
-    /// Leaves the lock to its lease: it is neither released nor renewed; see
+    /// Ends the guard without releasing the lock, which is free when its lease ends; see
     /// [`LockGuard::forget`](crate::LockGuard::forget).
     pub fn forget(mut self) {
         if let Some(guard) = self.inner.take() {
@@ -307,7 +309,7 @@ impl<O: Ownership, G: AsRef<crate::LockGuard> + Into<crate::LockGuard>> LockGuar
         }
     }
 
-    /// Keeps the lock for `span` from now, and then lets its lease end; see
+    /// Ends the guard, and keeps the lock locked for `span` from now; see
     /// [`LockGuard::keep_for`](crate::LockGuard::keep_for).
     ///
     /// # Errors
@@ -324,7 +326,7 @@ impl<O: Ownership, G: AsRef<crate::LockGuard> + Into<crate::LockGuard>> LockGuar
         }
     }
 
-    /// Returns the async guard, for methods that only read it.
+    /// Returns the async guard, for its methods that take `&self`.
     pub fn as_async(&self) -> &G {
         self.inner
             .as_ref()

@@ -11,14 +11,15 @@ use crate::primitives::rw::{self, Read, Write};
 
 /// A read-write lock for threads; see [`leasehold::RwLock`](crate::RwLock).
 ///
-/// The lock is re-entrant per thread: a thread that holds the write side can also read.
+/// A thread that holds a side can acquire that side again, and a thread that holds the write side
+/// can also acquire the read side.
 ///
 /// ```
 /// # fn main() -> leasehold::Result<()> {
 /// let client = leasehold::blocking::Client::embedded();
 /// let lock = client.rw_lock("prices");
 /// let writing = lock.write()?;
-/// let reading = lock.read()?; // inside, as the thread is the same
+/// let reading = lock.read()?; // allowed, because the same thread writes
 /// writing.release()?;
 /// reading.release()?;
 /// lock.write()?.downgrade()?.release()?;
@@ -56,7 +57,7 @@ impl RwLock<PerThread> {
     }
 }
 
-/// Settings: see the async methods.
+/// Settings: see the async methods of the same names.
 impl<O: Ownership> RwLock<O> {
     fn with(self, change: impl FnOnce(crate::RwLock) -> crate::RwLock) -> Self {
         let inner = change(self.inner);
@@ -91,7 +92,7 @@ type Reading<O> = LockGuard<O, rw::ReadGuard>;
 /// A guard of the write side.
 type Writing<O> = LockGuard<O, rw::WriteGuard>;
 
-/// Errors are the same as those of the async methods.
+/// Acquiring. The errors are the same as for the async methods.
 #[allow(
     clippy::missing_errors_doc,
     reason = "said once, on the impl and in each twin"
@@ -201,7 +202,7 @@ impl<O: Ownership> LockGuard<O, rw::ReadGuard> {
     }
 }
 
-/// The reason why a read guard has not become a write guard, together with that read guard; see
+/// The error of `try_upgrade`, which contains the guard of the read side; see
 /// [`leasehold::NotUpgraded`](crate::NotUpgraded).
 #[derive(Debug)]
 pub struct NotUpgraded<O: Ownership = PerThread> {
@@ -215,7 +216,8 @@ impl<O: Ownership> NotUpgraded<O> {
         self.guard
     }
 
-    /// Returns the error; `None` if the reason is other readers.
+    /// Returns the error that prevented the upgrade; see
+    /// [`NotUpgraded::error`](crate::NotUpgraded::error). `None` if other readers prevented it.
     #[must_use]
     pub fn error(&self) -> Option<&Error> {
         self.error.as_ref()

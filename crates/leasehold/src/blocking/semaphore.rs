@@ -15,7 +15,7 @@ pub struct Semaphore {
     runtime: Runtime,
 }
 
-/// Settings: see the async methods.
+/// Settings: see the async methods of the same names.
 impl Semaphore {
     pub(crate) fn new(inner: crate::Semaphore, runtime: Runtime) -> Self {
         Self { inner, runtime }
@@ -89,11 +89,10 @@ impl fmt::Debug for Semaphore {
 
 /// Permits in use; see [`leasehold::SemaphorePermit`](crate::SemaphorePermit).
 ///
-/// Dropping them returns the permits to the semaphore before the drop returns. If the server does
-/// not answer within the client's reply timeout, the release continues in the background. Inside a
-/// tokio runtime the permits are always released in the background. A waiting thread of this
-/// process may then get the permits. If that thread still waits when the program ends, the permits
-/// are lost with it.
+/// A drop waits until the permits are released. If the server does not answer within the client's
+/// reply timeout, the release continues in the background. Inside a tokio runtime, a drop does not
+/// wait, and the permits are released in the background. A waiting thread of this process may then
+/// get the permits. If that thread still waits when the program ends, the permits are lost.
 #[must_use = "the permits are released as soon as this is dropped"]
 #[clippy::has_significant_drop]
 pub struct SemaphorePermit {
@@ -103,8 +102,7 @@ pub struct SemaphorePermit {
 }
 
 impl SemaphorePermit {
-    /// Returns the permits to the semaphore; see
-    /// [`SemaphorePermit::release`](crate::SemaphorePermit::release).
+    /// Releases the permits; see [`SemaphorePermit::release`](crate::SemaphorePermit::release).
     ///
     /// # Errors
     ///
@@ -118,14 +116,15 @@ impl SemaphorePermit {
         }
     }
 
-    /// Keeps the permits in use; see [`SemaphorePermit::forget`](crate::SemaphorePermit::forget).
+    /// Drops this value without releasing the permits; see
+    /// [`SemaphorePermit::forget`](crate::SemaphorePermit::forget).
     pub fn forget(mut self) {
         if let Some(permit) = self.inner.take() {
             permit.forget();
         }
     }
 
-    /// Splits off some of the permits; see
+    /// Moves some of the permits into a new value; see
     /// [`SemaphorePermit::split`](crate::SemaphorePermit::split).
     #[must_use]
     pub fn split(&mut self, permits: u32) -> Option<Self> {

@@ -9,7 +9,7 @@ use super::user::Panics;
 use crate::key::Key;
 use crate::loss::LossReason;
 
-/// The argument of [`on_acquired`](crate::ClientBuilder::on_acquired): something was acquired.
+/// An acquire that succeeded: the argument of [`on_acquired`](crate::ClientBuilder::on_acquired).
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Acquired<'a> {
@@ -18,11 +18,11 @@ pub struct Acquired<'a> {
     /// The kind: `lock` (plain or fenced), `fair`, `read`, `write`, `group`, `permit` or
     /// `semaphore`.
     pub kind: &'static str,
-    /// The duration of the acquire.
+    /// The time that the acquire took.
     pub waited: Duration,
 }
 
-/// The argument of [`on_lost`](crate::ClientBuilder::on_lost): a hold was lost.
+/// A hold that was lost: the argument of [`on_lost`](crate::ClientBuilder::on_lost).
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Lost<'a> {
@@ -34,8 +34,8 @@ pub struct Lost<'a> {
     pub reason: &'a LossReason,
 }
 
-/// The argument of [`on_waiting_longer_than`](crate::ClientBuilder::on_waiting_longer_than): an
-/// acquire takes long.
+/// An acquire that has waited for long: the argument of
+/// [`on_waiting_longer_than`](crate::ClientBuilder::on_waiting_longer_than).
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Waiting<'a> {

@@ -21,13 +21,13 @@ use crate::wait::Deadline;
 /// lock, a side of an [`RwLock`](crate::RwLock), a [`MultiLock`](crate::MultiLock) or a
 /// [`RedLock`](crate::RedLock).
 ///
-/// The conversion keeps the lock's settings, owner and guarantees. Acquiring works as before, with
-/// the same errors and the same cancel safety. Settings common to all kinds can still be changed
-/// afterwards. Settings that only one kind has must be made before `into()`. The guard is a
+/// The conversion keeps the lock's settings, owner and guarantees. An acquire works as before, with
+/// the same errors and the same cancel safety. The settings that all kinds have can still be
+/// changed afterwards. Change the settings that only one kind has before `into()`. The guard is a
 /// [`LockGuard`]. The guard of a fenced lock has its [`token`](LockGuard::token) from the start.
 ///
-/// Each acquire costs one allocation more than that of a lock whose type names its kind. Code that
-/// is generic over the [`Kind`](crate::kind::Kind) avoids this cost.
+/// Each acquire costs one allocation more than the acquire of a lock whose type names its kind.
+/// Code that is generic over the [`Kind`](crate::kind::Kind) avoids this cost.
 ///
 /// The members of a [`MultiLock`](crate::MultiLock) and of a [`RedLock`](crate::RedLock) are
 /// `AnyLock`s.
@@ -165,9 +165,9 @@ impl AnyLock {
         self.context().backend.address()
     }
 
-    /// Returns whether `owner` holds the lock, as far as this process knows. A
-    /// [`MultiLock`](crate::MultiLock) needs all members for this, a [`RedLock`](crate::RedLock) a
-    /// majority. Makes no call.
+    /// Returns whether `owner` holds the lock, as far as this process knows. For a
+    /// [`MultiLock`](crate::MultiLock) it must hold all members, for a [`RedLock`](crate::RedLock)
+    /// a majority. Sends no request.
     #[doc(alias = "isHeldByCurrentThread")]
     #[doc(alias = "isHeldByThread")]
     #[must_use]
@@ -199,8 +199,8 @@ impl AnyLock {
     ///
     /// # Errors
     ///
-    /// Same as [`Lock::inspect`]. A lock of several members fails only if too few of them answered
-    /// to decide.
+    /// Same as [`Lock::inspect`]. For a [`MultiLock`](crate::MultiLock) or a
+    /// [`RedLock`](crate::RedLock), the call fails only if too few members answered to decide.
     ///
     /// # Cancel safety
     ///
@@ -227,7 +227,7 @@ impl AnyLock {
         Ok(locked > spare)
     }
 
-    /// Returns the lock's holders, and how long they hold it.
+    /// Asks the server which clients hold the lock, and how much time is left of the lease.
     ///
     /// # Errors
     ///

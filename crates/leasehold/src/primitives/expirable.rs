@@ -32,31 +32,31 @@ use steps::Names;
 // back passes all of them to one command.
 const MOST_AT_ONCE: u64 = 1000;
 
-/// A semaphore by name whose permits have ids and leases. Acquiring takes permits, and waits until
-/// enough are free. The permits of a process that was killed come back when their leases end.
-/// Shared with Redisson's `RPermitExpirableSemaphore` of the same name.
+/// A semaphore with a name, whose permits have ids and leases. An acquire waits until enough
+/// permits are free, and takes them. The permits of a process that was killed are free again when
+/// their leases end. Shared with Redisson's `RPermitExpirableSemaphore` of the same name.
 ///
-/// A handle is cheap to make and to clone, and each has its own settings. Permits are renewed in
-/// the background until they are released, unless [`fixed_lease`](Self::fixed_lease) is set. A
-/// semaphore does not exist until [`try_set_permits`](Self::try_set_permits) makes it, and has no
-/// permits until then. A waiter waits until the semaphore is made, unless its handle says that the
-/// semaphore [must exist](Self::must_exist).
+/// This value is only a handle: it is cheap to make and to clone, and has its own settings. The
+/// client renews permits in the background until they are released, unless the handle has a
+/// [`fixed_lease`](Self::fixed_lease). A semaphore does not exist, and has no permits, until
+/// [`try_set_permits`](Self::try_set_permits) makes it. An acquire waits until then, unless its
+/// handle says that the semaphore [must exist](Self::must_exist).
 ///
-/// Permits that a guard gives back pass to the next waiter of this process with the same request,
-/// if that waiter wants the same number. They get new ids. After 10 ms of this, other processes
-/// have their turn ([`local_hand_over`](Self::local_hand_over)).
+/// For up to 10 ms after a grant, a release passes the permits to the next waiter of the same
+/// client in the same request, if that waiter wants the same number. The permits get new ids. After
+/// that, other processes can acquire them ([`local_hand_over`](Self::local_hand_over)).
 ///
 /// **The promise.** For one name, no more permits are in use at once than were set, under the
-/// conditions that [`Lock`](crate::Lock) names. A permit is in use from the return of its acquire
-/// to the call of its release, or to [`valid_until`](ExpirablePermit::valid_until) if that is
-/// earlier.
+/// conditions that are listed at [`Lock`](crate::Lock). A permit is in use from the return of its
+/// acquire until the call of its release, or until [`valid_until`](ExpirablePermit::valid_until) if
+/// that is earlier.
 ///
-/// Leases end by the server's clock, but Redisson's clients use their own clocks. A Redisson client
-/// whose clock is ahead takes back all clients' permits early. A Redisson client whose clock is
-/// slow loses its own permits before it expects them to end.
+/// In this library, leases end by the server's clock, but Redisson's clients use their own clocks.
+/// A Redisson client whose clock is ahead takes permits of all clients back too early. A Redisson
+/// client whose clock is behind loses its own permits earlier than it expects.
 ///
 /// Permits that Redisson acquires without a lease never end by themselves.
-/// [`remaining_ttl`](Self::remaining_ttl) shows this, and [`release`](Self::release) gives such
+/// [`remaining_ttl`](Self::remaining_ttl) reports this, and [`release`](Self::release) gives such
 /// permits back.
 ///
 /// # Examples
@@ -66,14 +66,14 @@ const MOST_AT_ONCE: u64 = 1000;
 /// # async fn main() -> leasehold::Result<()> {
 /// let client = leasehold::Client::embedded();
 /// let semaphore = client.expirable_semaphore("supplier:calls");
-/// semaphore.try_set_permits(10).await?; // only the first one does
+/// semaphore.try_set_permits(10).await?; // only the first call sets them
 ///
-/// let permit = semaphore.acquire().await?; // renewed until it is released
+/// let permit = semaphore.acquire().await?; // then renewed until it is released
 /// assert_eq!(semaphore.available_permits().await?, 9);
-/// permit.release().await?; // an error if it had been lost
+/// permit.release().await?; // fails if it was lost
 ///
 /// if let Some(permits) = semaphore.try_acquire_many(4).await? {
-///     // four, or none; dropping them releases them in the background
+///     // Four permits, or none. Dropping the guard releases them in the background.
 ///     assert_eq!(permits.ids().len(), 4);
 /// }
 /// # Ok(())
@@ -90,7 +90,8 @@ pub struct ExpirableSemaphore {
     must_exist: bool,
 }
 
-/// Settings. Each setter changes only this handle. Permits that are already held keep their terms.
+/// Settings. Each setter changes only this handle. Permits that are already held keep their
+/// settings.
 impl ExpirableSemaphore {
     pub(crate) fn new(context: Arc<Context>, name: &str) -> Self {
         let names = context.key(name, NameOf::Other).map(|key| {
@@ -112,14 +113,14 @@ impl ExpirableSemaphore {
     lease_setters! {}
     must_exist_setter! {}
     wait_setters! {
-        /// The end of the next lease also wakes a waiter.
+        /// A waiter also asks when the next lease of a permit ends.
     }
 
-    /// Sets how long this process may pass permits on among its own waiters, counted from a grant
-    /// of the server. During that time a release passes permits to the next waiter of the same
-    /// client with the same request, if that waiter wants the same number on the same terms. After
-    /// that, the waiters of other processes have their turn. 10 ms by default; zero turns it off.
-    /// Any duration is allowed.
+    /// Sets how long the waiters of one client may hand permits over to each other, counted from
+    /// the server's grant. During this time, a release passes its permits to the next waiter of the
+    /// same client in the same request, if that waiter wants the same number with the same
+    /// settings. After this time, waiters of other processes can acquire the permits. 10 ms by
+    /// default. Zero turns hand-over off. Any duration is allowed.
     #[must_use]
     pub fn local_hand_over(mut self, turn: Duration) -> Self {
         self.settings.local_hand_over = turn;
@@ -129,32 +130,38 @@ impl ExpirableSemaphore {
 
 /// Acquiring.
 impl ExpirableSemaphore {
-    /// Waits for a permit, without a time limit.
+    /// Waits until a permit is free, without a time limit, and acquires it. The returned guard
+    /// holds the permit until it is released or dropped. Meanwhile the client renews its lease,
+    /// unless the handle has a [`fixed_lease`](Self::fixed_lease).
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::Unavailable`](crate::ErrorKind::Unavailable) when no server has answered for
-    /// the [`outage_timeout`](Self::outage_timeout), or `OutcomeUnknown` if a request may have run
-    /// nevertheless; `WrongKind` when the key holds something else; `Denied` when the server
-    /// refuses; `Misuse` for a bad name, setting or number; `NotFound` when the semaphore does not
-    /// exist but [must](Self::must_exist).
+    /// - [`ErrorKind::Unavailable`](crate::ErrorKind::Unavailable) if no server has answered for
+    ///   the [`outage_timeout`](Self::outage_timeout), or `OutcomeUnknown` if a request may have
+    ///   run anyway.
+    /// - `WrongKind` if the name is in use as something else.
+    /// - `Denied` if the server refuses the credentials, or its user lacks a permission.
+    /// - `Misuse` for a bad name, setting or number, or a client that was closed.
+    /// - `NotFound` if the semaphore does not exist and the handle requires it to exist
+    ///   ([`must_exist`](Self::must_exist)).
     ///
     /// # Cancel safety
     ///
-    /// Dropping the future gives up the wait and the place in this process's line. Permits that the
-    /// server has granted, or grants while the answer is on its way, are given back in the
-    /// background, at the latest one lease after the grant.
+    /// Dropping the future ends the wait and gives up the place among the waiters of this process.
+    /// If the server has granted permits, or still grants them, the client gives them back in the
+    /// background. They are free one lease after that grant at the latest.
     #[doc(alias = "acquireAsync")]
     pub async fn acquire(&self) -> Result<ExpirablePermit> {
         self.acquire_many(1).await
     }
 
-    /// Acquires a permit if one is free. `Ok(None)` means that none is free, or that other waiters
-    /// of this process are first.
+    /// Acquires a permit if one is free now, without waiting. `Ok(None)` means that none is free,
+    /// or that other tasks of this process already wait for permits.
     ///
     /// # Errors
     ///
-    /// Same as [`acquire`](Self::acquire). If the server does not answer, the call fails at once.
+    /// Same as [`acquire`](Self::acquire). If the server does not answer within the client's [reply
+    /// timeout](crate::ClientBuilder::reply_timeout), the call fails.
     ///
     /// # Cancel safety
     ///
@@ -164,12 +171,14 @@ impl ExpirableSemaphore {
         self.try_acquire_many(1).await
     }
 
-    /// Waits at most `wait` for a permit. `Ok(None)` means that none was free.
+    /// Waits until a permit is free, but at most for `wait`, and acquires it. `Ok(None)` means that
+    /// none was free within `wait`, which must be more than zero and at most 2^53 ms.
     ///
     /// # Errors
     ///
-    /// Same as [`acquire`](Self::acquire). `OutcomeUnknown` when the server has given no answer at
-    /// all within `wait`. A wait of zero or of more than 2^53 ms is `Misuse`.
+    /// Same as [`acquire`](Self::acquire). If the server has not answered any request within
+    /// `wait`, the call fails with `OutcomeUnknown`, or with `Unavailable` if no request was sent.
+    /// `Misuse` for a `wait` out of its range.
     ///
     /// # Cancel safety
     ///
@@ -179,7 +188,9 @@ impl ExpirableSemaphore {
         self.try_acquire_many_for(1, wait).await
     }
 
-    /// Waits for a permit until `deadline` at the latest. A deadline in the past asks once.
+    /// Waits until a permit is free, but at most until `deadline`, and acquires it. `Ok(None)`
+    /// means that none was free. If the deadline has already passed, the call asks once, like
+    /// [`try_acquire`](Self::try_acquire).
     ///
     /// # Errors
     ///
@@ -195,12 +206,12 @@ impl ExpirableSemaphore {
         self.try_acquire_many_until(1, deadline).await
     }
 
-    /// Waits for `permits` permits, 1 to 1000, all at once and without a time limit. They share one
-    /// guard, which has an id for each.
+    /// Waits until `permits` permits (1 to 1000) are free at once, without a time limit, and
+    /// acquires them. One guard holds them all, and has an id for each.
     ///
     /// Zero permits are [`Misuse`](crate::ErrorKind::Misuse) here, while a
-    /// [`Semaphore`](crate::Semaphore::acquire_many) grants them at once. This guard represents a
-    /// lease. Without permits it would have no lease to renew or lose, no id and no deadline.
+    /// [`Semaphore`](crate::Semaphore::acquire_many) grants them at once. A guard without permits
+    /// would have no lease to renew or to lose, no id and no deadline.
     ///
     /// # Errors
     ///
@@ -218,7 +229,7 @@ impl ExpirableSemaphore {
         }
     }
 
-    /// Acquires `permits` permits, 1 to 1000, if that many are free.
+    /// Acquires `permits` permits (1 to 1000) if this number is free now, without waiting.
     ///
     /// # Errors
     ///
@@ -231,7 +242,8 @@ impl ExpirableSemaphore {
         self.acquire_by(permits, Deadline::Now).await
     }
 
-    /// Waits at most `wait` for `permits` permits, 1 to 1000.
+    /// Waits until `permits` permits (1 to 1000) are free at once, but at most for `wait`, and
+    /// acquires them.
     ///
     /// # Errors
     ///
@@ -250,7 +262,8 @@ impl ExpirableSemaphore {
         self.acquire_by(permits, Deadline::At(deadline)).await
     }
 
-    /// Waits for `permits` permits, 1 to 1000, until `deadline` at the latest.
+    /// Waits until `permits` permits (1 to 1000) are free at once, but at most until `deadline`,
+    /// and acquires them.
     ///
     /// # Errors
     ///
@@ -289,19 +302,18 @@ impl ExpirableSemaphore {
     }
 }
 
-/// Permits by their ids, whichever process or language acquired them.
+/// Calls on a permit by its id, whichever process acquired it, in Rust or Java.
 impl ExpirableSemaphore {
-    /// Releases a permit by its id. `false` when its lease was over, or when the permit does not
-    /// exist. A permit whose lease is over, but that has not been taken back yet, is released
-    /// anyway.
+    /// Releases a permit by its id. Returns `false` if its lease was over, or if the permit does
+    /// not exist. A permit whose lease is over is released too, if it has not been taken back yet.
     ///
     /// If a guard holds that permit, the guard learns of the loss at its next renewal.
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::Unavailable`](crate::ErrorKind::Unavailable) when no server answered;
-    /// `OutcomeUnknown` when the permit may have been released; `WrongKind`, `Denied` and
-    /// `Misuse` as for [`acquire`](Self::acquire).
+    /// [`ErrorKind::Unavailable`](crate::ErrorKind::Unavailable) if no server answered and nothing
+    /// was changed. `OutcomeUnknown` if the permit may have been released. `WrongKind`, `Denied`
+    /// and `Misuse` as for [`acquire`](Self::acquire).
     ///
     /// # Cancel safety
     ///
@@ -312,9 +324,9 @@ impl ExpirableSemaphore {
         Ok(self.change(names.release(&[id], false)).await? > 0)
     }
 
-    /// Releases permits by their ids, 1 to 1000, all of them or none. `false`, and no change,
-    /// when the lease of one of them is over or one does not exist. An id that is given twice
-    /// counts once.
+    /// Releases 1 to 1000 permits by their ids, all of them or none. If the lease of one of them is
+    /// over, or one does not exist, nothing is changed and the result is `false`. An id that is
+    /// given twice counts once.
     ///
     /// # Errors
     ///
@@ -335,14 +347,14 @@ impl ExpirableSemaphore {
         Ok(self.change(names.release(&ids, true)).await? > 0)
     }
 
-    /// Sets a new lease for a permit, longer or shorter than before: it ends `lease` from now.
-    /// `false` when the lease was over, or when the permit does not exist.
+    /// Sets a new lease for a permit, longer or shorter than before: the lease ends `lease` from
+    /// now. Returns `false` if the old lease was over, or if the permit does not exist.
     ///
     /// To make the lease of a guard longer, use [`ExpirablePermit::extend`], so that the guard
-    /// knows of it. A guard whose lease was made shorter here learns of it at its next renewal. A
-    /// guard with a fixed lease does not learn of it before that lease ends. A guard whose lease
-    /// was made longer here keeps renewing for the lease that it asked for, and each renewal halves
-    /// the surplus.
+    /// knows the new lease. If the lease of a guard becomes shorter here, the guard learns this at
+    /// its next renewal. A guard with a fixed lease does not learn it before the fixed lease ends.
+    /// If the lease of a guard becomes longer here, the guard continues to renew for the lease that
+    /// it was acquired with, and each renewal halves the extra time.
     ///
     /// # Errors
     ///
@@ -359,7 +371,7 @@ impl ExpirableSemaphore {
         Ok(self.change(names.update(id, lease)).await? == 1)
     }
 
-    /// Returns how much of a permit's lease is left.
+    /// Returns how much time is left of a permit's lease.
     ///
     /// # Errors
     ///
@@ -377,15 +389,16 @@ impl ExpirableSemaphore {
     }
 }
 
-/// Number of permits.
+/// The number of permits.
 impl ExpirableSemaphore {
-    /// Returns how many permits are free. The number is negative when permits were taken away while
-    /// they were in use. Permits whose leases are over are taken back first.
+    /// Returns how many permits are free. Permits whose leases are over are taken back first. The
+    /// number is negative if the total was reduced below the number of permits in use.
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::Unavailable`](crate::ErrorKind::Unavailable) when no server answered,
-    /// `WrongKind` when the key holds something else, `Denied` when the server refuses.
+    /// [`ErrorKind::Unavailable`](crate::ErrorKind::Unavailable) if no server answered, `WrongKind`
+    /// if the name is in use as something else, `Denied` if the server refuses the request,
+    /// `Misuse` for a bad name.
     ///
     /// # Cancel safety
     ///
@@ -409,7 +422,7 @@ impl ExpirableSemaphore {
         Ok(self.counts().await?.held)
     }
 
-    /// Returns how many permits there are in total, free or in use; 0 when the semaphore does not
+    /// Returns how many permits there are in total, free or in use. 0 if the semaphore does not
     /// exist.
     ///
     /// # Errors
@@ -424,11 +437,11 @@ impl ExpirableSemaphore {
         Ok(self.counts().await?.total())
     }
 
-    /// Returns how many permits there are in total, free or in use. `None` when the semaphore does
+    /// Returns how many permits there are in total, free or in use. `None` if the semaphore does
     /// not exist: its number was never set, or it was deleted.
     ///
-    /// Together with [`try_set_permits`](Self::try_set_permits), it lets the first caller decide,
-    /// and lets every other caller find out which number was set:
+    /// With [`try_set_permits`](Self::try_set_permits), the first caller sets the number. With this
+    /// method, the other callers find out which number was set:
     ///
     /// ```
     /// # #[tokio::main(flavor = "current_thread")]
@@ -456,13 +469,13 @@ impl ExpirableSemaphore {
         Ok(counts.there.then(|| counts.total()))
     }
 
-    /// Makes the semaphore, with `permits` permits. `false` when it exists already. Then it stays
-    /// as it is, and [`capacity`](Self::capacity) returns its number.
+    /// Makes the semaphore, with `permits` permits. If it exists already, the call changes nothing
+    /// and returns `false`. [`capacity`](Self::capacity) then returns the number that was set.
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::Unavailable`](crate::ErrorKind::Unavailable) when no server answered;
-    /// `OutcomeUnknown` when the number may have been set; `WrongKind`, `Denied` and
+    /// [`ErrorKind::Unavailable`](crate::ErrorKind::Unavailable) if no server answered and nothing
+    /// was changed. `OutcomeUnknown` if the number may have been set. `WrongKind`, `Denied` and
     /// `Misuse` as for [`acquire`](Self::acquire).
     ///
     /// # Cancel safety
@@ -479,14 +492,14 @@ impl ExpirableSemaphore {
         Ok(request::integer(&self.context, key, &reply)? == 1)
     }
 
-    /// Sets how many permits there are in total, whether the semaphore exists or not. If fewer
-    /// permits are set than are in use, the number of free permits is negative until enough have
-    /// been given back.
+    /// Sets how many permits there are in total. Makes the semaphore if it does not exist. If the
+    /// new number is lower than the number of permits in use, the number of free permits is
+    /// negative until enough permits have been given back.
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::Unavailable`](crate::ErrorKind::Unavailable) when no server answered;
-    /// `OutcomeUnknown` when the number may have been set; `WrongKind`, `Denied` and
+    /// [`ErrorKind::Unavailable`](crate::ErrorKind::Unavailable) if no server answered and nothing
+    /// was changed. `OutcomeUnknown` if the number may have been set. `WrongKind`, `Denied` and
     /// `Misuse` as for [`acquire`](Self::acquire).
     ///
     /// # Cancel safety
@@ -502,13 +515,13 @@ impl ExpirableSemaphore {
             .map(drop)
     }
 
-    /// Changes the number of permits by `permits`, up or down. Makes the semaphore if it does not
-    /// exist.
+    /// Adds `permits` to the number of permits, or reduces it if `permits` is negative. Makes the
+    /// semaphore if it does not exist.
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::Unavailable`](crate::ErrorKind::Unavailable) when no server answered;
-    /// `OutcomeUnknown` when the number may have been changed; `WrongKind`, `Denied` and
+    /// [`ErrorKind::Unavailable`](crate::ErrorKind::Unavailable) if no server answered and nothing
+    /// was changed. `OutcomeUnknown` if the number may have been changed. `WrongKind`, `Denied` and
     /// `Misuse` as for [`acquire`](Self::acquire).
     ///
     /// # Cancel safety
@@ -524,14 +537,14 @@ impl ExpirableSemaphore {
             .map(drop)
     }
 
-    /// Removes the semaphore together with the permits in use. Their guards learn of it at their
-    /// next renewal. `false` when it did not exist.
+    /// Removes the semaphore together with the permits in use. The guards of these permits learn of
+    /// the loss at their next renewal. Returns `false` if the semaphore did not exist.
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::Unavailable`](crate::ErrorKind::Unavailable) when no server answered;
-    /// `OutcomeUnknown` when the semaphore may have been removed; `WrongKind`, `Denied` and
-    /// `Misuse` as for [`acquire`](Self::acquire).
+    /// [`ErrorKind::Unavailable`](crate::ErrorKind::Unavailable) if no server answered and nothing
+    /// was changed. `OutcomeUnknown` if the semaphore may have been removed. `WrongKind`, `Denied`
+    /// and `Misuse` as for [`acquire`](Self::acquire).
     ///
     /// # Cancel safety
     ///
@@ -563,7 +576,7 @@ impl ExpirableSemaphore {
         self.names.as_ref().map_err(Clone::clone)
     }
 
-    /// Returns the name as it was given; empty if it is not a valid name.
+    /// Returns the name that was given. Empty if that name is not valid.
     #[must_use]
     pub fn name(&self) -> &str {
         self.names.as_ref().map_or("", |names| names.key.given())

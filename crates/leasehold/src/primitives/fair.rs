@@ -19,29 +19,31 @@ use crate::primitives::request;
 use crate::wait::Deadline;
 use steps::{FairHold, Place};
 
-/// A lock that waiters get in the order of their arrival, over all processes. Shared with
+/// A lock that its waiters acquire in the order of their arrival, over all processes. Shared with
 /// Redisson's `getFairLock` and `getNonReentrantFairLock` of the same name: the waiters of both
 /// libraries are in one queue.
 ///
-/// A waiter's place is on the server. The waiter keeps it by asking again within the
-/// [`waiter_timeout`](Self::waiter_timeout). It does so by itself, even after a lost connection. If
-/// the wait ends without the lock, the place is given up at once. A process that is killed while it
-/// waits delays the other waiters for the waiter timeout at most, as long as another process with
-/// this library waits for the lock, holds it or tries to acquire it. (If only Redisson's clients
-/// use the lock, the delay is minutes.)
+/// The queue is on the server. A waiter keeps its place by asking again within the
+/// [`waiter_timeout`](Self::waiter_timeout), which it does by itself, even after a lost connection.
+/// If the wait ends without the lock, the waiter leaves the queue at once. A process that is killed
+/// while it waits delays the other waiters for at most the waiter timeout, as long as another
+/// process with this library waits for the lock, holds it or tries to acquire it. (If only
+/// Redisson's clients use the lock, the delay is minutes.)
 ///
 /// [`try_acquire`](Self::try_acquire) takes no place in the queue, and gets the lock only when
 /// there are no waiters.
 ///
-/// It promises what [`Lock`] promises. It is slower: a waiter takes a place on the server before it
-/// sleeps, and a hand-over to another client costs the next waiter a round trip. If the next
-/// waiters in line belong to the same client, a hand-over among them costs none
-/// ([`local_hand_over`](Self::local_hand_over)). While Redisson's waiters are in line, each grant
-/// costs the server work for every waiter in line, as with Redisson. All users of a name must use
-/// the fair lock: a plain [`Lock`] of the same name excludes it, but does not join the line.
+/// The promise is the same as for [`Lock`]. A fair lock is slower: a waiter joins the queue on the
+/// server before it sleeps, and when the lock passes to another client, the next waiter needs a
+/// round trip. If the next waiter belongs to the same client, no round trip is needed
+/// ([`local_hand_over`](Self::local_hand_over)). While waiters of Redisson are in the queue, the
+/// server has work for every waiter with each grant, as with Redisson. All users of a name must use
+/// the fair lock: a plain [`Lock`] of the same name and the fair lock exclude each other, but the
+/// waiters of the plain lock do not join the queue.
 ///
-/// The order is lost when the server loses data, or when its clock jumps forward by more than the
-/// waiter timeout. The waiters then join again in any order, and each of them keeps waiting.
+/// The order is lost if the server loses data, or if its clock jumps forward by more than the
+/// waiter timeout. The waiters then join the queue again in any order, and each of them still
+/// waits.
 ///
 /// ```
 /// # #[tokio::main(flavor = "current_thread")]
@@ -57,7 +59,7 @@ use steps::{FairHold, Place};
 ///     tokio::task::yield_now().await;
 /// }
 /// guard.release().await?;
-/// assert!(lock.try_acquire().await?.is_none()); // somebody else's turn
+/// assert!(lock.try_acquire().await?.is_none()); // the other task is next
 /// next.await.unwrap()?.release().await?;
 /// # Ok(())
 /// # }
@@ -137,10 +139,10 @@ impl Named for Fair {
 }
 
 impl FairLock {
-    /// Sets how long a waiter that does not ask keeps its place, and so how long a killed process
-    /// delays the other waiters. A waiter asks three times within this time;
-    /// [`poll_interval`](Self::poll_interval) does not change that. 5 s by default, 100 ms to an
-    /// hour. Each waiter uses the timeout of its own handle.
+    /// Sets how long a waiter keeps its place in the queue after its last request, and so how long
+    /// a killed process delays the other waiters: 100 ms to an hour, 5 s by default. A waiter asks
+    /// three times within this time, whatever its [`poll_interval`](Self::poll_interval). Each
+    /// waiter uses the timeout of its own handle.
     #[doc(alias = "fairLockWaitTimeout")]
     #[must_use]
     pub fn waiter_timeout(mut self, timeout: Duration) -> Self {
@@ -148,9 +150,9 @@ impl FairLock {
         self
     }
 
-    /// Returns the waiters for the lock in their order. Each is an id `uuid:n`: `uuid` is the
-    /// client, and `n` the wait (this library) or the thread (Redisson). For operators: the answer
-    /// may be out of date when it arrives.
+    /// Returns the ids of the waiters for the lock, in their order. In an id `uuid:n`, `uuid` is
+    /// the client, and `n` the wait (this library) or the thread (Redisson). This is for operators:
+    /// the answer may be out of date when it arrives.
     ///
     /// # Errors
     ///

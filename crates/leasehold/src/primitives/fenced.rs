@@ -19,26 +19,25 @@ use steps::FencedHold;
 
 /// A lock whose holds carry a *fencing token*: a number that rises from hold to hold.
 ///
-/// A lock alone can't stop a holder that has lost it without knowing, because its process was
-/// suspended or its request was delayed. Pass the token to the protected resource with each change,
-/// and let the resource refuse a token lower than the greatest one it has seen. Then the resource
-/// refuses that holder. `docs/fencing.md` has such checks for databases, Redis, HTTP and object
-/// stores.
+/// A holder may have lost the lock without knowing it, because its process was suspended or its
+/// request was delayed. The lock alone can't stop such a holder. So pass the token to the protected
+/// resource with each change, and let the resource refuse a token that is lower than the greatest
+/// token it has seen. `docs/fencing.md` in the repository has such checks for databases, Redis,
+/// HTTP and object stores.
 ///
 /// A fenced lock and the plain [`Lock`] of the same name are one lock, so they exclude each other.
-/// But acquiring the plain lock draws no token. The guard of a plain lock can draw a token later
-/// ([`LockGuard::fencing_token`]), and so can the guards of other kinds. Redisson's `RLock` has no
-/// tokens. The counter is the one of Redisson's `RFencedLock`, and both libraries count on from
-/// each other.
+/// But an acquire of the plain lock draws no token. The guard of a plain lock can draw a token
+/// later ([`LockGuard::fencing_token`]), and so can the guards of other kinds. Redisson's `RLock`
+/// has no tokens. This library and Redisson's `RFencedLock` use the same counter, so the tokens of
+/// the two rise together.
 ///
-/// Tokens are whole numbers from 1 to 2^53. Each is greater than the one before, and at least the
-/// server's time in microseconds. So tokens rise even after the counter was lost. (A token that
-/// *Java* draws after lost data starts again at 1.) A re-entry with an [`Owner`](crate::Owner) has
-/// the token of its hold.
+/// Tokens are whole numbers from 1 to 2^53. Each token is greater than the previous one, and at
+/// least as great as the server's time in microseconds. So tokens rise even after the server has
+/// lost the counter. (But the first token that *Java* draws after such a loss is 1.) All guards of
+/// an [`Owner`](crate::Owner) have the token of their hold.
 ///
-/// The counter stays in Redis forever, as Redisson's does, unless the client is set to [only
-/// Rust](crate::settings::Peers::RustOnly). In that case the counter is removed a day after its
-/// last use.
+/// The counter stays on the server forever, as in Redisson. If the client's peers are
+/// [`RustOnly`](crate::settings::Peers::RustOnly), the counter is removed a day after its last use.
 ///
 /// ```
 /// # #[tokio::main(flavor = "current_thread")]
@@ -46,7 +45,7 @@ use steps::FencedHold;
 /// let client = leasehold::Client::embedded();
 /// let lock = client.fenced_lock("orders:42");
 /// let first = lock.acquire().await?;
-/// let token = first.token(); // goes with every change to what the lock protects
+/// let token = first.token(); // pass it with every change
 /// first.release().await?;
 /// assert!(lock.acquire().await?.token() > token);
 /// # Ok(())
@@ -107,8 +106,8 @@ impl Named for Fenced {
 }
 
 impl FencedLock {
-    /// Returns the last token that was given to any hold. `None` if no token was given, or the
-    /// counter no longer exists. For the token of one hold, see [its guard](FencedGuard::token).
+    /// Returns the last token that any hold has drawn. `None` if no token was drawn, or the counter
+    /// no longer exists. For the token of one hold, see [`FencedGuard::token`].
     ///
     /// # Errors
     ///
@@ -145,7 +144,7 @@ impl FencedGuard {
         self.token
     }
 
-    /// Gives the lock back: see [`LockGuard::release`].
+    /// Releases the lock, and reports whether it was held until then: see [`LockGuard::release`].
     ///
     /// # Errors
     ///
@@ -159,12 +158,13 @@ impl FencedGuard {
         self.guard.release().await
     }
 
-    /// Leaves the lock to its lease: see [`LockGuard::forget`].
+    /// Ends the guard without releasing the lock, which ends with its lease: see
+    /// [`LockGuard::forget`].
     pub fn forget(self) {
         self.guard.forget();
     }
 
-    /// Keeps the lock for `span` from now, then lets it end: see [`LockGuard::keep_for`].
+    /// Ends the guard, and keeps the lock locked for `span` from now: see [`LockGuard::keep_for`].
     ///
     /// # Errors
     ///

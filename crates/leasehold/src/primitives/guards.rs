@@ -9,9 +9,9 @@ use super::lock::LockGuard;
 use crate::error::Result;
 use crate::loss::LossReason;
 
-/// A guard of anything that is held under a lease, for code that works under any such guard. The
-/// guards of all locks implement it, and so does [`ExpirablePermit`]. The trait is sealed: only
-/// this library can implement it.
+/// A guard of something that has a lease, for code that works with every kind of such guard. The
+/// guards of all locks implement this trait, and so does [`ExpirablePermit`]. The trait is sealed:
+/// only this library can implement it.
 ///
 /// Each method does what the method of the same name does on [`LockGuard`] and on
 /// [`ExpirablePermit`], with the same errors and the same cancel safety.
@@ -19,7 +19,7 @@ use crate::loss::LossReason;
 /// ```
 /// use leasehold::{Guard, Result};
 ///
-/// /// Works in steps, for as long as the guard is good for the longest of them.
+/// /// Works in steps, and makes sure before each that the lease outlasts the longest step.
 /// async fn work(guard: impl Guard) -> Result<()> {
 ///     let longest = std::time::Duration::from_millis(50);
 ///     for step in 0..3 {

@@ -19,16 +19,16 @@ pub struct HeldInfo {
     pub id: String,
     /// The number of the hold, as [`LockGuard::number`](crate::LockGuard::number) returns it.
     pub number: u64,
-    /// The latest instant at which the hold can have begun: when the request was sent that acquired
-    /// it, or when another waiter of the process handed it over.
+    /// The instant at which the client sent the request that acquired the hold, or at which another
+    /// holder of this process handed the hold over.
     pub since: Instant,
-    /// The holder's deadline, unless the hold is renewed before it.
+    /// The instant at which the hold is lost, unless it is renewed earlier.
     pub valid_until: Instant,
-    /// Number of times that the server has renewed the hold.
+    /// Number of renewals of the hold that the server has confirmed.
     pub renewals: u32,
-    /// Number of guards of the hold: re-entries of an owner, or readers that share it.
+    /// Number of guards that share the hold: the guards of an owner, or readers of this client.
     pub guards: usize,
-    /// Why the hold was lost; `None` while it is held.
+    /// The reason for the loss; `None` while the hold is valid.
     pub loss: Option<LossReason>,
 }
 

@@ -25,28 +25,28 @@ use crate::wait::{Answer, Ask, Deadline, Wait};
 /// Redisson counts with 63 bits; scripts are exact up to this number.
 const MOST: u64 = 10_000_000_000_000;
 
-/// A latch by name. It is set to a count, tasks of all processes count it down, and at zero every
-/// waiter goes on. Shared with Redisson's `RCountDownLatch` of the same name.
+/// A latch with a name. It is set to a count, tasks of any process count it down, and when the
+/// count is zero every waiter continues. Shared with Redisson's `RCountDownLatch` of the same name.
 ///
-/// A handle is cheap to make and to clone, and each has its own settings. A latch that was never
-/// set is open, and so is a latch that has reached zero. Either can be set (again).
+/// This value is only a handle: it is cheap to make and to clone, and has its own settings. A latch
+/// is open if it was never set, or if its count has reached zero. An open latch can be set.
 ///
-/// **The promise.** A waiter goes on when the count reaches zero, even if the latch is set again at
-/// once, and even if the message about it is lost.
+/// **The promise.** When the count reaches zero, every waiter continues, even if the latch is set
+/// again at once, and even if the message about it is lost.
 ///
-/// There is one exception: a Redisson client counts the latch down to zero, and a Redisson client
-/// sets it again, before our waiter has asked. Then only Redisson's message shows that the latch
-/// was open. Our waiter receives messages only after the server has confirmed its subscription, a
-/// round trip or two into the wait. It misses an earlier message, and a message that is sent while
-/// its connection is down. A waiter that does not subscribe misses every message: see
+/// There is one exception, if Redisson clients count the latch down to zero and set it again before
+/// a waiter of this library has asked the server. In this case only Redisson's message shows that
+/// the latch was open. The waiter receives messages only after the server has confirmed its
+/// subscription, a round trip or two after the start of the wait, and only while its connection is
+/// up. A waiter that does not subscribe misses every message: see
 /// [`wait_strategy`](Self::wait_strategy).
 ///
 /// A count-down counts once, however often the network delivers it. A latch has no owner and no
-/// lease. If a process that should count down is killed, the waiters wait until the latch is
-/// [deleted](Self::delete), so give [`wait_for`](Self::wait_for) a limit.
+/// lease. If a process is killed before it counts down, the waiters wait until the latch is
+/// [deleted](Self::delete). So wait with a limit, with [`wait_for`](Self::wait_for).
 ///
-/// A name with a brace can't be used for a latch in a Redis Cluster: Redisson puts braces around
-/// the name for the channel, so the key and the channel would be in different slots.
+/// In a Redis Cluster, the name of a latch can't contain a brace: Redisson puts braces around the
+/// name to name the channel, so the key and the channel would be in different slots.
 ///
 /// # Examples
 ///
@@ -94,24 +94,25 @@ impl CountDownLatch {
     }
 
     wait_setters! {
-        /// With more than an hour, a waiter that lost the message can miss the opening of a latch
-        /// that was set again at once.
+        /// With an interval of more than an hour, a waiter that did not receive the message might
+        /// not notice the opening of a latch that was set again at once.
     }
 }
 
 /// Waiting.
 impl CountDownLatch {
-    /// Waits until the latch is open, without a time limit.
+    /// Waits until the latch is open, without a time limit. Returns at once if the latch is open
+    /// already.
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::Unavailable`](crate::ErrorKind::Unavailable) when no server has answered for
-    /// the [`outage_timeout`](Self::outage_timeout), `WrongKind` when the key holds something else,
-    /// `Denied` when the server refuses, `Misuse` for a bad name or setting.
+    /// [`ErrorKind::Unavailable`](crate::ErrorKind::Unavailable) if no server has answered for the
+    /// [`outage_timeout`](Self::outage_timeout), `WrongKind` if the name is in use as something
+    /// else, `Denied` if the server refuses the request, `Misuse` for a bad name or setting.
     ///
     /// # Cancel safety
     ///
-    /// Dropping the future gives up the wait and leaves nothing behind.
+    /// Dropping the future ends the wait and leaves nothing behind.
     #[doc(alias = "await")]
     pub async fn wait(&self) -> Result<()> {
         // Without a deadline a wait ends only when the latch is open, or with an error.
@@ -119,12 +120,13 @@ impl CountDownLatch {
         Ok(())
     }
 
-    /// Waits at most `wait` until the latch is open. `false` when it did not open in time.
+    /// Waits until the latch is open, but at most for `wait`. Returns `false` if it did not open in
+    /// time. `wait` must be more than zero and at most 2^53 ms.
     ///
     /// # Errors
     ///
-    /// Same as [`wait`](Self::wait). `Unavailable` also when the server has given no answer at all
-    /// within `wait`. A wait of zero or of more than 2^53 ms is `Misuse`.
+    /// Same as [`wait`](Self::wait). `Unavailable` also if the server has not answered any request
+    /// within `wait`. `Misuse` for a `wait` out of its range.
     ///
     /// # Cancel safety
     ///
@@ -143,9 +145,9 @@ impl CountDownLatch {
         self.wait_by(Deadline::At(deadline)).await
     }
 
-    /// Waits until the latch is open, until `deadline` at the latest. `false` when it did not open
-    /// in time. A deadline in the past asks once. Takes an instant of tokio or of the standard
-    /// library.
+    /// Waits until the latch is open, but at most until `deadline`. Returns `false` if it did not
+    /// open in time. If the deadline has already passed, the call asks once. `deadline` is an
+    /// instant of tokio or of the standard library.
     ///
     /// # Errors
     ///
@@ -192,14 +194,15 @@ impl CountDownLatch {
 
 /// Counting.
 impl CountDownLatch {
-    /// Sets the latch to `count`. `false` when the latch already has a count, which is not changed.
+    /// Sets the count of an open latch, from 1 to 10^13. If the latch is not open, its count is not
+    /// changed and the result is `false`.
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::Unavailable`](crate::ErrorKind::Unavailable) when no server answered and
-    /// nothing was changed; `OutcomeUnknown` when something may have been changed; `WrongKind` when
-    /// the key holds something else; `Denied` when the server refuses; `Misuse` for a bad name, for
-    /// a count of zero (such a latch is open without being set) or for a count over 10^13.
+    /// [`ErrorKind::Unavailable`](crate::ErrorKind::Unavailable) if no server answered and nothing
+    /// was changed. `OutcomeUnknown` if the count may have been changed. `WrongKind` if the name is
+    /// in use as something else. `Denied` if the server refuses the request. `Misuse` for a bad
+    /// name, for a count of zero (a latch that was never set is open) or for a count over 10^13.
     ///
     /// # Cancel safety
     ///
@@ -213,8 +216,8 @@ impl CountDownLatch {
         Ok(request::integer(&self.context, key, &reply)? == 1)
     }
 
-    /// Counts down by one and returns the count that is left. At zero the latch opens. A latch that
-    /// is open stays open.
+    /// Counts down by one and returns the remaining count. At zero the latch opens. A latch that is
+    /// open stays open.
     ///
     /// # Errors
     ///
@@ -228,7 +231,7 @@ impl CountDownLatch {
         self.count_down_by(1).await
     }
 
-    /// Counts down by `steps` at once, at most to zero, and returns the count that is left.
+    /// Counts down by `steps` at once, but not below zero, and returns the remaining count.
     ///
     /// # Errors
     ///
@@ -246,12 +249,13 @@ impl CountDownLatch {
         u64::try_from(left).map_err(|_| request::malformed(&self.context, key))
     }
 
-    /// Returns the count that is left; 0 when the latch is open.
+    /// Returns the remaining count. 0 if the latch is open.
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::Unavailable`](crate::ErrorKind::Unavailable) when no server answered,
-    /// `WrongKind` when the key holds something else, `Denied` when the server refuses.
+    /// [`ErrorKind::Unavailable`](crate::ErrorKind::Unavailable) if no server answered, `WrongKind`
+    /// if the name is in use as something else, `Denied` if the server refuses the request,
+    /// `Misuse` for a bad name.
     ///
     /// # Cancel safety
     ///
@@ -264,9 +268,9 @@ impl CountDownLatch {
         Ok(seen.count)
     }
 
-    /// Removes the latch. `false` when it was open. Waiters of this library go on. Redisson's
-    /// waiters keep waiting, as they do when Redisson deletes a latch. They wait until their limit
-    /// is over, or until the latch is set and counted down again.
+    /// Removes the latch, so that it is open. Returns `false` if it was open before. Waiters of
+    /// this library continue. Redisson's waiters still wait, as they do when Redisson deletes a
+    /// latch: until their time limit, or until the latch is set and counted down again.
     ///
     /// # Errors
     ///
@@ -295,7 +299,7 @@ impl CountDownLatch {
         self.key.as_ref().map_err(Clone::clone)
     }
 
-    /// Returns the name as it was given; empty if it is not a valid name.
+    /// Returns the name that was given. Empty if that name is not valid.
     #[must_use]
     pub fn name(&self) -> &str {
         self.key.as_ref().map_or("", Key::given)

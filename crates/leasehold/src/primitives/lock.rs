@@ -32,18 +32,18 @@ pub use info::{Holder, LockInfo, Ttl};
 pub use kind::{Kind, OneKey, Plain};
 
 /// A lock with a name, shared by all processes that use the same server. Acquiring it waits until
-/// no other task or process holds it, and returns a [`LockGuard`].
+/// no other task or process holds it, and returns a [`LockGuard`], which holds it.
 ///
 /// [`acquire`](Self::acquire) waits for the lock, [`try_acquire`](Self::try_acquire) asks for it
-/// once, and [`try_acquire_for`](Self::try_acquire_for) waits for a limited time. The hold is
-/// renewed in the background until the guard is released or dropped, unless the lock has a
+/// once, and [`try_acquire_for`](Self::try_acquire_for) waits for a limited time. The client renews
+/// the hold in the background until the guard is released or dropped, unless the handle has a
 /// [`fixed_lease`](Self::fixed_lease). Redisson's `RLock`, `getSpinLock` and `getNonReentrantLock`
 /// of the same name are the same lock.
 ///
-/// A handle is cheap to make and to clone, and holds nothing by itself. Each handle has its own
-/// settings.
+/// A `Lock` value is only a handle: it is cheap to make and to clone, and does not hold the lock.
+/// Each handle has its own settings.
 ///
-/// **What it promises.** A holder's interval begins when its acquire returns. It ends when its
+/// **What it promises.** The interval of a holder begins when its acquire returns. It ends when its
 /// release is called, or at [`valid_until`](LockGuard::valid_until) if that is earlier. For one
 /// name, the intervals of two holders do not overlap, as long as
 ///
@@ -52,11 +52,12 @@ pub use kind::{Kind, OneKey, Plain};
 /// - the key is not removed by force, and
 /// - the holder stops at `valid_until`.
 ///
-/// If a holder can't be trusted to stop, only a check at the protected resource helps.
+/// If a holder might not stop in time, only a check at the protected resource helps, for example
+/// with a [fencing token](LockGuard::fencing_token).
 ///
-/// **Waiters of one process** get the lock in the order in which they began to wait. For up to 10
-/// ms, a release hands the lock over to the next of them. Then other processes have their turn: see
-/// [`local_hand_over`](Self::local_hand_over).
+/// **Waiters of one process** get the lock in the order in which they began to wait. For up to
+/// 10 ms after a grant, a release hands the lock over to the next waiter of the same client. After
+/// that, other processes can acquire it: see [`local_hand_over`](Self::local_hand_over).
 ///
 /// # Examples
 ///
@@ -68,15 +69,15 @@ pub use kind::{Kind, OneKey, Plain};
 /// let client = leasehold::Client::embedded();
 /// let lock = client.lock("orders:42");
 ///
-/// let guard = lock.acquire().await?; // waits; renewed until it is released
+/// let guard = lock.acquire().await?; // waits; then renews the lock until it is released
 /// assert!(lock.is_locked().await?);
-/// guard.release().await?; // an error if the lock had been lost
+/// guard.release().await?; // fails if the lock was lost
 ///
 /// if let Some(guard) = lock.try_acquire().await? {
-///     // now or not at all; dropping the guard releases it in the background
+///     // The lock was free. Dropping the guard releases it in the background.
 ///     drop(guard);
 /// }
-/// let short = lock.fixed_lease(Duration::from_secs(10)); // a fixed lease, not renewed
+/// let short = lock.fixed_lease(Duration::from_secs(10)); // never renewed
 /// let guard = short.try_acquire_for(Duration::from_secs(2)).await?;
 /// assert!(guard.is_some());
 /// # Ok(())
@@ -212,15 +213,16 @@ impl<K: Clone> Lock<K> {
     }
 }
 
-/// Settings. Each changes this handle only. Existing holds keep their terms.
+/// Settings. Each setter changes only this handle. Existing holds keep their settings.
 impl<K: Kind> Lock<K> {
     lease_setters! {
-        /// With an [`Owner`], the limit belongs to the guard that asked for it and applies while
-        /// that guard lives.
+        /// If an [`Owner`] has several guards, the limit counts from the acquire of the guard that
+        /// has it, and applies while that guard exists.
     }
     wait_setters! {}
 
-    /// Acquires as `owner`. An owner that holds the lock can enter it again: see [`Owner`].
+    /// Sets the owner of the holds that this handle acquires. An owner that already holds the lock
+    /// can acquire it again at once: see [`Owner`].
     #[must_use]
     pub fn owned_by(mut self, owner: &Owner) -> Self {
         self.owner = Some(owner.in_role(K::ROLE));
@@ -234,71 +236,74 @@ impl<K: kind::Named> Lock<K> {
     /// alone, or replicas too. The default is [`Acknowledgement::master`], unless the client has
     /// another [default](crate::ClientBuilder::acknowledged_by).
     ///
-    /// A grant that too few replicas confirm in time is released. A waiter then asks again until
-    /// its wait is over; [`try_acquire`](Self::try_acquire) fails with
-    /// [`Unavailable`](crate::ErrorKind::Unavailable). A renewal or an
-    /// [`extend`](LockGuard::extend) that too few replicas confirm has failed. Then
-    /// [`valid_until`](LockGuard::valid_until) does not move, and the holder learns of the loss at
-    /// that time at the latest. An answer that another client holds the lock needs no confirmation,
-    /// and neither does a release.
+    /// If too few replicas confirm a grant in time, the client releases it. A waiter then asks
+    /// again until its wait is over, and [`try_acquire`](Self::try_acquire) fails with
+    /// [`Unavailable`](crate::ErrorKind::Unavailable). If too few replicas confirm a renewal or an
+    /// [`extend`](LockGuard::extend), it has failed: [`valid_until`](LockGuard::valid_until) does
+    /// not move, and the holder learns of the loss at that time at the latest, unless a later
+    /// renewal succeeds. An answer that another client holds the lock needs no confirmation, and
+    /// neither does a release.
     ///
-    /// Requests that wait for replicas use a connection of their own, because the server waits
-    /// there for the confirmation of one request before it runs the next. Requests that are waiting
-    /// for this connection are sent together and confirmed together. All clients of a name should
-    /// use the same setting. A client that does not wait for the replicas may lose its own holds.
-    /// Requests of one process for a name keep their order only if all of them have the same
-    /// setting.
+    /// Requests that replicas must confirm use a separate connection. On that connection, the
+    /// server waits for the confirmation of one request before it runs the next, so requests that
+    /// have to wait are sent and confirmed together. All clients of a name should use the same
+    /// setting: a client that does not wait for replicas may lose its own holds. Within one
+    /// process, requests for one name keep their order only if all of them have the same setting.
     ///
-    /// Members of a [`MultiLock`](crate::MultiLock) or a [`RedLock`](crate::RedLock) keep their own
-    /// setting. A majority waits for no member longer than its
+    /// The members of a [`MultiLock`](crate::MultiLock) or a [`RedLock`](crate::RedLock) keep their
+    /// own setting. A `RedLock` waits for each member for at most its
     /// [`member_timeout`](crate::RedLock::member_timeout).
     ///
-    /// Semaphores and latches have no such setting. If a permit without a lease was granted and the
-    /// master was lost before a replica had the grant, the permit would exist twice. If a replica
-    /// had the grant but not the return of the permit, the permit would be missing. An embedded
-    /// keyspace has no replicas and confirms everything, unless a test sets their number with
+    /// Semaphores and latches have no such setting. After a failover, a permit without a lease
+    /// exists twice if the promoted replica had not received its grant. The permit is missing if
+    /// the replica had received its grant but not its return. An embedded keyspace has no replicas
+    /// and confirms everything, unless a test sets the number of replicas with
     /// `testing::Network::confirm_by`.
     ///
     /// # Errors
     ///
-    /// When the lock is used: [`Misuse`](crate::ErrorKind::Misuse) for a time out of its range,
-    /// [`Unsupported`](crate::ErrorKind::Unsupported) for a server that does not have the command
-    /// (`WAITAOF` needs Redis 7.2) or has no append-only file.
+    /// The setter does not fail. Acquiring the lock fails with [`Misuse`](crate::ErrorKind::Misuse)
+    /// if the time limit is out of its range. It fails with
+    /// [`Unsupported`](crate::ErrorKind::Unsupported) if the server lacks the command (`WAITAOF`
+    /// needs Redis 7.2) or the append-only file that the setting needs.
     #[must_use]
     pub fn acknowledged_by(mut self, acknowledgement: Acknowledgement) -> Self {
         self.settings.acknowledged = acknowledgement;
         self
     }
 
-    /// Sets how long this process keeps the lock for its own waiters, counted from a grant of the
-    /// server. During this time, a release hands the lock over to the next waiter of the same
-    /// client without a request to the server. Afterwards the lock is released on the server, and
-    /// the client lets other processes ask first, for 2 ms or occasionally 16 ms. 10 ms by default;
-    /// zero turns it off. Any duration is allowed, but once a second the lock is released on the
-    /// server, and the next holder gets it there under a new id.
+    /// Sets how long the waiters of one client may hand the lock over to each other, counted from
+    /// the server's grant. During this time, the next waiter of the same client gets the lock as
+    /// soon as the holder releases it, without a request to the server. After this time, the next
+    /// release is sent to the server. Then the client waits 2 ms, occasionally 16 ms, before it
+    /// asks again, so that other processes can acquire the lock.
+    ///
+    /// The default is 10 ms. Zero turns hand-over off. Any duration is allowed, but once a second
+    /// the lock is released on the server, and the next holder acquires it there under a new id.
     ///
     /// This applies to a plain lock and to the write side of a read-write lock. On the read side,
-    /// readers that arrive within this time share one hold. The waiters of a
-    /// [`FairLock`](crate::FairLock) hand it over in the server's order, for as long as the next
-    /// waiter belongs to the same client. There the setting only limits how long the next waiter
-    /// waits for the holder of its own process before it asks the server. Other kinds are not
-    /// handed over.
+    /// readers that arrive within this time share one hold. A [`FairLock`](crate::FairLock) is
+    /// handed over without this limit, for as long as the next waiter in the server's queue belongs
+    /// to the same client. For a fair lock, the setting only limits how long that next waiter waits
+    /// for the holder in its own process before it asks the server. Other kinds are not handed
+    /// over.
     ///
     /// A hold is handed over only if
     ///
-    /// - the server has confirmed it in the last 5 ms and in the last twentieth of the lease,
+    /// - the server has granted or renewed it within the last 5 ms and within the last twentieth of
+    ///   the lease,
     /// - holder and waiter have the same lease and renew it, and
     /// - neither has an [`Owner`], a [`max_hold`](Self::max_hold) or a fencing token.
     ///
-    /// So no hold is handed over if the server takes longer than that to answer. Members of a
+    /// So no hold is handed over if the server's answers take longer than that. Members of a
     /// [`MultiLock`](crate::MultiLock) or [`RedLock`](crate::RedLock) are never handed over.
     ///
-    /// The next holder relies on the last confirmation. After a forced unlock, or when the server
-    /// has lost its data, a waiter can be handed a lock that was lost up to 5 ms before. It learns
-    /// this from the next request, which is sent at once.
+    /// The next holder relies on the server's last answer. After a forced unlock, or when the
+    /// server has lost its data, a waiter may get a lock that was lost up to 5 ms earlier. It
+    /// learns of the loss from the next request, which the client sends at once.
     ///
-    /// A hand-over does not make [`release`](LockGuard::release) return earlier: as without this
-    /// setting, it waits for the server's answer to a request that was sent after the call.
+    /// A hand-over does not make [`release`](LockGuard::release) return earlier: the call always
+    /// waits for the server's answer to a request that was sent after the call.
     #[must_use]
     pub fn local_hand_over(mut self, turn: Duration) -> Self {
         self.settings.local_hand_over = turn;
@@ -308,26 +313,35 @@ impl<K: kind::Named> Lock<K> {
 
 /// Acquiring.
 impl<K: Kind> Lock<K> {
-    /// Waits for the lock, without a time limit.
+    /// Waits until the lock is free, without a time limit, and acquires it. The returned guard
+    /// holds the lock until it is released or dropped. Meanwhile, the client renews the lease in
+    /// the background, unless the handle has a [`fixed_lease`](Self::fixed_lease).
+    /// [`try_acquire_for`](Self::try_acquire_for) waits for a limited time.
     ///
-    /// Only the first waiter of this process for a name asks the server. So keep polling the
-    /// future, or spawn it. If a waiter is woken but not polled within a tenth of a second, the
-    /// waiters behind it pass it. It keeps its place and continues when it is polled again. If the
-    /// server has granted it the lock in the meantime, it holds the lock.
+    /// Await the future or spawn it: for each name, only the first waiter of this process asks the
+    /// server, so a waiter that is not polled delays all later waiters. If a waiter is woken but
+    /// not polled within a tenth of a second, the waiters behind it are served first. It keeps its
+    /// place and continues when it is polled again. If the server has granted it the lock in the
+    /// meantime, it holds the lock although it is not polled.
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::Unavailable`](crate::ErrorKind::Unavailable) when no server has answered for
-    /// the [`outage_timeout`](Self::outage_timeout), or `OutcomeUnknown` if a request may have run
-    /// anyway; `WrongKind` when the key holds something else; `Denied` when the server refuses;
-    /// `Misuse` for a bad name or setting; `Deadlock` when this lock's [`Owner`](crate::Owner)
-    /// would wait for ever.
+    /// - [`ErrorKind::Unavailable`](crate::ErrorKind::Unavailable) if no server has answered for
+    ///   the [`outage_timeout`](Self::outage_timeout), or `OutcomeUnknown` if a request may have
+    ///   run anyway.
+    /// - `WrongKind` if the name is in use as something else, or if the lock has had no expiry for
+    ///   12 s.
+    /// - `Denied` if the server refuses the credentials, or its user lacks a permission.
+    /// - `Misuse` for a bad name or setting, or a client that was closed.
+    /// - `Deadlock` if this lock's [`Owner`](crate::Owner) would wait forever.
+    /// - `Unsupported` if the server can't confirm a hold as
+    ///   [`acknowledged_by`](Self::acknowledged_by) requires.
     ///
     /// # Cancel safety
     ///
-    /// Dropping the future gives up the wait and the place in this process's line. If the server
-    /// has granted the lock and the answer is still on its way, the lock is released in the
-    /// background. It is free one lease after the grant at the latest.
+    /// Dropping the future ends the wait and gives up the place among the waiters of this process.
+    /// If the server has granted the lock and its answer is still on its way, the client releases
+    /// the lock in the background. The lock is free one lease after that grant at the latest.
     #[doc(alias = "lock")]
     #[doc(alias = "lockInterruptibly")]
     pub async fn acquire(&self) -> Result<K::Guard> {
@@ -339,13 +353,16 @@ impl<K: Kind> Lock<K> {
         }
     }
 
-    /// Acquires the lock if it is free, without waiting for it. `Ok(None)` means that the lock is
-    /// held, or that other waiters of this process are first and the server answers their requests.
+    /// Acquires the lock if it is free now. It sends one request, and does not wait for a holder.
+    /// `Ok(None)` means that the lock is held, or that other tasks of this process already wait for
+    /// it while the server answers their requests.
     ///
     /// # Errors
     ///
-    /// Same as [`acquire`](Self::acquire). If the server does not answer, this is an error at once,
-    /// `Unavailable` or `OutcomeUnknown`, and never `Ok(None)`.
+    /// Same as [`acquire`](Self::acquire). If the server does not answer within the client's [reply
+    /// timeout](crate::ClientBuilder::reply_timeout), the call fails with `Unavailable` or
+    /// `OutcomeUnknown`, and never returns `Ok(None)`. A lock without an expiry is `WrongKind` at
+    /// once.
     ///
     /// # Cancel safety
     ///
@@ -355,12 +372,14 @@ impl<K: Kind> Lock<K> {
         self.acquire_by(Deadline::Now).await
     }
 
-    /// Waits at most `wait` for the lock. `Ok(None)` means that the lock was still held.
+    /// Waits until the lock is free, but at most for `wait`, and acquires it. `Ok(None)` means that
+    /// the lock was still held after `wait`, which must be more than zero and at most 2^53 ms.
     ///
     /// # Errors
     ///
-    /// Same as [`acquire`](Self::acquire). `OutcomeUnknown` when the server has not answered at all
-    /// within `wait`. `Misuse` for a wait of zero or of more than 2^53 ms.
+    /// Same as [`acquire`](Self::acquire). If the server has not answered any request within
+    /// `wait`, the call fails with `OutcomeUnknown`, or with `Unavailable` if no request was sent.
+    /// `Misuse` for a `wait` out of its range.
     ///
     /// # Cancel safety
     ///
@@ -372,8 +391,10 @@ impl<K: Kind> Lock<K> {
         self.acquire_by(Deadline::At(deadline)).await
     }
 
-    /// Waits for the lock until `deadline` at the latest. If the deadline has passed, asks once.
-    /// Accepts an instant of tokio or of the standard library.
+    /// Waits until the lock is free, but at most until `deadline`, and acquires it. `Ok(None)`
+    /// means that the lock was still held at that time. If the deadline has already passed, the
+    /// call asks once, like [`try_acquire`](Self::try_acquire). `deadline` is an instant of tokio
+    /// or of the standard library.
     ///
     /// # Errors
     ///
@@ -391,6 +412,7 @@ impl<K: Kind> Lock<K> {
     }
 
     /// Acquires the lock, runs `work` until it is done or the lock is lost, and releases the lock.
+    /// Returns the output of `work`.
     ///
     /// ```
     /// # #[tokio::main(flavor = "current_thread")]
@@ -404,8 +426,8 @@ impl<K: Kind> Lock<K> {
     ///
     /// # Errors
     ///
-    /// Same as [`acquire`](Self::acquire). [`ErrorKind::Lost`](crate::ErrorKind::Lost) when the
-    /// lock was lost before `work` was done; in that case `work` has been dropped.
+    /// Same as [`acquire`](Self::acquire). [`ErrorKind::Lost`](crate::ErrorKind::Lost) if the lock
+    /// was lost before its release. If `work` was not done yet, it was dropped.
     ///
     /// # Cancel safety
     ///
@@ -427,7 +449,8 @@ impl<K: Kind> Lock<K> {
 
 /// Inspecting the lock, and ending a hold by force.
 impl<K: OneKey> Lock<K> {
-    /// Returns whether the lock is held now. The answer may be out of date when it arrives.
+    /// Returns whether any client holds the lock now. The answer may be out of date when it
+    /// arrives.
     ///
     /// # Errors
     ///
@@ -441,8 +464,8 @@ impl<K: OneKey> Lock<K> {
         Ok(self.inspect().await?.is_locked())
     }
 
-    /// Returns whether the server lists a hold of `owner`. Sends no request if this client knows of
-    /// no hold of that owner.
+    /// Returns whether `owner` holds the lock, according to the server. If this client knows of no
+    /// hold of `owner`, the answer is `false`, without a request.
     ///
     /// # Errors
     ///
@@ -467,7 +490,7 @@ impl<K: OneKey> Lock<K> {
         Ok(info.holders.iter().any(|holder| holder.id == id))
     }
 
-    /// Returns how much of the current hold's lease is left on the server.
+    /// Returns how much time is left of the present hold's lease on the server.
     ///
     /// # Errors
     ///
@@ -481,13 +504,13 @@ impl<K: OneKey> Lock<K> {
         Ok(self.inspect().await?.ttl)
     }
 
-    /// Returns who holds the lock, and for how long.
+    /// Asks the server which clients hold the lock, and how much time is left of the lease.
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::Unavailable`](crate::ErrorKind::Unavailable) when no server
-    /// answered, `WrongKind` when the key holds something else, `Denied` when the
-    /// server refuses.
+    /// [`ErrorKind::Unavailable`](crate::ErrorKind::Unavailable) if no server answered, `WrongKind`
+    /// if the name is in use as something else, `Denied` if the server refuses the request,
+    /// `Misuse` for a bad name.
     ///
     /// # Cancel safety
     ///
@@ -497,21 +520,21 @@ impl<K: OneKey> Lock<K> {
         self.info(self.kind.inspect(self.key()?)).await
     }
 
-    /// Ends all holds of this lock, no matter which client has them. Returns `true` if there were
-    /// any.
+    /// Ends all holds of this lock, whichever clients have them. Returns `true` if there were any.
     ///
-    /// This is for operators. The holder learns of the loss ([`LossReason::Forced`](crate::LossReason::Forced))
-    /// at its next renewal, up to a third of its lease later. **Until then it keeps working beside
-    /// the next holder.** Redisson's own holders are not notified at all.
+    /// This is for operators. The holder learns of the loss
+    /// ([`LossReason::Forced`](crate::LossReason::Forced)) at its next renewal, up to a third of
+    /// its lease later. **Until then, it and the next holder work at the same time.** Holders that
+    /// use Redisson are not notified at all.
     ///
     /// # Errors
     ///
-    /// Same as [`inspect`](Self::inspect), and `OutcomeUnknown` when the hold may have been ended.
-    /// A key that is not a lock of this kind is left alone.
+    /// Same as [`inspect`](Self::inspect), and `OutcomeUnknown` if no reply arrived, so the holds
+    /// may have been ended or not. A key that is not a lock of this kind is not changed.
     ///
     /// # Cancel safety
     ///
-    /// Once the future has been polled, the hold may be ended even if the future is dropped.
+    /// Once the future has been polled, the holds may be ended even if the future is dropped.
     #[doc(alias = "forceUnlock")]
     #[doc(alias = "delete")]
     pub async fn force_unlock(&self) -> Result<bool> {
@@ -565,7 +588,7 @@ impl<K> Lock<K> {
         self.key.as_ref().map_err(Clone::clone)
     }
 
-    /// Returns the name as it was given; empty if it is not a valid name.
+    /// Returns the name that was given. Empty if that name is not valid.
     #[must_use]
     pub fn name(&self) -> &str {
         self.key.as_ref().map_or("", Key::given)

@@ -37,52 +37,54 @@ pub struct NameInfo {
     pub found: Found,
     /// The time until the key expires on the server.
     pub ttl: Ttl,
-    /// Number of holds or permits that are not shown. Some of these may be over.
+    /// Number of holds or permits that are not in `found`. The leases of some of these may be over.
     pub more: u64,
-    /// The first 1000 waiters that the server knows by name. These are the waiters in the line of a
-    /// fair lock, in their order, the writers that wait for a read-write lock, and the readers that
-    /// have waited for it for long.
+    /// The waiters. First are the waiters that the server has stored, at most 1000: the queue of a
+    /// fair lock in its order, or the writers that wait for a read-write lock, and the readers that
+    /// have waited for it for about a second.
     ///
-    /// After them are the clients of this library that announce a wait for a name of any kind
+    /// After them are the clients of this library that have announced a wait for this name
     /// ([`Wants::Any`]). A client announces a wait up to 20 s late, and announces its end within
-    /// some seconds. A client that has just acquired the name is left out. Waiters of Redisson have
-    /// keys only for fair locks, so its other waiters are missing.
+    /// some seconds. A client that has just acquired the name is left out. Redisson stores waiters
+    /// only for fair locks, so its other waiters are missing.
     pub waiting: Vec<WaiterInfo>,
-    /// Number of waiters in line that are not shown.
+    /// Number of stored waiters that are not in `waiting`.
     pub more_waiting: u64,
-    /// Number of connections that listen for a release, or for a latch to open. Each belongs to a
-    /// process, ours or Redisson's, in which at least one task waits, or waited until just now.
-    /// Waiters of a fair lock are not counted. `None` if the server does not report it.
+    /// Number of connections that subscribe to the releases of the name, or to the opening of a
+    /// latch. In each connection's process, with this library or Redisson, a task waits, or waited
+    /// a moment ago. Waiters of a fair lock are not counted. `None` if the server does not report
+    /// the number.
     pub listening: Option<u64>,
-    /// The last fencing token that a hold of this name was given.
+    /// The last fencing token that was drawn for this name.
     pub last_token: Option<u64>,
-    /// Whether there may be more waiters, because only the first 200 clients are asked what they
-    /// wait for, and there are more.
+    /// Whether there may be more waiters: `true` if more than 200 clients have announced
+    /// themselves, because only the announcements of the first 200 are read.
     pub more_clients: bool,
-    /// Whether the server denies reading the clients' announcements. If so, holders and waiters are
-    /// known only by their ids.
+    /// Whether the server denies access to the announcements of clients. If so, only the ids of
+    /// holders and waiters are known.
     pub clients_denied: bool,
     /// The location of the name in a cluster or behind sentinels; `None` on a single server.
     pub node: Option<NodeInfo>,
 }
 
-/// The server that has a name, out of several, as far as this client knows.
+/// The server that has a name, in a cluster or behind sentinels, as far as this client knows.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct NodeInfo {
-    /// The slot of the name and of all its keys, in a cluster.
+    /// In a cluster, the slot of the name and of all its keys.
     pub slot: Option<u16>,
     /// The address of the node that has the slot, or of the master that the sentinels name, without
     /// credentials. `None` if no node has the slot.
     pub address: Option<String>,
 }
 
-/// The kind of a name, as far as its keys show it. For a large key, only the first 1000 holds are
-/// shown, and [`NameInfo::more`] is the number of the others.
+/// The kind of a name, as far as its keys show it. At most 1000 holds are included, and
+/// [`NameInfo::more`] is the number of further holds.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Found {
-    /// No key: a lock that is free, a semaphore that was never made, or a latch that was never set.
+    /// There is no key: a lock that is free, a semaphore that was never made, or a latch that was
+    /// never set.
     Nothing,
     /// A plain, fair, fenced or spin lock. All of these have the same key.
     Lock(HoldInfo),
@@ -93,12 +95,12 @@ pub enum Found {
         /// The read holds whose leases are not over.
         readers: Vec<HoldInfo>,
     },
-    /// A group of locks: the values that are held and whose leases are not over.
+    /// A group, with the values that are locked and whose leases are not over.
     Group(Vec<ValueInfo>),
     /// A semaphore whose permits have leases, with some of them in use.
     Leases {
-        /// Number of free permits, including permits whose leases are over. Negative when permits
-        /// were taken away while they were in use. `None` when the key with their number is
+        /// Number of free permits, including permits whose leases are over. Negative if the total
+        /// was reduced below the number of permits in use. `None` if the key with this number is
         /// missing.
         free: Option<i64>,
         /// Number of permits in use.
@@ -106,17 +108,17 @@ pub enum Found {
         /// The permits in use, ordered by the end of their leases.
         permits: Vec<PermitInfo>,
     },
-    /// A count: either the free permits of a semaphore, or the count that is left of a latch that
-    /// Redisson has set. The keys of the two are alike. A semaphore with leases is shown as a count
-    /// when none of its permits is in use.
+    /// A number: either the free permits of a semaphore, or the remaining count of a latch that
+    /// Redisson has set. The keys of the two look the same. A semaphore whose permits have leases
+    /// is also shown as a number if none of its permits is in use.
     Count(i64),
-    /// A latch. Zero means that it is open, and was set or opened within the last hour.
+    /// A latch. If `left` is zero, the latch is open, and was set or opened within the last hour.
     Latch {
-        /// The count that is left.
+        /// The remaining count.
         left: u64,
     },
-    /// Another kind of key: not a key of this library or of Redisson's locks and synchronizers, or
-    /// an auxiliary key of one of them.
+    /// Another kind of key. It does not belong to a lock or a synchronizer of this library or of
+    /// Redisson, or is only an auxiliary key of one.
     Unknown {
         /// A description of the key.
         what: String,
@@ -127,23 +129,24 @@ pub enum Found {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct HoldInfo {
-    /// The id, `uuid:n`: the client, and the hold (of this library) or the thread (of Redisson).
+    /// The id, `uuid:n`. `uuid` is the client, and `n` the hold (this library) or the thread
+    /// (Redisson).
     pub id: String,
-    /// Number of times that the holder has entered. Always 1 for holds of this library, which
-    /// counts re-entries in the client.
+    /// Number of acquires that the holder has not released yet. Always 1 for holds of this library,
+    /// which counts re-entries in the client.
     pub count: u64,
-    /// The time left of the lease.
+    /// The time that is left of the lease.
     pub ttl: Ttl,
-    /// Whether the hold was left to a span ([`keep_for`](crate::LockGuard::keep_for)). No client
-    /// renews it, and it ends with its `ttl`.
+    /// Whether the holder has ended its guard with [`keep_for`](crate::LockGuard::keep_for). If so,
+    /// no client renews the hold, and it ends after `ttl`.
     pub kept: bool,
     /// The client of the hold. `None` for Redisson's clients, and for a client that does not
     /// announce itself.
     pub client: Option<ClientInfo>,
-    /// The time for which the holder has had it, at least. Known if its client announces it.
+    /// The time for which the hold has lasted. `None` if its client does not announce it.
     pub held_for: Option<Duration>,
-    /// Number of its client's guards that share the hold: readers of one process, or re-entries of
-    /// an owner. Known if its client announces it.
+    /// Number of guards that share the hold: readers of one process, or guards of one owner. `None`
+    /// if the client does not announce it.
     pub guards: Option<u32>,
 }
 
@@ -151,20 +154,20 @@ pub struct HoldInfo {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct WaiterInfo {
-    /// The id, `uuid:n`: the client, and the hold that the waiter wants to become (in this library)
-    /// or the thread (in Redisson). For [`Wants::Any`], only the client.
+    /// The id, `uuid:n`. `uuid` is the client, and `n` the hold that the waiter would get (this
+    /// library) or the thread (Redisson). For [`Wants::Any`], the id is only the `uuid`.
     pub id: String,
-    /// The kind of lock, or side of a lock, that it waits for.
+    /// The kind of lock, or the side of a lock, for which the waiter waits.
     pub wants: Wants,
     /// The client of the waiter. `None` for Redisson's clients, and for a client that does not
     /// announce itself.
     pub client: Option<ClientInfo>,
-    /// The time for which it has waited, at least. Known if its client announces it. If one client
-    /// has several waiters in a line, it is known only for the first of them.
+    /// The time for which the waiter has waited so far. `None` if its client does not announce it.
+    /// If one client has several waiters in a queue, only the first of them has this time.
     pub waited_for: Option<Duration>,
 }
 
-/// The target of a wait.
+/// The kind of lock, or the side of a lock, for which a waiter waits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Wants {
@@ -174,15 +177,16 @@ pub enum Wants {
     ToRead,
     /// The write side of a read-write lock.
     ToWrite,
-    /// Any kind of name: the client announces only that one of its tasks waits for it.
+    /// Not known: the client announces only that one of its tasks waits for the name.
     Any,
 }
 
-/// A value of a group that is held.
+/// A value of a group that is locked.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ValueInfo {
-    /// The field of the value: a hash of the value, which can't be turned back into the value.
+    /// The name of the value on the server. It is a hash, which can't be turned back into the
+    /// value.
     pub field: String,
     /// The hold on the value.
     pub hold: HoldInfo,
@@ -194,13 +198,13 @@ pub struct ValueInfo {
 pub struct PermitInfo {
     /// The id of the permit, as [`PermitId`](crate::PermitId) writes and reads it.
     pub id: String,
-    /// The time left of the lease.
+    /// The time that is left of the lease.
     pub ttl: Ttl,
     /// The client of the permit. `None` for Redisson's clients, and for a client that does not
     /// announce itself.
     pub client: Option<ClientInfo>,
-    /// The time for which the holder has had it, at least. For permits that were acquired together,
-    /// it is known only for the first.
+    /// The time for which the permit has been held. `None` if the client does not announce it. If
+    /// permits were acquired together, only the first of them has this time.
     pub held_for: Option<Duration>,
 }
 

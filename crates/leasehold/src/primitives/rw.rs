@@ -19,36 +19,38 @@ pub(super) use holds::release;
 use kind::Common;
 pub use kind::{Read, Write};
 
-/// A read-write lock with a name: many readers or one writer, over all processes that use the same
-/// server. Shared with Redisson's `RReadWriteLock` of the same name.
+/// A read-write lock with a name. At any time it has many readers or one writer, over all processes
+/// that use the same server. Shared with Redisson's `RReadWriteLock` of the same name.
 ///
 /// [`read`](Self::read) and [`write`](Self::write) acquire a side. [`read_lock`](Self::read_lock)
 /// and [`write_lock`](Self::write_lock) return a side as a [`Lock`], with all that a `Lock` offers:
-/// leases, owners, inspection, forced unlock. The promise of `Lock` applies to each write hold
-/// against all other holds, and to each read hold against write holds. Each read hold has a lease
-/// of its own: when it ends, the other read holds stay.
+/// leases, owners, inspection, forced unlock. As [promised](Lock) for a lock, a write hold overlaps
+/// with no other hold, and a read hold overlaps with no write hold. Each read hold has its own
+/// lease. When this lease ends, the other read holds remain.
 ///
-/// **Re-entrance.** An [`Owner`] can enter again a side that it holds, and an owner of the write
-/// side can also take the read side. An owner that holds only the read side can't wait for the
-/// write side, because it would wait for itself. That is an error; use [`ReadGuard::try_upgrade`]
-/// instead. Without an owner nothing is re-entrant, not even reading: a task that takes the read
-/// side twice can deadlock with a writer that waits for its first read.
+/// **Re-entrance.** An [`Owner`] that holds a side can acquire that side again, and an owner of the
+/// write side can also acquire the read side. An owner that holds only the read side can't wait for
+/// the write side, because it would wait for itself. This is an error; use
+/// [`ReadGuard::try_upgrade`] instead. Without an owner nothing is re-entrant, not even reading. If
+/// a task acquires the read side twice, it can deadlock with a writer that waits for the end of the
+/// first read.
 ///
-/// **Who goes first.** A waiting writer keeps *new* readers of this library out, so that a stream
-/// of readers can't starve it ([`prefer_writers`](Self::prefer_writers)). Redisson's readers know
-/// nothing of this and enter anyway. Inside one process, waiters are served in the order of their
-/// arrival, except that a reader stays behind a writer for a second at most. Adjacent readers in
-/// line enter together, unless a writer of another process waits. In that case one reader enters
-/// after each write.
+/// **Order.** A waiting writer keeps *new* readers of this library out, so that a stream of readers
+/// can't starve it ([`prefer_writers`](Self::prefer_writers)). Redisson's readers do not wait for
+/// waiting writers. Inside one process, waiters acquire the lock in the order of their arrival,
+/// except that a reader waits behind a waiting writer for at most a second. Readers that are next
+/// to each other in this order enter together. If a writer of another process waits, only one
+/// reader enters after each write.
 ///
-/// **Readers together.** Readers of one client share one hold on the server if they arrive within
-/// 10 ms, have the same terms, and have no owner, no fixed lease and no maximum hold time. Each has
-/// its own guard, number, release and loss, but [`holder_id`](crate::LockGuard::holder_id) and
-/// [`inspect`](Lock::inspect) show them as one.
+/// **Shared read holds.** Readers of one client share one hold on the server if they arrive within
+/// 10 ms, have the same settings, and have no owner, no fixed lease and no maximum hold time. Each
+/// reader has its own guard, number, release and loss, but
+/// [`holder_id`](crate::LockGuard::holder_id) and [`inspect`](Lock::inspect) show them as one
+/// holder.
 ///
-/// **Beside Redisson.** The watchdog of a Java reader can cut the lease of all holds to its own
-/// timeout. So each hold of this library is confirmed three times within that timeout. This
-/// includes a hold with a fixed lease, until that lease ends: see
+/// **Together with Redisson.** The watchdog of a Java reader can cut the leases of all holds of the
+/// lock to its own timeout. So this library sends the lease of each hold to the server three times
+/// within that timeout, even a fixed lease, until it ends: see
 /// [`redisson_watchdog`](Self::redisson_watchdog).
 ///
 /// # Examples
@@ -59,14 +61,14 @@ pub use kind::{Read, Write};
 /// let client = leasehold::Client::embedded();
 /// let lock = client.rw_lock("prices");
 ///
-/// let (one, two) = (lock.read().await?, lock.read().await?); // beside each other
+/// let (one, two) = (lock.read().await?, lock.read().await?); // at the same time
 /// assert!(lock.try_write().await?.is_none());
 /// one.release().await?;
 /// two.release().await?;
 ///
 /// let writing = lock.write().await?;
 /// assert!(lock.try_read().await?.is_none());
-/// let reading = writing.downgrade().await?; // with no writer in between
+/// let reading = writing.downgrade().await?; // no writer can enter in between
 /// reading.release().await?;
 /// # Ok(())
 /// # }
@@ -90,28 +92,29 @@ impl RwLock {
         }
     }
 
-    /// Returns the read side as a lock of its own, with the settings made so far.
+    /// Returns the read side as a [`Lock`], with the present settings of this handle.
     #[doc(alias = "readLock")]
     #[must_use]
     pub fn read_lock(&self) -> Lock<Read> {
         self.read.clone()
     }
 
-    /// Returns the write side as a lock of its own, with the settings made so far.
+    /// Returns the write side as a [`Lock`], with the present settings of this handle.
     #[doc(alias = "writeLock")]
     #[must_use]
     pub fn write_lock(&self) -> Lock<Write> {
         self.write.clone()
     }
 
-    /// Returns the name as it was given; empty if it is not a valid name.
+    /// Returns the name that was given. Empty if that name is not valid.
     #[must_use]
     pub fn name(&self) -> &str {
         self.read.name()
     }
 }
 
-/// Settings of both sides. They mean what they mean for [`Lock`]. Each changes this handle only.
+/// Settings of both sides, with the same meaning as for [`Lock`]. Each setter changes only this
+/// handle.
 impl RwLock {
     fn each(
         self,
@@ -150,14 +153,14 @@ impl RwLock {
         )
     }
 
-    /// Sets how long a hold may last in total: see [`Lock::max_hold`]. The time runs on when a
-    /// holder changes sides.
+    /// Sets how long a hold may last in total: see [`Lock::max_hold`]. A downgrade or an upgrade
+    /// does not restart this time.
     #[must_use]
     pub fn max_hold(self, limit: Duration) -> Self {
         self.each(|lock| lock.max_hold(limit), |lock| lock.max_hold(limit))
     }
 
-    /// Sets how a waiter learns that it may ask again: see [`Lock::wait_strategy`].
+    /// Sets how a waiter learns that it should ask the server again: see [`Lock::wait_strategy`].
     #[must_use]
     pub fn wait_strategy(self, strategy: WaitStrategy) -> Self {
         let same = strategy.clone();
@@ -177,9 +180,10 @@ impl RwLock {
         )
     }
 
-    /// Sets how often a waiter asks when nothing wakes it: see [`Lock::poll_interval`]. While the
-    /// handle [prefers writers](Self::prefer_writers), a writer asks at least every 2 s and a
-    /// reader at least every second. This includes waiters that [back off](Self::wait_strategy).
+    /// Sets how often a waiter asks the server while no message wakes it: see
+    /// [`Lock::poll_interval`]. If the handle [prefers writers](Self::prefer_writers), a writer
+    /// asks at least every 2 s and a reader at least every second, with any
+    /// [strategy](Self::wait_strategy).
     #[must_use]
     pub fn poll_interval(self, cap: Duration) -> Self {
         self.each(
@@ -206,35 +210,35 @@ impl RwLock {
         )
     }
 
-    /// Acquires both sides as `owner`: see [`Owner`].
+    /// Sets the owner of the holds of both sides: see [`Owner`].
     #[must_use]
     pub fn owned_by(self, owner: &Owner) -> Self {
         self.each(|lock| lock.owned_by(owner), |lock| lock.owned_by(owner))
     }
 
-    /// Sets whether a waiting writer keeps new readers out, and whether this handle's readers stay
-    /// out while a writer waits. On by default.
+    /// Sets whether a waiting writer of this handle keeps new readers out, and whether readers of
+    /// this handle stay out while a writer waits. `true` by default.
     ///
-    /// This works between clients of this library. A waiting writer leaves a mark that ends 5 s
-    /// after the writer's last request. So the mark of a killed process keeps readers out no longer
-    /// than that. Readers inside a write hold of their owner don't wait for a mark, and neither do
-    /// re-entries.
+    /// This works only between clients of this library. A waiting writer leaves a mark on the
+    /// server, which expires 5 s after the writer's last request. So the mark of a killed process
+    /// keeps readers out no longer than that. A reader whose owner holds the write side does not
+    /// wait for a mark, and neither does a re-entry.
     ///
-    /// When one write follows another, a waiting reader lets writers pass for about a second. After
-    /// that, the reader leaves a mark of its own while another client writes or is about to write,
-    /// and enters before the next writer.
+    /// If one writer follows another, a waiting reader lets writers enter for about a second. After
+    /// that, the reader leaves its own mark while another client writes or is about to write, and
+    /// enters before the next writer.
     ///
-    /// When the setting is off, readers enter and leave as Redisson's readers do, and a writer may
-    /// wait for as long as reads overlap.
+    /// With `false`, readers enter as Redisson's readers do, and a writer may wait for as long as
+    /// reads overlap.
     #[must_use]
     pub fn prefer_writers(self, preferred: bool) -> Self {
         self.change(|common| common.prefer_writers = preferred)
     }
 
-    /// Sets the shortest `lockWatchdogTimeout` of the Redisson clients that share this lock. 30 s
-    /// by default, as in Redisson; less than 3 ms counts as 3 ms. Holds are confirmed at least once
-    /// in each third of this time, because the renewals of such a client can cut all leases of the
-    /// lock to its timeout.
+    /// Tells this handle the shortest `lockWatchdogTimeout` of the Redisson clients that share this
+    /// lock. 30 s by default, as in Redisson. Less than 3 ms counts as 3 ms. The renewals of such a
+    /// client can cut all leases of the lock to its timeout. So the client sends the lease of each
+    /// hold to the server at least once in each third of this time.
     #[doc(alias = "lockWatchdogTimeout")]
     #[must_use]
     pub fn redisson_watchdog(self, timeout: Duration) -> Self {
@@ -251,29 +255,32 @@ impl RwLock {
     }
 }
 
-/// Acquiring. Each method is a short form of a method of [`Lock`], which documents what it
-/// promises.
+/// Acquiring. Each method is a short form of a method of [`Lock`], whose documentation has the
+/// errors and the cancel safety.
 #[allow(
     clippy::missing_errors_doc,
     reason = "said once, in the methods that these are"
 )]
 impl RwLock {
-    /// Waits for the read side: [`Lock::acquire`] of [`read_lock`](Self::read_lock).
+    /// Waits for the read side and acquires it: like [`Lock::acquire`] of
+    /// [`read_lock`](Self::read_lock).
     pub async fn read(&self) -> Result<ReadGuard> {
         self.read.acquire().await
     }
 
-    /// Acquires the read side if there is no writer: [`Lock::try_acquire`].
+    /// Acquires the read side if there is no writer now, without waiting: see
+    /// [`Lock::try_acquire`].
     pub async fn try_read(&self) -> Result<Option<ReadGuard>> {
         self.read.try_acquire().await
     }
 
-    /// Waits at most `wait` for the read side: [`Lock::try_acquire_for`].
+    /// Waits at most `wait` for the read side and acquires it: see [`Lock::try_acquire_for`].
     pub async fn try_read_for(&self, wait: Duration) -> Result<Option<ReadGuard>> {
         self.read.try_acquire_for(wait).await
     }
 
-    /// Waits until `deadline` for the read side: [`Lock::try_acquire_until`].
+    /// Waits at most until `deadline` for the read side and acquires it: see
+    /// [`Lock::try_acquire_until`].
     pub async fn try_read_until(
         &self,
         deadline: impl Into<tokio::time::Instant>,
@@ -281,22 +288,25 @@ impl RwLock {
         self.read.try_acquire_until(deadline).await
     }
 
-    /// Waits for the write side: [`Lock::acquire`] of [`write_lock`](Self::write_lock).
+    /// Waits for the write side and acquires it: like [`Lock::acquire`] of
+    /// [`write_lock`](Self::write_lock).
     pub async fn write(&self) -> Result<WriteGuard> {
         self.write.acquire().await
     }
 
-    /// Acquires the write side if there are no readers and no writer: [`Lock::try_acquire`].
+    /// Acquires the write side if there are no readers and no writer now, without waiting: see
+    /// [`Lock::try_acquire`].
     pub async fn try_write(&self) -> Result<Option<WriteGuard>> {
         self.write.try_acquire().await
     }
 
-    /// Waits at most `wait` for the write side: [`Lock::try_acquire_for`].
+    /// Waits at most `wait` for the write side and acquires it: see [`Lock::try_acquire_for`].
     pub async fn try_write_for(&self, wait: Duration) -> Result<Option<WriteGuard>> {
         self.write.try_acquire_for(wait).await
     }
 
-    /// Waits until `deadline` for the write side: [`Lock::try_acquire_until`].
+    /// Waits at most until `deadline` for the write side and acquires it: see
+    /// [`Lock::try_acquire_until`].
     pub async fn try_write_until(
         &self,
         deadline: impl Into<tokio::time::Instant>,

@@ -27,35 +27,37 @@ use returns::Names;
 /// Redisson's limit: it counts permits with 31 bits.
 pub(crate) const MOST_PERMITS: u64 = i32::MAX as u64;
 
-/// A semaphore by name: a number of permits that all processes on the same server share. Acquiring
-/// takes permits, and waits until enough are free. Shared with Redisson's `RSemaphore` of the same
-/// name.
+/// A semaphore with a name: a number of permits that all processes on the same server share. An
+/// acquire waits until enough permits are free, and takes them. Shared with Redisson's `RSemaphore`
+/// of the same name.
 ///
 /// **The permits of a killed process are lost.** In Redisson's format a permit has no owner and no
-/// lease: an acquire counts down a number in Redis, and nothing records which client did so.
-/// [`add_permits`](Self::add_permits) restores lost permits by hand. If processes may die, use
-/// [`ExpirableSemaphore`](crate::ExpirableSemaphore): its permits come back by themselves.
+/// lease: an acquire counts down a number on the server, and nothing records which client did so.
+/// An operator can restore lost permits with [`add_permits`](Self::add_permits). If processes may
+/// be killed, use [`ExpirableSemaphore`](crate::ExpirableSemaphore), whose permits are free again
+/// when their leases end.
 ///
-/// A handle is cheap to make and to clone, and each has its own settings. A semaphore does not
-/// exist until [`try_set_permits`](Self::try_set_permits) makes it, and has no permits until then.
-/// A waiter waits until the semaphore is made, unless its handle says that the semaphore [must
+/// This value is only a handle: it is cheap to make and to clone, and has its own settings. A
+/// semaphore does not exist, and has no permits, until [`try_set_permits`](Self::try_set_permits)
+/// makes it. An acquire waits until then, unless its handle says that the semaphore [must
 /// exist](Self::must_exist).
 ///
 /// **The promise.** An acquire gets all the permits that it asks for, or none. A request counts
-/// once, however often the network delivers it, and a request without an answer is undone. So the
-/// permits in use and the free permits add up to the number that was set, as long as no process is
-/// killed, the server loses no data and an outage is shorter than a minute. The waiters of one
-/// process get their permits in the order in which they asked, whatever number they ask for.
+/// once, however often the network delivers it, and the client undoes a request that was not
+/// answered. So the permits in use and the free permits add up to the number that was set, as long
+/// as no process is killed, the server loses no data and no outage lasts a minute or more. The
+/// waiters of one process get their permits in the order in which they asked, whatever number they
+/// ask for.
 ///
-/// **Between processes** there is no order, but a busy process leaves others a turn. A grant from
-/// the server starts a turn of 10 ms. During the turn, permits that the process gives back pass to
-/// its own waiters, without a request. The first release after the turn is sent to the server. If
-/// any other client listens, the process then leaves the permits to others for 2 ms, or
-/// occasionally for 16 ms if no other client takes them. If several processes are busy, it lets the
-/// processes that have had no turn since its own be first, for 2 ms each time. A
-/// [`drain`](Self::drain), a [`delete`](Self::delete) or a negative
-/// [`add_permits`](Self::add_permits) takes effect for the waiters of other clients when their turn
-/// is over.
+/// **Between processes** there is no order, but a busy process lets other processes acquire permits
+/// from time to time. A grant from the server starts a turn of 10 ms. During its turn, a process
+/// passes the permits that it gives back to its own waiters, without a request. The first release
+/// after the turn is sent to the server. If another client waits, the process then asks for no
+/// permits for 2 ms, or occasionally for 16 ms if no other client takes them. If several processes
+/// are busy, a process lets each process that has had no turn since its own ask first, and waits
+/// 2 ms each time. A [`drain`](Self::drain), a [`delete`](Self::delete) or a negative
+/// [`add_permits`](Self::add_permits) takes effect for the waiters of another client when the turn
+/// of that client is over.
 ///
 /// # Examples
 ///
@@ -64,11 +66,11 @@ pub(crate) const MOST_PERMITS: u64 = i32::MAX as u64;
 /// # async fn main() -> leasehold::Result<()> {
 /// let client = leasehold::Client::embedded();
 /// let semaphore = client.semaphore("supplier:calls");
-/// semaphore.try_set_permits(10).await?; // only the first one does
+/// semaphore.try_set_permits(10).await?; // only the first call sets them
 ///
-/// let permit = semaphore.acquire_many(3).await?; // three, or none: waits for all of them
+/// let permit = semaphore.acquire_many(3).await?; // waits for all three at once
 /// assert_eq!(semaphore.available_permits().await?, 7);
-/// permit.release().await?; // dropping it releases them, too
+/// permit.release().await?; // dropping the guard also releases them
 /// # Ok(())
 /// # }
 /// ```
@@ -110,33 +112,38 @@ impl Semaphore {
 
 /// Acquiring.
 impl Semaphore {
-    /// Waits for a permit, without a time limit.
+    /// Waits until a permit is free, without a time limit, and takes it. The returned value keeps
+    /// the permit in use until it is released or dropped.
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::Unavailable`](crate::ErrorKind::Unavailable) when no server has answered for
-    /// the [`outage_timeout`](Self::outage_timeout), or `OutcomeUnknown` if a request may have run
-    /// nevertheless; `WrongKind` when the key holds something else; `Denied` when the server
-    /// refuses; `Misuse` for a bad name or setting; `NotFound` when the semaphore does not exist
-    /// but [must](Self::must_exist).
+    /// - [`ErrorKind::Unavailable`](crate::ErrorKind::Unavailable) if no server has answered for
+    ///   the [`outage_timeout`](Self::outage_timeout), or `OutcomeUnknown` if a request may have
+    ///   run anyway.
+    /// - `WrongKind` if the name is in use as something else.
+    /// - `Denied` if the server refuses the credentials, or its user lacks a permission.
+    /// - `Misuse` for a bad name or setting, or a client that was closed.
+    /// - `NotFound` if the semaphore does not exist and the handle requires it to exist
+    ///   ([`must_exist`](Self::must_exist)).
     ///
     /// # Cancel safety
     ///
-    /// Dropping the future gives up the wait and the place in this process's line. Permits that the
-    /// server has granted, or grants while the answer is on its way, are given back in the
+    /// Dropping the future ends the wait and gives up the place among the waiters of this process.
+    /// If the server has granted permits, or still grants them, the client gives them back in the
     /// background.
     #[doc(alias = "acquireAsync")]
     pub async fn acquire(&self) -> Result<SemaphorePermit> {
         self.acquire_many(1).await
     }
 
-    /// Acquires a permit if one is free. `Ok(None)` means that none is free, or that other waiters
-    /// of this process are first.
+    /// Takes a permit if one is free now, without waiting. `Ok(None)` means that none is free, or
+    /// that other tasks of this process already wait for permits.
     ///
     /// # Errors
     ///
-    /// Same as [`acquire`](Self::acquire). If the server does not answer, the call fails at once
-    /// with `Unavailable` or `OutcomeUnknown`, and never returns `Ok(None)`.
+    /// Same as [`acquire`](Self::acquire). If the server does not answer within the client's [reply
+    /// timeout](crate::ClientBuilder::reply_timeout), the call fails with `Unavailable` or
+    /// `OutcomeUnknown`, and never returns `Ok(None)`.
     ///
     /// # Cancel safety
     ///
@@ -146,12 +153,14 @@ impl Semaphore {
         self.try_acquire_many(1).await
     }
 
-    /// Waits at most `wait` for a permit. `Ok(None)` means that none was free.
+    /// Waits until a permit is free, but at most for `wait`, and takes it. `Ok(None)` means that
+    /// none was free within `wait`, which must be more than zero and at most 2^53 ms.
     ///
     /// # Errors
     ///
-    /// Same as [`acquire`](Self::acquire). `OutcomeUnknown` when the server has given no answer at
-    /// all within `wait`. A wait of zero or of more than 2^53 ms is `Misuse`.
+    /// Same as [`acquire`](Self::acquire). If the server has not answered any request within
+    /// `wait`, the call fails with `OutcomeUnknown`, or with `Unavailable` if no request was sent.
+    /// `Misuse` for a `wait` out of its range.
     ///
     /// # Cancel safety
     ///
@@ -161,8 +170,10 @@ impl Semaphore {
         self.try_acquire_many_for(1, wait).await
     }
 
-    /// Waits for a permit until `deadline` at the latest. A deadline in the past asks once. Takes
-    /// an instant of tokio or of the standard library.
+    /// Waits until a permit is free, but at most until `deadline`, and takes it. `Ok(None)` means
+    /// that none was free. If the deadline has already passed, the call asks once, like
+    /// [`try_acquire`](Self::try_acquire). `deadline` is an instant of tokio or of the standard
+    /// library.
     ///
     /// # Errors
     ///
@@ -178,8 +189,8 @@ impl Semaphore {
         self.try_acquire_many_until(1, deadline).await
     }
 
-    /// Waits for `permits` permits, all at once, without a time limit. Acquiring zero permits
-    /// succeeds at once.
+    /// Waits until `permits` permits are free at once, without a time limit, and takes them. With
+    /// zero permits, the call succeeds at once.
     ///
     /// # Errors
     ///
@@ -197,7 +208,7 @@ impl Semaphore {
         }
     }
 
-    /// Acquires `permits` permits if that many are free.
+    /// Takes `permits` permits if this number is free now, without waiting.
     ///
     /// # Errors
     ///
@@ -210,7 +221,7 @@ impl Semaphore {
         self.acquire_by(permits, Deadline::Now).await
     }
 
-    /// Waits at most `wait` for `permits` permits.
+    /// Waits until `permits` permits are free at once, but at most for `wait`, and takes them.
     ///
     /// # Errors
     ///
@@ -230,7 +241,8 @@ impl Semaphore {
         self.acquire_by(permits, Deadline::At(deadline)).await
     }
 
-    /// Waits for `permits` permits until `deadline` at the latest.
+    /// Waits until `permits` permits are free at once, but at most until `deadline`, and takes
+    /// them.
     ///
     /// # Errors
     ///
@@ -282,16 +294,15 @@ impl Semaphore {
     /// Adds `permits` free permits, without a guard. Use this for permits that another process has
     /// taken, or that were [forgotten](SemaphorePermit::forget).
     ///
-    /// Nothing checks that the permits were ever acquired. Releasing more permits than were taken
-    /// raises their number above the number that was set. Releasing to a semaphore that does not
-    /// exist makes it. Both are Redisson's rules; [`release_if_exists`](Self::release_if_exists)
-    /// avoids the second.
+    /// As in Redisson, nothing checks that the permits were ever acquired. If you release more
+    /// permits than were taken, there are more permits than were set. If the semaphore does not
+    /// exist, the call makes it. [`release_if_exists`](Self::release_if_exists) does not make it.
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::Unavailable`](crate::ErrorKind::Unavailable) when no server answered and
-    /// nothing was changed; `OutcomeUnknown` when something may have been changed; `WrongKind`,
-    /// `Denied` and `Misuse` as for [`acquire`](Self::acquire).
+    /// [`ErrorKind::Unavailable`](crate::ErrorKind::Unavailable) if no server answered and nothing
+    /// was changed. `OutcomeUnknown` if the number may have been changed. `WrongKind`, `Denied` and
+    /// `Misuse` as for [`acquire`](Self::acquire).
     ///
     /// # Cancel safety
     ///
@@ -301,8 +312,8 @@ impl Semaphore {
         self.add(permits.into(), false).await.map(drop)
     }
 
-    /// Like [`release`](Self::release), but only if the semaphore exists. `false` when it does not
-    /// exist.
+    /// Like [`release`](Self::release), but only if the semaphore exists. Otherwise it changes
+    /// nothing and returns `false`.
     ///
     /// # Errors
     ///
@@ -317,14 +328,15 @@ impl Semaphore {
         self.add(permits.into(), true).await
     }
 
-    /// Changes the number of permits by `permits`, up or down. If fewer remain than are in use, the
-    /// number of free permits is negative until enough have been given back. From then on the
-    /// waiters of this client get nothing until the server has granted something again.
+    /// Adds `permits` to the number of permits, or reduces it if `permits` is negative. If fewer
+    /// permits remain than are in use, the number of free permits is negative until enough permits
+    /// have been given back. After this call, the waiters of this client get no permit until the
+    /// server has granted one again.
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::Unavailable`](crate::ErrorKind::Unavailable) when no server answered;
-    /// `OutcomeUnknown` when the number may have been changed; `WrongKind`, `Denied` and
+    /// [`ErrorKind::Unavailable`](crate::ErrorKind::Unavailable) if no server answered and nothing
+    /// was changed. `OutcomeUnknown` if the number may have been changed. `WrongKind`, `Denied` and
     /// `Misuse` as for [`acquire`](Self::acquire).
     ///
     /// # Cancel safety
@@ -336,7 +348,8 @@ impl Semaphore {
     }
 
     /// Takes all free permits and returns how many there were. A negative number of free permits
-    /// becomes zero. Drained permits do not come back by themselves.
+    /// becomes zero. Drained permits stay taken until [`add_permits`](Self::add_permits) or
+    /// [`release`](Self::release) adds permits.
     ///
     /// # Errors
     ///
@@ -355,13 +368,14 @@ impl Semaphore {
         request::integer(context, key, &reply)
     }
 
-    /// Returns how many permits are free. The number is negative when permits were taken away while
-    /// they were in use. The answer may be out of date when it arrives.
+    /// Returns how many permits are free. The number is negative if the total was reduced below the
+    /// number of permits in use. The answer may be out of date when it arrives.
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::Unavailable`](crate::ErrorKind::Unavailable) when no server answered,
-    /// `WrongKind` when the key holds something else, `Denied` when the server refuses.
+    /// [`ErrorKind::Unavailable`](crate::ErrorKind::Unavailable) if no server answered, `WrongKind`
+    /// if the name is in use as something else, `Denied` if the server refuses the request,
+    /// `Misuse` for a bad name.
     ///
     /// # Cancel safety
     ///
@@ -383,13 +397,13 @@ impl Semaphore {
         Err(request::malformed(&self.context, key))
     }
 
-    /// Makes the semaphore, with `permits` permits. `false` when it exists already. Then it stays
-    /// as it is.
+    /// Makes the semaphore, with `permits` permits. If it exists already, the call changes nothing
+    /// and returns `false`.
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::Unavailable`](crate::ErrorKind::Unavailable) when no server answered;
-    /// `OutcomeUnknown` when the number may have been set; `WrongKind`, `Denied` and
+    /// [`ErrorKind::Unavailable`](crate::ErrorKind::Unavailable) if no server answered and nothing
+    /// was changed. `OutcomeUnknown` if the number may have been set. `WrongKind`, `Denied` and
     /// `Misuse` as for [`acquire`](Self::acquire).
     ///
     /// # Cancel safety
@@ -400,13 +414,13 @@ impl Semaphore {
         self.set(permits, None).await
     }
 
-    /// Like [`try_set_permits`](Self::try_set_permits), but the semaphore ends by itself after
-    /// `life`: at least 1 ms, at most 2^53 ms.
+    /// Like [`try_set_permits`](Self::try_set_permits), but the server removes the semaphore after
+    /// `life`, which is at least 1 ms and at most 2^53 ms.
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::Unavailable`](crate::ErrorKind::Unavailable) when no server answered;
-    /// `OutcomeUnknown` when the number may have been set; `WrongKind`, `Denied` and
+    /// [`ErrorKind::Unavailable`](crate::ErrorKind::Unavailable) if no server answered and nothing
+    /// was changed. `OutcomeUnknown` if the number may have been set. `WrongKind`, `Denied` and
     /// `Misuse` as for [`acquire`](Self::acquire).
     ///
     /// # Cancel safety
@@ -418,14 +432,14 @@ impl Semaphore {
         self.set(permits, Some(life)).await
     }
 
-    /// Removes the semaphore. `false` when it did not exist. Permits that are in use stay in use,
-    /// and releasing them makes a new semaphore.
+    /// Removes the semaphore. Returns `false` if it did not exist. Permits that are in use stay in
+    /// use, and the release of such a permit makes a new semaphore.
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::Unavailable`](crate::ErrorKind::Unavailable) when no server answered;
-    /// `OutcomeUnknown` when the semaphore may have been removed; `WrongKind`, `Denied` and
-    /// `Misuse` as for [`acquire`](Self::acquire).
+    /// [`ErrorKind::Unavailable`](crate::ErrorKind::Unavailable) if no server answered and nothing
+    /// was changed. `OutcomeUnknown` if the semaphore may have been removed. `WrongKind`, `Denied`
+    /// and `Misuse` as for [`acquire`](Self::acquire).
     ///
     /// # Cancel safety
     ///
@@ -495,7 +509,7 @@ impl Semaphore {
         }
     }
 
-    /// Returns the name as it was given; empty if it is not a valid name.
+    /// Returns the name that was given. Empty if that name is not valid.
     #[must_use]
     pub fn name(&self) -> &str {
         self.key.as_ref().map_or("", Key::given)

@@ -4,8 +4,9 @@
 /// Setters for how long a hold lasts, for handles that acquire holds.
 macro_rules! lease_setters {
     ($(#[$max_hold:meta])*) => {
-        /// Sets the lease of renewed holds: how long a hold outlasts a process that is killed. The
-        /// hold is renewed in the background until it is released.
+        /// Sets the lease of renewed holds. It is the longest time for which a hold outlives a
+        /// process that is killed. The client renews the hold in the background until it is
+        /// released.
         ///
         /// At least 100 ms, at most 2^53 ms. The default is the client's lease (30 s). Can't be
         /// combined with [`fixed_lease`](Self::fixed_lease).
@@ -18,13 +19,12 @@ macro_rules! lease_setters {
             self
         }
 
-        /// Sets a fixed lease: how long a hold lasts. The hold is not renewed, and ends by itself
-        /// if it is not released.
+        /// Sets a fixed lease: the client does not renew the hold, which ends after this time if it
+        /// is not released earlier.
         ///
-        /// At least 10 ms, at most 2^53 ms. The order of the setters makes no difference. A handle
-        /// with both a fixed lease and a [`lease`](Self::lease) or a
-        /// [`renew_every`](Self::renew_every) fails with [`Misuse`](crate::ErrorKind::Misuse) when
-        /// it is used.
+        /// At least 10 ms, at most 2^53 ms. If a handle has a fixed lease and also a
+        /// [`lease`](Self::lease) or a [`renew_every`](Self::renew_every), each use of it fails
+        /// with [`Misuse`](crate::ErrorKind::Misuse), whatever the order of the setters.
         #[doc(alias = "leaseTime")]
         #[must_use]
         pub fn fixed_lease(mut self, lease: Duration) -> Self {
@@ -32,9 +32,9 @@ macro_rules! lease_setters {
             self
         }
 
-        /// Sets how often a hold is renewed. The default is a third of the lease. At least 1 ms, at
-        /// most half the lease. Each renewal is sent earlier by up to a fifth of the period, so
-        /// that many holds are not renewed in one burst. Can't be combined with
+        /// Sets the time between two renewals of a hold: at least 1 ms, at most half the lease. The
+        /// default is a third of the lease. Each renewal is sent up to a fifth of the period early,
+        /// so that many holds are not renewed in one burst. Can't be combined with
         /// [`fixed_lease`](Self::fixed_lease).
         #[must_use]
         pub fn renew_every(mut self, period: Duration) -> Self {
@@ -42,10 +42,9 @@ macro_rules! lease_setters {
             self
         }
 
-        /// Sets how long a hold may last in total, renewed or not. When that time is over, the hold
-        /// is released and the holder is notified
-        /// ([`LossReason::MaxHold`](crate::LossReason::MaxHold)). No limit by default; at least 1
-        /// ms.
+        /// Sets how long a hold may last in total, renewed or not: at least 1 ms. When this time is
+        /// over, the client releases the hold, and the holder learns of the loss
+        /// ([`LossReason::MaxHold`](crate::LossReason::MaxHold)). By default there is no limit.
         $(#[$max_hold])*
         #[must_use]
         pub fn max_hold(mut self, limit: Duration) -> Self {
@@ -58,22 +57,25 @@ macro_rules! lease_setters {
 /// Setters for how a waiter waits.
 macro_rules! wait_setters {
     ($(#[$poll_interval:meta])*) => {
-        /// Sets how a waiter learns that it may ask again. The default is [`WaitStrategy::PubSub`].
+        /// Sets how a waiter learns that it should ask the server again. The default is
+        /// [`WaitStrategy::PubSub`].
         #[must_use]
         pub fn wait_strategy(mut self, strategy: WaitStrategy) -> Self {
             self.settings.strategy = strategy;
             self
         }
 
-        /// Sets how often a waiter asks when nothing wakes it. This is the longest delay that a
-        /// lost message can cause. At least 1 ms.
+        /// Sets how often a waiter asks the server while no message wakes it: at least 1 ms. This
+        /// is the longest delay that a lost message can cause.
         ///
-        /// By default a waiter asks after 1 s. While it is subscribed and nothing wakes it, it
-        /// doubles its pause up to 5 s. The next message or connection resets the pause.
+        /// By default, a waiter asks again after 1 s. While it is subscribed and no message wakes
+        /// it, it doubles this pause each time, up to 5 s. A message or a new connection resets the
+        /// pause to 1 s.
         ///
-        /// Where releases call one client after the other, as on a single server, the clients after
-        /// the fourth ask less often by default. There, each client asks at least every 10 s, even
-        /// with a longer interval. Otherwise the server would forget its place.
+        /// Except in a cluster, the server keeps a list of the clients that wait, and a release
+        /// wakes the first of them. By default, the clients after the fourth in this list ask less
+        /// often. Each client asks at least every 10 s, even with a longer interval, because the
+        /// server would remove it from the list otherwise.
         $(#[$poll_interval])*
         #[must_use]
         pub fn poll_interval(mut self, interval: Duration) -> Self {
@@ -81,13 +83,14 @@ macro_rules! wait_setters {
             self
         }
 
-        /// Sets how long a wait goes on while no server answers. Then it ends with
-        /// [`ErrorKind::Unavailable`](crate::ErrorKind::Unavailable), or with `OutcomeUnknown` if a
-        /// request may have run. 30 s by default. Any duration is allowed.
+        /// Sets how long a wait continues while no server answers. After this time, the wait fails
+        /// with [`ErrorKind::Unavailable`](crate::ErrorKind::Unavailable), or with `OutcomeUnknown`
+        /// if a request may have run. 30 s by default. Any duration is allowed.
         ///
         /// The time counts from the first unanswered request, or from the start of this wait if
-        /// that is later. It also counts while other waiters of this process are first. A request
-        /// counts as unanswered after the client's reply timeout, so no wait ends before that.
+        /// that is later. It also counts while another waiter of this process, which is before this
+        /// one, sends the requests. A request counts as unanswered after the client's [reply
+        /// timeout](crate::ClientBuilder::reply_timeout), so no wait fails earlier.
         #[must_use]
         pub fn outage_timeout(mut self, timeout: Duration) -> Self {
             self.settings.outage_timeout = timeout;
@@ -100,13 +103,13 @@ macro_rules! wait_setters {
 macro_rules! must_exist_setter {
     () => {
         /// Sets whether the semaphore must exist. With `true`, an acquire fails at once with
-        /// [`ErrorKind::NotFound`](crate::ErrorKind::NotFound) if no client has made the semaphore.
-        /// If the semaphore is deleted during a wait, the waiter fails in the same way when it next
-        /// asks.
+        /// [`ErrorKind::NotFound`](crate::ErrorKind::NotFound) if the semaphore does not exist. If
+        /// the semaphore is deleted during a wait, the wait fails in the same way with the next
+        /// request to the server.
         ///
-        /// Off by default: as in Redisson, the semaphore may be made later, and its waiters get
-        /// permits then. A wait that finds no semaphore warns once through `tracing`, with the
-        /// name.
+        /// `false` by default: as in Redisson, an acquire waits until a client makes the semaphore
+        /// and a permit is free. A wait that finds no semaphore logs one warning with the name of
+        /// the semaphore, through `tracing`.
         #[must_use]
         pub fn must_exist(mut self, must: bool) -> Self {
             self.must_exist = must;

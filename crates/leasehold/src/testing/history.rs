@@ -1,13 +1,13 @@
 //! The history checker, which finds out whether two holders of one name ever overlapped.
 //!
-//! Tests and demos record their holds. The checker judges them by the promise of
-//! [`Lock`](crate::Lock): the intervals of two holders don't overlap. An interval lasts from the
-//! return of an acquire to the call of the release, or to
-//! [`valid_until`](crate::LockGuard::valid_until) if that is earlier. A history in which no holder
-//! ever had to wait, or whose fault never happened, proves nothing. It is refused as vacuous.
+//! A test records its holds. The checker judges them by the promise of [`Lock`](crate::Lock): the
+//! intervals of two holders don't overlap. An interval lasts from the return of an acquire to the
+//! call of the release, or to [`valid_until`](crate::LockGuard::valid_until) if that is earlier. If
+//! no holder ever had to wait, or if an expected fault never happened, the history proves nothing,
+//! and the checker refuses it.
 //!
-//! The checker identifies a hold by its own number, never by its id on the wire: two guards that
-//! share an id by mistake are exactly the fault that it must find.
+//! The checker identifies a hold by its [number](crate::LockGuard::number), never by its id on the
+//! server: two guards that have one id by mistake are exactly the fault that it must find.
 //!
 //! ```
 //! use leasehold::testing::history::Recorder;
@@ -44,8 +44,8 @@ use sweep::{Point, Stay, sweep};
 /// Returns the time in nanoseconds on the machine's monotonic clock, which all its processes share
 /// (`CLOCK_MONOTONIC`; in Java it is `System.nanoTime()`).
 ///
-/// On Windows it is the time of day at the first call, plus the time since then. So processes agree
-/// unless the clock is changed between their first calls.
+/// On Windows it is the time of day at the first call in the process, plus the time since then. So
+/// the times of several processes agree, unless the clock is changed between their first calls.
 #[must_use]
 pub fn monotonic_ns() -> u64 {
     now_ns()
@@ -72,7 +72,7 @@ fn now_ns() -> u64 {
     u64::try_from((*since + start.elapsed()).as_nanos()).unwrap_or(u64::MAX)
 }
 
-/// A hold, from the return of the acquire to the call of the release or to the holder's deadline.
+/// A hold: from the return of the acquire to the call of the release, or to the holder's deadline.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Interval {
     name: String,
@@ -87,7 +87,8 @@ pub struct Interval {
 impl Interval {
     /// Returns a hold of `name` by `holder`, which must be different for each hold (for example the
     /// process and [`LockGuard::number`](crate::LockGuard::number)). The times are nanoseconds on
-    /// one clock: when the hold was requested, when the acquire returned, and when the hold ended.
+    /// one clock: `asked` is when the acquire was called, `from` when it returned, and `until` when
+    /// the hold ended.
     #[must_use]
     pub fn new(name: &str, holder: &str, asked: u64, from: u64, until: u64) -> Self {
         Self {
@@ -100,8 +101,7 @@ impl Interval {
         }
     }
 
-    /// Makes the hold shared, such as a hold of a read lock: it excludes only holds that are not
-    /// shared.
+    /// Makes the hold shared, like the hold of a reader: it may overlap with other shared holds.
     #[must_use]
     pub fn shared(mut self) -> Self {
         self.shared = true;
@@ -114,13 +114,13 @@ impl Interval {
         &self.holder
     }
 
-    /// Returns when the acquire returned, in ns.
+    /// Returns the time at which the acquire returned, in nanoseconds.
     #[must_use]
     pub fn from_ns(&self) -> u64 {
         self.from.0
     }
 
-    /// Returns when the hold ended, in ns.
+    /// Returns the time at which the hold ended, in nanoseconds.
     #[must_use]
     pub fn until_ns(&self) -> u64 {
         self.until.0
@@ -162,21 +162,21 @@ impl fmt::Display for Overlap {
 pub struct Report {
     /// Number of holds.
     pub holds: usize,
-    /// Number of holds that had to wait, because another holder had the name between the request
-    /// and the grant.
+    /// Number of holds whose acquire had to wait, because another holder had the name between its
+    /// call and its return.
     pub contended: usize,
-    /// The holds that overlapped. A lock that works has none.
+    /// The pairs of holds that overlapped. If the lock works, there are none.
     pub overlaps: Vec<Overlap>,
-    /// The faults that were meant to happen, and how often each of them did.
+    /// The expected faults, and how often each of them happened.
     pub faults: Vec<(String, u64)>,
 }
 
 impl Report {
-    /// Judges the history. The error says what is wrong with it, or that it proves nothing.
+    /// Judges the history. The error says what is wrong, or why the history proves nothing.
     ///
     /// # Errors
     ///
-    /// Fails if holds overlapped, no holder had to wait, or a fault never happened.
+    /// Fails if holds overlapped, if no holder had to wait, or if an expected fault never happened.
     pub fn judge(&self) -> Result<(), String> {
         // Checked before the history can be called vacuous: an overlap proves something, whatever
         // else is missing.

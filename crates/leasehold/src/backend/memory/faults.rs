@@ -22,14 +22,14 @@ impl Embedded {
         self.memory.at_now().del(key.as_bytes())
     }
 
-    /// Returns how many milliseconds are left of a key, as `PTTL` does: -1 without expiry, -2 if
-    /// there is no key.
+    /// Returns the time until a key expires, in milliseconds, as `PTTL` does: -1 if the key has no
+    /// expiry, -2 if there is no such key.
     #[must_use]
     pub fn ttl_ms(&self, key: &str) -> i64 {
         self.memory.at_now().pttl(key.as_bytes())
     }
 
-    /// Returns the present keys and values, to [roll back](Self::roll_back) to.
+    /// Returns a copy of the present keys and values, for [`roll_back`](Self::roll_back).
     #[must_use]
     pub fn checkpoint(&self) -> Checkpoint {
         Checkpoint {
@@ -37,14 +37,13 @@ impl Embedded {
         }
     }
 
-    /// Loses every write since `checkpoint`, as a failover to a replica that lagged does. Leases
-    /// still end when they would have ended.
+    /// Undoes every write since `checkpoint`, as a failover to a replica that lagged does. Leases
+    /// still end at the same time.
     pub fn roll_back(&self, checkpoint: &Checkpoint) {
         self.memory.keyspace().entries = checkpoint.entries.clone();
     }
 
-    /// Starts to note which ids are removed from the hash of a lock, for
-    /// [`ids_used_again`](Self::ids_used_again).
+    /// Starts to record the ids of holds that end, for [`ids_used_again`](Self::ids_used_again).
     ///
     /// ```
     /// # #[tokio::main(flavor = "current_thread")]
@@ -63,9 +62,9 @@ impl Embedded {
         self.memory.keyspace().removed.get_or_insert_default();
     }
 
-    /// Returns the ids of holds that were granted again after the server had taken them back, each
-    /// with the name of its lock. A client uses an id for one hold only, so the list is empty
-    /// unless a request arrives late or twice. Always empty without [`note_ids`](Self::note_ids).
+    /// Returns the ids that were granted again after their hold had ended, each with the name of
+    /// its lock. A client uses an id for only one hold, so the list is empty unless a request
+    /// arrives late or twice. Always empty if [`note_ids`](Self::note_ids) was not called.
     #[must_use]
     pub fn ids_used_again(&self) -> Vec<(String, String)> {
         let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
@@ -74,8 +73,8 @@ impl Embedded {
         came_back.map(|(key, id)| (text(key), text(id))).collect()
     }
 
-    /// Restarts the server without its data: its keys are lost, its connections are cut, and its
-    /// clients learn when it started.
+    /// Restarts the server without its data: all keys are lost, all connections are closed, and the
+    /// clients learn when the server was started.
     pub fn restart(&self) {
         *self.memory.started.lock() = Some(self.memory.clock.now());
         self.clear();
@@ -84,20 +83,19 @@ impl Embedded {
         self.cut_all();
     }
 
-    /// Cuts the connections of all clients that have a
-    /// [`Network`](crate::testing::Network).
+    /// Closes the connections of all clients that have a [`Network`](crate::testing::Network).
     pub fn cut_all(&self) {
         for link in self.memory.links.alive() {
             link.cut(None);
         }
     }
 
-    /// Sets the server's clock ahead, so that keys expire earlier by this duration.
+    /// Sets the server's clock ahead by `by`, so that keys expire earlier by this duration.
     pub fn step_clock_ahead(&self, by: Duration) {
         self.step_clock(millis(by));
     }
 
-    /// Sets the server's clock back, so that keys live longer by this duration.
+    /// Sets the server's clock back by `by`, so that keys expire later by this duration.
     pub fn step_clock_back(&self, by: Duration) {
         self.step_clock(-millis(by));
     }

@@ -6,11 +6,12 @@ use std::time::Duration;
 use super::{Embedded, Memory};
 use crate::clock::{Clock, MachineClock};
 
-/// A machine that a test puts to sleep, to see what a holder does when it wakes up.
+/// A machine that a test can put to sleep, to find out what a holder does when the machine wakes
+/// up.
 ///
-/// While a real machine sleeps, the timers of its programs stop, but the leases of its locks run
-/// on. [`sleep`](Self::sleep) has the same effect on the keyspaces and clients of this machine:
-/// their clock jumps ahead, and tokio's clock does not move.
+/// While a real machine sleeps, the timers of its programs stop, but the leases of its locks
+/// continue. [`sleep`](Self::sleep) has the same effect on the keyspaces and clients of this
+/// machine: their clock jumps ahead, but tokio's clock does not move.
 ///
 /// ```
 /// # #[tokio::main(flavor = "current_thread", start_paused = true)]
@@ -21,7 +22,7 @@ use crate::clock::{Clock, MachineClock};
 /// let client = machine.embedded().client();
 /// let guard = client.lock("orders:42").acquire().await?;
 /// machine.sleep(Duration::from_secs(3600));
-/// // The first look at the clock reports the loss, before any timer reaches the end of the lease.
+/// // The loss is reported long before tokio's timers reach the end of the lease.
 /// let told = tokio::time::timeout(Duration::from_millis(500), guard.lost()).await;
 /// assert!(told.is_ok());
 /// # Ok(())
@@ -38,7 +39,7 @@ impl Machine {
         Self(Box::leak(Box::new(MachineClock::new())))
     }
 
-    /// Makes an empty keyspace whose leases and clients use this machine's clock.
+    /// Makes an empty keyspace. Its leases and its clients use this machine's clock.
     #[must_use]
     pub fn embedded(self) -> Embedded {
         Embedded {
@@ -46,7 +47,7 @@ impl Machine {
         }
     }
 
-    /// Lets the machine sleep for `span`. It is awake again when this returns.
+    /// Lets the machine sleep for `span`. When the call returns, the machine is awake again.
     pub fn sleep(self, span: Duration) {
         self.0.sleeps(span);
     }

@@ -4,10 +4,10 @@ use std::fmt;
 
 macro_rules! steps {
     ($($(#[$doc:meta])* $step:ident = $name:literal,)+) => {
-        /// A step: one atomic change or question that a client sends to the server.
+        /// A step: one atomic change or query that a client sends to the server.
         ///
-        /// Each kind of lock has steps of its own. If a kind has no step for something, it uses the
-        /// plain lock's. A fair lock, for example, is renewed by [`LockRenew`](Self::LockRenew).
+        /// Each kind of lock has its own steps, and uses the plain lock's step for everything else.
+        /// A fair lock, for example, is renewed by [`LockRenew`](Self::LockRenew).
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
         #[non_exhaustive]
         pub enum Step {
@@ -39,9 +39,9 @@ macro_rules! steps {
 steps! {
     /// A waiter asks for a lock.
     LockAcquire = "lock.acquire",
-    /// A waiter asks for a lock, and to be notified by its release.
+    /// A waiter asks for a lock, and asks to be notified of its release.
     LockAcquireInTurn = "lock.acquire_in_turn",
-    /// A client that a release would notify no longer waits for the lock.
+    /// A client no longer waits for the lock, so a release need not notify it.
     LockLeaveTurn = "lock.leave_turn",
     /// A holder gives a lock back.
     LockRelease = "lock.release",
@@ -49,10 +49,10 @@ steps! {
     LockReleaseAndCall = "lock.release_and_call",
     /// The watchdog renews a hold, or a guard extends it.
     LockRenew = "lock.renew",
-    /// A holder stops renewing a hold and lets it last for a fixed time.
+    /// A holder ends its guard and keeps the lock locked for a fixed time.
     LockKeepFor = "lock.keep_for",
-    /// The watchdog renews many holds with the same lease at once. If a hold or its key is not as
-    /// expected, it is then renewed by [`LockRenew`](Self::LockRenew).
+    /// The watchdog renews many holds with the same lease at once. A hold whose key is not as
+    /// expected is then renewed by [`LockRenew`](Self::LockRenew).
     LockRenewMany = "lock.renew_many",
     /// A holder that lost its hold asks which holder the lock has now.
     LockWhyLost = "lock.why_lost",
@@ -88,7 +88,7 @@ steps! {
     FairStayMany = "fair.stay_many",
     /// A holder gives the fair lock back, or a waiter gives up its place.
     FairRelease = "fair.release",
-    /// A holder stops renewing a hold of a fair lock and lets it last for a fixed time.
+    /// A holder of a fair lock ends its guard and keeps the lock locked for a fixed time.
     FairKeepFor = "fair.keep_for",
     /// A client ends the present hold of a fair lock by force.
     FairForceUnlock = "fair.force_unlock",
@@ -106,7 +106,7 @@ steps! {
     RwRenewRead = "rw.renew_read",
     /// The watchdog renews a write hold.
     RwRenewWrite = "rw.renew_write",
-    /// A writer stops renewing its hold and lets it last for a fixed time.
+    /// A writer ends its guard and keeps the lock locked for a fixed time.
     RwKeepWrite = "rw.keep_write",
     /// A waiter that has given up takes back its mark.
     RwWithdraw = "rw.withdraw",
@@ -122,7 +122,7 @@ steps! {
     RwInspect = "rw.inspect",
     /// A waiter asks for permits.
     SemaphoreAcquire = "semaphore.acquire",
-    /// A client that waited to be notified of permits leaves the list.
+    /// A client no longer waits for permits, so a release need not notify it.
     SemaphoreLeaveTurn = "semaphore.leave_turn",
     /// A client undoes an acquire whose reply may never arrive.
     SemaphoreUndo = "semaphore.undo",
@@ -168,7 +168,7 @@ steps! {
     NameLook = "name.look",
     /// A client asks which names there are.
     NameList = "name.list",
-    /// A client that is about to end a hold by force notes that for the holder.
+    /// A client that is about to end a hold by force leaves a note for the holder.
     NameNoteForced = "name.note_forced",
     /// A client announces who it is.
     PresenceAnnounce = "presence.announce",

@@ -21,54 +21,59 @@ use crate::primitives::lock::kind::{Acquire, Kind};
 use crate::primitives::lock::{Lock, LockGuard};
 use crate::wait::{Answer, Ask as _, Deadline, Wait};
 
-/// A lock on several independent servers, held while a majority of them says so. The counterpart of
-/// Redisson's `RedissonRedLock`; each member by itself is shared with the Java lock of its name.
+/// A lock on several independent servers, which is held while a majority of the servers hold it.
+/// The counterpart of Redisson's `RedissonRedLock`. Each member is shared with the Java lock of the
+/// same name.
 ///
-/// The lock asks all servers at once, and waits for each of them for at most
+/// An acquire asks all servers at once, and waits for each of them for at most
 /// [`member_timeout`](Self::member_timeout). So with five servers, two may be down, slow or cut
-/// off. The guard is valid until a deadline that a majority of the servers guarantees. For one
-/// server, the deadline is the instant before the request was sent, plus the lease, minus the
-/// drift. With five servers, the third latest of their deadlines counts. The client of each server
-/// renews that server's part. The guard is [lost](LockGuard::lost) when no majority is left. Grants
-/// that are not a majority are released, also on servers that did not answer.
+/// off. If no majority grants the lock, the grants are released again, also on servers that did not
+/// answer.
 ///
-/// **The promise** is that of [`Lock`], as long as a majority of the servers loses no data within a
-/// [longest lease](Self::longest_lease), 30 s by default. No lease of the lock can be longer than
-/// that, not even after [`extend`](LockGuard::extend). A server that started less than a longest
-/// lease ago may have lost its grants. It does not count until those grants would have ended
-/// ([`distrust_restarted`](Self::distrust_restarted)). So right after all servers were started
-/// there is no majority for 30 s. The promise depends on clocks that don't jump: a server whose
+/// The guard is valid until a deadline that a majority of the servers guarantees. For one server,
+/// the deadline is the instant before the request was sent, plus the lease, minus the drift. With
+/// five servers, the third latest of their deadlines counts. Each member is renewed by its own
+/// client. The guard is [lost](LockGuard::lost) when the members that are still held are no longer
+/// a majority.
+///
+/// **The promise** is the same as for [`Lock`], as long as a majority of the servers lose no data
+/// within a [longest lease](Self::longest_lease), 30 s by default. No lease of the lock can be
+/// longer than that, not even after [`extend`](LockGuard::extend). A server that started less than
+/// a longest lease ago may have lost its grants. It has no vote until those grants would have ended
+/// ([`distrust_restarted`](Self::distrust_restarted)). So there is no majority in the first 30 s
+/// after all servers were started. The promise requires clocks that don't jump: a server whose
 /// clock jumps forward by more than the drift ends its leases early.
 ///
-/// **Servers can be restarted one after the other** without ending a hold, even if each restarts
-/// without its data. A holder whose lease is renewed sets the lock again on a server that was
-/// restarted, or replaced at its address. It does so when that server has been up for half a
-/// longest lease and the lock is free there. Until then the server counts for the rest of the lease
-/// that it had granted, because it has no vote for other clients.
+/// **Servers can be restarted one after the other** without the end of a hold, even if each
+/// restarts without its data. A holder that renews its lease acquires the lock again on a server
+/// that was restarted, or replaced at its address. It does so when that server has been up for half
+/// a longest lease and the lock is free there. Until then, the grant that the server had made still
+/// counts for the rest of its lease, because the server has no vote for other clients.
 ///
-/// With leases as long as the longest lease, which is the default, restart the next server as soon
-/// as the previous one is back. With shorter leases, wait half a longest lease after that. This
-/// applies to holds that all servers have granted. A hold that was acquired while a server was
-/// down, or had no vote yet, can spare one server less.
+/// If leases are as long as the longest lease, as by default, you can restart the next server as
+/// soon as the previous one is up again. If leases are shorter, wait half a longest lease first.
+/// This applies to holds that all servers have granted. For each server that was down or had no
+/// vote when a hold was acquired, that hold tolerates the restart of one server less.
 ///
-/// The lock is not set again after its key was removed or unlocked by force. It is also not set
-/// again on a server that denies `INFO`, on a master behind sentinels or on a node of a cluster. An
-/// owner that enters the lock again may have to wait until enough servers vote again.
+/// The lock is not acquired again on a server if its key was removed or unlocked by force there, if
+/// the server denies `INFO`, or if it is a master behind sentinels or a node of a cluster. An
+/// [`Owner`] that acquires the lock again may have to wait until enough servers have a vote.
 ///
-/// A server reports its age in its `INFO`. **A server that does not report it** counts as started
-/// when its connection was opened. That happens when the server denies the command to this user. It
-/// also happens when the reply is missing or malformed while a connection is opened. So where
-/// `INFO` is denied, each process lacks that server's vote for one longest lease after its start
-/// and after every lost connection, and its waits last that much longer. Grant the user `+info`.
+/// A server reports in its `INFO` when it was started. **If a server does not report it**, because
+/// it denies the command to this user, or because its reply is missing or malformed when a
+/// connection is opened, the server counts as started when the connection was opened. So if `INFO`
+/// is denied, each process lacks that server's vote for one longest lease after the start of the
+/// process and after every lost connection, and its waits take longer by this time. Grant the user
+/// `+info`.
 ///
-/// Each member must be on a server of its own. Two addresses of one server (`localhost` and
+/// Each member must be on a different server. Two addresses of one server (`localhost` and
 /// `127.0.0.1`, two ports, a port and a socket, two databases) would give that server two votes.
 /// The lock detects this when both are connected, and reports [`Misuse`](crate::ErrorKind::Misuse).
 /// It can't detect it on a server that denies `INFO`.
 ///
 /// For servers that may be down when the program starts, use
 /// [`ClientBuilder::connect_in_background`](crate::ClientBuilder::connect_in_background). There are
-/// no semaphores of this kind, because more permits could be held than exist.
+/// no semaphores over a majority of servers, because more permits could be held than exist.
 ///
 /// ```
 /// use leasehold::{Embedded, RedLock};
@@ -91,7 +96,7 @@ use crate::wait::{Answer, Ask as _, Deadline, Wait};
 #[doc(alias = "RedissonRedLock")]
 pub type RedLock = Lock<Majority>;
 
-/// A majority of several locks: see [`RedLock`].
+/// The kind of [`RedLock`]: a majority of several locks.
 #[derive(Clone, Debug)]
 pub struct Majority {
     pub(super) members: Arc<[AnyLock]>,
@@ -106,10 +111,10 @@ impl Lock<Majority> {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::Misuse`](crate::ErrorKind::Misuse) when there are no members, for a bad name,
-    /// for a member that is itself made of several locks, and for one name on one server that is
-    /// given as two kinds of lock. Acquiring also fails with it if two members are one server under
-    /// two addresses.
+    /// [`ErrorKind::Misuse`](crate::ErrorKind::Misuse) if there are no members, if a name is bad,
+    /// if a member is itself made of several locks, or if one name on one server is given as two
+    /// kinds of lock. An acquire also fails with `Misuse` if two members are on one server with two
+    /// addresses.
     pub fn new<M: Into<AnyLock>>(members: impl IntoIterator<Item = M>) -> Result<Self> {
         let members = members.into_iter().map(Into::into).collect();
         let (members, key) = in_order(members, "lock of a majority")?;
@@ -123,8 +128,9 @@ impl Lock<Majority> {
         Ok(Self::over_several(context, key, kind))
     }
 
-    /// Sets how long to wait for each server. The default is a twentieth of the lease, but at most
-    /// 500 ms. At least 1 ms; a value of more than a third of the lease counts as a third.
+    /// Sets how long a call waits for the answer of each server: at least 1 ms. More than a third
+    /// of the lease counts as a third of the lease. The default is a twentieth of the lease, but at
+    /// most 500 ms.
     #[must_use]
     pub fn member_timeout(mut self, limit: Duration) -> Self {
         self.kind_mut().member_timeout = Some(limit);
@@ -132,30 +138,32 @@ impl Lock<Majority> {
     }
 
     /// Sets the longest lease that any hold of the lock may have: 30 s by default, at least 10 ms,
-    /// at most 365 days. A longer lease is [`Misuse`](crate::ErrorKind::Misuse), also for
-    /// [`extend`](LockGuard::extend). A server that was started has no vote for the same time.
+    /// at most 365 days. An acquire or an [`extend`](LockGuard::extend) with a longer lease fails
+    /// with [`Misuse`](crate::ErrorKind::Misuse). A server has no vote for the same time after its
+    /// start.
     ///
-    /// **All clients that share the lock should set the same value.** Then nothing more is needed.
-    /// In case they do not, a longest lease of more than 30 s is noted on every member before the
-    /// first hold of a handle. Until all members could be reached once, acquiring fails with
+    /// **All clients that share the lock should set the same value.** In case they do not, a handle
+    /// with a longest lease of more than 30 s notes its value on every member before its first
+    /// hold. Until it has reached every member once, acquiring fails with
     /// [`Unavailable`](crate::ErrorKind::Unavailable). Make such a handle once and clone it,
-    /// because each new one must reach all members again. Every client that asks for the lock reads
-    /// the notes of its majority and applies the greatest. A note stays forever, as one key for
-    /// each name on each server. Each acquire writes it again where it is missing.
+    /// because each new handle must reach all members again. Every client that asks for the lock
+    /// reads the notes of a majority and applies the greatest value. A note is a key that stays
+    /// forever, one for each name on each server. Each acquire writes it again on a server where it
+    /// is missing.
     ///
-    /// The note can be forgotten if settings differ and a majority of the servers loses its data,
-    /// one server after the other, while no client acquires the lock with the longer setting. A
-    /// hold with that setting may then overlap with a hold of another client.
+    /// The notes are lost if a majority of the servers lose their data, one after the other, while
+    /// no client with the longer setting acquires the lock. If the settings differ, a hold with the
+    /// longer setting may then overlap with a hold of another client.
     ///
-    /// When a majority of the servers is restarted during a wait, the wait goes on until they vote
-    /// again. This is not an outage, so [`outage_timeout`](Self::outage_timeout) does not end the
-    /// wait. At its deadline the wait fails with [`Unavailable`](crate::ErrorKind::Unavailable),
-    /// because the servers can't say whether the lock is held. It fails with `OutcomeUnknown` if a
-    /// request may have run elsewhere.
+    /// If a majority of the servers are restarted during a wait, the wait continues until they have
+    /// a vote again. This is not an outage, so [`outage_timeout`](Self::outage_timeout) does not
+    /// end the wait. At its deadline, the wait fails with
+    /// [`Unavailable`](crate::ErrorKind::Unavailable), because the servers can't say whether the
+    /// lock is held. It fails with `OutcomeUnknown` if a request may have run on another server.
     ///
-    /// A longest lease that is *shorter* than 30 s lets servers vote again sooner. It is not noted
-    /// anywhere. It protects only if no client that shares the lock has a longer setting or the
-    /// default.
+    /// With a longest lease *shorter* than 30 s, servers have a vote sooner after a start. It is
+    /// not noted on the servers, and is safe only if no client that shares the lock has a longer
+    /// setting or the default.
     #[must_use]
     pub fn longest_lease(mut self, longest: Duration) -> Self {
         let members = self.members().len();
@@ -165,11 +173,11 @@ impl Lock<Majority> {
         self
     }
 
-    /// Sets whether to leave out a server that started less than a [longest
+    /// Sets whether a server has no vote if it started less than a [longest
     /// lease](Self::longest_lease) ago or does not report when it started, because it may have
-    /// forgotten its grants. On by default. It can be turned off, by all clients that share the
-    /// lock, if each server writes every change to its disk before it answers (`appendfsync
-    /// always`). When it is off, leases have no bound.
+    /// forgotten its grants. `true` by default. All clients that share the lock can set `false` if
+    /// each server writes every change to its disk before it answers (`appendfsync always`). With
+    /// `false`, leases can be longer than the longest lease.
     #[must_use]
     pub fn distrust_restarted(mut self, distrust: bool) -> Self {
         self.kind_mut().distrust_restarted = distrust;
@@ -182,7 +190,7 @@ impl Lock<Majority> {
         &self.kind().members
     }
 
-    /// Returns whether `owner` holds a majority, as far as this process knows. Makes no call.
+    /// Returns whether `owner` holds a majority, as far as this process knows. Sends no request.
     #[doc(alias = "isHeldByCurrentThread")]
     #[doc(alias = "isHeldByThread")]
     #[must_use]

@@ -18,22 +18,21 @@ use crate::primitives::lock::kind::{Acquire, Kind};
 use crate::primitives::lock::{Lock, LockGuard};
 use crate::wait::{Deadline, no_answer_in_time};
 
-/// Several locks as one: acquiring it takes all of them, or none. The counterpart of Redisson's
-/// `getMultiLock(locks...)`; each member by itself is shared with the Java lock of its name.
+/// Several locks that are acquired together: all of them, or none. The counterpart of Redisson's
+/// `getMultiLock(locks...)`. Each member is shared with the Java lock of the same name.
 ///
-/// Members can be of any kind that has one name, and of different clients and servers. The settings
-/// of this handle (lease, renewal, waiting, owner) apply to all members, whatever their own
-/// settings are. The members are taken in a fixed order, by the address of their server and then by
-/// name, so that two multi-locks can't deadlock. All processes must use the same address for a
-/// server, so that they agree on this order. A member that is given twice counts once.
+/// The members can be of any kind that has one name, and of different clients and servers. The
+/// settings of this handle (lease, renewal, waiting, owner) apply to all members, whatever their
+/// own settings are. The members are acquired in a fixed order, by the address of their server and
+/// then by name, so that two multi-locks can't deadlock. All processes must use the same address
+/// for a server, so that they agree on this order. A member that is given twice counts once.
 ///
-/// While the lock waits for a member, it holds and renews the members that precede it in this
-/// order, and no others. When it has all members, each of them is valid for a whole lease from then
-/// on.
+/// While the lock waits for a member, it holds and renews only the members before it in this order.
+/// When it has acquired all members, each of them is valid for a whole lease from then on.
 ///
-/// The guard is valid until the earliest deadline of a member. It is [lost](LockGuard::lost) with
-/// the first member that is lost. Its [`members`](LockGuard::members) are the guards of the locks,
-/// in the order above.
+/// The guard is valid until the earliest deadline of a member. It is [lost](LockGuard::lost) as
+/// soon as one member is lost. [`LockGuard::members`] returns the guards of the members in the
+/// order above.
 ///
 /// ```
 /// use leasehold::MultiLock;
@@ -52,7 +51,7 @@ use crate::wait::{Deadline, no_answer_in_time};
 #[doc(alias = "RedissonMultiLock")]
 pub type MultiLock = Lock<Multi>;
 
-/// Several locks, all of them or none: see [`MultiLock`].
+/// The kind of [`MultiLock`]: several locks, all of them or none.
 #[derive(Clone, Debug)]
 pub struct Multi {
     pub(super) members: Arc<[AnyLock]>,
@@ -63,10 +62,10 @@ impl Lock<Multi> {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::Misuse`](crate::ErrorKind::Misuse) when there are no members, for a bad name,
-    /// for a member that is itself made of several locks, and for one name that is given as two
-    /// kinds of lock, which would wait for each other. Acquiring also fails with it if one lock is
-    /// given under two addresses of its server.
+    /// [`ErrorKind::Misuse`](crate::ErrorKind::Misuse) if there are no members, if a name is bad,
+    /// if a member is itself made of several locks, or if one name is given as two kinds of lock,
+    /// which would wait for each other. An acquire also fails with `Misuse` if one lock is given
+    /// under two addresses of its server.
     pub fn new<M: Into<AnyLock>>(members: impl IntoIterator<Item = M>) -> Result<Self> {
         let members = members.into_iter().map(Into::into).collect();
         let (members, key) = in_order(members, "multi-lock")?;
@@ -76,13 +75,13 @@ impl Lock<Multi> {
         Ok(Self::over_several(context, key, Multi { members }))
     }
 
-    /// Returns the members, in the order in which they are taken.
+    /// Returns the members, in the order in which they are acquired.
     #[must_use]
     pub fn members(&self) -> &[AnyLock] {
         &self.kind().members
     }
 
-    /// Returns whether `owner` holds every member, as far as this process knows. Makes no call.
+    /// Returns whether `owner` holds every member, as far as this process knows. Sends no request.
     #[doc(alias = "isHeldByCurrentThread")]
     #[doc(alias = "isHeldByThread")]
     #[must_use]

@@ -14,8 +14,8 @@ use crate::guard::Share;
 use crate::loss::LossReason;
 use crate::text::Shown;
 
-/// The id of a permit: 16 bytes that no other permit has. It is written and read as 32 hex digits,
-/// the form that Redisson's users know.
+/// The id of a permit: 16 bytes that no other permit has. As text, it has 32 hex digits, as in
+/// Redisson.
 ///
 /// ```
 /// let id: leasehold::PermitId = "000102030405060708090a0b0c0d0e0f".parse()?;
@@ -85,13 +85,13 @@ impl FromStr for PermitId {
     }
 }
 
-/// A guard of held permits, returned by
+/// The guard of one or more permits, returned by
 /// [`ExpirableSemaphore::acquire`](crate::ExpirableSemaphore::acquire) and its variants.
 ///
 /// [`release`](Self::release) releases the permits and reports whether they were held until then.
 /// Dropping the guard also releases them, but in the background and without a report. Before the
-/// program ends, call [`Client::close`](crate::Client::close)`().await`, which waits for that.
-/// Permits that were lost are never valid again.
+/// program ends, call [`Client::close`](crate::Client::close)`().await`, which waits for these
+/// releases. A guard whose permits were lost never holds them again.
 #[must_use = "the permits are released as soon as this is dropped"]
 #[clippy::has_significant_drop]
 pub struct ExpirablePermit {
@@ -103,7 +103,7 @@ impl ExpirablePermit {
         Self { share }
     }
 
-    /// Returns the id of the permit, or of the first one when there are several.
+    /// Returns the id of the permit, or of the first permit if there are several.
     #[must_use]
     pub fn id(&self) -> PermitId {
         // The first id exists: an acquire of zero permits is refused.
@@ -119,28 +119,28 @@ impl ExpirablePermit {
         permits.map_or(&[], |permits| &permits.ids)
     }
 
-    /// Gives the permits back.
+    /// Releases the permits, and reports whether they were held until then.
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::Lost`](crate::ErrorKind::Lost) when a permit was no longer held: the work with
-    /// it may have overlapped with another holder. `Unavailable` or `OutcomeUnknown` when no server
-    /// answered. In that case the release is tried again in the background, and the permits come
-    /// back one lease after their last renewal at the latest. `OutcomeUnknown` also when the
-    /// permits no longer exist and an earlier request to release them was not answered: either
-    /// that request gave them back, or a permit was lost before.
+    /// [`ErrorKind::Lost`](crate::ErrorKind::Lost) if a permit was no longer held: the work with it
+    /// may have overlapped with the work of another holder. `Unavailable` or `OutcomeUnknown` if no
+    /// server answered. In that case the client sends the release again in the background, and the
+    /// permits are free one lease after their last renewal at the latest. `OutcomeUnknown` also if
+    /// the first request was not answered and the next one did not find the permits. Either the
+    /// first request gave them back, or a permit had been lost before.
     ///
     /// # Cancel safety
     ///
-    /// Once this has been called, the permits are released even if the future is dropped.
+    /// Once `release` has been called, the permits are released even if the future is dropped.
     pub async fn release(self) -> Result<()> {
         self.share.release().await
     }
 
-    /// Resolves with the reason when a permit is lost. If the server reports the loss, it resolves
-    /// at the next renewal. If the server does not answer, it resolves at
-    /// [`valid_until`](Self::valid_until) at the latest. It never resolves once the permits have
-    /// been given back in time.
+    /// Resolves when a permit is lost, with the reason. If the server reports the loss, the future
+    /// resolves at the next renewal. If the server does not answer, it resolves at
+    /// [`valid_until`](Self::valid_until) at the latest. If the permits are released in time, it
+    /// never resolves.
     ///
     /// # Cancel safety
     ///
@@ -160,8 +160,8 @@ impl ExpirablePermit {
         self.share.hold().tell_loss()
     }
 
-    /// Returns whether the permits are held, as far as this process and its clock know. Makes no
-    /// call to the server.
+    /// Returns whether the permits are held, as far as this process and its clock know. Sends no
+    /// request to the server.
     #[must_use]
     pub fn is_held(&self) -> bool {
         self.loss().is_none()
@@ -171,18 +171,19 @@ impl ExpirablePermit {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::Lost`](crate::ErrorKind::Lost) when a permit is lost; in that case `work` has
+    /// [`ErrorKind::Lost`](crate::ErrorKind::Lost) if a permit is lost. In that case `work` has
     /// been dropped.
     ///
     /// # Cancel safety
     ///
-    /// The future is as cancel safe as `work`.
+    /// As cancel safe as `work`.
     pub async fn protect<T>(&self, work: impl Future<Output = T>) -> Result<T> {
         self.share.protect(work).await
     }
 
-    /// Returns the instant until which the permits are certain to be held: the instant before the
-    /// last confirmed request was sent, plus the lease, minus the drift and 2 ms. Renewal moves it forward.
+    /// Returns the instant until which the permits are certainly held. It is the time just before
+    /// the last confirmed request was sent, plus the lease, minus the
+    /// [drift](crate::ClientBuilder::drift_fraction) and 2 ms. Each renewal moves it forward.
     #[must_use]
     pub fn valid_until(&self) -> Instant {
         let context = self.share.context();
@@ -197,21 +198,22 @@ impl ExpirablePermit {
         context.clock.to_instant(confirmed_at)
     }
 
-    /// Returns the failure of renewal since the last confirmation. It becomes the loss at
-    /// [`valid_until`](Self::valid_until) unless a renewal succeeds before. `None` while renewals
-    /// are answered within a twentieth of the lease.
+    /// Returns why renewals have been failing since the last one that succeeded. Unless a renewal
+    /// succeeds before [`valid_until`](Self::valid_until), the permits are then lost for this
+    /// reason. `None` while the server answers each renewal within a twentieth of the lease.
     #[must_use]
     pub fn renewal_failure(&self) -> Option<LossReason> {
         self.share.hold().renewal_failure()
     }
 
-    /// Extends the lease of the permits to at least `lease` from now. Never shortens it.
+    /// Extends the lease of the permits, so that it ends `lease` from now or later. It never
+    /// shortens the lease. `lease` is at least 10 ms and at most 2^53 ms.
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::Lost`](crate::ErrorKind::Lost) when a permit is no longer held. `Unavailable`
-    /// or `OutcomeUnknown` when no server answered; the permits stay valid until
-    /// [`valid_until`](Self::valid_until).
+    /// [`ErrorKind::Lost`](crate::ErrorKind::Lost) if a permit is no longer held. `Misuse` for a
+    /// `lease` out of its range. `Unavailable` or `OutcomeUnknown` if no server answered: the
+    /// permits are still held until [`valid_until`](Self::valid_until).
     ///
     /// # Cancel safety
     ///
@@ -221,8 +223,8 @@ impl ExpirablePermit {
         self.share.extend(lease).await
     }
 
-    /// Leaves the permits to their lease: they are no longer renewed or released. Any client that
-    /// has their ids can release them.
+    /// Ends the guard without releasing the permits. The client no longer renews them, so they are
+    /// free when their lease ends. Any client that has their ids can release them earlier.
     pub fn forget(self) {
         self.share.forget();
     }

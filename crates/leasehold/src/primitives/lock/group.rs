@@ -18,20 +18,20 @@ use crate::observe;
 use crate::wait::Deadline;
 pub use fields::FieldNames;
 
-/// A lock on several values of one group. Acquiring it takes all of them, or none. Shared with
+/// A lock on several values of one group. An acquire locks all of them, or none. Shared with
 /// Redisson's `getMultiLock(group, values)`.
 ///
-/// Two group locks of one group exclude each other when they have a value in common. An acquire
-/// takes its values in one request, so two acquires can't deadlock, whatever the order of their
-/// values. A whole group is one key, and therefore on one server. Values on several servers need a
+/// Two group locks of one group exclude each other if they have a value in common. An acquire locks
+/// its values in one request, so two acquires can't deadlock, whatever the order of their values. A
+/// whole group is one key, and therefore on one server. To lock names on several servers, use a
 /// [`MultiLock`](crate::MultiLock).
 ///
 /// A group lock has at most 1000 values. A value that is given twice counts once. An
-/// [`Owner`](crate::Owner) can enter again with the same set of values. An owner that asks for
-/// another set with a value in common waits like any other waiter.
+/// [`Owner`](crate::Owner) that holds a set of values can acquire the same set again. If it asks
+/// for another set that has a value in common, it waits like any other waiter.
 ///
-/// The end of each value's lease is stored in the group, by the server's clock. Redisson's clients
-/// store it by their own clocks.
+/// The group stores the time at which the lease of each value ends. This library uses the server's
+/// clock for it, and Redisson's clients use their own clocks.
 ///
 /// ```
 /// # #[tokio::main(flavor = "current_thread")]
@@ -109,7 +109,8 @@ impl Lock<Group> {
         lock
     }
 
-    /// Sets how values are encoded as names in Redis. [`FieldNames::Text`] by default.
+    /// Sets how values are encoded before they are hashed to names on the server.
+    /// [`FieldNames::Text`] by default.
     #[must_use]
     pub fn field_names(mut self, names: FieldNames) -> Self {
         // Start from the values, not from their fields: a field is a hash, and can't be turned into

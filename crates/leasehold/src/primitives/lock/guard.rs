@@ -24,9 +24,10 @@ use crate::primitives::fenced::draw;
 /// waits for the release. [`Client`](crate::Client#when-the-program-ends) describes what happens
 /// without that call.
 ///
-/// Once its lock is lost, a guard is never valid again.
+/// Once its lock is lost, a guard never holds the lock again.
 ///
-/// A guard that is not bound to a name would be dropped at once, which releases the lock:
+/// A guard that is not bound to a variable is dropped at once, which releases the lock. The
+/// compiler warns of this mistake:
 ///
 /// ```compile_fail
 /// #![deny(unused_must_use)]
@@ -78,8 +79,8 @@ impl LockGuard {
     /// Returns the guards of the members: of all members of a [`MultiLock`](crate::MultiLock), or
     /// of the members in the majority of a [`RedLock`](crate::RedLock). Empty for other locks.
     ///
-    /// These are the guards that the acquire got. If a server of a `RedLock` restarts and takes
-    /// part again, its guard here is lost and stays lost.
+    /// These are the guards that the acquire obtained. If a server of a `RedLock` restarts and the
+    /// holder acquires the lock there again, the guard of that server in this list remains lost.
     pub fn members(&self) -> &[Self] {
         match &self.body {
             Body::One(_) => &[],
@@ -100,26 +101,27 @@ impl LockGuard {
         }
     }
 
-    /// Gives the lock back. If an [`Owner`](crate::Owner) has several guards, the last of them
-    /// gives it back.
+    /// Releases the lock, and reports whether it was held until then. If an [`Owner`](crate::Owner)
+    /// has several guards, only the last of them releases the lock.
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::Lost`](crate::ErrorKind::Lost) when the lock was no longer held: the work under
-    /// it may have overlapped with another holder.
+    /// [`ErrorKind::Lost`](crate::ErrorKind::Lost) if the lock was no longer held: the work under
+    /// it may have overlapped with the work of another holder.
     ///
-    /// `Unavailable` or `OutcomeUnknown` when no server answered. In that case the release is tried
-    /// again in the background, and the lock is free one lease after its last renewal at the
-    /// latest.
+    /// `Unavailable` or `OutcomeUnknown` if no server answered. In that case the client sends the
+    /// release again in the background, and the lock is free one lease after its last renewal at
+    /// the latest.
     ///
-    /// `OutcomeUnknown` also in two other cases. In the first, one request was not answered, and
-    /// the next one did not find the hold: either the first request released the lock, or the lock
-    /// was lost before. In the second, the lock was handed over to the next holder of the process,
-    /// and its lease ran out there before the server answered.
+    /// `OutcomeUnknown` also in two other cases:
+    /// - The first request was not answered, and the next one did not find the hold. Either the
+    ///   first request released the lock, or the lock had been lost before.
+    /// - The lock was [handed over](crate::Lock::local_hand_over) to the next holder in this
+    ///   process, and its lease ended there before the server answered.
     ///
     /// # Cancel safety
     ///
-    /// Once this has been called, the lock is released even if the future is dropped.
+    /// Once `release` has been called, the lock is released even if the future is dropped.
     #[doc(alias = "unlock")]
     pub async fn release(self) -> Result<()> {
         match self.body {
@@ -128,16 +130,16 @@ impl LockGuard {
         }
     }
 
-    /// Resolves with the reason when the lock is lost. If the server reports the loss, this happens
-    /// at the next renewal. If the server does not answer, it happens at
+    /// Resolves when the lock is lost, with the reason. If the server reports the loss, the future
+    /// resolves at the next renewal. If the server does not answer, it resolves at
     /// [`valid_until`](Self::valid_until) at the latest.
     ///
-    /// Leases run on while the machine sleeps, but timers do not. If a lease ends while the machine
-    /// sleeps, the loss is noticed within 200 ms after the machine wakes up. Work that calls
-    /// [`is_held`](Self::is_held) learns of it at once.
+    /// Leases continue to run while the machine sleeps, but timers do not. If a lease ends during
+    /// that time, the future resolves within 200 ms after the machine wakes up.
+    /// [`is_held`](Self::is_held) reports the loss at once.
     ///
-    /// The future does not borrow the guard and can be moved into another task. It never resolves
-    /// if the lock is released in time.
+    /// The future does not borrow the guard and can be moved into another task. If the lock is
+    /// released in time, it never resolves.
     ///
     /// # Cancel safety
     ///
@@ -149,7 +151,7 @@ impl LockGuard {
         }
     }
 
-    /// Returns why the lock is lost; `None` while it is held.
+    /// Returns why the lock was lost; `None` while it is held.
     #[must_use]
     pub fn loss(&self) -> Option<LossReason> {
         match &self.body {
@@ -165,7 +167,7 @@ impl LockGuard {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::Lost`](crate::ErrorKind::Lost) when the lock is lost; in that case `work` has
+    /// [`ErrorKind::Lost`](crate::ErrorKind::Lost) if the lock is lost. In that case `work` has
     /// been dropped.
     ///
     /// # Cancel safety
@@ -180,18 +182,21 @@ impl LockGuard {
         }
     }
 
-    /// Returns whether the lock is held, by the knowledge and the clock of this process. Sends no
+    /// Returns whether the lock is held, as far as this process and its clock know. Sends no
     /// request to the server.
     #[must_use]
     pub fn is_held(&self) -> bool {
         self.loss().is_none()
     }
 
-    /// Returns the instant until which the lock is certainly held: the time just before the last
-    /// confirmed request was sent, plus the lease, minus the drift and 2 ms. Each renewal moves it forward,
-    /// up to the end of the [maximum hold time](crate::Lock::max_hold). All guards of an
-    /// [`Owner`](crate::Owner) share it. When a guard that asked for more is released or dropped,
-    /// it moves back to what the other guards asked for.
+    /// Returns the instant until which the lock is certainly held. It is the time just before the
+    /// last confirmed request was sent, plus the lease, minus the
+    /// [drift](crate::ClientBuilder::drift_fraction) and 2 ms. Each renewal moves it forward, up to
+    /// the end of the [maximum hold time](crate::Lock::max_hold).
+    ///
+    /// It is the same for all guards of an [`Owner`](crate::Owner) that share the hold. When the
+    /// guard with the longest lease is released or dropped, it moves back to the end of the longest
+    /// remaining lease.
     #[must_use]
     pub fn valid_until(&self) -> Instant {
         match &self.body {
@@ -221,9 +226,10 @@ impl LockGuard {
         }
     }
 
-    /// Returns the failure of renewal since the last confirmation. It becomes the loss at
-    /// [`valid_until`](Self::valid_until) unless a renewal succeeds. `None` while renewals are
-    /// answered within a twentieth of the lease. For a holder that needs time to stop its work.
+    /// Returns why renewals have been failing since the last one that succeeded. Unless a renewal
+    /// succeeds before [`valid_until`](Self::valid_until), the lock is then lost for this reason.
+    /// `None` while the server answers each renewal within a twentieth of the lease. Use this if
+    /// the holder needs time to stop its work.
     #[must_use]
     pub fn renewal_failure(&self) -> Option<LossReason> {
         match &self.body {
@@ -232,8 +238,8 @@ impl LockGuard {
         }
     }
 
-    /// Returns the number of guards that share this hold: 1, or more after a re-entry with an
-    /// [`Owner`](crate::Owner).
+    /// Returns the number of guards that share this hold: 1, or more if an [`Owner`](crate::Owner)
+    /// has acquired the lock again.
     #[doc(alias = "getHoldCount")]
     #[must_use]
     pub fn hold_count(&self) -> usize {
@@ -243,16 +249,19 @@ impl LockGuard {
         }
     }
 
-    /// Extends the lock to at least `lease` from now. Never shortens it. When this guard is
-    /// released or dropped and other guards of the hold remain, their own leases apply again. The
-    /// server keeps the longer lease until the last guard releases the lock. It also keeps it if
-    /// that guard is [forgotten](Self::forget) or its process dies.
+    /// Extends the lease, so that it ends `lease` from now or later. It never shortens the lease.
+    /// `lease` is at least 10 ms and at most 2^53 ms.
+    ///
+    /// If other guards of an [`Owner`](crate::Owner) share the hold, the longer lease counts only
+    /// until this guard is released or dropped. Then the leases of the other guards apply again.
+    /// The server keeps the longer lease until the last guard releases the lock, and also if that
+    /// guard is [forgotten](Self::forget) or its process dies.
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::Lost`](crate::ErrorKind::Lost) when the lock is no longer held. `Unavailable`
-    /// or `OutcomeUnknown` when no server answered; the guard stays valid until
-    /// [`valid_until`](Self::valid_until).
+    /// [`ErrorKind::Lost`](crate::ErrorKind::Lost) if the lock is no longer held. `Misuse` for a
+    /// `lease` out of its range. `Unavailable` or `OutcomeUnknown` if no server answered: the lock
+    /// is still held until [`valid_until`](Self::valid_until).
     ///
     /// # Cancel safety
     ///
@@ -267,10 +276,13 @@ impl LockGuard {
         }
     }
 
-    /// Leaves the lock to its lease: it is no longer renewed or released, and ends by itself. For a
-    /// job that must not run again too soon. The lease is the longest to which any guard of the
-    /// hold has [extended](Self::extend) the lock. Other guards of the same [`Owner`](crate::Owner)
-    /// keep the lock. When the last of them is released or dropped, the lock is left to its lease.
+    /// Ends the guard without releasing the lock. The client no longer renews the lock, so it is
+    /// free when its lease ends. Use this for a job that must not run again too soon.
+    ///
+    /// The lease is the longest to which any guard of the hold has [extended](Self::extend) it.
+    /// Other guards of the same [`Owner`](crate::Owner) still hold and renew the lock. When the
+    /// last of them is released or dropped, the lock is not released either, and ends with its
+    /// lease.
     pub fn forget(self) {
         match self.body {
             Body::One(share) => share.forget(),
@@ -278,16 +290,17 @@ impl LockGuard {
         }
     }
 
-    /// Keeps the lock for `span` from now. It is no longer renewed or released, and ends by itself.
-    /// Unlike [`forget`](Self::forget), this sets the lease. Unlike [`extend`](Self::extend), it
-    /// also shortens a longer lease. For a job that must not run again too soon: the program may
-    /// end at once, and need not run until the span is over.
+    /// Ends the guard, and keeps the lock locked for `span` from now. The client no longer renews
+    /// or releases the lock, so it is free when `span` is over. Unlike [`forget`](Self::forget),
+    /// this sets the lease. Unlike [`extend`](Self::extend), it also shortens a longer lease. Use
+    /// this for a job that must not run again too soon: the program may end at once, before `span`
+    /// is over.
     ///
-    /// `span` is at least 10 ms. It begins when the server gets the request. If the network delays
-    /// the request or delivers it a second time, the lock ends later by as much. A renewal that
-    /// arrives later changes nothing. If the span is shorter than the rest of the lease, waiters in
-    /// Rust and Java are woken and learn the new end. A Java waiter in the line of a fair lock may
-    /// sleep on until the end that it learned when it joined.
+    /// `span` is at least 10 ms, and begins when the server receives the request. If the network
+    /// delays the request or delivers it twice, the lock ends later by the same amount of time. A
+    /// renewal that arrives afterwards changes nothing. If the lock now ends earlier than before,
+    /// the waiters in Rust and Java are woken and learn the new end. A Java waiter in the queue of
+    /// a fair lock may sleep until the end that it learned when it joined the queue.
     ///
     /// ```
     /// # #[tokio::main(flavor = "current_thread")]
@@ -296,7 +309,7 @@ impl LockGuard {
     ///
     /// let lock = leasehold::Client::embedded().lock("report");
     /// let guard = lock.acquire().await?;
-    /// // ... send the report, and let nobody send it again for a minute
+    /// // ... send the report, and let no other process send it for a minute
     /// guard.keep_for(Duration::from_secs(60)).await?;
     /// assert!(lock.try_acquire().await?.is_none());
     /// # Ok(())
@@ -305,30 +318,30 @@ impl LockGuard {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::Lost`](crate::ErrorKind::Lost) when the lock was no longer held.
+    /// [`ErrorKind::Lost`](crate::ErrorKind::Lost) if the lock was no longer held.
     ///
-    /// `Misuse`
+    /// `Misuse`:
     ///
-    /// - when the span is too short, or longer than a [failover
+    /// - if `span` is too short, or longer than the client's [failover
     ///   guard](crate::ClientBuilder::failover_guard),
     /// - for a lock that is not one key with one holder: the read side of a read-write lock, a
     ///   [`GroupLock`](crate::GroupLock), a [`MultiLock`](crate::MultiLock) or a
     ///   [`RedLock`](crate::RedLock),
-    /// - while other guards of an [`Owner`](crate::Owner) share the hold, or have left it to its
-    ///   lease, and
-    /// - for a write lock if its owner also holds the read side.
+    /// - if other guards of an [`Owner`](crate::Owner) share the hold, or have been
+    ///   [forgotten](Self::forget), and
+    /// - for the write side of a read-write lock, if its owner also holds the read side.
     ///
-    /// After these errors the guard has been dropped. If no other guard has the lock, it is given
-    /// back in the background. If another guard has [forgotten](Self::forget) it, it stays for its
-    /// lease.
+    /// After these errors the guard no longer exists. If it was the only guard of the hold, the
+    /// client releases the lock in the background. If another guard was forgotten, the lock ends
+    /// with its lease.
     ///
-    /// `Unavailable` or `OutcomeUnknown` when no server answered: the lock ends after its old lease
-    /// or after the span.
+    /// `Unavailable` or `OutcomeUnknown` if no server answered: the lock ends with its old lease or
+    /// after `span`.
     ///
     /// # Cancel safety
     ///
-    /// If the future is dropped before the answer, the lock ends after its old lease or after the
-    /// span.
+    /// If the future is dropped before the answer arrives, the lock ends with its old lease or
+    /// after `span`.
     pub async fn keep_for(self, span: Duration) -> Result<()> {
         match self.body {
             Body::One(share) => share.keep_for(span).await,
@@ -336,9 +349,9 @@ impl LockGuard {
         }
     }
 
-    /// Returns how long the acquire took. A re-entry has a time of its own. For several locks that
-    /// act as one, this is the longest time of a member. Zero for a read hold that was a write
-    /// hold.
+    /// Returns how long the acquire of this guard took. For a [`MultiLock`](crate::MultiLock) or a
+    /// [`RedLock`](crate::RedLock), this is the longest time of a member. Zero for a guard that a
+    /// [downgrade](crate::WriteGuard::downgrade) has returned.
     #[must_use]
     pub fn waited(&self) -> Duration {
         match &self.body {
@@ -360,8 +373,9 @@ impl LockGuard {
         }
     }
 
-    /// Returns the id of this hold in Redis, `uuid:n`, as [`Lock::inspect`](crate::Lock::inspect)
-    /// shows it. For several locks that act as one, the id of the first.
+    /// Returns the id of this hold on the server, `uuid:n`, as
+    /// [`Lock::inspect`](crate::Lock::inspect) shows it. For a [`MultiLock`](crate::MultiLock) or a
+    /// [`RedLock`](crate::RedLock), this is the id of the first member.
     #[must_use]
     pub fn holder_id(&self) -> &str {
         match &self.body {
@@ -370,19 +384,20 @@ impl LockGuard {
         }
     }
 
-    /// Returns the fencing token of this hold, for a resource that refuses a late holder. Tokens of
-    /// a name rise from hold to hold, whichever kind of lock draws them. See
-    /// [`FencedLock`](crate::FencedLock), whose guards have a token from the start. For other
-    /// locks, the first call draws the token from the server. From then on all guards of this hold
-    /// have this token, and [`token`](Self::token) returns it.
+    /// Returns the fencing token of this hold: a number that is greater than every token drawn
+    /// before for the same name, with any kind of lock. A resource that remembers the greatest
+    /// token can refuse a former holder, whose token is lower. The guards of a
+    /// [`FencedLock`](crate::FencedLock) have a token from the start. For other locks, the first
+    /// call draws the token from the server. From then on all guards of this hold have this token,
+    /// and [`token`](Self::token) returns it.
     ///
     /// A [`MultiLock`](crate::MultiLock) or a [`RedLock`](crate::RedLock) has one token for all
     /// members. It is greater than every token drawn before for any of them, and the next token
     /// drawn for any of them is greater still. For a `RedLock` its majority ensures this. Drawing
     /// such a token takes a second round trip.
     ///
-    /// All holders that share the resource must use a token. A hold that draws none leaves no trace
-    /// in the numbers.
+    /// All holders that use the resource must pass a token. A hold that draws no token does not
+    /// raise the numbers.
     ///
     /// ```
     /// # #[tokio::main(flavor = "current_thread")]
@@ -392,7 +407,7 @@ impl LockGuard {
     /// let client = leasehold::Client::embedded();
     /// let both = MultiLock::new([client.lock("ann"), client.lock("bob")])?;
     /// let guard = both.acquire().await?;
-    /// let token = guard.fencing_token().await?; // goes with every change to either
+    /// let token = guard.fencing_token().await?; // pass it with every change
     /// guard.release().await?;
     /// let guard = client.fair_lock("bob").acquire().await?;
     /// assert!(guard.fencing_token().await? > token);
@@ -402,16 +417,16 @@ impl LockGuard {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::Lost`](crate::ErrorKind::Lost) when the lock is no longer held. Then no token
-    /// is returned, not even one that was drawn before. `Misuse` for locks that several holders can
-    /// have at a time: the read side of a read-write lock and a [`GroupLock`](crate::GroupLock), by
-    /// itself or as a member. `WrongKind` when the counter's key holds something else.
-    /// `Unavailable` or `OutcomeUnknown` when no server answered; the call can be repeated.
+    /// [`ErrorKind::Lost`](crate::ErrorKind::Lost) if the lock is no longer held, even if the token
+    /// was drawn before. `Misuse` for locks that can have several holders at a time: the read side
+    /// of a read-write lock and a [`GroupLock`](crate::GroupLock), also as members of other locks.
+    /// `WrongKind` if the key of the counter holds something else. `Unavailable` or
+    /// `OutcomeUnknown` if no server answered: the call can be repeated.
     ///
     /// # Cancel safety
     ///
-    /// Dropping the future has no effect on the lock. If a token was drawn but the answer was lost,
-    /// no hold gets that token.
+    /// Dropping the future has no effect on the lock. If the server drew a token and its answer was
+    /// lost, no hold gets that token.
     #[doc(alias = "lockAndGetToken")]
     pub async fn fencing_token(&self) -> Result<u64> {
         match &self.body {
@@ -420,9 +435,10 @@ impl LockGuard {
         }
     }
 
-    /// Returns the fencing token of this hold, if it is known. A [`FencedLock`](crate::FencedLock)
-    /// knows it from the start, other locks once [`fencing_token`](Self::fencing_token) has drawn
-    /// it. It is never the token of another hold, even after this hold is lost.
+    /// Returns the fencing token of this hold if it has one, without a request. The guard of a
+    /// [`FencedLock`](crate::FencedLock) has a token from the start, and the guard of another lock
+    /// after [`fencing_token`](Self::fencing_token) has drawn it. It is never the token of another
+    /// hold, even after this hold is lost.
     #[must_use]
     pub fn token(&self) -> Option<u64> {
         match &self.body {

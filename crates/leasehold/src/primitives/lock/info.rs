@@ -4,14 +4,14 @@ use std::time::Duration;
 
 use crate::backend::step::Value;
 
-/// The holders of a lock, and how long they have it: the answer of
+/// The holders of a lock, and the rest of the lease: the answer of
 /// [`Lock::inspect`](crate::Lock::inspect).
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct LockInfo {
     /// The holders. Empty when the lock is free.
     pub holders: Vec<Holder>,
-    /// The rest of the lease on the server.
+    /// The time that is left of the lease on the server.
     pub ttl: Ttl,
 }
 
@@ -44,28 +44,28 @@ impl LockInfo {
     }
 }
 
-/// A holder, as Redis stores it.
+/// A holder, as it is stored on the server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Holder {
     /// The id of the holder, `uuid:n`. `uuid` is the client, and `n` the hold (this library) or the
     /// thread (Redisson).
     pub id: String,
-    /// Number of times the holder has entered the lock. Always 1 for holds of this library, which
-    /// counts re-entries in the client.
+    /// Number of acquires that the holder has not released yet. Always 1 for holds of this library,
+    /// which counts re-entries in the client.
     pub count: u64,
 }
 
-/// The rest of a lease on the server, for a lock or a permit.
+/// The time that is left of a lease on the server, for a lock or a permit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Ttl {
-    /// The lock is free. For a permit: its lease is over, or there is no such permit.
+    /// The lock is free. For a permit: its lease is over, or it does not exist.
     Free,
     /// Held without an expiry. Redisson makes such permits. A lock without an expiry was made by
-    /// another program.
+    /// neither library.
     NoExpiry,
-    /// Held for this duration, unless the hold is renewed or released.
+    /// Held for this duration from now, unless the hold is renewed or released.
     Left(Duration),
 }
 

@@ -39,7 +39,7 @@ impl Made for LockGuard {
     }
 }
 
-/// A kind whose whole state has one name on one server. Such a lock can be inspected, and ended by
+/// A kind of lock that has one name on one server. Such a lock can be inspected and unlocked by
 /// force.
 #[allow(private_bounds, reason = "as of `Kind`")]
 pub trait OneKey: Kind + Named {}

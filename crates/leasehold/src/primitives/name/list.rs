@@ -28,34 +28,35 @@ const MOST_LISTED: usize = 10;
 /// The most names that are not UTF-8 and are kept.
 const MOST_ODD: usize = 10;
 
-/// A name, and its kind and state.
+/// One entry of a [`Listing`]: a name, with its kind and state.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Listed {
     /// The name, for [`Client::lock`](crate::Client::lock) and similar methods.
     pub name: String,
-    /// The kind and the state of the name. Only the first ten of its holds, permits and waiters are
-    /// shown.
+    /// The kind and the state of the name, with at most ten holds or permits and at most ten
+    /// waiters.
     pub info: NameInfo,
 }
 
 /// The names on a server: see [`Client::list`](crate::Client::list).
 ///
-/// A stream of [`Listed`]. [`next`](Self::next) reads it without the `Stream` trait.
+/// It is a stream of [`Listed`]. With [`next`](Self::next), you can read it without the `Stream`
+/// trait.
 #[must_use = "nothing is asked for until the listing is read"]
 pub struct Listing {
     walk: Pin<Box<dyn Stream<Item = Result<Listed>> + Send>>,
     progress: Arc<Progress>,
 }
 
-/// Keys that a listing has left out but that may be names: see [`Listing::left_out`].
+/// Numbers of keys that may be names, but that a listing has left out: see [`Listing::left_out`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct LeftOut {
-    /// Number of keys, of any type, that the user is not allowed to look at.
+    /// Number of keys, of any type, that the user is not allowed to read.
     pub denied: u64,
-    /// Number of names longer than 1000 bytes. [`Client::inspect`](crate::Client::inspect) can look
-    /// at such a name.
+    /// Number of names longer than 1000 bytes. [`Client::inspect`](crate::Client::inspect) can read
+    /// such a name.
     pub too_long: u64,
     /// Number of names that are not UTF-8. Names of this library are always UTF-8; Redisson's can
     /// be anything.
@@ -74,7 +75,7 @@ struct Progress {
 }
 
 impl Listing {
-    /// Returns the next name; `None` at the end. An error ends the listing.
+    /// Returns the next name, or `None` at the end. After an error the listing is at its end.
     ///
     /// # Errors
     ///
@@ -82,13 +83,13 @@ impl Listing {
     ///
     /// # Cancel safety
     ///
-    /// Dropping the future loses nothing: the next call continues.
+    /// Dropping the future loses nothing: the next call continues at the same place.
     pub async fn next(&mut self) -> Option<Result<Listed>> {
         StreamExt::next(self).await
     }
 
-    /// Returns about how many keys were looked at so far, and how many the server has. Both are 0
-    /// before the first page. The second stays 0 if the server does not report it.
+    /// Returns about how many keys were read so far, and how many keys the server has. Both are 0
+    /// before the first page. The second number stays 0 if the server does not report it.
     #[must_use]
     pub fn progress(&self) -> (u64, u64) {
         let total = self.progress.total.load(Ordering::Relaxed);
@@ -96,8 +97,8 @@ impl Listing {
         (looked_at, total)
     }
 
-    /// Returns how many keys were left out so far. If the user is not allowed to look at any key,
-    /// the listing is empty, and only this method shows that it is incomplete.
+    /// Returns how many keys were left out so far. If the user is not allowed to read any key, the
+    /// listing is empty, and only this method shows that it is incomplete.
     ///
     /// ```
     /// # #[tokio::main(flavor = "current_thread")]
@@ -122,8 +123,8 @@ impl Listing {
     }
 
     /// Returns the first ten names that were left out because they are not UTF-8, with the prefix
-    /// of the client. No handle of this library can use such a name. A user of the server must look
-    /// at it directly.
+    /// of the client. No handle of this library can use such a name. To read its key, use another
+    /// program, such as `redis-cli`.
     ///
     /// ```
     /// # #[tokio::main(flavor = "current_thread")]

@@ -20,8 +20,9 @@ const TOGETHER: usize = 16;
 /// The most clients that are remembered.
 const MOST_KNOWN: usize = 10_000;
 
-/// A client, as it describes itself: a process, or a part of one. Only clients of this library
-/// announce themselves. The announcement is a courtesy. It may be a minute old, or forged.
+/// A client, as it has announced itself on the server. A process can have several clients. Only
+/// clients of this library announce themselves. Don't rely on an announcement: it may be a minute
+/// old, or forged.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ClientInfo {
@@ -29,9 +30,9 @@ pub struct ClientInfo {
     pub id: String,
     /// The label that its user gave it: [`ClientBuilder::label`](crate::ClientBuilder::label).
     pub label: String,
-    /// The machine that the client runs on.
+    /// The machine on which the client runs.
     pub host: String,
-    /// The client's process on that machine.
+    /// The id of the client's process on that machine.
     pub pid: String,
     /// The version of the library.
     pub version: String,
@@ -39,8 +40,8 @@ pub struct ClientInfo {
     pub address: String,
     /// The time since the client was made.
     pub age: Duration,
-    /// The names that some of its tasks wait for, the longest wait first. Names without the prefix
-    /// of the client that asks are left out.
+    /// The names for which tasks of the client wait, the longest wait first. Names that do not
+    /// begin with the prefix of the inspecting client are left out.
     pub waits_for: Vec<String>,
 }
 

@@ -38,17 +38,18 @@ pub struct ReadGuard(LockGuard);
 pub struct WriteGuard(LockGuard);
 
 impl WriteGuard {
-    /// Turns the write hold into a read hold, on the same terms, and lets other readers in. No
-    /// writer can enter in between.
+    /// Turns the write hold into a read hold with the same settings, so that other readers can
+    /// enter. No writer can enter in between.
     ///
-    /// While the same [`Owner`] has other guards of the write side, the write hold stays until the
-    /// last of them is released or dropped. The returned guard then reads inside the write hold.
+    /// If the same [`Owner`] has other guards of the write side, the write hold remains until the
+    /// last of them is released or dropped. Until then, the returned guard reads inside the write
+    /// hold.
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::Lost`](crate::ErrorKind::Lost) when the lock was no longer held. `Unavailable`
-    /// or `OutcomeUnknown` when no server answered. After an error nothing is held: both sides are
-    /// released in the background.
+    /// [`ErrorKind::Lost`](crate::ErrorKind::Lost) if the lock was no longer held. `Unavailable` or
+    /// `OutcomeUnknown` if no server answered. After an error this guard holds nothing: the client
+    /// releases both sides in the background.
     ///
     /// # Cancel safety
     ///
@@ -61,7 +62,7 @@ impl WriteGuard {
     /// # async fn main() -> leasehold::Result<()> {
     /// let lock = leasehold::Client::embedded().rw_lock("prices");
     /// let writing = lock.write().await?;
-    /// // ... change them, then go on with what was written
+    /// // ... change the prices, and then read on without another writer in between
     /// let reading = writing.downgrade().await?;
     /// assert!(lock.try_read().await?.is_some());
     /// assert!(lock.try_write().await?.is_none());
@@ -110,7 +111,7 @@ impl WriteGuard {
         Ok(read)
     }
 
-    /// Gives the lock back: see [`LockGuard::release`].
+    /// Releases the lock, and reports whether it was held until then: see [`LockGuard::release`].
     ///
     /// # Errors
     ///
@@ -124,12 +125,13 @@ impl WriteGuard {
         self.0.release().await
     }
 
-    /// Leaves the lock to its lease: see [`LockGuard::forget`].
+    /// Ends the guard without releasing the lock, which ends with its lease: see
+    /// [`LockGuard::forget`].
     pub fn forget(self) {
         self.0.forget();
     }
 
-    /// Keeps the lock for `span` from now, then lets it end: see [`LockGuard::keep_for`].
+    /// Ends the guard, and keeps the lock locked for `span` from now: see [`LockGuard::keep_for`].
     ///
     /// # Errors
     ///
@@ -144,15 +146,15 @@ impl WriteGuard {
 }
 
 impl ReadGuard {
-    /// Turns the read hold into a write hold, on the same terms, if there are no other readers. It
-    /// asks only once, because two readers that waited for each other to leave would wait forever.
-    /// An upgrade takes precedence over waiting writers. If it is refused, one more request finds
-    /// out whether the read hold still exists.
+    /// Turns the read hold into a write hold with the same settings, if there are no other readers
+    /// now. It does not wait, because two readers that waited for each other would wait forever. An
+    /// upgrade takes precedence over waiting writers. If the server refuses it, one more request
+    /// finds out whether the read hold still exists.
     ///
     /// # Errors
     ///
-    /// [`NotUpgraded`], which contains this guard. Either there are other readers, or its
-    /// [`error`](NotUpgraded::error) says what went wrong.
+    /// [`NotUpgraded`], which contains this guard. Either there are other readers, or
+    /// [`NotUpgraded::error`] returns the reason.
     ///
     /// # Cancel safety
     ///
@@ -205,7 +207,7 @@ impl ReadGuard {
         }
     }
 
-    /// Gives the lock back: see [`LockGuard::release`].
+    /// Releases the lock, and reports whether it was held until then: see [`LockGuard::release`].
     ///
     /// # Errors
     ///
@@ -219,13 +221,15 @@ impl ReadGuard {
         self.0.release().await
     }
 
-    /// Leaves the lock to its lease: see [`LockGuard::forget`].
+    /// Ends the guard without releasing the lock, which ends with its lease: see
+    /// [`LockGuard::forget`].
     pub fn forget(self) {
         self.0.forget();
     }
 }
 
-/// A [`ReadGuard`] that was not upgraded to a [`WriteGuard`], with the reason.
+/// The error of [`ReadGuard::try_upgrade`]. It contains the guard of the read side, which was not
+/// upgraded.
 #[derive(Debug)]
 pub struct NotUpgraded {
     guard: ReadGuard,
@@ -247,8 +251,9 @@ impl NotUpgraded {
         (self.guard, self.error)
     }
 
-    /// Returns the error. `None` when there are other readers, or when there may be some, for as
-    /// long as a [failover guard](crate::ClientBuilder::failover_guard) lasts.
+    /// Returns the error that prevented the upgrade. `None` if other readers prevented it. Also
+    /// `None` while a [failover guard](crate::ClientBuilder::failover_guard) grants nothing,
+    /// because the server may have forgotten other readers.
     #[must_use]
     pub fn error(&self) -> Option<&Error> {
         self.error.as_ref()

@@ -84,8 +84,8 @@ impl Common {
     }
 }
 
-/// The kind of lock that [`RwLock::read_lock`](crate::RwLock::read_lock) returns: many holders at a
-/// time.
+/// The kind of lock that [`RwLock::read_lock`](crate::RwLock::read_lock) returns, which can have
+/// many holders at a time.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Read {
@@ -194,8 +194,8 @@ impl Named for Read {
     }
 }
 
-/// The kind of lock that [`RwLock::write_lock`](crate::RwLock::write_lock) returns: one holder at a
-/// time, and no readers beside it.
+/// The kind of lock that [`RwLock::write_lock`](crate::RwLock::write_lock) returns, which has one
+/// holder at a time, and no readers at the same time.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Write {

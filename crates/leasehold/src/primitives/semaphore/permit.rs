@@ -9,20 +9,19 @@ use crate::error::Result;
 
 /// Permits in use, returned by [`Semaphore::acquire`](crate::Semaphore::acquire) and its variants.
 ///
-/// [`release`](Self::release) releases the permits and reports failures. Dropping them gives them
-/// back in the background, before the client's next request for the same semaphore. (Requests for
-/// other names may be sent earlier.) Before the program ends, call
-/// [`Client::close`](crate::Client::close)`().await`, which waits for this;
+/// [`release`](Self::release) releases the permits and reports failures. Dropping this value also
+/// releases them, in the background. The release is sent before the client's next request for the
+/// same semaphore, but perhaps after requests for other names. Before the program ends, call
+/// [`Client::close`](crate::Client::close)`().await`, which waits for such releases.
 /// [`Client`](crate::Client#when-the-program-ends) describes what happens without that call.
 ///
-/// The permits are not released in three cases: the client's runtime has ended, the process is
-/// killed, or the process ends while other tasks in it wait for permits. See
-/// [`Semaphore`](crate::Semaphore).
+/// The permits are lost in three cases: the client's runtime has ended, the process is killed, or
+/// the process ends while other tasks in it wait for permits. See [`Semaphore`](crate::Semaphore).
 ///
-/// While other waiters of this process wait, permits that are given back pass to them at once if it
-/// is the process's turn. Otherwise permits that are given back at the same time travel as one
-/// request. A waiter gets the permits that are passed to it whether it is polled or not: a waiting
-/// future that is not polled keeps permits from other waiters.
+/// If other tasks of this process wait, and the process has its [turn](crate::Semaphore), released
+/// permits pass to these tasks at once. If not, permits that are released at the same time are sent
+/// to the server in one request. A waiter receives permits whether it is polled or not, so a
+/// waiting future that is not polled keeps permits from other waiters.
 #[must_use = "the permits are released as soon as this is dropped"]
 #[clippy::has_significant_drop]
 pub struct SemaphorePermit {
@@ -44,16 +43,16 @@ impl SemaphorePermit {
     ///
     /// # Errors
     ///
-    /// `Unavailable` or `OutcomeUnknown` when no server answered. In that case the release is tried
-    /// again in the background, unless the client's runtime has ended: for most of a minute if a
-    /// request may have run, and for ten minutes if none did. `Denied` or `Unsupported` when the
-    /// server refuses. The release is then tried again in the same way, because the permits have no
-    /// lease that ends. `WrongKind` when the key now holds something else; the release is not tried
-    /// again.
+    /// `Unavailable` or `OutcomeUnknown` if no server answered. `Denied` or `Unsupported` if the
+    /// server refuses the request. In these cases the client sends the release again in the
+    /// background, unless its runtime has ended, because the permits have no lease that ends. It
+    /// tries for most of a minute if a request may have run, and for ten minutes if no request has
+    /// run. `WrongKind` if the name is now in use as something else. In that case the client does
+    /// not try again.
     ///
     /// # Cancel safety
     ///
-    /// Once this has been called, the permits are released even if the future is dropped.
+    /// Once `release` has been called, the permits are released even if the future is dropped.
     pub async fn release(mut self) -> Result<()> {
         self.context.check_process(&self.names.key)?;
         // Taken out, because `returns::release` completes the return even if this future is
@@ -66,14 +65,14 @@ impl SemaphorePermit {
         }
     }
 
-    /// Keeps the permits in use until a client calls
+    /// Drops this value without releasing the permits. They stay in use until a client calls
     /// [`Semaphore::release`](crate::Semaphore::release).
     pub fn forget(mut self) {
         self.permits = 0;
     }
 
-    /// Takes `permits` of these permits out, as a separate value. `None`, and no change, when there
-    /// are fewer.
+    /// Moves `permits` of these permits into a new value, and returns it. If there are fewer,
+    /// nothing changes and the result is `None`.
     #[must_use]
     pub fn split(&mut self, permits: u32) -> Option<Self> {
         self.permits = self.permits.checked_sub(permits)?;
@@ -84,8 +83,8 @@ impl SemaphorePermit {
     ///
     /// # Panics
     ///
-    /// Panics when `other` is of another semaphore or client, or when both together are 2^32
-    /// permits or more. Then nothing changes here, and `other` is given back.
+    /// Panics if `other` is of another semaphore or client, or if both together have 2^32 permits
+    /// or more. In that case this value does not change, and the permits of `other` are released.
     pub fn merge(&mut self, mut other: Self) {
         assert!(
             self.names.key == other.names.key && Arc::ptr_eq(&self.context, &other.context),

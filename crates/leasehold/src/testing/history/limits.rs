@@ -1,5 +1,5 @@
-//! The history checker for semaphores, which finds out whether more permits were in use than there
-//! are.
+//! The history checker for semaphores, which finds out whether more permits were in use at once
+//! than exist.
 //!
 //! ```
 //! use leasehold::testing::history::limits::Recorder;
@@ -33,7 +33,7 @@ use super::recorder::Time;
 use super::sweep::{Point, Stay, sweep};
 use crate::sync::Mutex;
 
-/// A use of permits, from the return of the acquire to the call of the release or to the holder's
+/// A use of permits: from the return of the acquire to the call of the release, or to the holder's
 /// deadline.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Use {
@@ -44,8 +44,8 @@ pub struct Use {
 }
 
 impl Use {
-    /// Returns a use of permits. The times are nanoseconds on one clock: when the permits were
-    /// requested, when the acquire returned, and when their use ended.
+    /// Returns a use of permits. The times are nanoseconds on one clock: `asked` is when the
+    /// acquire was called, `from` when it returned, and `until` when the use ended.
     #[must_use]
     pub fn new(permits: u32, asked: u64, from: u64, until: u64) -> Self {
         Self {
@@ -67,17 +67,17 @@ pub struct Report {
     pub uses: usize,
     /// The largest number of permits that were in use at once.
     pub most: u64,
-    /// Number of uses that had to wait, because too few permits were free between the request and
-    /// the grant.
+    /// Number of uses whose acquire had to wait, because too few permits were free between its call
+    /// and its return.
     pub contended: usize,
 }
 
 impl Report {
-    /// Judges the history. The error says what is wrong with it, or that it proves nothing.
+    /// Judges the history. The error says what is wrong, or why the history proves nothing.
     ///
     /// # Errors
     ///
-    /// Fails if more permits were in use than there are, or no use ever had to wait.
+    /// Fails if more permits were in use at once than exist, or if no acquire ever had to wait.
     pub fn judge(&self) -> Result<(), String> {
         if self.most > self.capacity {
             return Err(format!(
@@ -139,7 +139,7 @@ impl Recorder {
         }
     }
 
-    /// Records a request for permits that is made now.
+    /// Records that an acquire of `permits` permits is about to be called.
     #[must_use]
     pub fn ask(&self, permits: u32) -> Asked {
         Asked {
@@ -149,7 +149,7 @@ impl Recorder {
         }
     }
 
-    /// Returns the uses so far.
+    /// Returns the uses that were recorded so far.
     #[must_use]
     pub fn uses(&self) -> Vec<Use> {
         self.shared.uses.lock().values().copied().collect()
@@ -175,7 +175,7 @@ impl Shared {
     }
 }
 
-/// An acquire that was begun and has not returned.
+/// An acquire that has been called and has not returned.
 #[derive(Debug)]
 pub struct Asked {
     shared: Arc<Shared>,
@@ -184,8 +184,8 @@ pub struct Asked {
 }
 
 impl Asked {
-    /// Records that the acquire has returned permits. They are valid until `deadline`, if there is
-    /// one.
+    /// Records that the acquire has returned permits. They are valid until `deadline`, or without a
+    /// limit if it is `None`.
     #[must_use]
     pub fn inside(self, deadline: Option<Instant>) -> Inside {
         // Taken before the table is locked: a wait for that lock would shorten the use, and could
@@ -208,7 +208,7 @@ impl Asked {
     }
 }
 
-/// A use in progress. If this value is dropped without a call of `leaving`, the use counts up to
+/// A use in progress. If this value is dropped and `leaving` was not called, the use counts until
 /// the deadline of the permits.
 #[derive(Debug)]
 pub struct Inside {
@@ -217,7 +217,7 @@ pub struct Inside {
 }
 
 impl Inside {
-    /// Records that the release is about to be called. `deadline` is the time until which the
+    /// Records that the release is about to be called. `deadline` is the instant until which the
     /// permits are valid now.
     pub fn leaving(self, deadline: Option<Instant>) {
         // The earlier of the two: after their deadline the permits may belong to another user, and

@@ -82,7 +82,7 @@ impl Recorder {
         }
     }
 
-    /// Records that `who` asks for `name` now.
+    /// Records that `who` is about to call an acquire of `name`.
     #[must_use]
     pub fn ask(&self, name: &str, who: &str) -> Asked {
         Asked {
@@ -94,7 +94,8 @@ impl Recorder {
         }
     }
 
-    /// Notes that a fault is meant to happen in this history.
+    /// Adds an expected fault. If it never [happens](Self::fault_happened), the history proves
+    /// nothing.
     pub fn expect_fault(&self, fault: &str) {
         self.shared
             .history
@@ -116,8 +117,8 @@ impl Recorder {
     }
 
     /// Records that a condition of the promise is broken now: the server has lost data, its clock
-    /// was stepped ahead, or a lock was unlocked by force. Holds that were confirmed earlier count
-    /// only up to this point. Later holds must exclude each other again.
+    /// was set ahead, or a lock was unlocked by force. Holds that the server granted or renewed
+    /// earlier count only up to this time. Later holds must exclude each other again.
     pub fn promise_ends_here(&self) {
         let now = self.shared.time.point();
         let mut history = self.shared.history.lock();
@@ -128,7 +129,7 @@ impl Recorder {
         }
     }
 
-    /// Returns the holds so far. A hold that has not ended yet counts up to now.
+    /// Returns the holds that were recorded so far. A hold that has not ended yet counts until now.
     #[must_use]
     pub fn intervals(&self) -> Vec<Interval> {
         let now = self.shared.time.point();
@@ -160,7 +161,7 @@ impl Default for Recorder {
     }
 }
 
-/// An acquire that was begun and has not returned.
+/// An acquire that has been called and has not returned.
 #[derive(Debug)]
 pub struct Asked {
     shared: Arc<Shared>,
@@ -211,8 +212,9 @@ impl Asked {
     }
 }
 
-/// A hold in progress. If this value is dropped without a call of `releasing`, the hold counts up
-/// to the deadline that it had at the start: a killed holder may have believed in that deadline.
+/// A hold in progress. If this value is dropped and `releasing` was not called, the hold counts
+/// until the deadline that it had at the start, because a killed holder may have relied on that
+/// deadline.
 #[derive(Debug)]
 pub struct Inside {
     shared: Arc<Shared>,

@@ -5,11 +5,11 @@ use base64::engine::general_purpose::STANDARD_NO_PAD;
 use highway::{HighwayHash as _, HighwayHasher, Key};
 
 /// The encoding of the values of a [`GroupLock`](crate::GroupLock) before they are hashed. It must
-/// be the encoding of the Java clients that share the group.
+/// be the encoding that the Java clients of the same group use.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum FieldNames {
-    /// The encoding of Redisson's `StringCodec` (the default here).
+    /// The encoding of Redisson's `StringCodec` (the default of this library).
     #[default]
     Text,
     /// The encoding of a `String` by Redisson's `Kryo5Codec` (Redisson's default).
