@@ -97,8 +97,8 @@ character literal. Quote the pattern, or the shell expands it.
 With --json, each line is an object as in `leasehold show --json`, with at most 10 holders.
 
 ls leaves out names that this user is not allowed to look at, names longer than 1000 bytes, and \
-names that are not UTF-8. A line on stderr says how many it leaves out. For a name that is not \
-UTF-8, another line shows a redis-cli command that prints its key.
+names that are not UTF-8. A line on stderr says how many it leaves out. For the first name that is \
+not UTF-8, another line shows how to read it with redis-cli.
 
 Exit codes: 0, even if no name is found; 69 when no server answered; 77 when the server refused, \
 or nothing is listed because this user is not allowed to look at the keys; 78 when a local file \
@@ -277,10 +277,10 @@ terminal, it needs --yes. A command that starts at the moment of the removal los
 
 A number that another program has stored looks like a limit, unless it expires.
 
-Exit codes: 0 for success; 1 when the answer to the question was no; 2 when --yes is missing; 65 \
-when the name is in use as something else; 66 when there is no limit to remove; 69 when no server \
-answered; 75 when commands still run under the limit to remove; 77 when the server refused; 78 \
-when a local file can't be read.
+Exit codes: 0 for success; 1 when the answer to the question was no; 2 for wrong usage, or when \
+--yes is missing; 65 when the name is in use as something else; 66 when there is no limit to \
+remove; 69 when no server answered; 75 when commands still run under the limit to remove; 77 when \
+the server refused; 78 when a local file can't be read.
 
 Examples:
   leasehold set-limit thumbnails 8
