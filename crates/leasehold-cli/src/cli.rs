@@ -44,7 +44,7 @@ pub(crate) struct Cli {
 
     /// Print errors only
     ///
-    /// No warnings, and nothing about waits or busy locks.
+    /// leasehold prints no warnings, and no messages about waits or busy locks.
     #[arg(
         short,
         long,
@@ -99,11 +99,11 @@ pub(crate) struct Connection {
     #[command(flatten)]
     pub(crate) tls: Tls,
 
-    /// Use the second address where a server announces the first one (NAT; repeatable) [default:
-    /// $LEASEHOLD_MAP, separated by commas]
+    /// If a server announces the first address, connect to the second one (NAT; repeatable)
+    /// [default: $LEASEHOLD_MAP, separated by commas]
     ///
-    /// This is for the nodes of a cluster, and for the master that sentinels announce. Addresses in
-    /// the URL are used as they are.
+    /// This applies to the nodes of a cluster, and to the master that sentinels announce. Addresses
+    /// in the URL are used unchanged.
     #[arg(long, global = true, value_name = "HOST:PORT=HOST:PORT", value_parser = mapping::parse, display_order = 100, hide_short_help = true)]
     pub(crate) map: Vec<Mapping>,
 
@@ -213,7 +213,7 @@ pub(crate) enum Command {
     Show(Show),
     /// List the names on the server that are held or in use
     Ls(Ls),
-    /// Print a line for each change of a name
+    /// Print a line whenever the state of a name changes
     Watch(Watch),
     /// Show held locks, live
     Top(Top),
@@ -246,7 +246,7 @@ pub(crate) enum Command {
 #[derive(Args)]
 #[command(after_long_help = "Example:\n  leasehold completions bash >leasehold.bash")]
 pub(crate) struct Completions {
-    /// Shell to complete for
+    /// Shell that the completions are for
     pub(crate) shell: Shell,
 }
 

@@ -107,8 +107,8 @@ fn servers(args: &cli::Wanted, flag: Option<OsString>) -> Result<Vec<Server>, Fa
     let servers: Vec<_> = servers.collect::<Result<_, _>>()?;
     if servers.len() == 1 {
         return Err(Failure::usage(
-            "--redlock names one server, and a majority takes three or more; repeat it for each, or \
-             name the only one with --redis",
+            "--redlock names only one server, and a majority takes three or more; repeat --redlock for \
+             each server, or name a single server with --redis",
         ));
     }
     Ok(servers)
@@ -148,7 +148,7 @@ fn shut_down(runtime: Runtime) {
 fn name_to_look_at(name: OsString) -> Result<String, Failure> {
     name.into_string().map_err(|name| {
         Failure::usage(format!(
-            "the name is not UTF-8, as names of leasehold are; {}",
+            "the name is not UTF-8, so leasehold can't use it; {}",
             ls::by_hand(name.as_bytes())
         ))
     })

@@ -23,7 +23,7 @@ pub(crate) fn parse(text: &str) -> Result<Duration, String> {
         return Err(ZERO.into());
     }
     if duration > LONGEST {
-        return Err("a duration of more than a year is not meant; set a shorter one".into());
+        return Err("a duration can't be longer than a year; set a shorter one".into());
     }
     Ok(duration)
 }
@@ -62,7 +62,7 @@ mod tests {
             ("0", "zero"),
             ("99999999999999999999", "5s or 500ms"),
             ("-5s", "negative"),
-            ("2years", "more than a year"),
+            ("2years", "longer than a year"),
             ("99999999999999999999s", "5s or 500ms"),
             ("", "5s or 500ms"),
             ("soon", "5s or 500ms"),

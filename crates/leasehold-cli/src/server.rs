@@ -77,7 +77,7 @@ impl Server {
             return Ok(self);
         }
         Err(Failure::usage(format!(
-            "{} is memory://, which no other process sees, so that a lock there keeps nobody out; \
+            "{} is memory://, which no other process sees, so a lock there keeps no other process out; \
              write the URL of a server: redis://HOST:PORT",
             self.source
         )))

@@ -119,7 +119,7 @@ impl Acknowledgement {
         let (needed, within) = (i64::from(self.replicas), self.within_ms);
         if self.on_disk && !own_disk {
             return Some(format!(
-                "the server did not have it on its disk within {within} ms, and {replicas} of {needed} replicas"
+                "the server did not have it on its disk within {within} ms, and {replicas} of {needed} replicas had it"
             ));
         }
         let confirmed = match self.on_disk {
@@ -174,8 +174,8 @@ impl Acknowledgement {
         Err(Error::new(
             ErrorKind::Misuse,
             format!(
-                "`{key}` is to be acknowledged within {within:?}, which is not between 1 ms and {most:?}: \
-                 set another time, or a longer reply timeout of the client, which has to be 200 ms longer"
+                "the limit for acknowledging `{key}` is {within:?}, which is not between 1 ms and {most:?}: \
+                 set another limit, or a client's reply timeout that is at least 200 ms longer than the limit"
             ),
         )
         .with_key(key))

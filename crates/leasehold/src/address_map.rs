@@ -44,7 +44,7 @@ impl AddressMap {
                         tracing::warn!(
                             host,
                             port,
-                            "`map_address` panicked; servers are connected to where they are announced"
+                            "`map_address` panicked; the client connects to the announced addresses"
                         )
                     });
                 }

@@ -1162,7 +1162,7 @@ impl ClientBuilder {
             return Err(Error::new(
                 ErrorKind::Misuse,
                 format!(
-                    "a client's drift of {} is not between 0 and 0.25; 0.01 is a good one",
+                    "a client's drift of {} is not between 0 and 0.25; 0.01 is a good value",
                     self.drift
                 ),
             ));

@@ -363,8 +363,8 @@ pub(crate) fn outlasts_guard(lease: &str, span: Duration) -> Error {
     Error::new(
         ErrorKind::Misuse,
         format!(
-            "{lease} is longer than the client's failover guard of {span:?}, so that another one could get \
-             the lock before it is over; set a shorter lease, or a longer failover guard on all clients"
+            "{lease} is longer than the client's failover guard of {span:?}, so another client could get \
+             the lock before the lease is over; set a shorter lease, or a longer failover guard on all clients"
         ),
     )
 }
@@ -388,8 +388,8 @@ pub(crate) fn check_failover_guard(span: Duration, lease: Duration, peers: Peers
     if peers != Peers::RustOnly {
         return Err(Error::new(
             ErrorKind::Misuse,
-            "Redisson knows no failover guard, and gets at once what the guard keeps back; set peers(Peers::RustOnly), \
-             and share the names with no Redisson",
+            "Redisson has no failover guard, and gets at once a lock that the guard keeps back; set peers(Peers::RustOnly), \
+             and don't share the names with Redisson",
         ));
     }
     Ok(())

@@ -352,7 +352,7 @@ impl Share {
         let Some(operation) = hold.steps.keep_for(span) else {
             return Err(not_kept(
                 &hold.key,
-                "several can have a lock of its kind at a time",
+                "several clients can hold a lock of its kind at a time",
             ));
         };
         // Ended before the request is sent: no renewal begins later. If a renewal is about to be
@@ -486,8 +486,8 @@ impl Share {
 
 pub(crate) fn not_kept(key: &Key, why: &str) -> Error {
     let message = format!(
-        "the hold of `{key}` can't be kept for a span: {why}; release it, or take a plain, fenced \
-         or fair lock without an owner"
+        "the hold of `{key}` can't be kept for a fixed time: {why}; release it, or use a plain, \
+         fenced or fair lock without an owner"
     );
     Error::new(ErrorKind::Misuse, message).with_key(key)
 }
@@ -550,7 +550,7 @@ impl Keeping {
             }
             Ok(Value::Int(..=-1)) => {
                 hold.tell(self.mark, &Word::Held);
-                Err(not_kept(&hold.key, "its owner reads inside it"))
+                Err(not_kept(&hold.key, "its owner also holds the read lock"))
             }
             Ok(_) => Err(self.is_gone(unheard).await),
             Err(failure) => {
@@ -764,12 +764,12 @@ impl Release {
 /// it, or its lease is over.
 fn nobody_knows(context: &Context, hold: &Grant) -> Error {
     let what =
-        "the hold is not there any more, and an earlier request about it was not answered in time";
+        "the hold no longer exists, and an earlier request about it was not answered in time";
     let cause = Cause::NoAnswer(what.into());
     let failure = context.backend.failure(Outcome::MayHaveRun, cause);
     failure.into_error_with(
         &hold.key,
-        "nothing is held now; if it did not, the hold had ended before",
+        "nothing is held now; if the request did not run, the hold had ended before it",
     )
 }
 

@@ -658,7 +658,7 @@ fn never_expires(key: &Key, address: &str) -> Error {
         ErrorKind::WrongKind,
         format!(
             "the lock `{key}` at {address} has no expiry, so it never ends by itself; \
-             find out who made it: `leasehold show NAME`; `force_unlock` ends it for everybody"
+             find out who acquired it with `leasehold show NAME`, or end it for all with `force_unlock`"
         ),
     )
     .with_key(key)

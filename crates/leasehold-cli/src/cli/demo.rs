@@ -13,9 +13,9 @@ The stock is a file outside the lock: a worker reads it, works for --pause, and 
 With the lock, every item is sold once. Without it (--no-lock), sales get lost and items are sold \
 twice.
 
-Without --redis, the workers are tasks of this process and need no server; the environment is \
-ignored. With --redis, they are processes. The demo prints their process ids, so that you can kill \
-one.
+Without --redis, the workers are tasks of this process and need no server; $LEASEHOLD_URL and \
+$REDIS_URL are ignored. With --redis, they are processes. The demo prints their process ids, so \
+that you can kill one.
 
 Exit codes: 0 when every item was sold once, or, with --no-lock, when items were sold twice or \
 sales got lost; 1 for any other outcome; 128+n when signal n ended it; 69 when no server answered; \
@@ -42,7 +42,7 @@ pub(crate) struct Demo {
     #[arg(long, value_name = "TIME", value_parser = pause, allow_hyphen_values = true)]
     pub(crate) pause: Option<Duration>,
 
-    /// Kill the holder when half is sold
+    /// Kill the holder when half of the stock is sold
     #[arg(long)]
     pub(crate) kill: bool,
 
@@ -52,7 +52,7 @@ pub(crate) struct Demo {
 
     /// Draw with plain ASCII
     ///
-    /// For a terminal that does not show UTF-8 although its locale says so.
+    /// Use this at a terminal that can't show UTF-8 although its locale says that it can.
     #[arg(long)]
     pub(crate) ascii: bool,
 }
@@ -87,7 +87,7 @@ pub(crate) struct DemoWorker {
 
 fn pause(text: &str) -> Result<Duration, String> {
     match duration::parse(text)? {
-        pause if pause > Duration::from_secs(10) => Err("a sale takes at most 10s".into()),
+        pause if pause > Duration::from_secs(10) => Err("a sale can take at most 10s".into()),
         pause => Ok(pause),
     }
 }

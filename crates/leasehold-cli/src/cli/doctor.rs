@@ -5,17 +5,18 @@ use clap::Args;
 use super::MORE;
 
 const HELP: &str = "\
-doctor queries each server that has keys, and acquires and releases a few locks under names that \
-begin with --name. It changes nothing else. Each finding says what to do, and which sentence of \
-docs/guarantees.md does not hold because of it, if there is one. A finding that several servers \
-share is printed once. Facts that the server refuses to give are notes.
+doctor queries each server that stores keys of locks. As a test, it acquires and releases a few \
+locks under names that begin with --name. It changes nothing else. Each finding says what to do. \
+If a sentence of docs/guarantees.md does not hold because of the finding, the finding quotes it. A \
+finding about several servers is printed once. If a server refuses to report a fact, doctor prints \
+a note.
 
 Example:
   leasehold doctor --json
 
-Exit codes: 0 with nothing but notes; 1 with warnings; 2 when locks are unsafe on this server, and \
-for wrong usage; 69 when no server answered; 77 when the server refused; 78 when a local file \
-can't be read.";
+Exit codes: 0 if there are no findings except notes; 1 if the worst finding is a warning; 2 when \
+locks are unsafe on this server, and for wrong usage; 69 when no server answered; 77 when the \
+server refused; 78 when a local file can't be read.";
 
 #[derive(Args)]
 #[command(after_help = MORE, after_long_help = HELP)]
@@ -26,7 +27,7 @@ pub(crate) struct Doctor {
     #[arg(long, value_name = "NAME", default_value = "leasehold-doctor")]
     pub(crate) name: String,
 
-    /// Warn about fewer replicas than this
+    /// Warn if fewer replicas are connected
     ///
     /// Use the number that your jobs pass to `run --replicas`.
     #[arg(long, value_name = "N", default_value_t = 0)]

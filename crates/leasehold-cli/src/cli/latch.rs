@@ -12,16 +12,16 @@ const LATCH_HELP: &str = "\
 A latch is open until it is set, and opens again when it is counted down to zero. When it opens, \
 all waiters on all machines continue, even if it is set again at once. `wait` and `down` warn if \
 the latch was never set, or was opened over an hour ago: the name may be wrong. A number that \
-another program has set looks like a latch, unless it expires or is below zero.
+another program has stored looks like a latch, unless it expires or is below zero.
 
-Exit codes: 0; 65 when the name is in use as something else; 66 (only with --must-exist) when the \
-latch is not known; 69 when no server answered; 75 when the latch was not open in time, or is set \
-already; 77 when the server refused; 78 when a local file can't be read.
+Exit codes: 0 for success; 65 when the name is in use as something else; 66 (only with \
+--must-exist) when the latch is not known; 69 when no server answered; 75 when the latch did not \
+open in time, or is set already; 77 when the server refused; 78 when a local file can't be read.
 
 Examples:
-  leasehold latch set import-done 3                # three parts are to be done
-  ./part.sh && leasehold latch down import-done    # by each part
-  leasehold latch wait import-done && ./report.sh  # when all are done";
+  leasehold latch set import-done 3                # there are three parts
+  ./part.sh && leasehold latch down import-done    # each part runs this
+  leasehold latch wait import-done && ./report.sh  # after all parts";
 
 #[derive(Args)]
 #[command(after_help = MORE, after_long_help = LATCH_HELP)]
@@ -51,7 +51,7 @@ pub(crate) enum LatchAction {
         #[arg(long)]
         must_exist: bool,
     },
-    /// Count the latch down, and print the count that is left
+    /// Count the latch down, and print the remaining count
     Down {
         /// Latch to count down
         name: OsString,

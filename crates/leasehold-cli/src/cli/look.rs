@@ -9,53 +9,56 @@ use super::{MORE, MOST_PERMITS};
 use crate::duration;
 
 const SHOW_HELP: &str = "\
-show recognises locks of every kind, groups, semaphores and latches, also those of Redisson. Some \
-kinds look alike, because they have the same keys: plain, fenced and spin locks; an unused \
-semaphore and a latch that Redisson has set. Clients of leasehold report who they are, since when \
-they hold a lock, and what they wait for. These reports are up to 20s late; the end of a wait is \
-reported within seconds. Clients of Redisson report nothing. For all clients together, show counts \
-the connections that listen for a release.
+show recognises locks of every kind, groups, semaphores and latches, including those of Redisson. \
+Some kinds look alike, because they have the same keys: a plain, a fenced and a spin lock; an \
+unused semaphore and a latch that Redisson has set. Clients of leasehold report who they are, \
+since when they hold a lock, and what they wait for. These reports are up to 20s late; the end of \
+a wait is reported within seconds. Clients of Redisson report nothing. But show also counts the \
+connections that listen for a release, and these include Redisson's.
 
 With --json, show prints one object:
   name            the name
   kind            a kind of `leasehold ls --kind`, or none or unknown
-  held            whether it is held
-  mode            read or write, if it is a read-write lock
-  ttl_ms          how long until it is free, if it is not renewed
-  holders         each with id, count, ttl_ms, client, held_for_ms, kept
-                  (whether it is left to its TTL and not renewed) and guards
-                  (how many guards of its process share the hold)
+  held            whether the name is held
+  mode            read or write, if the name is a read-write lock
+  ttl_ms          time until the name is free, unless it is renewed
+  holders         list of holds, each with id, count, ttl_ms, client,
+                  held_for_ms, kept (true if the hold lasts until its TTL is
+                  over and is not renewed) and guards (how many guards of its
+                  process share the hold)
   more            how many holders or values are not shown
-  waiting         each with id, wants, client and waited_for_ms
+  waiting         list of waiters, each with id, wants, client, waited_for_ms
   more_waiting    how many waiters are not shown
-  more_clients    whether clients beyond the first 200 may wait
+  more_clients    true if clients beyond the first 200 may wait
   listening       how many connections listen for a release
   last_token      the last fencing token
-  clients_denied  whether this user may not see who the clients are
-  slot, node      in a cluster, where the name is
+  clients_denied  true if this user is not allowed to see who the clients are
+  slot            the slot of the name, in a cluster
+  node            the server of the name, in a cluster or behind sentinels
   values, permits, count    for groups, semaphores and latches
 
 A value that is not known is null, but waiting is always a list.
 
 --blocked-by follows the holders: a holder's client may wait for another name, whose holder may \
 wait in turn. Each name is printed once. Circles, in which clients wait for each other, are \
-printed at the end, the shortest first. Only clients that wait for a single name count, and even \
-their tasks may be unrelated. show does not follow a hold that is kept (--min-hold, keep_for). It \
-looks at up to 100 names, with 10 holders each.
+printed at the end, the shortest first. Only clients that wait for a single name can be part of a \
+circle. Even then, the task that holds and the task that waits may be unrelated. show does not \
+follow a hold that is kept (--min-hold, keep_for). It looks at up to 100 names, with 10 holders \
+each.
 
 With --blocked-by and --json, show prints one object:
   name     the name
   circle   whether there is a circle
-  circles  each a list of names
-  chain    the holds, each with name, depth (0 for the name itself), holder
-           (id, kept and client) and see_above: true if the holders of this name
-           are earlier in the chain, and holder is null
-  cut      whether there is more than show has looked at
+  circles  list of circles, each a list of names
+  chain    list of holds, each with name, depth (0 for the name itself), holder
+           (id, kept and client) and see_above (true if the holders of this name
+           are earlier in the list; holder is null in this case)
+  cut      true if show has not looked at everything
 
-Exit codes: 0; 1 (only with --exit-code) when no client holds the name, no permit with a lease is \
-in use, the latch is open, or the key is a count above 0; 65 when show does not know the kind of \
-the key; 69 when no server answered; 77 when the server refused; 78 when a local file can't be \
-read.
+Exit codes: 0 for success; 1 (only with --exit-code) when no client holds the name, no permit with \
+a lease is in use, the latch is open, or the key is a count above 0; 65 when show does not know \
+the kind of the key; 69 when no server answered; 77 when the server refused; 78 when a local file \
+can't be read.
 
 Examples:
   leasehold show nightly
@@ -78,7 +81,7 @@ pub(crate) struct Show {
 
     /// Show what the holders wait for
     ///
-    /// Show who holds those names as well, and so on.
+    /// For each of those names, it shows the holders, and what they wait for in turn.
     #[arg(long, conflicts_with = "exit_code")]
     pub(crate) blocked_by: bool,
 }
@@ -94,8 +97,8 @@ character literal. Quote the pattern, or the shell expands it.
 With --json, each line is an object as in `leasehold show --json`, with at most 10 holders.
 
 ls leaves out names that this user is not allowed to look at, names longer than 1000 bytes, and \
-names that are not UTF-8. A line on stderr says how many, and how to look at one that is not UTF-8 \
-with redis-cli.
+names that are not UTF-8. A line on stderr says how many it leaves out. For the first name that is \
+not UTF-8, another line shows how to read it with redis-cli.
 
 Exit codes: 0, even if no name is found; 69 when no server answered; 77 when the server refused, \
 or nothing is listed because this user is not allowed to look at the keys; 78 when a local file \
@@ -151,14 +154,14 @@ pub(crate) enum KindOfName {
 }
 
 const TOP_HELP: &str = "\
-Arrows or j and k select a name. Enter shows its details, r takes it from its first holder (asks \
-first), s sorts by the next column, / filters, p pauses, q quits. CHG/S is how often per second a \
-new holder was seen, so it is too low for locks that are held for less than --every. top looks at \
-up to 1000 names; the first line says if there may be more, and what was left out. A narrow \
-terminal shows fewer columns. NO_COLOR is respected.
+Arrows or j and k select a name. Enter shows its details, r asks you and then takes it from its \
+first holder, s sorts by the next column, / filters, p pauses, q quits. CHG/S counts the new \
+holders that top has seen per second, so it is too low for locks that are held for less than \
+--every. top looks at up to 1000 names; the first line says whether there may be more, and what \
+top leaves out. A narrow terminal shows fewer columns. NO_COLOR is respected.
 
-Exit codes: 0; 2 without a terminal; 69 when no server answered the first look; 77 when the server \
-refused; 78 when a local file can't be read.";
+Exit codes: 0 for success; 2 without a terminal; 69 when no server answered the first query; 77 \
+when the server refused; 78 when a local file can't be read.";
 
 #[derive(Args)]
 #[command(after_help = MORE, after_long_help = TOP_HELP)]
@@ -175,23 +178,23 @@ pub(crate) struct Top {
     #[arg(long, value_enum, value_name = "KIND", hide_possible_values = true)]
     pub(crate) kind: Option<KindOfName>,
 
-    /// Look this often
+    /// Query the server this often
     #[arg(long, value_name = "TIME", value_parser = duration::parse, default_value = "1s", allow_hyphen_values = true)]
     pub(crate) every: Duration,
 }
 
 const RELEASE_HELP: &str = "\
 release takes a lock from its holder. It prints who the holder is, and how long the holder can go \
-on as if it had the lock. A Leasehold holder learns of the loss at its next renewal, within a \
-third of its lease. A Redisson holder never learns of it. Stop the holder's work first: afterwards \
-nothing protects it.
+on as if it still had the lock. A Leasehold holder learns of the loss at its next renewal, within \
+a third of its lease. A Redisson holder never learns of it. Stop the holder's work first: after \
+the release, nothing protects it.
 
 release ends one hold, and only if the server still has it under the printed id. It touches no \
-other hold, even if the lock changes hands meanwhile. In the first second after its grant, a hold \
-may pass to the next waiter of the same process, under the same id. Readers of one process may \
-share a hold and lose it together (`leasehold show` prints how many). If there are several holds, \
---holder chooses one, and --force ends all. At a terminal, release asks first. Elsewhere it needs \
---yes.
+other hold, even if the lock changes hands before the release. In the first second after its \
+grant, a hold may pass to the next waiter of the same process, under the same id. Readers of one \
+process may share a hold and lose it together (`leasehold show` prints how many). If there are \
+several holds, --holder chooses one, and --force ends all. At a terminal, release asks you first. \
+Without a terminal, it needs --yes.
 
 --holder takes a hold's id, as `leasehold show` prints it; for a semaphore with leases, a permit's \
 id.
@@ -199,11 +202,11 @@ id.
 Exit codes:
   0    released
   1    the answer to the question was no
-  2    wrong usage, no --yes, or several holds and no --holder or --force
+  2    wrong usage, --yes is missing, or several holds need --holder or --force
   65   the kind has no holders: a latch, a semaphore without leases
   66   no client holds it
   69   no server answered
-  75   the name is held, but not by --holder, or it changed hands meanwhile
+  75   the name is not held by --holder, or it changed hands before the release
   77   the server refused
   78   a local file (--password-file, --cacert) can't be read
 
@@ -224,7 +227,7 @@ pub(crate) struct Release {
     #[arg(long, conflicts_with = "holder")]
     pub(crate) force: bool,
 
-    /// Do not ask
+    /// Do not ask for confirmation
     #[arg(short, long)]
     pub(crate) yes: bool,
 
@@ -234,12 +237,13 @@ pub(crate) struct Release {
 }
 
 const WATCH_HELP: &str = "\
-watch prints a line for each change: who holds the name, who waits in line, how many connections \
-listen, the count of a latch or a semaphore, and who a client is, once the client reports it. \
-Changes between two looks (--every) are not seen. watch ends at a signal, or after --for.
+watch prints a line for each change: who holds the name, who waits in its queue, how many \
+connections listen, the count of a latch or a semaphore, and who a client is, once the client \
+reports it. watch queries the server at intervals (--every), so it misses holds and waits that \
+begin and end between two queries. It ends at a signal, or after --for.
 
 Exit codes: 0 after --for; 128+n when signal n ended it; 69 when no server answered the first \
-look; 77 when the server refused; 78 when a local file can't be read.
+query; 77 when the server refused; 78 when a local file can't be read.
 
 Examples:
   leasehold watch --for 1s nightly
@@ -251,11 +255,11 @@ pub(crate) struct Watch {
     /// Name to watch
     pub(crate) name: OsString,
 
-    /// Look this often
+    /// Query the server this often
     #[arg(long, value_name = "TIME", value_parser = duration::parse, default_value = "500ms", allow_hyphen_values = true)]
     pub(crate) every: Duration,
 
-    /// Stop this long after the first look
+    /// Stop this long after the first query
     #[arg(long = "for", value_name = "TIME", value_parser = duration::parse, allow_hyphen_values = true)]
     pub(crate) limit: Option<Duration>,
 
@@ -265,18 +269,18 @@ pub(crate) struct Watch {
 }
 
 const SET_LIMIT_HELP: &str = "\
-Running commands continue. After the number was lowered, no command starts until enough commands \
-have ended. Without set-limit, the first `leasehold run --limit N NAME` sets the number.
+Running commands continue. If you lower the number, no new command starts until enough running \
+commands have ended. Without set-limit, the first `leasehold run --limit N NAME` sets the number.
 
-A limit stays until --remove. At a terminal, --remove asks first. Elsewhere it needs --yes. A \
-command that starts at the moment of the removal loses its permit.
+A limit stays until you remove it with --remove. At a terminal, --remove asks you first. Without a \
+terminal, it needs --yes. A command that starts at the moment of the removal loses its permit.
 
-A number that another program has set looks like a limit, unless it expires.
+A number that another program has stored looks like a limit, unless it expires.
 
-Exit codes: 0; 1 when the answer to the question was no; 2 without --yes; 65 when the name is in \
-use as something else; 66 when there is no limit to remove; 69 when no server answered; 75 when \
-commands still run under the limit to remove; 77 when the server refused; 78 when a local file \
-can't be read.
+Exit codes: 0 for success; 1 when the answer to the question was no; 2 for wrong usage, or when \
+--yes is missing; 65 when the name is in use as something else; 66 when there is no limit to \
+remove; 69 when no server answered; 75 when commands still run under the limit to remove; 77 when \
+the server refused; 78 when a local file can't be read.
 
 Examples:
   leasehold set-limit thumbnails 8
@@ -296,7 +300,7 @@ pub(crate) struct SetLimit {
     #[arg(long, conflicts_with = "limit")]
     pub(crate) remove: bool,
 
-    /// Do not ask
+    /// Do not ask for confirmation
     #[arg(short, long, requires = "remove")]
     pub(crate) yes: bool,
 }

@@ -12,7 +12,7 @@ use crate::exit_code::Exit;
 
 const RUN_HELP: &str = "\
 Exit codes:
-  N    the command's own; 128+n when signal n ended it, or ended the wait
+  N    the command's own code; 128+n when signal n ended the command or the wait
   1    another failure, such as a --metrics-file that can't be written
   2    wrong usage
   65   the name is in use as something else
@@ -26,26 +26,34 @@ Exit codes:
 
 --limit keeps its permits under the lock's name, so no other kind of lock can use that name. The \
 first run sets the number for all clients, and says so. A run with another number exits with 78. \
-`leasehold set-limit NAME N` changes the number for all.
+`leasehold set-limit NAME N` changes the number for all clients.
 
 The command finds the lock's name in $LEASEHOLD_NAME. With --fenced, it also finds the hold's \
-fencing token in $LEASEHOLD_TOKEN: a number that rises from hold to hold, for a resource that \
-checks it. With --also and --redlock, one token covers all locks. --fenced works with exclusive \
-locks only, not with --read or --limit. leasehold passes INT, TERM, HUP, QUIT, USR1 and USR2 on to \
-the command and its process group.
+fencing token in $LEASEHOLD_TOKEN. This number rises from hold to hold, so that a resource can \
+refuse a request with an older token. With --also and --redlock, one token covers all locks. \
+--fenced works with exclusive locks only, not with --read or --limit. leasehold passes INT, TERM, \
+HUP, QUIT, USR1 and USR2 on to the command and its process group.
 
---min-hold keeps the lock at least this long after it was acquired, however quickly and however \
-the command ends. With --no-wait, cron can start the same line on many machines: the first one \
-runs the command, and the others find the lock held if their clocks differ by less than \
---min-hold. leasehold ends with the command, and the server frees the lock when the time is over. \
-No process has to live until then, and `leasehold release` frees the lock earlier. If leasehold is \
-killed while the command runs, the lock is free after --lease. --min-hold works with locks that \
-are a single key: plain, --fenced, --fair and --write.
+--min-hold keeps the lock at least this long after it was acquired, whenever and however the \
+command ends. With --no-wait, cron can start the same line on many machines: the first one runs \
+the command, and the others find the lock held if their clocks differ by less than --min-hold. \
+leasehold ends with the command, and the server frees the lock when the time is over. No process \
+needs to run until then, and `leasehold release` frees the lock earlier. If leasehold is killed \
+while the command runs, the lock is free after --lease. --min-hold works with locks that are a \
+single key: plain, --fenced, --fair and --write.
 
-With --json, leasehold reports on stderr in JSON, one object a line. Each object has `event` and \
-`name`. The events are waiting and busy (with the `holder`: id, kept, label, host, pid), held \
-(`id`, `token`, `waited_ms`), started (`pid`), losing (`reason`), then lost (`held_ms`, `reason`), \
-released (`held_ms`) or kept (`held_ms`, `kept_for_ms`), and message.
+With --json, leasehold reports on stderr in JSON, one object per line. Each object has `event` and \
+`name`. These are the events and their other fields:
+
+  waiting   holder (id, kept, label, host and pid)
+  busy      holder (id, kept, label, host and pid)
+  held      id, token, waited_ms
+  started   pid
+  losing    reason
+  lost      held_ms, reason
+  released  held_ms
+  kept      held_ms, kept_for_ms
+  message   message (a text for people)
 
 leasehold never waits for the reader of stderr. It drops lines that don't fit into its buffer, and \
 reports how many.
@@ -54,19 +62,19 @@ The command does not outlive the lock. If the lock can't be renewed, the command
 there is still time to clean up (--grace), and KILL before the lease is over. If another client \
 takes the lock away, the command gets TERM at the next renewal, and KILL after the grace time.
 
---on-loss chooses another way:
+--on-loss selects another action:
   kill        the command gets KILL, without TERM
-  'exec CMD'  the shell runs CMD instead of the TERM; KILL still follows
+  'exec CMD'  the shell runs CMD, and no TERM is sent; KILL still follows
   warn        leasehold reports the loss, and the command continues
 
-exec CMD finds $LEASEHOLD_NAME, $LEASEHOLD_PID and $LEASEHOLD_REASON in its environment.
+CMD finds $LEASEHOLD_NAME, $LEASEHOLD_PID and $LEASEHOLD_REASON in its environment.
 
 If leasehold itself is killed with KILL, the command is killed at once. If leasehold is stopped \
 (STOP), the command gets TERM after a quarter of the grace time, and KILL before the lease is \
 over. It gets only KILL with --on-loss kill or exec, and after Ctrl-Z at a terminal, because that \
 stops the command as well. A helper process, `leasehold run-deadman`, sends these signals.
 
-All these signals reach the command's process group: also the processes that it starts in the \
+All these signals reach the command's process group, including the processes that it starts in the \
 background. They do not reach processes that have left the group (daemons, setsid, jobs of an \
 interactive shell) or that run as another user (sudo). If both leasehold processes are killed at \
 once, the command dies on Linux, but the processes that it has started do not. Processes that the \
@@ -74,13 +82,13 @@ command leaves behind keep running after the lock is released.
 
 Examples:
   leasehold run nightly -- ./backup.sh
-  leasehold run --no-wait nightly -- ./backup.sh     # 75 if it runs already
+  leasehold run --no-wait nightly -- ./backup.sh     # exits with 75 if busy
   leasehold run --wait 5s migrate -- psql -f up.sql
   leasehold run -n --min-hold 50s sweep -- ./job.sh  # by cron, on all machines
   leasehold run --max-run 1h import -c './part.sh && ./report.sh'
   leasehold run --limit 4 thumbnails -- ./make.sh    # four at a time
   leasehold run --also bob ann -- ./transfer.sh      # both locks, or none
-  leasehold run --read prices -- ./report.sh         # beside other readers";
+  leasehold run --read prices -- ./report.sh         # alongside other readers";
 
 pub(crate) const RUN_USAGE: &str = "\
 leasehold run [OPTIONS] NAME -- CMD...
@@ -88,8 +96,8 @@ leasehold run [OPTIONS] NAME -- CMD...
 
 const RUN_EXAMPLES: &str = "\
 Examples:
-  leasehold run nightly -- ./backup.sh             # waits for its turn
-  leasehold run --no-wait nightly -- ./backup.sh   # 75 if it runs already
+  leasehold run nightly -- ./backup.sh             # waits for the lock
+  leasehold run --no-wait nightly -- ./backup.sh   # exits with 75 if busy
   leasehold run --limit 4 thumbs -- ./make.sh      # four at a time
 
 --help has the rest: connections, exit codes, more examples.";
@@ -144,7 +152,7 @@ pub(crate) struct Run {
 
     /// Do this when the lock is lost
     ///
-    /// One of term, kill, warn and 'exec CMD'.
+    /// Write term, kill, warn or 'exec CMD'.
     #[arg(long, value_name = "ACTION", value_parser = on_loss, default_value = "term")]
     pub(crate) on_loss: OnLoss,
 
@@ -181,11 +189,11 @@ const HOLD_HELP: &str = "\
 hold prints `held` on stdout when it has the lock, or the fencing token with --fenced. It keeps \
 the lock until standard input ends or hold gets INT, TERM, HUP, QUIT, USR1 or USR2. Give it an \
 input that stays open: with /dev/null, or in the background of a terminal, it releases the lock at \
-once. If the lock is lost, nothing stops the script's work: check the exit code, or use `leasehold \
-run`.
+once. If the lock is lost, hold exits, but nothing stops the work of your script: check hold's \
+exit code, or use `leasehold run`.
 
 Exit codes:
-  0    the input has ended, and the lock was released
+  0    standard input has ended, and the lock was released
   1    another failure, such as a terminal that this process may not read from
   2    wrong usage
   65   the name is in use as something else
@@ -197,7 +205,7 @@ Exit codes:
   128+n  signal n ended hold, and the lock was released
 
 Example:
-  echo 'while it is read' | leasehold hold nightly";
+  sleep 60 | leasehold hold nightly    # holds the lock for a minute";
 
 #[derive(Args)]
 #[command(after_help = MORE, after_long_help = HOLD_HELP)]
@@ -221,7 +229,7 @@ pub(crate) struct Wanted {
 
     /// Take a fencing token with the lock
     ///
-    /// A command finds it in $LEASEHOLD_TOKEN.
+    /// `run` gives it to the command in $LEASEHOLD_TOKEN, and `hold` prints it.
     // Readers hold at the same time, and so do holders of a limit. No token could order them.
     #[arg(long, conflicts_with_all = ["read", "limit"])]
     pub(crate) fenced: bool,
@@ -232,9 +240,9 @@ pub(crate) struct Wanted {
     #[arg(long, value_name = "NAME", conflicts_with = "limit")]
     pub(crate) also: Vec<String>,
 
-    /// Wait until this number of replicas confirms
+    /// Wait until N replicas confirm the lock
     ///
-    /// The lock counts as held only when they have confirmed it. A renewal counts only then, too.
+    /// A grant or a renewal counts only when this number of replicas has confirmed it.
     // Only locks have this setting.
     #[arg(
         hide_short_help = true,
@@ -245,10 +253,10 @@ pub(crate) struct Wanted {
     )]
     pub(crate) replicas: u8,
 
-    /// Wait until the lock is on the disks
+    /// Wait until the lock is written to disk
     ///
-    /// These are the disks of the server and of the --replicas. The servers need Redis 7.2 with
-    /// appendonly yes.
+    /// The server must have it on its disk, and so must the number of replicas that --replicas
+    /// sets. All of them need Redis 7.2 or later, or Valkey, with appendonly yes.
     #[arg(hide_short_help = true, long, conflicts_with = "limit")]
     pub(crate) on_disk: bool,
 
@@ -277,7 +285,7 @@ pub(crate) struct Wanted {
     #[arg(long, value_name = "TIME", value_parser = duration::parse, default_value = "30s", allow_hyphen_values = true)]
     pub(crate) lease: Duration,
 
-    /// Take no lock this long after a failover
+    /// Acquire no lock for TIME after a failover
     ///
     /// The guard also applies after a restart of the server. TIME must be at least the longest
     /// lease, and the same in every client that uses the name. The guard can't be used with a
@@ -289,7 +297,7 @@ pub(crate) struct Wanted {
     #[arg(short = 'E', long, value_name = "N", default_value_t = Exit::DEFAULT_BUSY)]
     pub(crate) conflict_exit_code: u8,
 
-    /// Ask this often without being notified.
+    /// Ask the server this often while no notification arrives.
     #[arg(long, hide = true, value_name = "TIME", value_parser = duration::parse)]
     pub(crate) poll_interval: Option<Duration>,
 }
@@ -304,17 +312,17 @@ pub(crate) struct KindOfLock {
 
     /// Take the read side of a read-write lock
     ///
-    /// Commands that read run side by side.
+    /// Commands that hold the read side can run at the same time.
     #[arg(short = 's', long)]
     pub(crate) read: bool,
 
     /// Take the write side of a read-write lock
     ///
-    /// The command runs alone.
+    /// No other command that holds either side runs at the same time.
     #[arg(short = 'x', long)]
     pub(crate) write: bool,
 
-    /// Run up to N at a time, over all machines
+    /// Run up to N at a time, across all machines
     ///
     /// The first run sets N for all clients.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=MOST_PERMITS))]
@@ -341,7 +349,7 @@ fn on_loss(text: &str) -> Result<OnLoss, String> {
             "term" => Ok(OnLoss::Term),
             "kill" => Ok(OnLoss::Kill),
             "warn" => Ok(OnLoss::Warn),
-            "exec" => Err("there is no command after exec; write 'exec CMD' in quotes".into()),
+            "exec" => Err("the command after exec is missing; write 'exec CMD' in quotes".into()),
             _ => Err("write term, kill, warn or 'exec CMD'".into()),
         },
     }
@@ -349,7 +357,7 @@ fn on_loss(text: &str) -> Result<OnLoss, String> {
 
 fn wait(text: &str) -> Result<Duration, String> {
     duration::parse(text).map_err(|error| match error.as_str() {
-        duration::ZERO => "to wait for nothing, write --no-wait (-n)".into(),
+        duration::ZERO => "if you don't want to wait, write --no-wait (-n)".into(),
         _ => error,
     })
 }

@@ -56,7 +56,7 @@ async fn in_a_hurry<T>(work: impl Future<Output = T>, signals: &mut Signals) -> 
 }
 
 /// The reason why a lock was not released, if [`unless_hurried`] gave up.
-pub(super) const HURRIED: &str = "a signal has ended the wait for its server";
+pub(super) const HURRIED: &str = "a signal has ended the wait for the server's answer";
 
 /// Returns what to say of a hold that may last for the rest of its lease. `rest` is the span for which
 /// it was to be kept.
@@ -71,10 +71,10 @@ pub(super) fn not_released(
     let left = duration::soon(Duration::from_secs(left.as_secs()));
     match rest {
         None => format!(
-            "the release of `{name}` is not confirmed: {why}; this hold ends with its lease at the latest, {left}"
+            "the release of `{name}` is not confirmed: {why}; the lock is free when its lease is over, {left} at the latest"
         ),
         Some(rest) => format!(
-            "it is not confirmed that `{name}` is kept for {} more: {why}; otherwise this hold ends with its lease, {left}",
+            "the server has not confirmed that it keeps `{name}` for {} more: {why}; if it does not, the lock is free when its lease is over, {left}",
             duration::shown(rest)
         ),
     }

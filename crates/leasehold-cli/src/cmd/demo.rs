@@ -171,7 +171,7 @@ fn silent(patience: Duration) -> Failure {
     Failure::new(
         Exit::Failed,
         format!(
-            "no worker has got on for {}; they have been killed",
+            "no worker has made progress for {}; all of them have been killed",
             duration::shown(patience)
         ),
     )

@@ -34,7 +34,7 @@ pub(crate) async fn hold(args: Hold, servers: Vec<Server>) -> Result<Exit, Failu
     let end = match unless_hurried(held.release(), &mut signals).await {
         Some(Ok(())) => {
             output::detail(format_args!(
-                "`{}` is free, held for {}",
+                "released `{}`, held for {}",
                 Shown(&name),
                 duration::shown(since.elapsed())
             ));
@@ -94,14 +94,17 @@ async fn until_over(args: &Hold, held: &Holding, signals: &mut Signals) -> Resul
 fn cant_read(name: &str, error: io::Error) -> Failure {
     let is_in_background =
         error.raw_os_error() == Some(Errno::EIO as i32) && io::stdin().is_terminal();
-    let what = format!("`{}` was released: its input can't be read", Shown(name));
+    let what = format!(
+        "`{}` was released: standard input can't be read",
+        Shown(name)
+    );
     match is_in_background {
         false => Failure::io(what, error),
         true => Failure::new(
             Exit::Failed,
             format!(
-                "{what} in the background of a terminal; give it an input that lasts, a pipe for \
-                 example, or use leasehold run"
+                "{what} in the background of a terminal; give hold an input that stays open, such as \
+                 a pipe, or use leasehold run"
             ),
         ),
     }

@@ -82,7 +82,7 @@ async fn is_known(client: &Client, name: &str, must_exist: bool) -> Result<bool,
         return Err(Failure::new(
             Exit::Missing,
             format!(
-                "nobody has set the latch `{shown}` at {}, or it was opened over an hour ago; \
+                "the latch `{shown}` at {} was never set, or it was opened over an hour ago; \
                  check the name, or set it first: leasehold latch set {} N",
                 client.address(),
                 command_line(&[name.into()])
@@ -102,7 +102,7 @@ async fn tell_waiting(latch: &CountDownLatch) -> Infallible {
         tokio::time::sleep(SILENT_FOR).await;
         if let Ok(left) = latch.count().await {
             let name = Shown(latch.name());
-            note(format_args!("waiting for `{name}`: {left} to count down"));
+            note(format_args!("waiting for `{name}`: its count is {left}"));
         }
     }
     pending().await
@@ -122,7 +122,7 @@ async fn open_in_time(
     let name = Shown(latch.name());
     let left = match latch.count().await {
         Ok(0) => return Ok(Exit::Success),
-        Ok(left) => format!(": {left} to count down"),
+        Ok(left) => format!(": its count is {left}"),
         // The time is over, even if the count is unknown.
         Err(_) => String::new(),
     };
@@ -139,7 +139,7 @@ async fn set(latch: &CountDownLatch, count: u64) -> Result<Exit, Failure> {
     }
     let name = Shown(latch.name());
     let left = match latch.count().await {
-        Ok(left) => format!(", with {left} to count down"),
+        Ok(left) => format!(", and its count is {left}"),
         Err(_) => String::new(),
     };
     note(format_args!(

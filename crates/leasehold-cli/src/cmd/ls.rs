@@ -84,7 +84,7 @@ async fn list(args: Ls, server: Server) -> Result<Exit, Failure> {
             )
         });
         output::note(format_args!(
-            "no name at {} fits `{}`{}{}{}; a lock that is free has no key",
+            "no name at {} matches `{}`{}{}{}; a free lock has no key",
             client.address(),
             Shown(&args.pattern),
             if args.kind.is_some() {
@@ -111,8 +111,8 @@ pub(super) fn all_denied(address: &str, keys: u64) -> Failure {
     Failure::new(
         Exit::Denied,
         format!(
-            "nothing can be listed: this user may not look at the {keys} at {address} that may be \
-             names; `leasehold show NAME` says which rule of the server allows one name"
+            "nothing can be listed: this user is not allowed to read the {keys} at {address} that may \
+             be names; `leasehold show NAME` says which ACL rule allows NAME"
         ),
     )
 }
@@ -122,8 +122,8 @@ fn left_out_in_words(left_out: LeftOut) -> Option<String> {
     let counted = [
         (
             left_out.denied,
-            "key that this user may not look at",
-            "keys that this user may not look at",
+            "key that this user is not allowed to read",
+            "keys that this user is not allowed to read",
         ),
         (
             left_out.too_long,

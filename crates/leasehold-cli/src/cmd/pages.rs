@@ -77,7 +77,7 @@ Exit codes:
   1      another failure; show --exit-code: the name is free; doctor: there are warnings
   2      wrong usage; doctor: locks are unsafe on this server
   65     the name is in use as something else
-  66     no client holds the name, or the latch was never set
+  66     no client holds the name, or there is no such latch or limit
   69     no server answered, or the server could not grant a lock
   70     the lock was lost, or could not be renewed
   75     the lock was not free in time, or was held by another client
@@ -86,7 +86,7 @@ Exit codes:
   124    the command ran longer than --max-run
   126    the command can't be executed
   127    the command was not found
-  128+n  signal n ended the command, or leasehold
+  128+n  signal n ended the command or leasehold
 
 `run` exits with the command's own code. The sub-commands' --help says which codes they use.";
 

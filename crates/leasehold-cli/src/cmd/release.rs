@@ -69,7 +69,7 @@ impl Hold {
             None => Shown(&self.id).to_string(),
         };
         match self.guards {
-            Some(guards @ 2..) => format!("{holder}, {guards} guards that share it"),
+            Some(guards @ 2..) => format!("{holder} (shared by {guards} guards)"),
             _ => holder,
         }
     }
@@ -82,7 +82,7 @@ async fn free(args: Release, server: Server) -> Result<Exit, Failure> {
     let holds = holds_of(&name, &seen)?;
     let holds = chosen(&args, &name, &seen, holds)?;
     if !args.yes && !is_wanted(&name, &holds).await? {
-        tell(format_args!("`{}` is held as before", Shown(&name)));
+        tell(format_args!("`{}` was not released", Shown(&name)));
         return Ok(Exit::Failed);
     }
     let mut ended = Vec::new();
@@ -167,8 +167,8 @@ fn chosen(
     if all > 1 && !args.force {
         let command = command_line(&[name.into()]);
         return Err(Failure::usage(format!(
-            "{all} hold `{shown}`: {ids}{more}; say which: leasehold release {command} --holder ID, \
-             or end them all with --force"
+            "`{shown}` has {all} holds: {ids}{more}; end one with leasehold release {command} --holder ID, \
+             or all with --force"
         )));
     }
     Ok(holds)
@@ -198,7 +198,7 @@ pub(super) async fn is_confirmed(
 ) -> Result<bool, Failure> {
     if !io::stdin().is_terminal() || !io::stderr().is_terminal() {
         return Err(Failure::usage(format!(
-            "{what} only with --yes, or with an answer at a terminal"
+            "{what} only with --yes, or if you confirm it at a terminal"
         )));
     }
     facts.into_iter().for_each(tell);
@@ -231,7 +231,7 @@ async fn changed_hands(client: &Client, name: &str) -> Result<Exit, Failure> {
     Err(Failure::new(
         exit,
         format!(
-            "`{}` changed hands meanwhile, and {what}; nothing was released",
+            "`{}` changed hands before the release, and {what}; nothing was released",
             Shown(name)
         ),
     ))

@@ -124,15 +124,15 @@ fn check_min_hold(args: &Run) -> Result<(), Failure> {
     ];
     if let Some((_, flag)) = other.iter().find(|(is_set, _)| *is_set) {
         return Err(Failure::usage(format!(
-            "--min-hold leaves the lock to the server as one key with an expiry, and with {flag} it is more \
-             than that; leave out one of the two"
+            "--min-hold works with a lock that is a single key, and with {flag} it is more than that; \
+             leave out one of the two"
         )));
     }
     match wanted.failover_guard.filter(|span| *span < least) {
         None => Ok(()),
         Some(span) => Err(Failure::usage(format!(
-            "--min-hold {} is longer than --failover-guard {}, which would not wait for it after a \
-             failover; make the guard as long",
+            "--min-hold {} is longer than --failover-guard {}, so after a failover the lock could be \
+             free too early; make the guard as long",
             duration::shown(least),
             duration::shown(span)
         ))),
@@ -373,7 +373,7 @@ fn tell_given_back(job: &Job<'_>, held: Duration, rest: Option<Duration>) {
     }
     let (name, held) = (Shown(&job.name), duration::shown(held));
     match rest {
-        None => output::detail(format_args!("`{name}` is free, held for {held}")),
+        None => output::detail(format_args!("released `{name}`, held for {held}")),
         Some(rest) => output::detail(format_args!(
             "`{name}` was held for {held}, and is kept for {} more by --min-hold",
             duration::shown(rest)

@@ -31,9 +31,9 @@ async fn set(args: SetLimit, server: &Server) -> Result<Exit, Failure> {
         return remove(args.yes, &name, &client, &seen.found, before).await;
     };
     client.expirable_semaphore(&name).set_permits(limit).await?;
-    let before = before.map_or_else(String::new, |before| format!(", {before} before"));
+    let before = before.map_or_else(String::new, |before| format!("; it was {before}"));
     output::note(format_args!(
-        "`{}` lets {} run at a time from now on{before}",
+        "the limit of `{}` is {} from now on{before}",
         Shown(&name),
         limit
     ));
@@ -57,7 +57,7 @@ async fn remove(
             Exit::Busy(Exit::DEFAULT_BUSY),
             format!(
                 "{held} commands run under the limit of `{shown}`; wait until they have ended, or \
-                 end them: leasehold release {} --force",
+                 take their permits: leasehold release {} --force",
                 command_line(&[name.into()])
             ),
         ));
@@ -70,18 +70,18 @@ async fn remove(
         return missing();
     };
     let facts = [format!(
-        "`{shown}` lets {before} run at a time, and none runs"
+        "the limit of `{shown}` is {before}, and no command runs under it"
     )];
     let what = format!("the limit of `{shown}` is removed");
     if !yes && !is_confirmed(&what, facts, "remove the limit").await? {
-        tell(format_args!("`{shown}` has its limit as before"));
+        tell(format_args!("the limit of `{shown}` was not removed"));
         return Ok(Exit::Failed);
     }
     if !client.expirable_semaphore(name).delete().await? {
         return missing();
     }
     output::note(format_args!(
-        "`{shown}` has no limit from now on, {before} before"
+        "`{shown}` has no limit from now on; it was {before}"
     ));
     Ok(Exit::Success)
 }
@@ -100,7 +100,7 @@ pub(super) fn is_not_foreign(name: &str, seen: &NameInfo, what: &str) -> Result<
     Err(Failure::new(
         Exit::OtherKind,
         format!(
-            "the number under `{}` {why}, so it is no {what}: another program has set it; choose \
+            "the number under `{}` {why}, so it is not a {what}: another program stored it; choose \
              another name",
             Shown(name)
         ),
@@ -118,8 +118,8 @@ pub(crate) fn limit_of(name: &str, found: &Found) -> Result<Option<i64>, Failure
         } => Err(Failure::new(
             Exit::Disagrees,
             format!(
-                "the key of `{}` was removed while {held} of its commands run; set the limit \
-                 again: leasehold set-limit {} N",
+                "the limit of `{}` was removed while {held} commands run under it; set it again: \
+                 leasehold set-limit {} N",
                 Shown(name),
                 command_line(&[name.into()])
             ),

@@ -34,8 +34,8 @@ pub(crate) async fn show(args: &Show, server: &Server) -> Result<Exit, Failure> 
         return Err(Failure::new(
             Exit::OtherKind,
             format!(
-                "`{}` at {} is {what}: no lock, semaphore or latch that this version knows; \
-                 find out whose it is before you change it",
+                "`{}` at {} is {what}: not a lock, semaphore or latch that this version knows; \
+                 find out which program uses it before you change it",
                 Shown(&name),
                 client.address()
             ),

@@ -162,7 +162,10 @@ fn worker_paused_past_its_lease_sells_nothing() {
     signal(Signal::SIGCONT);
     let demo = demo.done().expect_code(0);
     assert_exact(&demo, 5);
-    assert!(demo.stdout.contains("found its lock lost"), "{demo}");
+    assert!(
+        demo.stdout.contains("found that it had lost its lock"),
+        "{demo}"
+    );
 }
 
 #[test]

@@ -316,7 +316,7 @@ fn what_is_denied_is_told_and_not_a_failure() {
     let report = expect(&server.url(), "not-looked-at", "note");
     let says = report["findings"][0]["says"].as_str().expect("a text");
     assert!(
-        says.starts_with("CONFIG, INFO could not be looked at"),
+        says.starts_with("doctor could not read CONFIG, INFO"),
         "{says}"
     );
 }

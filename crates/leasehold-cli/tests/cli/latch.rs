@@ -38,10 +38,10 @@ fn latch_timeout_and_second_set_give_75() {
     done(&mut latch(&server, &["set", "go", "5"])).expect_code(0);
     done(&mut latch(&server, &["wait", "go", "-w", "1"]))
         .expect_code(75)
-        .expect_on_stderr("`go` was not open within 1s: 5 to count down");
+        .expect_on_stderr("`go` was not open within 1s: its count is 5");
     done(&mut latch(&server, &["set", "go", "7"]))
         .expect_code(75)
-        .expect_on_stderr("`go` is set already, with 5 to count down");
+        .expect_on_stderr("`go` is set already, and its count is 5");
     done(&mut latch(&server, &["down", "go", "--by", "5"])).expect_code(0);
     done(&mut latch(&server, &["set", "go", "0"])).expect_code(2);
 }

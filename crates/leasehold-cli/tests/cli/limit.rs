@@ -66,7 +66,7 @@ fn at_most_the_limit_of_commands_run() {
 fn first_one_sets_the_limit_and_says_so() {
     let server = server();
     let first = limited(&server, "3").expect_code(0);
-    let created = "leasehold: `job` had no limit; it lets 3 run at a time from now on\n";
+    let created = "leasehold: `job` had no limit; from now on, 3 commands can run at a time\n";
     assert_eq!(first.stderr, created);
     let second = limited(&server, "3").expect_code(0);
     assert_eq!(second.stderr, "");
@@ -79,7 +79,7 @@ fn run_with_a_different_limit_is_refused() {
     for other in ["5", "1"] {
         let refused = limited(&server, other)
             .expect_code(78)
-            .expect_on_stderr(&format!("`job` lets 2 run at a time, not {other}"))
+            .expect_on_stderr(&format!("the limit of `job` is 2, not {other}"))
             .expect_on_stderr(&format!("leasehold set-limit job {other}"));
         assert_eq!(refused.stdout, "");
     }
@@ -119,11 +119,11 @@ fn set_limit_changes_a_limit_in_use() {
     let server = server();
     set_limit(&server, "1")
         .expect_code(0)
-        .expect_on_stderr("`job` lets 1 run at a time from now on\n");
+        .expect_on_stderr("the limit of `job` is 1 from now on\n");
     let first = running(&server, "1");
     set_limit(&server, "2")
         .expect_code(0)
-        .expect_on_stderr("2 run at a time from now on, 1 before");
+        .expect_on_stderr("is 2 from now on; it was 1");
     let second = running(&server, "2");
     limited(&server, "2").expect_code(75);
     set_limit(&server, "1").expect_code(0);
@@ -222,7 +222,7 @@ fn limit_is_removed_when_no_command_runs_under_it() {
     assert_eq!(set.as_text(), Some("2"));
     remove(&server, &["--yes"])
         .expect_code(0)
-        .expect_on_stderr("`job` has no limit from now on, 2 before");
+        .expect_on_stderr("`job` has no limit from now on; it was 2");
     limited(&server, "3").expect_code(0);
     done(leasehold_at(&server).args(["set-limit", "job", "2", "--remove"])).expect_code(2);
 }
@@ -245,7 +245,7 @@ fn number_of_another_program_is_not_changed() {
             for refused in [set_limit(&server, "2"), remove(&server, &["--yes"])] {
                 refused
                     .expect_code(65)
-                    .expect_on_stderr("the number under `job` expires, so it is no limit");
+                    .expect_on_stderr("the number under `job` expires, so it is not a limit");
             }
         }
         assert_eq!(get(), before);

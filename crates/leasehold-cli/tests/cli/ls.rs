@@ -220,7 +220,7 @@ fn names_of_others_keys_are_left_out_for_a_user_who_may_not_look() {
     let listed = done(&mut ls).expect_code(0);
     assert_eq!(listed.stdout.lines().count(), 1, "{listed}");
     assert!(listed.stdout.contains("ours:1"), "{listed}");
-    listed.expect_on_stderr("left out: 1 key that this user may not look at");
+    listed.expect_on_stderr("left out: 1 key that this user is not allowed to read");
     // If no key can be looked at, an empty list would wrongly say that nothing is held.
     let pattern = "theirs:*";
     for words in [
@@ -235,7 +235,7 @@ fn names_of_others_keys_are_left_out_for_a_user_who_may_not_look() {
         );
         let listed = done(ls.args(words)).expect_code(77);
         assert_eq!(listed.stdout, "", "{listed}");
-        listed.expect_on_stderr("may not look at the 1 key");
+        listed.expect_on_stderr("is not allowed to read the 1 key");
     }
 }
 

@@ -122,7 +122,7 @@ fn long_outage_ends_command_before_next_holder() {
         .expect_code(70)
         .expect_on_stderr("the lock `job` is about to be lost: renewing it has failed")
         .expect_on_stderr(&address)
-        .expect_on_stderr("ending the command, by force in ");
+        .expect_on_stderr("ending the command, with KILL in ");
     expect_nothing_runs(&proxy.url());
     trace.expect_no_overlap();
     assert!(is_free(&server));
@@ -192,7 +192,7 @@ fn failed_release_says_when_the_lock_is_free() {
     run.done()
         .expect_code(3)
         .expect_on_stderr("the release of `job` is not confirmed: no server answered at ")
-        .expect_on_stderr("; this hold ends with its lease at the latest, in ");
+        .expect_on_stderr("; the lock is free when its lease is over, in ");
 }
 
 #[test]

@@ -29,7 +29,7 @@ fn show_names_the_node_of_a_cluster() {
     };
     let (slot, port) = (cluster.slot_of("job"), cluster.node_of("job").port());
     let shown = done(at_cluster().args(["show", "job"])).expect_code(0);
-    let node = format!("node    redis://127.0.0.1:{port} has its slot, {slot}\n");
+    let node = format!("node    redis://127.0.0.1:{port} has the name's slot, {slot}\n");
     assert!(shown.stdout.contains(&node), "{shown}");
     let shown = done(at_cluster().args(["show", "job", "--json"])).expect_code(0);
     let json: serde_json::Value = serde_json::from_str(&shown.stdout).expect("JSON");
@@ -310,7 +310,7 @@ fn unknown_key_error_gives_no_removal_advice() {
             let shown = done(leasehold_at(&server).args(words))
                 .expect_code(65)
                 .expect_on_stderr("`job` at redis://127.0.0.1:")
-                .expect_on_stderr("find out whose it is");
+                .expect_on_stderr("find out which program uses it");
             assert!(!shown.stderr.contains("remove"), "{command:?}: {shown}");
             let json = shown.stdout.contains(r#""kind":"unknown""#);
             assert_eq!(json, words.len() == 3, "{command:?}: {shown}");
@@ -445,7 +445,7 @@ fn clients_that_were_not_asked_are_told() {
         let (text, json) = shown(&server);
         assert_eq!(json["more_clients"], more, "{json}");
         assert_eq!(
-            text.contains("perhaps more: 200 of the clients"),
+            text.contains("perhaps more: only 200 of the clients"),
             more,
             "{text}"
         );

@@ -77,7 +77,10 @@ fn resumed_job_reads_from_the_terminal() {
     ];
     let shell = ["bash", "--norc", "--noprofile", "-i"];
     let (shown, code) = on_terminal(&server, &shell, &steps);
-    assert!(shown.contains("stopped; `job` is not renewed"), "{shown}");
+    assert!(
+        shown.contains("stopped; until leasehold continues, `job` is not renewed"),
+        "{shown}"
+    );
     assert_eq!(code, 5, "{shown}");
     assert!(is_free(&server));
 }
@@ -151,7 +154,7 @@ fn terminal_latch_wait_shows_the_count() {
         .command(&["SET", "go", "3"])
         .expect("the server runs");
     let command = [BINARY, "latch", "wait", "go"];
-    let steps = [("waiting for `go`: 3 to count down", "\u{3}")];
+    let steps = [("waiting for `go`: its count is 3", "\u{3}")];
     let (shown, code) = on_terminal(&server, &command, &steps);
     assert_eq!(code, 130, "{shown}");
 }

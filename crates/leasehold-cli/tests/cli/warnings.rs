@@ -65,7 +65,7 @@ fn quiet_runs_still_tell_why_they_failed() {
 fn who_looks_is_told_in_one_line_when_the_doctor_would_warn() {
     const ADVICE: &str = "see leasehold doctor";
     let server = server();
-    let warned = "warning, see leasehold doctor: nothing is written to disk as it happens";
+    let warned = "warning, see leasehold doctor: writes do not go to disk as they happen";
     let (shown, code) = on_terminal(&server, &[BINARY, "show", "job"], &[]);
     assert_eq!((code, shown.matches(ADVICE).count()), (0, 1), "{shown}");
     assert!(shown.contains(warned), "{shown}");
@@ -109,8 +109,8 @@ fn each_step_is_told_with_verbose() {
     for said in [
         "leasehold: waiting for `job`, held by sh on ",
         &format!("process {pid} ("),
-        "leasehold: `job` is held, ",
-        "leasehold: `job` is free, held for ",
+        "leasehold: acquired `job`, ",
+        "leasehold: released `job`, held for ",
     ] {
         assert!(told.stderr.contains(said), "no `{said}` in {told}");
     }

@@ -91,7 +91,7 @@ impl fmt::Display for Cause {
             Self::Late => f.write_str("the request came too late"),
             Self::Guarded { left } => write!(
                 f,
-                "the failover guard grants nothing for {left:.1?} more, because it is another server or was started again"
+                "the failover guard grants nothing for {left:.1?} more, because the server was replaced or restarted"
             ),
             Self::Missing => f.write_str("there is no semaphore"),
             Self::RuntimeEnded => f.write_str("the client's runtime has ended"),
@@ -222,7 +222,7 @@ impl Failure {
     pub(crate) fn into_error(self, key: &Key) -> Error {
         let if_it_ran = match &self.cause {
             Cause::Unconfirmed(_) => "it was released",
-            _ => "what it left is undone in the background or ends with its lease",
+            _ => "if it did, its effect is undone in the background or ends with its lease",
         };
         self.into_error_with(key, if_it_ran)
     }
@@ -253,12 +253,9 @@ impl Failure {
             | Cause::WrongKind(said)
             | Cause::Other(said) = self.cause
         {
-            self.cause = Cause::NoAnswer(format!("the last it said is: {said}"));
+            self.cause = Cause::NoAnswer(format!("the server's last reply is: {said}"));
         }
-        self.into_error_with(
-            key,
-            "nothing undoes it: look at the key before you ask again",
-        )
+        self.into_error_with(key, "nothing undoes it: check the key before you try again")
     }
 
     /// Makes the error of a release that continues in the background.
@@ -275,7 +272,7 @@ impl Failure {
         };
         let (at, cause) = (&self.address, &self.cause);
         let message = format!(
-            "no server has said that `{key}` was released at {at}: {cause}; it is sent again in the background while the client's runtime keeps running, and counts once"
+            "no server has confirmed the release of `{key}` at {at}: {cause}; the release is sent again in the background while the client's runtime keeps running, and counts once"
         );
         self.error(kind, message).with_key(key)
     }

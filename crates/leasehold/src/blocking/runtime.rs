@@ -85,7 +85,7 @@ impl Runtime {
         if let Err(error) = self.finish("release", release(guard)) {
             // Not a panic: a drop may run while another panic unwinds the thread, and a second
             // panic aborts the process.
-            log(|| tracing::warn!(%error, "releasing what was dropped"));
+            log(|| tracing::warn!(%error, "can't release a dropped guard"));
         }
     }
 
@@ -120,7 +120,7 @@ impl Runtime {
         done.recv().unwrap_or_else(|_| {
             Err(Error::new(
                 ErrorKind::OutcomeUnknown,
-                "the client's thread has ended meanwhile; what is held ends with its lease",
+                "the client's thread has ended during the call; every hold of the client ends with its lease",
             ))
         })
     }

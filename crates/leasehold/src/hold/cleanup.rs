@@ -205,7 +205,7 @@ impl Cleanup {
                 log(|| {
                     tracing::warn!(
                         key = %hold.key(), cause = %failure.cause,
-                        "can't release; what has a lease stays until it ends"
+                        "can't release; a hold with a lease stays until the lease ends"
                     )
                 });
                 return false;

@@ -481,7 +481,9 @@ fn try_again_soon(shared: &Shared, hold: &Arc<Grant>) {
 /// Ends a hold that its holder already counts as lost by the clock. Then the lock is free for other
 /// clients.
 fn end_hold(shared: &Shared, hold: &Arc<Grant>, reason: &LossReason) {
-    log(|| tracing::warn!(key = %hold.key, %reason, "releasing what the server still keeps"));
+    log(
+        || tracing::warn!(key = %hold.key, %reason, "releasing a lost hold that the server still keeps"),
+    );
     // Not left to the guard, which may exist for a long time.
     shared.cleanup.give_back(Arc::clone(hold), false);
 }

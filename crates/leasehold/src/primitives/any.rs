@@ -244,7 +244,7 @@ impl AnyLock {
             AnyKind::Several(_) => Err(Error::new(
                 ErrorKind::Misuse,
                 format!(
-                    "`{key}` are several locks, with holders of their own; inspect `members()`"
+                    "`{key}` is several locks, each with its own holders; inspect its `members()`"
                 ),
             )
             .with_key(key)),

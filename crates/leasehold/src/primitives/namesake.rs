@@ -41,9 +41,9 @@ fn tell(address: &str, key: &Key, other: &Key) {
     log(|| {
         tracing::warn!(
             %key, %other, address,
-            "these two names share the keys beside them, as Redisson makes them: permits of one \
-             come back to the other, and a waiter of one stands in the way of the other's; use \
-             only one of them, and rename the other"
+            "these two names share their additional keys, as in Redisson: permits of one name may \
+             return to the other, and waiters of one name block waiters of the other; rename one \
+             of the two"
         )
     });
 }

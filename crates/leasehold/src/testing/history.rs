@@ -141,7 +141,7 @@ impl fmt::Display for Overlap {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,
-            "`{}`: {} came in {} us before {} was out",
+            "`{}`: {} began {} us before {} ended",
             self.first.name,
             self.second.holder,
             self.first
@@ -189,7 +189,7 @@ impl Report {
         }
         if self.contended == 0 {
             return Err(format!(
-                "vacuous: in {} holds nobody asked for a name that was held",
+                "vacuous: in {} holds no client asked for a name that was held",
                 self.holds
             ));
         }
@@ -248,7 +248,7 @@ mod tests {
             Interval::new("y", "c", 0, 10, 30),
         ]);
         assert_eq!(report.overlaps.len(), 1);
-        assert!(report.judge().unwrap_err().contains("b came in"));
+        assert!(report.judge().unwrap_err().contains("b began"));
     }
 
     #[test]

@@ -207,7 +207,10 @@ async fn shared_holds_have_no_token() {
         let error = guard.fencing_token().await.unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Misuse, "{error}");
         let text = error.to_string();
-        assert!(text.contains("`x`") && text.contains("; take "), "{text}");
+        assert!(
+            text.contains("`x`") && text.contains("; acquire "),
+            "{text}"
+        );
         assert_eq!(guard.token(), None);
         guard.release().await.unwrap();
     };

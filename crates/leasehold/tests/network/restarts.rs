@@ -190,7 +190,7 @@ async fn longer_lease_is_first_noted_everywhere() {
     scene.networks[2].refuse(true);
     let error = lock.try_acquire().await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
-    assert!(error.to_string().contains("has to be noted"), "{error}");
+    assert!(error.to_string().contains("must first store"), "{error}");
     scene.networks[2].refuse(false);
     let guard = lock.acquire().await.unwrap();
     guard.extend(60 * SECOND).await.unwrap();

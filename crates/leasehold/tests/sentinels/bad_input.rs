@@ -25,7 +25,7 @@ async fn name_that_no_sentinel_knows_is_an_error() {
     let sentinels = Sentinels::start(0);
     let error = refused(&sentinels.url().replace("mymaster", "other")).await;
     assert_eq!(error.kind(), ErrorKind::Unsupported, "{error}");
-    let says = "know no master called `other`; correct the name";
+    let says = "do not know a master called `other`; correct the name";
     assert!(error.to_string().contains(says), "{error}");
 }
 

@@ -153,7 +153,7 @@ async fn server_without_subscriptions_is_told_of_once_and_polled() {
                 proxy.cut_before_next(b"\r\nSUBSCRIBE\r\n");
             }
         }
-        let (warnings, told) = (Warnings::listen(), "takes no subscriptions");
+        let (warnings, told) = (Warnings::listen(), "accepts no subscriptions");
         let client = Client::connect(&proxy.url()).await.unwrap();
         let guard = client.lock("x").acquire().await.unwrap();
         let lock = client.lock("x").poll_interval(Duration::from_millis(10));

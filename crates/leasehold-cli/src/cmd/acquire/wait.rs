@@ -81,7 +81,7 @@ impl<'a> Waiting<'a> {
                 let is_told = output::event(Event::Held, self.name, || guard.told(waited));
                 if !is_told {
                     output::detail(format_args!(
-                        "`{}` is held, {} after it was asked for",
+                        "acquired `{}`, {} after asking for it",
                         Shown(self.name),
                         duration::shown(waited)
                     ));
@@ -154,8 +154,8 @@ impl<'a> Waiting<'a> {
         }
         if text.is_empty() {
             text = match self.args.failover_guard {
-                Some(_) => "held by another, or kept back by the failover guard".to_owned(),
-                None => "held by another".to_owned(),
+                Some(_) => "held by another client, or kept back by the failover guard".to_owned(),
+                None => "held by another client".to_owned(),
             };
         }
         let (name, of_itself) = (Shown(self.name), self.of_itself());
@@ -203,7 +203,7 @@ impl<T> Aborted<Result<T, Failure>> {
             Ok(result) => result,
             Err(error) => Err(Failure::new(
                 Exit::Failed,
-                format!("waiting for the lock has broken off: {error}"),
+                format!("the wait for the lock ended unexpectedly: {error}"),
             )),
         }
     }

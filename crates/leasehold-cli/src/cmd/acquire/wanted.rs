@@ -240,7 +240,7 @@ impl Limited {
                 Ok(Some(there)) => return Ok(Err(self.refused(there))),
                 Ok(None) if self.permits.try_set_permits(most).await? => {
                     note(format_args!(
-                        "`{}` had no limit; it lets {most} run at a time from now on",
+                        "`{}` had no limit; from now on, {most} commands can run at a time",
                         Shown(name)
                     ));
                     return Ok(Ok(()));
@@ -256,8 +256,8 @@ impl Limited {
         Failure::new(
             Exit::Disagrees,
             format!(
-                "`{}` lets {there} run at a time, not {most}; write --limit {there}, or change it \
-                 for all: leasehold set-limit {} {most}",
+                "the limit of `{}` is {there}, not {most}; write --limit {there}, or change it for \
+                 all clients: leasehold set-limit {} {most}",
                 Shown(name),
                 command_line(&[name.into()])
             ),

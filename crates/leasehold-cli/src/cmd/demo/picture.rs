@@ -72,7 +72,7 @@ pub(super) fn draw(story: &Story, marks: &Marks, with_lock: bool) -> String {
     };
     let _ = writeln!(
         text,
-        "{:width$}  {what}{killed}   {:.1?} in all, {:.1?} a column",
+        "{:width$}  {what}{killed}   {:.1?} in all, {:.1?} per column",
         "",
         Duration::from_nanos(total),
         Duration::from_nanos(total / COLUMNS),

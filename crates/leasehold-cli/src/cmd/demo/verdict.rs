@@ -67,13 +67,13 @@ fn with_lock(plan: &Plan, shelf: &Shelf, story: &Story, report: &Report) -> Verd
     for (index, row) in story.rows().iter().enumerate() {
         if row.killed_at.is_some() {
             lines.push(format!(
-                "worker {} was killed; the others went on when its lease was over",
+                "worker {} was killed; the others continued when its lease was over",
                 index + 1
             ));
         }
         if row.lost > 0 {
             lines.push(format!(
-                "worker {} found its lock lost and sold nothing then ({} of its holds)",
+                "worker {} found that it had lost its lock, and did not sell ({} of its holds)",
                 index + 1,
                 row.lost
             ));
@@ -150,7 +150,7 @@ fn without_lock(plan: &Plan, shelf: &Shelf, story: &Story, report: &Report) -> V
     let over = sold.saturating_sub(plan.items);
     if over > 0 {
         lines.push(format!(
-            "OVERSOLD: {over} items were sold that were not there"
+            "OVERSOLD: {over} items were sold that did not exist"
         ));
     }
     let lost = sold.saturating_sub(in_ledger);
@@ -160,7 +160,7 @@ fn without_lock(plan: &Plan, shelf: &Shelf, story: &Story, report: &Report) -> V
     let as_announced = over > 0 || lost > 0;
     lines.push(if as_announced {
         format!(
-            "this is what happens without a lock: {} times somebody began while another was at it; \
+            "this is what happens without a lock: {} times a worker began a sale during another sale; \
              leave out --no-lock",
             report.overlaps.len()
         )

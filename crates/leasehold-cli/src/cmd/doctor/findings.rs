@@ -78,10 +78,10 @@ impl Place {
                 "one holder at a time, unless the server loses data or its clock is set ahead"
             }
             Self::Sentinels => {
-                "one holder at a time, unless a failover loses a grant that no replica had; its holder is told when the new master is reached"
+                "one holder at a time, unless a failover loses a grant that no replica had; its holder learns of the loss when it reaches the new master"
             }
             Self::Cluster => {
-                "one holder at a time, unless a failover loses a grant that no replica had; its holder is told with its next renewal"
+                "one holder at a time, unless a failover loses a grant that no replica had; its holder learns of the loss at its next renewal"
             }
         }
     }
@@ -124,9 +124,9 @@ pub(super) fn too_few_replicas(wanted: u8, servers: &[ServerFacts]) -> Vec<Findi
             about: "too-few-replicas",
             addresses: vec![server.address.clone()],
             says: format!(
-                "{there} replicas are connected, and locks are to be confirmed by {wanted}: no client gets one now"
+                "{there} replicas are connected, and {wanted} must confirm a lock: no client can acquire one now"
             ),
-            advice: "see to the replicas that are missing, or ask for fewer".into(),
+            advice: "find out why replicas are missing, or require fewer".into(),
             breaks: Some(promise::CONFIRMED),
         });
     }
@@ -140,7 +140,7 @@ pub(super) fn denied(kinds: &str, address: &str, said: &str) -> Finding {
         about: "acl",
         addresses: vec![address.into()],
         says: format!("this user can't use {kinds}: {said}"),
-        advice: "give the user the rule that is named (ACL SETUSER), or give `--name` one of the names that it may use".into(),
+        advice: "give the user the rule that this finding names (ACL SETUSER), or set `--name` to a name that the user is allowed to use".into(),
         breaks: Some(promise::ACCESS),
     }
 }
@@ -152,7 +152,7 @@ pub(super) fn fails(address: &str, said: &str) -> Finding {
         about: "writes",
         addresses: vec![address.into()],
         says: format!("no lock can be acquired and released: {said}"),
-        advice: "see to what the server says".into(),
+        advice: "fix what the server reports".into(),
         breaks: Some(promise::KEPT),
     }
 }
@@ -172,7 +172,7 @@ pub(super) fn version(server: &ServerFacts) -> String {
         info(server, "valkey_version"),
         info(server, "redis_version"),
     ) {
-        ("", "") => "a server that does not tell its version".into(),
+        ("", "") => "a server that does not report its version".into(),
         ("", redis) => format!("Redis {redis}"),
         (valkey, _) => format!("Valkey {valkey}"),
     }

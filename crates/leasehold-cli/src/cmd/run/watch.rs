@@ -191,7 +191,7 @@ impl Watch<'_> {
         let grace = self.schedule.grace;
         self.kill_at(Instant::now() + grace);
         tell(format_args!(
-            "the command has run for {}, the most that --max-run allows; ending it, by force {}",
+            "the command has run for {}, the most that --max-run allows; ending it, with KILL {}",
             duration::shown(most),
             duration::soon(grace)
         ));
@@ -244,7 +244,7 @@ impl Watch<'_> {
         };
         self.kill_at(now + left);
         tell(format_args!(
-            "the lock `{}` {state}; ending the command, by force {}",
+            "the lock `{}` {state}; ending the command, with KILL {}",
             Shown(self.guard.name()),
             duration::soon(left)
         ));
@@ -322,7 +322,7 @@ impl Watch<'_> {
         let left = |until: Instant| duration::soon(until.saturating_duration_since(Instant::now()));
         if *self.on_loss == OnLoss::Warn {
             tell(format_args!(
-                "stopped; `{name}` is not renewed meanwhile, and is lost when its lease is over, {}",
+                "stopped; until leasehold continues, `{name}` is not renewed, and is lost when its lease is over, {}",
                 left(self.guard.valid_until())
             ));
         } else {
@@ -330,7 +330,7 @@ impl Watch<'_> {
             let kill_at = self.ending.no_later_than(kill_at);
             self.deadman.kill_at(kill_at);
             tell(format_args!(
-                "stopped; `{name}` is not renewed meanwhile, and the command is killed when its lease is over, {}",
+                "stopped; until leasehold continues, `{name}` is not renewed, and the command is killed when the lease is over, {}",
                 left(kill_at)
             ));
         }

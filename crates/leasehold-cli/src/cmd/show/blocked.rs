@@ -217,12 +217,12 @@ pub(super) fn text(name: &str, chain: &Chain) -> String {
         let names: Vec<_> = names.map(|name| format!("`{}`", Shown(name))).collect();
         let way = names.join(" -> ");
         lines.push(format!(
-            "circle: {way} (the holder of each waits for the next), unless these are different tasks"
+            "circle: {way} (the holder of each name waits for the next name, unless different tasks hold and wait)"
         ));
     }
     if chain.is_cut {
         lines.push(format!(
-            "there is more: at most {MOST_NAMES} names are looked at, and {MOST_HOLDERS} holders of each"
+            "there is more: show follows at most {MOST_NAMES} names, and {MOST_HOLDERS} holders of each"
         ));
     }
     lines.join("\n")

@@ -66,7 +66,7 @@ pub(in crate::cmd) fn of(name: &str, seen: &NameInfo) -> String {
     if let Some(node) = &seen.node {
         let address = node.address.as_deref().unwrap_or("no node");
         let _ = match node.slot {
-            Some(slot) => write!(text, "\n  node    {address} has its slot, {slot}"),
+            Some(slot) => write!(text, "\n  node    {address} has the name's slot, {slot}"),
             None => write!(text, "\n  node    {address} is the master"),
         };
     }
@@ -77,7 +77,7 @@ fn of_hold(hold: &HoldInfo, denied: bool) -> String {
     let client = match hold.kept {
         // The client has often ended, and announces nothing any more.
         true => format!(
-            "\n  kept    until its TTL is over, and not renewed (--min-hold, keep_for){}",
+            "\n  kept    until the TTL is over, and not renewed (--min-hold, keep_for){}",
             of_client(hold.client.as_ref())
         ),
         false => of_holder(&hold.id, hold.client.as_ref(), denied),
@@ -144,7 +144,7 @@ fn of_guards(guards: Option<u32>) -> String {
 
 fn of_value(value: &ValueInfo, denied: bool) -> String {
     format!(
-        "\n  value   {} (a hash of it){}",
+        "\n  value   {} (a hash of the value){}",
         Shown(&value.field),
         of_hold(&value.hold, denied)
     )
@@ -219,7 +219,7 @@ fn of_line(seen: &NameInfo) -> String {
     if seen.more_clients {
         let _ = write!(
             text,
-            "\n  waits   perhaps more: 200 of the clients were asked"
+            "\n  waits   perhaps more: only 200 of the clients were asked"
         );
     }
     let _ = match (&seen.found, seen.listening) {

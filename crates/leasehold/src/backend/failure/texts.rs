@@ -14,16 +14,16 @@ pub(super) fn explained(failure: &Failure, subject: &str, if_it_ran: &str) -> St
             format!("no answer from {at}{subject}: {what}; the request may have run: {if_it_ran}")
         }
         (Cause::NoCredentials(why), _) => format!(
-            "the client can't log in at {at}{subject}: {why}; nothing was sent: it is asked again at the next attempt"
+            "the client can't log in at {at}{subject}: {why}; nothing was sent, and the next attempt asks for credentials and certificate again"
         ),
         (Cause::NotNow(said), _) => format!(
             "the server at {at} can't answer now{subject}: {said}; try again when it has recovered"
         ),
         (Cause::NoVoteYet(said), Outcome::DidNotRun) => {
-            format!("{at} have no vote yet{subject}: {said}; a wait continues until they have")
+            format!("{at} can't vote yet{subject}: {said}; a wait continues until they can")
         }
         (Cause::Guarded { .. }, _) => format!(
-            "nothing is granted at {at}{subject}: {}; try again then, or wait",
+            "nothing is granted at {at}{subject}: {}; try again after that, or wait",
             failure.cause
         ),
         (Cause::Late, _) => format!(
@@ -40,16 +40,16 @@ pub(super) fn explained(failure: &Failure, subject: &str, if_it_ran: &str) -> St
             )
         }
         (Cause::Missing, _) => format!(
-            "there is no semaphore at {at}{subject}: it was never made, or it has ended; make it with try_set_permits, or wait for it without must_exist"
+            "there is no semaphore at {at}{subject}: it was never created, or it no longer exists; create it with try_set_permits, or wait for it without must_exist"
         ),
         (Cause::TooOld { found, needed }, _) => format!(
             "the server at {at} is too old{subject}: its version is {found}, and {needed} is the oldest that works; upgrade it or use another one"
         ),
         (Cause::RuntimeEnded, Outcome::DidNotRun) => format!(
-            "the client's runtime has ended, so nothing was sent to {at}{subject}: what the client still holds ends with its lease; make a new client in a runtime that keeps running"
+            "the client's runtime has ended, so nothing was sent to {at}{subject}: every hold of the client ends with its lease; make a new client in a runtime that keeps running"
         ),
         (Cause::RuntimeEnded, Outcome::MayHaveRun) => format!(
-            "the client's runtime ended before {at} answered{subject}; the request may have run, and nothing undoes it: what it took ends with its lease, and what has no lease stays; make a new client in a runtime that keeps running"
+            "the client's runtime ended before {at} answered{subject}; the request may have run, and nothing undoes it: a hold ends with its lease, and any other change stays; make a new client in a runtime that keeps running"
         ),
         (Cause::Forked, _) => format!(
             "the client of {at} belongs to the process from which this one was forked, so nothing was sent{subject}; connect after the fork"

@@ -364,7 +364,7 @@ mod tests {
             ("redis://h:+1", "port"),
             ("redis://::1", "brackets"),
             ("redis://[::1", "`]`"),
-            ("redis://h%20", "letter"),
+            ("redis://h%20", "character"),
             ("localhost:6379", "no scheme"),
             ("localhost", "redis://HOST:PORT"),
             ("\"redis://h\"", "quotation mark"),

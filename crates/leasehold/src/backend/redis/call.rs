@@ -369,12 +369,12 @@ fn what_is_needed(operation: &Operation, script: &Script) -> String {
     let Some(Ok(key)) = key.map(|name| Key::parse(&name)) else {
         let rules = commands.to_lowercase().replace(' ', " +");
         return format!(
-            "{} runs {commands}; whoever uses it needs ACL SETUSER USER +{rules}",
+            "{} runs {commands}; its user needs ACL SETUSER USER +{rules}",
             step.name,
         );
     };
     format!(
-        "{} runs {commands}; whoever uses this name needs ACL SETUSER USER {}{guard_key} {}",
+        "{} runs {commands}; a user of this name needs ACL SETUSER USER {}{guard_key} {}",
         step.name,
         key.access_rules(),
         script.command_rules,

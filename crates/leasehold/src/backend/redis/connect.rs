@@ -448,7 +448,7 @@ fn handshake_failed(at: &Address, error: &RedisError) -> Failure {
 pub(crate) fn wants_a_password(said: &str, at: &Address) -> Failure {
     let what = format!(
         "{}; the server wants a password, and none is given: write it into the URL \
-         (redis://USER:PASSWORD@HOST), or give `credentials`",
+         (redis://USER:PASSWORD@HOST), or set `credentials`",
         Shown(said)
     );
     Failure::new(
@@ -477,8 +477,8 @@ fn no_connection(
 ) -> Failure {
     if at.is_told() {
         what.push_str(
-            "; another server has named this address: if it has another one from here, map it \
-             (map_address, --map)",
+            "; another server announced this address: if the server has a different address from here, \
+             map it (map_address, --map)",
         );
     }
     Failure {

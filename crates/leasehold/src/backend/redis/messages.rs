@@ -210,7 +210,7 @@ impl<'a> Rest<'a> {
         let digits = std::str::from_utf8(digits).unwrap_or("");
         let length = digits.bytes().all(|digit| digit.is_ascii_digit());
         let length = length.then(|| digits.parse::<usize>().ok()).flatten();
-        let length = length.ok_or("a length that is none")?;
+        let length = length.ok_or("a length that is not a number")?;
         if length > MAX_FRAME {
             return Err(format!("a length of {length}"));
         }
@@ -244,7 +244,7 @@ impl<'a> Rest<'a> {
 }
 
 fn unasked() -> String {
-    "a kind of message that nobody asked for".into()
+    "an unexpected kind of message".into()
 }
 
 #[cfg(test)]

@@ -249,7 +249,7 @@ impl Node {
         {
             let slot = slot_of(name);
             what.push_str(&format!(
-                "; by the map of the cluster this node has the slot, {slot}"
+                "; according to the cluster's map, this node has the slot {slot}"
             ));
         }
         failure

@@ -55,7 +55,7 @@ pub(crate) async fn run(
                 let mut session = Session::new(&node, &section, transports, messages);
                 let end = tokio::select! {
                     end = session.run() => end,
-                    () = node.connector.leads_to_another(number) => "the server was started again, or calls go to another one now".into(),
+                    () = node.connector.leads_to_another(number) => "the server was restarted, or calls go to another server now".into(),
                 };
                 // A longer pause follows a connection that did not last: if a server ends each
                 // connection at once, the client must not connect all the time.
@@ -74,7 +74,7 @@ pub(crate) async fn run(
                         log(|| {
                             tracing::warn!(
                                 address = %node.address(), error = %Shown(&end),
-                                "the server takes no subscriptions; waiters poll, and it is asked again every minute"
+                                "the server accepts no subscriptions; waiters poll, and the client tries again every minute"
                             )
                         });
                     }
@@ -403,7 +403,7 @@ impl<'a> Session<'a> {
                 // confirmation.
                 self.heard.end(|message| self.section.told(message));
                 let name = self.answered(Request::Subscribe(transport), &channel);
-                let name = name.ok_or("a confirmation that nobody asked for")?;
+                let name = name.ok_or("an unexpected confirmation")?;
                 self.standing = Standing::Confirmed;
                 self.confirmed(&name, false);
                 Ok(())
@@ -420,11 +420,11 @@ impl<'a> Session<'a> {
                     self.lost(&channel);
                     return Ok(());
                 }
-                Err("a confirmation that nobody asked for".into())
+                Err("an unexpected confirmation".into())
             }
             Frame::Fine => match self.asked.pop_front() {
                 Some(asked) if asked.request == Request::Ping => Ok(()),
-                _ => Err("an answer that nobody asked for".into()),
+                _ => Err("an unexpected answer".into()),
             },
             Frame::Refused(said) => self.refused(said),
         }

@@ -174,7 +174,7 @@ pub(crate) async fn ask_for_slots(
 /// Returns the failure of a client whose user may not ask for slots.
 fn may_not_ask_for_slots(node: &Node, said: &str) -> Failure {
     let (said, rules) = (Shown(said), &node.script.command_rules);
-    let needs = format!("{said}; whoever uses a cluster needs ACL SETUSER USER {rules}");
+    let needs = format!("{said}; a user of a cluster needs ACL SETUSER USER {rules}");
     Failure::new(Outcome::DidNotRun, Cause::Denied(needs), node.address())
 }
 
@@ -294,7 +294,7 @@ async fn until_over(lane: &Lane, reached: &Reached, looked: &mut Option<Moment>)
         () = connector.named_another(reached.host.as_ref()) => {
             log(|| tracing::warn!(
                 address = %lane.node.address(),
-                "the sentinels name another server as the master; this one is left at once"
+                "the sentinels name another server as the master; the client leaves this one at once"
             ));
             return None;
         }
@@ -311,7 +311,7 @@ async fn until_over(lane: &Lane, reached: &Reached, looked: &mut Option<Moment>)
     log(|| {
         tracing::warn!(
             address = %lane.node.address(),
-            "its name was looked up again, and stands for another server, which is asked from now on"
+            "the server's name was looked up again and leads to another server, which the client uses from now on"
         )
     });
     Some(another)
@@ -345,7 +345,7 @@ async fn look_elsewhere(node: &Node, reached: &Reached, looked: &mut Option<Mome
             // The same server again would refuse to serve on this connection, too.
             Ok(opened) if reached.is_the_one_of(&opened.told) => {
                 log(
-                    || tracing::debug!(address = %node.address(), "the name stands for the server that it has stood for"),
+                    || tracing::debug!(address = %node.address(), "the server's name still leads to the same server"),
                 );
             }
             Ok(opened) => return opened,

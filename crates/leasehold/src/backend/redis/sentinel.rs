@@ -244,7 +244,7 @@ impl Sentinels {
             log(|| {
                 tracing::debug!(
                     sentinel = %sentinel.address.shown(), cause = %Shown(&end),
-                    "a sentinel is not listened to"
+                    "can't listen to a sentinel; trying again"
                 )
             });
             if since.elapsed() > LASTING {

@@ -22,7 +22,8 @@ pub(crate) fn check(info: &str, address: &Arc<str>) -> Result<(), Failure> {
             tracing::warn!(
                 %address, policy = %Shown(policy),
                 "this server removes keys when its memory is full, and locks are among them: \
-                 holders are told, but two may overlap until then; set maxmemory-policy noeviction"
+                 a holder learns of the loss, but until then it may overlap with the next holder; \
+                 set maxmemory-policy noeviction"
             )
         });
     }
@@ -108,7 +109,7 @@ pub(crate) fn check_role(info: &str, address: &Arc<str>) -> Result<(), Failure> 
         Some(role) => Err(Failure::new(
             Outcome::DidNotRun,
             Cause::NotNow(format!(
-                "the sentinels name it as the master, and it says that it is a {}",
+                "the sentinels name it as the master, but it says that it is a {}",
                 Shown(role)
             )),
             Arc::clone(address),

@@ -75,7 +75,7 @@ pub(crate) fn check_name(key: &Key, kind: NameOf) -> Result<()> {
     let why = match kind {
         NameOf::Latch => name
             .contains(['{', '}'])
-            .then_some("a latch's name has a brace, and its channel has braces of its own"),
+            .then_some("it has a brace, and the channel of a latch adds braces of its own"),
         NameOf::Other => splits(name),
     };
     let Some(why) = why else {

@@ -272,10 +272,11 @@ pub(crate) fn advice(error: &io::Error, is_told: bool) -> &'static str {
                     "let the servers announce the name that their certificates are for (in a \
                      cluster cluster-announce-hostname and cluster-preferred-endpoint-type \
                      hostname; behind sentinels replica-announce-ip, with resolve-hostnames and \
-                     announce-hostnames of the sentinels), or say it (tls_server_name, --sni)"
+                     announce-hostnames of the sentinels), or tell the client this name \
+                     (tls_server_name, --sni)"
                 }
                 false => {
-                    "use a name that the certificate is for in the URL, or say it (tls_server_name, --sni)"
+                    "write a name that the certificate is for into the URL, or tell the client this name (tls_server_name, --sni)"
                 }
             }
         }

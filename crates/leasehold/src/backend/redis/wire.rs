@@ -145,7 +145,7 @@ impl Replies {
             }
             if self.line.len() > MAX_HEADER + 2 {
                 if !is_simple(self.line[0]) {
-                    return Err("a length that is none".into());
+                    return Err("an invalid length".into());
                 }
                 // Only the end of a long text matters, so its middle takes no memory.
                 self.line.drain(1..MAX_HEADER);
@@ -163,7 +163,7 @@ impl Replies {
         let said = String::from_utf8_lossy(error);
         Err(io::Error::new(
             io::ErrorKind::ConnectionAborted,
-            format!("its last word was: {}", Shown(said.trim_end())),
+            format!("the server's last message was: {}", Shown(said.trim_end())),
         ))
     }
 
@@ -223,7 +223,7 @@ fn is_simple(kind: u8) -> bool {
 
 fn check_kind(kind: u8) -> Check {
     match kind {
-        b'>' => Err("a push that nobody asked for".into()),
+        b'>' => Err("an unexpected push message".into()),
         kind if is_simple(kind) || b"$*%~|=!".contains(&kind) => Ok(()),
         kind => Err(format!("a reply that starts with the byte {kind:#04x}")),
     }
@@ -241,7 +241,7 @@ fn length(digits: &[u8]) -> Result<Option<usize>, String> {
             Ok(Some(length))
         }
         Ok(length) if length > MAX_REPLY => Err(format!("a length of {length}")),
-        _ => Err("a length that is none".into()),
+        _ => Err("an invalid length".into()),
     }
 }
 
@@ -323,7 +323,7 @@ mod tests {
         let error = replies.end().unwrap_err().to_string();
         assert_eq!(
             error,
-            "its last word was: ERR max number of clients reached"
+            "the server's last message was: ERR max number of clients reached"
         );
         replies.read(b"+OK\r\n").unwrap();
         assert!(replies.end().is_ok());

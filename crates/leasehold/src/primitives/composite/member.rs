@@ -97,7 +97,7 @@ impl AnyLock {
         match context.backend.submit(steps::note_longest(key, own)).await {
             Ok(Value::Int(ms @ 0..)) => Ok(Duration::from_millis(ms.unsigned_abs())),
             Ok(_) => Err(context.backend.malformed().into_error(key)),
-            Err(failure) => Err(failure.into_error_with(key, "it does no harm: ask again")),
+            Err(failure) => Err(failure.into_error_with(key, "it does no harm: try again")),
         }
     }
 
@@ -153,7 +153,7 @@ pub(super) fn in_order(members: Vec<AnyLock>, what: &str) -> Result<(Vec<AnyLock
     for member in members {
         if !member.members().is_empty() {
             return Err(misuse(format!(
-                "a {what} can't have `{}` as one member, which are several locks; give it each of them",
+                "a {what} can't have `{}` as a member, because it is several locks; add each of them instead",
                 Shown(member.name())
             )));
         }
@@ -181,7 +181,7 @@ pub(super) fn in_order(members: Vec<AnyLock>, what: &str) -> Result<(Vec<AnyLock
     let names = sorted.iter().map(|((_, key), _)| key);
     let names: Vec<_> = names.filter(|key| seen.insert(*key)).collect();
     if names.is_empty() {
-        return Err(misuse(format!("a {what} of nothing; give it members")));
+        return Err(misuse(format!("a {what} has no members; give it some")));
     }
     let key = Key::joined(&names);
     Ok((sorted.into_iter().map(|(_, member)| member).collect(), key))
@@ -209,7 +209,7 @@ pub(super) fn one_server<'a, L: Eq + Hash>(
             Entry::Occupied(place) if place.get().1 == address => {}
             Entry::Occupied(place) => {
                 return Some(misuse(format!(
-                    "{} and {} are the same server by two addresses; leave one of them out",
+                    "{} and {} are on the same server, which has two addresses; leave one of them out",
                     place.get().0.shown(),
                     member.shown()
                 )));

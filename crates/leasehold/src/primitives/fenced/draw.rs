@@ -70,7 +70,7 @@ async fn ask(share: &Share, operation: Operation) -> Result<u64> {
         }
         Ok(_) => Err(context.backend.malformed().into_error(&hold.key)),
         Err(failure) => {
-            Err(failure.into_error_with(&hold.key, "at most a number is skipped: ask again"))
+            Err(failure.into_error_with(&hold.key, "at most one token is skipped: try again"))
         }
     }
 }

@@ -101,7 +101,7 @@ impl Lock<Group> {
             lock.key = Err(Error::new(
                 ErrorKind::Misuse,
                 format!(
-                    "a lock of the group `{}` on {count} values; give it between 1 and {MOST_VALUES}",
+                    "a lock of the group `{}` has {count} values; give it between 1 and {MOST_VALUES}",
                     crate::text::Shown(group)
                 ),
             ));

@@ -267,7 +267,7 @@ impl fmt::Display for NotUpgraded {
             Some(error) => write!(f, "the read lock `{key}` was not upgraded: {error}"),
             None => write!(
                 f,
-                "the read lock `{key}` was not upgraded, because others read or may read; \
+                "the read lock `{key}` was not upgraded, because there are or may be other readers; \
                  release it and acquire the write lock"
             ),
         }

@@ -158,8 +158,8 @@ impl HoldSteps for ReadHold {
 
     fn unfenced(&self) -> Option<&'static str> {
         Some(
-            "many read at a time, and no number says which of them was last; \
-             take the write side for one",
+            "several readers can hold the lock at a time, so a token could not order them; \
+             acquire the write lock to get one",
         )
     }
 }

@@ -343,8 +343,8 @@ fn waits_for_itself(key: &Key) -> Error {
     Error::new(
         ErrorKind::Deadlock,
         format!(
-            "this owner reads `{key}`, so writing would wait for itself; release the read lock \
-             first, or upgrade its guard with try_upgrade"
+            "this owner holds the read lock of `{key}`, so it would wait for itself; release the read \
+             lock first, or upgrade its guard with try_upgrade"
         ),
     )
     .with_key(key)

@@ -86,7 +86,10 @@ impl Report {
             ));
         }
         if self.contended == 0 {
-            return Err(format!("vacuous: in {} uses nobody had to wait", self.uses));
+            return Err(format!(
+                "vacuous: in {} uses no client had to wait",
+                self.uses
+            ));
         }
         Ok(())
     }

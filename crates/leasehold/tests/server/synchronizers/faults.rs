@@ -397,7 +397,7 @@ async fn release_without_its_marker_counts_once() {
         } else {
             let error = releasing.await.unwrap().unwrap_err();
             assert_eq!(error.kind(), ErrorKind::OutcomeUnknown, "{error}");
-            let goes_on = "it is sent again in the background";
+            let goes_on = "the release is sent again in the background";
             assert!(error.to_string().contains(goes_on), "{error}");
         }
         assert_eq!(place.free().await, 5, "it has run");

@@ -1,4 +1,4 @@
-//! `x` and `{x}` share the keys beside them: a client that uses both logs a warning.
+//! `x` and `{x}` share their additional keys: a client that uses both logs a warning.
 
 use std::time::Duration;
 
@@ -6,7 +6,7 @@ use leasehold::{Client, Embedded};
 
 use crate::server::warnings::Warnings;
 
-const TOLD: &str = "share the keys beside them";
+const TOLD: &str = "share their additional keys";
 
 /// Uses a name in one way or another.
 async fn use_of(client: &Client, name: &str, way: usize) {

@@ -89,9 +89,9 @@ impl Look<'_> {
             return None;
         }
         let says = format!(
-            "maxmemory-policy is {policy}: when the memory is full, the server removes locks, and another one gets them while the holder works"
+            "maxmemory-policy is {policy}: when the memory is full, the server removes locks, and another client can acquire them while the holder works"
         );
-        let advice = "CONFIG SET maxmemory-policy noeviction, or a server of its own for locks";
+        let advice = "CONFIG SET maxmemory-policy noeviction, or use a separate server for locks";
         self.finding(
             Severity::Unsafe,
             "eviction",
@@ -108,10 +108,10 @@ impl Look<'_> {
             return None;
         }
         let says = format!(
-            "{:.0} % of maxmemory are in use: when it is full, no new lock is granted",
+            "{:.0} % of maxmemory is in use: when the memory is full, no new lock is granted",
             part * 100.0
         );
-        let advice = "raise maxmemory, or find out what fills it (MEMORY STATS)";
+        let advice = "raise maxmemory, or find out what uses the memory (MEMORY STATS)";
         self.finding(Severity::Warning, "memory", (says, advice), promise::MEMORY)
     }
 
@@ -124,9 +124,8 @@ impl Look<'_> {
             return None;
         }
         if !appends {
-            let says = "nothing is written to disk as it happens (appendonly no): after a restart every lock is free, while its holder works on until its next renewal";
-            let advice =
-                "CONFIG SET appendonly yes, and in the file; or let holders use fencing tokens";
+            let says = "writes do not go to disk as they happen (appendonly no): after a restart every lock is free, and its holder keeps working until its next renewal";
+            let advice = "CONFIG SET appendonly yes, and set it in the configuration file; or let holders use fencing tokens";
             return self.finding(
                 Severity::Warning,
                 "persistence",
@@ -135,15 +134,18 @@ impl Look<'_> {
             );
         }
         let (severity, loses) = match self.setting("appendfsync")? {
-            "everysec" => (Severity::Note, "the locks of its last second or two"),
-            "no" => (Severity::Warning, "the locks since the system wrote last"),
+            "everysec" => (Severity::Note, "the locks of the last second or two"),
+            "no" => (
+                Severity::Warning,
+                "the locks since the system last wrote to disk",
+            ),
             _ => return None,
         };
         let says = format!(
-            "appendfsync is {}: a machine that loses its power loses {loses}",
+            "appendfsync is {}: if the machine loses power, the server loses {loses}",
             self.setting("appendfsync").unwrap_or_default()
         );
-        let advice = "CONFIG SET appendfsync always, if a lock is worth a write to disk; or use fencing tokens";
+        let advice = "CONFIG SET appendfsync always, if each lock is worth a write to disk; or use fencing tokens";
         self.finding(severity, "fsync", (says, advice), promise::EXCLUSION)
     }
 
@@ -158,9 +160,9 @@ impl Look<'_> {
         match (self.place, replicas) {
             (Place::Single, 1..) => {
                 let says = format!(
-                    "it has {replicas} replicas, and this URL names one server: if sentinels make another one the master, this one goes on granting locks for up to ten seconds"
+                    "it has {replicas} replicas, and this URL names one server: if sentinels promote a replica, this server can still grant locks for up to ten seconds"
                 );
-                let advice = "use redis-sentinel:// if sentinels watch over it";
+                let advice = "use redis-sentinel:// if sentinels monitor this server";
                 self.finding(
                     Severity::Warning,
                     "topology",
@@ -170,7 +172,7 @@ impl Look<'_> {
             }
             (Place::Sentinels, 0) => {
                 let says = "no replica is connected: if the master fails, no server takes over";
-                let advice = "start a replica, and see to its connection";
+                let advice = "start a replica, or find out why it is not connected";
                 let breaks = promise::SENTINELS;
                 self.finding(Severity::Warning, "replicas", (says.into(), advice), breaks)
             }
@@ -202,9 +204,9 @@ impl Look<'_> {
             return None;
         }
         let says = format!(
-            "{behind} of its replicas are not in step: after a failover to one of them, locks that clients hold are free"
+            "{behind} of its replicas are not up to date: after a failover to one of them, locks that clients hold are free"
         );
-        let advice = "see to the replica: INFO replication on both";
+        let advice = "find out why the replica is behind: run INFO replication on the master and on the replica";
         let breaks = match self.place {
             Place::Single => promise::FAILOVER,
             Place::Sentinels => promise::SENTINELS,
@@ -220,15 +222,15 @@ impl Look<'_> {
             return None;
         }
         let (severity, now) = match there < wanted {
-            true => (Severity::Warning, "so it refuses everything now"),
+            true => (Severity::Warning, "so the server refuses every write now"),
             false => (
                 Severity::Note,
-                "and with fewer it refuses releases and renewals as well",
+                "and if too few are connected, the server refuses even releases and renewals",
             ),
         };
         let says =
             format!("min-replicas-to-write is {wanted}, {there} replicas are connected, {now}");
-        let advice = "it bounds how long a master that is cut off lives on, and costs holds when replicas are gone: keep more replicas than it asks for";
+        let advice = "keep more replicas than this setting requires: it limits how long a master that is cut off grants locks, but holds are lost while replicas are missing";
         let breaks = (severity > Severity::Note).then_some(promise::KEPT);
         self.finding(severity, "min-replicas", (says, advice), breaks)
     }
@@ -240,10 +242,10 @@ impl Look<'_> {
             return None;
         }
         let says = format!(
-            "it does not know {}: it can't say whether a write is on the disks of its replicas",
+            "it does not support {}: it can't say whether a write is on the disks of its replicas",
             missing.join(" and ")
         );
-        let advice = "Redis 7.2 and Valkey know it";
+        let advice = "use Redis 7.2 or later, or Valkey, if your locks need this";
         self.finding(Severity::Note, "acknowledgements", (says, advice), None)
     }
 
@@ -256,10 +258,10 @@ impl Look<'_> {
         }
         let side = if offset > 0 { "ahead of" } else { "behind" };
         let says = format!(
-            "its clock is {:.1} s {side} this machine's: after a failover to a server whose clock is right, fencing tokens can go back",
+            "its clock is {:.1} s {side} this machine's: after a failover to a server whose clock is right, fencing tokens can decrease",
             offset_by.as_secs_f64()
         );
-        let advice = "let a time server set both, slowly";
+        let advice = "let a time server (NTP) adjust both clocks gradually";
         self.finding(Severity::Warning, "clock", (says, advice), promise::TOKENS)
     }
 
@@ -286,7 +288,7 @@ impl Look<'_> {
         if self.place != Place::Cluster || self.server.commands.get("SPUBLISH") != Some(&false) {
             return None;
         }
-        let says = "it does not know sharded messages: each release is told to all nodes, and clients that listen to sharded ones alone (Redisson 4, `Peers::RustOnly`) poll".to_owned();
+        let says = "it does not support sharded messages: each release is published to all nodes, and clients that listen only to sharded channels (Redisson 4, `Peers::RustOnly`) poll".to_owned();
         let advice = "use Redis 7.0 or Valkey, or `Peers::Redisson3`";
         self.finding(Severity::Note, "sharded", (says, advice), None)
     }
@@ -297,9 +299,9 @@ impl Look<'_> {
             return None;
         }
         let says = format!(
-            "timeout is {limit} s: the server ends a client's connection whenever it is silent for so long, and a renewal that leaves at that moment gets no answer"
+            "timeout is {limit} s: the server closes a connection that is silent for this time, and a renewal that is sent at that moment gets no answer"
         );
-        let advice = "CONFIG SET timeout 0, or more than 10 s";
+        let advice = "CONFIG SET timeout 0, or set more than 10 seconds";
         self.finding(Severity::Warning, "timeout", (says, advice), promise::KEPT)
     }
 
@@ -310,7 +312,7 @@ impl Look<'_> {
         if (major, minor) >= OLDEST_TESTED {
             return None;
         }
-        let says = format!("its version, {said}, is older than those that are tested");
+        let says = format!("its version, {said}, is older than the oldest tested version");
         let advice = "upgrade it to Redis 6.2 or later, or Valkey";
         self.finding(
             Severity::Warning,
@@ -322,8 +324,8 @@ impl Look<'_> {
 
     fn messages(&self) -> Option<Finding> {
         let said = self.server.refused.get("SUBSCRIBE")?;
-        let says = format!("waiters can't listen, and poll once a second: {said}");
-        let advice = "give the user the channels: ACL SETUSER NAME &redisson_*";
+        let says = format!("waiters can't subscribe to messages, and poll once a second: {said}");
+        let advice = "give the user access to the channels: ACL SETUSER NAME &redisson_*";
         self.finding(
             Severity::Warning,
             "channels",
@@ -339,10 +341,10 @@ impl Look<'_> {
         what.sort_unstable();
         let said = self.server.refused.get(*what.first()?)?;
         let says = format!(
-            "{} could not be looked at: the server refuses it to this user ({said})",
+            "doctor could not read {}: the server refuses this user ({said})",
             what.join(", ")
         );
-        let advice = "run `leasehold doctor` as a user who may: +info +config|get +time";
+        let advice = "run `leasehold doctor` as a user with +info +config|get +time";
         self.finding(Severity::Note, "not-looked-at", (says, advice), None)
     }
 }

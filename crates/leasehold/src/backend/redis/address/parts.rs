@@ -95,8 +95,8 @@ impl<'a> Parts<'a> {
         let url = url.trim();
         if url.starts_with(['"', '\'']) {
             return Err(misuse(
-                "the server's URL begins with a quotation mark, which some readers of environment \
-                 files keep; write it without quotes",
+                "the server's URL begins with a quotation mark, which some programs keep when \
+                 they read an environment file; write it without quotes",
             ));
         }
         let Some((scheme, rest)) = url.split_once("://") else {
@@ -119,7 +119,7 @@ impl<'a> Parts<'a> {
         if login.contains(['/', '?', '#']) {
             return Err(misuse(
                 "the server's URL has a `/`, `?` or `#` before its last `@`; in a user or password \
-                 write them percent-encoded (%2F, %3F, %23), and so an `@` that follows the host (%40)",
+                 write these percent-encoded (%2F, %3F, %23), and write an `@` after the host as %40",
             ));
         }
         if rest.contains('#') {
@@ -135,7 +135,7 @@ impl<'a> Parts<'a> {
         };
         if kind == Kind::Socket && !path.starts_with('/') {
             return Err(misuse(format!(
-                "the URL of a socket has three slashes and no host; write it as {}",
+                "the URL of a socket needs three slashes and no host; write it as {}",
                 kind.form()
             )));
         }
@@ -233,7 +233,7 @@ impl Query {
             false => "a parameter".into(),
         };
         misuse(format!(
-            "{name} in the server's URL is none of {known}, and is not understood; leave it out"
+            "{name} in the server's URL is unknown: it is none of {known}; leave it out"
         ))
     }
 }
@@ -265,7 +265,7 @@ fn read_host(text: &str, default_port: u16) -> std::result::Result<Host, &'stati
     }
     let is_fine = |letter: char| letter.is_ascii_alphanumeric() || "-._:".contains(letter);
     if !host.chars().all(is_fine) {
-        return Err("has a letter that no host has");
+        return Err("has a character that no host name can have");
     }
     let port = match port {
         "" => Some(default_port),

@@ -101,7 +101,7 @@ fn name_of(text: &str) -> Result<String> {
     let name = decode(text)?;
     match name.is_empty() {
         true => Err(misuse(format!(
-            "the URL names sentinels and no master; write it as {}",
+            "the URL names sentinels but no master; write it as {}",
             Kind::Master.form()
         ))),
         false => Ok(name),
@@ -117,7 +117,7 @@ fn sentinel_login(query: &Query) -> Result<Login> {
     };
     if login.user.is_some() && login.password.is_none() {
         return Err(misuse(
-            "the URL has a `sentinel_user` without a `sentinel_pass`; add that",
+            "the URL has a `sentinel_user` without a `sentinel_pass`; add `sentinel_pass`",
         ));
     }
     Ok(login)

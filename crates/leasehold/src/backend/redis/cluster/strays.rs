@@ -210,7 +210,7 @@ impl Cluster {
             log(|| {
                 tracing::warn!(
                     address = %server.node.address(),
-                    "this node of the cluster runs no script whose keys are not declared; each operation is sent to it alone, which is slower"
+                    "this node of the cluster runs only scripts that declare their keys; each operation is sent to it in a separate call, which is slower"
                 )
             });
         }
@@ -241,8 +241,9 @@ impl Cluster {
 
     fn in_circles(&self, server: &Server, slot: u16, to: &str) -> Failure {
         let to = crate::text::Shown(to);
-        let what =
-            format!("the nodes do not agree on who has its slot, {slot}; this one names `{to}`");
+        let what = format!(
+            "the nodes do not agree on which of them has its slot, {slot}; this one names `{to}`"
+        );
         let address = server.node.address();
         Failure::new(Outcome::DidNotRun, Cause::NotNow(what), address)
     }

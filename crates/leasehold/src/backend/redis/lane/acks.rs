@@ -205,12 +205,12 @@ fn cant(node: &Node, command: &str, said: &str) -> Failure {
         Cause::Denied(said) => {
             let rule = command.to_lowercase();
             Cause::Denied(format!(
-                "{said}; holds that have to be confirmed need ACL SETUSER USER +{rule}"
+                "{said}; for holds that replicas or disks must confirm, the user needs ACL SETUSER USER +{rule}"
             ))
         }
-        Cause::Other(said) => Cause::Other(format!(
-            "it does not confirm anything by {command} ({said})"
-        )),
+        Cause::Other(said) => {
+            Cause::Other(format!("it can't confirm writes with {command} ({said})"))
+        }
         other => other,
     };
     Failure { cause, ..failure }

@@ -86,7 +86,7 @@ impl News {
             return Err(why_too_few(name, answers));
         };
         if self.is_older_than_known(newest, now) {
-            let what = "the sentinels that answer have not heard yet where the master is now";
+            let what = "the sentinels that answer do not know yet where the master is now";
             return Err(Cause::NoAnswer(what.into()));
         }
         let of_this_epoch = || said().filter(|said| said.epoch == newest.epoch);
@@ -94,7 +94,7 @@ impl News {
         if 2 * down > of_this_epoch().count() {
             let (host, port) = &newest.at;
             let what = format!(
-                "the sentinels hold the master, {}:{port}, for down and have not chosen another one yet",
+                "the sentinels consider the master, {}:{port}, down and have not promoted another server yet",
                 Shown(host)
             );
             return Err(Cause::NoAnswer(what));
@@ -126,7 +126,7 @@ fn why_too_few(name: &str, answers: &[Answer]) -> Cause {
         .count();
     if answered + unknown >= needed {
         return Cause::Other(format!(
-            "{unknown} of {all} sentinels know no master called `{}`; correct the name after the hosts of the URL (`SENTINEL MASTERS` lists the names)",
+            "{unknown} of {all} sentinels do not know a master called `{}`; correct the name after the hosts of the URL (`SENTINEL MASTERS` lists the names)",
             Shown(name)
         ));
     }
@@ -145,7 +145,7 @@ fn why_too_few(name: &str, answers: &[Answer]) -> Cause {
     let (at, why) = (&failed.address, &failed.cause);
     let verb = if answered == 1 { "answers" } else { "answer" };
     let what = format!(
-        "{answered} of {all} sentinels {verb}, and {needed} have to; the one at {at} does not: {why}"
+        "{answered} of {all} sentinels {verb}, but {needed} must; the one at {at} does not: {why}"
     );
     match &failed.cause {
         Cause::Denied(_) if answered + lasting >= needed => Cause::Denied(format!(

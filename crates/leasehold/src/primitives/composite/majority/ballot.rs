@@ -174,7 +174,7 @@ impl<'a> Ballot<'a> {
         let started = backend.started_after(member.key().ok()?, now - longest)?;
         let left = (started + longest).saturating_sub(now);
         let what = format!(
-            "it was started a moment ago and may have lost locks; it counts again in {left:.1?}"
+            "it was started a moment ago and may have lost locks; it can vote again in {left:.1?}"
         );
         let failure = backend.failure(Outcome::DidNotRun, Cause::NoVoteYet(what));
         Some(failure.into_error(self.key))
@@ -312,7 +312,7 @@ impl<'a> Ballot<'a> {
         let mut failure = self.failure(&missing, 0);
         if let Cause::NoAnswer(said) = &mut failure.cause {
             *said = format!(
-                "a longest lease of {:?} has to be noted on each of them first: {said}",
+                "each of them must first store the longest lease, {:?}: {said}",
                 longest.own()
             );
         }

@@ -474,7 +474,9 @@ impl HoldSteps for GroupHold {
     }
 
     fn unfenced(&self) -> Option<&'static str> {
-        Some("its values are held by several at a time; take a MultiLock of a lock for each value")
+        Some(
+            "several clients can hold its values at a time; acquire a MultiLock with a lock for each value",
+        )
     }
 }
 
