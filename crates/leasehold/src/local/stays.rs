@@ -28,7 +28,8 @@ pub(crate) struct Stays {
 }
 
 struct Open {
-    /// How long the server keeps the places. A request has one such time for all its places.
+    /// The time for which the server keeps the places. A request has one such time for all its
+    /// places.
     stay: Duration,
     places: Arc<Mutex<Places>>,
     answer: WeakShared<Batch>,
