@@ -186,7 +186,7 @@ fn removed_limit_admits_no_further_commands() {
     server.command(&["DEL", "job"]).expect("the server runs");
     limited(&server, "2")
         .expect_code(78)
-        .expect_on_stderr("was removed while 2 of its commands run")
+        .expect_on_stderr("was removed while 2 commands run under it")
         .expect_on_stderr("leasehold set-limit job N");
     set_limit(&server, "2").expect_code(0);
     limited(&server, "2").expect_code(75);
