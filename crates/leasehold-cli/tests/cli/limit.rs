@@ -240,7 +240,9 @@ fn number_of_another_program_is_not_changed() {
         let before = get();
         done(leasehold_at(&server).args(["latch", "down", "job"]))
             .expect_code(65)
-            .expect_on_stderr(&format!("the number under `job` {why}, so it is no latch"));
+            .expect_on_stderr(&format!(
+                "the number under `job` {why}, so it is not a latch"
+            ));
         if !is_limit {
             for refused in [set_limit(&server, "2"), remove(&server, &["--yes"])] {
                 refused

@@ -270,5 +270,5 @@ fn names_that_are_left_out_are_counted() {
     // Names of another kind are counted.
     ls(&["--kind", "latch", "a:*"])
         .expect_on_stderr("matches `a:*` and the kind; 1 name is of other kinds;");
-    ls(&["nothing"]).expect_on_stderr("fits `nothing`;");
+    ls(&["nothing"]).expect_on_stderr("matches `nothing`;");
 }
