@@ -410,6 +410,8 @@ async fn waiter_whose_request_for_a_place_was_lost_asks_again_soon() {
     let server = Embedded::new();
     let (client, network, _) = near(&server);
     let (first, waiters) = held::<1>(&client).await;
+    // From here on, the first waiter asks once a second.
+    sleep(20 * MS).await;
     let asked = Arc::new(Mutex::new(Vec::new()));
     let seen = Arc::clone(&asked);
     network.on_request(move |request| {
