@@ -314,9 +314,10 @@ impl StayMany<'_> {
                 Some(head) => line.turn_of(head)?,
                 None => 0,
             };
-            let is_head = |hold: &Vec<u8>| Some(hold) == head.as_ref();
             // The last one, if a waiter is named twice: it has left a batch and joined again.
-            match (1..).zip(&holds).filter(|(_, hold)| is_head(hold)).last() {
+            let is_head = |hold: &Vec<u8>| Some(hold) == head.as_ref();
+            let number = (1..).zip(&holds).filter(|(_, hold)| is_head(hold)).last();
+            match number.filter(|(number, _)| !alone.contains(number)) {
                 Some((number, _)) => alone.push(number),
                 None => line.call(self.channel, head.as_deref()),
             }
