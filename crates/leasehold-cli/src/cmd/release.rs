@@ -56,7 +56,7 @@ impl Hold {
     /// Formats a hold that was left to a span, for a sentence.
     fn kept(&self) -> String {
         let left = match self.ttl {
-            Ttl::Left(left) => format!(" for {} more", duration::shown(left)),
+            Ttl::Left(left) => format!(" for another {}", duration::shown(left)),
             _ => String::new(),
         };
         format!("{KEPT}{left}; it was held by {}", self.holder())

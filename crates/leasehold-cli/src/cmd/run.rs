@@ -375,7 +375,7 @@ fn tell_given_back(job: &Job<'_>, held: Duration, rest: Option<Duration>) {
     match rest {
         None => output::detail(format_args!("released `{name}`, held for {held}")),
         Some(rest) => output::detail(format_args!(
-            "`{name}` was held for {held}, and is kept for {} more by --min-hold",
+            "`{name}` was held for {held}, and --min-hold keeps it for another {}",
             duration::shown(rest)
         )),
     }

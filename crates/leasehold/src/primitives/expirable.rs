@@ -206,12 +206,12 @@ impl ExpirableSemaphore {
         self.try_acquire_many_until(1, deadline).await
     }
 
-    /// Waits until `permits` permits (1 to 1000) are free at once, without a time limit, and
-    /// acquires them. One guard holds them all, and has an id for each.
+    /// Waits until `permits` permits (1 to 1000) are free at the same time, without a time limit,
+    /// and acquires them. One guard holds them all, and has an id for each.
     ///
     /// Zero permits are [`Misuse`](crate::ErrorKind::Misuse) here, while a
-    /// [`Semaphore`](crate::Semaphore::acquire_many) grants them at once. A guard without permits
-    /// would have no lease to renew or to lose, no id and no deadline.
+    /// [`Semaphore`](crate::Semaphore::acquire_many) grants them immediately. A guard without
+    /// permits would have no lease to renew or to lose, no id and no deadline.
     ///
     /// # Errors
     ///
@@ -242,8 +242,8 @@ impl ExpirableSemaphore {
         self.acquire_by(permits, Deadline::Now).await
     }
 
-    /// Waits until `permits` permits (1 to 1000) are free at once, but at most for `wait`, and
-    /// acquires them.
+    /// Waits until `permits` permits (1 to 1000) are free at the same time, but at most for `wait`,
+    /// and acquires them.
     ///
     /// # Errors
     ///
@@ -262,8 +262,8 @@ impl ExpirableSemaphore {
         self.acquire_by(permits, Deadline::At(deadline)).await
     }
 
-    /// Waits until `permits` permits (1 to 1000) are free at once, but at most until `deadline`,
-    /// and acquires them.
+    /// Waits until `permits` permits (1 to 1000) are free at the same time, but at most until
+    /// `deadline`, and acquires them.
     ///
     /// # Errors
     ///

@@ -68,7 +68,7 @@ pub(crate) const MOST_PERMITS: u64 = i32::MAX as u64;
 /// let semaphore = client.semaphore("supplier:calls");
 /// semaphore.try_set_permits(10).await?; // only the first call sets them
 ///
-/// let permit = semaphore.acquire_many(3).await?; // waits for all three at once
+/// let permit = semaphore.acquire_many(3).await?; // waits for all three at the same time
 /// assert_eq!(semaphore.available_permits().await?, 7);
 /// permit.release().await?; // dropping the guard also releases them
 /// # Ok(())
@@ -189,8 +189,8 @@ impl Semaphore {
         self.try_acquire_many_until(1, deadline).await
     }
 
-    /// Waits until `permits` permits are free at once, without a time limit, and takes them. With
-    /// zero permits, the call succeeds at once.
+    /// Waits until `permits` permits are free at the same time, without a time limit, and takes
+    /// them. With zero permits, the call succeeds immediately.
     ///
     /// # Errors
     ///
@@ -221,7 +221,8 @@ impl Semaphore {
         self.acquire_by(permits, Deadline::Now).await
     }
 
-    /// Waits until `permits` permits are free at once, but at most for `wait`, and takes them.
+    /// Waits until `permits` permits are free at the same time, but at most for `wait`, and takes
+    /// them.
     ///
     /// # Errors
     ///
@@ -241,8 +242,8 @@ impl Semaphore {
         self.acquire_by(permits, Deadline::At(deadline)).await
     }
 
-    /// Waits until `permits` permits are free at once, but at most until `deadline`, and takes
-    /// them.
+    /// Waits until `permits` permits are free at the same time, but at most until `deadline`, and
+    /// takes them.
     ///
     /// # Errors
     ///

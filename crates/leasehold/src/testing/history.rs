@@ -72,7 +72,7 @@ fn now_ns() -> u64 {
     u64::try_from((*since + start.elapsed()).as_nanos()).unwrap_or(u64::MAX)
 }
 
-/// A hold: from the return of the acquire to the call of the release, or to the holder's deadline.
+/// A hold: from the return of the acquire to the call to `release`, or to the holder's deadline.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Interval {
     name: String,

@@ -106,8 +106,8 @@ pub struct Majority {
 }
 
 impl Lock<Majority> {
-    /// Creates a lock on a majority of these members. Usually these are locks with one name, one
-    /// for each server. A member that is given twice counts once. No request is sent.
+    /// Creates a lock on a majority of these members. Usually these are locks of the same name, one
+    /// on each server. A member that is given twice counts once. No request is sent.
     ///
     /// # Errors
     ///

@@ -33,7 +33,7 @@ use super::recorder::Time;
 use super::sweep::{Point, Stay, sweep};
 use crate::sync::Mutex;
 
-/// A use of permits: from the return of the acquire to the call of the release, or to the holder's
+/// A use of permits: from the return of the acquire to the call to `release`, or to the holder's
 /// deadline.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Use {
