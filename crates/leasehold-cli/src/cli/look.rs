@@ -48,7 +48,7 @@ each.
 
 With --blocked-by and --json, show prints one object:
   name     the name
-  circle   whether there is a circle
+  circle   whether any clients wait for each other
   circles  list of circles, each a list of names
   chain    list of holds, each with name, depth (0 for the name itself), holder
            (id, kept and client) and see_above (true if the holders of this name

@@ -124,7 +124,7 @@ fn check_min_hold(args: &Run) -> Result<(), Failure> {
     ];
     if let Some((_, flag)) = other.iter().find(|(is_set, _)| *is_set) {
         return Err(Failure::usage(format!(
-            "--min-hold works with a lock that is a single key, and with {flag} it is more than that; \
+            "--min-hold works only with a lock that is a single key, and with {flag} there are several keys; \
              leave out one of the two"
         )));
     }

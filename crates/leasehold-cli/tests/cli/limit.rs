@@ -45,7 +45,7 @@ fn at_most_the_limit_of_commands_run() {
         "true",
     ))
     .expect_code(75)
-    .expect_on_stderr("`job` is not free: 2 of 2 run already");
+    .expect_on_stderr("`job` is not free: 2 of 2 are already running");
     let mut waiter = run();
     let [mut first, second] = running;
     first.close_stdin();
@@ -174,7 +174,7 @@ fn limit_is_compared_without_asking_who_the_clients_are() {
     busy.args(["run", "--limit", "1", "-n", "job", "--", "true"]);
     done(&mut busy)
         .expect_code(75)
-        .expect_on_stderr("1 of 1 run already");
+        .expect_on_stderr("1 of 1 are already running");
     assert!(!reads.fired());
     holder.done();
 }

@@ -44,7 +44,7 @@ pub(in crate::cmd) fn of(name: &str, seen: &NameInfo) -> String {
         Found::Count(count) => write!(
             text,
             "a semaphore with {count} free permits, or a latch with a remaining count of {count}: \
-             their keys are alike"
+             their keys look the same"
         ),
         Found::Latch { left: 0 } => write!(text, "a latch that is open"),
         Found::Latch { left } => write!(text, "a latch with a remaining count of {left}"),
