@@ -48,7 +48,7 @@ const MOST_AT_ONCE: u64 = 1000;
 ///
 /// **The promise.** For one name, no more permits are in use at once than were set, under the
 /// conditions that are listed at [`Lock`](crate::Lock). A permit is in use from the return of its
-/// acquire until the call of its release, or until [`valid_until`](ExpirablePermit::valid_until) if
+/// acquire until the call to `release`, or until [`valid_until`](ExpirablePermit::valid_until) if
 /// that is earlier.
 ///
 /// In this library, leases end by the server's clock, but Redisson's clients use their own clocks.
@@ -305,7 +305,7 @@ impl ExpirableSemaphore {
 /// Calls on a permit by its id, whichever process acquired it, in Rust or Java.
 impl ExpirableSemaphore {
     /// Releases a permit by its id. Returns `false` if its lease was over, or if the permit does
-    /// not exist. A permit whose lease is over is released too, if it has not been taken back yet.
+    /// not exist. A permit whose lease is over is also released, if it has not been taken back yet.
     ///
     /// If a guard holds that permit, the guard learns of the loss at its next renewal.
     ///

@@ -49,13 +49,13 @@ pub(crate) const MOST_PERMITS: u64 = i32::MAX as u64;
 /// waiters of one process get their permits in the order in which they asked, whatever number they
 /// ask for.
 ///
-/// **Between processes** there is no order, but a busy process lets other processes acquire permits
-/// from time to time. A grant from the server starts a turn of 10 ms. During its turn, a process
+/// **Between processes** there is no order, but a busy process regularly lets other processes
+/// acquire permits. A grant from the server starts a turn of 10 ms. During its turn, a process
 /// passes the permits that it gives back to its own waiters, without a request. The first release
 /// after the turn is sent to the server. If another client waits, the process then asks for no
 /// permits for 2 ms, or occasionally for 16 ms if no other client takes them. If several processes
-/// are busy, a process lets each process that has had no turn since its own ask first, and waits
-/// 2 ms each time. A [`drain`](Self::drain), a [`delete`](Self::delete) or a negative
+/// are busy, a process lets each process that has had no turn since its own ask first, and waits 2
+/// ms each time. A [`drain`](Self::drain), a [`delete`](Self::delete) or a negative
 /// [`add_permits`](Self::add_permits) takes effect for the waiters of another client when the turn
 /// of that client is over.
 ///

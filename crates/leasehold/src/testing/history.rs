@@ -2,7 +2,7 @@
 //!
 //! A test records its holds. The checker judges them by the promise of [`Lock`](crate::Lock): the
 //! intervals of two holders don't overlap. An interval lasts from the return of an acquire to the
-//! call of the release, or to [`valid_until`](crate::LockGuard::valid_until) if that is earlier. If
+//! call to `release`, or to [`valid_until`](crate::LockGuard::valid_until) if that is earlier. If
 //! no holder ever had to wait, or if an expected fault never happened, the history proves nothing,
 //! and the checker refuses it.
 //!

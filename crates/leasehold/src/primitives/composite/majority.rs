@@ -25,9 +25,9 @@ use crate::wait::{Answer, Ask as _, Deadline, Wait};
 /// The counterpart of Redisson's `RedissonRedLock`. Each member is shared with the Java lock of the
 /// same name.
 ///
-/// An acquire asks all servers at once, and waits for each of them for at most
+/// An acquire asks all servers at the same time, and waits for each of them for at most
 /// [`member_timeout`](Self::member_timeout). So with five servers, two may be down, slow or cut
-/// off. If no majority grants the lock, the grants are released again, also on servers that did not
+/// off. If no majority grants the lock, the grants are released again, even on servers that did not
 /// answer.
 ///
 /// The guard is valid until a deadline that a majority of the servers guarantees. For one server,
@@ -53,7 +53,7 @@ use crate::wait::{Answer, Ask as _, Deadline, Wait};
 /// If leases are as long as the longest lease, as by default, you can restart the next server as
 /// soon as the previous one is up again. If leases are shorter, wait half a longest lease first.
 /// This applies to holds that all servers have granted. For each server that was down or had no
-/// vote when a hold was acquired, that hold tolerates the restart of one server less.
+/// vote when a hold was acquired, that hold tolerates one restart fewer.
 ///
 /// The lock is not acquired again on a server if its key was removed or unlocked by force there, if
 /// the server denies `INFO`, or if it is a master behind sentinels or a node of a cluster. An

@@ -65,7 +65,7 @@ pub struct Report {
     pub capacity: u64,
     /// Number of times that permits were acquired.
     pub uses: usize,
-    /// The largest number of permits that were in use at once.
+    /// The largest number of permits that were in use at the same time.
     pub most: u64,
     /// Number of uses whose acquire had to wait, because too few permits were free between its call
     /// and its return.
