@@ -144,7 +144,7 @@ const LOCK: &[Weakness] = &[
         "suspects::plain::java_reentry_with_shorter_lease_cuts_hold",
     ),
     weakness(
-        "An explicit lease stays with the Java object until an unlock. The next thread that locks the same object without a lease gets the old lease, and the first renewal comes too late for it.",
+        "An explicit lease stays with the Java object until an unlock. The next thread that locks the same object without a lease gets the old lease, and the first renewal is too late for that lease.",
         BOTH,
         "Leasehold gets the lock while a Java thread relies on the watchdog.",
         "In Java, use a new object (`getLock(name)`) for each use, or lock a name either always with a lease or always without.",

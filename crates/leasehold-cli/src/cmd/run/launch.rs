@@ -88,7 +88,12 @@ pub(crate) fn main(args: &RunLaunch) -> Result<Exit, Failure> {
         .command
         .split_first()
         .ok_or_else(|| Failure::usage("there is no command to run"))?;
-    die_with_parent().map_err(|error| Failure::io("can't arrange for the command to be killed when leasehold dies", error))?;
+    die_with_parent().map_err(|error| {
+        Failure::io(
+            "can't arrange for the command to be killed when leasehold dies",
+            error,
+        )
+    })?;
     // An end of the parent before the request above is not reported any more.
     expect_parent(args.parent)?;
     // Until the dead-man's switch knows this process.
