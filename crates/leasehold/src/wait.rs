@@ -28,8 +28,8 @@ use crate::config::Settings;
 use crate::context::Context;
 use crate::error::{Error, ErrorKind, Result};
 use crate::key::Key;
-use crate::local::Down;
 use crate::local::line::{First, Line, Place};
+use crate::local::{Down, stays};
 use crate::observe::{AcquireSpan, Why};
 pub(crate) use deadline::Deadline;
 pub(crate) use sleep::LATE;
@@ -246,6 +246,9 @@ impl Wait<'_> {
             let marks = sleep.marks();
             let answered = match met.take() {
                 Some(met) => met,
+                // A waiter that listens has had the turn before. It asks at once when a message
+                // wakes it.
+                None if !sleep.listeners.is_empty() => self.ask(asker, place, &sleep).await,
                 None => match self.stays(asker, place).await {
                     ControlFlow::Break(granted) => return Ok(Some(granted)),
                     ControlFlow::Continue(Some(kept)) => kept,
@@ -325,6 +328,10 @@ impl Wait<'_> {
             granted = self.given(asker) => ControlFlow::Break(granted),
             () = place.turn() => ControlFlow::Continue(None),
             kept = asker.stays(ask_every) => ControlFlow::Continue(kept),
+            // The waiters of a request drive it, and one that is about to answer it may be dropped.
+            () = self.context.timers.sleep(stays::gathers_for(ask_every) + self.gap()) => {
+                ControlFlow::Continue(None)
+            }
         }
     }
 

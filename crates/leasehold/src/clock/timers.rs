@@ -75,7 +75,7 @@ impl Timers {
             if left.is_zero() {
                 return;
             }
-            if !self.has_timers_here() {
+            if !self.are_here() {
                 // In a box, so that all other futures stay small.
                 Box::pin(self.sleep_elsewhere(left)).await;
             } else if !self.0.clock.can_jump() {
@@ -121,7 +121,7 @@ impl Timers {
 
     /// Returns whether the client's runtime polls this, so that its timers work. Another runtime
     /// may have no timers, and a forked child has none of the threads that drive them.
-    fn has_timers_here(&self) -> bool {
+    pub(crate) fn are_here(&self) -> bool {
         let is_own = |here: Handle| here.id() == self.0.runtime.id();
         Handle::try_current().is_ok_and(is_own) && !self.0.process.is_gone()
     }

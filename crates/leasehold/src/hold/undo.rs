@@ -64,9 +64,10 @@ impl<H: Return> Undo<H> {
         self.state = Armed::Waiting;
     }
 
-    /// Returns whether an earlier request has taken a place in the queue, or may have.
-    pub(crate) fn may_be_in_line(&self) -> bool {
-        self.in_line
+    /// Returns whether the hold has a place in the queue, as far as the client knows: the last
+    /// request was answered with it, or did not run.
+    pub(crate) fn has_place(&self) -> bool {
+        matches!(self.state, Armed::Waiting)
     }
 
     /// Disarms the undo: nothing must be undone.

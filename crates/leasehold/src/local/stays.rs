@@ -20,6 +20,9 @@ use crate::sync::Mutex;
 const MOST: usize = 64;
 /// The part of the time between two requests for a place for which a request waits for more places.
 const GATHERS_FOR: u32 = 16;
+/// The longest time for which a request waits for more places. It may be a waiter's turn, which only
+/// the answer tells it.
+const MOST_GATHERING: Duration = Duration::from_millis(100);
 
 /// The open batch of a name, if there is one.
 #[derive(Default)]
@@ -31,6 +34,8 @@ struct Open {
     /// The time for which the server keeps the places. A request has one such time for all its
     /// places.
     stay: Duration,
+    /// The time by which the request is sent if one of its waiters is polled.
+    sent_by: Moment,
     places: Arc<Mutex<Places>>,
     answer: WeakShared<Batch>,
 }
@@ -64,11 +69,12 @@ impl Stays {
         due: Duration,
     ) -> Option<(usize, Answered)> {
         let stay = waiter.steps.queued()?.stay();
-        let (number, answer) = self.join(stay, waiter, |places| {
+        let sent_by = timers.now() + gathers_for(due);
+        let batch = |places: Arc<Mutex<Places>>| {
             let (backend, timers) = (backend.clone(), timers.clone());
             let waiter = Arc::clone(waiter);
             async move {
-                timers.sleep(due / GATHERS_FOR).await;
+                timers.sleep_until(sent_by).await;
                 // Taken out right before the request is sent: no place can be added to it later.
                 let ids = places.lock().ids.take().unwrap_or_default();
                 let sent = timers.now();
@@ -79,42 +85,72 @@ impl Stays {
                 Answered { sent, reply }
             }
             .boxed()
-        });
+        };
+        let now = timers.now();
+        let (number, answer) = match self.join(stay, now, waiter) {
+            Ok(joined) => joined,
+            // The answer of the batch before may be the last share of its request, which is dropped
+            // here, not under the lock.
+            Err(_before) => self.open(stay, sent_by, waiter, batch),
+        };
         Some((number, answer.await))
     }
 
-    /// Adds a place to the open batch, or opens one.
+    /// Adds a place to the open batch. Returns the answer that the batch waits for, if there is
+    /// one, if the place must be in another batch.
     fn join(
         &self,
         stay: Duration,
+        now: Moment,
+        waiter: &Grant,
+    ) -> Result<(usize, Shared<Batch>), Option<Shared<Batch>>> {
+        let open = self.open.lock();
+        // A batch that was not sent in time has waiters that are not polled. Their places lapse.
+        let known = open
+            .as_ref()
+            .filter(|open| open.stay == stay && now <= open.sent_by);
+        let Some((known, answer)) = known.and_then(|known| Some((known, known.answer.upgrade()?)))
+        else {
+            return Err(None);
+        };
+        let number = known.places.lock().add(waiter.steps.wire_id());
+        match number {
+            Some(number) => Ok((number, answer)),
+            None => Err(Some(answer)),
+        }
+    }
+
+    /// Opens a batch with one place.
+    fn open(
+        &self,
+        stay: Duration,
+        sent_by: Moment,
         waiter: &Grant,
         batch: impl FnOnce(Arc<Mutex<Places>>) -> Batch,
     ) -> (usize, Shared<Batch>) {
-        let mut open = self.open.lock();
-        let known = open.as_ref().filter(|open| open.stay == stay);
-        if let Some(known) = known
-            && let Some(answer) = known.answer.upgrade()
-            && let Some(number) = known.places.lock().add(waiter.steps.wire_id())
-        {
-            return (number, answer);
-        }
-        let places = Arc::new(Mutex::new(Places {
+        let mut first = Places {
             number: 0,
             ids: Some(String::new()),
-        }));
-        let number = places
-            .lock()
-            .add(waiter.steps.wire_id())
-            .unwrap_or_default();
+        };
+        let number = first.add(waiter.steps.wire_id()).unwrap_or_default();
+        let places = Arc::new(Mutex::new(first));
         let answer = batch(Arc::clone(&places)).shared();
         // Weak, so that a request that no waiter wants any more is dropped.
-        *open = answer.downgrade().map(|answer| Open {
+        let open = answer.downgrade().map(|answer| Open {
             stay,
+            sent_by,
             places,
             answer,
         });
+        let before = std::mem::replace(&mut *self.open.lock(), open);
+        drop(before);
         (number, answer)
     }
+}
+
+/// Returns how long a request waits for more places.
+pub(crate) fn gathers_for(due: Duration) -> Duration {
+    (due / GATHERS_FOR).min(MOST_GATHERING)
 }
 
 impl Places {
@@ -125,5 +161,17 @@ impl Places {
         ids.push_str(id);
         self.number += 1;
         Some(self.number)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn request_waits_a_tenth_of_a_second_at_most_for_more_places() {
+        let ms = Duration::from_millis;
+        assert_eq!(gathers_for(ms(32)), ms(2));
+        assert_eq!(gathers_for(Duration::from_secs(1200)), ms(100));
     }
 }

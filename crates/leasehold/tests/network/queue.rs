@@ -1,6 +1,8 @@
 //! A fair lock among the waiters of one process: a release grants it to the next waiter, and the
 //! hold passes along the waiters that are next in line.
 
+use std::pin::Pin;
+
 use futures_util::FutureExt as _;
 use futures_util::future::join_all;
 use leasehold::{FairLock, LockGuard};
@@ -400,6 +402,94 @@ async fn waiter_that_leaves_while_its_place_is_kept_leaves_no_place() {
     assert_eq!(client.fair_lock("x").waiters().await.unwrap().len(), 2);
     all_get_it(first, waiters).await;
     assert_eq!(server.keys().len(), 0, "{:?}", server.keys());
+}
+
+/// A request that was lost has perhaps taken no place, so its waiter does not wait for others.
+#[tokio::test(start_paused = true)]
+async fn waiter_whose_request_for_a_place_was_lost_asks_again_soon() {
+    let server = Embedded::new();
+    let (client, network, _) = near(&server);
+    let (first, waiters) = held::<1>(&client).await;
+    let asked = Arc::new(Mutex::new(Vec::new()));
+    let seen = Arc::clone(&asked);
+    network.on_request(move |request| {
+        let mut asked = seen.lock().unwrap();
+        let near = Fate::delivered(MS, Duration::ZERO);
+        if request.step != Step::FairAcquire {
+            return near;
+        }
+        asked.push(Instant::now());
+        match asked.len() {
+            1 => near.request_lost(),
+            _ => near,
+        }
+    });
+    let lock = client.fair_lock("x");
+    let last = waits(&lock);
+    while lock.waiters().await.unwrap().len() < 2 {
+        sleep(MS).await;
+    }
+    let asked = asked.lock().unwrap().clone();
+    // The client gives a reply up after 400 ms, and pauses for 20 ms.
+    let pause = asked[1] - asked[0];
+    assert!(pause < 450 * MS, "asked again after {pause:?}");
+    all_get_it(first, waiters.into_iter().chain([last])).await;
+}
+
+/// Returns a wait that runs only while it is polled.
+fn waits_by_hand(lock: &FairLock) -> Pin<Box<dyn Future<Output = LockGuard> + Send>> {
+    let lock = lock.clone();
+    Box::pin(async move { lock.acquire().await.unwrap() })
+}
+
+/// Polls a wait each millisecond.
+async fn polled(wait: &mut Pin<Box<dyn Future<Output = LockGuard> + Send>>, times: u32) {
+    for _ in 0..times {
+        assert!(wait.as_mut().now_or_never().is_none());
+        sleep(MS).await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn waiter_that_a_message_wakes_asks_at_once_behind_another() {
+    let server = Embedded::new();
+    let (client, _network, _) = near(&server);
+    let holder = server.client().fair_lock("x").acquire().await.unwrap();
+    let lock = client.fair_lock("x");
+    let mut first = waits_by_hand(&lock);
+    polled(&mut first, 10).await;
+    let second = waits(&lock);
+    // The first waiter is passed over, because it is not polled when its pause ends.
+    sleep(1500 * MS).await;
+    polled(&mut first, 20).await;
+    let first = tokio::spawn(first);
+    holder.release().await.unwrap();
+    let guard = tokio::time::timeout(10 * MS, first).await;
+    all_get_it(guard.expect("it was notified").unwrap(), [second]).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn place_of_an_unpolled_waiter_is_not_kept_with_others() {
+    let server = Embedded::new();
+    let (client, _network, _) = near(&server);
+    let lock = client.fair_lock("x");
+    let (first, [second]) = held(&client).await;
+    let start = Instant::now();
+    let mut unpolled = waits_by_hand(&lock);
+    polled(&mut unpolled, 10).await;
+    // Its pause is over, and it begins to keep its place together with others.
+    sleep(1040 * MS).await;
+    polled(&mut unpolled, 1).await;
+    sleep(1000 * MS).await;
+    let last = waits(&lock);
+    sleep(5200 * MS - start.elapsed()).await;
+    assert_eq!(
+        lock.waiters().await.unwrap().len(),
+        2,
+        "its place has lapsed"
+    );
+    drop(unpolled);
+    all_get_it(first, [second, last]).await;
 }
 
 /// A request for several places waits for more of them, up to a tenth of a second.

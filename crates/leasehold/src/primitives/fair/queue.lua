@@ -147,7 +147,7 @@ end
 -- Gives the time for which the head of the line may take its turn.
 local function turn_of(timeouts, waiters, head, now)
   local until_ms = redis.call('ZSCORE', waiters, head) or redis.call('ZSCORE', timeouts, head)
-  return math.max(until_ms - now, 0)
+  return math.max((until_ms or 0) - now, 0)
 end
 
 -- Notifies the head that the lock is free. An ACL may deny the channel.

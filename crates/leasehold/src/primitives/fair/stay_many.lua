@@ -44,8 +44,9 @@ local function stay_many(lock, queue, timeouts, waiters, holds, stay_ms, channel
   if ttl ~= -2 then
     return reply
   end
-  -- The head may not have been called: a lease may have ended, or the waiter before it has left.
-  local head = tidy(queue, timeouts, waiters, now, free_at)
+  -- The head may not have been called: a lease may have ended, or the waiter before it has left. Dead
+  -- waiters stay: while a failover guard lasts, a waiter's own request does not keep its place.
+  local head = redis.call('LINDEX', queue, 0)
   reply[1] = head and turn_of(timeouts, waiters, head, now) or 0
   if number_of[head] then
     reply[#reply + 1] = number_of[head]

@@ -26,7 +26,8 @@ step! {
 }
 
 step! {
-    STAY_MANY: StayMany = fair.stay_many, grants: false,
+    STAY_MANY: StayMany = fair.stay_many, grants: true,
+    for_holders: true,
     keys: [lock, queue, timeouts, waiters],
     args: [holds, stay_ms: u64, channel, for_ever: bool],
     uses: [QUEUE],

@@ -307,14 +307,16 @@ impl StayMany<'_> {
         let mut left = ttl;
         if ttl == -2 {
             // The head may not have been called: a lease may have ended, or the waiter before it
-            // has left.
-            let head = line.tidy()?;
+            // has left. Dead waiters stay: while a failover guard lasts, a waiter's own request
+            // does not keep its place.
+            let head = line.keyspace.lfirst(self.queue)?;
             left = match &head {
                 Some(head) => line.turn_of(head)?,
                 None => 0,
             };
             let is_head = |hold: &Vec<u8>| Some(hold) == head.as_ref();
-            match (1..).zip(&holds).find(|(_, hold)| is_head(hold)) {
+            // The last one, if a waiter is named twice: it has left a batch and joined again.
+            match (1..).zip(&holds).filter(|(_, hold)| is_head(hold)).last() {
                 Some((number, _)) => alone.push(number),
                 None => line.call(self.channel, head.as_deref()),
             }

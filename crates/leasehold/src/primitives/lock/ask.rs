@@ -428,13 +428,18 @@ impl<K: Named> Asker<'_, K> {
     /// Keeps the place of this waiter in one request with others; `None` if it must ask by itself.
     async fn stays(&self, due: Duration) -> Option<(usize, stays::Answered)> {
         let context = &self.lock.context;
-        if context.backend.is_in_process() {
-            // Requests cost nothing there, so there is nothing to share.
+        // Requests to a backend in this process cost nothing, so there is nothing to share. The
+        // requests of an acknowledged hold have a connection of their own. And timers of one
+        // runtime must not be polled by another one.
+        if context.backend.is_in_process()
+            || self.route() != Route::Plain
+            || !context.timers.are_here()
+        {
             return None;
         }
         let waiter = {
             let kept = self.kept.lock();
-            let place = kept.as_ref().filter(|undo| undo.may_be_in_line())?;
+            let place = kept.as_ref().filter(|undo| undo.has_place())?;
             Arc::clone(place.hold())
         };
         let local = context.locals.known(&self.line_key)?;
@@ -457,8 +462,8 @@ impl<K: Named> Asker<'_, K> {
                 }
                 Ok(self.busy(*ttl_ms))
             }
-            Err(failure) if failure.may_heal() => Err(failure),
-            // An error that the waiter's own request explains.
+            Err(failure) if failure.may_heal() && failure.cause != Cause::Late => Err(failure),
+            // Too late, or an error that the waiter's own request explains.
             _ => return None,
         };
         Some(Answered { sent, answer })
