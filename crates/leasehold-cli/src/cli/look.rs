@@ -184,10 +184,10 @@ pub(crate) struct Top {
 }
 
 const RELEASE_HELP: &str = "\
-release takes a lock from its holder. It prints who the holder is, and how long the holder can go \
-on as if it still had the lock. A Leasehold holder learns of the loss at its next renewal, within \
-a third of its lease. A Redisson holder never learns of it. Stop the holder's work first: after \
-the release, nothing protects it.
+release takes a lock from its holder. It prints who the holder is, and how long the holder may \
+continue as if it still had the lock. A Leasehold holder learns of the loss at its next renewal, \
+within a third of its lease. A Redisson holder never learns of it. Stop the holder's work first: \
+after the release, nothing protects it.
 
 release ends one hold, and only if the server still has it under the printed id. It touches no \
 other hold, even if the lock changes hands before the release. In the first second after its \
