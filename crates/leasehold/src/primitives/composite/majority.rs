@@ -143,17 +143,17 @@ impl Lock<Majority> {
     /// start.
     ///
     /// **All clients that share the lock should set the same value.** In case they do not, a handle
-    /// with a longest lease of more than 30 s notes its value on every member before its first
+    /// with a longest lease of more than 30 s stores its value on every member before its first
     /// hold. Until it has reached every member once, acquiring fails with
     /// [`Unavailable`](crate::ErrorKind::Unavailable). Make such a handle once and clone it,
     /// because each new handle must reach all members again. Every client that asks for the lock
-    /// reads the notes of a majority and applies the greatest value. A note is a key that stays
-    /// forever, one for each name on each server. Each acquire writes it again on a server where it
-    /// is missing.
+    /// reads the stored values of a majority and applies the greatest. The value is in a key that
+    /// stays forever, one for each name on each server. Each acquire writes the key again on a
+    /// server where it is missing.
     ///
-    /// The notes are lost if a majority of the servers lose their data, one after the other, while
-    /// no client with the longer setting acquires the lock. If the settings differ, a hold with the
-    /// longer setting may then overlap with a hold of another client.
+    /// The stored values are lost if a majority of the servers lose their data, one after the
+    /// other, while no client with the longer setting acquires the lock. If the settings differ, a
+    /// hold with the longer setting may then overlap with a hold of another client.
     ///
     /// If a majority of the servers are restarted during a wait, the wait continues until they have
     /// a vote again. This is not an outage, so [`outage_timeout`](Self::outage_timeout) does not
@@ -161,9 +161,9 @@ impl Lock<Majority> {
     /// [`Unavailable`](crate::ErrorKind::Unavailable), because the servers can't say whether the
     /// lock is held. It fails with `OutcomeUnknown` if a request may have run on another server.
     ///
-    /// With a longest lease *shorter* than 30 s, servers have a vote sooner after a start. It is
-    /// not noted on the servers, and is safe only if no client that shares the lock has a longer
-    /// setting or the default.
+    /// With a longest lease *shorter* than 30 s, servers have a vote sooner after a start. Such a
+    /// setting is not stored on the servers, and is safe only if no client that shares the lock has
+    /// a longer setting or the default.
     #[must_use]
     pub fn longest_lease(mut self, longest: Duration) -> Self {
         let members = self.members().len();
