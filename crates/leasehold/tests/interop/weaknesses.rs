@@ -210,7 +210,7 @@ const LOCK: &[Weakness] = &[
 
 const FENCED: &[Weakness] = &[
     weakness(
-        "A re-entry takes a new token. After a `delete()` the tokens start again at 1. `lockAndGetToken(lease, unit)` ignores its lease.",
+        "A re-entry takes a new token. After a `delete()` the tokens start again at 1. `lockAndGetToken(lease, unit)` ignores the lease.",
         NEW,
         "Tokens have gaps, and after a `delete()` they can be smaller than before. A Java hold lasts for as long as the watchdog renews it.",
         "Compare tokens by order, never by distance. Use `forceUnlock()` instead of `delete()`. In Leasehold a re-entry has the token of its hold, and tokens start at the server's time.",
