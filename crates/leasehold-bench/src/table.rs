@@ -33,7 +33,7 @@ const KINDS: [Kind; 5] = [
         ],
     },
     Kind {
-        title: "One waiter beside 64 tasks of another process",
+        title: "One waiter that competes with 64 tasks of another process",
         figures: &[WaiterPairs, WaiterP50, WaiterP99, WaiterMax],
     },
     Kind {

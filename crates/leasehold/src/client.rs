@@ -158,7 +158,7 @@ impl Client {
         Lock::named(Arc::clone(&self.context), name, Plain)
     }
 
-    /// Returns a lock on all of these `values` of a group at once. Nothing is sent. A bad name is
+    /// Returns a lock on all of these `values` of a group together. Nothing is sent. A bad name is
     /// reported when the lock is used.
     #[doc(alias = "getMultiLock")]
     #[must_use]
@@ -619,8 +619,8 @@ impl ClientBuilder {
         self
     }
 
-    /// Sets which servers must confirm the holds of this client's locks: the master, or replicas
-    /// too. A lock can have [its own setting](crate::Lock::acknowledged_by).
+    /// Sets which servers must confirm the holds of this client's locks: the master alone, or also
+    /// replicas. A lock can have [its own setting](crate::Lock::acknowledged_by).
     /// [`Acknowledgement::master`] by default. The setting does not apply to semaphores and
     /// latches.
     #[must_use]
@@ -713,8 +713,9 @@ impl ClientBuilder {
     /// - No lease is longer than `span`. An acquire, an extension or a client with a longer lease
     ///   is refused ([`ErrorKind::Misuse`]). Permits of a [`Semaphore`] have no lease: no permit is
     ///   granted during `span`, but afterwards a permit can be granted twice.
-    /// - The old master is dead. If it still runs beside the new master, holders that can reach it
-    ///   can renew their holds there, and the guard of the new master does not know of these holds.
+    /// - The old master is dead. If it still runs after a replica was promoted, holders that can
+    ///   reach it can renew their holds there, and the guard of the new master does not know of
+    ///   these holds.
     ///
     /// The cost: nothing is granted for `span` after each failover, each restart and each
     /// `FLUSHALL`, and after the first use of the guard. The same is true when a master gets its

@@ -388,7 +388,7 @@ pub(crate) fn check_failover_guard(span: Duration, lease: Duration, peers: Peers
     if peers != Peers::RustOnly {
         return Err(Error::new(
             ErrorKind::Misuse,
-            "Redisson has no failover guard, and gets at once a lock that the guard keeps back; set peers(Peers::RustOnly), \
+            "Redisson has no failover guard, and would acquire a lock that the guard holds back; set peers(Peers::RustOnly), \
              and don't share the names with Redisson",
         ));
     }

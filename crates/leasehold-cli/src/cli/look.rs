@@ -48,7 +48,7 @@ each.
 
 With --blocked-by and --json, show prints one object:
   name     the name
-  circle   whether there is a circle
+  circle   whether any clients wait for each other
   circles  list of circles, each a list of names
   chain    list of holds, each with name, depth (0 for the name itself), holder
            (id, kept and client) and see_above (true if the holders of this name
@@ -184,10 +184,10 @@ pub(crate) struct Top {
 }
 
 const RELEASE_HELP: &str = "\
-release takes a lock from its holder. It prints who the holder is, and how long the holder can go \
-on as if it still had the lock. A Leasehold holder learns of the loss at its next renewal, within \
-a third of its lease. A Redisson holder never learns of it. Stop the holder's work first: after \
-the release, nothing protects it.
+release takes a lock from its holder. It prints who the holder is, and how long the holder may \
+continue as if it still had the lock. A Leasehold holder learns of the loss at its next renewal, \
+within a third of its lease. A Redisson holder never learns of it. Stop the holder's work first: \
+after the release, nothing protects it.
 
 release ends one hold, and only if the server still has it under the printed id. It touches no \
 other hold, even if the lock changes hands before the release. In the first second after its \

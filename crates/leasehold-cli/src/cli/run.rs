@@ -188,9 +188,9 @@ impl Run {
 const HOLD_HELP: &str = "\
 hold prints `held` on stdout when it has the lock, or the fencing token with --fenced. It keeps \
 the lock until standard input ends or hold gets INT, TERM, HUP, QUIT, USR1 or USR2. Give it an \
-input that stays open: with /dev/null, or in the background of a terminal, it releases the lock at \
-once. If the lock is lost, hold exits, but nothing stops the work of your script: check hold's \
-exit code, or use `leasehold run`.
+input that stays open: with /dev/null, or as a background job of a terminal, it releases the lock \
+immediately. If the lock is lost, hold exits, but nothing stops the work of your script: check \
+hold's exit code, or use `leasehold run`.
 
 Exit codes:
   0    standard input has ended, and the lock was released
@@ -370,7 +370,7 @@ pub(crate) struct RunDeadman {
     pub(crate) json: bool,
 }
 
-/// Becomes the command, as a process that dies with leasehold.
+/// Turns this process into the command, which dies with leasehold.
 #[derive(Args)]
 pub(crate) struct RunLaunch {
     /// Write messages as JSON.

@@ -74,7 +74,7 @@ pub(super) fn not_released(
             "the release of `{name}` is not confirmed: {why}; the lock is free when its lease is over, {left} at the latest"
         ),
         Some(rest) => format!(
-            "the server has not confirmed that it keeps `{name}` for {} more: {why}; if it does not, the lock is free when its lease is over, {left}",
+            "the server has not confirmed that it keeps `{name}` for another {}: {why}; if it does not keep it, the lock is free when its lease is over, {left}",
             duration::shown(rest)
         ),
     }

@@ -103,7 +103,7 @@ fn cant_read(name: &str, error: io::Error) -> Failure {
         true => Failure::new(
             Exit::Failed,
             format!(
-                "{what} in the background of a terminal; give hold an input that stays open, such as \
+                "{what} by a background job of a terminal; give hold an input that stays open, such as \
                  a pipe, or use leasehold run"
             ),
         ),

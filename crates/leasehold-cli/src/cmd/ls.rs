@@ -323,9 +323,9 @@ pub(super) fn held_in_short(info: &NameInfo) -> String {
 
 fn held_by(info: &NameInfo, unknown: impl Fn(&Holder<'_>, &NameInfo) -> String) -> String {
     let of_count = match &info.found {
-        Found::Count(count) => Some(format!("{count} free, or to count down")),
+        Found::Count(count) => Some(format!("free permits or remaining count: {count}")),
         Found::Latch { left: 0 } => Some("open".to_owned()),
-        Found::Latch { left } => Some(format!("{left} to count down")),
+        Found::Latch { left } => Some(format!("remaining count: {left}")),
         _ => None,
     };
     if let Some(text) = of_count {

@@ -56,7 +56,7 @@ impl Hold {
     /// Formats a hold that was left to a span, for a sentence.
     fn kept(&self) -> String {
         let left = match self.ttl {
-            Ttl::Left(left) => format!(" for {} more", duration::shown(left)),
+            Ttl::Left(left) => format!(" for another {}", duration::shown(left)),
             _ => String::new(),
         };
         format!("{KEPT}{left}; it was held by {}", self.holder())
@@ -180,7 +180,7 @@ async fn is_wanted(name: &str, holds: &[Hold]) -> Result<bool, Failure> {
     let told = holds.iter().map(|hold| match hold.kept {
         true => format!("`{}` is {}", Shown(name), hold.kept()),
         false => format!(
-            "`{}` is held by {}, which can go on as the holder {}",
+            "`{}` is held by {}, which may still act as the holder {}",
             Shown(name),
             hold.holder(),
             goes_on(hold.ttl)
@@ -253,7 +253,7 @@ async fn tell_ended(args: &Release, name: &str, ended: &[Hold]) -> Result<(), Fa
         output::result(match hold.kept {
             true => format!("released `{}`, which was {}", Shown(name), hold.kept()),
             false => format!(
-                "took `{}` from {}, which can go on as the holder {until}",
+                "took `{}` from {}, which may still act as the holder {until}",
                 Shown(name),
                 hold.holder()
             ),

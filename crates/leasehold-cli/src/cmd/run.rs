@@ -124,7 +124,7 @@ fn check_min_hold(args: &Run) -> Result<(), Failure> {
     ];
     if let Some((_, flag)) = other.iter().find(|(is_set, _)| *is_set) {
         return Err(Failure::usage(format!(
-            "--min-hold works with a lock that is a single key, and with {flag} it is more than that; \
+            "--min-hold works only with a lock that is a single key, and with {flag} there are several keys; \
              leave out one of the two"
         )));
     }
@@ -375,7 +375,7 @@ fn tell_given_back(job: &Job<'_>, held: Duration, rest: Option<Duration>) {
     match rest {
         None => output::detail(format_args!("released `{name}`, held for {held}")),
         Some(rest) => output::detail(format_args!(
-            "`{name}` was held for {held}, and is kept for {} more by --min-hold",
+            "`{name}` was held for {held}, and --min-hold keeps it for another {}",
             duration::shown(rest)
         )),
     }

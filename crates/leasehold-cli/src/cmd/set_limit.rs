@@ -56,8 +56,8 @@ async fn remove(
         return Err(Failure::new(
             Exit::Busy(Exit::DEFAULT_BUSY),
             format!(
-                "{held} commands run under the limit of `{shown}`; wait until they have ended, or \
-                 take their permits: leasehold release {} --force",
+                "commands running under the limit of `{shown}`: {held}; wait until they have ended, \
+                 or take their permits away: leasehold release {} --force",
                 command_line(&[name.into()])
             ),
         ));
@@ -118,7 +118,7 @@ pub(crate) fn limit_of(name: &str, found: &Found) -> Result<Option<i64>, Failure
         } => Err(Failure::new(
             Exit::Disagrees,
             format!(
-                "the limit of `{}` was removed while {held} commands run under it; set it again: \
+                "the limit of `{}` was removed, but commands still run under it ({held}); set it again: \
                  leasehold set-limit {} N",
                 Shown(name),
                 command_line(&[name.into()])

@@ -409,7 +409,10 @@ fn command_of_the_systemd_unit_runs() {
     *words.last_mut().expect("the job") = "true";
     let server = server();
     let run = done(leasehold_at(&server).args(&words)).expect_code(0);
-    assert!(run.stderr.contains("is kept for"), "{run}");
+    assert!(
+        run.stderr.contains("--min-hold keeps it for another "),
+        "{run}"
+    );
     done(leasehold_at(&server).args(&words)).expect_code(75);
 }
 

@@ -45,7 +45,7 @@ fn at_most_the_limit_of_commands_run() {
         "true",
     ))
     .expect_code(75)
-    .expect_on_stderr("`job` is not free: 2 of 2 run already");
+    .expect_on_stderr("`job` is not free: 2 of 2 are already running");
     let mut waiter = run();
     let [mut first, second] = running;
     first.close_stdin();
@@ -174,7 +174,7 @@ fn limit_is_compared_without_asking_who_the_clients_are() {
     busy.args(["run", "--limit", "1", "-n", "job", "--", "true"]);
     done(&mut busy)
         .expect_code(75)
-        .expect_on_stderr("1 of 1 run already");
+        .expect_on_stderr("1 of 1 are already running");
     assert!(!reads.fired());
     holder.done();
 }
@@ -186,7 +186,7 @@ fn removed_limit_admits_no_further_commands() {
     server.command(&["DEL", "job"]).expect("the server runs");
     limited(&server, "2")
         .expect_code(78)
-        .expect_on_stderr("was removed while 2 commands run under it")
+        .expect_on_stderr("was removed, but commands still run under it (2)")
         .expect_on_stderr("leasehold set-limit job N");
     set_limit(&server, "2").expect_code(0);
     limited(&server, "2").expect_code(75);
@@ -212,7 +212,7 @@ fn limit_is_removed_when_no_command_runs_under_it() {
     let holder = running(&server, "2");
     remove(&server, &["--yes"])
         .expect_code(75)
-        .expect_on_stderr("1 commands run under the limit of `job`")
+        .expect_on_stderr("commands running under the limit of `job`: 1")
         .expect_on_stderr("leasehold release job --force");
     holder.done().expect_code(1);
     remove(&server, &[])

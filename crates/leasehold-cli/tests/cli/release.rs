@@ -24,7 +24,7 @@ fn a_lock_is_taken_from_its_holder() {
     assert!(
         released
             .stdout
-            .contains("can go on as the holder for up to"),
+            .contains("may still act as the holder for up to"),
         "{released}"
     );
     // The holder learns the reason at its next renewal.

@@ -72,7 +72,7 @@ fn kept_lock_can_be_released() {
         let busy = done(&mut run_script(&server, &busy, "true")).expect_code(75);
         assert!(
             busy.stderr
-                .contains("kept and not renewed (--min-hold, keep_for) for "),
+                .contains("kept without renewal (--min-hold, keep_for) for another "),
             "{busy}"
         );
         let of = |words: &[&str]| {
@@ -85,13 +85,13 @@ fn kept_lock_can_be_released() {
         assert!(of(&["show", "--json", "job"]).contains(r#""kept":true"#));
         assert!(of(&["ls"]).contains("kept, was "), "{options:?}");
         let chain = of(&["show", "--blocked-by", "job"]);
-        let words = "`job`, kept and not renewed (--min-hold, keep_for); it was held by ";
+        let words = "`job`, kept without renewal (--min-hold, keep_for); it was held by ";
         assert!(chain.starts_with(words), "{chain}");
         let chain = of(&["show", "--blocked-by", "--json", "job"]);
         assert!(chain.contains(r#""kept":true"#), "{chain}");
         let released = of(&["release", "-y", "job"]);
         assert!(
-            released.contains("released `job`, which was kept and not renewed"),
+            released.contains("released `job`, which was kept without renewal"),
             "{released}"
         );
         assert!(is_free(&server), "{options:?}");

@@ -50,15 +50,15 @@ fn wrong_usage_gives_2_and_the_right_command() {
                 "--",
                 "true",
             ],
-            "with --limit it is more than that",
+            "with --limit there are several keys",
         ),
         (
             &["run", "--min-hold", "5", "-s", "job", "--", "true"],
-            "with --read it is more than that",
+            "with --read there are several keys",
         ),
         (
             &["run", "--min-hold", "5", "--also", "b", "job", "--", "true"],
-            "with --also it is more than that",
+            "with --also there are several keys",
         ),
         (
             &[

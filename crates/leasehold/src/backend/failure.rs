@@ -91,7 +91,7 @@ impl fmt::Display for Cause {
             Self::Late => f.write_str("the request came too late"),
             Self::Guarded { left } => write!(
                 f,
-                "the failover guard grants nothing for {left:.1?} more, because the server was replaced or restarted"
+                "the failover guard grants nothing for another {left:.1?}, because the server was replaced or restarted"
             ),
             Self::Missing => f.write_str("there is no semaphore"),
             Self::RuntimeEnded => f.write_str("the client's runtime has ended"),

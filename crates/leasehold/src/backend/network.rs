@@ -41,7 +41,7 @@ pub struct Request<'a> {
 }
 
 /// The fate of a request and its reply: delivered, delayed, lost or duplicated. By default, the
-/// network delivers the request and the reply at once.
+/// network delivers the request and the reply immediately.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Fate {
     request: Duration,
@@ -104,7 +104,7 @@ type OnSubscription = Box<dyn FnMut(&str) -> Duration + Send>;
 
 /// The simulated network between one client and an [`Embedded`](crate::Embedded) keyspace, as
 /// [`client_over_network`](crate::Embedded::client_over_network) makes it. At first it delivers
-/// everything at once.
+/// everything immediately.
 ///
 /// ```
 /// use leasehold::testing::{Fate, Step};
@@ -151,7 +151,7 @@ impl Network {
 
     /// Closes the connections. All requests, replies and messages on their way are lost, and
     /// callers that wait for a reply learn that the outcome is unknown. The client connects again
-    /// at once.
+    /// immediately.
     pub fn cut(&self) {
         self.link.cut(None);
     }

@@ -140,7 +140,7 @@ impl Client {
         Semaphore::new(self.inner.semaphore(name), self.runtime.clone())
     }
 
-    /// Returns the semaphore with leases called `name`; see
+    /// Returns the semaphore called `name` whose permits have leases; see
     /// [`Client::expirable_semaphore`](crate::Client::expirable_semaphore).
     #[must_use]
     pub fn expirable_semaphore(&self, name: &str) -> ExpirableSemaphore {

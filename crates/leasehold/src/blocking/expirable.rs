@@ -50,7 +50,7 @@ impl ExpirableSemaphore {
         "Acquires a permit if one is free" try_acquire() -> Option<ExpirablePermit> => own_some;
         "Waits at most `wait` for a permit" try_acquire_for(wait: Duration) -> Option<ExpirablePermit> => own_some;
         "Waits for a permit until `deadline` at the latest" try_acquire_until(deadline: Instant) -> Option<ExpirablePermit> => own_some;
-        "Waits for `permits` permits, all at once" acquire_many(permits: u32) -> ExpirablePermit => own;
+        "Waits for `permits` permits, all at the same time" acquire_many(permits: u32) -> ExpirablePermit => own;
         "Acquires `permits` permits if that many are free" try_acquire_many(permits: u32) -> Option<ExpirablePermit> => own_some;
         "Waits at most `wait` for `permits` permits" try_acquire_many_for(permits: u32, wait: Duration) -> Option<ExpirablePermit> => own_some;
         "Waits for `permits` permits until `deadline` at the latest" try_acquire_many_until(permits: u32, deadline: Instant) -> Option<ExpirablePermit> => own_some;

@@ -17,7 +17,7 @@ impl Listing {
         Self { inner, runtime }
     }
 
-    /// Returns about how many keys were read so far, and how many there are; see
+    /// Returns roughly how many keys were read so far, and how many there are; see
     /// [`Listing::progress`](crate::inspect::Listing::progress).
     #[must_use]
     pub fn progress(&self) -> (u64, u64) {

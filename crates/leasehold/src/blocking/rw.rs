@@ -123,13 +123,13 @@ impl<O: Ownership> RwLock<O> {
         self.read.try_acquire()
     }
 
-    /// Waits at most `wait` for the read side; see
+    /// Waits for the read side, but at most for `wait`; see
     /// [`RwLock::try_read_for`](crate::RwLock::try_read_for).
     pub fn try_read_for(&self, wait: Duration) -> Result<Option<Reading<O>>> {
         self.read.try_acquire_for(wait)
     }
 
-    /// Waits until `deadline` for the read side; see
+    /// Waits for the read side, but at most until `deadline`; see
     /// [`RwLock::try_read_until`](crate::RwLock::try_read_until).
     pub fn try_read_until(&self, deadline: Instant) -> Result<Option<Reading<O>>> {
         self.read.try_acquire_until(deadline)
@@ -146,13 +146,13 @@ impl<O: Ownership> RwLock<O> {
         self.write.try_acquire()
     }
 
-    /// Waits at most `wait` for the write side; see
+    /// Waits for the write side, but at most for `wait`; see
     /// [`RwLock::try_write_for`](crate::RwLock::try_write_for).
     pub fn try_write_for(&self, wait: Duration) -> Result<Option<Writing<O>>> {
         self.write.try_acquire_for(wait)
     }
 
-    /// Waits until `deadline` for the write side; see
+    /// Waits for the write side, but at most until `deadline`; see
     /// [`RwLock::try_write_until`](crate::RwLock::try_write_until).
     pub fn try_write_until(&self, deadline: Instant) -> Result<Option<Writing<O>>> {
         self.write.try_acquire_until(deadline)

@@ -40,7 +40,7 @@ impl Semaphore {
         "Acquires a permit if one is free" try_acquire() -> Option<SemaphorePermit> => own_some;
         "Waits at most `wait` for a permit" try_acquire_for(wait: Duration) -> Option<SemaphorePermit> => own_some;
         "Waits for a permit until `deadline` at the latest" try_acquire_until(deadline: Instant) -> Option<SemaphorePermit> => own_some;
-        "Waits for `permits` permits, all at once" acquire_many(permits: u32) -> SemaphorePermit => own;
+        "Waits for `permits` permits, all at the same time" acquire_many(permits: u32) -> SemaphorePermit => own;
         "Acquires `permits` permits if that many are free" try_acquire_many(permits: u32) -> Option<SemaphorePermit> => own_some;
         "Waits at most `wait` for `permits` permits" try_acquire_many_for(permits: u32, wait: Duration) -> Option<SemaphorePermit> => own_some;
         "Waits for `permits` permits until `deadline` at the latest" try_acquire_many_until(permits: u32, deadline: Instant) -> Option<SemaphorePermit> => own_some;

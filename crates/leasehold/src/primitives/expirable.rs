@@ -48,7 +48,7 @@ const MOST_AT_ONCE: u64 = 1000;
 ///
 /// **The promise.** For one name, no more permits are in use at once than were set, under the
 /// conditions that are listed at [`Lock`](crate::Lock). A permit is in use from the return of its
-/// acquire until the call of its release, or until [`valid_until`](ExpirablePermit::valid_until) if
+/// acquire until the call to `release`, or until [`valid_until`](ExpirablePermit::valid_until) if
 /// that is earlier.
 ///
 /// In this library, leases end by the server's clock, but Redisson's clients use their own clocks.
@@ -206,12 +206,12 @@ impl ExpirableSemaphore {
         self.try_acquire_many_until(1, deadline).await
     }
 
-    /// Waits until `permits` permits (1 to 1000) are free at once, without a time limit, and
-    /// acquires them. One guard holds them all, and has an id for each.
+    /// Waits until `permits` permits (1 to 1000) are free at the same time, without a time limit,
+    /// and acquires them. One guard holds them all, and has an id for each.
     ///
     /// Zero permits are [`Misuse`](crate::ErrorKind::Misuse) here, while a
-    /// [`Semaphore`](crate::Semaphore::acquire_many) grants them at once. A guard without permits
-    /// would have no lease to renew or to lose, no id and no deadline.
+    /// [`Semaphore`](crate::Semaphore::acquire_many) grants them immediately. A guard without
+    /// permits would have no lease to renew or to lose, no id and no deadline.
     ///
     /// # Errors
     ///
@@ -242,8 +242,8 @@ impl ExpirableSemaphore {
         self.acquire_by(permits, Deadline::Now).await
     }
 
-    /// Waits until `permits` permits (1 to 1000) are free at once, but at most for `wait`, and
-    /// acquires them.
+    /// Waits until `permits` permits (1 to 1000) are free at the same time, but at most for `wait`,
+    /// and acquires them.
     ///
     /// # Errors
     ///
@@ -262,8 +262,8 @@ impl ExpirableSemaphore {
         self.acquire_by(permits, Deadline::At(deadline)).await
     }
 
-    /// Waits until `permits` permits (1 to 1000) are free at once, but at most until `deadline`,
-    /// and acquires them.
+    /// Waits until `permits` permits (1 to 1000) are free at the same time, but at most until
+    /// `deadline`, and acquires them.
     ///
     /// # Errors
     ///
@@ -305,7 +305,7 @@ impl ExpirableSemaphore {
 /// Calls on a permit by its id, whichever process acquired it, in Rust or Java.
 impl ExpirableSemaphore {
     /// Releases a permit by its id. Returns `false` if its lease was over, or if the permit does
-    /// not exist. A permit whose lease is over is released too, if it has not been taken back yet.
+    /// not exist. A permit whose lease is over is also released, if it has not been taken back yet.
     ///
     /// If a guard holds that permit, the guard learns of the loss at its next renewal.
     ///

@@ -32,7 +32,7 @@ const MOST: u64 = 10_000_000_000_000;
 /// is open if it was never set, or if its count has reached zero. An open latch can be set.
 ///
 /// **The promise.** When the count reaches zero, every waiter continues, even if the latch is set
-/// again at once, and even if the message about it is lost.
+/// again immediately, and even if the message about it is lost.
 ///
 /// There is one exception, if Redisson clients count the latch down to zero and set it again before
 /// a waiter of this library has asked the server. In this case only Redisson's message shows that
@@ -231,7 +231,7 @@ impl CountDownLatch {
         self.count_down_by(1).await
     }
 
-    /// Counts down by `steps` at once, but not below zero, and returns the remaining count.
+    /// Counts down by `steps` in one request, but not below zero, and returns the remaining count.
     ///
     /// # Errors
     ///

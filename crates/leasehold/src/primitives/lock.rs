@@ -233,7 +233,7 @@ impl<K: Kind> Lock<K> {
 #[allow(private_bounds, reason = "nothing here is public")]
 impl<K: kind::Named> Lock<K> {
     /// Sets which servers must confirm a grant, and each renewal, before it counts: the master
-    /// alone, or replicas too. The default is [`Acknowledgement::master`], unless the client has
+    /// alone, or also replicas. The default is [`Acknowledgement::master`], unless the client has
     /// another [default](crate::ClientBuilder::acknowledged_by).
     ///
     /// If too few replicas confirm a grant in time, the client releases it. A waiter then asks

@@ -44,9 +44,9 @@ pub struct NameInfo {
     /// have waited for it for about a second.
     ///
     /// After them are the clients of this library that have announced a wait for this name
-    /// ([`Wants::Any`]). A client announces a wait up to 20 s late, and announces its end within
-    /// some seconds. A client that has just acquired the name is left out. Redisson stores waiters
-    /// only for fair locks, so its other waiters are missing.
+    /// ([`Wants::Any`]). A client announces a wait up to 20 s late, and announces its end within a
+    /// few seconds. A client that has just acquired the name is left out. Redisson stores waiters
+    /// only for fair locks, so Redisson's other waiters are missing.
     pub waiting: Vec<WaiterInfo>,
     /// Number of stored waiters that are not in `waiting`.
     pub more_waiting: u64,

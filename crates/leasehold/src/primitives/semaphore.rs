@@ -49,13 +49,13 @@ pub(crate) const MOST_PERMITS: u64 = i32::MAX as u64;
 /// waiters of one process get their permits in the order in which they asked, whatever number they
 /// ask for.
 ///
-/// **Between processes** there is no order, but a busy process lets other processes acquire permits
-/// from time to time. A grant from the server starts a turn of 10 ms. During its turn, a process
+/// **Between processes** there is no order, but a busy process regularly lets other processes
+/// acquire permits. A grant from the server starts a turn of 10 ms. During its turn, a process
 /// passes the permits that it gives back to its own waiters, without a request. The first release
 /// after the turn is sent to the server. If another client waits, the process then asks for no
 /// permits for 2 ms, or occasionally for 16 ms if no other client takes them. If several processes
-/// are busy, a process lets each process that has had no turn since its own ask first, and waits
-/// 2 ms each time. A [`drain`](Self::drain), a [`delete`](Self::delete) or a negative
+/// are busy, a process lets each process that has had no turn since its own ask first, and waits 2
+/// ms each time. A [`drain`](Self::drain), a [`delete`](Self::delete) or a negative
 /// [`add_permits`](Self::add_permits) takes effect for the waiters of another client when the turn
 /// of that client is over.
 ///
@@ -68,7 +68,7 @@ pub(crate) const MOST_PERMITS: u64 = i32::MAX as u64;
 /// let semaphore = client.semaphore("supplier:calls");
 /// semaphore.try_set_permits(10).await?; // only the first call sets them
 ///
-/// let permit = semaphore.acquire_many(3).await?; // waits for all three at once
+/// let permit = semaphore.acquire_many(3).await?; // waits for all three at the same time
 /// assert_eq!(semaphore.available_permits().await?, 7);
 /// permit.release().await?; // dropping the guard also releases them
 /// # Ok(())
@@ -189,8 +189,8 @@ impl Semaphore {
         self.try_acquire_many_until(1, deadline).await
     }
 
-    /// Waits until `permits` permits are free at once, without a time limit, and takes them. With
-    /// zero permits, the call succeeds at once.
+    /// Waits until `permits` permits are free at the same time, without a time limit, and takes
+    /// them. With zero permits, the call succeeds immediately.
     ///
     /// # Errors
     ///
@@ -221,7 +221,8 @@ impl Semaphore {
         self.acquire_by(permits, Deadline::Now).await
     }
 
-    /// Waits until `permits` permits are free at once, but at most for `wait`, and takes them.
+    /// Waits until `permits` permits are free at the same time, but at most for `wait`, and takes
+    /// them.
     ///
     /// # Errors
     ///
@@ -241,8 +242,8 @@ impl Semaphore {
         self.acquire_by(permits, Deadline::At(deadline)).await
     }
 
-    /// Waits until `permits` permits are free at once, but at most until `deadline`, and takes
-    /// them.
+    /// Waits until `permits` permits are free at the same time, but at most until `deadline`, and
+    /// takes them.
     ///
     /// # Errors
     ///

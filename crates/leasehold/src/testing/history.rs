@@ -2,7 +2,7 @@
 //!
 //! A test records its holds. The checker judges them by the promise of [`Lock`](crate::Lock): the
 //! intervals of two holders don't overlap. An interval lasts from the return of an acquire to the
-//! call of the release, or to [`valid_until`](crate::LockGuard::valid_until) if that is earlier. If
+//! call to `release`, or to [`valid_until`](crate::LockGuard::valid_until) if that is earlier. If
 //! no holder ever had to wait, or if an expected fault never happened, the history proves nothing,
 //! and the checker refuses it.
 //!
@@ -72,7 +72,7 @@ fn now_ns() -> u64 {
     u64::try_from((*since + start.elapsed()).as_nanos()).unwrap_or(u64::MAX)
 }
 
-/// A hold: from the return of the acquire to the call of the release, or to the holder's deadline.
+/// A hold: from the return of the acquire to the call to `release`, or to the holder's deadline.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Interval {
     name: String,

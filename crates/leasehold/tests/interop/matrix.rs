@@ -91,7 +91,7 @@ const ONE_AT_A_TIME: &str =
     "not: a recording is of one version, so each version is compared by itself";
 const BY_ITSELF: &str = "not: each version is tested by itself";
 const MIXED_ONLY: &str = "not: tested with both versions at once, which is the harder case";
-const MEASURED: &str = "not: leasehold-bench measures it beside Redisson, and tests/server/synchronizers tests Leasehold alone";
+const MEASURED: &str = "not: leasehold-bench measures it with Redisson, and tests/server/synchronizers tests Leasehold alone";
 
 /// Makes a row with the same cell in each column.
 fn same(check: &'static str, cell: &'static str) -> Row {
@@ -371,7 +371,7 @@ fn read_write() -> Primitive {
                     "each_lock::our_downgrade_wakes_the_readers_of_all",
                 ),
                 each(
-                    "Leasehold reads beside a Java thread that has downgraded",
+                    "Leasehold can read while a Java thread that has downgraded still reads",
                     "rw::downgraded_java_thread_lets_our_reader_in",
                     "not: one Java thread downgrades, so each version is tested by itself",
                 ),
@@ -915,7 +915,7 @@ fn details(outcomes: &BTreeMap<String, String>) -> String {
         let Primitive { name, redisson, .. } = primitive;
         let about = format!("Redisson: {redisson}. {}", primitive.note);
         let _ = writeln!(page, "\n## {name}\n\n{}\n", about.trim_end());
-        page.push_str("| check | beside | tests |\n|---|---|---|\n");
+        page.push_str("| check | Redisson | tests |\n|---|---|---|\n");
         for row in &primitive.rows {
             page.push_str(&lines(row, outcomes));
         }

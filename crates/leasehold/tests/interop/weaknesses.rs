@@ -64,17 +64,17 @@ const INSIDE: &str =
 
 const RENEWAL: &[Weakness] = &[
     weakness(
-        "Each lock and unlock leaves a timer behind if the client holds nothing else at that moment. From the next hold on, all these timers renew: after 50 such pairs, they send 50 scripts per period.",
+        "Each pair of lock and unlock leaves a timer behind if the client holds nothing else at that moment. From the next hold on, all these timers renew: after 50 such pairs, they send 50 scripts per period.",
         NEW,
         "The load on the shared server grows with the life of the Java process. No lock is lost.",
         "In Java, use explicit leases (`lock(lease, unit)`), which start no timer. A client that holds one lock for its whole life has only one timer. A Leasehold client always has one.",
         "suspects::renewal::javas_renewals_grow_with_each_lock_and_unlock",
     ),
     weakness(
-        "A thread that holds both modes of a read-write lock and releases one stops the renewal of the other. 4.7.0 stops renewing the write hold when the read hold is released, 3.16.8 the read hold when the write hold is released.",
+        "If a thread holds both sides of a read-write lock and releases one of them, the other is no longer renewed. In 4.7.0, this happens to the write hold when the read hold is released; in 3.16.8, to the read hold when the write hold is released.",
         BOTH,
         "Leasehold gets the lock after the watchdog timeout, while a Java thread still believes that it holds the lock.",
-        "In Java, don't read inside a write (4.7.0) and don't downgrade (3.16.8), or use explicit leases.",
+        "In Java, don't take the read side while you hold the write side (4.7.0) and don't downgrade (3.16.8), or use explicit leases.",
         "suspects::renewal::leaving_one_java_mode_stops_others_renewal",
     ),
     weakness(
@@ -92,28 +92,28 @@ const RENEWAL: &[Weakness] = &[
         "suspects::renewal::failed_renewal_is_old_javas_last",
     ),
     weakness(
-        "One script renews up to a hundred holds. If one key is of another type, the script fails, and none of the later holds in this round is renewed.",
+        "One script renews up to a hundred holds. If one of their keys has another type, the script fails, and none of the later holds in this round is renewed.",
         "4.7.0 (from 3.44)",
-        "A `SET` on the name of one lock, by any client, costs the Java process its other locks.",
-        "Use a prefix for the names of locks that no other key has. In Leasehold, only the renewal of that one lock fails.",
+        "A `SET` on the name of one lock, by any client, makes the Java process lose its other locks.",
+        "Give the names of locks a prefix that no other key has. In Leasehold, only the renewal of that one lock fails.",
         "suspects::renewal::wrong_type_key_stops_other_java_renewals",
     ),
     weakness(
         "For each name, only the hold of the thread that registered first is renewed. After a forced unlock, the thread that lost the lock still counts as the first. So the next hold of the process is renewed too late or, in 3.16.8, not at all.",
         BOTH,
-        "After a `force_unlock` by Leasehold on a Java hold, the next Java holder in the same process may lose the lock while it works.",
-        "After a forced unlock of a Java hold, let the thread that had it unlock as often as it locked (each unlock fails, and clears one registration), or restart the process.",
+        "After Leasehold's `force_unlock` of a Java hold, the next holder in the same Java process may lose the lock while it works.",
+        "After a forced unlock of a Java hold, let the thread that had the hold unlock as often as it locked (each unlock fails, and clears one registration), or restart the process.",
         "suspects::renewal::forced_unlock_leaves_next_java_hold_unrenewed",
     ),
     weakness(
         "A holder learns that its lock is lost only when its `unlock` fails.",
         BOTH,
         "Until it unlocks, a Java thread continues to work at the same time as a Leasehold holder.",
-        "Use fenced locks, and check the tokens where the data is. A Leasehold holder learns of the loss before that (`guard.lost()`).",
+        "Use fenced locks, and let the resource that you protect check the tokens. A Leasehold holder learns of the loss before that (`guard.lost()`).",
         "lock::our_forced_unlock_is_seen_by_java",
     ),
     weakness(
-        "A round of renewals proceeds chunk by chunk and slot by slot, and each request waits for the reply to the previous request. The next period begins when the round has ended.",
+        "A round of renewals sends its requests one after the other, and each request waits for the reply to the previous request. The next period begins when the round has ended.",
         "4.7.0 (from 3.44)",
         "On a slow server, a Java hold may end between two rounds.",
         "Set `lockWatchdogTimeout` well above `timeout` times the retries. Leasehold renews each hold before its deadline, and each server independently.",
@@ -123,8 +123,8 @@ const RENEWAL: &[Weakness] = &[
         "If a round of renewals throws an exception other than an error reply of the server, the process never renews again.",
         "4.7.0 (from 3.44)",
         "All locks of the Java process are free after the watchdog timeout, and its threads continue to work.",
-        "Nothing to set; watch the Java log.",
-        "open: it takes an error inside the JVM that no server can cause; seen once in a trial",
+        "There is nothing to set. Watch the Java log.",
+        "open: the test would need an error inside the JVM that no server can cause; seen once in a trial",
     ),
     weakness(
         "If a read hold is registered just as the last read hold of its thread is removed, Redisson may remove both. The new hold is then not renewed.",
@@ -144,23 +144,23 @@ const LOCK: &[Weakness] = &[
         "suspects::plain::java_reentry_with_shorter_lease_cuts_hold",
     ),
     weakness(
-        "An explicit lease stays with the Java object until an unlock. The next thread that locks the same object without a lease gets the old lease, and its first renewal is too late.",
+        "An explicit lease stays with the Java object until an unlock. The next thread that locks the same object without a lease gets the old lease, and the first renewal is too late for that lease.",
         BOTH,
-        "Leasehold gets the lock while a Java thread relies on its watchdog.",
+        "Leasehold gets the lock while a Java thread relies on the watchdog.",
         "In Java, use a new object (`getLock(name)`) for each use, or lock a name either always with a lease or always without.",
         "suspects::plain::java_lease_leaks_to_next_thread",
     ),
     weakness(
-        "An acquire whose reply is lost ends with an error or `false`. The lock stays taken.",
+        "An acquire whose reply is lost ends with an error or `false`, but the lock stays held.",
         BOTH,
-        "The lock stays taken without a holder for a whole lease, and Leasehold waits that long.",
+        "Leasehold waits for a whole lease, although no client uses the lock.",
         "Use short leases in Java. Leasehold undoes a request whose outcome it does not know.",
         "suspects::plain::java_loses_lock_when_reply_is_lost",
     ),
     weakness(
-        "Each unlock writes a key for its request, with an expiry, and deletes the key with one more command.",
+        "Each unlock writes a key for its request, with an expiry, and deletes this key with another command.",
         "4.7.0 (from 3.24)",
-        "More writes, and keys `redisson_unlock_latch:{..}` that expire by themselves.",
+        "The server has more writes, and keys `redisson_unlock_latch:{..}` that expire by themselves.",
         "Nothing to do: Leasehold neither reads nor writes these keys.",
         "suspects::plain::new_java_unlock_writes_temporary_key",
     ),
@@ -189,7 +189,7 @@ const LOCK: &[Weakness] = &[
         "A spin lock publishes nothing.",
         BOTH,
         "The unlock of a spin lock does not wake a Leasehold waiter of the same name.",
-        "Use `wait_strategy(WaitStrategy::Backoff(..))` beside spin locks. Without it the waiter asks again after its poll interval.",
+        "For a name that Java uses as a spin lock, use `wait_strategy(WaitStrategy::Backoff(..))`. Without it, the waiter asks again after its poll interval.",
         "lock::spin_waiters_get_lock_across_sides",
     ),
     weakness(
@@ -210,17 +210,17 @@ const LOCK: &[Weakness] = &[
 
 const FENCED: &[Weakness] = &[
     weakness(
-        "A re-entry takes a new token. After a `delete()` the tokens start again at 1. `lockAndGetToken(lease, unit)` ignores its lease.",
+        "A re-entry takes a new token. After a `delete()` the tokens start again at 1. `lockAndGetToken(lease, unit)` ignores the lease.",
         NEW,
-        "Tokens have gaps, and after a `delete()` they can be smaller than before. A Java hold lasts as long as its watchdog renews it.",
+        "Tokens have gaps, and after a `delete()` they can be smaller than before. A Java hold lasts for as long as the watchdog renews it.",
         "Compare tokens by order, never by distance. Use `forceUnlock()` instead of `delete()`. In Leasehold a re-entry has the token of its hold, and tokens start at the server's time.",
         "suspects_newer::java_reentry_spends_fencing_tokens",
     ),
     weakness(
         "A Java thread believes that a hold without an expiry is its own, and gets token −1.",
         NEW,
-        "If a held lock has no expiry, Java acquires it, too.",
-        "Don't run `PERSIST` on a lock, and refuse the token −1 where tokens are checked. Leasehold never sets a lock without an expiry.",
+        "If a held lock has no expiry, Java also acquires it.",
+        "Don't run `PERSIST` on a lock, and refuse the token −1 where tokens are checked. Leasehold gives every lock an expiry.",
         "suspects_newer::java_fenced_try_claims_hold_without_expiry",
     ),
     weakness(
@@ -241,7 +241,7 @@ const FENCED: &[Weakness] = &[
 
 const FAIR: &[Weakness] = &[
     weakness(
-        "If the head of the queue is dead, the next waiter asks without a pause, thousands of times a second, until the head's time is over. That takes minutes.",
+        "If the head of the queue is dead, the next waiter asks without a pause, thousands of times a second, until the head's timeout, which takes minutes.",
         "4.7.0 (from 3.32)",
         "The shared server is busy with these requests.",
         "In Java, use `tryLock(wait, lease, unit)` with a short wait, in a loop: a waiter that dies then has only that wait as its allowance. Leasehold's waiters sleep.",
@@ -250,21 +250,21 @@ const FAIR: &[Weakness] = &[
     weakness(
         "If a waiter asks after the end of the lease that it saw, it then sleeps until it is notified, however long that takes. The end of a lease wakes no waiter.",
         "3.16.8 (to 3.31)",
-        "The queue is blocked, for later waiters of Leasehold, too.",
+        "The queue is blocked, including Leasehold's later waiters.",
         "One Leasehold waiter in the queue is enough: it notifies the head. Without one, upgrade.",
         "suspects::fair::old_java_waiter_outlasting_lease_never_wakes fair::our_waiter_wakes_sleeping_java_head",
     ),
     weakness(
-        "A live waiter that has waited longer than the lease and the allowance (five minutes) is removed from the queue, and gets the lock last.",
+        "A live waiter that has waited for longer than the lease plus the allowance (five minutes) is removed from the queue, and gets the lock last.",
         BOTH,
-        "Java threads that wait for more than five minutes lose their place. A request of Leasehold removes them, too, because it follows Redisson's rule for Redisson's waiters.",
-        "In Java, wait less than five minutes, in a loop. Leasehold's waiters keep their place.",
+        "Java threads that wait for more than five minutes lose their place. A request of Leasehold also removes them, because it follows Redisson's rule for Redisson's waiters.",
+        "In Java, wait for less than five minutes at a time, in a loop. Leasehold's waiters keep their places.",
         "suspects::fair::timed_out_java_waiter_is_served_last",
     ),
     weakness(
         "`tryLock(100, SECONDS)` counts as 100 ms for the waiter's place in the queue.",
         BOTH,
-        "Any request, also one of Leasehold, removes such a waiter as soon as the lease that it saw is over.",
+        "Any request, including Leasehold's, removes such a waiter as soon as the lease that it saw has ended.",
         "In Java, use `tryLock(wait, lease, unit)`.",
         "suspects::fair::java_wait_in_seconds_counts_as_milliseconds",
     ),
@@ -285,22 +285,22 @@ const FAIR: &[Weakness] = &[
     weakness(
         "A waiter that is interrupted stays in the queue. The queue and its times have no expiry.",
         BOTH,
-        "Later waiters, Leasehold's too, wait for the end of the hold and five minutes more.",
+        "Later waiters, including Leasehold's, wait until five minutes after the end of the hold.",
         "Don't interrupt Java threads that wait for a fair lock. Give the wait a time limit instead.",
         "suspects::fair::interrupted_java_waiter_stays_in_queue",
     ),
     weakness(
-        "A killed waiter blocks the queue for the rest of the hold and five minutes more.",
+        "A killed waiter blocks the queue until five minutes after the end of the hold.",
         BOTH,
-        "Later waiters of Leasehold wait that long.",
+        "Later waiters of Leasehold wait until then.",
         "In Java, use `tryLock(wait, lease, unit)` with a short wait, in a loop: the allowance of such a waiter is its wait. A Leasehold waiter that dies is passed over after 5 s.",
         "fair::killed_java_waiter_leaves_at_redissons_timeout",
     ),
     weakness(
         "Each acquire and each give-up lowers the times of all waiters, one by one, in one script.",
         BOTH,
-        "A long queue keeps the shared server busy: some 30 ms per call with 5000 waiters.",
-        "Let at most some hundreds of Java threads wait for one name.",
+        "A long queue keeps the shared server busy: about 30 ms per call with 5000 waiters.",
+        "Let at most a few hundred Java threads wait for one name.",
         "suspects::fair::async_java_timeout_costs_successors_five_minutes",
     ),
     weakness(
@@ -313,39 +313,39 @@ const FAIR: &[Weakness] = &[
     weakness(
         "The clocks of the clients decide which waiter has waited too long.",
         BOTH,
-        "A Java process whose clock is behind the server's loses its place when Leasehold asks. A Java process whose clock is ahead of the others' removes their waiters.",
-        "Keep the clocks in step (NTP), well within five minutes.",
+        "A Java process whose clock is behind the server's loses its place when Leasehold asks. A Java process whose clock is ahead of the other clocks removes waiters of other processes.",
+        "Keep the clocks in step (NTP): they must differ by much less than five minutes.",
         "suspects::clocks::server_clock_ahead_expires_java_leases_early",
     ),
 ];
 
 const READ_WRITE: &[Weakness] = &[
     weakness(
-        "A reader's watchdog cuts the lock's expiry to its own timeout. Up to 4.3.1 it also cuts the leases of all other readers. A writer then gets in beside a reader that has a longer lease.",
+        "A reader's watchdog cuts the lock's expiry to its own timeout. Up to 4.3.1 it also cuts the leases of all other readers. A writer then acquires the lock while a reader with a longer lease still holds it.",
         "3.16.8; 4.7.0 cuts only the lock's expiry, and restores it when that reader leaves",
-        "A writer of any side may hold the lock at the same time as Java's readers. Leasehold's own holds are restored while their client lives.",
+        "A writer of either side may hold the lock at the same time as Java's readers. Leasehold's clients restore their own holds.",
         "In Java, take either all read holds with the watchdog, or all with leases below its timeout. Set `redisson_watchdog(..)` in Leasehold if that timeout is below 30 s.",
         "suspects::rw::old_java_reader_cuts_longer_read_leases rw::java_reader_watchdog_keeps_our_longer_hold",
     ),
     weakness(
         "Any living reader renews the hold of a dead reader.",
         "3.16.8 (to 4.3.1)",
-        "Writers, Leasehold's too, wait as long as any Java reader renews.",
+        "Writers, including Leasehold's, wait for as long as any Java reader renews.",
         "Upgrade. Leasehold's renewals keep no Java hold alive.",
         "suspects::rw::old_java_reader_cuts_longer_read_leases rw::our_renewal_changes_no_java_read_lease",
     ),
     weakness(
-        "A read unlock inside a write hold cuts the write hold to the lease of the reads.",
+        "If a thread that holds the write side unlocks the read side, the write hold is cut to the lease of the read hold.",
         BOTH,
         "Leasehold gets the lock while the Java writer continues.",
-        "In Java, don't read inside a write hold that has a longer lease than the read hold.",
+        "In Java, don't take the read side inside a write hold whose lease is longer than the read hold's.",
         "suspects::rw::inner_read_unlock_cuts_java_write_hold",
     ),
     weakness(
         "A downgrade wakes no waiter.",
         BOTH,
-        "Waiting readers, Leasehold's too, get in at their next poll.",
-        "Choose a `poll_interval` that suits. A downgrade by Leasehold wakes the readers.",
+        "Waiting readers, including Leasehold's, get in at their next poll.",
+        "Set a `poll_interval` that is short enough. A downgrade by Leasehold wakes the readers.",
         "suspects::rw::a_downgrade_in_java_wakes_nobody",
     ),
     weakness(
@@ -358,29 +358,29 @@ const READ_WRITE: &[Weakness] = &[
     weakness(
         "A re-entry of the write lock adds its lease to the lease of the hold.",
         BOTH,
-        "A Java process that dies after some re-entries keeps Leasehold out for as many leases.",
+        "A Java process that dies after several re-entries keeps Leasehold out for one lease per re-entry.",
         "In Java, don't re-enter write locks with long leases.",
         "suspects::rw::java_write_reentry_adds_lease_to_hold",
     ),
     weakness(
         "Readers pass a waiting writer, which may wait forever. A reader can't upgrade.",
         BOTH,
-        "A Leasehold writer may wait forever beside many Java readers. Leasehold's readers let it go first.",
-        "Set limits on waits, and leave pauses between Java's reads.",
+        "If there are many Java readers, a Leasehold writer may wait forever. Leasehold's readers let it go first.",
+        "Set time limits for waits, and leave pauses between Java's reads.",
         "suspects::rw::java_readers_overtake_writer_and_cannot_upgrade",
     ),
     weakness(
-        "While others read, Redisson reports that a reader whose lease is over still reads, and the unlock of that reader succeeds.",
+        "While others read, Redisson reports that a reader whose lease has ended still reads, and the unlock of that reader succeeds.",
         BOTH,
-        "A Java reader works at the same time as a Leasehold writer, and does not learn of it.",
+        "A Java reader can work at the same time as a Leasehold writer, without learning of it.",
         "In Java, use leases that are longer than the work. A Leasehold reader learns of the loss.",
         "suspects::rw::expired_java_read_hold_is_still_reported",
     ),
     weakness(
         "A read unlock asks for the expiry of every hold of every reader, in one script.",
         BOTH,
-        "Many readers keep the shared server busy: some 5 ms per unlock with 2000 readers.",
-        "Let at most some hundreds of readers share one name.",
+        "Many readers keep the shared server busy: about 5 ms per unlock with 2000 readers.",
+        "Let at most a few hundred readers share one name.",
         "suspects::rw::expired_java_read_hold_is_still_reported",
     ),
     weakness(
@@ -401,7 +401,7 @@ const READ_WRITE: &[Weakness] = &[
 
 const WHOLE: &[Weakness] = &[
     weakness(
-        "If the lease is given in a unit other than milliseconds, each round that fails multiplies it by that unit: 4 s become 4000 s.",
+        "If the lease is given in a unit other than milliseconds, each failed round of the acquire multiplies it by that unit: 4 s become 4000 s.",
         "4.7.0 (from 3.25)",
         "A Java process that dies then keeps Leasehold out for hours.",
         "In Java, use `lock(lease, MILLISECONDS)`, or `tryLock`.",
@@ -410,7 +410,7 @@ const WHOLE: &[Weakness] = &[
     weakness(
         "An unlock stops at the first member that fails. The other members stay locked and renewed.",
         NEW,
-        "Leasehold waits for these members as long as the Java process lives.",
+        "Leasehold waits for these members for as long as the Java process lives.",
         "In Java, unlock the members one by one after an error. Leasehold releases all members, and lists the failed members.",
         "suspects::whole::new_java_multi_unlock_stops_at_error",
     ),
@@ -424,8 +424,8 @@ const WHOLE: &[Weakness] = &[
     weakness(
         "A lock of a majority does not compute for how long it is valid, and asks one server after the other.",
         BOTH,
-        "A Java thread may continue to work after the end of its majority, beside a Leasehold holder.",
-        "In Java, use leases that are much longer than the work and the servers' answers take together. Leasehold has `guard.valid_until()`.",
+        "A Java thread may continue to work after its majority has ended, at the same time as a Leasehold holder.",
+        "In Java, use leases that are much longer than the time for the work and the servers' answers together. Leasehold has `guard.valid_until()`.",
         "open: Redisson has no validity that a test could read; read in Redisson's code",
     ),
 ];
@@ -439,7 +439,7 @@ const GROUP: &[Weakness] = &[
         "suspects_newer::second_java_group_lock_is_not_renewed",
     ),
     weakness(
-        "`lockAsync()` fails. `lockAsync(-1, unit)` reports a hold that is over at once.",
+        "`lockAsync()` fails. `lockAsync(-1, unit)` reports a hold that expires immediately.",
         NEW,
         "Leasehold gets the lock while the Java code continues.",
         "In Java, use the blocking API, or explicit leases.",
@@ -453,9 +453,9 @@ const GROUP: &[Weakness] = &[
         "suspects_newer::java_group_unlock_with_lost_value_fails",
     ),
     weakness(
-        "Values whose lease is over stay while the group is in use. If their holder locks them again, the old count continues: after one lock and one unlock, the value is still taken.",
+        "Values whose leases have ended stay in the hash while the group is in use. If their holder locks them again, the old count continues: after one lock and one unlock, the value is still held.",
         NEW,
-        "Leasehold waits for the end of an unused lease.",
+        "Leasehold waits until a lease ends that no client uses any longer.",
         "In Java, use leases that are longer than the work.",
         "suspects_newer::java_group_hold_inherits_expired_count",
     ),
@@ -467,7 +467,7 @@ const GROUP: &[Weakness] = &[
         "suspects_newer::java_group_unlock_wakes_wrong_waiter group::group_release_wakes_matching_java_waiter",
     ),
     weakness(
-        "`forceUnlock()` of two values returns `false` although it has released them. `isHeldByCurrentThread()` of one value is true even if a stranger holds it.",
+        "`forceUnlock()` of two values returns `false` although it has released them. `isHeldByCurrentThread()` of one value is true even if another thread or client holds it.",
         NEW,
         ONLY_JAVA,
         "Don't use either method in Java.",
@@ -476,8 +476,8 @@ const GROUP: &[Weakness] = &[
     weakness(
         "Leases use the clock of the client. An unlock checks only this clock, not who holds the value now.",
         NEW,
-        "Leasehold uses the server's clock, so it gets the lock too early for a Java process whose clock is behind. The Java unlock then takes nothing from Leasehold, which has removed the values whose leases were over.",
-        "Keep the clocks in step (NTP), well within a lease.",
+        "Leasehold uses the server's clock, so it gets the lock too early for a Java process whose clock is behind. The Java unlock does not end Leasehold's hold, because Leasehold has removed the values whose leases had ended.",
+        "Keep the clocks in step (NTP): they must differ by much less than a lease.",
         "suspects::clocks::server_clock_ahead_expires_java_leases_early",
     ),
 ];
@@ -500,7 +500,7 @@ const SEMAPHORES: &[Weakness] = &[
     weakness(
         "Draining a semaphore, or adding permits to it, drops its expiry.",
         BOTH,
-        "A semaphore that should expire stays.",
+        "A semaphore that should expire remains.",
         "Set the expiry again afterwards. Leasehold keeps it.",
         "suspects::counts::java_add_and_drain_drop_semaphore_expiry",
     ),
@@ -514,8 +514,8 @@ const SEMAPHORES: &[Weakness] = &[
     weakness(
         "The leases of permits end by the client's clock.",
         BOTH,
-        "Leasehold uses the server's clock, and gives the permit of a Java process whose clock is behind to the next waiter.",
-        "Keep the clocks in step (NTP), well within a lease.",
+        "Leasehold uses the server's clock. If the clock of a Java process is behind, Leasehold gives that process's permit to the next waiter too early.",
+        "Keep the clocks in step (NTP): they must differ by much less than a lease.",
         "suspects::clocks::server_clock_ahead_expires_java_leases_early",
     ),
     weakness(
@@ -533,7 +533,7 @@ const SEMAPHORES: &[Weakness] = &[
         "open: nothing can be seen from outside; read in Redisson's code",
     ),
     weakness(
-        "When the leases of some thousands of permits end together, Redisson's script fails from then on.",
+        "When the leases of several thousand permits end together, Redisson's script fails from then on.",
         BOTH,
         "Java can't use the semaphore until a Leasehold client asks.",
         "Leasehold takes back any number of permits whose leases have ended.",
@@ -542,7 +542,7 @@ const SEMAPHORES: &[Weakness] = &[
     weakness(
         "A release of several ids publishes their number, not the number of free permits.",
         "4.7.0 (from 3.23)",
-        "Nothing for Leasehold: any message wakes its waiters. Fewer Java threads wake than permits are free.",
+        "Nothing for Leasehold: any message wakes its waiters. In Java, fewer threads wake than permits are free.",
         "Nothing to set.",
         "suspects_newer::java_release_of_ids_publishes_their_count",
     ),
@@ -550,7 +550,7 @@ const SEMAPHORES: &[Weakness] = &[
         "3.16.8 stores the ids of permits as text, 4.7.0 as bytes. Neither version releases the permits of the other.",
         BOTH,
         "Leasehold stores ids as 4.7.0 does, and releases the permits of both.",
-        "Use one version of Redisson for code that hands ids on.",
+        "Use one version of Redisson in all code that passes ids on.",
         "synchronizers::java_permits_without_lease_work_by_id synchronizers::new_java_releases_our_permits_by_id",
     ),
 ];
@@ -566,12 +566,12 @@ const LATCH: &[Weakness] = &[
     weakness(
         "Deleting a latch wakes no waiter in Java.",
         BOTH,
-        "Java's `await` hangs, after a `delete` by Leasehold, too. Leasehold's waiters return.",
+        "Java's `await` hangs, even after a `delete` by Leasehold. Leasehold's waiters return.",
         "Count down to zero instead.",
         "suspects::counts::deleting_java_latch_wakes_no_java_waiter synchronizers::java_latch_deletion_wakes_our_waiter",
     ),
     weakness(
-        "A waiter misses a latch that opens and is set again at once.",
+        "A waiter misses that a latch opens if the latch is set again immediately.",
         BOTH,
         "Java's `await` waits for the next zero. Leasehold's waiters return.",
         "Use a new name for each round.",
@@ -588,52 +588,52 @@ const LATCH: &[Weakness] = &[
 
 const SET_UPS: &[Weakness] = &[
     weakness(
-        "In a cluster 4.7.0 publishes to the shard and 3.16.8 to all nodes, so neither wakes the other.",
+        "In a cluster, 4.7.0 publishes to the shard and 3.16.8 to all nodes, so neither wakes the waiters of the other.",
         BOTH,
         "Waiters of either version wait until the lease ends, or hang.",
         "Use one version in a cluster, or turn `shardedSubscriptionMode` off in the newer one.",
         "open: seen in trials with only these two; in the tests a Leasehold client always takes part",
     ),
     weakness(
-        "In a cluster a name with `}` before `{` sends the client into an endless loop.",
+        "In a cluster, a name with `}` before `{` sends the client into an endless loop.",
         NEW,
         "The server is busy with its requests, and the Java call never ends.",
         "Don't use braces in names.",
         "open: no test uses such a name in a cluster, because the call of that Java process would never end",
     ),
     weakness(
-        "Behind a proxy the client may switch to shard messages, which the proxy does not pass on.",
+        "Behind a proxy, the client may switch to shard messages, which the proxy does not pass on.",
         "4.7.0 (from 3.29)",
         "Java's waiters are not woken.",
         "Turn `shardedSubscriptionMode` off behind proxies.",
-        "open: it takes a proxy that speaks the cluster protocol",
+        "open: the test would need a proxy that speaks the cluster protocol",
     ),
     weakness(
-        "With replicas a semaphore that refused an acquire gives back permits that it never took, if a replica does not answer.",
+        "With replicas, a semaphore that refused an acquire gives back permits that were never acquired, if a replica does not answer.",
         "4.7.0 (from 3.21)",
         "The semaphore has too many permits, for all sides.",
         "Turn `checkLockSyncedSlaves` off; use permits with leases.",
         "suspects::replicas::silent_replica_makes_new_java_add_permits",
     ),
     weakness(
-        "With replicas an acquire whose reply is lost is sent again and counts twice. One unlock then leaves the lock taken, and permits are lost.",
+        "With replicas, an acquire whose reply is lost is sent again and counts twice. After one unlock, the lock is still held, or permits are lost.",
         BOTH,
         "Leasehold waits for an unused lease. Permits are lost for all sides.",
         "Set `timeout` well above the server's slowest answer; use explicit leases, and permits with leases.",
         "suspects::replicas::replicated_java_locks_twice_after_lost_reply",
     ),
     weakness(
-        "With replicas, every operation waits for all replicas (up to 1 s), although one would be enough, and fails when none answers. In that case, 3.16.8 leaves the lock taken.",
+        "With replicas, every operation waits for all replicas (up to 1 s), although one would be enough, and fails when none answers. In that case, 3.16.8 leaves the lock held.",
         BOTH,
-        "Java calls are slow. With 3.16.8 a lock without a holder stays taken until its lease ends.",
+        "Java calls are slow. With 3.16.8, a lock that no client uses stays held until its lease ends.",
         "Set `slavesSyncTimeout`, or turn `checkLockSyncedSlaves` off.",
         "suspects::replicas::silent_replica_makes_java_lock_fail",
     ),
     weakness(
         "A lock that a server has confirmed can be lost when a replica takes over.",
         BOTH,
-        "Two clients, of any side, hold the lock at once.",
-        "For Rust, use acknowledged holds. For both, use fenced locks and check the tokens where the data is, or use a lock of a majority.",
+        "Two clients, of either side, hold the lock at the same time.",
+        "In Rust, use acknowledged holds. On both sides, use fenced locks and let the resource that you protect check the tokens, or use a lock of a majority.",
         "open: true of any lock on replicas; a failover that loses locks is tested only with Leasehold",
     ),
     weakness(
@@ -641,21 +641,21 @@ const SET_UPS: &[Weakness] = &[
         OLD,
         "As in the row above.",
         "As in the row above.",
-        "open: it takes a 3.16.8 that is in the middle of an operation while a replica takes over",
+        "open: the test would need a 3.16.8 that is in the middle of an operation while a replica takes over",
     ),
     weakness(
         "`isExists` and `remainTimeToLive` ask a replica by default, whose answer may be late.",
         BOTH,
         "A Java process may see a Leasehold hold too late, or for too long.",
         "Set `readMode` to `MASTER`.",
-        "open: it takes a replica that is late by a known time",
+        "open: the test would need a replica that is late by a known time",
     ),
     weakness(
-        "What Redisson does elsewhere is not tested: with configurations for hosted servers, with the queue semaphore, and on servers other than the server of the last run.",
+        "Redisson is not tested with configurations for hosted servers, with the queue semaphore, or on servers other than the server of the last run.",
         BOTH,
         "Unknown.",
-        "Try what you use.",
-        "open: none of them is among the tests beside Redisson",
+        "Test the combination that you use.",
+        "open: the tests with Redisson include none of these",
     ),
 ];
 

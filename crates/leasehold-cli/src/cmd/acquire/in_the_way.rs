@@ -9,7 +9,7 @@ use crate::duration;
 use crate::output::Shown;
 
 /// A hold that was left to a span, in words.
-pub(in crate::cmd) const KEPT: &str = "kept and not renewed (--min-hold, keep_for)";
+pub(in crate::cmd) const KEPT: &str = "kept without renewal (--min-hold, keep_for)";
 
 /// The holder that is in the way of an acquire.
 #[derive(Default)]
@@ -43,7 +43,7 @@ impl InTheWay {
 
     fn of(hold: &HoldInfo) -> Self {
         let left = match hold.ttl {
-            Ttl::Left(left) => format!(" for {} more", duration::shown(left)),
+            Ttl::Left(left) => format!(" for another {}", duration::shown(left)),
             _ => String::new(),
         };
         let text = match (hold.kept, left.as_str()) {

@@ -154,7 +154,7 @@ impl<'a> Waiting<'a> {
         }
         if text.is_empty() {
             text = match self.args.failover_guard {
-                Some(_) => "held by another client, or kept back by the failover guard".to_owned(),
+                Some(_) => "held by another client, or held back by the failover guard".to_owned(),
                 None => "held by another client".to_owned(),
             };
         }

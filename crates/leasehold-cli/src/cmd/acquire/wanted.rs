@@ -198,7 +198,7 @@ impl Limited {
         };
         let text = match found {
             Found::Nothing => "its limit was removed".to_owned(),
-            _ => format!("{running} of {} run already", self.most),
+            _ => format!("{running} of {} are already running", self.most),
         };
         Ok(InTheWay {
             text,

@@ -43,7 +43,7 @@ pub(super) fn not_started(error: io::Error) -> Failure {
     let what = "can't start the helper process";
     if cfg!(target_os = "linux") && !Path::new("/proc/self/exe").exists() {
         let what =
-            format!("{what}: leasehold finds its own program in /proc, which is not mounted");
+            format!("{what}: leasehold looks for its own program in /proc, which is not mounted");
         return Failure::new(
             Exit::Failed,
             format!("{what}; mount it: mount -t proc proc /proc"),
@@ -88,7 +88,12 @@ pub(crate) fn main(args: &RunLaunch) -> Result<Exit, Failure> {
         .command
         .split_first()
         .ok_or_else(|| Failure::usage("there is no command to run"))?;
-    die_with_parent().map_err(|error| Failure::io("can't bind the command to leasehold", error))?;
+    die_with_parent().map_err(|error| {
+        Failure::io(
+            "can't arrange for the command to be killed when leasehold dies",
+            error,
+        )
+    })?;
     // An end of the parent before the request above is not reported any more.
     expect_parent(args.parent)?;
     // Until the dead-man's switch knows this process.

@@ -374,7 +374,7 @@ impl Schedule {
         let grace = grace.unwrap_or_else(|| (lease / 3).min(LONGEST_DEFAULT));
         if grace > lease / 2 {
             return Err(Failure::usage(format!(
-                "a grace time of {} is over half of the lease of {}; write --grace {} or --lease {}",
+                "a grace time of {} is more than half of the lease of {}; write --grace {} or --lease {}",
                 duration::shown(grace),
                 duration::shown(lease),
                 duration::shown(lease / 2),

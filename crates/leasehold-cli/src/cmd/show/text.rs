@@ -43,11 +43,11 @@ pub(in crate::cmd) fn of(name: &str, seen: &NameInfo) -> String {
         } => write!(text, "{}", of_permits(*free, *held, permits)),
         Found::Count(count) => write!(
             text,
-            "a semaphore with {count} free permits, or a latch with {count} to count down: \
-             their keys are alike"
+            "a semaphore with {count} free permits, or a latch with a remaining count of {count}: \
+             their keys look the same"
         ),
         Found::Latch { left: 0 } => write!(text, "a latch that is open"),
-        Found::Latch { left } => write!(text, "a latch with {left} to count down"),
+        Found::Latch { left } => write!(text, "a latch with a remaining count of {left}"),
         other => write!(text, "{}", super::kind_in_words(other)),
     };
     if seen.more > 0 {

@@ -63,7 +63,7 @@ fn hint(state: &State) -> String {
             state.filter
         ),
         Mode::Sure { name, hold } => format!(
-            "take {} from {}? The holder may go on working. y/n",
+            "take {} from {}? The holder may continue to work. y/n",
             Shown(name),
             Shown(hold)
         ),

@@ -73,8 +73,9 @@ impl Embedded {
         came_back.map(|(key, id)| (text(key), text(id))).collect()
     }
 
-    /// Restarts the server without its data: all keys are lost, all connections are closed, and the
-    /// clients learn when the server was started.
+    /// Restarts the server without its data: all keys are lost, and all connections are closed.
+    /// When the clients reconnect, they learn the server's new start time, and so that it was
+    /// restarted.
     pub fn restart(&self) {
         *self.memory.started.lock() = Some(self.memory.clock.now());
         self.clear();

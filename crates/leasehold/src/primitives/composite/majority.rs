@@ -25,9 +25,9 @@ use crate::wait::{Answer, Ask as _, Deadline, Wait};
 /// The counterpart of Redisson's `RedissonRedLock`. Each member is shared with the Java lock of the
 /// same name.
 ///
-/// An acquire asks all servers at once, and waits for each of them for at most
+/// An acquire asks all servers at the same time, and waits for each of them for at most
 /// [`member_timeout`](Self::member_timeout). So with five servers, two may be down, slow or cut
-/// off. If no majority grants the lock, the grants are released again, also on servers that did not
+/// off. If no majority grants the lock, the grants are released again, even on servers that did not
 /// answer.
 ///
 /// The guard is valid until a deadline that a majority of the servers guarantees. For one server,
@@ -53,7 +53,7 @@ use crate::wait::{Answer, Ask as _, Deadline, Wait};
 /// If leases are as long as the longest lease, as by default, you can restart the next server as
 /// soon as the previous one is up again. If leases are shorter, wait half a longest lease first.
 /// This applies to holds that all servers have granted. For each server that was down or had no
-/// vote when a hold was acquired, that hold tolerates the restart of one server less.
+/// vote when a hold was acquired, that hold tolerates one restart fewer.
 ///
 /// The lock is not acquired again on a server if its key was removed or unlocked by force there, if
 /// the server denies `INFO`, or if it is a master behind sentinels or a node of a cluster. An
@@ -106,8 +106,8 @@ pub struct Majority {
 }
 
 impl Lock<Majority> {
-    /// Creates a lock on a majority of these members. Usually these are locks with one name, one
-    /// for each server. A member that is given twice counts once. No request is sent.
+    /// Creates a lock on a majority of these members. Usually these are locks of the same name, one
+    /// on each server. A member that is given twice counts once. No request is sent.
     ///
     /// # Errors
     ///
@@ -143,17 +143,17 @@ impl Lock<Majority> {
     /// start.
     ///
     /// **All clients that share the lock should set the same value.** In case they do not, a handle
-    /// with a longest lease of more than 30 s notes its value on every member before its first
+    /// with a longest lease of more than 30 s stores its value on every member before its first
     /// hold. Until it has reached every member once, acquiring fails with
     /// [`Unavailable`](crate::ErrorKind::Unavailable). Make such a handle once and clone it,
     /// because each new handle must reach all members again. Every client that asks for the lock
-    /// reads the notes of a majority and applies the greatest value. A note is a key that stays
-    /// forever, one for each name on each server. Each acquire writes it again on a server where it
-    /// is missing.
+    /// reads the stored values of a majority and applies the greatest. The value is in a key that
+    /// stays forever, one for each name on each server. Each acquire writes the key again on a
+    /// server where it is missing.
     ///
-    /// The notes are lost if a majority of the servers lose their data, one after the other, while
-    /// no client with the longer setting acquires the lock. If the settings differ, a hold with the
-    /// longer setting may then overlap with a hold of another client.
+    /// The stored values are lost if a majority of the servers lose their data, one after the
+    /// other, while no client with the longer setting acquires the lock. If the settings differ, a
+    /// hold with the longer setting may then overlap with a hold of another client.
     ///
     /// If a majority of the servers are restarted during a wait, the wait continues until they have
     /// a vote again. This is not an outage, so [`outage_timeout`](Self::outage_timeout) does not
@@ -161,9 +161,9 @@ impl Lock<Majority> {
     /// [`Unavailable`](crate::ErrorKind::Unavailable), because the servers can't say whether the
     /// lock is held. It fails with `OutcomeUnknown` if a request may have run on another server.
     ///
-    /// With a longest lease *shorter* than 30 s, servers have a vote sooner after a start. It is
-    /// not noted on the servers, and is safe only if no client that shares the lock has a longer
-    /// setting or the default.
+    /// With a longest lease *shorter* than 30 s, servers have a vote sooner after a start. Such a
+    /// setting is not stored on the servers, and is safe only if no client that shares the lock has
+    /// a longer setting or the default.
     #[must_use]
     pub fn longest_lease(mut self, longest: Duration) -> Self {
         let members = self.members().len();

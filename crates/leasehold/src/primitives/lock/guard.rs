@@ -419,7 +419,7 @@ impl LockGuard {
     ///
     /// [`ErrorKind::Lost`](crate::ErrorKind::Lost) if the lock is no longer held, even if the token
     /// was drawn before. `Misuse` for locks that can have several holders at a time: the read side
-    /// of a read-write lock and a [`GroupLock`](crate::GroupLock), also as members of other locks.
+    /// of a read-write lock and a [`GroupLock`](crate::GroupLock), even as members of other locks.
     /// `WrongKind` if the key of the counter holds something else. `Unavailable` or
     /// `OutcomeUnknown` if no server answered: the call can be repeated.
     ///

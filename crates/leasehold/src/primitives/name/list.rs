@@ -88,7 +88,7 @@ impl Listing {
         StreamExt::next(self).await
     }
 
-    /// Returns about how many keys were read so far, and how many keys the server has. Both are 0
+    /// Returns roughly how many keys were read so far, and how many keys the server has. Both are 0
     /// before the first page. The second number stays 0 if the server does not report it.
     #[must_use]
     pub fn progress(&self) -> (u64, u64) {

@@ -33,7 +33,7 @@ use super::recorder::Time;
 use super::sweep::{Point, Stay, sweep};
 use crate::sync::Mutex;
 
-/// A use of permits: from the return of the acquire to the call of the release, or to the holder's
+/// A use of permits: from the return of the acquire to the call to `release`, or to the holder's
 /// deadline.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Use {
@@ -65,7 +65,7 @@ pub struct Report {
     pub capacity: u64,
     /// Number of times that permits were acquired.
     pub uses: usize,
-    /// The largest number of permits that were in use at once.
+    /// The largest number of permits that were in use at the same time.
     pub most: u64,
     /// Number of uses whose acquire had to wait, because too few permits were free between its call
     /// and its return.

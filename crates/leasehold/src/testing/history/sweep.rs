@@ -6,7 +6,7 @@
 /// A point in a history: a time, and its order among the events at that time.
 pub(super) type Point = (u64, u64);
 
-/// The use of places, from the return of an acquire to the call of the release or to the holder's
+/// The use of places, from the return of an acquire to the call to `release` or to the holder's
 /// deadline.
 pub(super) struct Stay<H> {
     /// The holder that takes them. Stays of the same holder do not exclude each other.

@@ -222,14 +222,14 @@ impl Look<'_> {
             return None;
         }
         let (severity, now) = match there < wanted {
-            true => (Severity::Warning, "so the server refuses every write now"),
+            true => (Severity::Warning, "the server refuses every write now"),
             false => (
                 Severity::Note,
-                "and if too few are connected, the server refuses even releases and renewals",
+                "if too few are connected, the server refuses even releases and renewals",
             ),
         };
         let says =
-            format!("min-replicas-to-write is {wanted}, {there} replicas are connected, {now}");
+            format!("min-replicas-to-write is {wanted}, {there} replicas are connected; {now}");
         let advice = "keep more replicas than this setting requires: it limits how long a master that is cut off grants locks, but holds are lost while replicas are missing";
         let breaks = (severity > Severity::Note).then_some(promise::KEPT);
         self.finding(severity, "min-replicas", (says, advice), breaks)
