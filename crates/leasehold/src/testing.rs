@@ -1,6 +1,5 @@
 //! Tools for tests of code that locks. An [`Embedded`](crate::Embedded) keyspace on a paused clock
-//! replaces the server, [`Network`](crate::testing::Network) and
-//! [`Machine`](crate::testing::Machine) cause faults on demand, and the [history
+//! replaces the server, [`Network`] and [`Machine`] cause faults on demand, and the [history
 //! checker](crate::testing::history) finds out whether two holds overlapped.
 
 pub mod history;
