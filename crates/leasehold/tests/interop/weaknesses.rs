@@ -85,7 +85,7 @@ const RENEWAL: &[Weakness] = &[
         "suspects::renewal::failed_java_unlock_stops_watchdog_of_hold",
     ),
     weakness(
-        "After one renewal has failed, with a time-out or any other error, the hold is never renewed again. The holder does not learn of this.",
+        "After one renewal has failed, with a timeout or any other error, the hold is never renewed again. The holder does not learn of this.",
         "3.16.8 (to 3.43)",
         "After a short failure of the server, Leasehold gets the lock while the Java thread continues.",
         "Upgrade, or use an explicit lease that is longer than the work.",
@@ -99,7 +99,7 @@ const RENEWAL: &[Weakness] = &[
         "suspects::renewal::wrong_type_key_stops_other_java_renewals",
     ),
     weakness(
-        "For each name, only the hold of the thread that registered first is renewed. After a forced unlock, the thread that lost the lock still counts as the first. So the next hold of the process is renewed too late or, in 3.16.8, not at all.",
+        "For each name, only the hold of the thread that was first to register for renewal is renewed. After a forced unlock, the thread that lost the lock still counts as the first. So the next hold of the process is renewed too late or, in 3.16.8, not at all.",
         BOTH,
         "After Leasehold's `force_unlock` of a Java hold, the next holder in the same Java process may lose the lock while it works.",
         "After a forced unlock of a Java hold, let the thread that had the hold unlock as often as it locked (each unlock fails, and clears one registration), or restart the process.",
@@ -109,7 +109,7 @@ const RENEWAL: &[Weakness] = &[
         "A holder learns that its lock is lost only when its `unlock` fails.",
         BOTH,
         "Until it unlocks, a Java thread continues to work at the same time as a Leasehold holder.",
-        "Use fenced locks, and let the resource that you protect check the tokens. A Leasehold holder learns of the loss before that (`guard.lost()`).",
+        "Use fenced locks, and let the resource that you protect check the tokens. A Leasehold holder does not have to wait for its release to fail: `guard.lost()` reports the loss earlier.",
         "lock::our_forced_unlock_is_seen_by_java",
     ),
     weakness(
@@ -244,7 +244,7 @@ const FAIR: &[Weakness] = &[
         "If the head of the queue is dead, the next waiter asks without a pause, thousands of times a second, until the head's timeout, which takes minutes.",
         "4.7.0 (from 3.32)",
         "The shared server is busy with these requests.",
-        "In Java, use `tryLock(wait, lease, unit)` with a short wait, in a loop: a waiter that dies then has only that wait as its allowance. Leasehold's waiters sleep.",
+        "In Java, use `tryLock(wait, lease, unit)` with a short wait, in a loop. A waiter of this kind that dies keeps its place for only that wait instead of five minutes. Leasehold's waiters sleep instead of asking without a pause.",
         "suspects::fair::new_java_waiters_spin_behind_dead_head",
     ),
     weakness(
@@ -255,7 +255,7 @@ const FAIR: &[Weakness] = &[
         "suspects::fair::old_java_waiter_outlasting_lease_never_wakes fair::our_waiter_wakes_sleeping_java_head",
     ),
     weakness(
-        "A live waiter that has waited for longer than the lease plus the allowance (five minutes) is removed from the queue, and gets the lock last.",
+        "A live waiter that has waited for longer than the lease plus five minutes is removed from the queue, and gets the lock last.",
         BOTH,
         "Java threads that wait for more than five minutes lose their place. A request of Leasehold also removes them, because it follows Redisson's rule for Redisson's waiters.",
         "In Java, wait for less than five minutes at a time, in a loop. Leasehold's waiters keep their places.",
@@ -269,7 +269,7 @@ const FAIR: &[Weakness] = &[
         "suspects::fair::java_wait_in_seconds_counts_as_milliseconds",
     ),
     weakness(
-        "When an asynchronous waiter gives up, the times of all later waiters are lowered by five minutes, even if its own allowance was different.",
+        "When an asynchronous waiter gives up, the timeouts of all later waiters are lowered by five minutes, even if the waiter's own time limit was different.",
         BOTH,
         "Later Java waiters are removed from the queue, and get the lock last.",
         "In Java, use the blocking API for fair locks.",
@@ -293,7 +293,7 @@ const FAIR: &[Weakness] = &[
         "A killed waiter blocks the queue until five minutes after the end of the hold.",
         BOTH,
         "Later waiters of Leasehold wait until then.",
-        "In Java, use `tryLock(wait, lease, unit)` with a short wait, in a loop: the allowance of such a waiter is its wait. A Leasehold waiter that dies is passed over after 5 s.",
+        "In Java, use `tryLock(wait, lease, unit)` with a short wait, in a loop. If such a waiter is killed, it keeps its place for only its wait after the end of the hold. A Leasehold waiter that dies is passed over after 5 s.",
         "fair::killed_java_waiter_leaves_at_redissons_timeout",
     ),
     weakness(
@@ -323,7 +323,7 @@ const READ_WRITE: &[Weakness] = &[
     weakness(
         "A reader's watchdog cuts the lock's expiry to its own timeout. Up to 4.3.1 it also cuts the leases of all other readers. A writer then acquires the lock while a reader with a longer lease still holds it.",
         "3.16.8; 4.7.0 cuts only the lock's expiry, and restores it when that reader leaves",
-        "A writer of either side may hold the lock at the same time as Java's readers. Leasehold's clients restore their own holds.",
+        "A writer, Leasehold's or Redisson's, may hold the lock at the same time as Java's readers. Leasehold's clients restore their own holds.",
         "In Java, take either all read holds with the watchdog, or all with leases below its timeout. Set `redisson_watchdog(..)` in Leasehold if that timeout is below 30 s.",
         "suspects::rw::old_java_reader_cuts_longer_read_leases rw::java_reader_watchdog_keeps_our_longer_hold",
     ),
@@ -476,7 +476,7 @@ const GROUP: &[Weakness] = &[
     weakness(
         "Leases use the clock of the client. An unlock checks only this clock, not who holds the value now.",
         NEW,
-        "Leasehold uses the server's clock, so it gets the lock too early for a Java process whose clock is behind. The Java unlock does not end Leasehold's hold, because Leasehold has removed the values whose leases had ended.",
+        "Leasehold uses the server's clock. If the clock of a Java process is behind, Leasehold gets the lock while the Java process still counts its own lease as running. The Java unlock does not end Leasehold's hold, because Leasehold has removed the values whose leases had ended.",
         "Keep the clocks in step (NTP): they must differ by much less than a lease.",
         "suspects::clocks::server_clock_ahead_expires_java_leases_early",
     ),
@@ -632,8 +632,8 @@ const SET_UPS: &[Weakness] = &[
     weakness(
         "A lock that a server has confirmed can be lost when a replica takes over.",
         BOTH,
-        "Two clients, of either side, hold the lock at the same time.",
-        "In Rust, use acknowledged holds. On both sides, use fenced locks and let the resource that you protect check the tokens, or use a lock of a majority.",
+        "Two clients, Leasehold's or Redisson's, hold the lock at the same time.",
+        "In Rust, use acknowledged holds. In Rust and Java, use fenced locks and let the resource that you protect check the tokens, or use a lock of a majority.",
         "open: true of any lock on replicas; a failover that loses locks is tested only with Leasehold",
     ),
     weakness(
