@@ -60,7 +60,7 @@ const SECTIONS: [(&str, &[Weakness]); 10] = [
 
 const ONLY_JAVA: &str = "Nothing: it concerns Java only.";
 const INSIDE: &str =
-    "open: a race inside one JVM, which no test from outside can force; read in Redisson's code";
+    "open: a race inside one JVM, which no test from outside can force; found by reading Redisson's code";
 
 const RENEWAL: &[Weakness] = &[
     weakness(
@@ -71,10 +71,10 @@ const RENEWAL: &[Weakness] = &[
         "suspects::renewal::javas_renewals_grow_with_each_lock_and_unlock",
     ),
     weakness(
-        "If a thread holds both sides of a read-write lock and releases one of them, the other is no longer renewed. In 4.7.0, this happens to the write hold when the read hold is released; in 3.16.8, to the read hold when the write hold is released.",
+        "If a thread has both a read hold and a write hold of one lock and releases one of the two holds, the remaining hold is no longer renewed. In 4.7.0, this happens to the write hold when the read hold is released; in 3.16.8, to the read hold when the write hold is released.",
         BOTH,
         "Leasehold gets the lock after the watchdog timeout, while a Java thread still believes that it holds the lock.",
-        "In Java, don't take the read side while you hold the write side (4.7.0) and don't downgrade (3.16.8), or use explicit leases.",
+        "In Java, don't acquire the read lock while you hold the write lock (4.7.0) and don't downgrade (3.16.8), or use explicit leases.",
         "suspects::renewal::leaving_one_java_mode_stops_others_renewal",
     ),
     weakness(
@@ -95,7 +95,7 @@ const RENEWAL: &[Weakness] = &[
         "One script renews up to a hundred holds. If one of their keys has another type, the script fails, and none of the later holds in this round is renewed.",
         "4.7.0 (from 3.44)",
         "A `SET` on the name of one lock, by any client, makes the Java process lose its other locks.",
-        "Give the names of locks a prefix that no other key has. In Leasehold, only the renewal of that one lock fails.",
+        "Give the names of locks a prefix that no other key has. In Leasehold, a key of another type stops only the renewal of its own lock.",
         "suspects::renewal::wrong_type_key_stops_other_java_renewals",
     ),
     weakness(
@@ -117,7 +117,7 @@ const RENEWAL: &[Weakness] = &[
         "4.7.0 (from 3.44)",
         "On a slow server, a Java hold may end between two rounds.",
         "Set `lockWatchdogTimeout` well above `timeout` times the retries. Leasehold renews each hold before its deadline, and each server independently.",
-        "open: no test has a server so slow that a round lasts as long as a lease; read in Redisson's code",
+        "open: no test has a server so slow that a round lasts as long as a lease; found by reading Redisson's code",
     ),
     weakness(
         "If a round of renewals throws an exception other than an error reply of the server, the process never renews again.",
@@ -179,7 +179,7 @@ const LOCK: &[Weakness] = &[
         "suspects::plain::each_release_makes_every_java_process_ask",
     ),
     weakness(
-        "A client has a limited number of channels (`subscriptionsPerConnection` times `subscriptionConnectionPoolSize`: 250). It needs one channel for each name that it waits for or, with a fair lock, for each waiting thread. A wait beyond the limit fails.",
+        "A client has a limited number of channels (`subscriptionsPerConnection` times `subscriptionConnectionPoolSize`: 250). It needs one channel for each name that it waits for or, with a fair lock, for each waiting thread. If all channels are in use, a further wait fails.",
         BOTH,
         ONLY_JAVA,
         "Raise both settings in Java. Leasehold has one connection for all channels.",
@@ -188,8 +188,8 @@ const LOCK: &[Weakness] = &[
     weakness(
         "A spin lock publishes nothing.",
         BOTH,
-        "The unlock of a spin lock does not wake a Leasehold waiter of the same name.",
-        "For a name that Java uses as a spin lock, use `wait_strategy(WaitStrategy::Backoff(..))`. Without it, the waiter asks again after its poll interval.",
+        "The unlock of a spin lock does not wake a Leasehold client that waits for the same name.",
+        "For a name that Java uses as a spin lock, use `wait_strategy(WaitStrategy::Backoff(..))`. With another strategy, the waiter asks again only after its poll interval.",
         "lock::spin_waiters_get_lock_across_sides",
     ),
     weakness(
@@ -248,7 +248,7 @@ const FAIR: &[Weakness] = &[
         "suspects::fair::new_java_waiters_spin_behind_dead_head",
     ),
     weakness(
-        "If a waiter asks after the end of the lease that it saw, it then sleeps until it is notified, however long that takes. The end of a lease wakes no waiter.",
+        "A waiter sees the holder's lease when it is refused. If the waiter asks again after the end of that lease and is refused again, it then sleeps until it is notified, however long that takes. The end of a lease wakes no waiter.",
         "3.16.8 (to 3.31)",
         "The queue is blocked, including Leasehold's later waiters.",
         "One Leasehold waiter in the queue is enough: it notifies the head. Without one, upgrade.",
@@ -283,7 +283,7 @@ const FAIR: &[Weakness] = &[
         "suspects::fair::departing_java_head_wakes_no_successor",
     ),
     weakness(
-        "A waiter that is interrupted stays in the queue. The queue and its times have no expiry.",
+        "A waiter that is interrupted stays in the queue. The queue and the waiters' timeouts have no expiry.",
         BOTH,
         "Later waiters, including Leasehold's, wait until five minutes after the end of the hold.",
         "Don't interrupt Java threads that wait for a fair lock. Give the wait a time limit instead.",
@@ -292,12 +292,12 @@ const FAIR: &[Weakness] = &[
     weakness(
         "A killed waiter blocks the queue until five minutes after the end of the hold.",
         BOTH,
-        "Later waiters of Leasehold wait until then.",
+        "Leasehold's waiters behind the killed waiter wait for these five minutes.",
         "In Java, use `tryLock(wait, lease, unit)` with a short wait, in a loop. If such a waiter is killed, it keeps its place for only its wait after the end of the hold. A Leasehold waiter that dies is passed over after 5 s.",
         "fair::killed_java_waiter_leaves_at_redissons_timeout",
     ),
     weakness(
-        "Each acquire and each give-up lowers the times of all waiters, one by one, in one script.",
+        "Each acquire and each give-up lowers the timeouts of all waiters, one by one, in one script.",
         BOTH,
         "A long queue keeps the shared server busy: about 30 ms per call with 5000 waiters.",
         "Let at most a few hundred Java threads wait for one name.",
@@ -335,10 +335,10 @@ const READ_WRITE: &[Weakness] = &[
         "suspects::rw::old_java_reader_cuts_longer_read_leases rw::our_renewal_changes_no_java_read_lease",
     ),
     weakness(
-        "If a thread that holds the write side unlocks the read side, the write hold is cut to the lease of the read hold.",
+        "If a thread that holds the write lock unlocks the read lock, the write hold is cut to the lease of the read hold.",
         BOTH,
         "Leasehold gets the lock while the Java writer continues.",
-        "In Java, don't take the read side inside a write hold whose lease is longer than the read hold's.",
+        "In Java, don't acquire the read lock inside a write hold whose lease is longer than the read hold's.",
         "suspects::rw::inner_read_unlock_cuts_java_write_hold",
     ),
     weakness(
@@ -349,7 +349,7 @@ const READ_WRITE: &[Weakness] = &[
         "suspects::rw::a_downgrade_in_java_wakes_nobody",
     ),
     weakness(
-        "An unlock of the write side wakes the threads that sleep. A thread that has just been refused misses the message, and sleeps for the rest of the lease.",
+        "An unlock of the write lock wakes the threads that sleep. A thread that has just been refused misses the message, and sleeps for the rest of the lease.",
         BOTH,
         "Java's threads sleep on while the lock is free. Leasehold's waiters are woken.",
         "Use short leases in Java. Leasehold sends two further messages after its own. One of them is kept for the next thread of a process that falls asleep, even if Redisson 3.16.8 handles the messages out of order. If several threads sleep, set `keepAlive` in 3.16.8, which keeps the messages in order.",
@@ -395,7 +395,7 @@ const READ_WRITE: &[Weakness] = &[
         BOTH,
         ONLY_JAVA,
         "Don't take a read lock inside a Redisson transaction that writes.",
-        "open: Redisson's transactions use their own names for holders, and Leasehold has no transactions; read in Redisson's code",
+        "open: Redisson's transactions use their own names for holders, and Leasehold has no transactions; found by reading Redisson's code",
     ),
 ];
 
@@ -426,7 +426,7 @@ const WHOLE: &[Weakness] = &[
         BOTH,
         "A Java thread may continue to work after its majority has ended, at the same time as a Leasehold holder.",
         "In Java, use leases that are much longer than the time for the work and the servers' answers together. Leasehold has `guard.valid_until()`.",
-        "open: Redisson has no validity that a test could read; read in Redisson's code",
+        "open: Redisson has no validity that a test could read; found by reading Redisson's code",
     ),
 ];
 
@@ -446,7 +446,7 @@ const GROUP: &[Weakness] = &[
         "suspects_newer::async_java_group_lock_never_holds",
     ),
     weakness(
-        "An unlock that finds one value lost fails, although it has released the others.",
+        "An unlock that finds one value lost fails, although it has released the other values.",
         NEW,
         ONLY_JAVA,
         "Don't unlock again after this error. Leasehold also releases the remaining values, and reports that one was lost.",
@@ -455,12 +455,12 @@ const GROUP: &[Weakness] = &[
     weakness(
         "Values whose leases have ended stay in the hash while the group is in use. If their holder locks them again, the old count continues: after one lock and one unlock, the value is still held.",
         NEW,
-        "Leasehold waits until a lease ends that no client uses any longer.",
+        "Leasehold waits for the end of a lease that no client uses any longer.",
         "In Java, use leases that are longer than the work.",
         "suspects_newer::java_group_hold_inherits_expired_count",
     ),
     weakness(
-        "An unlock wakes one thread of a process, which may wait for another value.",
+        "An unlock wakes only one thread of each process, and that thread may be waiting for another value.",
         NEW,
         "Java's threads sleep on while the value that they want is free. Leasehold's waiters are woken.",
         "A release by Leasehold wakes all waiters.",
@@ -484,14 +484,14 @@ const GROUP: &[Weakness] = &[
 
 const SEMAPHORES: &[Weakness] = &[
     weakness(
-        "A waiter never asks by itself: after a lost message it hangs.",
+        "A waiter asks only when a message arrives: after a lost message it hangs.",
         BOTH,
         "Nothing for Leasehold's waiters, which poll (`poll_interval`).",
         "In Java, use `tryAcquire(wait, unit)` in a loop.",
         "suspects::counts::lost_message_leaves_java_waiters_asleep",
     ),
     weakness(
-        "One message serves one asynchronous waiter of a process, however many permits the message announces. Such a waiter never asks by itself.",
+        "One message serves one asynchronous waiter of a process, however many permits the message announces. A waiter of this kind asks only when a message arrives.",
         BOTH,
         "Nothing: Leasehold sends a message for each permit.",
         "In Java, release permits one by one if other code waits with `acquireAsync`, or use the blocking API.",
@@ -530,7 +530,7 @@ const SEMAPHORES: &[Weakness] = &[
         BOTH,
         "A client that can guess an id and reach the server can release the permit.",
         "Set permissions on the server.",
-        "open: nothing can be seen from outside; read in Redisson's code",
+        "open: nothing can be seen from outside; found by reading Redisson's code",
     ),
     weakness(
         "When the leases of several thousand permits end together, Redisson's script fails from then on.",
@@ -557,7 +557,7 @@ const SEMAPHORES: &[Weakness] = &[
 
 const LATCH: &[Weakness] = &[
     weakness(
-        "A waiter never asks by itself: after a lost message it hangs.",
+        "A waiter asks only when a message arrives: after a lost message it hangs.",
         BOTH,
         "Nothing for Leasehold's waiters, which poll (`poll_interval`).",
         "In Java, use `await(wait, unit)` in a loop.",
@@ -582,7 +582,7 @@ const LATCH: &[Weakness] = &[
         BOTH,
         "The same is true of Leasehold, because the format fixes the channel.",
         "Don't use braces in the names of latches.",
-        "open: no test uses such a name in a cluster; read in Redisson's code",
+        "open: no test uses such a name in a cluster; found by reading Redisson's code",
     ),
 ];
 
@@ -597,7 +597,7 @@ const SET_UPS: &[Weakness] = &[
     weakness(
         "In a cluster, a name with `}` before `{` sends the client into an endless loop.",
         NEW,
-        "The server is busy with its requests, and the Java call never ends.",
+        "The server is busy with the client's requests, and the Java call never ends.",
         "Don't use braces in names.",
         "open: no test uses such a name in a cluster, because the call of that Java process would never end",
     ),
@@ -639,12 +639,12 @@ const SET_UPS: &[Weakness] = &[
     weakness(
         "It is not known which replicas 3.16.8 counts while one of them takes over.",
         OLD,
-        "As in the row above.",
-        "As in the row above.",
+        "Two clients, Leasehold's or Redisson's, may hold the lock at the same time.",
+        "Use fenced locks and let the resource that you protect check the tokens, or use a lock of a majority.",
         "open: the test would need a 3.16.8 that is in the middle of an operation while a replica takes over",
     ),
     weakness(
-        "`isExists` and `remainTimeToLive` ask a replica by default, whose answer may be late.",
+        "By default, `isExists` and `remainTimeToLive` ask a replica, which may not have the latest data.",
         BOTH,
         "A Java process may see a Leasehold hold too late, or for too long.",
         "Set `readMode` to `MASTER`.",
