@@ -72,7 +72,7 @@ CMD finds $LEASEHOLD_NAME, $LEASEHOLD_PID and $LEASEHOLD_REASON in its environme
 If leasehold itself is killed with KILL, the command is killed at once. If leasehold is stopped \
 (STOP), the command gets TERM after a quarter of the grace time, and KILL before the lease is \
 over. It gets only KILL with --on-loss kill or exec, and after Ctrl-Z at a terminal, because that \
-stops the command as well. A helper process, `leasehold run-deadman`, sends these signals.
+also stops the command. A helper process, `leasehold run-deadman`, sends these signals.
 
 All these signals reach the command's process group, including the processes that it starts in the \
 background. They do not reach processes that have left the group (daemons, setsid, jobs of an \

@@ -59,8 +59,7 @@ const SECTIONS: [(&str, &[Weakness]); 10] = [
 ];
 
 const ONLY_JAVA: &str = "Nothing: it concerns Java only.";
-const INSIDE: &str =
-    "open: a race inside one JVM, which no test from outside can force; found by reading Redisson's code";
+const INSIDE: &str = "open: a race inside one JVM, which no test from outside can force; found by reading Redisson's code";
 
 const RENEWAL: &[Weakness] = &[
     weakness(
@@ -278,7 +277,7 @@ const FAIR: &[Weakness] = &[
     weakness(
         "When the head of the queue gives up while the lock is free, it does not notify the next waiter.",
         BOTH,
-        "Java's waiters sleep on, until the end of the lease that they saw or forever.",
+        "Java's waiters sleep on, either until the end of the lease that they saw, or forever.",
         "One Leasehold waiter in the queue is enough: it notifies the head.",
         "suspects::fair::departing_java_head_wakes_no_successor",
     ),
