@@ -170,7 +170,7 @@ pub(crate) struct Tls {
 
     /// Present this client certificate to the server (rediss://)
     ///
-    /// This file and the file of --key are read again for each connection.
+    /// This file and the file given with --key are read again for each connection.
     #[arg(
         long,
         global = true,

@@ -252,9 +252,10 @@ impl Client {
         name::inspect(&self.context, name).await
     }
 
-    /// Like [`inspect`](Self::inspect), but does not ask for the announcements of clients: each
-    /// `client`, `held_for` and `guards` is `None`, and waiters that are known only from
-    /// announcements are left out. The call costs one request, however many clients there are.
+    /// Like [`inspect`](Self::inspect), but does not read what clients announce about themselves
+    /// (see [`ClientBuilder::presence`](crate::ClientBuilder::presence)). Each `client`, `held_for`
+    /// and `guards` is `None`, and waiters that are known only from announcements are left out. The
+    /// call costs one request, however many clients there are.
     ///
     /// # Errors
     ///

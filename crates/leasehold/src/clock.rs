@@ -77,7 +77,7 @@ impl Both {
         }
     }
 
-    /// Returns a hint for an error about a time-out of `limit`, if tokio's clock has jumped by that
+    /// Returns a hint for an error about a timeout of `limit`, if tokio's clock has jumped by that
     /// time.
     pub(crate) fn paused_hint(self, limit: Duration) -> &'static str {
         let now = Self::now();

@@ -89,7 +89,8 @@ impl Backoff {
     }
 
     /// Sets the first pause. Less than 1 ms counts as 1 ms, and more than an hour counts as an
-    /// hour. If the [`cap`](Self::cap) is shorter than this pause, it becomes as long.
+    /// hour. If the [`cap`](Self::cap) is shorter than this pause, it is raised to this
+    /// pause.
     #[must_use]
     pub fn first(mut self, pause: Duration) -> Self {
         self.first = pause.clamp(Duration::from_millis(1), Self::LONGEST);

@@ -49,7 +49,8 @@ pub enum ErrorKind {
     /// The name is in use as something other than this kind of lock, or its key has no expiry
     /// although it must have one. Nothing was changed.
     WrongKind,
-    /// The server refuses the credentials, or its user lacks a permission. Nothing was acquired.
+    /// The server refuses the credentials, or the client's user lacks a permission. Nothing was
+    /// acquired.
     Denied,
     /// No semaphore of that name exists, and the handle requires it to exist
     /// ([`must_exist`](crate::Semaphore::must_exist)). Nothing was changed.

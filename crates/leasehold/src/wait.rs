@@ -446,7 +446,7 @@ impl Wait<'_> {
         }
     }
 
-    /// Returns the longest time between two failures while a waiter asks: the time-out of a reply,
+    /// Returns the longest time between two failures while a waiter asks: the timeout of a reply,
     /// and the pause before the next request.
     fn gap(&self) -> Duration {
         self.context.backend.reply_timeout() + Duration::from_secs(1)

@@ -23,7 +23,7 @@ server refused; 78 when a local file can't be read.";
 pub(crate) struct Doctor {
     /// Prefix for test lock names
     ///
-    /// This user needs access to the names that begin with this prefix.
+    /// The user that you connect as needs access to the names that begin with this prefix.
     #[arg(long, value_name = "NAME", default_value = "leasehold-doctor")]
     pub(crate) name: String,
 

@@ -32,7 +32,7 @@ With --json, show prints one object:
   more_clients    true if clients beyond the first 200 may wait
   listening       how many connections listen for a release
   last_token      the last fencing token
-  clients_denied  true if this user is not allowed to see who the clients are
+  clients_denied  true if your user is not allowed to see who the clients are
   slot            the slot of the name, in a cluster
   node            the server of the name, in a cluster or behind sentinels
   values, permits, count    for groups, semaphores and latches
@@ -96,12 +96,12 @@ character literal. Quote the pattern, or the shell expands it.
 
 With --json, each line is an object as in `leasehold show --json`, with at most 10 holders.
 
-ls leaves out names that this user is not allowed to look at, names longer than 1000 bytes, and \
+ls leaves out names that your user is not allowed to look at, names longer than 1000 bytes, and \
 names that are not UTF-8. A line on stderr says how many it leaves out. For the first name that is \
 not UTF-8, another line shows how to read it with redis-cli.
 
 Exit codes: 0, even if no name is found; 69 when no server answered; 77 when the server refused, \
-or nothing is listed because this user is not allowed to look at the keys; 78 when a local file \
+or nothing is listed because your user is not allowed to look at the keys; 78 when a local file \
 can't be read.
 
 Examples:

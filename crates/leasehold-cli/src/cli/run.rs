@@ -13,13 +13,13 @@ use crate::exit_code::Exit;
 const RUN_HELP: &str = "\
 Exit codes:
   N    the command's own code; 128+n when signal n ended the command or the wait
-  1    another failure, such as a --metrics-file that can't be written
+  1    any other failure, such as a --metrics-file that can't be written
   2    wrong usage
   65   the name is in use as something else
   69   no server answered
   70   the lock was lost or could not be renewed, so the command was ended
   75   the lock was not free in time (--conflict-exit-code sets another number)
-  77   the server refused the credentials or lacks a permission
+  77   the server refused the credentials, or your user lacks a permission
   78   --limit differs from the limit that is set, or a local file can't be read
   124  the command ran longer than --max-run, so it was ended
   126  the command can't be executed; 127: it was not found
@@ -72,7 +72,7 @@ CMD finds $LEASEHOLD_NAME, $LEASEHOLD_PID and $LEASEHOLD_REASON in its environme
 If leasehold itself is killed with KILL, the command is killed at once. If leasehold is stopped \
 (STOP), the command gets TERM after a quarter of the grace time, and KILL before the lease is \
 over. It gets only KILL with --on-loss kill or exec, and after Ctrl-Z at a terminal, because that \
-stops the command as well. A helper process, `leasehold run-deadman`, sends these signals.
+also stops the command. A helper process, `leasehold run-deadman`, sends these signals.
 
 All these signals reach the command's process group, including the processes that it starts in the \
 background. They do not reach processes that have left the group (daemons, setsid, jobs of an \
@@ -194,13 +194,13 @@ hold's exit code, or use `leasehold run`.
 
 Exit codes:
   0    standard input has ended, and the lock was released
-  1    another failure, such as a terminal that this process may not read from
+  1    any other failure, such as a terminal that this process may not read from
   2    wrong usage
   65   the name is in use as something else
   69   no server answered
   70   the lock was lost
   75   the lock was not free in time (--conflict-exit-code sets another number)
-  77   the server refused the credentials or lacks a permission
+  77   the server refused the credentials, or your user lacks a permission
   78   --limit differs from the limit that is set, or a local file can't be read
   128+n  signal n ended hold, and the lock was released
 

@@ -25,7 +25,7 @@ pub(super) const TIDY_LIMIT: Duration = Duration::from_secs(3);
 /// Waits until nothing is left to release and the clients have closed, for a limited time.
 pub(super) async fn tidy(clients: &[Client]) {
     let close = join_all(clients.iter().map(Client::close));
-    // After a time-out, the end of the lease does the rest.
+    // After a timeout, the end of the lease does the rest.
     let _ = tokio::time::timeout(TIDY_LIMIT, close).await;
 }
 

@@ -111,7 +111,7 @@ pub(super) fn all_denied(address: &str, keys: u64) -> Failure {
     Failure::new(
         Exit::Denied,
         format!(
-            "nothing can be listed: this user is not allowed to read the {keys} at {address} that may \
+            "nothing can be listed: your user is not allowed to read the {keys} at {address} that may \
              be names; `leasehold show NAME` says which ACL rule allows NAME"
         ),
     )
@@ -122,8 +122,8 @@ fn left_out_in_words(left_out: LeftOut) -> Option<String> {
     let counted = [
         (
             left_out.denied,
-            "key that this user is not allowed to read",
-            "keys that this user is not allowed to read",
+            "key that your user is not allowed to read",
+            "keys that your user is not allowed to read",
         ),
         (
             left_out.too_long,
@@ -155,8 +155,8 @@ pub(super) fn by_hand(name: &[u8]) -> String {
         };
     }
     format!(
-        "look at it with: printf '%s\\n' 'HGETALL \"{quoted}\"' | redis-cli; DEL instead of HGETALL \
-         frees it, and wakes no waiter"
+        "look at it with: printf '%s\\n' 'HGETALL \"{quoted}\"' | redis-cli; to free it, use DEL \
+         instead of HGETALL; this wakes no waiter"
     )
 }
 

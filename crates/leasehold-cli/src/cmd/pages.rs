@@ -74,14 +74,14 @@ const BESIDE: &[(&str, &[&str])] = &[
 const EXIT_CODES: &str = "\
 Exit codes:
   0      done
-  1      another failure; show --exit-code: the name is free; doctor: there are warnings
+  1      any other failure; show --exit-code: the name is free; doctor: there are warnings
   2      wrong usage; doctor: locks are unsafe on this server
   65     the name is in use as something else
   66     no client holds the name, or there is no such latch or limit
   69     no server answered, or the server could not grant a lock
   70     the lock was lost, or could not be renewed
   75     the lock was not free in time, or was held by another client
-  77     the server refused the credentials, or this user lacks a permission
+  77     the server refused the credentials, or your user lacks a permission
   78     --limit differs from the limit that is set, or a local file can't be read
   124    the command ran longer than --max-run
   126    the command can't be executed

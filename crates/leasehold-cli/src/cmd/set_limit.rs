@@ -118,8 +118,8 @@ pub(crate) fn limit_of(name: &str, found: &Found) -> Result<Option<i64>, Failure
         } => Err(Failure::new(
             Exit::Disagrees,
             format!(
-                "the limit of `{}` was removed, but commands still run under it ({held}); set it again: \
-                 leasehold set-limit {} N",
+                "the limit of `{}` was removed while commands ran under it (still running: {held}); \
+                 set it again: leasehold set-limit {} N",
                 Shown(name),
                 command_line(&[name.into()])
             ),

@@ -19,7 +19,7 @@ pub(crate) async fn watch(args: Watch, server: Server) -> Result<Exit, Failure> 
     until_signal(follow(args, server)).await
 }
 
-/// Waits until this time; without one for ever.
+/// Waits until this time, or forever if there is none.
 async fn until(end: Option<Instant>) {
     match end {
         Some(end) => sleep_until(end).await,

@@ -186,7 +186,7 @@ fn removed_limit_admits_no_further_commands() {
     server.command(&["DEL", "job"]).expect("the server runs");
     limited(&server, "2")
         .expect_code(78)
-        .expect_on_stderr("was removed, but commands still run under it (2)")
+        .expect_on_stderr("was removed while commands ran under it (still running: 2)")
         .expect_on_stderr("leasehold set-limit job N");
     set_limit(&server, "2").expect_code(0);
     limited(&server, "2").expect_code(75);

@@ -220,7 +220,7 @@ fn names_of_others_keys_are_left_out_for_a_user_who_may_not_look() {
     let listed = done(&mut ls).expect_code(0);
     assert_eq!(listed.stdout.lines().count(), 1, "{listed}");
     assert!(listed.stdout.contains("ours:1"), "{listed}");
-    listed.expect_on_stderr("left out: 1 key that this user is not allowed to read");
+    listed.expect_on_stderr("left out: 1 key that your user is not allowed to read");
     // If no key can be looked at, an empty list would wrongly say that nothing is held.
     let pattern = "theirs:*";
     for words in [
@@ -258,7 +258,9 @@ fn names_that_are_left_out_are_counted() {
         let listed = listed.expect_on_stderr(
             "left out: 1 name longer than 1000 bytes, 1 name that is not UTF-8\n",
         );
-        listed.expect_on_stderr(r#"printf '%s\n' 'HGETALL "\xff\xfe"' | redis-cli; DEL"#);
+        listed.expect_on_stderr(
+            r#"printf '%s\n' 'HGETALL "\xff\xfe"' | redis-cli; to free it, use DEL"#,
+        );
     }
     for words in [&["show"][..], &["release", "--yes"], &["watch"]] {
         let mut look = leasehold_at(&server);

@@ -132,7 +132,7 @@ fn loss_while_a_command_ends_for_its_time_is_met() {
     take(&server);
     run.done()
         .expect_code(70)
-        .expect_on_stderr("ending the command, with KILL at once");
+        .expect_on_stderr("ending the command; KILL follows at once");
 }
 
 /// Takes the lock from its holder, whose next renewal is soon.

@@ -41,7 +41,7 @@ fn command_ignoring_sigterm_is_killed_after_grace() {
     let deleted = Instant::now();
     run.done()
         .expect_code(70)
-        .expect_on_stderr("with KILL in 300ms");
+        .expect_on_stderr("KILL follows in 300ms");
     assert!(deleted.elapsed() >= Duration::from_millis(300));
     eventually("the grandchild is gone", LIMIT, || !is_alive(grandchild));
 }

@@ -122,7 +122,7 @@ fn long_outage_ends_command_before_next_holder() {
         .expect_code(70)
         .expect_on_stderr("the lock `job` is about to be lost: renewing it has failed")
         .expect_on_stderr(&address)
-        .expect_on_stderr("ending the command, with KILL in ");
+        .expect_on_stderr("ending the command; KILL follows in ");
     expect_nothing_runs(&proxy.url());
     trace.expect_no_overlap();
     assert!(is_free(&server));
@@ -309,7 +309,7 @@ fn waiter_gives_up_after_outage_timeout() {
             .expect_on_stderr(&address)
             .expect_on_stderr("for `job`")
             .expect_on_stderr("nothing answered for")
-            .expect_on_stderr("check the address and that the server runs");
+            .expect_on_stderr("check the address and whether the server is running");
         assert_eq!(done.stdout, "", "{options:?}");
         assert!(
             !done.stderr.contains("for 30."),

@@ -50,7 +50,7 @@ pub struct Embedded {
 }
 
 impl Embedded {
-    /// Makes an empty keyspace.
+    /// Creates an empty keyspace.
     #[must_use]
     pub fn new() -> Self {
         Self {

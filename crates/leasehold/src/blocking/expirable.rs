@@ -62,7 +62,7 @@ impl ExpirableSemaphore {
         "Returns how many permits are in use" acquired_permits() -> u64;
         "Returns how many permits there are in total" permits() -> i64;
         "Returns how many permits there are in total, or `None` if the semaphore does not exist" capacity() -> Option<i64>;
-        "Makes the semaphore, with `permits` permits" try_set_permits(permits: u32) -> bool;
+        "Creates the semaphore with `permits` permits" try_set_permits(permits: u32) -> bool;
         "Sets how many permits there are in total" set_permits(permits: u32) -> ();
         "Changes the number of permits by `permits`, up or down" add_permits(permits: i32) -> ();
         "Removes the semaphore together with the permits in use" delete() -> bool;

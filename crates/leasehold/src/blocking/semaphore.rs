@@ -49,8 +49,8 @@ impl Semaphore {
         "Changes the number of permits by `permits`, up or down" add_permits(permits: i32) -> ();
         "Takes all free permits and returns how many there were" drain() -> i64;
         "Returns how many permits are free" available_permits() -> i64;
-        "Makes the semaphore, with `permits` permits" try_set_permits(permits: u32) -> bool;
-        "Makes the semaphore, which ends by itself after `life`" try_set_permits_for(permits: u32, life: Duration) -> bool;
+        "Creates the semaphore with `permits` permits" try_set_permits(permits: u32) -> bool;
+        "Creates the semaphore, which ends by itself after `life`" try_set_permits_for(permits: u32, life: Duration) -> bool;
         "Removes the semaphore" delete() -> bool;
     }
 

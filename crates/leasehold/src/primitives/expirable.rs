@@ -140,7 +140,7 @@ impl ExpirableSemaphore {
     ///   the [`outage_timeout`](Self::outage_timeout), or `OutcomeUnknown` if a request may have
     ///   run anyway.
     /// - `WrongKind` if the name is in use as something else.
-    /// - `Denied` if the server refuses the credentials, or its user lacks a permission.
+    /// - `Denied` if the server refuses the credentials, or the client's user lacks a permission.
     /// - `Misuse` for a bad name, setting or number, or a client that was closed.
     /// - `NotFound` if the semaphore does not exist and the handle requires it to exist
     ///   ([`must_exist`](Self::must_exist)).
@@ -304,8 +304,11 @@ impl ExpirableSemaphore {
 
 /// Calls on a permit by its id, whichever process acquired it, in Rust or Java.
 impl ExpirableSemaphore {
-    /// Releases a permit by its id. Returns `false` if its lease was over, or if the permit does
-    /// not exist. A permit whose lease is over is also released, if it has not been taken back yet.
+    /// Releases a permit by its id. Returns `true` if the permit's lease was still running.
+    ///
+    /// Returns `false` if its lease was over or the permit does not exist. If the lease was over
+    /// but the permit had not been taken back yet, the call gives it back, and still returns
+    /// `false`.
     ///
     /// If a guard holds that permit, the guard learns of the loss at its next renewal.
     ///
@@ -469,7 +472,7 @@ impl ExpirableSemaphore {
         Ok(counts.there.then(|| counts.total()))
     }
 
-    /// Makes the semaphore, with `permits` permits. If it exists already, the call changes nothing
+    /// Creates the semaphore with `permits` permits. If it exists already, the call changes nothing
     /// and returns `false`. [`capacity`](Self::capacity) then returns the number that was set.
     ///
     /// # Errors
@@ -492,7 +495,7 @@ impl ExpirableSemaphore {
         Ok(request::integer(&self.context, key, &reply)? == 1)
     }
 
-    /// Sets how many permits there are in total. Makes the semaphore if it does not exist. If the
+    /// Sets how many permits there are in total. Creates the semaphore if it does not exist. If the
     /// new number is lower than the number of permits in use, the number of free permits is
     /// negative until enough permits have been given back.
     ///

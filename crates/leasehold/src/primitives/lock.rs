@@ -331,7 +331,7 @@ impl<K: Kind> Lock<K> {
     ///   run anyway.
     /// - `WrongKind` if the name is in use as something else, or if the lock has had no expiry for
     ///   12 s.
-    /// - `Denied` if the server refuses the credentials, or its user lacks a permission.
+    /// - `Denied` if the server refuses the credentials, or the client's user lacks a permission.
     /// - `Misuse` for a bad name or setting, or a client that was closed.
     /// - `Deadlock` if this lock's [`Owner`](crate::Owner) would wait forever.
     /// - `Unsupported` if the server can't confirm a hold as

@@ -121,7 +121,7 @@ impl Semaphore {
     ///   the [`outage_timeout`](Self::outage_timeout), or `OutcomeUnknown` if a request may have
     ///   run anyway.
     /// - `WrongKind` if the name is in use as something else.
-    /// - `Denied` if the server refuses the credentials, or its user lacks a permission.
+    /// - `Denied` if the server refuses the credentials, or the client's user lacks a permission.
     /// - `Misuse` for a bad name or setting, or a client that was closed.
     /// - `NotFound` if the semaphore does not exist and the handle requires it to exist
     ///   ([`must_exist`](Self::must_exist)).
@@ -398,7 +398,7 @@ impl Semaphore {
         Err(request::malformed(&self.context, key))
     }
 
-    /// Makes the semaphore, with `permits` permits. If it exists already, the call changes nothing
+    /// Creates the semaphore with `permits` permits. If it exists already, the call changes nothing
     /// and returns `false`.
     ///
     /// # Errors

@@ -107,9 +107,9 @@ macro_rules! must_exist_setter {
         /// the semaphore is deleted during a wait, the wait fails in the same way with the next
         /// request to the server.
         ///
-        /// `false` by default: as in Redisson, an acquire waits until a client makes the semaphore
-        /// and a permit is free. A wait that finds no semaphore logs one warning with the name of
-        /// the semaphore, through `tracing`.
+        /// `false` by default: as in Redisson, an acquire waits until a client creates the
+        /// semaphore and a permit is free. A wait that finds no semaphore logs one warning with the
+        /// name of the semaphore, through `tracing`.
         #[must_use]
         pub fn must_exist(mut self, must: bool) -> Self {
             self.must_exist = must;

@@ -303,12 +303,12 @@ fn fair() -> Primitive {
                     "each_lock::fair::all_waiters_are_woken_in_turn",
                 ),
                 each(
-                    "a waiter of either side that gives up leaves the queue",
+                    "a waiter that gives up leaves the queue, in Leasehold and in Redisson",
                     "each_lock::fair_waiter_that_gives_up_leaves_queue fair::our_aborted_head_lets_java_waiter_in fair::java_head_timeout_lets_our_waiter_in",
                     "each_lock::fair_waiter_that_gives_up_leaves_queue",
                 ),
                 each(
-                    "a killed waiter of either side is passed over",
+                    "a killed waiter is passed over, in Leasehold and in Redisson",
                     "each_lock::killed_fair_waiter_is_skipped_after_timeout fair::killed_rust_waiter_does_not_block_java fair::killed_java_waiter_leaves_at_redissons_timeout",
                     "each_lock::killed_fair_waiter_is_skipped_after_timeout",
                 ),

@@ -59,8 +59,7 @@ const SECTIONS: [(&str, &[Weakness]); 10] = [
 ];
 
 const ONLY_JAVA: &str = "Nothing: it concerns Java only.";
-const INSIDE: &str =
-    "open: a race inside one JVM, which no test from outside can force; read in Redisson's code";
+const INSIDE: &str = "open: a race inside one JVM, which no test from outside can force; found by reading Redisson's code";
 
 const RENEWAL: &[Weakness] = &[
     weakness(
@@ -71,10 +70,10 @@ const RENEWAL: &[Weakness] = &[
         "suspects::renewal::javas_renewals_grow_with_each_lock_and_unlock",
     ),
     weakness(
-        "If a thread holds both sides of a read-write lock and releases one of them, the other is no longer renewed. In 4.7.0, this happens to the write hold when the read hold is released; in 3.16.8, to the read hold when the write hold is released.",
+        "If a thread has both a read hold and a write hold of one lock and releases one of the two holds, the remaining hold is no longer renewed. In 4.7.0, this happens to the write hold when the read hold is released; in 3.16.8, to the read hold when the write hold is released.",
         BOTH,
         "Leasehold gets the lock after the watchdog timeout, while a Java thread still believes that it holds the lock.",
-        "In Java, don't take the read side while you hold the write side (4.7.0) and don't downgrade (3.16.8), or use explicit leases.",
+        "In Java, don't acquire the read lock while you hold the write lock (4.7.0) and don't downgrade (3.16.8), or use explicit leases.",
         "suspects::renewal::leaving_one_java_mode_stops_others_renewal",
     ),
     weakness(
@@ -85,7 +84,7 @@ const RENEWAL: &[Weakness] = &[
         "suspects::renewal::failed_java_unlock_stops_watchdog_of_hold",
     ),
     weakness(
-        "After one renewal has failed, with a time-out or any other error, the hold is never renewed again. The holder does not learn of this.",
+        "After one renewal has failed, with a timeout or any other error, the hold is never renewed again. The holder does not learn of this.",
         "3.16.8 (to 3.43)",
         "After a short failure of the server, Leasehold gets the lock while the Java thread continues.",
         "Upgrade, or use an explicit lease that is longer than the work.",
@@ -95,11 +94,11 @@ const RENEWAL: &[Weakness] = &[
         "One script renews up to a hundred holds. If one of their keys has another type, the script fails, and none of the later holds in this round is renewed.",
         "4.7.0 (from 3.44)",
         "A `SET` on the name of one lock, by any client, makes the Java process lose its other locks.",
-        "Give the names of locks a prefix that no other key has. In Leasehold, only the renewal of that one lock fails.",
+        "Give the names of locks a prefix that no other key has. In Leasehold, a key of another type stops only the renewal of its own lock.",
         "suspects::renewal::wrong_type_key_stops_other_java_renewals",
     ),
     weakness(
-        "For each name, only the hold of the thread that registered first is renewed. After a forced unlock, the thread that lost the lock still counts as the first. So the next hold of the process is renewed too late or, in 3.16.8, not at all.",
+        "For each name, only the hold of the thread that was first to register for renewal is renewed. After a forced unlock, the thread that lost the lock still counts as the first. So the next hold of the process is renewed too late or, in 3.16.8, not at all.",
         BOTH,
         "After Leasehold's `force_unlock` of a Java hold, the next holder in the same Java process may lose the lock while it works.",
         "After a forced unlock of a Java hold, let the thread that had the hold unlock as often as it locked (each unlock fails, and clears one registration), or restart the process.",
@@ -109,7 +108,7 @@ const RENEWAL: &[Weakness] = &[
         "A holder learns that its lock is lost only when its `unlock` fails.",
         BOTH,
         "Until it unlocks, a Java thread continues to work at the same time as a Leasehold holder.",
-        "Use fenced locks, and let the resource that you protect check the tokens. A Leasehold holder learns of the loss before that (`guard.lost()`).",
+        "Use fenced locks, and let the resource that you protect check the tokens. A Leasehold holder does not have to wait for its release to fail: `guard.lost()` reports the loss earlier.",
         "lock::our_forced_unlock_is_seen_by_java",
     ),
     weakness(
@@ -117,7 +116,7 @@ const RENEWAL: &[Weakness] = &[
         "4.7.0 (from 3.44)",
         "On a slow server, a Java hold may end between two rounds.",
         "Set `lockWatchdogTimeout` well above `timeout` times the retries. Leasehold renews each hold before its deadline, and each server independently.",
-        "open: no test has a server so slow that a round lasts as long as a lease; read in Redisson's code",
+        "open: no test has a server so slow that a round lasts as long as a lease; found by reading Redisson's code",
     ),
     weakness(
         "If a round of renewals throws an exception other than an error reply of the server, the process never renews again.",
@@ -179,7 +178,7 @@ const LOCK: &[Weakness] = &[
         "suspects::plain::each_release_makes_every_java_process_ask",
     ),
     weakness(
-        "A client has a limited number of channels (`subscriptionsPerConnection` times `subscriptionConnectionPoolSize`: 250). It needs one channel for each name that it waits for or, with a fair lock, for each waiting thread. A wait beyond the limit fails.",
+        "A client has a limited number of channels (`subscriptionsPerConnection` times `subscriptionConnectionPoolSize`: 250). It needs one channel for each name that it waits for or, with a fair lock, for each waiting thread. If all channels are in use, a further wait fails.",
         BOTH,
         ONLY_JAVA,
         "Raise both settings in Java. Leasehold has one connection for all channels.",
@@ -188,8 +187,8 @@ const LOCK: &[Weakness] = &[
     weakness(
         "A spin lock publishes nothing.",
         BOTH,
-        "The unlock of a spin lock does not wake a Leasehold waiter of the same name.",
-        "For a name that Java uses as a spin lock, use `wait_strategy(WaitStrategy::Backoff(..))`. Without it, the waiter asks again after its poll interval.",
+        "The unlock of a spin lock does not wake a Leasehold client that waits for the same name.",
+        "For a name that Java uses as a spin lock, use `wait_strategy(WaitStrategy::Backoff(..))`. With another strategy, the waiter asks again only after its poll interval.",
         "lock::spin_waiters_get_lock_across_sides",
     ),
     weakness(
@@ -244,18 +243,18 @@ const FAIR: &[Weakness] = &[
         "If the head of the queue is dead, the next waiter asks without a pause, thousands of times a second, until the head's timeout, which takes minutes.",
         "4.7.0 (from 3.32)",
         "The shared server is busy with these requests.",
-        "In Java, use `tryLock(wait, lease, unit)` with a short wait, in a loop: a waiter that dies then has only that wait as its allowance. Leasehold's waiters sleep.",
+        "In Java, use `tryLock(wait, lease, unit)` with a short wait, in a loop. A waiter of this kind that dies keeps its place for only that wait instead of five minutes. Leasehold's waiters sleep instead of asking without a pause.",
         "suspects::fair::new_java_waiters_spin_behind_dead_head",
     ),
     weakness(
-        "If a waiter asks after the end of the lease that it saw, it then sleeps until it is notified, however long that takes. The end of a lease wakes no waiter.",
+        "A waiter sees the holder's lease when it is refused. If the waiter asks again after the end of that lease and is refused again, it then sleeps until it is notified, however long that takes. The end of a lease wakes no waiter.",
         "3.16.8 (to 3.31)",
         "The queue is blocked, including Leasehold's later waiters.",
         "One Leasehold waiter in the queue is enough: it notifies the head. Without one, upgrade.",
         "suspects::fair::old_java_waiter_outlasting_lease_never_wakes fair::our_waiter_wakes_sleeping_java_head",
     ),
     weakness(
-        "A live waiter that has waited for longer than the lease plus the allowance (five minutes) is removed from the queue, and gets the lock last.",
+        "A live waiter that has waited for longer than the lease plus five minutes is removed from the queue, and gets the lock last.",
         BOTH,
         "Java threads that wait for more than five minutes lose their place. A request of Leasehold also removes them, because it follows Redisson's rule for Redisson's waiters.",
         "In Java, wait for less than five minutes at a time, in a loop. Leasehold's waiters keep their places.",
@@ -269,7 +268,7 @@ const FAIR: &[Weakness] = &[
         "suspects::fair::java_wait_in_seconds_counts_as_milliseconds",
     ),
     weakness(
-        "When an asynchronous waiter gives up, the times of all later waiters are lowered by five minutes, even if its own allowance was different.",
+        "When an asynchronous waiter gives up, the timeouts of all later waiters are lowered by five minutes, even if the waiter's own time limit was different.",
         BOTH,
         "Later Java waiters are removed from the queue, and get the lock last.",
         "In Java, use the blocking API for fair locks.",
@@ -278,12 +277,12 @@ const FAIR: &[Weakness] = &[
     weakness(
         "When the head of the queue gives up while the lock is free, it does not notify the next waiter.",
         BOTH,
-        "Java's waiters sleep on, until the end of the lease that they saw or forever.",
+        "Java's waiters sleep on, either until the end of the lease that they saw, or forever.",
         "One Leasehold waiter in the queue is enough: it notifies the head.",
         "suspects::fair::departing_java_head_wakes_no_successor",
     ),
     weakness(
-        "A waiter that is interrupted stays in the queue. The queue and its times have no expiry.",
+        "A waiter that is interrupted stays in the queue. The queue and the waiters' timeouts have no expiry.",
         BOTH,
         "Later waiters, including Leasehold's, wait until five minutes after the end of the hold.",
         "Don't interrupt Java threads that wait for a fair lock. Give the wait a time limit instead.",
@@ -292,12 +291,12 @@ const FAIR: &[Weakness] = &[
     weakness(
         "A killed waiter blocks the queue until five minutes after the end of the hold.",
         BOTH,
-        "Later waiters of Leasehold wait until then.",
-        "In Java, use `tryLock(wait, lease, unit)` with a short wait, in a loop: the allowance of such a waiter is its wait. A Leasehold waiter that dies is passed over after 5 s.",
+        "Leasehold's waiters behind the killed waiter wait for these five minutes.",
+        "In Java, use `tryLock(wait, lease, unit)` with a short wait, in a loop. If such a waiter is killed, it keeps its place for only its wait after the end of the hold. A Leasehold waiter that dies is passed over after 5 s.",
         "fair::killed_java_waiter_leaves_at_redissons_timeout",
     ),
     weakness(
-        "Each acquire and each give-up lowers the times of all waiters, one by one, in one script.",
+        "Each acquire and each give-up lowers the timeouts of all waiters, one by one, in one script.",
         BOTH,
         "A long queue keeps the shared server busy: about 30 ms per call with 5000 waiters.",
         "Let at most a few hundred Java threads wait for one name.",
@@ -323,7 +322,7 @@ const READ_WRITE: &[Weakness] = &[
     weakness(
         "A reader's watchdog cuts the lock's expiry to its own timeout. Up to 4.3.1 it also cuts the leases of all other readers. A writer then acquires the lock while a reader with a longer lease still holds it.",
         "3.16.8; 4.7.0 cuts only the lock's expiry, and restores it when that reader leaves",
-        "A writer of either side may hold the lock at the same time as Java's readers. Leasehold's clients restore their own holds.",
+        "A writer, Leasehold's or Redisson's, may hold the lock at the same time as Java's readers. Leasehold's clients restore their own holds.",
         "In Java, take either all read holds with the watchdog, or all with leases below its timeout. Set `redisson_watchdog(..)` in Leasehold if that timeout is below 30 s.",
         "suspects::rw::old_java_reader_cuts_longer_read_leases rw::java_reader_watchdog_keeps_our_longer_hold",
     ),
@@ -335,10 +334,10 @@ const READ_WRITE: &[Weakness] = &[
         "suspects::rw::old_java_reader_cuts_longer_read_leases rw::our_renewal_changes_no_java_read_lease",
     ),
     weakness(
-        "If a thread that holds the write side unlocks the read side, the write hold is cut to the lease of the read hold.",
+        "If a thread that holds the write lock unlocks the read lock, the write hold is cut to the lease of the read hold.",
         BOTH,
         "Leasehold gets the lock while the Java writer continues.",
-        "In Java, don't take the read side inside a write hold whose lease is longer than the read hold's.",
+        "In Java, don't acquire the read lock inside a write hold whose lease is longer than the read hold's.",
         "suspects::rw::inner_read_unlock_cuts_java_write_hold",
     ),
     weakness(
@@ -349,7 +348,7 @@ const READ_WRITE: &[Weakness] = &[
         "suspects::rw::a_downgrade_in_java_wakes_nobody",
     ),
     weakness(
-        "An unlock of the write side wakes the threads that sleep. A thread that has just been refused misses the message, and sleeps for the rest of the lease.",
+        "An unlock of the write lock wakes the threads that sleep. A thread that has just been refused misses the message, and sleeps for the rest of the lease.",
         BOTH,
         "Java's threads sleep on while the lock is free. Leasehold's waiters are woken.",
         "Use short leases in Java. Leasehold sends two further messages after its own. One of them is kept for the next thread of a process that falls asleep, even if Redisson 3.16.8 handles the messages out of order. If several threads sleep, set `keepAlive` in 3.16.8, which keeps the messages in order.",
@@ -395,7 +394,7 @@ const READ_WRITE: &[Weakness] = &[
         BOTH,
         ONLY_JAVA,
         "Don't take a read lock inside a Redisson transaction that writes.",
-        "open: Redisson's transactions use their own names for holders, and Leasehold has no transactions; read in Redisson's code",
+        "open: Redisson's transactions use their own names for holders, and Leasehold has no transactions; found by reading Redisson's code",
     ),
 ];
 
@@ -426,7 +425,7 @@ const WHOLE: &[Weakness] = &[
         BOTH,
         "A Java thread may continue to work after its majority has ended, at the same time as a Leasehold holder.",
         "In Java, use leases that are much longer than the time for the work and the servers' answers together. Leasehold has `guard.valid_until()`.",
-        "open: Redisson has no validity that a test could read; read in Redisson's code",
+        "open: Redisson has no validity that a test could read; found by reading Redisson's code",
     ),
 ];
 
@@ -446,7 +445,7 @@ const GROUP: &[Weakness] = &[
         "suspects_newer::async_java_group_lock_never_holds",
     ),
     weakness(
-        "An unlock that finds one value lost fails, although it has released the others.",
+        "An unlock that finds one value lost fails, although it has released the other values.",
         NEW,
         ONLY_JAVA,
         "Don't unlock again after this error. Leasehold also releases the remaining values, and reports that one was lost.",
@@ -455,12 +454,12 @@ const GROUP: &[Weakness] = &[
     weakness(
         "Values whose leases have ended stay in the hash while the group is in use. If their holder locks them again, the old count continues: after one lock and one unlock, the value is still held.",
         NEW,
-        "Leasehold waits until a lease ends that no client uses any longer.",
+        "Leasehold waits for the end of a lease that no client uses any longer.",
         "In Java, use leases that are longer than the work.",
         "suspects_newer::java_group_hold_inherits_expired_count",
     ),
     weakness(
-        "An unlock wakes one thread of a process, which may wait for another value.",
+        "An unlock wakes only one thread of each process, and that thread may be waiting for another value.",
         NEW,
         "Java's threads sleep on while the value that they want is free. Leasehold's waiters are woken.",
         "A release by Leasehold wakes all waiters.",
@@ -476,7 +475,7 @@ const GROUP: &[Weakness] = &[
     weakness(
         "Leases use the clock of the client. An unlock checks only this clock, not who holds the value now.",
         NEW,
-        "Leasehold uses the server's clock, so it gets the lock too early for a Java process whose clock is behind. The Java unlock does not end Leasehold's hold, because Leasehold has removed the values whose leases had ended.",
+        "Leasehold uses the server's clock. If the clock of a Java process is behind, Leasehold gets the lock while the Java process still counts its own lease as running. The Java unlock does not end Leasehold's hold, because Leasehold has removed the values whose leases had ended.",
         "Keep the clocks in step (NTP): they must differ by much less than a lease.",
         "suspects::clocks::server_clock_ahead_expires_java_leases_early",
     ),
@@ -484,14 +483,14 @@ const GROUP: &[Weakness] = &[
 
 const SEMAPHORES: &[Weakness] = &[
     weakness(
-        "A waiter never asks by itself: after a lost message it hangs.",
+        "A waiter asks only when a message arrives: after a lost message it hangs.",
         BOTH,
         "Nothing for Leasehold's waiters, which poll (`poll_interval`).",
         "In Java, use `tryAcquire(wait, unit)` in a loop.",
         "suspects::counts::lost_message_leaves_java_waiters_asleep",
     ),
     weakness(
-        "One message serves one asynchronous waiter of a process, however many permits the message announces. Such a waiter never asks by itself.",
+        "One message serves one asynchronous waiter of a process, however many permits the message announces. A waiter of this kind asks only when a message arrives.",
         BOTH,
         "Nothing: Leasehold sends a message for each permit.",
         "In Java, release permits one by one if other code waits with `acquireAsync`, or use the blocking API.",
@@ -530,7 +529,7 @@ const SEMAPHORES: &[Weakness] = &[
         BOTH,
         "A client that can guess an id and reach the server can release the permit.",
         "Set permissions on the server.",
-        "open: nothing can be seen from outside; read in Redisson's code",
+        "open: nothing can be seen from outside; found by reading Redisson's code",
     ),
     weakness(
         "When the leases of several thousand permits end together, Redisson's script fails from then on.",
@@ -557,7 +556,7 @@ const SEMAPHORES: &[Weakness] = &[
 
 const LATCH: &[Weakness] = &[
     weakness(
-        "A waiter never asks by itself: after a lost message it hangs.",
+        "A waiter asks only when a message arrives: after a lost message it hangs.",
         BOTH,
         "Nothing for Leasehold's waiters, which poll (`poll_interval`).",
         "In Java, use `await(wait, unit)` in a loop.",
@@ -582,7 +581,7 @@ const LATCH: &[Weakness] = &[
         BOTH,
         "The same is true of Leasehold, because the format fixes the channel.",
         "Don't use braces in the names of latches.",
-        "open: no test uses such a name in a cluster; read in Redisson's code",
+        "open: no test uses such a name in a cluster; found by reading Redisson's code",
     ),
 ];
 
@@ -597,7 +596,7 @@ const SET_UPS: &[Weakness] = &[
     weakness(
         "In a cluster, a name with `}` before `{` sends the client into an endless loop.",
         NEW,
-        "The server is busy with its requests, and the Java call never ends.",
+        "The server is busy with the client's requests, and the Java call never ends.",
         "Don't use braces in names.",
         "open: no test uses such a name in a cluster, because the call of that Java process would never end",
     ),
@@ -632,19 +631,19 @@ const SET_UPS: &[Weakness] = &[
     weakness(
         "A lock that a server has confirmed can be lost when a replica takes over.",
         BOTH,
-        "Two clients, of either side, hold the lock at the same time.",
-        "In Rust, use acknowledged holds. On both sides, use fenced locks and let the resource that you protect check the tokens, or use a lock of a majority.",
+        "Two clients, Leasehold's or Redisson's, hold the lock at the same time.",
+        "In Rust, use acknowledged holds. In Rust and Java, use fenced locks and let the resource that you protect check the tokens, or use a lock of a majority.",
         "open: true of any lock on replicas; a failover that loses locks is tested only with Leasehold",
     ),
     weakness(
         "It is not known which replicas 3.16.8 counts while one of them takes over.",
         OLD,
-        "As in the row above.",
-        "As in the row above.",
+        "Two clients, Leasehold's or Redisson's, may hold the lock at the same time.",
+        "Use fenced locks and let the resource that you protect check the tokens, or use a lock of a majority.",
         "open: the test would need a 3.16.8 that is in the middle of an operation while a replica takes over",
     ),
     weakness(
-        "`isExists` and `remainTimeToLive` ask a replica by default, whose answer may be late.",
+        "By default, `isExists` and `remainTimeToLive` ask a replica, which may not have the latest data.",
         BOTH,
         "A Java process may see a Leasehold hold too late, or for too long.",
         "Set `readMode` to `MASTER`.",

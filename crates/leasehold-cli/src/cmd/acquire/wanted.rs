@@ -268,7 +268,7 @@ impl Limited {
         let last = match last {
             Some(error) => Failure::from(error).to_string(),
             None => format!(
-                "no server answered at {} for `{}`; check the address and that the server runs",
+                "no server answered at {} for `{}`; check the address and whether the server is running",
                 self.client.address(),
                 Shown(self.permits.name())
             ),

@@ -139,7 +139,7 @@ pub(super) fn denied(kinds: &str, address: &str, said: &str) -> Finding {
         severity: Severity::Warning,
         about: "acl",
         addresses: vec![address.into()],
-        says: format!("this user can't use {kinds}: {said}"),
+        says: format!("your user can't use {kinds}: {said}"),
         advice: "give the user the rule that this finding names (ACL SETUSER), or set `--name` to a name that the user is allowed to use".into(),
         breaks: Some(promise::ACCESS),
     }

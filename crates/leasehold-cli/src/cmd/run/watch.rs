@@ -191,7 +191,7 @@ impl Watch<'_> {
         let grace = self.schedule.grace;
         self.kill_at(Instant::now() + grace);
         tell(format_args!(
-            "the command has run for {}, the most that --max-run allows; ending it, with KILL {}",
+            "the command has run for {}, the most that --max-run allows, and is ended; KILL follows {}",
             duration::shown(most),
             duration::soon(grace)
         ));
@@ -244,7 +244,7 @@ impl Watch<'_> {
         };
         self.kill_at(now + left);
         tell(format_args!(
-            "the lock `{}` {state}; ending the command, with KILL {}",
+            "the lock `{}` {state}; ending the command; KILL follows {}",
             Shown(self.guard.name()),
             duration::soon(left)
         ));

@@ -8,7 +8,7 @@ pub(super) fn explained(failure: &Failure, subject: &str, if_it_ran: &str) -> St
     let at = &failure.address;
     match (&failure.cause, failure.outcome) {
         (Cause::NoAnswer(what), Outcome::DidNotRun) => format!(
-            "no server answered at {at}{subject}: {what}; nothing was changed: check the address and that the server runs"
+            "no server answered at {at}{subject}: {what}; nothing was changed: check the address and whether the server is running"
         ),
         (Cause::NoAnswer(what) | Cause::NoVoteYet(what), Outcome::MayHaveRun) => {
             format!("no answer from {at}{subject}: {what}; the request may have run: {if_it_ran}")

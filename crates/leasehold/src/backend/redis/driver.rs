@@ -79,7 +79,7 @@ fn read_until(socket: &mut TcpStream, clock: Clock, last: Option<&[u8]>) -> Opti
     let until = clock.now() + LAST_WAIT;
     let (mut unread, mut read) = ([0; 4096], Vec::new());
     loop {
-        // A time-out of zero is an error, which also ends the wait.
+        // A timeout of zero is an error, which also ends the wait.
         let left = until.saturating_sub(clock.now());
         socket.set_read_timeout(Some(left)).ok()?;
         let count = socket.read(&mut unread).ok()?;

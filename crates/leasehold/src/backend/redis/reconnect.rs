@@ -301,7 +301,7 @@ async fn until_over(lane: &Lane, reached: &Reached, looked: &mut Option<Moment>)
         another = look_elsewhere(&lane.node, reached, looked) => another,
     };
     // The calls on their way are answered first, to keep the order of arrival. This server might
-    // not answer any more, so the wait is limited to the reply time-out.
+    // not answer any more, so the wait is limited to the reply timeout.
     lane.hold_back();
     tokio::select! {
         () = lane.driver.run() => {}

@@ -109,7 +109,7 @@ impl AnyLock {
     ) -> Result<T> {
         let said = self.context().timers.timeout(limit, asking).await;
         said.unwrap_or_else(|| {
-            // The time-out has dropped the ask. Its undo gives back anything that the server may
+            // The timeout has dropped the ask. Its undo gives back anything that the server may
             // have granted.
             let cause = Cause::NoAnswer(format!("no answer within {limit:?}"));
             let backend = &self.context().backend;

@@ -35,7 +35,7 @@ async fn cut_connection_neither_loses_nor_doubles_permits() {
     direct.semaphore("x").try_set_permits(5).await.unwrap();
     for strike in STRIKES {
         for step in ["semaphore.acquire", "semaphore.add", "semaphore.undo"] {
-            // The time-out is shorter than the default, because the test waits for lost replies.
+            // The timeout is shorter than the default, because the test waits for lost replies.
             let builder = Client::builder().reply_timeout(Duration::from_millis(400));
             let client = builder.connect(&proxy.url()).await.unwrap();
             let semaphore = client.semaphore("x");

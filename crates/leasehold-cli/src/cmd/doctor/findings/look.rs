@@ -341,7 +341,7 @@ impl Look<'_> {
         what.sort_unstable();
         let said = self.server.refused.get(*what.first()?)?;
         let says = format!(
-            "doctor could not read {}: the server refuses this user ({said})",
+            "doctor could not read {}: the server denies this to your user ({said})",
             what.join(", ")
         );
         let advice = "run `leasehold doctor` as a user with +info +config|get +time";
