@@ -1196,7 +1196,7 @@ pub struct Activity {
     pub lines: usize,
     /// Number of names that an [`Owner`](crate::Owner) holds or asks for.
     pub owners: usize,
-    /// Number of channels to which the client subscribes, or subscribed until just now.
+    /// Number of channels to which the client is subscribed, or was until a moment ago.
     pub channels: usize,
     /// Number of releases in progress in the background.
     pub releases: usize,

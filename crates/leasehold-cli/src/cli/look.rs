@@ -81,7 +81,7 @@ pub(crate) struct Show {
 
     /// Show what the holders wait for
     ///
-    /// For each of those names, it shows the holders, and what they wait for in turn.
+    /// For each name that a holder waits for, it shows the holders, and what they wait for in turn.
     #[arg(long, conflicts_with = "exit_code")]
     pub(crate) blocked_by: bool,
 }
@@ -147,7 +147,7 @@ pub(crate) enum KindOfName {
     Group,
     /// Semaphores with leases that have permits in use
     Permits,
-    /// Semaphores without leases, latches of Redisson, and numbers of other programs
+    /// Semaphores without leases, Redisson's latches, and numbers of other programs
     Count,
     /// Latches
     Latch,

@@ -209,7 +209,7 @@ fn start<'a>(
     // Listen before the command starts: if our parent ignores SIGCHLD, a quick command would
     // otherwise leave no exit code.
     let children = signal(SignalKind::child())
-        .map_err(|error| Failure::io("can't listen for the command's end", error))?;
+        .map_err(|error| Failure::io("can't watch for the command's exit", error))?;
     let mut terminal = Terminal::open();
     let mut deadman = Deadman::start(&job.name)?;
     if job.args.on_loss != OnLoss::Warn {

@@ -67,7 +67,8 @@ pub struct NameInfo {
     pub node: Option<NodeInfo>,
 }
 
-/// The server that has a name, in a cluster or behind sentinels, as far as this client knows.
+/// The server on which a name is stored, in a cluster or behind sentinels, as far as this client
+/// knows.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct NodeInfo {

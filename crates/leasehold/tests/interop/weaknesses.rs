@@ -632,14 +632,14 @@ const SET_UPS: &[Weakness] = &[
         "A lock that a server has confirmed can be lost when a replica takes over.",
         BOTH,
         "Two clients, Leasehold's or Redisson's, hold the lock at the same time.",
-        "In Rust, use acknowledged holds. In Rust and Java, use fenced locks and let the resource that you protect check the tokens, or use a lock of a majority.",
+        "In Rust, use acknowledged holds. In Rust and Java, use fenced locks and let the resource that you protect check the tokens, or use a `RedLock`.",
         "open: true of any lock on replicas; a failover that loses locks is tested only with Leasehold",
     ),
     weakness(
         "It is not known which replicas 3.16.8 counts while one of them takes over.",
         OLD,
         "Two clients, Leasehold's or Redisson's, may hold the lock at the same time.",
-        "Use fenced locks and let the resource that you protect check the tokens, or use a lock of a majority.",
+        "Use fenced locks and let the resource that you protect check the tokens, or use a `RedLock`.",
         "open: the test would need a 3.16.8 that is in the middle of an operation while a replica takes over",
     ),
     weakness(

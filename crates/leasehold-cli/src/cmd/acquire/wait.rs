@@ -159,15 +159,19 @@ impl<'a> Waiting<'a> {
             };
         }
         let (name, of_itself) = (Shown(self.name), self.of_itself());
-        match self.args.wait {
-            Some(wait) => note(format_args!(
-                "`{name}` was not free within {}: {text}{of_itself}; wait longer with --wait",
-                duration::shown(wait)
-            )),
-            None => note(format_args!(
-                "`{name}` is not free: {text}{of_itself}; leave out --no-wait to wait for it"
-            )),
-        }
+        let (within, advice) = match self.args.wait {
+            Some(wait) => (
+                format!("was not free within {}", duration::shown(wait)),
+                "; wait longer with --wait",
+            ),
+            None => (
+                "is not free".to_owned(),
+                "; leave out --no-wait to wait for it",
+            ),
+        };
+        // A wait for itself is as useless when it is longer.
+        let advice = if self.is_nested() { "" } else { advice };
+        note(format_args!("`{name}` {within}: {text}{of_itself}{advice}"));
     }
 
     /// Returns whether a `leasehold run` of the same name started this process.
@@ -179,8 +183,8 @@ impl<'a> Waiting<'a> {
         match self.is_nested() {
             false => "",
             true => {
-                " (this is part of a command that leasehold runs under the same name, so it waits for \
-                 itself: leave out the inner run, or name another lock)"
+                " (this leasehold was started by a command that already runs under this lock, so it waits \
+                 for itself: leave out the inner run, or use another name)"
             }
         }
     }

@@ -130,8 +130,8 @@ impl LockGuard {
         }
     }
 
-    /// Resolves when the lock is lost, with the reason. If the server reports the loss, the future
-    /// resolves at the next renewal. If the server does not answer, it resolves at
+    /// Resolves when the lock is lost, with the reason. If the server answers, its
+    /// reply to the next renewal reports the loss. If it does not answer, the future resolves at
     /// [`valid_until`](Self::valid_until) at the latest.
     ///
     /// Leases continue to run while the machine sleeps, but timers do not. If a lease ends during
