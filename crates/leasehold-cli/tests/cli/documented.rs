@@ -318,7 +318,8 @@ impl Workspace {
                 let found = named.is_some() || self.has(package, "bin", None);
                 (!found).then(|| "there is no program to run".to_owned())
             }
-            ["cargo", "install", "--path", path] => {
+            ["cargo", "install", "--path", path]
+            | ["cargo", "install", "--locked", "--path", path] => {
                 let manifest = root().join(path).join("Cargo.toml");
                 (!manifest.exists()).then(|| "there is no such package".to_owned())
             }

@@ -161,7 +161,7 @@ fn each_kind_is_recognised() {
                 &["SET", "leasehold:{job}:opened", "1"],
             ],
             "latch",
-            "3 to count",
+            "remaining count of 3",
         ),
         (
             &[&["SET", "job", "1"], &java_permit],

@@ -368,7 +368,7 @@ async fn slot_that_leads_to_nowhere_is_refused_with_its_address() {
     let client = builder.connect(&url).await.unwrap();
     let error = client.lock(&name).try_acquire().await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
-    let slot = format!("the slot, {slot}");
+    let slot = format!("the slot {slot};");
     for word in ["redis://127.0.0.1:1 ", &slot, "--map", "check the address"] {
         assert!(error.to_string().contains(word), "{word}: {error}");
     }

@@ -29,7 +29,7 @@ async fn minority_of_the_sentinels_is_not_believed() {
     let guard = client.lock("x").acquire().await.unwrap();
     let error = Client::connect(&sentinels.url()).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
-    let says = "1 of 3 sentinels answers, and 2 have to";
+    let says = "1 of 3 sentinels answers, but 2 must";
     assert!(error.to_string().contains(says), "{error}");
     sentinels.sentinels()[1].restart().unwrap();
     Client::connect(&sentinels.url()).await.unwrap();

@@ -119,7 +119,7 @@ impl<'a> Parts<'a> {
         if login.contains(['/', '?', '#']) {
             return Err(misuse(
                 "the server's URL has a `/`, `?` or `#` before its last `@`; in a user or password \
-                 write these percent-encoded (%2F, %3F, %23), and write an `@` after the host as %40",
+                 write these percent-encoded (%2F, %3F, %23), and write an `@` after the host as `%40`",
             ));
         }
         if rest.contains('#') {
