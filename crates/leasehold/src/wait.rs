@@ -246,10 +246,7 @@ impl Wait<'_> {
             let marks = sleep.marks();
             let answered = match met.take() {
                 Some(met) => met,
-                // A waiter that listens has had the turn before. It asks at once when a message
-                // wakes it.
-                None if !sleep.listeners.is_empty() => self.ask(asker, place, &sleep).await,
-                None => match self.stays(asker, place).await {
+                None => match self.stays(asker, place, &sleep).await {
                     ControlFlow::Break(granted) => return Ok(Some(granted)),
                     ControlFlow::Continue(Some(kept)) => kept,
                     ControlFlow::Continue(None) => self.ask(asker, place, &sleep).await,
@@ -316,9 +313,12 @@ impl Wait<'_> {
         &self,
         asker: &A,
         place: &Place,
+        sleep: &Sleep<'_>,
     ) -> ControlFlow<A::Grant, Option<Answered<A::Grant>>> {
+        // A waiter that listens has had the turn before. It asks at once when a message wakes it.
+        let listens = !sleep.listeners.is_empty();
         let ask_every = match self.line {
-            Line::OnServer { ask_every } if self.is_behind(place) => ask_every,
+            Line::OnServer { ask_every } if self.is_behind(place) && !listens => ask_every,
             _ => return ControlFlow::Continue(None),
         };
         tokio::select! {

@@ -69,7 +69,8 @@ impl Stays {
         due: Duration,
     ) -> Option<(usize, Answered)> {
         let stay = waiter.steps.queued()?.stay();
-        let sent_by = timers.now() + gathers_for(due);
+        let now = timers.now();
+        let sent_by = now + gathers_for(due);
         let batch = |places: Arc<Mutex<Places>>| {
             let (backend, timers) = (backend.clone(), timers.clone());
             let waiter = Arc::clone(waiter);
@@ -86,7 +87,6 @@ impl Stays {
             }
             .boxed()
         };
-        let now = timers.now();
         let (number, answer) = match self.join(stay, now, waiter) {
             Ok(joined) => joined,
             // The answer of the batch before may be the last share of its request, which is dropped
