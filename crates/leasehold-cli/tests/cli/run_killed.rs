@@ -98,7 +98,7 @@ fn command_of_stopped_run_dies_before_expiry() {
 fn command_of_stopped_run_gets_its_grace_period() {
     let (server, trace) = (server(), Trace::new());
     let script = format!(
-        "trap 'redis-cli -u {} pttl job >$TRACE; exit 5' TERM; echo held; while :; do sleep 0.1; done",
+        "trap 'trap \"\" TERM; redis-cli -u {} pttl job >$TRACE; exit 5' TERM; echo held; while :; do sleep 0.1; done",
         server.url()
     );
     let options = ["--lease", "20s", "--grace", "8s"];
