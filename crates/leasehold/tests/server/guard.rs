@@ -1,6 +1,7 @@
 //! The failover guard: after the server's replication id has changed, no client is granted anything
 //! for a span.
 
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use leasehold::testing::history::Report;
@@ -341,6 +342,50 @@ async fn release_of_a_fair_lock_grants_nothing_during_the_span() {
     assert_eq!(server.command(&["EXISTS", "x"]).unwrap(), Reply::Int(0));
     is_known(&server);
     waiter.await.unwrap().release().await.unwrap();
+}
+
+/// The waiters after the first one keep their places with one request. It grants nothing, so the
+/// guard does not stop it.
+#[tokio::test]
+async fn waiters_that_keep_their_places_together_are_served_in_order_after_the_span() {
+    const WAITERS: usize = 8;
+    let server = RedisServer::start().unwrap();
+    is_known(&server);
+    // Each waiter asks again when the holder's lease may be over, which is often during the span.
+    let client = builder(SPAN / 5).failover_guard(SPAN);
+    let client = client.connect(&server.url()).await.unwrap();
+    let lock = client.fair_lock("x");
+    let first = lock.acquire().await.unwrap();
+    let served = Arc::new(Mutex::new(Vec::new()));
+    let mut waiters = Vec::new();
+    for number in 0..WAITERS {
+        let (queue, served) = (lock.clone(), Arc::clone(&served));
+        waiters.push(tokio::spawn(async move {
+            let guard = queue.acquire().await.unwrap();
+            served.lock().unwrap().push(number);
+            guard
+        }));
+        eventually("it is in line", async || {
+            lock.waiters().await.unwrap().len() == number + 1
+        })
+        .await;
+    }
+    is_promoted(&server);
+    first.release().await.unwrap();
+    let mut released = Vec::new();
+    for waiter in waiters {
+        let guard = waiter.await.unwrap();
+        released.push(now_ms(&server));
+        guard.release().await.unwrap();
+    }
+    let (id, since) = noted(&server).unwrap();
+    assert_eq!(id, replication_id(&server));
+    assert!(released[0] >= since + SPAN_MS, "{released:?}, {since}");
+    let served = std::mem::take(&mut *served.lock().unwrap());
+    assert_eq!(served, Vec::from_iter(0..WAITERS));
+    let mut left = server.keys();
+    left.retain(|key| !key.contains(":did:"));
+    assert_eq!(left, [GUARD]);
 }
 
 #[tokio::test]
