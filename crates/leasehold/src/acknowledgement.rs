@@ -43,10 +43,10 @@ impl Default for Acknowledgement {
 
 impl Acknowledgement {
     const DEFAULT_MS: u16 = 500;
-    const MOST_MS: u16 = 60_000;
+    const MAX_MS: u16 = 60_000;
     /// The minimum by which the wait for a reply must be longer. A server ends a `WAIT` up to 100
     /// ms late.
-    const BEFORE_THE_REPLY: Duration = Duration::from_millis(200);
+    const REPLY_MARGIN: Duration = Duration::from_millis(200);
 
     /// Requires only the master's confirmation (the default).
     #[must_use]
@@ -144,7 +144,7 @@ impl Acknowledgement {
     }
 
     /// Returns the confirmations that both settings require.
-    pub(crate) fn least(self, other: Self) -> Self {
+    pub(crate) fn common(self, other: Self) -> Self {
         match (self.covers(other), other.covers(self)) {
             (true, _) => other,
             (false, true) => self,
@@ -164,9 +164,9 @@ impl Acknowledgement {
             return Ok(());
         }
         let within = Duration::from_millis(self.within_ms.into());
-        let most = Duration::from_millis(Self::MOST_MS.into());
+        let most = Duration::from_millis(Self::MAX_MS.into());
         let most = reply_timeout.map_or(most, |reply| {
-            most.min(reply.saturating_sub(Self::BEFORE_THE_REPLY))
+            most.min(reply.saturating_sub(Self::REPLY_MARGIN))
         });
         if (Duration::from_millis(1)..=most).contains(&within) {
             return Ok(());
@@ -192,9 +192,9 @@ mod tests {
         let disk = none.on_disk().within(Duration::from_secs(1));
         assert_eq!(none.and(one), one);
         assert_eq!(one.and(none.within(Duration::from_secs(9))), one);
-        assert_eq!(none.least(one), none);
-        assert_eq!(one.least(Acknowledgement::replicas(2)), one);
-        assert!(!one.least(disk).is_needed());
+        assert_eq!(none.common(one), none);
+        assert_eq!(one.common(Acknowledgement::replicas(2)), one);
+        assert!(!one.common(disk).is_needed());
         let both = one.and(disk);
         assert_eq!(both, one.on_disk().within(Duration::from_secs(1)));
         assert!(both.covers(one) && both.covers(disk) && one.covers(none));

@@ -6,14 +6,14 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-type Map = dyn Fn(&str, u16) -> Option<(String, u16)> + Send + Sync;
+type MapFn = dyn Fn(&str, u16) -> Option<(String, u16)> + Send + Sync;
 
 /// The callback that is asked for each announced address, if there is one.
 #[derive(Clone, Default)]
 pub(crate) struct AddressMap(Option<Arc<Mapper>>);
 
 struct Mapper {
-    map: Box<Map>,
+    map: Box<MapFn>,
     has_panicked: AtomicBool,
 }
 
@@ -29,7 +29,7 @@ impl AddressMap {
 
     /// Returns the address at which the client reaches a server that is announced at this address.
     #[cfg_attr(not(feature = "redis"), expect(dead_code))]
-    pub(crate) fn lead(&self, host: &str, port: u16) -> (String, u16) {
+    pub(crate) fn translate(&self, host: &str, port: u16) -> (String, u16) {
         let announced = || (host.to_owned(), port);
         let Some(Mapper { map, has_panicked }) = self.0.as_deref() else {
             return announced();
@@ -68,16 +68,16 @@ mod tests {
     fn address_that_is_not_mapped_is_the_announced_one() {
         let moved = |host: &str, port| (host == "inside").then(|| ("outside".into(), port + 1));
         let map = AddressMap::new(moved);
-        assert_eq!(map.lead("inside", 1), ("outside".into(), 2));
-        assert_eq!(map.lead("other", 1), ("other".into(), 1));
-        assert_eq!(AddressMap::default().lead("a", 1), ("a".into(), 1));
+        assert_eq!(map.translate("inside", 1), ("outside".into(), 2));
+        assert_eq!(map.translate("other", 1), ("other".into(), 1));
+        assert_eq!(AddressMap::default().translate("a", 1), ("a".into(), 1));
     }
 
     #[test]
     fn callback_that_panics_leaves_the_announced_address() {
         let map = AddressMap::new(|_, _| panic!("on purpose"));
         for _ in 0..2 {
-            assert_eq!(map.lead("a", 1), ("a".into(), 1));
+            assert_eq!(map.translate("a", 1), ("a".into(), 1));
         }
     }
 }

@@ -38,7 +38,7 @@ pub(crate) enum Backend {
     Memory(memory::Memory),
     /// The embedded keyspace, seen through a network that a test can disturb.
     #[cfg(feature = "testing")]
-    Network(Arc<network::Linked>),
+    Network(Arc<network::NetworkBackend>),
     #[cfg(feature = "redis")]
     Redis(Arc<redis::Redis>),
 }
@@ -63,7 +63,7 @@ impl Backend {
             // submits its undo, and the undo must find the effect of this operation.
             Self::Memory(memory) => Reply::Ready(Some(memory.run(&operation))),
             #[cfg(feature = "testing")]
-            Self::Network(linked) => Reply::Sent(linked.submit(operation, route)),
+            Self::Network(network) => Reply::Sent(network.submit(operation, route)),
             #[cfg(feature = "redis")]
             Self::Redis(redis) => Reply::Queued(redis.submit_by(operation, route)),
         }
@@ -78,7 +78,7 @@ impl Backend {
         match self {
             Self::Memory(memory) => memory.channels(),
             #[cfg(feature = "testing")]
-            Self::Network(linked) => linked.channels(),
+            Self::Network(network) => network.channels(),
             #[cfg(feature = "redis")]
             Self::Redis(redis) => redis.channels(),
         }
@@ -89,7 +89,7 @@ impl Backend {
         match self {
             Self::Memory(_) => std::time::Duration::from_secs(1),
             #[cfg(feature = "testing")]
-            Self::Network(linked) => linked.reply_timeout(),
+            Self::Network(network) => network.reply_timeout(),
             #[cfg(feature = "redis")]
             Self::Redis(redis) => redis.reply_timeout(),
         }
@@ -133,7 +133,7 @@ impl Backend {
         match self {
             Self::Memory(memory) => memory.server(),
             #[cfg(feature = "testing")]
-            Self::Network(linked) => linked.server(),
+            Self::Network(network) => network.server(),
             #[cfg(feature = "redis")]
             Self::Redis(redis) => redis.identity().to_owned(),
         }
@@ -146,7 +146,7 @@ impl Backend {
         let started = match self {
             Self::Memory(memory) => memory.started(),
             #[cfg(feature = "testing")]
-            Self::Network(linked) => linked.started(),
+            Self::Network(network) => network.started(),
             #[cfg(feature = "redis")]
             Self::Redis(redis) => redis.started(key.as_str().as_bytes()),
         };
@@ -162,7 +162,7 @@ impl Backend {
         match self {
             Self::Memory(memory) => memory.started().filter(|started| sent <= *started),
             #[cfg(feature = "testing")]
-            Self::Network(linked) => linked.replaced_since(sent),
+            Self::Network(network) => network.replaced_since(sent),
             #[cfg(feature = "redis")]
             Self::Redis(redis) => redis.replaced_since(sent),
         }
@@ -182,13 +182,13 @@ impl Backend {
     }
 
     /// Returns the client's own address, as the server sees it.
-    pub(crate) fn seen_as(&self) -> Option<String> {
+    pub(crate) fn client_address(&self) -> Option<String> {
         match self {
             Self::Memory(_) => None,
             #[cfg(feature = "testing")]
             Self::Network(_) => None,
             #[cfg(feature = "redis")]
-            Self::Redis(redis) => redis.seen_as(),
+            Self::Redis(redis) => redis.client_address(),
         }
     }
 
@@ -234,7 +234,7 @@ impl Backend {
 
     /// Refuses a name whose keys would not all be on one node of a cluster.
     #[cfg_attr(not(feature = "redis"), expect(unused_variables))]
-    pub(crate) fn check_name(&self, key: &Key, kind: NameOf) -> Result<()> {
+    pub(crate) fn check_name(&self, key: &Key, kind: NameKind) -> Result<()> {
         #[cfg(feature = "redis")]
         if self.cluster().is_some() {
             return redis::slots::check_name(key, kind);
@@ -300,7 +300,7 @@ impl Backend {
 
 /// The kind of primitive that a name belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum NameOf {
+pub(crate) enum NameKind {
     /// A latch. Its channel wraps the name in braces, whatever the name contains.
     Latch,
     Other,
@@ -315,7 +315,7 @@ pub(crate) enum Reply {
     #[cfg(feature = "testing")]
     Sent(oneshot::Receiver<Result<Value, Failure>>),
     #[cfg(feature = "redis")]
-    Queued(redis::Queued),
+    Queued(redis::QueuedReply),
 }
 
 impl Reply {
@@ -364,7 +364,7 @@ impl Future for Reply {
 pub(crate) enum Ticket {
     Ran,
     #[cfg(feature = "redis")]
-    Queued(redis::Ticket),
+    Queued(redis::QueueTicket),
 }
 
 impl Ticket {

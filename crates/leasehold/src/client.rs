@@ -13,12 +13,12 @@ use crate::backend::Backend;
 use crate::backend::facts::ServerFacts;
 use crate::backend::memory::Embedded;
 #[cfg(feature = "testing")]
-use crate::backend::network::{Linked, Network};
+use crate::backend::network::{Network, NetworkBackend};
 #[cfg(feature = "redis")]
 use crate::backend::redis::{Endpoint, Redis};
 use crate::config::{self, Peers};
 use crate::context::{Context, Naming};
-use crate::credentials::{Credentials, Source};
+use crate::credentials::{Credentials, CredentialsSource};
 use crate::error::{Error, ErrorKind, Result};
 use crate::hold::SafetyMargin;
 use crate::observe::{Acquired, Hooks, Lost, Observer, Waiting};
@@ -437,7 +437,7 @@ impl Client {
         // Counted after the wait, which can last for a lease: some of these holds have ended
         // meanwhile.
         Closed {
-            holds_left: self.context.standing.good(),
+            holds_left: self.context.live_holds.count_valid(),
         }
     }
 
@@ -480,7 +480,7 @@ impl Client {
         presence::start(&self.context, label.to_owned());
     }
 
-    fn over(backend: Backend, builder: &ClientBuilder) -> Self {
+    fn with_backend(backend: Backend, builder: &ClientBuilder) -> Self {
         // The client and its backend compare moments, for example the start of a server. So the
         // client needs the clock of its backend. For an embedded keyspace that is the clock on
         // which its leases end.
@@ -532,7 +532,7 @@ impl Embedded {
     /// Panics if it is called outside a tokio runtime.
     #[must_use]
     pub fn client(&self) -> Client {
-        Client::over(Backend::Memory(self.memory()), &ClientBuilder::default())
+        Client::with_backend(Backend::Memory(self.memory()), &ClientBuilder::default())
     }
 
     /// Returns a client of this keyspace, and the simulated network between the client and the
@@ -548,9 +548,9 @@ impl Embedded {
     #[cfg(feature = "testing")]
     pub fn client_over_network(&self, builder: &ClientBuilder) -> Result<(Client, Network)> {
         builder.check()?;
-        let linked = Linked::new(&self.memory(), builder.reply_timeout);
+        let linked = NetworkBackend::new(&self.memory(), builder.reply_timeout);
         let network = linked.network();
-        let client = Client::over(Backend::Network(Arc::new(linked)), builder);
+        let client = Client::with_backend(Backend::Network(Arc::new(linked)), builder);
         Ok((client, network))
     }
 
@@ -571,7 +571,7 @@ pub struct ClientBuilder {
     prefix: String,
     declare_keys: bool,
     failover_guard: Option<Duration>,
-    credentials: Option<Source>,
+    credentials: Option<CredentialsSource>,
     label: Option<String>,
     hooks: Hooks,
     metric_names: Vec<String>,
@@ -793,7 +793,7 @@ impl ClientBuilder {
         F: Fn() -> C + Send + Sync + 'static,
         C: Future<Output = Result<Credentials, Box<dyn StdError + Send + Sync>>> + Send + 'static,
     {
-        self.credentials = Some(Source::new(credentials));
+        self.credentials = Some(CredentialsSource::new(credentials));
         self
     }
 
@@ -1054,7 +1054,7 @@ impl ClientBuilder {
         if url.trim() == "memory://" {
             return self.embedded(&Embedded::new());
         }
-        self.start_to_server(url)
+        self.start_in_background(url)
     }
 
     /// Returns a client of a keyspace in this process.
@@ -1079,7 +1079,10 @@ impl ClientBuilder {
     /// Panics if it is called outside a tokio runtime.
     pub fn embedded(&self, keyspace: &Embedded) -> Result<Client> {
         self.check()?;
-        Ok(Client::over(Backend::Memory(keyspace.memory()), self))
+        Ok(Client::with_backend(
+            Backend::Memory(keyspace.memory()),
+            self,
+        ))
     }
 
     #[cfg(feature = "redis")]
@@ -1090,7 +1093,7 @@ impl ClientBuilder {
     }
 
     #[cfg(feature = "redis")]
-    fn start_to_server(&self, url: &str) -> Result<Client> {
+    fn start_in_background(&self, url: &str) -> Result<Client> {
         let (endpoint, steps) = (self.endpoint(url), crate::primitives::steps());
         let redis = Redis::start(endpoint, &steps, crate::clock::Clock::Boot)?;
         Ok(self.client_of_server(redis))
@@ -1098,7 +1101,7 @@ impl ClientBuilder {
 
     #[cfg(feature = "redis")]
     fn client_of_server(&self, redis: Redis) -> Client {
-        let client = Client::over(Backend::Redis(Arc::new(redis)), self);
+        let client = Client::with_backend(Backend::Redis(Arc::new(redis)), self);
         if self.presence {
             presence::start(&client.context, self.clean_label());
         }
@@ -1131,11 +1134,11 @@ impl ClientBuilder {
 
     #[cfg(not(feature = "redis"))]
     async fn connect_to_server(&self, url: &str) -> Result<Client> {
-        self.start_to_server(url)
+        self.start_in_background(url)
     }
 
     #[cfg(not(feature = "redis"))]
-    fn start_to_server(&self, _url: &str) -> Result<Client> {
+    fn start_in_background(&self, _url: &str) -> Result<Client> {
         Err(Error::new(
             ErrorKind::Unsupported,
             "this build has no servers; build leasehold with the feature `redis`, or use memory://",
@@ -1223,6 +1226,6 @@ mod tests {
             client.lock("z").acquire().await.expect("free").forget();
             client.lock("z").force_unlock().await.expect("answered");
         }
-        assert_eq!(client.context.standing.len(), 0);
+        assert_eq!(client.context.live_holds.len(), 0);
     }
 }

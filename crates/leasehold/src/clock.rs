@@ -62,17 +62,17 @@ impl Sub<Duration> for Moment {
 /// ahead of every server.
 #[cfg(feature = "redis")]
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Both {
-    tokios: Instant,
+pub(crate) struct ClockPair {
+    tokio_time: Instant,
     real: std::time::Instant,
 }
 
 #[cfg(feature = "redis")]
-impl Both {
+impl ClockPair {
     #[expect(clippy::disallowed_methods, reason = "it is compared with tokio's")]
     pub(crate) fn now() -> Self {
         Self {
-            tokios: Instant::now(),
+            tokio_time: Instant::now(),
             real: std::time::Instant::now(),
         }
     }
@@ -81,9 +81,9 @@ impl Both {
     /// time.
     pub(crate) fn paused_hint(self, limit: Duration) -> &'static str {
         let now = Self::now();
-        let tokios = now.tokios.saturating_duration_since(self.tokios);
+        let tokio_time = now.tokio_time.saturating_duration_since(self.tokio_time);
         let real = now.real.saturating_duration_since(self.real);
-        match tokios.saturating_sub(real) > limit / 2 {
+        match tokio_time.saturating_sub(real) > limit / 2 {
             true => {
                 " (tokio's clock is paused and runs ahead of the server: use Client::embedded() in such a test)"
             }
@@ -123,7 +123,7 @@ impl MachineClock {
         }
     }
 
-    pub(crate) fn sleeps(&self, span: Duration) {
+    pub(crate) fn sleep_for(&self, span: Duration) {
         let slept = &self.slept_ns;
         slept.fetch_add(nanos(span), std::sync::atomic::Ordering::SeqCst);
     }

@@ -27,7 +27,7 @@ pub(crate) const DEFAULT_OUTAGE_TIMEOUT: Duration = DEFAULT_LEASE;
 
 /// The time for which a process may hand a grant over from waiter to waiter, counted from the
 /// grant. A longer time would hardly be faster, and other processes wait for its end.
-pub(crate) const DEFAULT_TURN: Duration = Duration::from_millis(10);
+pub(crate) const DEFAULT_SLICE: Duration = Duration::from_millis(10);
 
 const MIN_LEASE: Duration = Duration::from_millis(10);
 const MIN_RENEWED_LEASE: Duration = Duration::from_millis(100);
@@ -215,7 +215,7 @@ impl Settings {
             poll_interval: None,
             ask_every: None,
             outage_timeout: DEFAULT_OUTAGE_TIMEOUT,
-            local_hand_over: DEFAULT_TURN,
+            local_hand_over: DEFAULT_SLICE,
             acknowledged: Acknowledgement::master(),
         }
     }
@@ -441,7 +441,7 @@ pub(crate) fn check_wait(wait: Duration, key: &Key) -> Result<()> {
 /// Checks the waiter timeout. If it is too short, a slow network costs a waiter its place. If it is
 /// too long, a dead waiter delays all other waiters.
 pub(crate) fn check_waiter_timeout(timeout: Duration, key: &Key) -> Result<()> {
-    // Equals `KEPT_MS` in `fair/queue.lua`, after which the key of our waiters expires if no waiter
+    // Equals `IDLE_EXPIRY_MS` in `fair/queue.lua`, after which the key of our waiters expires if no waiter
     // asks. With a longer timeout that key would expire first, and the server would take our
     // waiters for Redisson's.
     let longest = Duration::from_secs(3600);

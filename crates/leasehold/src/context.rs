@@ -1,6 +1,6 @@
 //! The state that all primitives of a client share.
 
-pub(crate) mod namesakes;
+pub(crate) mod shared_keys;
 
 use std::fmt::Write as _;
 use std::sync::Arc;
@@ -13,20 +13,20 @@ use tokio::runtime::Handle;
 use crate::acknowledgement::Acknowledgement;
 use crate::backend::failure::{Failure, Outcome};
 use crate::backend::step::Operation;
-use crate::backend::{Backend, NameOf};
+use crate::backend::{Backend, NameKind};
 use crate::clock::{Clock, Timers};
 use crate::config::{self, Peers, Settings, Terms};
 use crate::error::{Error, ErrorKind, Result};
 use crate::hold::cleanup::Cleanup;
-use crate::hold::standing::Standing;
+use crate::hold::live_holds::LiveHolds;
 use crate::hold::watchdog::Watchdog;
-use crate::hold::{Grant, Queued, SafetyMargin};
+use crate::hold::{Grant, QueueSteps, SafetyMargin};
 use crate::key::Key;
-use crate::local::Locals;
+use crate::local::LocalRecords;
 use crate::observe::Observer;
 use crate::process::Process;
 use crate::sync::Mutex;
-use namesakes::Namesakes;
+use shared_keys::SharedKeys;
 
 /// The time for which a client that ends waits for the reply to its goodbye. Without the goodbye,
 /// the client's announcement expires a little later.
@@ -41,9 +41,9 @@ pub(crate) struct Context {
     pub(crate) margin: SafetyMargin,
     pub(crate) cleanup: Arc<Cleanup>,
     pub(crate) watchdog: Watchdog,
-    pub(crate) locals: Arc<Locals>,
-    pub(crate) standing: Arc<Standing>,
-    pub(crate) namesakes: Namesakes,
+    pub(crate) locals: Arc<LocalRecords>,
+    pub(crate) live_holds: Arc<LiveHolds>,
+    pub(crate) shared_keys: SharedKeys,
     pub(crate) observer: Observer,
     pub(crate) client_id: String,
     pub(crate) peers: Peers,
@@ -94,9 +94,9 @@ impl Context {
             clock,
             timers,
             margin,
-            locals: Locals::new(clock, runtime.clone()),
-            standing: Arc::default(),
-            namesakes: Namesakes::default(),
+            locals: LocalRecords::new(clock, runtime.clone()),
+            live_holds: Arc::default(),
+            shared_keys: SharedKeys::default(),
             // A new id for each client, even in one process: each client counts its holds from 1.
             client_id: uuid::Uuid::new_v4().to_string(),
             default_lease,
@@ -128,7 +128,7 @@ impl Context {
     }
 
     /// Returns the key for a name of this client, with the client's prefix.
-    pub(crate) fn key(&self, name: &str, of: NameOf) -> Result<Key> {
+    pub(crate) fn key(&self, name: &str, of: NameKind) -> Result<Key> {
         let key = Key::prefixed(&self.prefix, name)?;
         self.backend.check_name(&key, of)?;
         Ok(key)
@@ -166,15 +166,15 @@ impl Context {
     }
 
     pub(crate) fn close(&self) {
-        // An acquire that has just passed `check_open` is still granted. Its hold enters `standing`
+        // An acquire that has just passed `check_open` is still granted. Its hold enters `live_holds`
         // after this, and learns there that it is not renewed.
         self.closed.store(true, Ordering::SeqCst);
-        for hold in self.standing.close() {
+        for hold in self.live_holds.close() {
             // Scheduled on its new terms: it is no longer renewed, but its maximum hold time still
             // ends it.
             self.watchdog.remove(&hold);
-            self.watchdog.keep(&hold);
-            self.leave_line(&hold);
+            self.watchdog.watch(&hold);
+            self.leave_queue(&hold);
         }
         // A waiter for several locks can no longer get the lock of this client. It learns so when
         // it asks again.
@@ -184,10 +184,10 @@ impl Context {
     /// Removes the waiters of a hold that is left to its lease from the queue. Waiters to which it
     /// was handed over may still be in a queue on the server, and would be in the way after its
     /// end.
-    pub(crate) fn leave_line(&self, hold: &Grant) {
-        let queued = hold.steps.queued();
-        if let Some(leaves) = queued.and_then(Queued::leave_line) {
-            self.cleanup.send(leaves, hold.way_back());
+    pub(crate) fn leave_queue(&self, hold: &Grant) {
+        let queued = hold.steps.queue_steps();
+        if let Some(leave) = queued.and_then(QueueSteps::leave_queue) {
+            self.cleanup.send(leave, hold.undo_route());
         }
     }
 
@@ -200,15 +200,15 @@ impl Context {
     pub(crate) fn announce<T>(
         &self,
         goodbye: Vec<Operation>,
-        say: impl FnOnce(&Backend) -> T,
+        send: impl FnOnce(&Backend) -> T,
     ) -> Option<T> {
         // With this locked: nothing is announced after the goodbye.
-        let mut kept = self.goodbye.lock();
+        let mut stored = self.goodbye.lock();
         if self.is_closed() || self.is_forked() {
             return None;
         }
-        *kept = goodbye;
-        Some(say(&self.backend))
+        *stored = goodbye;
+        Some(send(&self.backend))
     }
 
     /// Removes the client's announcement. A close waits for that.
@@ -236,7 +236,7 @@ impl Context {
     /// Returns whether this process is a fork of the client's process. In a fork every call fails
     /// and no drop does anything: the holds belong to the parent.
     pub(crate) fn is_forked(&self) -> bool {
-        self.process.is_gone()
+        self.process.is_forked()
     }
 
     pub(crate) fn check_process(&self, key: &Key) -> Result<()> {

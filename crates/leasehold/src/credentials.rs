@@ -50,13 +50,13 @@ impl fmt::Debug for Credentials {
 /// The reason why there are no credentials.
 pub(crate) type NoCredentials = Box<dyn StdError + Send + Sync>;
 
-type Asked = Pin<Box<dyn Future<Output = Result<Credentials, NoCredentials>> + Send>>;
+type CredentialsFuture = Pin<Box<dyn Future<Output = Result<Credentials, NoCredentials>> + Send>>;
 
 /// The callback that each new connection asks for credentials.
 #[derive(Clone)]
-pub(crate) struct Source(Arc<dyn Fn() -> Asked + Send + Sync>);
+pub(crate) struct CredentialsSource(Arc<dyn Fn() -> CredentialsFuture + Send + Sync>);
 
-impl Source {
+impl CredentialsSource {
     pub(crate) fn new<F, C>(ask: F) -> Self
     where
         F: Fn() -> C + Send + Sync + 'static,
@@ -75,9 +75,9 @@ impl Source {
     }
 }
 
-impl fmt::Debug for Source {
+impl fmt::Debug for CredentialsSource {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Source")
+        f.write_str("CredentialsSource")
     }
 }
 
@@ -87,7 +87,7 @@ mod tests {
 
     #[test]
     fn a_callback_that_panics_gives_no_credentials() {
-        let source = Source::new(|| async { panic!("on purpose") });
+        let source = CredentialsSource::new(|| async { panic!("on purpose") });
         let asked = source.ask().now_or_never().expect("at once");
         assert_eq!(asked.unwrap_err().to_string(), "the callback panicked");
     }

@@ -65,7 +65,7 @@ impl Sample {
         format!("{step}:{}:{}:{number}", self.key, self.hold)
     }
 
-    fn has_no(&self, name: &str) -> ! {
+    fn unknown_argument(&self, name: &str) -> ! {
         panic!("`{name}` of `{}` needs a value here", self.step)
     }
 }
@@ -114,8 +114,8 @@ const SUITES: [Suite; 10] = [
 ];
 
 /// Commands that replace the list of waiting clients by another type, and add odd items to it.
-const NO_LIST_OF_CLIENTS: &[&str] = &["SET", "KEY:asking", "text"];
-const ODD_CLIENTS: &[&str] = &[
+const CLIENTS_OF_WRONG_TYPE: &[&str] = &["SET", "KEY:asking", "text"];
+const MALFORMED_CLIENTS: &[&str] = &[
     "RPUSH",
     "KEY:asking",
     "1234:2",
@@ -137,7 +137,7 @@ const HOLDS: [&str; 3] = [
 
 /// The channels that have a listener: the channels of releases, and of two waiting clients. All
 /// other clients count as killed.
-const HEARD: [&str; 6] = [
+const HEARD_CHANNELS: [&str; 6] = [
     "channel:x",
     "channel:x:1234",
     "channel:x:3456",
@@ -146,20 +146,20 @@ const HEARD: [&str; 6] = [
     "channel:a{b}c:3456",
 ];
 
-/// Listens on the channels of `HEARD` for as long as the server runs.
+/// Listens on the channels of `HEARD_CHANNELS` for as long as the server runs.
 fn listen(server: &RedisServer) {
     let mut stream = TcpStream::connect(("127.0.0.1", server.port())).unwrap();
-    write!(stream, "SUBSCRIBE {}\r\n", HEARD.join(" ")).unwrap();
+    write!(stream, "SUBSCRIBE {}\r\n", HEARD_CHANNELS.join(" ")).unwrap();
     // A server closes a connection whose messages are not read.
     std::thread::spawn(move || io::copy(&mut stream, &mut io::sink()));
-    while server.channels().len() < HEARD.len() {
+    while server.channels().len() < HEARD_CHANNELS.len() {
         std::thread::sleep(Duration::from_millis(1));
     }
 }
 
 /// Returns a keyspace with the same listeners.
 fn heard_keyspace() -> Keyspace {
-    Keyspace::heard_by(Box::new(|channel| HEARD.contains(&channel).into()))
+    Keyspace::with_audience(Box::new(|channel| HEARD_CHANNELS.contains(&channel).into()))
 }
 
 /// An action on both the keyspace and the server.
@@ -392,7 +392,7 @@ fn now_ms() -> u64 {
 }
 
 /// The type, content and TTL of each key.
-type State = BTreeMap<String, (String, Vec<String>, String)>;
+type DatabaseState = BTreeMap<String, (String, Vec<String>, String)>;
 
 fn state(kind: &str, mut content: Vec<String>, ttl_ms: i64) -> (String, Vec<String>, String) {
     for item in &mut content {
@@ -407,17 +407,17 @@ fn state(kind: &str, mut content: Vec<String>, ttl_ms: i64) -> (String, Vec<Stri
     (kind.to_owned(), content, shown_number(ttl_ms))
 }
 
-fn keyspace_state(keyspace: &mut Keyspace) -> State {
+fn keyspace_state(keyspace: &mut Keyspace) -> DatabaseState {
     let dump = keyspace.dump().into_iter();
     dump.map(|(key, (kind, content, ttl_ms))| (key, state(kind, content, ttl_ms)))
         .collect()
 }
 
-fn server_state(server: &RedisServer) -> State {
+fn server_state(server: &RedisServer) -> DatabaseState {
     state_by(server, &|parts| server.command(parts).unwrap())
 }
 
-fn state_by(server: &RedisServer, ask: &dyn Fn(&[&str]) -> Reply) -> State {
+fn state_by(server: &RedisServer, ask: &dyn Fn(&[&str]) -> Reply) -> DatabaseState {
     let list = |parts: &[&str]| -> Vec<String> {
         let reply = ask(parts);
         let items = reply.as_array().unwrap().iter();

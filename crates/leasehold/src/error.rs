@@ -16,9 +16,9 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 /// waiters. The underlying cause (an error of the driver or the system) is its
 /// [`source`](StdError::source).
 #[derive(Clone)]
-pub struct Error(Arc<Inner>);
+pub struct Error(Arc<ErrorInner>);
 
-struct Inner {
+struct ErrorInner {
     kind: ErrorKind,
     message: String,
     key: Option<Key>,
@@ -69,7 +69,7 @@ pub enum ErrorKind {
 
 impl Error {
     pub(crate) fn new(kind: ErrorKind, message: impl Into<String>) -> Self {
-        Self(Arc::new(Inner {
+        Self(Arc::new(ErrorInner {
             kind,
             message: message.into(),
             key: None,
@@ -81,7 +81,7 @@ impl Error {
     }
 
     pub(crate) fn lost(key: &Key, reason: LossReason) -> Self {
-        Self(Arc::new(Inner {
+        Self(Arc::new(ErrorInner {
             kind: ErrorKind::Lost,
             message: format!(
                 "the lock `{key}` is lost: {reason}; stop the protected work and acquire again"
@@ -104,7 +104,7 @@ impl Error {
         loss: Option<LossReason>,
         members: Vec<Error>,
     ) -> Self {
-        let told: Vec<_> = members.iter().map(Error::brief).collect();
+        let briefs: Vec<_> = members.iter().map(Error::brief).collect();
         let kind = match loss {
             // Whatever the members report: a holder that has lost the whole lock must stop its
             // work, and looks only at the kind.
@@ -115,8 +115,8 @@ impl Error {
             Some(reason) => format!("the lock `{key}` is lost: {reason}; "),
             None => String::new(),
         };
-        error += &format!("{what} `{key}` failed: {}", told.join("; "));
-        Self(Arc::new(Inner {
+        error += &format!("{what} `{key}` failed: {}", briefs.join("; "));
+        Self(Arc::new(ErrorInner {
             kind,
             message: error,
             key: Some(key.clone()),
@@ -146,7 +146,7 @@ impl Error {
     }
 
     /// Changes the error only if it has not been shared yet.
-    fn change(mut self, change: impl FnOnce(&mut Inner)) -> Self {
+    fn change(mut self, change: impl FnOnce(&mut ErrorInner)) -> Self {
         // Not `make_mut`: the source can't be cloned. A shared error stays as its other owners know
         // it.
         if let Some(inner) = Arc::get_mut(&mut self.0) {

@@ -7,24 +7,24 @@ use std::time::Duration;
 use tokio::sync::oneshot;
 
 use crate::backend::Reply;
-use crate::backend::failure::{Cause, Failure, Outcome, refusal_counts};
-use crate::backend::retry::{Failed, Pauses, until_answered};
+use crate::backend::failure::{Cause, Failure, Outcome, accept_refusal};
+use crate::backend::retry::{FailedAttempt, RetryDelays, until_answered};
 use crate::backend::step::{Operation, Value};
 use crate::clock::Moment;
 use crate::config::{Terms, check_lease};
 use crate::context::Context;
 use crate::error::{Error, ErrorKind, Result};
-use crate::exchange::{Exchange, NotExchanged};
-use crate::hold::acks::{Mark, Word, ask_for_word};
 use crate::hold::cleanup::was_ours;
+use crate::hold::confirm::{Confirmation, ConfirmationMark, ask_for_confirmation};
 use crate::hold::watchdog::{Renewed, try_renew, why_lost};
-use crate::hold::{ClaimId, Grant, Hold, Joined, Leaving, Limit, Undo, next_number};
+use crate::hold::{ClaimId, Grant, GuardExit, Hold, Joined, Limit, Undo, next_number};
 use crate::key::Key;
-use crate::local::Local;
+use crate::local::RecordRef;
 use crate::local::reentry::Held;
 use crate::loss::LossReason;
-use crate::observe::{Ended, Way};
+use crate::observe::{Ended, Entry};
 use crate::owner::Owner;
+use crate::permit_swap::{NotSwapped, PermitSwap};
 
 /// One guard's share in a hold. If it is dropped, it is given up in the background.
 pub(crate) struct Share {
@@ -32,17 +32,17 @@ pub(crate) struct Share {
     held: Arc<Held>,
     /// The claim of this guard on the hold.
     claim: ClaimId,
-    left: bool,
+    given_up: bool,
     /// The number of its holder. Readers that share a hold have one number each.
     number: u64,
     /// Whether the server granted the hold to this guard's own request.
-    was_asked_for: bool,
+    has_own_grant: bool,
     /// Whether the guard belongs to one of several readers that share the hold. Each reader learns
     /// from the server whether it had the lock.
-    of_crowd: bool,
+    shares_read_hold: bool,
     /// Whether the hold is becoming another one, as in a downgrade: no guard may join it, and it is
     /// not renewed.
-    turns: bool,
+    is_converting: bool,
     /// The duration of its acquire.
     waited: Duration,
 }
@@ -56,16 +56,20 @@ impl Share {
     /// Returns the share of the next holder, to whom the hold was handed over.
     pub(crate) fn handed_over(context: Arc<Context>, held: Arc<Held>) -> Self {
         let mut share = Self::new(context, held);
-        share.was_asked_for = false;
+        share.has_own_grant = false;
         share
     }
 
     /// Returns the share of a reader in a hold that other readers may join. The reader is the first
     /// one, or has joined.
-    pub(crate) fn of_crowd(context: Arc<Context>, held: Arc<Held>, joined: Option<Joined>) -> Self {
+    pub(crate) fn of_reader(
+        context: Arc<Context>,
+        held: Arc<Held>,
+        joined: Option<Joined>,
+    ) -> Self {
         let claim = joined.map_or(ClaimId::FIRST, |joined| joined.claim);
         let mut share = Self::with_claim(context, held, claim);
-        share.of_crowd = true;
+        share.shares_read_hold = true;
         if joined.is_some() {
             share.number = next_number();
         }
@@ -83,10 +87,10 @@ impl Share {
             context,
             held,
             claim,
-            left: false,
-            was_asked_for: claim == ClaimId::FIRST,
-            of_crowd: false,
-            turns: false,
+            given_up: false,
+            has_own_grant: claim == ClaimId::FIRST,
+            shares_read_hold: false,
+            is_converting: false,
             waited: Duration::ZERO,
         }
     }
@@ -94,8 +98,8 @@ impl Share {
     /// Notes the acquire that has led to this share.
     pub(crate) fn after(mut self, ended: Ended) -> Self {
         self.waited = ended.waited;
-        if ended.is_heard() {
-            self.hold().acquired(&ended, self.way());
+        if ended.is_enabled() {
+            self.hold().acquired(&ended, self.entry());
         }
         self
     }
@@ -105,10 +109,10 @@ impl Share {
     }
 
     /// Returns how the acquire has obtained the hold.
-    pub(crate) fn way(&self) -> Way {
+    pub(crate) fn entry(&self) -> Entry {
         match self.claim == ClaimId::FIRST {
-            true => Way::Granted,
-            false => Way::Entered,
+            true => Entry::Granted,
+            false => Entry::Joined,
         }
     }
 
@@ -120,7 +124,10 @@ impl Share {
     /// Resolves with the reason when this guard's hold is lost. The future does not borrow the
     /// share: if it lives on in another task, the guard's drop must still release the lock.
     pub(crate) fn lost(&self) -> impl Future<Output = LossReason> + Send + use<> {
-        let (hold, claim) = (self.hold().clone(), self.of_crowd.then_some(self.claim));
+        let (hold, claim) = (
+            self.hold().clone(),
+            self.shares_read_hold.then_some(self.claim),
+        );
         let timers = self.context.timers.clone();
         async move {
             match claim {
@@ -134,8 +141,8 @@ impl Share {
         self.number
     }
 
-    pub(crate) fn was_asked_for(&self) -> bool {
-        self.was_asked_for
+    pub(crate) fn has_own_grant(&self) -> bool {
+        self.has_own_grant
     }
 
     pub(crate) fn held(&self) -> &Arc<Held> {
@@ -156,11 +163,11 @@ impl Share {
 
     /// Gives the share up, and reports whether the lock was held until now.
     pub(crate) async fn release(self) -> Result<()> {
-        let told = self.hold().releases();
-        let held = told.is_heard().then(|| Arc::clone(&self.held));
+        let span = self.hold().release_span();
+        let held = span.is_enabled().then(|| Arc::clone(&self.held));
         let result = self.give_up().await;
         if let Some(held) = held {
-            told.released(&result, held.was_handed_over());
+            span.released(&result, held.was_handed_over());
         }
         result
     }
@@ -168,23 +175,24 @@ impl Share {
     async fn give_up(mut self) -> Result<()> {
         // First: if this future is dropped, the share must not leave the hold a second time. The
         // undo, which is still armed, then sends the release.
-        self.left = true;
+        self.given_up = true;
         let hold = Arc::clone(self.hold());
         // Asked before the guard leaves: its own limit may be the one that is over.
         let loss = hold.loss();
         // Registered before the share leaves: the last share may be given up at any time, and the
         // server's reply to that release also applies to this share.
-        let word = (self.of_crowd && loss.is_none()).then(|| hold.await_word());
+        let confirmation =
+            (self.shares_read_hold && loss.is_none()).then(|| hold.await_confirmation());
         match hold.leave(self.claim) {
-            Leaving::Shared { moves_look } => {
-                self.look_again(moves_look);
-                if let Some((word, begins)) = word {
-                    return self.confirmed(word, begins).await;
+            GuardExit::Shared { moves_due } => {
+                self.reschedule(moves_due);
+                if let Some((confirmation, starts_task)) = confirmation {
+                    return self.confirmed(confirmation, starts_task).await;
                 }
             }
-            Leaving::LeftToLease => self.leave_to_lease(),
-            Leaving::Last => {
-                drop(word);
+            GuardExit::LeftToLease => self.leave_to_lease(),
+            GuardExit::Last => {
+                drop(confirmation);
                 return self.leave_last(loss).await;
             }
         }
@@ -204,19 +212,19 @@ impl Share {
         let now = self.context.clock.now();
         if loss.is_none()
             && let Some(local) = &local
-            && self.held.stays(local, now)
+            && self.held.stays_local(local, now)
         {
-            if hold.is_exchanged() {
-                if let Some(exchange) = self.exchange(local) {
+            if hold.is_swapped() {
+                if let Some(swap) = self.swap(local) {
                     // The next waiter needs the reply, whether this future is polled or not.
-                    return self.in_background(exchange).await;
+                    return self.in_background(swap).await;
                 }
             } else {
                 // Registered before the hold is handed over: the next holder may release it at
                 // once, and the server's reply to that also applies to this share.
-                let (word, begins) = hold.await_word();
+                let (confirmation, starts_task) = hold.await_confirmation();
                 if self.held.hand_over(local, now) {
-                    return self.confirmed(word, begins).await;
+                    return self.confirmed(confirmation, starts_task).await;
                 }
             }
         }
@@ -224,7 +232,7 @@ impl Share {
         hold.end();
         self.context.watchdog.remove(hold);
         match loss {
-            None => self.give_back(local).await,
+            None => self.release_on_server(local).await,
             Some(reason) => {
                 // Lost here, but the server may still have the hold. The undo releases it.
                 self.clear_owner();
@@ -234,11 +242,11 @@ impl Share {
     }
 
     /// Asks the server to end the hold, and waits for its reply.
-    async fn give_back(&self, local: Option<Local>) -> Result<()> {
-        let (release, first) = Release::leaves(&self.context, &self.held, local, false);
+    async fn release_on_server(&self, local: Option<RecordRef>) -> Result<()> {
+        let (release, first) = ReleaseRequest::send(&self.context, &self.held, local, false);
         // After the release was sent: the owner's next request must run after it.
         self.clear_owner();
-        if !self.hold().has_waiting() && !release.grants {
+        if !self.hold().has_confirmation_waiters() && !release.grants_next {
             return release.answered(first).await;
         }
         // Earlier holders wait for the same reply, or the next holder does.
@@ -247,19 +255,19 @@ impl Share {
 
     /// Exchanges the permits for new ones of the next waiter of the process. The request has been
     /// sent when this returns. `None` if no waiter wants the same number of permits.
-    fn exchange(&self, local: &Local) -> Option<impl Future<Output = Result<()>> + Send + use<>> {
-        let exchange = Exchange::leaves(&self.context, &self.held, local)?;
+    fn swap(&self, local: &RecordRef) -> Option<impl Future<Output = Result<()>> + Send + use<>> {
+        let swap = PermitSwap::send(&self.context, &self.held, local)?;
         let (context, held) = (Arc::clone(&self.context), Arc::clone(&self.held));
         let local = local.clone();
         Some(async move {
-            let asked_before = match exchange.answered().await {
+            let sent_before = match swap.answered().await {
                 Ok(()) => return Ok(()),
-                Err(NotExchanged::GiveBack { asked_before }) => asked_before,
-                Err(NotExchanged::Unanswered(failure)) => {
+                Err(NotSwapped::GiveBack { sent_before }) => sent_before,
+                Err(NotSwapped::Unanswered(failure)) => {
                     return Err(failure.into_error(&held.hold().key));
                 }
             };
-            let (release, first) = Release::leaves(&context, &held, Some(local), asked_before);
+            let (release, first) = ReleaseRequest::send(&context, &held, Some(local), sent_before);
             release.answered(first).await
         })
     }
@@ -284,7 +292,11 @@ impl Share {
 
     /// Waits for the server's word that the hold, which now belongs to other guards, was held until
     /// it passed to them.
-    async fn confirmed(&self, word: oneshot::Receiver<Word>, begins: bool) -> Result<()> {
+    async fn confirmed(
+        &self,
+        confirmation: oneshot::Receiver<Confirmation>,
+        starts_task: bool,
+    ) -> Result<()> {
         let Context {
             backend,
             timers,
@@ -292,10 +304,10 @@ impl Share {
             ..
         } = &*self.context;
         let hold = self.hold();
-        if begins {
+        if starts_task {
             // A task, not this future: the task asks for all that wait, and this future may be
             // dropped.
-            cleanup.carry(ask_for_word(
+            cleanup.spawn_detached(ask_for_confirmation(
                 backend.clone(),
                 timers.clone(),
                 Arc::clone(hold),
@@ -303,11 +315,11 @@ impl Share {
         }
         // The same limit as for a release that is not answered.
         let limit = backend.reply_timeout() * 2;
-        let failure = match timers.timeout(limit, word).await {
-            Some(Ok(Word::Held)) => return Ok(()),
-            Some(Ok(Word::Lost(reason))) => return Err(Error::lost(&hold.key, reason)),
-            Some(Ok(Word::Unknown)) => return Err(nobody_knows(&self.context, hold)),
-            Some(Ok(Word::Failed(failure))) => failure,
+        let failure = match timers.timeout(limit, confirmation).await {
+            Some(Ok(Confirmation::Held)) => return Ok(()),
+            Some(Ok(Confirmation::Lost(reason))) => return Err(Error::lost(&hold.key, reason)),
+            Some(Ok(Confirmation::Unknown)) => return Err(unknown_outcome(&self.context, hold)),
+            Some(Ok(Confirmation::Failed(failure))) => failure,
             Some(Err(_)) => Failure::runtime_ended(Outcome::MayHaveRun, backend.address()),
             None => {
                 let what = format!("no answer within {limit:?}");
@@ -319,26 +331,26 @@ impl Share {
 
     /// Prepares the hold to become another one in one step: no guard can join it, and it is not
     /// renewed. Returns `false` and changes nothing if other guards share it.
-    pub(crate) fn begin_to_turn(&mut self) -> bool {
-        self.turns = self.hold().end_with_last();
-        if self.turns {
+    pub(crate) fn begin_conversion(&mut self) -> bool {
+        self.is_converting = self.hold().end_if_last_guard();
+        if self.is_converting {
             self.context.watchdog.remove(self.hold());
         }
-        self.turns
+        self.is_converting
     }
 
     /// Notes that the hold has become another one. If the share is dropped without this call, the
     /// hold is released.
-    pub(crate) fn has_turned(mut self) {
-        self.left = true;
+    pub(crate) fn finish_conversion(mut self) {
+        self.given_up = true;
         self.held.disarm();
         self.clear_owner();
     }
 
     /// Leaves the hold to its lease: nothing is sent, nothing is renewed.
     pub(crate) fn forget(mut self) {
-        self.left = true;
-        if self.hold().forget(self.claim) == Leaving::LeftToLease {
+        self.given_up = true;
+        if self.hold().forget(self.claim) == GuardExit::LeftToLease {
             self.leave_to_lease();
         }
     }
@@ -350,22 +362,22 @@ impl Share {
         context.check_lease(span, &hold.key)?;
         hold.check()?;
         let Some(operation) = hold.steps.keep_for(span) else {
-            return Err(not_kept(
+            return Err(cannot_keep(
                 &hold.key,
                 "several clients can hold a lock of its kind at a time",
             ));
         };
         // Ended before the request is sent: no renewal begins later. If a renewal is about to be
         // sent or on its way, and arrives after the request, the server refuses it.
-        if !self.begin_to_turn() {
-            return Err(not_kept(&hold.key, self.who_shares()));
+        if !self.begin_conversion() {
+            return Err(cannot_keep(&hold.key, self.sharing_reason()));
         }
-        let (keeping, first) = Keeping::leaves(&context, &self.held, operation);
+        let (keeping, first) = KeepForRequest::send(&context, &self.held, operation);
         // After the request, because the owner's next request must run later. Before its reply,
         // because an unknown outcome leaves the hold to its lease, old or new.
-        self.left = true;
+        self.given_up = true;
         self.leave_to_lease();
-        if !hold.has_waiting() {
+        if !hold.has_confirmation_waiters() {
             return keeping.answered(first).await;
         }
         // Earlier holders wait for the same reply.
@@ -373,7 +385,7 @@ impl Share {
     }
 
     /// Returns why the hold can't end with this guard.
-    fn who_shares(&self) -> &'static str {
+    fn sharing_reason(&self) -> &'static str {
         match self.hold().guards() {
             0 | 1 => "another guard of its owner has left it to its lease",
             _ => "other guards of its owner share it",
@@ -384,7 +396,7 @@ impl Share {
         self.held.disarm();
         self.context.watchdog.remove(self.hold());
         self.clear_owner();
-        self.context.leave_line(self.hold());
+        self.context.leave_queue(self.hold());
     }
 
     fn clear_owner(&self) {
@@ -405,35 +417,35 @@ impl Share {
 
     /// Makes sure that the hold lasts as long as a re-entry wants. Costs no round trip unless the
     /// re-entry wants more time than the server has confirmed.
-    pub(crate) async fn enter_again(&self, joined: Joined) -> Result<()> {
+    pub(crate) async fn confirm_reentry(&self, joined: Joined) -> Result<()> {
         if joined.must_confirm {
             return self.confirm().await;
         }
-        self.look_again(joined.moves_look);
+        self.reschedule(joined.moves_due);
         Ok(())
     }
 
     /// Updates the watchdog if a guard that has joined or left has moved the time of its next look.
     /// Most guards move nothing, so a re-entry usually costs nothing.
-    pub(crate) fn look_again(&self, moves_look: bool) {
-        if moves_look {
-            self.context.watchdog.keep(self.hold());
+    pub(crate) fn reschedule(&self, moves_due: bool) {
+        if moves_due {
+            self.context.watchdog.watch(self.hold());
         }
     }
 
     /// Ends the hold `limit` from `since` at the latest.
     pub(crate) fn limit(&self, limit: Duration, since: Moment) {
         self.hold().limit(self.claim, limit, since);
-        self.context.watchdog.keep(self.hold());
+        self.context.watchdog.watch(self.hold());
     }
 
     /// Returns when this guard's maximum hold time is over, and how long it is.
-    pub(crate) fn limited(&self) -> Option<Limit> {
+    pub(crate) fn max_hold_limit(&self) -> Option<Limit> {
         self.hold().limit_of(self.claim)
     }
 
     /// Limits the hold to the time at which its predecessor would have ended.
-    pub(crate) fn limit_as(&self, before: Option<Limit>) {
+    pub(crate) fn inherit_limit(&self, before: Option<Limit>) {
         if let Some((end, limit)) = before {
             self.limit(limit, end - limit);
         }
@@ -445,10 +457,10 @@ impl Share {
         let hold = self.hold();
         // All that the guards want, not what the watchdog may ask for: an extension works even
         // after the client was closed.
-        let lease = hold.lease_to_ask(self.context.clock.now());
+        let lease = hold.lease_to_request(self.context.clock.now());
         match try_renew(&self.context.backend, &self.context.timers, hold, lease).await {
             Ok(Renewed::Yes) => {
-                self.context.watchdog.keep(hold);
+                self.context.watchdog.watch(hold);
                 // The reply may have arrived after the hold was lost.
                 hold.check()
             }
@@ -462,11 +474,11 @@ impl Share {
 
     /// Renews the hold, even one with a fixed lease, until the returned value is dropped. Used for
     /// a wait during which the hold must last.
-    pub(crate) fn keep(&self) -> Kept {
+    pub(crate) fn renew_for_wait(&self) -> RenewForWait {
         let hold = Arc::clone(self.hold());
-        hold.keep(true);
-        self.context.watchdog.keep(&hold);
-        Kept(hold)
+        hold.renew_for_wait(true);
+        self.context.watchdog.watch(&hold);
+        RenewForWait(hold)
     }
 
     /// Runs `work` until it is done or the lock is lost.
@@ -484,7 +496,7 @@ impl Share {
     }
 }
 
-pub(crate) fn not_kept(key: &Key, why: &str) -> Error {
+pub(crate) fn cannot_keep(key: &Key, why: &str) -> Error {
     let message = format!(
         "the hold of `{key}` can't be kept for a fixed time: {why}; release it, or use a plain, \
          fenced or fair lock without an owner"
@@ -494,17 +506,17 @@ pub(crate) fn not_kept(key: &Key, why: &str) -> Error {
 
 /// A request that leaves a hold to a span, and that was sent. The hold is over here: no guard
 /// relies on it. No renewal begins later, and the server refuses a renewal that arrives later.
-struct Keeping {
+struct KeepForRequest {
     context: Arc<Context>,
     held: Arc<Held>,
     /// The only operation that makes a hold shorter.
     operation: Operation,
     /// The earlier holders of the hold in this process.
-    mark: Mark,
+    mark: ConfirmationMark,
 }
 
-impl Keeping {
-    fn leaves(
+impl KeepForRequest {
+    fn send(
         context: &Arc<Context>,
         held: &Arc<Held>,
         operation: Operation,
@@ -515,7 +527,7 @@ impl Keeping {
             operation,
             // Taken before the request is sent: a task that renews the hold to get a word of the
             // server stops, because the reply to this request is that word.
-            mark: held.hold().ends_or_turns(),
+            mark: held.hold().mark_end(),
         };
         let first = (keeping.ask(), context.clock.now());
         (keeping, first)
@@ -530,37 +542,37 @@ impl Keeping {
     /// Sends the request again until it is answered, or the time limit is over.
     async fn answered(self, first: (Reply, Moment)) -> Result<()> {
         let (context, hold) = (&self.context, self.held.hold());
-        let (mut limit, mut unheard) = (None, None);
-        let goes_on = |failed: Failed<'_>| {
+        let (mut limit, mut unanswered) = (None, None);
+        let should_retry = |failed: FailedAttempt<'_>| {
             let now = context.clock.now();
             let limit = *limit.get_or_insert(now + context.backend.reply_timeout());
             if failed.failure.outcome == Outcome::MayHaveRun {
-                unheard = Some(failed.failure.clone());
+                unanswered = Some(failed.failure.clone());
             }
             failed.failure.may_heal() && now < limit
         };
-        let pauses = Pauses::from(Duration::from_millis(10));
+        let pauses = RetryDelays::from(Duration::from_millis(10));
         let again = || self.ask();
-        let reply = until_answered(&context.timers, first, pauses, again, goes_on).await;
+        let reply = until_answered(&context.timers, first, pauses, again, should_retry).await;
         let is_there = |reply: &Value| matches!(reply, Value::Int(1..));
-        match refusal_counts(reply, is_there) {
+        match accept_refusal(reply, is_there) {
             Ok(Value::Int(1..)) => {
-                hold.tell(self.mark, &Word::Held);
+                hold.deliver(self.mark, &Confirmation::Held);
                 Ok(())
             }
             Ok(Value::Int(..=-1)) => {
-                hold.tell(self.mark, &Word::Held);
-                Err(not_kept(&hold.key, "its owner also holds the read lock"))
+                hold.deliver(self.mark, &Confirmation::Held);
+                Err(cannot_keep(&hold.key, "its owner also holds the read lock"))
             }
-            Ok(_) => Err(self.is_gone(unheard).await),
+            Ok(_) => Err(self.gone_error(unanswered).await),
             Err(failure) => {
                 // Earlier holders only need the server's own reply, without confirmations of
                 // replicas.
-                let word = match failure.cause {
-                    Cause::Unconfirmed(_) => Word::Held,
-                    _ => Word::Failed(failure.clone()),
+                let confirmation = match failure.cause {
+                    Cause::Unconfirmed(_) => Confirmation::Held,
+                    _ => Confirmation::Failed(failure.clone()),
                 };
-                hold.tell(self.mark, &word);
+                hold.deliver(self.mark, &confirmation);
                 Err(failure.into_error_of_renewal(&hold.key))
             }
         }
@@ -568,10 +580,10 @@ impl Keeping {
 
     /// Returns the error for a hold that no longer exists. `unheard` is the failure of an earlier
     /// request. That request may have kept the hold for a span that is over.
-    async fn is_gone(&self, unheard: Option<Failure>) -> Error {
+    async fn gone_error(&self, unanswered: Option<Failure>) -> Error {
         let (context, hold) = (&self.context, self.held.hold());
-        if let Some(failure) = unheard {
-            hold.tell(self.mark, &Word::Unknown);
+        if let Some(failure) = unanswered {
+            hold.deliver(self.mark, &Confirmation::Unknown);
             return failure.into_error_of_renewal(&hold.key);
         }
         let reason = why_lost(&context.backend, hold, &context.timers).await;
@@ -581,73 +593,73 @@ impl Keeping {
 
 /// A release that was sent. The undo of its hold stays armed until the reply arrives. So a dropped
 /// call and a lost reply end in the same way: in the background.
-struct Release {
+struct ReleaseRequest {
     context: Arc<Context>,
     held: Arc<Held>,
-    local: Option<Local>,
+    local: Option<RecordRef>,
     /// The earlier holders of the hold in this process.
-    mark: Mark,
+    mark: ConfirmationMark,
     /// Number of connections of this client among those that the release notifies.
-    ours: Option<i64>,
+    own_connections: Option<i64>,
     /// Whether the server grants the lock to the next waiter, if that waiter belongs to this
     /// process.
-    grants: bool,
+    grants_next: bool,
     /// Whether an earlier request may have released the hold.
-    asked_before: bool,
+    sent_before: bool,
 }
 
-impl Release {
-    fn leaves(
+impl ReleaseRequest {
+    fn send(
         context: &Arc<Context>,
         held: &Arc<Held>,
-        local: Option<Local>,
-        asked_before: bool,
+        local: Option<RecordRef>,
+        sent_before: bool,
     ) -> (Self, (Reply, Moment)) {
         let (backend, steps) = (&context.backend, &held.hold().steps);
         let counts = local.is_some() && backend.counts_listeners();
         let channel = counts.then(|| steps.counted_channel()).flatten();
-        let ours = channel.map(|channel| i64::from(backend.channels().is_live(channel)));
-        let mark = held.hold().ends_or_turns();
+        let own_connections = channel.map(|channel| i64::from(backend.channels().is_live(channel)));
+        let mark = held.hold().mark_end();
         let now = context.clock.now();
         let terms = held.hold().terms();
-        let is_known = |local: &Local| local.next_is_known(terms);
+        let is_known = |local: &RecordRef| local.all_waiters_want_this(terms);
         // Replicas do not confirm a hold that a release grants.
         let is_confirmed = terms.acknowledged.is_needed();
-        let next = (steps.queued().filter(|_| !is_confirmed))
+        let next = (steps.queue_steps().filter(|_| !is_confirmed))
             .filter(|_| local.as_ref().is_some_and(is_known));
-        let calls = match &local {
+        let notifies = match &local {
             // If no other client is subscribed, there is no client to call.
-            Some(local) => !local.turn.lock().is_alone(),
-            None => held.is_wanted(),
+            Some(local) => !local.slice.lock().no_other_listener(),
+            None => held.was_contended(),
         };
-        let calls = calls && held.takes_turns() && backend.counts_listeners();
+        let notifies = notifies && held.has_slice() && backend.counts_listeners();
         let release = match next {
             Some(queued) => queued.release_to_next(terms.lease),
             None => {
                 // Made only if it is sent: most releases call no client.
-                let call = calls.then(|| steps.release_and_call()).flatten();
-                call.unwrap_or_else(|| steps.release())
+                let notify = notifies.then(|| steps.release_and_notify()).flatten();
+                notify.unwrap_or_else(|| steps.release())
             }
         };
-        let first = (backend.submit_by(release, held.hold().way_back()), now);
+        let first = (backend.submit_by(release, held.hold().undo_route()), now);
         if let Some(local) = local.as_ref().filter(|_| next.is_none()) {
-            local.hold_leaves(now);
+            local.hold_returned(now);
         }
         let release = Self {
             context: Arc::clone(context),
             held: Arc::clone(held),
             local,
             mark,
-            ours,
-            grants: next.is_some(),
-            asked_before,
+            own_connections,
+            grants_next: next.is_some(),
+            sent_before,
         };
         (release, first)
     }
 
     /// Gives the lock to the waiter to which the server has granted it.
     fn grant_next(&self, sent: Moment, reply: Value) {
-        let (Some(local), true) = (&self.local, self.grants) else {
+        let (Some(local), true) = (&self.local, self.grants_next) else {
             return;
         };
         let Context {
@@ -658,7 +670,7 @@ impl Release {
             ..
         } = &*self.context;
         let (hold, now) = (self.held.hold(), clock.now());
-        let queued = hold.steps.queued();
+        let queued = hold.steps.queue_steps();
         let next = queued.and_then(|queued| Some((queued, queued.read_next(reply)?)));
         let is_given = next.is_some_and(|(queued, ids)| {
             let Some(id) = ids.first() else { return false };
@@ -678,35 +690,35 @@ impl Release {
             undo.granted();
             let grant = Arc::clone(undo.hold());
             grant.granted(None);
-            let is_given = local.give_first(undo, &ids, now);
+            let is_given = local.grant_first(undo, &ids, now);
             if is_given {
-                watchdog.keep(&grant);
+                watchdog.watch(&grant);
             }
             is_given
         });
         if !is_given {
-            local.hold_leaves(now);
+            local.hold_returned(now);
         }
     }
 
-    /// Notes how many other clients the release has notified. `told` is 1 plus the number of
+    /// Notes how many other clients the release has notified. `receivers_plus_one` is 1 plus the number of
     /// connections.
-    fn published(&self, told: i64, sent: Moment) {
-        if let (Some(local), Some(ours)) = (&self.local, self.ours) {
-            let others = u32::try_from(told - 1 - ours).ok();
-            local.turn.lock().published(others);
+    fn published(&self, receivers_plus_one: i64, sent: Moment) {
+        if let (Some(local), Some(own_connections)) = (&self.local, self.own_connections) {
+            let others = u32::try_from(receivers_plus_one - 1 - own_connections).ok();
+            local.slice.lock().published(others);
         }
-        if self.local.is_some() || told <= 1 || !self.held.takes_turns() {
+        if self.local.is_some() || receivers_plus_one <= 1 || !self.held.has_slice() {
             return;
         }
         // A task that is alone in its process needs no turn as long as no other client wants the
         // lock. So for most names nothing is remembered.
         let (backend, hold) = (&self.context.backend, self.held.hold());
-        let ours = (hold.steps.counted_channel())
+        let is_subscribed = (hold.steps.counted_channel())
             .is_some_and(|channel| backend.channels().is_live(channel));
-        if backend.counts_listeners() && told > 1 + i64::from(ours) {
+        if backend.counts_listeners() && receivers_plus_one > 1 + i64::from(is_subscribed) {
             let local = self.context.locals.of(&hold.key);
-            local.turn.lock().others_wait(hold.granted_at(), sent);
+            local.slice.lock().others_wait(hold.granted_at(), sent);
         }
     }
 
@@ -715,18 +727,18 @@ impl Release {
         let (backend, timers) = (&self.context.backend, &self.context.timers);
         let hold = self.held.hold();
         let sent = first.1;
-        let (mut limit, mut asked_before) = (None, self.asked_before);
-        let goes_on = |failed: Failed<'_>| {
+        let (mut limit, mut sent_before) = (None, self.sent_before);
+        let should_retry = |failed: FailedAttempt<'_>| {
             // For as long as one more reply may take. Then the caller gets the error, and the undo
             // continues in the background.
             let limit = *limit.get_or_insert(timers.now() + backend.reply_timeout());
-            let goes_on = failed.failure.may_heal() && timers.now() < limit;
-            asked_before |= goes_on && failed.failure.outcome == Outcome::MayHaveRun;
-            goes_on
+            let should_retry = failed.failure.may_heal() && timers.now() < limit;
+            sent_before |= should_retry && failed.failure.outcome == Outcome::MayHaveRun;
+            should_retry
         };
-        let pauses = Pauses::from(Duration::from_millis(10));
-        let release = || backend.submit_by(hold.steps.release(), hold.way_back());
-        let reply = until_answered(timers, first, pauses, release, goes_on).await;
+        let pauses = RetryDelays::from(Duration::from_millis(10));
+        let release = || backend.submit_by(hold.steps.release(), hold.undo_route());
+        let reply = until_answered(timers, first, pauses, release, should_retry).await;
         let reply = match reply {
             Ok(reply) => reply,
             Err(failure) => {
@@ -736,11 +748,11 @@ impl Release {
         };
         self.held.given_back();
         // A list contains the id of the new holder.
-        let is_granted = self.grants && matches!(reply, Value::List(_));
+        let is_granted = self.grants_next && matches!(reply, Value::List(_));
         if was_ours(&reply) || is_granted {
-            hold.tell(self.mark, &Word::Held);
-            if let Value::Int(told) = reply {
-                self.published(told, sent);
+            hold.deliver(self.mark, &Confirmation::Held);
+            if let Value::Int(receivers_plus_one) = reply {
+                self.published(receivers_plus_one, sent);
             }
             self.grant_next(sent, reply);
             return Ok(());
@@ -752,9 +764,9 @@ impl Release {
         };
         // An earlier request that was not answered may have released the hold, which was then held
         // until that request. The server only notes whose hold was ended by force.
-        if asked_before && reason != LossReason::Forced {
-            hold.tell(self.mark, &Word::Unknown);
-            return Err(nobody_knows(&self.context, hold));
+        if sent_before && reason != LossReason::Forced {
+            hold.deliver(self.mark, &Confirmation::Unknown);
+            return Err(unknown_outcome(&self.context, hold));
         }
         Err(hold.was_lost(self.mark, reason))
     }
@@ -762,7 +774,7 @@ impl Release {
 
 /// Returns the error for a hold that no longer exists, if a request without a reply may have ended
 /// it, or its lease is over.
-fn nobody_knows(context: &Context, hold: &Grant) -> Error {
+fn unknown_outcome(context: &Context, hold: &Grant) -> Error {
     let what =
         "the hold no longer exists, and an earlier request about it was not answered in time";
     let cause = Cause::NoAnswer(what.into());
@@ -774,44 +786,44 @@ fn nobody_knows(context: &Context, hold: &Grant) -> Error {
 }
 
 /// A hold that is renewed during a wait.
-pub(crate) struct Kept(Arc<Grant>);
+pub(crate) struct RenewForWait(Arc<Grant>);
 
-impl Drop for Kept {
+impl Drop for RenewForWait {
     fn drop(&mut self) {
-        self.0.keep(false);
+        self.0.renew_for_wait(false);
     }
 }
 
 impl Drop for Share {
     fn drop(&mut self) {
-        if self.left {
+        if self.given_up {
             return;
         }
-        let leaving = match self.turns {
-            true => Some(Leaving::Last),
+        let exit = match self.is_converting {
+            true => Some(GuardExit::Last),
             false => self.hold().leave_in(self.context.process(), self.claim),
         };
-        match leaving {
+        match exit {
             // Most re-entries end here. Their end costs no system call.
-            Some(Leaving::Shared { moves_look: false }) => {}
+            Some(GuardExit::Shared { moves_due: false }) => {}
             // The parent process still has the hold.
             _ if self.context.is_forked() => {}
             None => {}
-            Some(Leaving::Shared { moves_look }) => self.look_again(moves_look),
-            Some(Leaving::LeftToLease) => self.leave_to_lease(),
-            Some(Leaving::Last) => {
+            Some(GuardExit::Shared { moves_due }) => self.reschedule(moves_due),
+            Some(GuardExit::LeftToLease) => self.leave_to_lease(),
+            Some(GuardExit::Last) => {
                 let local = self.held.local(&self.context.locals);
                 let now = self.context.clock.now();
                 if let Some(local) = &local
-                    && !self.turns
-                    && self.held.stays(local, now)
+                    && !self.is_converting
+                    && self.held.stays_local(local, now)
                 {
-                    if self.hold().is_exchanged() {
-                        if let Some(exchange) = self.exchange(local) {
+                    if self.hold().is_swapped() {
+                        if let Some(swap) = self.swap(local) {
                             self.context.cleanup.spawn(async move {
                                 // If the exchange fails, the undo continues, and no caller waits
                                 // for it.
-                                drop(exchange.await);
+                                drop(swap.await);
                             });
                             return;
                         }
@@ -826,7 +838,7 @@ impl Drop for Share {
                 self.held.give_back_now();
                 self.clear_owner();
                 if let Some(local) = &local {
-                    local.hold_leaves(now);
+                    local.hold_returned(now);
                 }
             }
         }

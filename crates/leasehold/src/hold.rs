@@ -1,16 +1,16 @@
 //! A hold: the state that the guards of one acquire share. A grant of the server may have several
 //! holds in turn. The grant says until when the server keeps the lock (`grant.rs`). The stay says
-//! what the guards of one hold want and have received (`stay.rs`).
+//! what the guards of one hold want and have received (`holding.rs`).
 //!
 //! This module also watches, releases and ends grants. No other module decides when a lock is lost.
 
-pub(crate) mod acks;
 mod claims;
 pub(crate) mod cleanup;
+pub(crate) mod confirm;
 pub(crate) mod grant;
-pub(crate) mod standing;
+mod holding;
+pub(crate) mod live_holds;
 mod state;
-mod stay;
 mod undo;
 pub(crate) mod watchdog;
 mod wheel;
@@ -25,7 +25,7 @@ use crate::clock::{Moment, Timers};
 use crate::loss::LossReason;
 pub(crate) use claims::{ClaimId, Limit};
 pub(crate) use grant::Grant;
-pub(crate) use stay::next_number;
+pub(crate) use holding::next_number;
 pub(crate) use undo::Undo;
 
 /// The margin between the holder's deadline and the server's: clocks drift, and servers count in
@@ -50,7 +50,7 @@ impl SafetyMargin {
 }
 
 /// A hold that one request renews together with other holds.
-pub(crate) struct Together<'a> {
+pub(crate) struct BatchRenewal<'a> {
     /// The step that renews many holds. Its argument for all of them is the lease in ms. It replies
     /// with a list of the numbers, from 1, of the holds that must be renewed alone.
     pub(crate) step: &'static Step,
@@ -64,15 +64,15 @@ pub(crate) trait HoldSteps: Any + Send + Sync {
     fn acquire(&self, lease: Duration) -> Operation;
     /// Asks for the hold, and for a call to this client when the present holder releases it. `None`
     /// for a kind whose releases call no client.
-    fn acquire_in_turn(&self, _lease: Duration, _client: Caller) -> Option<Operation> {
+    fn acquire_and_enlist(&self, _lease: Duration, _client: WaitingClient) -> Option<Operation> {
         None
     }
-    /// Withdraws this client from the queue of `acquire_in_turn`.
-    fn leave_turn(&self, _client: Caller) -> Option<Operation> {
+    /// Withdraws this client from the queue of `acquire_and_enlist`.
+    fn delist(&self, _client: WaitingClient) -> Option<Operation> {
         None
     }
     /// Reads the reply to either request; `None` if it makes no sense.
-    fn read_acquire(&self, reply: Value) -> Option<Asked>;
+    fn read_acquire(&self, reply: Value) -> Option<AcquireReply>;
     /// Extends the hold to at least `lease` from now. If more than `most` is left, shortens it to
     /// `lease`. Replies with the time left in ms, or with 0 if the hold does not exist.
     fn renew(&self, lease: Duration, most: Option<Duration>) -> Operation;
@@ -84,24 +84,24 @@ pub(crate) trait HoldSteps: Any + Send + Sync {
         None
     }
     /// Returns how the hold is renewed together with others; `None` if it is renewed alone.
-    fn renewed_together(&self) -> Option<Together<'_>> {
+    fn batch_renewal(&self) -> Option<BatchRenewal<'_>> {
         None
     }
     /// Returns the exchange operations of a kind whose holders know the ids of what they hold;
     /// `None` for other kinds.
-    fn exchanged(&self) -> Option<&dyn Exchanged> {
+    fn swap_steps(&self) -> Option<&dyn SwapSteps> {
         None
     }
     /// Returns the queue operations of a kind whose waiters are in a queue on the server; `None`
     /// for other kinds.
-    fn queued(&self) -> Option<&dyn Queued> {
+    fn queue_steps(&self) -> Option<&dyn QueueSteps> {
         None
     }
     /// Releases the hold. Replies 1 or more, or 0 if the hold does not exist.
     fn release(&self) -> Operation;
     /// Releases the hold in the same way, and calls one of the clients that have asked for it.
     /// `None` for a kind whose releases call no client.
-    fn release_and_call(&self) -> Option<Operation> {
+    fn release_and_notify(&self) -> Option<Operation> {
         None
     }
     /// Returns the channel of its releases, if a release replies 1 plus the number of connections
@@ -117,7 +117,7 @@ pub(crate) trait HoldSteps: Any + Send + Sync {
 
     /// Returns the longest time until the hold keeps no client out, if it is neither renewed nor
     /// released.
-    fn gone_within(&self, lease: Duration) -> Duration {
+    fn ends_within(&self, lease: Duration) -> Duration {
         lease
     }
     /// Asks why the hold does not exist.
@@ -139,23 +139,23 @@ pub(crate) trait HoldSteps: Any + Send + Sync {
 
 /// Permits that are held by ids, which their holders know and may pass on. The next holder can't
 /// have the same ids, so one request replaces them with new ids.
-pub(crate) trait Exchanged {
+pub(crate) trait SwapSteps {
     /// Returns the number of permits.
     fn permits(&self) -> u32;
     /// Returns the same number of permits with new ids, for this lease, and the operation that
     /// exchanges these permits for them. It replies 1, or 0 if one of these permits is no longer
     /// held.
-    fn next(&self, lease: Duration) -> (Box<dyn HoldSteps>, Operation);
+    fn swap(&self, lease: Duration) -> (Box<dyn HoldSteps>, Operation);
 }
 
 /// A hold that the server grants to the first waiter in its queue.
-pub(crate) trait Queued {
+pub(crate) trait QueueSteps {
     /// Returns how long a place is kept after each request for it.
-    fn stay(&self) -> Duration;
+    fn waiter_timeout(&self) -> Duration;
     /// Keeps the places of the waiters with these ids, each after a space. Replies with a list: how
-    /// long the lock is held in ms, like [`Asked::Busy`], and the numbers, from 1, of the waiters
+    /// long the lock is held in ms, like [`AcquireReply::Busy`], and the numbers, from 1, of the waiters
     /// that must ask one by one.
-    fn stay_many(&self, ids: &str) -> Operation;
+    fn keep_places(&self, ids: &str) -> Operation;
     /// Releases the hold, and grants a hold for `lease` to the first waiter in the queue, if it
     /// belongs to this client. Replies like [`HoldSteps::release`], or with the id of the new
     /// holder.
@@ -167,15 +167,15 @@ pub(crate) trait Queued {
     fn of_waiter(&self, id: String) -> Box<dyn HoldSteps>;
     /// Notes that the hold was handed over to the waiter with this id. Its place in the queue is
     /// removed when the hold is released.
-    fn serves(&self, id: &str);
+    fn note_handed_to(&self, id: &str);
     /// Removes the places of the waiters that were handed the hold, which is left to its lease and
     /// not released. `None` if there are no places.
-    fn leave_line(&self) -> Option<Operation>;
+    fn leave_queue(&self) -> Option<Operation>;
 }
 
 /// The server's answer to a request for a hold.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Asked {
+pub(crate) enum AcquireReply {
     /// The hold was granted, with its fencing token if one was requested.
     Granted { token: Option<u64> },
     /// Another holder is in the way for `ttl_ms`; negative if that never expires. `before` is the
@@ -185,23 +185,23 @@ pub(crate) enum Asked {
 
 /// A client that a release may call.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Caller {
+pub(crate) struct WaitingClient {
     /// The number by which the client is called.
     pub(crate) number: u64,
     /// Whether the client was called before, and another client was quicker. It is called first
     /// now.
-    pub(crate) was_called: bool,
+    pub(crate) was_notified: bool,
 }
 
-impl Caller {
+impl WaitingClient {
     /// Returns the client's item in the list of waiting clients. A lock counts as one permit.
-    pub(crate) fn waits_for(self, permits: u32) -> String {
+    pub(crate) fn list_item(self, permits: u32) -> String {
         format!("{}:{permits}", self.number)
     }
 
-    /// Like [`waits_for`](Self::waits_for), but empty without a client.
-    pub(crate) fn waits_or_not(client: Option<Self>, permits: u32) -> String {
-        client.map_or_else(String::new, |client| client.waits_for(permits))
+    /// Like [`list_item`](Self::list_item), but empty without a client.
+    pub(crate) fn list_item_or_empty(client: Option<Self>, permits: u32) -> String {
+        client.map_or_else(String::new, |client| client.list_item(permits))
     }
 }
 
@@ -250,15 +250,15 @@ pub(crate) struct Joined {
     /// Whether the guard wants more than the server has confirmed.
     pub(crate) must_confirm: bool,
     /// Whether the watchdog must look at the hold at another time than before.
-    pub(crate) moves_look: bool,
+    pub(crate) moves_due: bool,
 }
 
 /// The duty of a guard that leaves, on the server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Leaving {
+pub(crate) enum GuardExit {
     /// Nothing, because other guards still share the hold. The watchdog may have to look at it at
     /// another time than before.
-    Shared { moves_look: bool },
+    Shared { moves_due: bool },
     /// Release the hold: the guard was the last one.
     Last,
     /// Nothing: the guard was the last one, but the hold remains until its lease ends.

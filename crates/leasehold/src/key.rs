@@ -24,7 +24,7 @@ pub(crate) struct Key {
     /// The name on the server, with the client's prefix.
     name: Arc<str>,
     prefix: Prefix,
-    part: Option<Arc<Part>>,
+    part: Option<Arc<KeyPart>>,
 }
 
 /// The length of the client's prefix in a name, in bytes. Names are compared as they are on the
@@ -58,7 +58,7 @@ impl Ord for Prefix {
 
 /// The part that a key means, if it does not mean everything under one name.
 #[derive(PartialEq, Eq, Hash, PartialOrd, Ord)]
-enum Part {
+enum KeyPart {
     /// These values of a group.
     Fields(String),
     /// Locks of these names together.
@@ -126,12 +126,12 @@ impl Key {
 
     /// Returns the key of these values of the group.
     pub(crate) fn fields(&self, fields: &str) -> Self {
-        self.with_part(Part::Fields(fields.into()))
+        self.with_part(KeyPart::Fields(fields.into()))
     }
 
     /// Returns the key of a majority of these locks, each with its server.
     pub(crate) fn members(&self, members: Vec<(String, Self)>) -> Self {
-        self.with_part(Part::Members(members))
+        self.with_part(KeyPart::Members(members))
     }
 
     /// Returns the key of locks of several names, with the text that messages show.
@@ -143,11 +143,11 @@ impl Key {
             // one lock.
             name: given.join(" + ").into(),
             prefix: Prefix::default(),
-            part: Some(Arc::new(Part::Names(names))),
+            part: Some(Arc::new(KeyPart::Names(names))),
         }
     }
 
-    fn with_part(&self, part: Part) -> Self {
+    fn with_part(&self, part: KeyPart) -> Self {
         Self {
             name: Arc::clone(&self.name),
             prefix: self.prefix,
@@ -157,7 +157,7 @@ impl Key {
 
     /// Returns the name to which an additional key belongs, and the kind of that key. `None` for a
     /// key that is a name itself.
-    pub(crate) fn beside(key: &str) -> Option<(Beside, &str)> {
+    pub(crate) fn parse_extra(key: &str) -> Option<(ExtraKey, &str)> {
         const OURS: &str = "leasehold:";
         const THEIRS: [&str; 4] = [
             "redisson_lock_timeout:",
@@ -166,20 +166,20 @@ impl Key {
             "redisson_bqs:",
         ];
         if let Some(tag) = key.strip_prefix("redisson_lock_queue:") {
-            return Some((Beside::Line, name_of(tag)));
+            return Some((ExtraKey::Queue, name_of(tag)));
         }
         if let Some(rest) = key.strip_prefix(OURS) {
             return Some(match rest.strip_suffix(":opened") {
-                Some(tag) => (Beside::Opening, name_of(tag)),
-                None => (Beside::Other, rest),
+                Some(tag) => (ExtraKey::Opening, name_of(tag)),
+                None => (ExtraKey::Other, rest),
             });
         }
         if THEIRS.iter().any(|prefix| key.starts_with(prefix)) || key.contains(":rwlock_timeout:") {
-            return Some((Beside::Other, key));
+            return Some((ExtraKey::Other, key));
         }
         // Such a key may also be a name: that depends on its type.
         let tag = key.strip_suffix(":timeout").filter(|tag| tag.contains('{'));
-        tag.map(|tag| (Beside::Leases, name_of(tag)))
+        tag.map(|tag| (ExtraKey::Leases, name_of(tag)))
     }
 
     /// Returns `x` for `{x}`: both names have the same additional keys. `None` for any other name.
@@ -261,7 +261,7 @@ impl Key {
 
     /// Returns the key of the clients that wait for a plain lock, with the numbers by which a
     /// release calls them: a key of our own.
-    pub(crate) fn asking_clients(&self) -> String {
+    pub(crate) fn waiting_clients(&self) -> String {
         format!("{}:asking", self.with_prefix("leasehold"))
     }
 
@@ -352,9 +352,9 @@ impl fmt::Debug for Key {
 
 /// The kind of an additional key of a name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Beside {
+pub(crate) enum ExtraKey {
     /// The queue of a fair lock.
-    Line,
+    Queue,
     /// The leases of permits.
     Leases,
     /// The note that a latch was open.
@@ -407,14 +407,14 @@ mod tests {
     fn keys_beside_a_name_lead_back_to_it() {
         for name in ["orders", "a{b}c", "a}b"] {
             let key = Key::parse(name).unwrap();
-            for (beside, text) in [
-                (Beside::Line, key.fair_queue()),
-                (Beside::Leases, key.timeout_key()),
-                (Beside::Opening, key.opened_marker()),
+            for (extra, text) in [
+                (ExtraKey::Queue, key.fair_queue()),
+                (ExtraKey::Leases, key.timeout_key()),
+                (ExtraKey::Opening, key.opened_marker()),
             ] {
-                assert_eq!(Key::beside(&text), Some((beside, name)), "{text}");
+                assert_eq!(Key::parse_extra(&text), Some((extra, name)), "{text}");
             }
-            let other = |text: &str| Key::beside(text).map(|(beside, _)| beside);
+            let other = |text: &str| Key::parse_extra(text).map(|(extra, _)| extra);
             for text in [
                 key.fair_timeouts(),
                 key.fair_waiters(),
@@ -427,11 +427,11 @@ mod tests {
                 key.idempotency_key("c:1"),
                 key.released_marker(),
             ] {
-                assert_eq!(other(&text), Some(Beside::Other), "{text}");
+                assert_eq!(other(&text), Some(ExtraKey::Other), "{text}");
             }
-            assert_eq!(Key::beside(name), None);
+            assert_eq!(Key::parse_extra(name), None);
         }
-        assert_eq!(Key::beside("job:timeout"), None);
+        assert_eq!(Key::parse_extra("job:timeout"), None);
     }
 
     #[test]

@@ -107,7 +107,6 @@ mod credentials;
 #[allow(clippy::unwrap_used, reason = "a test")]
 mod differential;
 mod error;
-mod exchange;
 mod guard;
 mod hold;
 mod key;
@@ -116,9 +115,10 @@ mod loss;
 mod observe;
 mod owner;
 mod pattern;
+mod permit_swap;
 mod primitives;
 mod process;
-mod room;
+mod shrink;
 mod sync;
 #[cfg(feature = "testing")]
 pub mod testing;
@@ -198,7 +198,7 @@ pub mod settings {
 /// Compiles and runs the example of the crate's page.
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]
-struct Page;
+struct CratePage;
 
 /// Compiles and runs the example of the README.
 #[cfg(doctest)]
@@ -208,7 +208,7 @@ struct Readme;
 /// Compiles and runs the examples of the first page of the documentation.
 #[cfg(doctest)]
 #[doc = include_str!("../../../docs/start.md")]
-struct Start;
+struct StartPage;
 
 #[cfg(doctest)]
 #[doc = include_str!("../../../docs/choose.md")]

@@ -6,22 +6,22 @@
 //! are swept out when there are many of them.
 
 mod arrivals;
-pub(crate) mod crowd;
 mod deadlock;
 pub(crate) mod hand_over;
 mod idempotency;
 pub(crate) mod line;
-mod looks;
 mod order;
-mod outage;
 pub(crate) mod permits;
+pub(crate) mod place_renewals;
 pub(crate) mod reentry;
 pub(crate) mod returns;
-mod run;
+mod server_view;
+pub(crate) mod shared_hold;
 mod single_flight;
+pub(crate) mod slice;
 mod slot;
-pub(crate) mod stays;
-pub(crate) mod turn;
+mod stalls;
+mod succession;
 
 use std::collections::HashMap;
 use std::ops::Deref;
@@ -35,42 +35,42 @@ use crate::clock::{Clock, Moment};
 use crate::key::Key;
 use crate::owner::Owner;
 use crate::process::Process;
-use crate::room::Room;
+use crate::shrink::ShrinkIfIdle;
 use crate::sync::Mutex;
 use arrivals::Arrivals;
-use crowd::Crowd;
-use deadlock::Waits;
+use deadlock::WaitGraph;
 pub(crate) use idempotency::{IdempotencyKeys, Marked, repeatable_for};
-use line::{Seat, Standing};
-use looks::Looks;
-pub(crate) use outage::Down;
+use line::{LineSlot, WaiterWaker};
+use place_renewals::PlaceRenewals;
 use reentry::{Held, Reentry};
 use returns::Returns;
+pub(crate) use server_view::Outage;
+use shared_hold::SharedHold;
 use single_flight::SingleFlight;
-use stays::Stays;
-use turn::Turn;
+use slice::Slice;
+use stalls::StallCheck;
 
 /// Largest number of records that stay without a user.
-const MOST_REMEMBERED: usize = 1024;
+const MAX_UNUSED_RECORDS: usize = 1024;
 
 /// The records of a client, by name.
-pub(crate) struct Locals {
-    table: Mutex<Table>,
-    waits: Waits,
-    looks: Arc<Looks>,
+pub(crate) struct LocalRecords {
+    table: Mutex<RecordTable>,
+    wait_graph: WaitGraph,
+    stall_check: Arc<StallCheck>,
     clock: Clock,
     /// The process that made the records. In a child after a fork, no task waits.
     process: Process,
     /// Notified when a wait has ended that had been reported to operators.
-    pub(crate) told_wait_over: Arc<Notify>,
+    pub(crate) reported_wait_over: Arc<Notify>,
 }
 
 #[derive(Default)]
-struct Table {
+struct RecordTable {
     records: HashMap<Key, Arc<Record>>,
     /// Number of records that have stayed without a user since the table was swept, each counted
     /// once.
-    new: usize,
+    newly_retained: usize,
 }
 
 /// The knowledge of one name. Each part has its own lock. The table may be locked before one of
@@ -80,54 +80,54 @@ pub(crate) struct Record {
     /// Number of users. Rises from 0, and falls to 0, only with the table locked.
     users: AtomicUsize,
     /// Whether the record has stayed without a user.
-    has_stayed: AtomicBool,
-    line: Standing,
+    was_retained: AtomicBool,
+    line: LineSlot,
     arrivals: Arrivals,
     /// The waiter that arrived first, while it asks alone.
-    first: Mutex<Option<Arc<Seat>>>,
+    sole_waiter: Mutex<Option<Arc<WaiterWaker>>>,
     /// The turns that this process and other processes take.
-    pub(crate) turn: Mutex<Turn>,
+    pub(crate) slice: Mutex<Slice>,
     pub(crate) owners: Reentry,
-    crowd: Crowd,
+    shared_hold: SharedHold,
     pub(crate) markers: IdempotencyKeys,
     pub(crate) returns: Returns,
     pub(crate) flight: SingleFlight,
-    pub(crate) stays: Stays,
+    pub(crate) place_renewals: PlaceRenewals,
 }
 
 /// A record in use.
-pub(crate) struct Local {
-    locals: Arc<Locals>,
+pub(crate) struct RecordRef {
+    locals: Arc<LocalRecords>,
     key: Key,
     record: Arc<Record>,
 }
 
-impl Locals {
+impl LocalRecords {
     pub(crate) fn new(clock: Clock, runtime: Handle) -> Arc<Self> {
         Arc::new(Self {
             table: Mutex::default(),
-            waits: Waits::default(),
-            looks: Looks::new(runtime, clock),
+            wait_graph: WaitGraph::default(),
+            stall_check: StallCheck::new(runtime, clock),
             clock,
             process: Process::own(),
-            told_wait_over: Arc::default(),
+            reported_wait_over: Arc::default(),
         })
     }
 
     /// Returns the record of this name. Creates it if it does not exist.
-    pub(crate) fn of(self: &Arc<Self>, key: &Key) -> Local {
+    pub(crate) fn of(self: &Arc<Self>, key: &Key) -> RecordRef {
         let mut table = self.table.lock();
         // With one look-up: hashing a name costs more than cloning it.
         let record = Arc::clone(table.records.entry(key.clone()).or_default());
-        self.used(key, record)
+        self.add_user(key, record)
     }
 
     /// Returns the record of this name, if it exists.
-    pub(crate) fn known(self: &Arc<Self>, key: &Key) -> Option<Local> {
+    pub(crate) fn find(self: &Arc<Self>, key: &Key) -> Option<RecordRef> {
         let table = self.table.lock();
         let record = Arc::clone(table.records.get(key)?);
         // With the table locked: the record must not be removed meanwhile.
-        Some(self.used(key, record))
+        Some(self.add_user(key, record))
     }
 
     /// Returns what this owner holds under a name, in its role.
@@ -136,9 +136,9 @@ impl Locals {
         record.owners.held(owner)
     }
 
-    fn used(self: &Arc<Self>, key: &Key, record: Arc<Record>) -> Local {
+    fn add_user(self: &Arc<Self>, key: &Key, record: Arc<Record>) -> RecordRef {
         record.users.fetch_add(1, Ordering::Relaxed);
-        Local {
+        RecordRef {
             locals: Arc::clone(self),
             key: key.clone(),
             record,
@@ -151,7 +151,7 @@ impl Locals {
         let table = self.table.lock();
         let records: Vec<_> = table.records.values().map(Arc::clone).collect();
         drop(table);
-        let lines = records.iter().filter(|record| record.line.is_there());
+        let lines = records.iter().filter(|record| record.line.has_line());
         let owners = records.iter().map(|record| record.owners.len());
         (lines.count(), owners.sum())
     }
@@ -162,46 +162,46 @@ impl Locals {
     }
 }
 
-impl Table {
+impl RecordTable {
     /// Notes that a record stays without a user.
-    fn stays(&mut self, record: &Record, clock: Clock) {
-        if record.has_stayed.swap(true, Ordering::Relaxed) {
+    fn retain(&mut self, record: &Record, clock: Clock) {
+        if record.was_retained.swap(true, Ordering::Relaxed) {
             return;
         }
-        self.new += 1;
+        self.newly_retained += 1;
         // Rarely, as the table grows: that costs each name next to nothing, and a record that is
         // unused for a moment keeps what it remembers.
-        if self.new > MOST_REMEMBERED.max(self.records.len() / 2) {
+        if self.newly_retained > MAX_UNUSED_RECORDS.max(self.records.len() / 2) {
             self.sweep(clock.now());
         }
     }
 
     /// Removes records that are unused and rarely missed.
     fn sweep(&mut self, now: Moment) {
-        self.new = 0;
+        self.newly_retained = 0;
         // Half of the limit, so that the next names do not need another sweep.
-        let mut room = MOST_REMEMBERED / 2;
+        let mut capacity = MAX_UNUSED_RECORDS / 2;
         self.records.retain(|_, record| {
             if record.users.load(Ordering::Relaxed) > 0 {
                 return true;
             }
             // Whose turn it is matters only for a moment. A forgotten marker expires by itself.
-            let stays = room > 0 && record.markers.are_fresh(now);
-            room -= usize::from(stays);
-            stays
+            let retain = capacity > 0 && record.markers.are_fresh(now);
+            capacity -= usize::from(retain);
+            retain
         });
-        self.records.give_back();
+        self.records.shrink_if_idle();
     }
 }
 
 impl Record {
     /// Returns whether the next user needs the record.
     fn remembers(&self) -> bool {
-        !self.markers.is_empty() || !self.turn.lock().is_unknown()
+        !self.markers.is_empty() || !self.slice.lock().remembers_nothing()
     }
 }
 
-impl Local {
+impl RecordRef {
     pub(crate) fn key(&self) -> &Key {
         &self.key
     }
@@ -211,7 +211,7 @@ impl Local {
     }
 }
 
-impl Deref for Local {
+impl Deref for RecordRef {
     type Target = Arc<Record>;
 
     fn deref(&self) -> &Arc<Record> {
@@ -219,14 +219,14 @@ impl Deref for Local {
     }
 }
 
-impl Clone for Local {
+impl Clone for RecordRef {
     fn clone(&self) -> Self {
         // The count does not rise from 0, because `self` is a user.
-        self.locals.used(&self.key, Arc::clone(&self.record))
+        self.locals.add_user(&self.key, Arc::clone(&self.record))
     }
 }
 
-impl Drop for Local {
+impl Drop for RecordRef {
     fn drop(&mut self) {
         let Some(mut table) = self.locals.process.lock(&self.locals.table) else {
             return;
@@ -236,11 +236,11 @@ impl Drop for Local {
             return;
         }
         if self.record.remembers() {
-            table.stays(&self.record, self.locals.clock);
+            table.retain(&self.record, self.locals.clock);
         } else {
             // The record is not dropped here: `self` still has it, and drops it after unlocking.
             table.records.remove(&self.key);
-            table.records.give_back();
+            table.records.shrink_if_idle();
         }
     }
 }
@@ -253,21 +253,21 @@ mod tests {
         Key::parse(name).expect("a name")
     }
 
-    fn locals() -> Arc<Locals> {
-        Locals::new(Clock::runtime(), Handle::current())
+    fn locals() -> Arc<LocalRecords> {
+        LocalRecords::new(Clock::runtime(), Handle::current())
     }
 
     #[tokio::test]
     async fn a_record_goes_with_its_last_user() {
         let locals = locals();
         let one = locals.of(&key("x"));
-        let other = locals.known(&key("x")).expect("one uses it");
+        let other = locals.find(&key("x")).expect("one uses it");
         assert!(Arc::ptr_eq(&one, &other));
         drop(one);
         assert_eq!(locals.len(), 1);
         drop(other);
         assert_eq!(locals.len(), 0);
-        assert!(locals.known(&key("x")).is_none());
+        assert!(locals.find(&key("x")).is_none());
     }
 
     #[tokio::test]
@@ -276,7 +276,7 @@ mod tests {
         remember(&locals, "x");
         assert!(
             locals
-                .known(&key("x"))
+                .find(&key("x"))
                 .is_some_and(|local| local.remembers())
         );
     }
@@ -288,12 +288,12 @@ mod tests {
         for n in 0..5000 {
             remember(&locals, &n.to_string());
         }
-        assert!(locals.len() <= 2 * MOST_REMEMBERED);
-        let found = locals.known(&key("used")).expect("it is in use");
+        assert!(locals.len() <= 2 * MAX_UNUSED_RECORDS);
+        let found = locals.find(&key("used")).expect("it is in use");
         assert!(Arc::ptr_eq(&used, &found));
     }
 
-    fn remember(locals: &Arc<Locals>, name: &str) {
+    fn remember(locals: &Arc<LocalRecords>, name: &str) {
         let local = locals.of(&key(name));
         let now = locals.clock.now();
         let marked = local.markers.mark(local.key(), "1", now);

@@ -6,11 +6,11 @@
 //! counted.
 
 mod hooks;
+mod labels;
 #[cfg(feature = "metrics")]
 mod series;
 mod spans;
 mod user;
-mod words;
 
 use std::pin::Pin;
 #[cfg(feature = "metrics")]
@@ -26,12 +26,12 @@ pub use hooks::{Acquired, Lost, Waiting};
 #[cfg(all(feature = "metrics", feature = "redis"))]
 use series::ServerSeries;
 #[cfg(feature = "metrics")]
-use series::{Gauged, Series, Table};
-pub(crate) use spans::{AcquireSpan, Renewal, Told, Why, log};
+use series::{GaugeGuard, Series, SeriesTable};
+pub(crate) use spans::{AcquireSpan, MaybeSpan, RenewalResult, WaitReason, log};
 
 /// The kind of a primitive that is acquired.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Kind {
+pub(crate) enum ObservedKind {
     /// A plain or fenced lock.
     Lock,
     Fair,
@@ -44,8 +44,8 @@ pub(crate) enum Kind {
     Semaphore,
 }
 
-impl Kind {
-    pub(crate) fn word(self) -> &'static str {
+impl ObservedKind {
+    pub(crate) fn label(self) -> &'static str {
         match self {
             Self::Lock => "lock",
             Self::Fair => "fair",
@@ -63,7 +63,7 @@ impl Kind {
 pub(crate) struct Observer {
     hooks: Hooks,
     #[cfg(feature = "metrics")]
-    table: Arc<Table>,
+    table: Arc<SeriesTable>,
 }
 
 impl Observer {
@@ -73,13 +73,13 @@ impl Observer {
         Self {
             hooks,
             #[cfg(feature = "metrics")]
-            table: Arc::new(Table::new(patterns)),
+            table: Arc::new(SeriesTable::new(patterns)),
         }
     }
 
     /// Returns the observer of one name.
     #[cfg_attr(not(feature = "metrics"), expect(unused_variables))]
-    pub(crate) fn of(&self, kind: Kind, key: &Key) -> Observed {
+    pub(crate) fn of(&self, kind: ObservedKind, key: &Key) -> Observed {
         Observed {
             kind,
             hooks: self.hooks.clone(),
@@ -92,7 +92,7 @@ impl Observer {
 /// The observer of one name.
 #[derive(Clone, Debug)]
 pub(crate) struct Observed {
-    kind: Kind,
+    kind: ObservedKind,
     hooks: Hooks,
     #[cfg(feature = "metrics")]
     series: Arc<Series>,
@@ -100,30 +100,34 @@ pub(crate) struct Observed {
 
 impl Observed {
     /// Notes that an acquire begins.
-    pub(crate) fn acquires<'a>(&'a self, key: &'a Key, timers: &'a Timers) -> Acquiring<'a> {
-        Acquiring {
+    pub(crate) fn begin_acquire<'a>(
+        &'a self,
+        key: &'a Key,
+        timers: &'a Timers,
+    ) -> ObservedAcquire<'a> {
+        ObservedAcquire {
             observed: self,
             key,
             timers,
             begun: timers.now(),
             ended: false,
-            span: AcquireSpan::begins(self.kind, key),
+            span: AcquireSpan::begin(self.kind, key),
             #[cfg(feature = "metrics")]
-            _waiting: self.series.waits(),
+            _waiting: self.series.count_waiting(),
         }
     }
 
     /// Notes that a hold begins.
-    pub(crate) fn begins(&self) {
+    pub(crate) fn hold_began(&self) {
         #[cfg(feature = "metrics")]
-        self.series.begins();
+        self.series.hold_began();
     }
 
     /// Notes that a hold ends, which lasted for `held`.
     #[cfg_attr(not(feature = "metrics"), expect(unused_variables))]
-    pub(crate) fn ends(&self, held: Duration) {
+    pub(crate) fn hold_ended(&self, held: Duration) {
         #[cfg(feature = "metrics")]
-        self.series.ends(held);
+        self.series.hold_ended(held);
     }
 
     /// Reports that a hold is lost. Called once for each hold.
@@ -133,11 +137,11 @@ impl Observed {
         self.hooks.lost(self.kind, key, reason);
     }
 
-    /// Notes a confirmed renewal or extension. `left` is the part of the lease that was left then.
+    /// Notes a confirmed renewal or extension. `remaining` is the part of the lease that was left then.
     #[cfg_attr(not(feature = "metrics"), expect(unused_variables))]
-    pub(crate) fn renewed(&self, left: Duration, lease: Duration) {
+    pub(crate) fn renewed(&self, remaining: Duration, lease: Duration) {
         #[cfg(feature = "metrics")]
-        self.series.renewed(left, lease);
+        self.series.renewed(remaining, lease);
     }
 
     /// Notes a renewal without a reply, or with a bad one.
@@ -154,7 +158,7 @@ impl Observed {
 }
 
 /// An acquire in progress. If it is dropped before it has ended, it was cancelled.
-pub(crate) struct Acquiring<'a> {
+pub(crate) struct ObservedAcquire<'a> {
     observed: &'a Observed,
     key: &'a Key,
     timers: &'a Timers,
@@ -162,19 +166,19 @@ pub(crate) struct Acquiring<'a> {
     ended: bool,
     span: AcquireSpan,
     #[cfg(feature = "metrics")]
-    _waiting: Gauged<'a>,
+    _waiting: GaugeGuard<'a>,
 }
 
 /// The way in which a granted acquire obtained its hold.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Way {
+pub(crate) enum Entry {
     /// The acquire has its own hold.
     Granted,
     /// The acquire has joined a hold of its process.
-    Entered,
+    Joined,
 }
 
-impl Acquiring<'_> {
+impl ObservedAcquire<'_> {
     /// Waits for the end of the acquire, and reports an acquire that takes long.
     pub(crate) async fn watch<T>(&self, mut acquire: Pin<&mut impl Future<Output = T>>) -> T {
         if let Some(longest) = self.observed.hooks.longest_wait() {
@@ -183,7 +187,7 @@ impl Acquiring<'_> {
                 result = &mut acquire => return result,
                 () = self.timers.sleep_until(self.begun + longest) => {
                     let Observed { hooks, kind, .. } = self.observed;
-                    hooks.waits_for_long(*kind, self.key, self.waited());
+                    hooks.report_long_wait(*kind, self.key, self.waited());
                 }
             }
         }
@@ -204,11 +208,11 @@ impl Acquiring<'_> {
         self.observed
     }
 
-    /// Notes how the acquire has ended. `way` returns how it obtained its hold.
+    /// Notes how the acquire has ended. `entry` returns how it obtained its hold.
     pub(crate) fn ended<T>(
         mut self,
         result: &Result<Option<T>>,
-        way: impl FnOnce(&T) -> Way,
+        entry: impl FnOnce(&T) -> Entry,
     ) -> Ended {
         self.ended = true;
         let waited = self.waited();
@@ -216,25 +220,25 @@ impl Acquiring<'_> {
             Ok(Some(got)) => {
                 let Observed { hooks, kind, .. } = self.observed;
                 hooks.acquired(*kind, self.key, waited);
-                End::Got(way(got))
+                End::Got(entry(got))
             }
             Ok(None) => End::Busy,
             Err(error) => End::Failed(error.kind()),
         };
-        let told = self.note(end, waited);
-        Ended { waited, told }
+        let span = self.note(end, waited);
+        Ended { waited, span }
     }
 
     /// Returns its span, if there is a subscriber.
     #[cfg_attr(not(feature = "metrics"), expect(unused_variables))]
-    fn note(&mut self, end: End, waited: Duration) -> Told {
+    fn note(&mut self, end: End, waited: Duration) -> MaybeSpan {
         #[cfg(feature = "metrics")]
         self.observed.series.acquired(end, waited);
         self.span.ended(end)
     }
 }
 
-impl Drop for Acquiring<'_> {
+impl Drop for ObservedAcquire<'_> {
     fn drop(&mut self) {
         if !self.ended {
             self.note(End::Cancelled, self.waited());
@@ -246,13 +250,13 @@ impl Drop for Acquiring<'_> {
 pub(crate) struct Ended {
     /// The duration of the acquire.
     pub(crate) waited: Duration,
-    told: Told,
+    span: MaybeSpan,
 }
 
 /// The ways in which an acquire can end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum End {
-    Got(Way),
+    Got(Entry),
     Busy,
     Cancelled,
     Failed(ErrorKind),
@@ -280,27 +284,27 @@ impl ServerObserved {
     }
 
     /// Counts a call and its operations.
-    pub(crate) fn calls(&self, operations: usize) {
+    pub(crate) fn count_call(&self, operations: usize) {
         #[cfg(feature = "metrics")]
-        self.series.calls(operations);
+        self.series.count_call(operations);
     }
 
     /// Counts a connection that was lost and is opened again.
-    pub(crate) fn reconnects(&self) {
+    pub(crate) fn count_reconnect(&self) {
         #[cfg(feature = "metrics")]
-        self.series.reconnects();
+        self.series.count_reconnect();
     }
 
     /// Counts a redirect: the node has named another node of its cluster, which has the slot or is
     /// about to.
-    pub(crate) fn redirects(&self) {
+    pub(crate) fn count_redirect(&self) {
         #[cfg(feature = "metrics")]
-        self.series.redirects();
+        self.series.count_redirect();
     }
 
     /// Notes the server's time, in ms since 1970, as reported just now.
-    pub(crate) fn says_time(&self, server_ms: i64) {
+    pub(crate) fn record_server_time(&self, server_ms: i64) {
         #[cfg(feature = "metrics")]
-        self.series.says_time(server_ms);
+        self.series.record_server_time(server_ms);
     }
 }

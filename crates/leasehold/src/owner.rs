@@ -43,7 +43,7 @@ pub struct Owner(u64, Role);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Role {
     /// The whole lock.
-    Whole,
+    Exclusive,
     /// The read side of a read-write lock.
     Reader,
     /// The write side of a read-write lock.
@@ -75,6 +75,6 @@ impl Owner {
     )]
     pub fn new() -> Self {
         static NUMBERS: AtomicU64 = AtomicU64::new(1);
-        Self(NUMBERS.fetch_add(1, Ordering::Relaxed), Role::Whole)
+        Self(NUMBERS.fetch_add(1, Ordering::Relaxed), Role::Exclusive)
     }
 }

@@ -21,7 +21,7 @@ pub(crate) fn fault(pattern: &str) -> Option<&'static str> {
 
 /// Returns whether a text matches a pattern. `*` matches any text, `?` any byte, `[a-c]` and
 /// `[^ab]` one byte of a set. A backslash makes the next byte literal.
-pub(crate) fn fits(pattern: &[u8], text: &[u8]) -> bool {
+pub(crate) fn matches(pattern: &[u8], text: &[u8]) -> bool {
     // `back` is where to continue when the rest does not match: after the last star, which takes
     // one more byte.
     let (mut at, mut place, mut back) = (0, 0, None);
@@ -29,7 +29,7 @@ pub(crate) fn fits(pattern: &[u8], text: &[u8]) -> bool {
         if pattern.get(at) == Some(&b'*') {
             at += 1;
             back = Some((at, place));
-        } else if let Some(next) = one(pattern, at, text[place]) {
+        } else if let Some(next) = match_one(pattern, at, text[place]) {
             (at, place) = (next, place + 1);
         } else if let Some((star, taken)) = back {
             (at, place) = (star, taken + 1);
@@ -43,16 +43,16 @@ pub(crate) fn fits(pattern: &[u8], text: &[u8]) -> bool {
 
 /// Returns the index after the part of the pattern that matches this byte; `None` if it does not
 /// match.
-fn one(pattern: &[u8], at: usize, byte: u8) -> Option<usize> {
+fn match_one(pattern: &[u8], at: usize, byte: u8) -> Option<usize> {
     match *pattern.get(at)? {
         b'?' => Some(at + 1),
-        b'[' => class(pattern, at + 1, byte),
+        b'[' => match_class(pattern, at + 1, byte),
         b'\\' => (pattern.get(at + 1) == Some(&byte)).then_some(at + 2),
         letter => (letter == byte).then_some(at + 1),
     }
 }
 
-fn class(pattern: &[u8], mut at: usize, byte: u8) -> Option<usize> {
+fn match_class(pattern: &[u8], mut at: usize, byte: u8) -> Option<usize> {
     let negated = pattern.get(at) == Some(&b'^');
     at += usize::from(negated);
     let mut found = false;
@@ -93,7 +93,7 @@ mod tests {
             ("job", "job1", false),
         ] {
             assert_eq!(
-                fits(pattern.as_bytes(), text.as_bytes()),
+                matches(pattern.as_bytes(), text.as_bytes()),
                 fit,
                 "{pattern} {text}"
             );

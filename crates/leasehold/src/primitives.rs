@@ -2,23 +2,23 @@
 
 mod absence;
 pub(crate) mod any;
-mod calls;
 pub(crate) mod composite;
+mod enlistment;
 pub(crate) mod expirable;
 pub(crate) mod fair;
 pub(crate) mod fenced;
-mod form;
 pub(crate) mod guards;
+mod hash_kind;
 pub(crate) mod holds;
 pub(crate) mod latch;
 pub(crate) mod lock;
 pub(crate) mod name;
-mod namesake;
 pub(crate) mod presence;
 mod request;
 pub(crate) mod rw;
 pub(crate) mod semaphore;
 mod setters;
+mod shared_keys;
 mod twin;
 
 use crate::backend::step::Step;
@@ -70,7 +70,7 @@ mod tests {
             names,
             [
                 "lock.acquire",
-                "lock.acquire_in_turn",
+                "lock.acquire_and_enlist",
                 "group.acquire",
                 "fenced.acquire",
                 "fair.acquire",

@@ -15,7 +15,7 @@ impl Process {
     /// Returns whether this code runs in another process: in a child after a fork. A child with the
     /// process id of its parent goes unnoticed. It can have that id in a new PID namespace.
     // A system call each time: a fork leaves no trace in memory that safe code could read.
-    pub(crate) fn is_gone(self) -> bool {
+    pub(crate) fn is_forked(self) -> bool {
         self != Self::own()
     }
 
@@ -24,6 +24,6 @@ impl Process {
     /// ever. Cheap enough for frequent drops: it makes a system call only if the mutex is locked.
     pub(crate) fn lock<T>(self, mutex: &Mutex<T>) -> Option<MutexGuard<'_, T>> {
         let free = mutex.try_lock();
-        free.or_else(|| (!self.is_gone()).then(|| mutex.lock()))
+        free.or_else(|| (!self.is_forked()).then(|| mutex.lock()))
     }
 }

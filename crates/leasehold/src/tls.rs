@@ -8,7 +8,7 @@ use std::sync::Arc;
 /// The reason why there is no certificate.
 pub(crate) type NoIdentity = Box<dyn StdError + Send + Sync>;
 
-type Read = dyn Fn() -> Result<Identity, NoIdentity> + Send + Sync;
+type ReadIdentity = dyn Fn() -> Result<Identity, NoIdentity> + Send + Sync;
 
 /// A client's certificate and its private key, for the function that you set with
 /// [`ClientBuilder::tls_identity`]. The debug form shows neither.
@@ -41,7 +41,7 @@ impl fmt::Debug for Identity {
 
 /// The callback that each new connection asks for the client's certificate.
 #[derive(Clone)]
-pub(crate) struct IdentitySource(Arc<Read>);
+pub(crate) struct IdentitySource(Arc<ReadIdentity>);
 
 impl IdentitySource {
     pub(crate) fn new(

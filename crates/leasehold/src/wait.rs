@@ -3,7 +3,7 @@
 //!
 //! No wait depends on a message. Each sleep ends by itself, and a wake-up is a hint to ask the
 //! server, never a grant. One kind of grant needs no ask: another waiter of this process was
-//! granted something for this one, or a holder passes permits on to it (`Ask::meanwhile`).
+//! granted something for this one, or a holder passes permits on to it (`Ask::granted_locally`).
 
 pub(crate) mod backoff;
 mod deadline;
@@ -28,13 +28,13 @@ use crate::config::Settings;
 use crate::context::Context;
 use crate::error::{Error, ErrorKind, Result};
 use crate::key::Key;
-use crate::local::line::{First, Line, Place};
-use crate::local::{Down, stays};
-use crate::observe::{AcquireSpan, Why};
+use crate::local::line::{LineMode, Place, SoleWaiter};
+use crate::local::{Outage, place_renewals};
+use crate::observe::{AcquireSpan, WaitReason};
 pub(crate) use deadline::Deadline;
-pub(crate) use sleep::LATE;
+pub(crate) use sleep::LATE_POLL_FACTOR;
 use sleep::Sleep;
-use throttle::Evidence;
+use throttle::Fingerprint;
 
 /// The server's answer to one ask.
 pub(crate) enum Answer<T> {
@@ -47,12 +47,12 @@ pub(crate) enum Answer<T> {
     /// be after `within`.
     Later {
         within: Option<Duration>,
-        evidence: Evidence,
+        fingerprint: Fingerprint,
     },
 }
 
 /// The waiter's next action after one ask.
-enum Asked<T> {
+enum NextStep<T> {
     Granted(T),
     /// Ask again at once.
     Again,
@@ -86,25 +86,28 @@ pub(crate) trait Ask: Sync {
 
     /// Resolves when another waiter of this process was granted something for this one, or a
     /// holder of this process has passed permits on to it.
-    fn meanwhile(&self) -> impl Future<Output = Self::Grant> + Send {
+    fn granted_locally(&self) -> impl Future<Output = Self::Grant> + Send {
         std::future::pending()
     }
 
     /// Keeps the waiter's place on the server, in one request with other waiters of its process.
     /// Returns `None` if the waiter must ask by itself.
-    fn stays(&self, _due: Duration) -> impl Future<Output = Option<Answered<Self::Grant>>> + Send {
+    fn renew_place(
+        &self,
+        _due: Duration,
+    ) -> impl Future<Output = Option<TimedAnswer<Self::Grant>>> + Send {
         std::future::ready(None)
     }
 
     /// Called when a message has woken the waiter.
-    fn woken(&self) {}
+    fn on_message(&self) {}
 
     /// Called before each ask, so that the primitive can check what the channels have received.
-    fn heard(&self, _listeners: &[Listener]) {}
+    fn before_ask(&self, _listeners: &[Listener]) {}
 
     /// Returns how many other clients a release calls before this one, if it calls this one. The
     /// number is from the last answer.
-    fn before(&self) -> Option<u32> {
+    fn clients_ahead(&self) -> Option<u32> {
         None
     }
 }
@@ -121,17 +124,17 @@ pub(crate) struct Wait<'a> {
     pub(crate) settings: &'a Settings,
     pub(crate) deadline: Deadline,
     /// The way in which this waiter lines up with the other waiters of this process.
-    pub(crate) line: Line,
+    pub(crate) line: LineMode,
     /// The waiter's place in that line, if it has one already.
     pub(crate) place: Option<&'a Place>,
     /// Whether a server has said, to an earlier request of the same caller, that the name is held.
     pub(crate) was_held: bool,
     /// The span of this acquire, if monitoring observes it.
-    pub(crate) told: Option<&'a AcquireSpan>,
+    pub(crate) span: Option<&'a AcquireSpan>,
 }
 
 /// The answer to a request.
-pub(crate) struct Answered<T> {
+pub(crate) struct TimedAnswer<T> {
     /// The time at which the request left.
     pub(crate) sent: Moment,
     pub(crate) answer: Result<Answer<T>, Failure>,
@@ -140,47 +143,47 @@ pub(crate) struct Answered<T> {
 /// The time before its end at which a wait asks at the latest, if no server has answered it yet. It
 /// asks even when it is another process's turn, because it ends with an error if no answer arrives
 /// in time.
-pub(crate) const FOR_AN_ANSWER: Duration = Duration::from_millis(100);
+pub(crate) const TIME_FOR_ANSWER: Duration = Duration::from_millis(100);
 /// The time for which a waiter tolerates a key without expiry. An operator may have made a holder's
 /// key persistent. The holder gives the key an expiry again at its next renewal: after 10 s, if it
 /// has the default lease.
-const PATIENCE_WITHOUT_EXPIRY: Duration = Duration::from_secs(12);
+const TOLERATED_WITHOUT_EXPIRY: Duration = Duration::from_secs(12);
 impl Wait<'_> {
     /// Asks until the lock is granted or the deadline has passed. Asks once before it listens, so
     /// that a free lock costs one round trip.
     pub(crate) async fn until_granted<A: Ask>(self, asker: &A) -> Result<Option<A::Grant>> {
         match self.deadline {
             Deadline::Now => self.once(asker).await,
-            _ => self.on_from(asker, None).await,
+            _ => self.continue_from(asker, None).await,
         }
     }
 
     /// Asks as the first waiter for the name, for as long as this wait may last. Returns `None`
     /// when that time is over.
-    pub(crate) async fn as_first<A: Ask>(
+    pub(crate) async fn as_sole_waiter<A: Ask>(
         &self,
         asker: &A,
-        first: &First,
-    ) -> Option<Answered<A::Grant>> {
+        sole_waiter: &SoleWaiter,
+    ) -> Option<TimedAnswer<A::Grant>> {
         let clock = self.context.clock;
         let sent = clock.now();
         let mut request = pin!(self.in_time(asker));
-        let answer = poll_fn(|context| first.attend(context, request.as_mut()));
+        let answer = poll_fn(|context| sole_waiter.poll_through(context, request.as_mut()));
         let answer = tokio::select! {
             biased;
             answer = answer => answer,
             // Dropping the request undoes what it may have been granted.
             () = self.deadline.passed(&self.context.timers) => return None,
         };
-        Some(Answered { sent, answer })
+        Some(TimedAnswer { sent, answer })
     }
 
-    /// Waits until the lock is granted or the deadline has passed. `met` is the answer to a request
+    /// Waits until the lock is granted or the deadline has passed. `first_answer` is the answer to a request
     /// that this waiter has sent already.
-    pub(crate) async fn on_from<A: Ask>(
+    pub(crate) async fn continue_from<A: Ask>(
         self,
         asker: &A,
-        met: Option<Answered<A::Grant>>,
+        first_answer: Option<TimedAnswer<A::Grant>>,
     ) -> Result<Option<A::Grant>> {
         let own;
         let place = match self.place {
@@ -190,14 +193,14 @@ impl Wait<'_> {
                 &own
             }
         };
-        let mut waiting = pin!(self.in_line(asker, place, met));
+        let mut waiting = pin!(self.in_line(asker, place, first_answer));
         // Polled through its place, which notes each poll: a waiter that was woken and is not
         // polled in time is passed over.
-        match poll_fn(|context| place.attend(context, waiting.as_mut())).await {
+        match poll_fn(|context| place.poll_through(context, waiting.as_mut())).await {
             Ok(Some(granted)) => Ok(Some(granted)),
             // Another waiter may have been granted something for this one just before the end.
             // Unclaimed, the grant would return to the server although its waiter is still here.
-            missed => match self.given(asker).now_or_never() {
+            missed => match self.granted_locally(asker).now_or_never() {
                 Some(granted) => Ok(Some(granted)),
                 None => missed,
             },
@@ -209,68 +212,70 @@ impl Wait<'_> {
         &self,
         asker: &A,
         place: &Place,
-        met: Option<Answered<A::Grant>>,
+        first_answer: Option<TimedAnswer<A::Grant>>,
     ) -> Result<Option<A::Grant>> {
         let now = self.context.clock.now();
-        let began = met.as_ref().map_or(now, |met| met.sent);
+        let began = first_answer
+            .as_ref()
+            .map_or(now, |first_answer| first_answer.sent);
         tokio::select! {
             // Polled first: an answer that has arrived when the time is up still counts.
             biased;
-            result = self.asks(asker, place, met) => result,
+            result = self.ask_until_granted(asker, place, first_answer) => result,
             // Dropping the ask undoes what it may have been granted.
             () = self.time_is_up(place, began) => self.ended(place),
         }
     }
 
-    async fn asks<A: Ask>(
+    async fn ask_until_granted<A: Ask>(
         &self,
         asker: &A,
         place: &Place,
-        mut met: Option<Answered<A::Grant>>,
+        mut first_answer: Option<TimedAnswer<A::Grant>>,
     ) -> Result<Option<A::Grant>> {
         let clock = self.context.clock;
-        if let Some(granted) = self.turn(asker, place).await? {
+        if let Some(granted) = self.until_head(asker, place).await? {
             return Ok(Some(granted));
         }
-        let mut sleep = Sleep::new(self, met.is_some());
+        let mut sleep = Sleep::new(self, first_answer.is_some());
         loop {
-            if met.is_none() {
+            if first_answer.is_none() {
                 tokio::select! {
                     biased;
-                    granted = self.given(asker) => return Ok(Some(granted)),
+                    granted = self.granted_locally(asker) => return Ok(Some(granted)),
                     () = self.stand_down(asker, place) => {}
                 }
             }
             // Marked before the request leaves: a release between the server's answer and a later
             // mark would wake no waiter.
             let marks = sleep.marks();
-            let answered = match met.take() {
-                Some(met) => met,
-                None => match self.stays(asker, place, &sleep).await {
+            let answered = match first_answer.take() {
+                Some(first_answer) => first_answer,
+                None => match self.renew_place(asker, place, &sleep).await {
                     ControlFlow::Break(granted) => return Ok(Some(granted)),
-                    ControlFlow::Continue(Some(kept)) => kept,
+                    ControlFlow::Continue(Some(renewed)) => renewed,
                     ControlFlow::Continue(None) => self.ask(asker, place, &sleep).await,
                 },
             };
-            sleep.before = asker.before();
-            let pause = match self.read(answered, place, &mut sleep)? {
-                Asked::Granted(granted) => return Ok(Some(granted)),
-                Asked::Again => continue,
-                Asked::Pause(pause) => pause,
+            sleep.clients_ahead = asker.clients_ahead();
+            let pause = match self.next_step(answered, place, &mut sleep)? {
+                NextStep::Granted(granted) => return Ok(Some(granted)),
+                NextStep::Again => continue,
+                NextStep::Pause(pause) => pause,
             };
             let behind = self.is_behind(place);
             tokio::select! {
                 // Polled during the sleep too: permits that a holder of this process passes on
                 // arrive without a message, and would lie unused until the next ask.
                 biased;
-                granted = self.given(asker) => return Ok(Some(granted)),
+                granted = self.granted_locally(asker) => return Ok(Some(granted)),
                 woken = sleep.until(&marks, clock.now() + pause) => {
                     if woken {
-                        self.tell(AcquireSpan::is_woken);
-                        asker.woken();
+                        self.observe(AcquireSpan::count_wake_up);
+                        asker.on_message();
                     }
                 }
-                () = place.turn(), if behind => {}
+                () = place.until_head(), if behind => {}
             }
             // `in_line` polls this side first. Without this check one more request would leave when
             // the sleep and the time end together.
@@ -279,8 +284,8 @@ impl Wait<'_> {
             }
             // The waiter was passed over while it was not polled: another waiter asks for the line
             // now.
-            if !place.has_turn()
-                && let Some(granted) = self.turn(asker, place).await?
+            if !place.is_head()
+                && let Some(granted) = self.until_head(asker, place).await?
             {
                 return Ok(Some(granted));
             }
@@ -291,89 +296,99 @@ impl Wait<'_> {
     /// process before it. Those waiters hand the lock over, or the first of them listens. This
     /// waiter only keeps its place.
     fn is_behind(&self, place: &Place) -> bool {
-        matches!(self.line, Line::OnServer { .. }) && !place.has_turn()
+        matches!(self.line, LineMode::OnServer { .. }) && !place.is_head()
     }
 
     /// Asks once, as the waiter that asks for its line.
-    async fn ask<A: Ask>(&self, asker: &A, place: &Place, sleep: &Sleep<'_>) -> Answered<A::Grant> {
+    async fn ask<A: Ask>(
+        &self,
+        asker: &A,
+        place: &Place,
+        sleep: &Sleep<'_>,
+    ) -> TimedAnswer<A::Grant> {
         let clock = self.context.clock;
-        asker.heard(&sleep.listeners);
+        asker.before_ask(&sleep.listeners);
         let sent = clock.now();
         // Noted before the request leaves: if the time is up meanwhile, the error must not say that
         // nothing ran.
-        place.asks();
+        place.note_asked();
         let answer = self.in_time(asker).await;
-        Answered { sent, answer }
+        TimedAnswer { sent, answer }
     }
 
     /// Keeps the place of a waiter that is behind others of its process, together with their
     /// places. Continues with `None` if the waiter must ask by itself. Breaks if it gets what it
     /// wants before that.
-    async fn stays<A: Ask>(
+    async fn renew_place<A: Ask>(
         &self,
         asker: &A,
         place: &Place,
         sleep: &Sleep<'_>,
-    ) -> ControlFlow<A::Grant, Option<Answered<A::Grant>>> {
+    ) -> ControlFlow<A::Grant, Option<TimedAnswer<A::Grant>>> {
         // A waiter that listens has had the turn before. It asks at once when a message wakes it.
         let listens = !sleep.listeners.is_empty();
         let ask_every = match self.line {
-            Line::OnServer { ask_every } if self.is_behind(place) && !listens => ask_every,
+            LineMode::OnServer { ask_every } if self.is_behind(place) && !listens => ask_every,
             _ => return ControlFlow::Continue(None),
         };
         tokio::select! {
             biased;
             // Polled before the request is sent, too: a hold that is handed over to this waiter
             // would lie unused until the answer.
-            granted = self.given(asker) => ControlFlow::Break(granted),
-            () = place.turn() => ControlFlow::Continue(None),
-            kept = asker.stays(ask_every) => ControlFlow::Continue(kept),
+            granted = self.granted_locally(asker) => ControlFlow::Break(granted),
+            () = place.until_head() => ControlFlow::Continue(None),
+            renewed = asker.renew_place(ask_every) => ControlFlow::Continue(renewed),
             // The waiters of a request drive it, and one that is about to answer it may be dropped.
-            () = self.context.timers.sleep(stays::gathers_for(ask_every) + self.gap()) => {
+            () = self.context.timers.sleep(place_renewals::gather_time(ask_every) + self.gap()) => {
                 ControlFlow::Continue(None)
             }
         }
     }
 
     /// Decides what the waiter does after an answer.
-    fn read<T>(
+    fn next_step<T>(
         &self,
-        Answered { sent, answer }: Answered<T>,
+        TimedAnswer { sent, answer }: TimedAnswer<T>,
         place: &Place,
         sleep: &mut Sleep<'_>,
-    ) -> Result<Asked<T>> {
+    ) -> Result<NextStep<T>> {
         let clock = self.context.clock;
-        Ok(Asked::Pause(match answer {
+        Ok(NextStep::Pause(match answer {
             Ok(Answer::Granted(granted)) => {
                 place.granted(sent);
-                return Ok(Asked::Granted(granted));
+                return Ok(NextStep::Granted(granted));
             }
             Ok(Answer::Busy { ttl }) => {
                 self.check_expiry(place, sent, ttl)?;
                 if self.is_behind(place) {
-                    return Ok(Asked::Pause(sleep.after_busy(ttl)));
+                    return Ok(NextStep::Pause(sleep.after_busy(ttl)));
                 }
                 if sleep.listen() {
                     // The subscription was live already, for another waiter, but this waiter had no
                     // mark when it asked. A release since the server's answer has not woken it, so
                     // it asks again.
-                    return Ok(Asked::Again);
+                    return Ok(NextStep::Again);
                 }
                 sleep.throttle.busy(sent, clock.now(), ttl);
                 if ttl.is_none() {
                     // If the key still has no expiry later, the wait must end without much delay.
-                    sleep.polls_anew();
+                    sleep.poll_often_again();
                 }
                 sleep.after_busy(ttl)
             }
-            Ok(Answer::Later { within, evidence }) => {
-                place.outage().held(sent, clock.now(), Some(Duration::ZERO));
+            Ok(Answer::Later {
+                within,
+                fingerprint,
+            }) => {
+                place
+                    .server_view()
+                    .held(sent, clock.now(), Some(Duration::ZERO));
                 if sleep.listen() {
-                    return Ok(Asked::Again);
+                    return Ok(NextStep::Again);
                 }
-                if sleep.throttle.refused(sent, evidence) {
+                if sleep.throttle.refused(sent, fingerprint) {
                     // The change may have been made without a message.
-                    sleep.polls_anew();
+                    sleep.poll_often_again();
                 }
                 sleep.after_busy(within)
             }
@@ -387,20 +402,22 @@ impl Wait<'_> {
 
     /// Waits until this waiter is the one that asks for its line. Returns `Some` if it gets what it
     /// wants before that.
-    async fn turn<A: Ask>(&self, asker: &A, place: &Place) -> Result<Option<A::Grant>> {
+    async fn until_head<A: Ask>(&self, asker: &A, place: &Place) -> Result<Option<A::Grant>> {
         match self.line {
-            Line::Together { patience } => return self.together(asker, place, patience).await,
+            LineMode::Reader { yields_for } => {
+                return self.wait_as_reader(asker, place, yields_for).await;
+            }
             // Each waiter takes a place in the line on the server.
-            Line::OnServer { .. } => return Ok(None),
+            LineMode::OnServer { .. } => return Ok(None),
             _ => {}
         }
-        if !place.has_turn() {
-            self.tell(|told| told.waits(Why::InLine));
+        if !place.is_head() {
+            self.observe(|span| span.note_wait(WaitReason::InLine));
         }
         tokio::select! {
             biased;
-            granted = self.given(asker) => Ok(Some(granted)),
-            () = place.turn() => Ok(None),
+            granted = self.granted_locally(asker) => Ok(Some(granted)),
+            () = place.until_head() => Ok(None),
         }
     }
 
@@ -408,10 +425,10 @@ impl Wait<'_> {
     /// expiry for too long: no known holder would ever release it.
     fn check_expiry(&self, place: &Place, sent: Moment, ttl: Option<Duration>) -> Result<()> {
         let now = self.context.clock.now();
-        let mut outage = place.outage();
-        outage.held(sent, now, ttl);
-        match outage.without_expiry() {
-            Some(since) if now.saturating_sub(since) > PATIENCE_WITHOUT_EXPIRY => {
+        let mut server = place.server_view();
+        server.held(sent, now, ttl);
+        match server.without_expiry() {
+            Some(since) if now.saturating_sub(since) > TOLERATED_WITHOUT_EXPIRY => {
                 Err(self.never_expires())
             }
             _ => Ok(()),
@@ -426,12 +443,13 @@ impl Wait<'_> {
             // Registered before the state is read, or a failure between the two would be missed.
             let mut went_down = pin!(place.went_down().notified());
             went_down.as_mut().enable();
-            let since = place.outage().down_since(clock.now(), self.gap());
+            let since = place.server_view().outage_since(clock.now(), self.gap());
             // An outage that other waiters of the line met earlier counts for this waiter from its
             // own arrival: each waiter has its own limit.
             let since = since.map(|since| since.max(began));
             let end = since.map_or(self.deadline, |since| {
-                self.deadline.or(since + self.settings.outage_timeout)
+                self.deadline
+                    .or_earlier(since + self.settings.outage_timeout)
             });
             if end.has_passed(clock) {
                 return;
@@ -463,11 +481,11 @@ impl Wait<'_> {
     /// Returns the result of a wait that was granted nothing. The result is `None`, "still held",
     /// only if a server has said so. A waiter that no server has answered gets an error.
     fn ended<T>(&self, place: &Place) -> Result<Option<T>> {
-        let outage = place.outage();
-        let failure = match outage.down().cloned() {
-            Some(down) => still_down(down, self.context.clock.now()),
-            None if !outage.has_answered() && !self.was_held => no_answer_in_time(self.context),
-            None if outage.without_expiry().is_some() => return Err(self.never_expires()),
+        let server = place.server_view();
+        let failure = match server.outage().cloned() {
+            Some(outage) => outage_failure(outage, self.context.clock.now()),
+            None if !server.has_answered() && !self.was_held => no_answer_in_time(self.context),
+            None if server.without_expiry().is_some() => return Err(self.never_expires()),
             None => return Ok(None),
         };
         Err(self.error(match place.has_asked() {
@@ -483,11 +501,11 @@ impl Wait<'_> {
 
     /// Waits until this waiter may ask.
     async fn stand_down<A: Ask>(&self, asker: &A, place: &Place) {
-        while let Some(until) = self.stands_down(asker, place) {
+        while let Some(until) = self.stand_down_until(asker, place) {
             let mut sleep = pin!(self.context.timers.sleep_until(until));
             // Checked again with each poll: the turn of other processes can end early.
             poll_fn(
-                |context| match self.stands_down(asker, place) == Some(until) {
+                |context| match self.stand_down_until(asker, place) == Some(until) {
                     true => sleep.as_mut().poll(context),
                     false => Poll::Ready(()),
                 },
@@ -496,59 +514,61 @@ impl Wait<'_> {
         }
     }
 
-    fn stands_down<A: Ask>(&self, asker: &A, place: &Place) -> Option<Moment> {
+    fn stand_down_until<A: Ask>(&self, asker: &A, place: &Place) -> Option<Moment> {
         match asker.not_before()? {
             NotBefore::Others(until) => {
                 // Waiters behind this one may end soon, and only this one asks.
                 //
                 // The two locks are taken one after the other: a waiter that takes a place locks
                 // the line first, and then the outage.
-                let answered = place.outage().has_answered();
+                let answered = place.server_view().has_answered();
                 let others = place.has_others();
                 let ends = if answered {
                     until
                 } else {
-                    until + FOR_AN_ANSWER
+                    until + TIME_FOR_ANSWER
                 };
-                let stands_down = !self.deadline.comes_before(ends) && (answered || !others);
+                let stands_down = !self.deadline.is_before(ends) && (answered || !others);
                 stands_down.then_some(until)
             }
             // A wait may report "held" only if a server has said so, and a waiter behind may end
             // soon.
-            NotBefore::Own(until) => place.outage().has_answered().then_some(until),
+            NotBefore::Own(until) => place.server_view().has_answered().then_some(until),
         }
     }
 
     /// Waits as one of the readers that enter together. They ask at once. If that fails, one of
     /// them has the turn: it waits for the server, and its grant makes the others ask again.
-    async fn together<A: Ask>(
+    async fn wait_as_reader<A: Ask>(
         &self,
         asker: &A,
         place: &Place,
-        patience: Duration,
+        yields_for: Duration,
     ) -> Result<Option<A::Grant>> {
         let clock = self.context.clock;
         // A reader does not wait for ever behind the writers of its process: the first of them may
         // itself wait for long, beside another process that writes all the time.
         tokio::select! {
             biased;
-            () = place.entered() => {}
-            () = self.context.timers.sleep(patience) => place.goes_before_writers(),
+            () = place.until_admitted() => {}
+            () = self.context.timers.sleep(yields_for) => place.pass_writers(),
         }
-        while !place.has_turn() {
+        while !place.is_head() {
             // Registered before the ask, or a grant between the two would be missed.
-            let mut opened = pin!(place.opened().notified());
-            opened.as_mut().enable();
+            let mut reader_granted = pin!(place.reader_granted().notified());
+            reader_granted.as_mut().enable();
             let sent = self.context.clock.now();
-            place.asks();
+            place.note_asked();
             match self.in_time(asker).await {
                 Ok(Answer::Granted(granted)) => {
-                    place.outage().over(sent);
+                    place.server_view().granted(sent);
                     return Ok(Some(granted));
                 }
                 Ok(Answer::Busy { ttl }) => self.check_expiry(place, sent, ttl)?,
                 Ok(Answer::Later { .. }) => {
-                    place.outage().held(sent, clock.now(), Some(Duration::ZERO));
+                    place
+                        .server_view()
+                        .held(sent, clock.now(), Some(Duration::ZERO));
                 }
                 Err(failure) if failure.may_heal() => {
                     place.unanswered(sent, clock.now(), self.gap(), &failure);
@@ -557,8 +577,8 @@ impl Wait<'_> {
             }
             tokio::select! {
                 biased;
-                () = place.turn() => {}
-                () = opened => {}
+                () = place.until_head() => {}
+                () = reader_granted => {}
             }
         }
         Ok(None)
@@ -567,8 +587,8 @@ impl Wait<'_> {
     /// Asks once, for `try_acquire`. Does not overtake the waiters of this process, as long as the
     /// server answers them.
     pub(crate) async fn once<A: Ask>(self, asker: &A) -> Result<Option<A::Grant>> {
-        if self.context.locals.anyone_waits(self.line_key, self.line) {
-            self.tell(|told| told.waits(Why::InLine));
+        if self.context.locals.has_waiters(self.line_key, self.line) {
+            self.observe(|span| span.note_wait(WaitReason::InLine));
             return Ok(None);
         }
         let sent = self.context.clock.now();
@@ -579,7 +599,7 @@ impl Wait<'_> {
             Err(failure) => return Err(self.error(failure)),
         };
         let now = self.context.clock.now();
-        self.context.locals.held(self.line_key, sent, now, ttl);
+        self.context.locals.note_held(self.line_key, sent, now, ttl);
         match ttl {
             Some(_) => Ok(None),
             None => Err(self.never_expires()),
@@ -590,30 +610,30 @@ impl Wait<'_> {
     /// is in time.
     async fn in_time<A: Ask>(&self, asker: &A) -> Result<Answer<A::Grant>, Failure> {
         for _ in 0..2 {
-            match self.ask_and_tell(asker).await {
+            match self.ask_observed(asker).await {
                 Err(failure) if failure.cause == Cause::Late => {}
                 result => return result,
             }
         }
-        self.ask_and_tell(asker).await
+        self.ask_observed(asker).await
     }
 
-    async fn ask_and_tell<A: Ask>(&self, asker: &A) -> Result<Answer<A::Grant>, Failure> {
-        self.tell(AcquireSpan::asks);
+    async fn ask_observed<A: Ask>(&self, asker: &A) -> Result<Answer<A::Grant>, Failure> {
+        self.observe(AcquireSpan::count_request);
         let answer = asker.ask().await;
         match &answer {
             Ok(Answer::Granted(_)) => {}
-            Ok(_) => self.tell(|told| told.waits(Why::Held)),
+            Ok(_) => self.observe(|span| span.note_wait(WaitReason::Held)),
             Err(Failure {
-                cause: Cause::Guarded { left },
+                cause: Cause::Guarded { remaining: left },
                 ..
             }) => {
                 // No client can have the lock now, and an earlier holder may still have it.
-                self.tell(|told| told.waits(Why::Held));
+                self.observe(|span| span.note_wait(WaitReason::Held));
                 return Ok(Answer::Busy { ttl: Some(*left) });
             }
             Err(failure) if failure.may_heal() && failure.cause != Cause::Late => {
-                self.tell(|told| told.waits(Why::NoAnswer));
+                self.observe(|span| span.note_wait(WaitReason::NoAnswer));
             }
             Err(_) => {}
         }
@@ -621,22 +641,22 @@ impl Wait<'_> {
     }
 
     /// Waits until another waiter or a holder of this process gives this waiter what it wants.
-    async fn given<A: Ask>(&self, asker: &A) -> A::Grant {
-        let granted = asker.meanwhile().await;
-        self.tell(AcquireSpan::was_given);
+    async fn granted_locally<A: Ask>(&self, asker: &A) -> A::Grant {
+        let granted = asker.granted_locally().await;
+        self.observe(AcquireSpan::note_handed_over);
         granted
     }
 
-    fn tell(&self, what: impl FnOnce(&AcquireSpan)) {
-        if let Some(told) = self.told {
-            what(told);
+    fn observe(&self, what: impl FnOnce(&AcquireSpan)) {
+        if let Some(span) = self.span {
+            what(span);
         }
     }
 
     fn error(&self, failure: Failure) -> Error {
         match self.line {
             // A waiter for a latch takes nothing, so it does not matter whether its request ran.
-            Line::AllAsk => failure.into_error_of_question(self.key),
+            LineMode::SingleFlight => failure.into_error_of_query(self.key),
             _ => failure.into_error(self.key),
         }
     }
@@ -672,11 +692,11 @@ fn never_expires(key: &Key, address: &str) -> Error {
 }
 
 /// Returns the last failure, with the duration of the outage.
-fn still_down(down: Down, now: Moment) -> Failure {
-    let (failure, for_so_long) = (down.failure, now.saturating_sub(down.since));
+fn outage_failure(outage: Outage, now: Moment) -> Failure {
+    let (failure, duration) = (outage.failure, now.saturating_sub(outage.since));
     match &failure.cause {
         Cause::NoAnswer(what) => Failure {
-            cause: Cause::NoAnswer(format!("{what}; nothing answered for {for_so_long:.1?}")),
+            cause: Cause::NoAnswer(format!("{what}; nothing answered for {duration:.1?}")),
             ..failure
         },
         _ => failure,

@@ -8,12 +8,12 @@ use crate::sync::Mutex;
 
 /// The facts known about a server. Each client has its own, and learns them by connecting.
 #[derive(Debug, Default)]
-pub(crate) struct About(Mutex<Known>);
+pub(crate) struct About(Mutex<KnownFacts>);
 
 #[derive(Clone, Debug, Default)]
-struct Known {
+struct KnownFacts {
     /// The time at which the server reported these facts.
-    told: Moment,
+    reported_at: Moment,
     started: Option<Moment>,
     run_id: Option<Arc<str>>,
     /// The last id that was reported, kept even if the server of the present connection reports
@@ -37,7 +37,7 @@ impl About {
     /// the later report counts, whichever connection calls this first.
     pub(crate) fn connected(&self, now: Moment, uptime: Option<Uptime>, run_id: Option<&str>) {
         let mut before = self.0.lock();
-        if now < before.told {
+        if now < before.reported_at {
             return;
         }
         // All facts are replaced: another server may have the address now. A server that does not
@@ -48,8 +48,8 @@ impl About {
         let is_another =
             before.last_run_id.is_some() && run_id.is_some() && before.last_run_id != run_id;
         let replaced = uptime.filter(|_| is_another);
-        *before = Known {
-            told: now,
+        *before = KnownFacts {
+            reported_at: now,
             started: Some(now - uptime.map_or(Duration::ZERO, |uptime| uptime.least)),
             last_run_id: run_id.clone().or_else(|| before.last_run_id.clone()),
             run_id,
@@ -63,8 +63,8 @@ impl About {
     /// Returns the earliest time at which the server can have started, if a connection has reported
     /// since `sent` that the server was replaced or restarted.
     pub(crate) fn replaced_since(&self, sent: Moment) -> Option<Moment> {
-        let (told, earliest) = self.known().replaced?;
-        (sent <= told).then_some(earliest)
+        let (reported_at, earliest) = self.known().replaced?;
+        (sent <= reported_at).then_some(earliest)
     }
 
     /// Returns the latest time at which the server can have started; `None` before the first
@@ -80,7 +80,7 @@ impl About {
         self.known().run_id
     }
 
-    fn known(&self) -> Known {
+    fn known(&self) -> KnownFacts {
         let known = self.0.lock();
         known.clone()
     }

@@ -8,13 +8,13 @@
 //! confirmation of the next subscription makes the waiter ask, which finds out what was missed.)
 //!
 //! A release can notify one client by its number, in a message right after its `0`. The two
-//! messages are read together ([`Heard`]). For the client with that number they mean "ask again",
+//! messages are read together ([`MessageJoiner`]). For the client with that number they mean "ask again",
 //! for all others that another client asks. Permits that are given back notify each client on a
 //! channel of its own.
 
-mod heard;
+mod message;
 #[cfg(any(feature = "redis", feature = "testing"))]
-mod section;
+mod node_channels;
 
 use std::collections::HashMap;
 use std::fmt;
@@ -23,22 +23,22 @@ use std::sync::{Arc, OnceLock};
 
 use tokio::sync::{Notify, watch};
 
-use self::heard::called_for_permits;
-pub(crate) use self::heard::{Heard, Message, Transport};
+use self::message::notified_for_permits;
+pub(crate) use self::message::{Message, MessageJoiner, Transport};
 #[cfg(any(feature = "redis", feature = "testing"))]
-pub(crate) use self::section::Section;
+pub(crate) use self::node_channels::NodeChannels;
 
 use crate::process::Process;
-use crate::room::Room;
+use crate::shrink::ShrinkIfIdle;
 use crate::sync::Mutex;
 
 /// The channels of one backend.
 #[derive(Debug)]
 pub(crate) struct Channels {
-    table: Mutex<Table>,
+    table: Mutex<ChannelTable>,
     /// Whether channels are live without a subscription (the embedded backend).
     always_live: bool,
-    place: Place,
+    resolver: NodeResolver,
     /// The number by which a release notifies this client. Never 0 or 1, which have a meaning in
     /// Redisson.
     number: u64,
@@ -50,14 +50,14 @@ pub(crate) struct Channels {
 }
 
 /// Finds the node whose connection brings the messages of a channel; `None` while no node is known.
-pub(crate) struct Place(Box<FindNode>);
+pub(crate) struct NodeResolver(Box<ResolveNode>);
 
-type FindNode = dyn Fn(&str) -> Option<usize> + Send + Sync;
+type ResolveNode = dyn Fn(&str) -> Option<usize> + Send + Sync;
 
-impl Place {
+impl NodeResolver {
     #[cfg(feature = "redis")]
-    pub(crate) fn by(place: impl Fn(&str) -> Option<usize> + Send + Sync + 'static) -> Self {
-        Self(Box::new(place))
+    pub(crate) fn new(resolve: impl Fn(&str) -> Option<usize> + Send + Sync + 'static) -> Self {
+        Self(Box::new(resolve))
     }
 
     /// Makes a place for one connection that brings the messages of all channels.
@@ -66,21 +66,21 @@ impl Place {
     }
 }
 
-impl fmt::Debug for Place {
+impl fmt::Debug for NodeResolver {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Place")
+        f.write_str("NodeResolver")
     }
 }
 
 #[derive(Debug, Default)]
-struct Table {
-    entries: HashMap<Arc<str>, Entry>,
+struct ChannelTable {
+    entries: HashMap<Arc<str>, ChannelEntry>,
     /// The work of each node's connection.
-    work: HashMap<usize, Work>,
+    work: HashMap<usize, ConnectionWork>,
 }
 
-impl Table {
-    fn work(&mut self, node: usize) -> &mut Work {
+impl ChannelTable {
+    fn work(&mut self, node: usize) -> &mut ConnectionWork {
         self.work.entry(node).or_default()
     }
 }
@@ -88,11 +88,11 @@ impl Table {
 /// The work of one connection's task. It is proportional to the entries that change, not to all
 /// entries.
 #[derive(Debug, Default)]
-struct Work {
+struct ConnectionWork {
     /// Entries for which no subscription has been requested yet.
-    fresh: Vec<Arc<str>>,
+    to_subscribe: Vec<Arc<str>>,
     /// Entries whose last listener has left, and entries that another connection has now.
-    left: Vec<Arc<str>>,
+    to_unsubscribe: Vec<Arc<str>>,
     /// Number of entries that this connection has.
     entries: usize,
     /// Notified when a channel is wanted or no longer wanted.
@@ -100,34 +100,34 @@ struct Work {
 }
 
 #[derive(Debug)]
-struct Entry {
+struct ChannelEntry {
     /// The node whose connection brings the channel's messages; `None` while it is unknown.
     node: Option<usize>,
     signal: watch::Sender<Signal>,
     listeners: usize,
-    /// Whether the entry is in `left`. It may have listeners again.
-    noted: bool,
-    /// `wanted` is for listeners that want the subscription confirmed once more, `asked` for
+    /// Whether the entry is in `to_unsubscribe`. It may have listeners again.
+    marked_idle: bool,
+    /// `wanted` is for listeners that want the subscription confirmed once more, `requested` for
     /// listeners whose confirmation is on its way.
-    wanted: Option<Start>,
-    asked: Vec<Start>,
+    wanted: Option<ZeroBaseline>,
+    requested: Vec<ZeroBaseline>,
     /// The number of zeros that the channel had brought when a waiter last passed one on.
-    passed_on: Option<Zeros>,
+    republished_at: Option<ZeroCounts>,
 }
 
 /// The number of zeros that a channel had brought when a confirmation arrived; unset until then. It
 /// is noted when the confirmation arrives: a listener that looked later would count from a later
 /// confirmation.
-pub(crate) type Start = Arc<OnceLock<Zeros>>;
+pub(crate) type ZeroBaseline = Arc<OnceLock<ZeroCounts>>;
 
 /// Number of messages `0` by each transport. Each says that a latch was opened.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Zeros {
+pub(crate) struct ZeroCounts {
     global: u64,
     sharded: u64,
 }
 
-impl Zeros {
+impl ZeroCounts {
     fn count(&mut self, transport: Transport) {
         match transport {
             Transport::Global => self.global += 1,
@@ -142,25 +142,25 @@ impl Zeros {
         }
     }
 
-    fn came_by_both(self) -> bool {
+    fn arrived_by_both(self) -> bool {
         self.global > 0 && self.sharded > 0
     }
 }
 
-impl Entry {
+impl ChannelEntry {
     /// Notes that a confirmation is requested now.
-    fn ask(&mut self) {
-        self.asked.extend(self.wanted.take());
+    fn note_requested(&mut self) {
+        self.requested.extend(self.wanted.take());
     }
 
     /// Notes that the confirmation requested last has arrived, and so have all earlier ones.
-    fn confirm(&mut self) {
+    fn note_confirmed(&mut self) {
         let zeros = self.signal.borrow().zeros;
         // This includes confirmations that were lost with a connection. The present one is even
         // later, so no zero counts that was published before its listener began to listen.
-        for start in self.asked.drain(..) {
-            // The list is drained, so each start is set once.
-            let _ = start.set(zeros);
+        for baseline in self.requested.drain(..) {
+            // The list is drained, so each baseline is set once.
+            let _ = baseline.set(zeros);
         }
     }
 }
@@ -175,12 +175,12 @@ pub(crate) struct Signal {
     /// Whether the server refuses the channel, so that only polling helps.
     pub(crate) denied: bool,
     /// Number of messages `0` so far.
-    zeros: Zeros,
+    zeros: ZeroCounts,
     /// Number of releases that have notified this client so far.
-    pub(crate) called: u64,
+    pub(crate) notified: u64,
     /// Number of clients that releases have notified so far. Releases of locks count only other
     /// clients here.
-    pub(crate) passed: u64,
+    pub(crate) others_notified: u64,
 }
 
 impl Signal {
@@ -205,7 +205,7 @@ impl Channels {
         Arc::new(Self {
             table: Mutex::default(),
             always_live,
-            place: Place::single(),
+            resolver: NodeResolver::single(),
             number: draw_number(),
             process: Process::own(),
             both_transports: AtomicBool::new(false),
@@ -214,11 +214,11 @@ impl Channels {
 
     /// Makes the channels of several nodes.
     #[cfg(feature = "redis")]
-    pub(crate) fn placed(place: Place, both_transports: bool) -> Arc<Self> {
+    pub(crate) fn with_resolver(resolver: NodeResolver, both_transports: bool) -> Arc<Self> {
         Arc::new(Self {
             table: Mutex::default(),
             always_live: false,
-            place,
+            resolver,
             number: draw_number(),
             process: Process::own(),
             both_transports: AtomicBool::new(both_transports),
@@ -243,23 +243,23 @@ impl Channels {
             live: self.always_live,
             ..Signal::default()
         });
-        let node = (self.place.0)(&name);
+        let node = (self.resolver.0)(&name);
         entries.insert(
             Arc::clone(&name),
-            Entry {
+            ChannelEntry {
                 node,
                 signal: sender,
                 listeners: 1,
-                noted: false,
+                marked_idle: false,
                 wanted: None,
-                asked: Vec::new(),
-                passed_on: None,
+                requested: Vec::new(),
+                republished_at: None,
             },
         );
         if let Some(node) = node.filter(|_| !self.always_live) {
             let work = table.work(node);
             work.entries += 1;
-            work.fresh.push(Arc::clone(&name));
+            work.to_subscribe.push(Arc::clone(&name));
             // After the entry is inserted: the connection's task looks when it is notified.
             // Notified before that, the task would find nothing to subscribe to.
             work.changed.notify_one();
@@ -295,15 +295,15 @@ impl Channels {
         };
         // All listeners that arrive before the next request share this. One confirmation answers
         // that request.
-        let start = Arc::clone(entry.wanted.get_or_insert_default());
-        listener.start = Some(start);
+        let baseline = Arc::clone(entry.wanted.get_or_insert_default());
+        listener.baseline = Some(baseline);
         if self.always_live {
             // In the embedded backend, no message is ever on its way.
-            entry.ask();
-            entry.confirm();
+            entry.note_requested();
+            entry.note_confirmed();
         } else if let Some(node) = entry.node {
             let work = table.work(node);
-            work.fresh.push(Arc::clone(&listener.name));
+            work.to_subscribe.push(Arc::clone(&listener.name));
             work.changed.notify_one();
         }
         drop(table);
@@ -315,25 +315,25 @@ impl Channels {
             channels: Arc::clone(self),
             name,
             signal,
-            start: None,
+            baseline: None,
         }
     }
 
     /// Handles a message that has arrived.
-    pub(crate) fn told(&self, message: Message<'_>) {
+    pub(crate) fn on_message(&self, message: Message<'_>) {
         if let Some(entry) = self.table.lock().entries.get(message.channel) {
             entry.signal.send_modify(|signal| {
                 if message.payload == b"0" {
                     signal.zeros.count(message.transport);
                 }
-                match message.called {
-                    Some(number) if number != self.number => signal.passed += 1,
-                    None if called_for_permits(message.payload) > 0 => {
-                        signal.passed += called_for_permits(message.payload);
+                match message.notified {
+                    Some(number) if number != self.number => signal.others_notified += 1,
+                    None if notified_for_permits(message.payload) > 0 => {
+                        signal.others_notified += notified_for_permits(message.payload);
                     }
-                    called => {
+                    notified => {
                         signal.count += 1;
-                        signal.called += u64::from(called.is_some());
+                        signal.notified += u64::from(notified.is_some());
                     }
                 }
             });
@@ -342,7 +342,7 @@ impl Channels {
 
     /// Returns whether a waiter that was let in by an open latch must publish that once more, for
     /// clients that hear only the other transport. `true` for one waiter of this process at a time.
-    pub(crate) fn passes_on(&self, name: &str, start: &Start) -> bool {
+    pub(crate) fn should_republish(&self, name: &str, baseline: &ZeroBaseline) -> bool {
         if !self.both_transports.load(Ordering::Relaxed) {
             return false;
         }
@@ -351,10 +351,10 @@ impl Channels {
             return false;
         };
         let now = entry.signal.borrow().zeros;
-        let before = start.get().copied().unwrap_or(now);
-        let is_needed = !now.since(before).came_by_both() && entry.passed_on != Some(now);
+        let before = baseline.get().copied().unwrap_or(now);
+        let is_needed = !now.since(before).arrived_by_both() && entry.republished_at != Some(now);
         if is_needed {
-            entry.passed_on = Some(now);
+            entry.republished_at = Some(now);
         }
         is_needed
     }
@@ -366,7 +366,7 @@ impl Channels {
 
     /// Makes the listeners of `name` ask again.
     pub(crate) fn wake(&self, name: &str) {
-        self.told(Message::new(name, b"", Transport::Global));
+        self.on_message(Message::new(name, b"", Transport::Global));
     }
 
     /// Makes all listeners ask again.
@@ -398,44 +398,46 @@ pub(crate) struct Listener {
     name: Arc<str>,
     signal: watch::Receiver<Signal>,
     /// The confirmation that the listener has requested, if any.
-    start: Option<Start>,
+    baseline: Option<ZeroBaseline>,
 }
 
 impl Listener {
     /// Returns the channel's present state. A waiter takes it before it sends the request whose
     /// reply it will trust.
-    pub(crate) fn mark(&self) -> Signal {
+    pub(crate) fn signal(&self) -> Signal {
         *self.signal.borrow()
     }
 
     /// Returns whether a message `0` has arrived that was published after the listener began to
     /// listen.
-    pub(crate) fn heard_zero(&self) -> bool {
-        let before = self.start.as_ref().and_then(|start| start.get());
+    pub(crate) fn zero_arrived(&self) -> bool {
+        let before = self.baseline.as_ref().and_then(|baseline| baseline.get());
         // Until its confirmation has arrived, every zero may be older than the listener.
-        before.is_some_and(|before| self.mark().zeros != *before)
+        before.is_some_and(|before| self.signal().zeros != *before)
     }
 
-    /// Returns the start from which the listener counts messages `0`, if it counts them.
-    pub(crate) fn start(&self) -> Option<&Start> {
-        self.start.as_ref()
+    /// Returns the baseline from which the listener counts messages `0`, if it counts them.
+    pub(crate) fn baseline(&self) -> Option<&ZeroBaseline> {
+        self.baseline.as_ref()
     }
 
-    /// Resolves when the channel has moved since `mark`, whether or not a release has notified this
+    /// Resolves when the channel has moved since `earlier`, whether or not a release has notified this
     /// client.
-    pub(crate) async fn moved_since(&mut self, mark: Signal) {
+    pub(crate) async fn changed_since(&mut self, earlier: Signal) {
         // This can't fail: the sender is in the entry, and the entry lives as long as this
         // listener.
         let _ = self
             .signal
-            .wait_for(|signal| signal.count != mark.count || signal.passed != mark.passed)
+            .wait_for(|signal| {
+                signal.count != earlier.count || signal.others_notified != earlier.others_notified
+            })
             .await;
     }
 }
 
 impl Drop for Listener {
     fn drop(&mut self) {
-        if self.channels.process.is_gone() {
+        if self.channels.process.is_forked() {
             return;
         }
         let mut table = self.channels.table.lock();
@@ -448,14 +450,14 @@ impl Drop for Listener {
         }
         let Some(node) = entry.node.filter(|_| !self.channels.always_live) else {
             table.entries.remove(&self.name);
-            table.entries.give_back();
+            table.entries.shrink_if_idle();
             return;
         };
-        if !std::mem::replace(&mut entry.noted, true) {
+        if !std::mem::replace(&mut entry.marked_idle, true) {
             // The channel is left to the connection's task, which forgets it after a while. Until
             // then, the next waiter for a busy name finds the subscription in place.
             let work = table.work(node);
-            work.left.push(Arc::clone(&self.name));
+            work.to_unsubscribe.push(Arc::clone(&self.name));
             work.changed.notify_one();
         }
     }

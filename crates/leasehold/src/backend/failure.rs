@@ -45,10 +45,10 @@ pub(crate) enum Cause {
     NoVoteYet(String),
     /// The call reached the server after its deadline and granted nothing.
     Late,
-    /// The server was replaced or restarted, and a failover guard grants nothing for `left`. This
+    /// The server was replaced or restarted, and a failover guard grants nothing for `remaining`. This
     /// is not an outage.
     #[cfg_attr(not(feature = "redis"), expect(dead_code))]
-    Guarded { left: Duration },
+    Guarded { remaining: Duration },
     /// A permission or a password is missing. Does not heal by itself.
     Denied(String),
     /// The key holds something else. Does not heal by itself.
@@ -89,9 +89,9 @@ impl fmt::Display for Cause {
             | Self::Other(what) => f.write_str(what),
             Self::Unconfirmed(what) => f.write_str(&what.why),
             Self::Late => f.write_str("the request came too late"),
-            Self::Guarded { left } => write!(
+            Self::Guarded { remaining } => write!(
                 f,
-                "the failover guard grants nothing for another {left:.1?}, because the server was replaced or restarted"
+                "the failover guard grants nothing for another {remaining:.1?}, because the server was replaced or restarted"
             ),
             Self::Missing => f.write_str("there is no semaphore"),
             Self::RuntimeEnded => f.write_str("the client's runtime has ended"),
@@ -169,7 +169,7 @@ impl Failure {
     /// Sorts an error reply of the server by its code. The texts differ between servers and
     /// versions, but the codes don't.
     pub(crate) fn from_reply(text: &str, address: &Arc<str>) -> Self {
-        let text = without_arguments(without_place(text.trim_end()));
+        let text = without_arguments(without_location(text.trim_end()));
         let code = text.split([' ', ':']).next().unwrap_or("");
         let said = Shown(text).to_string();
         let cause = match code {
@@ -204,7 +204,7 @@ impl Failure {
 
 /// Accepts a reply without its confirmation if it is a refusal: a refused caller got nothing that
 /// could be lost. A reply for which `gives` is true stays unconfirmed.
-pub(crate) fn refusal_counts(
+pub(crate) fn accept_refusal(
     result: Result<Value, Failure>,
     gives: impl FnOnce(&Value) -> bool,
 ) -> Result<Value, Failure> {
@@ -238,7 +238,7 @@ impl Failure {
     }
 
     /// Makes the error of a question, which changed nothing, whether it ran or not.
-    pub(crate) fn into_error_of_question(mut self, key: &Key) -> Error {
+    pub(crate) fn into_error_of_query(mut self, key: &Key) -> Error {
         self.outcome = Outcome::DidNotRun;
         self.into_error(key)
     }
@@ -259,7 +259,7 @@ impl Failure {
     }
 
     /// Makes the error of a release that continues in the background.
-    pub(crate) fn into_error_of_return(self, key: &Key) -> Error {
+    pub(crate) fn into_error_of_release(self, key: &Key) -> Error {
         // In these cases nothing is sent again, so the error must not promise it.
         if self.is_about_the_key() || matches!(self.cause, Cause::RuntimeEnded | Cause::Forked) {
             return self.into_error(key);
@@ -333,13 +333,13 @@ impl Failure {
 /// Removes the script location that servers before 7 put before the error code, as in
 /// `@user_script: 34: -OOM command not allowed`. An error that ended the whole script has the
 /// location twice, after a text of its own.
-fn without_place(text: &str) -> &str {
+fn without_location(text: &str) -> &str {
     let mut rest = match text.strip_prefix("ERR Error running script (call to ") {
         Some(rest) => rest.split_once("): ").map_or(text, |(_, error)| error),
         None => text,
     };
-    while let Some(behind) = rest.strip_prefix("@user_script:")
-        && let Some((line, error)) = behind.split_once(':')
+    while let Some(tail) = rest.strip_prefix("@user_script:")
+        && let Some((line, error)) = tail.split_once(':')
         && line.trim().parse::<u32>().is_ok()
     {
         rest = error.trim_start();
@@ -449,9 +449,9 @@ mod tests {
         };
         for error in [
             no_answer.clone().into_error(&key),
-            no_answer.clone().into_error_of_question(&key),
+            no_answer.clone().into_error_of_query(&key),
             no_answer.clone().into_error_of_change(&key),
-            no_answer.into_error_of_return(&key),
+            no_answer.into_error_of_release(&key),
         ] {
             assert!(error.source().is_some(), "{error}");
         }

@@ -12,7 +12,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 
-use super::channels::{Channels, Heard, Message, Transport};
+use super::channels::{Channels, Message, MessageJoiner, Transport};
 use super::failure::Failure;
 use super::step::{Operation, Value};
 use crate::clock::{Clock, Moment};
@@ -107,7 +107,7 @@ impl Memory {
             })
         };
         Self {
-            keyspace: Arc::new(Mutex::new(Keyspace::heard_by(audience))),
+            keyspace: Arc::new(Mutex::new(Keyspace::with_audience(audience))),
             channels,
             links,
             clock,
@@ -118,28 +118,28 @@ impl Memory {
     }
 
     pub(crate) fn run(&self, operation: &Operation) -> Result<Value, Failure> {
-        let mut keyspace = self.at_now();
+        let mut keyspace = self.keyspace_at_now();
         keyspace.sweep();
         let reply = (operation.step.twin)(&mut keyspace, &operation.parts);
         let published = std::mem::take(&mut keyspace.published);
         // Published after unlocking: a test that decides about a message may look at this keyspace.
         drop(keyspace);
-        let mut heard = Heard::default();
+        let mut joiner = MessageJoiner::default();
         for (channel, message) in published {
             // The bytes are checked for UTF-8 once. They are copied only if they are not UTF-8,
             // which is rare.
             let channel = String::from_utf8(channel);
             let channel = channel
                 .unwrap_or_else(|other| String::from_utf8_lossy(other.as_bytes()).into_owned());
-            let tell = |message: Message<'_>| self.publish(message);
-            heard.message(channel, &message, Transport::Global, tell);
+            let deliver = |message: Message<'_>| self.publish(message);
+            joiner.message(channel, &message, Transport::Global, deliver);
         }
-        heard.end(|message| self.publish(message));
+        joiner.end(|message| self.publish(message));
         reply.map_err(|refusal| Failure::from_reply(&refusal.0, &ADDRESS.into()).of(operation.step))
     }
 
     fn publish(&self, message: Message<'_>) {
-        self.channels.told(message);
+        self.channels.on_message(message);
         self.links.publish(message);
     }
 
@@ -148,7 +148,7 @@ impl Memory {
     }
 
     /// Locks the keyspace and sets it to the server's present time.
-    fn at_now(&self) -> MutexGuard<'_, Keyspace> {
+    fn keyspace_at_now(&self) -> MutexGuard<'_, Keyspace> {
         let now_ms = i64::try_from(self.clock.now().as_millis()).unwrap_or(i64::MAX);
         let mut keyspace = self.keyspace();
         keyspace.now_ms = u64::try_from(now_ms.saturating_add(self.offset_ms())).unwrap_or(0);
@@ -179,7 +179,7 @@ impl Memory {
 
     /// Returns the keys that have not expired, for tests.
     pub(crate) fn keys(&self) -> Vec<String> {
-        let mut keyspace = self.at_now();
+        let mut keyspace = self.keyspace_at_now();
         keyspace.drop_expired();
         let mut keys: Vec<_> = keyspace
             .entries

@@ -6,8 +6,8 @@
 //! and one for messages. Each line keeps its order. One task carries everything, so with a paused
 //! clock the same faults give the same history.
 
-mod line;
 mod step;
+mod traffic;
 
 use std::collections::HashSet;
 use std::fmt;
@@ -18,10 +18,10 @@ use tokio::runtime::Handle;
 use tokio::sync::{Notify, oneshot};
 use tokio::task::JoinHandle;
 
-use self::line::{Event, Events, Pending};
 pub use self::step::Step;
+use self::traffic::{PendingRequests, Traffic, TrafficEvent};
 use super::about::{About, Uptime};
-use super::channels::{Channels, Message, Section, Transport};
+use super::channels::{Channels, Message, NodeChannels, Transport};
 use super::failure::{Cause, Failure, Outcome};
 use super::memory::{ADDRESS, Memory};
 use super::route::Route;
@@ -46,12 +46,12 @@ pub struct Request<'a> {
 pub struct Fate {
     request: Duration,
     reply: Duration,
-    lost: Lost,
+    lost: LostPart,
     again: Option<Duration>,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-enum Lost {
+enum LostPart {
     #[default]
     Nothing,
     Request,
@@ -73,7 +73,7 @@ impl Fate {
     #[must_use]
     pub fn request_lost(self) -> Self {
         Self {
-            lost: Lost::Request,
+            lost: LostPart::Request,
             ..self
         }
     }
@@ -82,7 +82,7 @@ impl Fate {
     #[must_use]
     pub fn reply_lost(self) -> Self {
         Self {
-            lost: Lost::Reply,
+            lost: LostPart::Reply,
             ..self
         }
     }
@@ -235,17 +235,17 @@ impl fmt::Debug for Network {
 }
 
 /// The client's side of the network: its backend.
-pub(crate) struct Linked {
+pub(crate) struct NetworkBackend {
     link: Arc<Link>,
     carrier: JoinHandle<()>,
 }
 
-impl Linked {
+impl NetworkBackend {
     pub(crate) fn new(memory: &Memory, reply_timeout: Duration) -> Self {
         let channels = Channels::new(false);
         let link = Arc::new(Link {
             memory: memory.clone(),
-            section: channels.section(0),
+            node_channels: channels.node_channels(0),
             channels,
             clock: memory.clock(),
             reply_timeout,
@@ -253,13 +253,13 @@ impl Linked {
             on_message: Mutex::new(Box::new(|_| Some(Duration::ZERO))),
             on_subscription: Mutex::new(Box::new(|_| Duration::ZERO)),
             about: About::default(),
-            state: Mutex::new(State::new(memory.offset_ms())),
+            state: Mutex::new(NetworkState::new(memory.offset_ms())),
             changed: Notify::new(),
         });
         link.connected();
         memory.attach(&link);
         let timers = Timers::new(link.clock, Handle::current());
-        let carrier = Handle::current().spawn(carry(Ending(Arc::clone(&link)), timers));
+        let carrier = Handle::current().spawn(carry(LinkDropGuard(Arc::clone(&link)), timers));
         Self { link, carrier }
     }
 
@@ -269,7 +269,11 @@ impl Linked {
         }
     }
 
-    pub(crate) fn submit(&self, operation: Operation, route: Route) -> oneshot::Receiver<Reply> {
+    pub(crate) fn submit(
+        &self,
+        operation: Operation,
+        route: Route,
+    ) -> oneshot::Receiver<OperationResult> {
         self.link.submit(operation, route)
     }
 
@@ -298,21 +302,21 @@ impl Linked {
     }
 }
 
-impl Drop for Linked {
+impl Drop for NetworkBackend {
     fn drop(&mut self) {
         self.carrier.abort();
         self.link.cut(None);
     }
 }
 
-type Reply = Result<Value, Failure>;
+type OperationResult = Result<Value, Failure>;
 
 /// The state that the client, the test and the carrier share.
 pub(crate) struct Link {
     memory: Memory,
     channels: Arc<Channels>,
     /// The connection's side of the channels.
-    section: Section,
+    node_channels: NodeChannels,
     clock: Clock,
     reply_timeout: Duration,
     /// Each closure has a lock of its own, because it may use the network.
@@ -321,12 +325,12 @@ pub(crate) struct Link {
     on_subscription: Mutex<OnSubscription>,
     /// The facts that the server reported when the present connection was opened.
     about: About,
-    state: Mutex<State>,
+    state: Mutex<NetworkState>,
     /// Notified when there is something new to carry.
     changed: Notify,
 }
 
-struct State {
+struct NetworkState {
     /// Whether the carrier's runtime has ended.
     ended: bool,
     frozen: bool,
@@ -335,10 +339,10 @@ struct State {
     /// Number of replicas that confirm a write.
     confirmed_by: u8,
     requests: u64,
-    events: Events,
-    pending: Pending,
+    traffic: Traffic,
+    pending: PendingRequests,
     /// Number of replies in a row that did not arrive.
-    silent: u32,
+    missed_replies: u32,
     /// Server time minus our clock's time, as the client knows it.
     offset_ms: i64,
     /// The channels that the server has a subscription to.
@@ -351,7 +355,7 @@ struct State {
     linger_until: Option<Moment>,
 }
 
-impl State {
+impl NetworkState {
     fn new(offset_ms: i64) -> Self {
         Self {
             ended: false,
@@ -360,9 +364,9 @@ impl State {
             start_hidden: false,
             confirmed_by: u8::MAX,
             requests: 0,
-            events: Events::default(),
-            pending: Pending::default(),
-            silent: 0,
+            traffic: Traffic::default(),
+            pending: PendingRequests::default(),
+            missed_replies: 0,
             offset_ms,
             at_server: HashSet::new(),
             unconfirmed: 0,
@@ -372,7 +376,7 @@ impl State {
 
     /// Judges the reply to an operation by its confirmations. Also returns how long the server
     /// waits for them.
-    fn confirm(&self, route: Route, reply: Reply) -> (Reply, Duration) {
+    fn confirm(&self, route: Route, reply: OperationResult) -> (OperationResult, Duration) {
         let too_few = |wanted: Acknowledgement| {
             let why = wanted.too_few(self.confirmed_by.into(), true)?;
             Some((why, Duration::from_millis(wanted.limit_ms().into())))
@@ -388,16 +392,16 @@ impl State {
 }
 
 /// Number of missing replies in a row that end the connection, as on a connection to a server.
-const MAX_SILENCE: u32 = 2;
+const MAX_MISSED_REPLIES: u32 = 2;
 /// The time for which a subscription outlives its last listener, as on a connection to a server.
 const LINGER: Duration = Duration::from_millis(500);
 
 impl Link {
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, NetworkState> {
         self.state.lock()
     }
 
-    fn submit(&self, operation: Operation, route: Route) -> oneshot::Receiver<Reply> {
+    fn submit(&self, operation: Operation, route: Route) -> oneshot::Receiver<OperationResult> {
         let (sender, receiver) = oneshot::channel();
         let now = self.clock.now();
         // Decided before the state is locked: the closure may cut this network, which locks the
@@ -418,23 +422,23 @@ impl Link {
             return receiver;
         }
         state.requests += 1;
-        let leaves = state.events.call_leaves(route, now);
-        let id = state.pending.add(sender, leaves + self.reply_timeout);
-        let estimate = clock_ms(leaves).saturating_add(state.offset_ms);
+        let departs = state.traffic.call_departure(route, now);
+        let id = state.pending.add(sender, departs + self.reply_timeout);
+        let estimate = clock_ms(departs).saturating_add(state.offset_ms);
         let limit = i64::try_from(self.reply_timeout.as_millis()).unwrap_or(i64::MAX);
-        let request = |reply| Event::Request {
+        let request = |reply| TrafficEvent::Request {
             reply,
             operation: operation.clone(),
             route,
             not_after_ms: estimate.saturating_add(limit),
         };
-        let arrives = state.events.call_arrives(route, leaves + fate.request);
-        let reply = (fate.lost != Lost::Reply).then_some((id, fate.reply));
-        if fate.lost != Lost::Request {
-            state.events.out_of_line(arrives, request(reply));
+        let arrives = state.traffic.call_arrival(route, departs + fate.request);
+        let reply = (fate.lost != LostPart::Reply).then_some((id, fate.reply));
+        if fate.lost != LostPart::Request {
+            state.traffic.schedule(arrives, request(reply));
         }
         if let Some(pause) = fate.again {
-            state.events.out_of_line(arrives + pause, request(None));
+            state.traffic.schedule(arrives + pause, request(None));
         }
         drop(state);
         self.changed.notify_one();
@@ -447,7 +451,7 @@ impl Link {
 
     /// Publishes a message of the server on `channel`.
     pub(crate) fn publish(&self, message: Message<'_>) {
-        let (channel, called) = (message.channel, message.called);
+        let (channel, notified) = (message.channel, message.notified);
         // Checked when the message is published, not when it arrives: a server keeps no message for
         // a later subscriber.
         if !self.is_subscribed(channel) {
@@ -455,8 +459,8 @@ impl Link {
         }
         if let Some(delay) = self.on_message.lock()(channel) {
             let at = self.clock.now() + delay;
-            let event = Event::Message(channel.into(), message.payload.into(), called);
-            self.state().events.message(at, event);
+            let event = TrafficEvent::Message(channel.into(), message.payload.into(), notified);
+            self.state().traffic.message(at, event);
             self.changed.notify_one();
         }
     }
@@ -464,8 +468,8 @@ impl Link {
     pub(crate) fn cut(&self, requests_arrive_after: Option<Duration>) {
         let mut state = self.state();
         let late = requests_arrive_after.map(|after| self.clock.now() + after);
-        state.events.cut_calls(late);
-        state.silent = 0;
+        state.traffic.cut_calls(late);
+        state.missed_replies = 0;
         // A new connection asks the server for its time.
         state.offset_ms = self.memory.offset_ms();
         let waiting = state.pending.take_all();
@@ -486,7 +490,7 @@ impl Link {
     /// Notes what the server reports on a new connection.
     fn connected(&self) {
         let now = self.clock.now();
-        let told = !self.state().start_hidden;
+        let reported = !self.state().start_hidden;
         let started = self.memory.started();
         // A server that was never restarted counts as infinitely old.
         let uptime = started.map_or(Duration::MAX, |started| now.saturating_sub(started));
@@ -496,17 +500,20 @@ impl Link {
         };
         // The id of the server's present start.
         let run_id = format!("{started:?}");
-        self.about
-            .connected(now, told.then_some(uptime), told.then_some(&*run_id));
+        self.about.connected(
+            now,
+            reported.then_some(uptime),
+            reported.then_some(&*run_id),
+        );
     }
 
     fn cut_messages(&self) {
         let mut state = self.state();
-        state.events.cut_messages();
+        state.traffic.cut_messages();
         state.at_server.clear();
         state.unconfirmed = 0;
         drop(state);
-        self.section.all_down();
+        self.node_channels.all_down();
         self.changed.notify_one();
     }
 
@@ -521,7 +528,7 @@ impl Link {
         // Subscriptions that waited for a confirmation.
         self.subscribe_wanted();
         let state = self.state();
-        let carried = (!state.frozen).then(|| state.events.next()).flatten();
+        let carried = (!state.frozen).then(|| state.traffic.next()).flatten();
         let idle = state.linger_until.filter(|_| state.unconfirmed == 0);
         [carried, state.pending.next_limit(), idle]
             .into_iter()
@@ -529,25 +536,25 @@ impl Link {
             .min()
     }
 
-    fn next_due(&self, now: Moment) -> Option<Event> {
+    fn next_due(&self, now: Moment) -> Option<TrafficEvent> {
         let mut state = self.state();
         if state.frozen {
             return None;
         }
-        state.events.take_due(now)
+        state.traffic.take_due(now)
     }
 
-    fn arrive(&self, event: Event) {
+    fn arrive(&self, event: TrafficEvent) {
         match event {
-            Event::Request {
+            TrafficEvent::Request {
                 reply,
                 operation,
                 route,
                 not_after_ms,
             } => self.run(reply, &operation, route, not_after_ms),
-            Event::Reply { id, reply } => {
+            TrafficEvent::Reply { id, reply } => {
                 let mut state = self.state();
-                state.silent = 0;
+                state.missed_replies = 0;
                 if let Err(Failure {
                     cause: Cause::Late, ..
                 }) = reply
@@ -559,22 +566,25 @@ impl Link {
                 // The waiter may have given up; then it has seen to the undo.
                 let _ = waiting.map(|sender| sender.send(reply));
             }
-            Event::Subscribe(channel) => {
+            TrafficEvent::Subscribe(channel) => {
                 let mut state = self.state();
                 state.at_server.insert(Arc::clone(&channel));
                 let at = self.clock.now();
-                state.events.message(at, Event::Confirm(channel));
+                state.traffic.message(at, TrafficEvent::Confirm(channel));
             }
-            Event::Unsubscribe(channel) => {
+            TrafficEvent::Unsubscribe(channel) => {
                 self.state().at_server.remove(&channel);
             }
-            Event::Confirm(channel) => {
+            TrafficEvent::Confirm(channel) => {
                 self.state().unconfirmed -= 1;
-                self.section.subscribed(&channel, false);
+                self.node_channels.subscribed(&channel, false);
             }
-            Event::Message(channel, message, called) => {
+            TrafficEvent::Message(channel, message, notified) => {
                 let message = Message::new(&channel, &message, Transport::Global);
-                self.section.told(Message { called, ..message });
+                self.node_channels.on_message(Message {
+                    notified,
+                    ..message
+                });
             }
         }
     }
@@ -599,10 +609,10 @@ impl Link {
             let (result, waited) = state.confirm(route, result);
             let at = now + waited + delay;
             if !waited.is_zero() {
-                state.events.hold_up(route, at);
+                state.traffic.block_until(route, at);
             }
-            let event = Event::Reply { id, reply: result };
-            state.events.reply(route, at, event);
+            let event = TrafficEvent::Reply { id, reply: result };
+            state.traffic.reply(route, at, event);
         }
     }
 
@@ -613,8 +623,8 @@ impl Link {
             let what = format!("no reply within {:?}", self.reply_timeout);
             let _ = sender.send(Err(no_answer(&what, Outcome::MayHaveRun)));
             let mut state = self.state();
-            state.silent += 1;
-            if state.silent == MAX_SILENCE {
+            state.missed_replies += 1;
+            if state.missed_replies == MAX_MISSED_REPLIES {
                 drop(state);
                 // The requests still arrive, as from a connection whose bytes the kernel still
                 // sends after the client has given it up.
@@ -632,21 +642,21 @@ impl Link {
         }
         if state.linger_until.is_some_and(|until| now >= until) {
             state.linger_until = None;
-            for channel in self.section.remove_idle() {
-                let event = Event::Unsubscribe(channel);
-                state.events.subscription(now, event);
+            for channel in self.node_channels.remove_idle() {
+                let event = TrafficEvent::Unsubscribe(channel);
+                state.traffic.subscription(now, event);
             }
         }
         if state.refused {
             return;
         }
         drop(state);
-        for channel in self.section.take_fresh() {
+        for channel in self.node_channels.take_to_subscribe() {
             let takes = self.on_subscription.lock()(&channel);
-            let event = Event::Subscribe(channel);
+            let event = TrafficEvent::Subscribe(channel);
             let mut state = self.state();
             state.unconfirmed += 1;
-            state.events.subscription(now + takes, event);
+            state.traffic.subscription(now + takes, event);
         }
     }
 
@@ -657,9 +667,9 @@ impl Link {
 }
 
 /// Ends the link when the carrier's task is dropped with its runtime.
-struct Ending(Arc<Link>);
+struct LinkDropGuard(Arc<Link>);
 
-impl Drop for Ending {
+impl Drop for LinkDropGuard {
     fn drop(&mut self) {
         let mut state = self.0.state();
         // Set under the lock under which `submit` adds a request: a later request sees that the
@@ -675,7 +685,7 @@ impl Drop for Ending {
 }
 
 /// Carries requests, replies and messages for as long as the client lives.
-async fn carry(link: Ending, timers: Timers) {
+async fn carry(link: LinkDropGuard, timers: Timers) {
     let link = &link.0;
     loop {
         let next = link.carry_due();
@@ -689,7 +699,7 @@ async fn carry(link: Ending, timers: Timers) {
             // Always in this order: with a random order, the same seed would not give the same
             // history.
             biased;
-            () = link.section.changed() => link.start_to_linger(),
+            () = link.node_channels.changed() => link.start_to_linger(),
             () = link.changed.notified() => {}
             () = due => {}
         }

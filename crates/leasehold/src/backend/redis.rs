@@ -4,13 +4,13 @@
 //!
 //! A [`Node`] owns the facts about one server, a [`Lane`](lane::Lane) is one connection to it, and
 //! a [`Server`] is both with their tasks. Function calls between the files have one direction: from
-//! lane to queue, codec and node. [`Strays`](lane::Strays) takes back operations that a node of a
+//! lane to queue, codec and node. [`Redirects`](lane::Redirects) takes back operations that a node of a
 //! cluster did not run.
 //!
 //! The first key of an operation is its name (`parts[0]`). A name has one slot, and a slot one
 //! node, so primitives see only operations and replies, whatever the servers are.
 
-mod acks;
+mod acknowledged;
 mod address;
 mod call;
 mod cluster;
@@ -20,10 +20,10 @@ mod examine;
 mod lane;
 mod messages;
 mod node;
-mod pause;
 mod pubsub;
 mod queue;
 mod reconnect;
+mod reconnect_delay;
 mod refusals;
 pub(crate) mod script;
 mod sentinel;
@@ -40,17 +40,17 @@ use std::time::Duration;
 
 use tokio::runtime::Handle;
 
-pub(crate) use self::lane::Queued;
-pub(crate) use self::queue::Ticket;
+pub(crate) use self::lane::QueuedReply;
+pub(crate) use self::queue::QueueTicket;
 
-use self::address::{Address, MasterPlace, Place};
+use self::address::{Address, SentinelTopology, Topology};
 pub(crate) use self::cluster::Cluster;
 
-use self::cluster::Keeper;
-use self::node::{Common, Node};
-use self::reconnect::{Opened, prepare};
+use self::cluster::MapTask;
+use self::node::{Node, NodeCommon};
+use self::reconnect::{PreparedConnection, prepare};
 use self::script::Form;
-use self::server::{Server, Shared};
+use self::server::{Server, ServerShared};
 use super::channels::{Channels, Transport};
 use super::failure::Failure;
 use super::route::Route;
@@ -58,7 +58,7 @@ use super::step::{Operation, Step};
 use crate::address_map::AddressMap;
 use crate::clock::{Clock, Moment};
 use crate::config::{Peers, wire_ms};
-use crate::credentials::Source;
+use crate::credentials::CredentialsSource;
 use crate::error::Result;
 #[cfg(feature = "tls")]
 use crate::tls::TlsSettings;
@@ -69,7 +69,7 @@ pub(crate) struct Endpoint {
     pub(crate) url: String,
     /// The server's name for our connection; empty for no name.
     pub(crate) label: String,
-    pub(crate) credentials: Option<Source>,
+    pub(crate) credentials: Option<CredentialsSource>,
     pub(crate) credentials_every: Duration,
     /// The map from announced addresses to the addresses that are reachable from here.
     pub(crate) addresses: AddressMap,
@@ -105,7 +105,7 @@ pub(crate) enum Redis {
     },
     Cluster {
         cluster: Arc<Cluster>,
-        _keeper: Keeper,
+        _map_task: MapTask,
     },
 }
 
@@ -113,15 +113,17 @@ impl Redis {
     /// Connects once, so that a wrong address or password is an error here. After that, connects in
     /// the background.
     pub(crate) async fn connect(endpoint: Endpoint, steps: &[&Step], clock: Clock) -> Result<Self> {
-        match Place::parse(&endpoint.url)? {
-            Place::Cluster(seeds) => {
+        match Topology::parse(&endpoint.url)? {
+            Topology::Cluster(seeds) => {
                 let connected = Cluster::connect(seeds, &endpoint, steps, clock);
-                Ok(Self::of(connected.await?))
+                Ok(Self::from_cluster(connected.await?))
             }
-            Place::Server(address) => {
+            Topology::Server(address) => {
                 Self::connect_to(single(address, &endpoint, steps, clock)?).await
             }
-            Place::Master(place) => Self::connect_to(master(place, &endpoint, steps, clock)?).await,
+            Topology::Master(topology) => {
+                Self::connect_to(master(topology, &endpoint, steps, clock)?).await
+            }
         }
     }
 
@@ -130,50 +132,52 @@ impl Redis {
         let first = first.map_err(Failure::into_connect_error)?;
         // Learned here, and not in the task that uses the connection, which might not have run yet:
         // an acquire of a majority compares the run ids of its servers before it asks them.
-        node.learn(&first.told);
+        node.learn(&first.hello);
         Ok(Self::run(node, Some(first)))
     }
 
     /// Connects in the background. Operations wait until the first attempt has ended.
     pub(crate) fn start(endpoint: Endpoint, steps: &[&Step], clock: Clock) -> Result<Self> {
-        match Place::parse(&endpoint.url)? {
-            Place::Server(address) => {
+        match Topology::parse(&endpoint.url)? {
+            Topology::Server(address) => {
                 let node = single(address, &endpoint, steps, clock)?;
                 Ok(Self::run(node, None))
             }
-            Place::Master(place) => {
-                let node = master(place, &endpoint, steps, clock)?;
+            Topology::Master(topology) => {
+                let node = master(topology, &endpoint, steps, clock)?;
                 Ok(Self::run(node, None))
             }
-            Place::Cluster(seeds) => Cluster::start(seeds, &endpoint, steps, clock).map(Self::of),
+            Topology::Cluster(seeds) => {
+                Cluster::start(seeds, &endpoint, steps, clock).map(Self::from_cluster)
+            }
         }
     }
 
-    fn of((cluster, keeper): (Arc<Cluster>, Keeper)) -> Self {
+    fn from_cluster((cluster, map_task): (Arc<Cluster>, MapTask)) -> Self {
         Self::Cluster {
             cluster,
-            _keeper: keeper,
+            _map_task: map_task,
         }
     }
 
-    fn run(node: Arc<Node>, first: Option<Opened>) -> Self {
+    fn run(node: Arc<Node>, first: Option<PreparedConnection>) -> Self {
         let channels = Channels::new(false);
-        let shared = Shared {
+        let shared = ServerShared {
             runtime: Handle::current(),
             channels: Arc::clone(&channels),
             transports: &[Transport::Global],
-            strays: None,
+            redirects: None,
         };
         let server = Server::start(&shared, 0, node, first);
         Self::Single { server, channels }
     }
 
     #[cfg(test)]
-    pub(crate) fn submit(&self, operation: Operation) -> Queued {
+    pub(crate) fn submit(&self, operation: Operation) -> QueuedReply {
         self.submit_by(operation, Route::Plain)
     }
 
-    pub(crate) fn submit_by(&self, operation: Operation, route: Route) -> Queued {
+    pub(crate) fn submit_by(&self, operation: Operation, route: Route) -> QueuedReply {
         match self {
             Self::Single { server, .. } => server.lane_of(route).submit(operation, route, 0),
             Self::Cluster { cluster, .. } => cluster.submit(operation, route),
@@ -242,10 +246,10 @@ impl Redis {
     }
 
     /// Returns the address of our connection, as the server sees it.
-    pub(crate) fn seen_as(&self) -> Option<String> {
+    pub(crate) fn client_address(&self) -> Option<String> {
         match self {
-            Self::Single { server, .. } => server.node.seen_as.lock().clone(),
-            Self::Cluster { cluster, .. } => cluster.seen_as(),
+            Self::Single { server, .. } => server.node.client_address.lock().clone(),
+            Self::Cluster { cluster, .. } => cluster.client_address(),
         }
     }
 
@@ -290,16 +294,16 @@ fn single(
     steps: &[&Step],
     clock: Clock,
 ) -> Result<Arc<Node>> {
-    let common = Common::new(endpoint, &address, steps, clock, endpoint.form())?;
+    let common = NodeCommon::new(endpoint, &address, steps, clock, endpoint.form())?;
     Ok(Node::new(address, &common))
 }
 
 fn master(
-    place: MasterPlace,
+    topology: SentinelTopology,
     endpoint: &Endpoint,
     steps: &[&Step],
     clock: Clock,
 ) -> Result<Arc<Node>> {
-    let common = Common::new(endpoint, &place.master, steps, clock, endpoint.form())?;
-    Ok(Node::master(place, &common))
+    let common = NodeCommon::new(endpoint, &topology.master, steps, clock, endpoint.form())?;
+    Ok(Node::master(topology, &common))
 }

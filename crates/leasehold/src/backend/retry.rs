@@ -8,12 +8,12 @@ use super::step::Value;
 use crate::clock::{Moment, Timers};
 
 /// The pauses between two requests. Each pause is twice the one before it, up to a limit.
-pub(crate) struct Pauses {
+pub(crate) struct RetryDelays {
     next: Duration,
     longest: Duration,
 }
 
-impl Pauses {
+impl RetryDelays {
     pub(crate) const fn from(first: Duration) -> Self {
         Self {
             next: first,
@@ -25,7 +25,7 @@ impl Pauses {
         Self { longest, ..self }
     }
 
-    pub(crate) fn take(&mut self) -> Duration {
+    pub(crate) fn next_delay(&mut self) -> Duration {
         let pause = self.next;
         self.next = self.next.saturating_mul(2).min(self.longest);
         pause
@@ -33,7 +33,7 @@ impl Pauses {
 }
 
 /// A request that has failed.
-pub(crate) struct Failed<'a> {
+pub(crate) struct FailedAttempt<'a> {
     pub(crate) failure: &'a Failure,
     /// The time at which the request left.
     pub(crate) sent: Moment,
@@ -42,13 +42,13 @@ pub(crate) struct Failed<'a> {
 }
 
 /// Waits for `first`, which left at `sent`. Sends the request again until one is answered, or until
-/// `goes_on` returns `false`. Then it returns the last failure.
+/// `keep_trying` returns `false`. Then it returns the last failure.
 pub(crate) async fn until_answered(
     timers: &Timers,
     (first, mut sent): (Reply, Moment),
-    mut pauses: Pauses,
+    mut pauses: RetryDelays,
     mut send: impl FnMut() -> Reply,
-    mut goes_on: impl FnMut(Failed<'_>) -> bool,
+    mut keep_trying: impl FnMut(FailedAttempt<'_>) -> bool,
 ) -> Result<Value, Failure> {
     let mut reply = first;
     loop {
@@ -56,13 +56,13 @@ pub(crate) async fn until_answered(
             Ok(value) => return Ok(value),
             Err(failure) => failure,
         };
-        let pause = pauses.take();
-        let failed = Failed {
+        let pause = pauses.next_delay();
+        let failed = FailedAttempt {
             failure: &failure,
             sent,
             pause,
         };
-        if !goes_on(failed) {
+        if !keep_trying(failed) {
             return Err(failure);
         }
         timers.sleep(pause).await;

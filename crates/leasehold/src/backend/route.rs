@@ -17,7 +17,7 @@ pub(crate) enum Route {
     #[default]
     Plain,
     /// The connection for acknowledged calls. This operation itself needs no confirmation.
-    Behind,
+    SameConnection,
     /// The connection for acknowledged calls. The operation counts once it is confirmed as wanted
     /// here.
     Confirmed(Acknowledgement),
@@ -33,10 +33,10 @@ impl Route {
     }
 
     /// Returns the route of operations that follow this one and need no confirmation.
-    pub(crate) fn behind(self) -> Self {
+    pub(crate) fn same_connection(self) -> Self {
         match self {
             Self::Plain => Self::Plain,
-            Self::Behind | Self::Confirmed(_) => Self::Behind,
+            Self::SameConnection | Self::Confirmed(_) => Self::SameConnection,
         }
     }
 }
@@ -46,7 +46,7 @@ impl Route {
     pub(crate) fn wanted(self) -> Option<Acknowledgement> {
         match self {
             Self::Confirmed(wanted) => Some(wanted),
-            Self::Plain | Self::Behind => None,
+            Self::Plain | Self::SameConnection => None,
         }
     }
 

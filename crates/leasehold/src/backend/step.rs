@@ -19,7 +19,7 @@ pub(crate) struct Step {
     pub(crate) lua: &'static str,
     /// The Lua that the function shares with other steps.
     #[cfg_attr(not(feature = "redis"), expect(dead_code))]
-    pub(crate) uses: &'static [&'static Shared],
+    pub(crate) uses: &'static [&'static SharedLua],
     /// The function's parameters. The keys are first.
     pub(crate) parameters: &'static [&'static str],
     /// The number of parameters that are keys.
@@ -60,14 +60,14 @@ pub(crate) struct Step {
 /// once.
 #[derive(Debug)]
 #[cfg_attr(not(feature = "redis"), expect(dead_code))]
-pub(crate) struct Shared {
+pub(crate) struct SharedLua {
     pub(crate) lua: &'static str,
     /// The Lua that this file itself uses. A step that uses this file can call that Lua too.
-    pub(crate) uses: &'static [&'static Shared],
+    pub(crate) uses: &'static [&'static SharedLua],
 }
 
-impl Shared {
-    pub(crate) const fn new(lua: &'static str, uses: &'static [&'static Shared]) -> Self {
+impl SharedLua {
+    pub(crate) const fn new(lua: &'static str, uses: &'static [&'static SharedLua]) -> Self {
         Self { lua, uses }
     }
 }
@@ -110,8 +110,8 @@ macro_rules! step {
         impl<'a> $Arguments<'a> {
             pub(crate) fn operation(&self) -> $crate::backend::step::Operation {
                 use $crate::backend::step::{Argument as _, Operation, Parts};
-                let bytes = 0 $(+ self.$key.room())* $(+ self.$arg.room())*;
-                let mut parts = Parts::with_room($STEP.parameters.len(), bytes);
+                let bytes = 0 $(+ self.$key.max_len())* $(+ self.$arg.max_len())*;
+                let mut parts = Parts::with_capacity($STEP.parameters.len(), bytes);
                 $(self.$key.write(&mut parts);)*
                 $(self.$arg.write(&mut parts);)*
                 Operation::of(&$STEP, parts)
@@ -140,13 +140,13 @@ pub(crate) use step;
 /// A type that an argument can have. On the wire every argument is text.
 pub(crate) trait Argument<'a>: Sized {
     /// Returns an upper limit for the number of bytes of the text.
-    fn room(&self) -> usize;
+    fn max_len(&self) -> usize;
     fn write(&self, parts: &mut Parts);
     fn read(text: &'a [u8]) -> Result<Self, Refusal>;
 }
 
 impl<'a> Argument<'a> for &'a [u8] {
-    fn room(&self) -> usize {
+    fn max_len(&self) -> usize {
         self.len()
     }
 
@@ -163,12 +163,12 @@ impl<'a> Argument<'a> for &'a [u8] {
 const LONGEST_NUMBER: usize = 20;
 
 impl Argument<'_> for u64 {
-    fn room(&self) -> usize {
+    fn max_len(&self) -> usize {
         LONGEST_NUMBER
     }
 
     fn write(&self, parts: &mut Parts) {
-        parts.push_shown(self);
+        parts.push_display(self);
     }
 
     fn read(text: &[u8]) -> Result<Self, Refusal> {
@@ -177,12 +177,12 @@ impl Argument<'_> for u64 {
 }
 
 impl Argument<'_> for i64 {
-    fn room(&self) -> usize {
+    fn max_len(&self) -> usize {
         LONGEST_NUMBER
     }
 
     fn write(&self, parts: &mut Parts) {
-        parts.push_shown(self);
+        parts.push_display(self);
     }
 
     fn read(text: &[u8]) -> Result<Self, Refusal> {
@@ -192,7 +192,7 @@ impl Argument<'_> for i64 {
 
 /// A bool is sent as 1 or 0.
 impl Argument<'_> for bool {
-    fn room(&self) -> usize {
+    fn max_len(&self) -> usize {
         1
     }
 

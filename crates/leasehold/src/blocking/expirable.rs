@@ -36,7 +36,7 @@ impl ExpirableSemaphore {
     wait_setters! { ExpirableSemaphore }
     must_exist_setter! { ExpirableSemaphore }
     setters! { ExpirableSemaphore:
-        "Sets how long this process may pass permits on among its own waiters" local_hand_over(turn: Duration);
+        "Sets how long this process may pass permits on among its own waiters" local_hand_over(slice: Duration);
     }
 }
 
@@ -46,14 +46,14 @@ impl ExpirableSemaphore {
         "Returns the semaphore's name as it was given" name() -> &str;
     }
     waits! { ExpirableSemaphore:
-        "Waits for a permit" acquire() -> ExpirablePermit => own;
-        "Acquires a permit if one is free" try_acquire() -> Option<ExpirablePermit> => own_some;
-        "Waits at most `wait` for a permit" try_acquire_for(wait: Duration) -> Option<ExpirablePermit> => own_some;
-        "Waits for a permit until `deadline` at the latest" try_acquire_until(deadline: Instant) -> Option<ExpirablePermit> => own_some;
-        "Waits for `permits` permits, all at the same time" acquire_many(permits: u32) -> ExpirablePermit => own;
-        "Acquires `permits` permits if that many are free" try_acquire_many(permits: u32) -> Option<ExpirablePermit> => own_some;
-        "Waits at most `wait` for `permits` permits" try_acquire_many_for(permits: u32, wait: Duration) -> Option<ExpirablePermit> => own_some;
-        "Waits for `permits` permits until `deadline` at the latest" try_acquire_many_until(permits: u32, deadline: Instant) -> Option<ExpirablePermit> => own_some;
+        "Waits for a permit" acquire() -> ExpirablePermit => wrap;
+        "Acquires a permit if one is free" try_acquire() -> Option<ExpirablePermit> => wrap_some;
+        "Waits at most `wait` for a permit" try_acquire_for(wait: Duration) -> Option<ExpirablePermit> => wrap_some;
+        "Waits for a permit until `deadline` at the latest" try_acquire_until(deadline: Instant) -> Option<ExpirablePermit> => wrap_some;
+        "Waits for `permits` permits, all at the same time" acquire_many(permits: u32) -> ExpirablePermit => wrap;
+        "Acquires `permits` permits if that many are free" try_acquire_many(permits: u32) -> Option<ExpirablePermit> => wrap_some;
+        "Waits at most `wait` for `permits` permits" try_acquire_many_for(permits: u32, wait: Duration) -> Option<ExpirablePermit> => wrap_some;
+        "Waits for `permits` permits until `deadline` at the latest" try_acquire_many_until(permits: u32, deadline: Instant) -> Option<ExpirablePermit> => wrap_some;
         "Gives a permit back by its id" release(id: PermitId) -> bool;
         "Gives permits back by their ids, all of them or none" release_many(ids: &[PermitId]) -> bool;
         "Sets a new lease for a permit" update_lease(id: PermitId, lease: Duration) -> bool;
@@ -76,11 +76,11 @@ impl ExpirableSemaphore {
         &self.runtime
     }
 
-    fn own(&self, permit: Result<crate::ExpirablePermit>) -> Result<ExpirablePermit> {
+    fn wrap(&self, permit: Result<crate::ExpirablePermit>) -> Result<ExpirablePermit> {
         permit.map(|permit| self.permit(permit))
     }
 
-    fn own_some(
+    fn wrap_some(
         &self,
         permit: Result<Option<crate::ExpirablePermit>>,
     ) -> Result<Option<ExpirablePermit>> {

@@ -123,10 +123,10 @@ impl<O: Ownership, K> Lock<O, K> {
     /// Returns the same lock as a handle of another type.
     pub(super) fn of_kind<J>(
         self,
-        turn: impl FnOnce(crate::Lock<K>) -> crate::Lock<J>,
+        convert: impl FnOnce(crate::Lock<K>) -> crate::Lock<J>,
     ) -> Lock<O, J> {
         Lock {
-            inner: turn(self.inner),
+            inner: convert(self.inner),
             owner: self.owner,
             runtime: self.runtime,
             ownership: PhantomData,
@@ -159,10 +159,10 @@ impl<O: Ownership, K: OneKey> Lock<O, K> {
 /// Acquiring.
 impl<O: Ownership, K: Kind> Lock<O, K> {
     waits! { Lock:
-        "Waits for the lock" acquire() -> LockGuard<O, K::Guard> => own;
-        "Acquires the lock if it is free" try_acquire() -> Option<LockGuard<O, K::Guard>> => own_some;
-        "Waits at most `wait` for the lock" try_acquire_for(wait: Duration) -> Option<LockGuard<O, K::Guard>> => own_some;
-        "Waits for the lock until `deadline` at the latest" try_acquire_until(deadline: Instant) -> Option<LockGuard<O, K::Guard>> => own_some;
+        "Waits for the lock" acquire() -> LockGuard<O, K::Guard> => wrap;
+        "Acquires the lock if it is free" try_acquire() -> Option<LockGuard<O, K::Guard>> => wrap_some;
+        "Waits at most `wait` for the lock" try_acquire_for(wait: Duration) -> Option<LockGuard<O, K::Guard>> => wrap_some;
+        "Waits for the lock until `deadline` at the latest" try_acquire_until(deadline: Instant) -> Option<LockGuard<O, K::Guard>> => wrap_some;
     }
 
     /// Runs `work` under the lock; see [`Lock::run`](crate::Lock::run). Returns the output of
@@ -190,11 +190,11 @@ impl<O: Ownership, K: Kind> Lock<O, K> {
         }
     }
 
-    fn own(&self, guard: Result<K::Guard>) -> Result<LockGuard<O, K::Guard>> {
+    fn wrap(&self, guard: Result<K::Guard>) -> Result<LockGuard<O, K::Guard>> {
         guard.map(|guard| self.guard(guard))
     }
 
-    fn own_some(&self, guard: Result<Option<K::Guard>>) -> Result<Option<LockGuard<O, K::Guard>>> {
+    fn wrap_some(&self, guard: Result<Option<K::Guard>>) -> Result<Option<LockGuard<O, K::Guard>>> {
         Ok(guard?.map(|guard| self.guard(guard)))
     }
 
@@ -352,10 +352,10 @@ impl<O: Ownership, G: Into<crate::LockGuard>> LockGuard<O, G> {
     }
 
     /// Returns the guard into which `turn` converts this one, for the same thread or owner.
-    pub(super) fn turned<T, E, F>(
+    pub(super) fn converted<T, E, F>(
         mut self,
         twin: &str,
-        turn: impl FnOnce(G) -> F,
+        convert: impl FnOnce(G) -> F,
     ) -> Result<LockGuard<O, T>, E>
     where
         T: Into<crate::LockGuard>,
@@ -367,8 +367,8 @@ impl<O: Ownership, G: Into<crate::LockGuard>> LockGuard<O, G> {
             .expect("a guard that has been given up is gone");
         // If this panics inside a task, the future is dropped with the guard in it, and the lock is
         // released in the background.
-        let turned = self.runtime.block_on(twin, turn(guard))?;
-        Ok(LockGuard::of(turned, self.runtime.clone()))
+        let converted = self.runtime.block_on(twin, convert(guard))?;
+        Ok(LockGuard::of(converted, self.runtime.clone()))
     }
 }
 

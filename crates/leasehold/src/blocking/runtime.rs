@@ -15,12 +15,12 @@ use crate::process::Process;
 /// the runtimes. Each runtime ends with its last clone.
 #[derive(Clone, Debug)]
 pub(crate) struct Runtime {
-    inner: Arc<Inner>,
-    _beside: Arc<[Runtime]>,
+    inner: Arc<RuntimeInner>,
+    _other_runtimes: Arc<[Runtime]>,
 }
 
 #[derive(Debug)]
-struct Inner {
+struct RuntimeInner {
     /// `Some` until the drop.
     runtime: Option<tokio::runtime::Runtime>,
     /// The process that made the runtime. In a forked child the threads of the runtime are missing.
@@ -44,11 +44,11 @@ impl Runtime {
                 .with_source(error)
             })?;
         Ok(Self {
-            inner: Arc::new(Inner {
+            inner: Arc::new(RuntimeInner {
                 runtime: Some(runtime),
                 process: Process::own(),
             }),
-            _beside: Arc::default(),
+            _other_runtimes: Arc::default(),
         })
     }
 
@@ -58,7 +58,7 @@ impl Runtime {
         let inner = Arc::clone(&runtimes.first()?.inner);
         Some(Self {
             inner,
-            _beside: runtimes.into(),
+            _other_runtimes: runtimes.into(),
         })
     }
 
@@ -79,7 +79,7 @@ impl Runtime {
     {
         // Not `may_block`, which finds out by a panic: inside tasks the panic hook would print that
         // panic at each drop. So a drop inside `spawn_blocking` does not wait, although it could.
-        if Handle::try_current().is_ok() || self.inner.process.is_gone() {
+        if Handle::try_current().is_ok() || self.inner.process.is_forked() {
             return drop(guard);
         }
         if let Err(error) = self.finish("release", release(guard)) {
@@ -153,21 +153,21 @@ fn may_block() -> bool {
 /// the remaining releases, so this is longer than the thread waits for the server
 /// (`backend/redis/driver.rs`). The wait has a limit because the thread may be resolving a host
 /// name.
-const PATIENCE: Duration = Duration::from_millis(300);
+const SHUTDOWN_TIMEOUT: Duration = Duration::from_millis(300);
 
-impl Drop for Inner {
+impl Drop for RuntimeInner {
     fn drop(&mut self) {
         // Taken out, because only its owner can shut a runtime down. The runtime's own drop would
         // wait without a limit, and would panic inside a task.
         let Some(runtime) = self.runtime.take() else {
             return;
         };
-        if self.process.is_gone() {
+        if self.process.is_forked() {
             // Shutting down would wait for threads that only the parent process has.
             return std::mem::forget(runtime);
         }
         match Handle::try_current() {
-            Err(error) if error.is_missing_context() => runtime.shutdown_timeout(PATIENCE),
+            Err(error) if error.is_missing_context() => runtime.shutdown_timeout(SHUTDOWN_TIMEOUT),
             // Waiting would panic inside a task, and on a thread that is just ending.
             _ => runtime.shutdown_background(),
         }

@@ -179,7 +179,7 @@ impl<O: Ownership> LockGuard<O, rw::WriteGuard> {
     ///
     /// Returns the same errors as the async method.
     pub fn downgrade(self) -> Result<Reading<O>> {
-        self.turned("WriteGuard::downgrade", |guard| guard.downgrade())
+        self.converted("WriteGuard::downgrade", |guard| guard.downgrade())
     }
 }
 
@@ -193,7 +193,7 @@ impl<O: Ownership> LockGuard<O, rw::ReadGuard> {
     pub fn try_upgrade(self) -> Result<Writing<O>, NotUpgraded<O>> {
         // Cloned before the guard is consumed: a refused guard is returned without a runtime.
         let runtime = self.runtime().clone();
-        self.turned("ReadGuard::try_upgrade", |guard| guard.try_upgrade())
+        self.converted("ReadGuard::try_upgrade", |guard| guard.try_upgrade())
             .map_err(|refused| {
                 let (guard, error) = refused.into_parts();
                 let guard = LockGuard::of(guard, runtime);

@@ -36,14 +36,14 @@ impl Semaphore {
         "Returns the semaphore's name as it was given" name() -> &str;
     }
     waits! { Semaphore:
-        "Waits for a permit" acquire() -> SemaphorePermit => own;
-        "Acquires a permit if one is free" try_acquire() -> Option<SemaphorePermit> => own_some;
-        "Waits at most `wait` for a permit" try_acquire_for(wait: Duration) -> Option<SemaphorePermit> => own_some;
-        "Waits for a permit until `deadline` at the latest" try_acquire_until(deadline: Instant) -> Option<SemaphorePermit> => own_some;
-        "Waits for `permits` permits, all at the same time" acquire_many(permits: u32) -> SemaphorePermit => own;
-        "Acquires `permits` permits if that many are free" try_acquire_many(permits: u32) -> Option<SemaphorePermit> => own_some;
-        "Waits at most `wait` for `permits` permits" try_acquire_many_for(permits: u32, wait: Duration) -> Option<SemaphorePermit> => own_some;
-        "Waits for `permits` permits until `deadline` at the latest" try_acquire_many_until(permits: u32, deadline: Instant) -> Option<SemaphorePermit> => own_some;
+        "Waits for a permit" acquire() -> SemaphorePermit => wrap;
+        "Acquires a permit if one is free" try_acquire() -> Option<SemaphorePermit> => wrap_some;
+        "Waits at most `wait` for a permit" try_acquire_for(wait: Duration) -> Option<SemaphorePermit> => wrap_some;
+        "Waits for a permit until `deadline` at the latest" try_acquire_until(deadline: Instant) -> Option<SemaphorePermit> => wrap_some;
+        "Waits for `permits` permits, all at the same time" acquire_many(permits: u32) -> SemaphorePermit => wrap;
+        "Acquires `permits` permits if that many are free" try_acquire_many(permits: u32) -> Option<SemaphorePermit> => wrap_some;
+        "Waits at most `wait` for `permits` permits" try_acquire_many_for(permits: u32, wait: Duration) -> Option<SemaphorePermit> => wrap_some;
+        "Waits for `permits` permits until `deadline` at the latest" try_acquire_many_until(permits: u32, deadline: Instant) -> Option<SemaphorePermit> => wrap_some;
         "Adds `permits` free permits" release(permits: u32) -> ();
         "Adds `permits` free permits if the semaphore exists" release_if_exists(permits: u32) -> bool;
         "Changes the number of permits by `permits`, up or down" add_permits(permits: i32) -> ();
@@ -62,11 +62,11 @@ impl Semaphore {
         &self.runtime
     }
 
-    fn own(&self, permit: Result<crate::SemaphorePermit>) -> Result<SemaphorePermit> {
+    fn wrap(&self, permit: Result<crate::SemaphorePermit>) -> Result<SemaphorePermit> {
         permit.map(|permit| self.permit(permit))
     }
 
-    fn own_some(
+    fn wrap_some(
         &self,
         permit: Result<Option<crate::SemaphorePermit>>,
     ) -> Result<Option<SemaphorePermit>> {

@@ -55,7 +55,7 @@ impl Alarms {
     /// Returns the alarms of this process.
     fn own() -> &'static Self {
         let mut alarms = FIRST.get_or_init(|| Self::new(Self::start_thread));
-        while alarms.process.is_gone() {
+        while alarms.process.is_forked() {
             alarms = (alarms.of_child).get_or_init(|| Box::new(Self::new(Self::start_thread)));
         }
         alarms
@@ -107,17 +107,17 @@ impl Alarms {
     }
 
     /// Returns whether this sleeper still sleeps. The thread then wakes `waker`.
-    fn goes_on(&self, key: (Moment, u64), waker: &Waker) -> bool {
+    fn still_sleeps(&self, key: (Moment, u64), waker: &Waker) -> bool {
         let mut waker = waker.clone();
         let mut sleepers = self.sleepers.lock();
         let present = sleepers.wakers.get_mut(&key);
-        let goes_on = present.is_some();
+        let still_sleeps = present.is_some();
         if let Some(present) = present {
             std::mem::swap(present, &mut waker);
         }
         drop(sleepers);
         drop(waker);
-        goes_on
+        still_sleeps
     }
 
     fn remove(&self, key: (Moment, u64)) {
@@ -139,14 +139,14 @@ impl Sleepers {
 /// A sleep of fixed length, woken by the thread of the process that polls it.
 pub(super) struct Nap {
     at: Moment,
-    place: Option<(&'static Alarms, (Moment, u64))>,
+    registration: Option<(&'static Alarms, (Moment, u64))>,
 }
 
 impl Nap {
     pub(super) fn new(span: Duration) -> Self {
         Self {
             at: CLOCK.now() + span,
-            place: None,
+            registration: None,
         }
     }
 
@@ -156,21 +156,22 @@ impl Nap {
         context: &mut Context<'_>,
     ) -> Poll<()> {
         // A place from before a fork belongs to the thread of the parent.
-        self.place.take_if(|(alarms, _)| alarms.process.is_gone());
-        let goes_on = match self.place {
-            Some((alarms, key)) => alarms.goes_on(key, context.waker()),
+        self.registration
+            .take_if(|(alarms, _)| alarms.process.is_forked());
+        let still_sleeps = match self.registration {
+            Some((alarms, key)) => alarms.still_sleeps(key, context.waker()),
             None => CLOCK.now() < self.at,
         };
-        if !goes_on {
-            self.place = None;
+        if !still_sleeps {
+            self.registration = None;
             return Poll::Ready(());
         }
-        if self.place.is_none() {
+        if self.registration.is_none() {
             let alarms = own();
             let key = alarms.add(self.at, context.waker());
-            self.place = key.map(|key| (alarms, key));
+            self.registration = key.map(|key| (alarms, key));
         }
-        if self.place.is_none() {
+        if self.registration.is_none() {
             // The process can't start a thread now. The executor continues with other tasks and
             // polls again: it is busy then, but not blocked.
             context.waker().wake_by_ref();
@@ -189,8 +190,8 @@ impl Future for Nap {
 
 impl Drop for Nap {
     fn drop(&mut self) {
-        if let Some((alarms, key)) = self.place.take()
-            && !alarms.process.is_gone()
+        if let Some((alarms, key)) = self.registration.take()
+            && !alarms.process.is_forked()
         {
             alarms.remove(key);
         }

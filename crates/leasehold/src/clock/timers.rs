@@ -16,9 +16,9 @@ use crate::process::Process;
 /// The maximum delay of a sleep whose machine has slept, and the period of the check for that.
 const NAP: Duration = Duration::from_millis(200);
 /// The minimum difference between the two clocks that counts as a sleep of the machine.
-const LEAST: Duration = Duration::from_millis(1);
+const MIN_JUMP: Duration = Duration::from_millis(1);
 /// The longest timer: timers far in the future overflow in the runtime.
-const LONGEST: Duration = Duration::from_secs(24 * 3600);
+const MAX_SLEEP: Duration = Duration::from_secs(24 * 3600);
 
 /// The timers of one client. Clones share them.
 ///
@@ -27,10 +27,10 @@ const LONGEST: Duration = Duration::from_secs(24 * 3600);
 /// wakes all of them. There is one task for all, because a nap for each hold and each waiter would
 /// be thousands of wake-ups a second.
 #[derive(Clone, Debug)]
-pub(crate) struct Timers(Arc<Shared>);
+pub(crate) struct Timers(Arc<TimersShared>);
 
 #[derive(Debug)]
-struct Shared {
+struct TimersShared {
     clock: Clock,
     runtime: Handle,
     /// The process of the runtime. A forked child has none of the threads that drive it.
@@ -48,7 +48,7 @@ struct Shared {
 impl Timers {
     /// Returns the timers of a client whose tasks run on `runtime`.
     pub(crate) fn new(clock: Clock, runtime: Handle) -> Self {
-        Self(Arc::new(Shared {
+        Self(Arc::new(TimersShared {
             clock,
             runtime,
             process: Process::own(),
@@ -71,19 +71,19 @@ impl Timers {
     pub(crate) async fn sleep_until(&self, moment: Moment) {
         let mut has_napped = false;
         loop {
-            let left = moment.saturating_sub(self.now());
-            if left.is_zero() {
+            let remaining = moment.saturating_sub(self.now());
+            if remaining.is_zero() {
                 return;
             }
             if !self.are_here() {
                 // In a box, so that all other futures stay small.
-                Box::pin(self.sleep_elsewhere(left)).await;
+                Box::pin(self.sleep_elsewhere(remaining)).await;
             } else if !self.0.clock.can_jump() {
-                tokio::time::sleep(left.min(LONGEST)).await;
+                tokio::time::sleep(remaining.min(MAX_SLEEP)).await;
             } else if !has_napped {
                 // Most sleeps end within a nap, and need no other wake-up.
                 has_napped = true;
-                tokio::time::sleep(left.min(NAP)).await;
+                tokio::time::sleep(remaining.min(NAP)).await;
             } else {
                 // In a box: a few bytes for each sleep add up in a future that waits in many ways.
                 Box::pin(self.sleep_long(moment)).await;
@@ -111,11 +111,11 @@ impl Timers {
         // missed.
         slept.as_mut().enable();
         let _sleeper = Sleeper::new(&self.0);
-        let left = moment.saturating_sub(self.now());
+        let remaining = moment.saturating_sub(self.now());
         tokio::select! {
             biased;
             () = slept => {}
-            () = tokio::time::sleep(left.min(LONGEST)) => {}
+            () = tokio::time::sleep(remaining.min(MAX_SLEEP)) => {}
         }
     }
 
@@ -123,17 +123,17 @@ impl Timers {
     /// may have no timers, and a forked child has none of the threads that drive them.
     pub(crate) fn are_here(&self) -> bool {
         let is_own = |here: Handle| here.id() == self.0.runtime.id();
-        Handle::try_current().is_ok_and(is_own) && !self.0.process.is_gone()
+        Handle::try_current().is_ok_and(is_own) && !self.0.process.is_forked()
     }
 
-    /// Sleeps for at most `left`, outside of the client's runtime.
-    async fn sleep_elsewhere(&self, left: Duration) {
+    /// Sleeps for at most `remaining`, outside of the client's runtime.
+    async fn sleep_elsewhere(&self, remaining: Duration) {
         match self.0.clock {
-            Clock::Boot => Nap::new(left).await,
+            Clock::Boot => Nap::new(remaining).await,
             // A paused clock only moves when all tasks of its runtime wait for timers of that
             // runtime. A runtime whose clock can be paused has timers.
-            _ if is_paused() => tokio::time::sleep(left.min(LONGEST)).await,
-            _ => Nap::new(left.min(NAP)).await,
+            _ if is_paused() => tokio::time::sleep(remaining.min(MAX_SLEEP)).await,
+            _ => Nap::new(remaining.min(NAP)).await,
         }
     }
 }
@@ -141,20 +141,20 @@ impl Timers {
 /// Returns whether a test has paused the clock of the runtime that polls this.
 #[expect(clippy::disallowed_methods, reason = "it is compared with tokio's")]
 fn is_paused() -> bool {
-    let (tokios, real) = (Instant::now(), std::time::Instant::now());
+    let (tokio_time, real) = (Instant::now(), std::time::Instant::now());
     while real.elapsed() < Duration::from_micros(1) {}
-    Instant::now() == tokios
+    Instant::now() == tokio_time
 }
 
 /// A long sleep that is counted in `sleepers`.
-struct Sleeper<'a>(&'a Shared);
+struct Sleeper<'a>(&'a TimersShared);
 
 impl<'a> Sleeper<'a> {
-    fn new(shared: &'a Arc<Shared>) -> Self {
+    fn new(shared: &'a Arc<TimersShared>) -> Self {
         shared.sleepers.fetch_add(1, Ordering::SeqCst);
         if !shared.watched.swap(true, Ordering::SeqCst) {
             // Compared from before the sleeper reads the clock.
-            let watch = Watch {
+            let watch = ClockWatch {
                 ahead: shared.ahead(),
                 shared: Arc::clone(shared),
                 is_needed: true,
@@ -172,31 +172,31 @@ impl Drop for Sleeper<'_> {
 }
 
 /// The task that compares the clocks while there are long sleeps.
-struct Watch {
-    shared: Arc<Shared>,
+struct ClockWatch {
+    shared: Arc<TimersShared>,
     /// The value that the clock would have had at the start, if it had always run like the
     /// runtime's.
     ahead: Moment,
     is_needed: bool,
 }
 
-impl Watch {
+impl ClockWatch {
     async fn run(mut self) {
         while self.is_needed {
             tokio::time::sleep(NAP).await;
             let ahead = self.shared.ahead();
-            if ahead > self.ahead + LEAST {
+            if ahead > self.ahead + MIN_JUMP {
                 self.shared.slept.notify_waiters();
                 self.ahead = ahead;
             }
             // A test that pauses the runtime's clock moves that clock ahead.
             self.ahead = self.ahead.min(ahead);
-            self.is_needed = self.shared.is_watched_on();
+            self.is_needed = self.shared.is_still_watched();
         }
     }
 }
 
-impl Drop for Watch {
+impl Drop for ClockWatch {
     fn drop(&mut self) {
         // Dropped by a runtime that ends. A sleeper that began there continues elsewhere, and must
         // not poll its timer again.
@@ -206,20 +206,20 @@ impl Drop for Watch {
     }
 }
 
-impl Shared {
+impl TimersShared {
     fn ahead(&self) -> Moment {
         loop {
             let before = Instant::now();
             let now = self.clock.now();
             // A thread that is stopped between the two reads looks like a machine that slept.
-            if before.elapsed() < LEAST {
+            if before.elapsed() < MIN_JUMP {
                 return now - before.saturating_duration_since(self.start);
             }
         }
     }
 
     /// Returns whether the task that compares the clocks continues.
-    fn is_watched_on(&self) -> bool {
+    fn is_still_watched(&self) -> bool {
         let is_needed = || self.sleepers.load(Ordering::SeqCst) > 0;
         if is_needed() {
             return true;

@@ -1,6 +1,6 @@
 //! The test setup for the steps of the semaphore with leases.
 
-use super::{HOLDS, NO_LIST_OF_CLIENTS, ODD_CLIENTS, Sample, Suite};
+use super::{CLIENTS_OF_WRONG_TYPE, HOLDS, MALFORMED_CLIENTS, Sample, Suite};
 use crate::primitives::expirable::steps;
 
 pub(super) const SUITE: Suite = Suite {
@@ -19,8 +19,8 @@ pub(super) const SUITE: Suite = Suite {
             "9000000000000",
             "61616161616161616161616161616130",
         ],
-        NO_LIST_OF_CLIENTS,
-        ODD_CLIENTS,
+        CLIENTS_OF_WRONG_TYPE,
+        MALFORMED_CLIENTS,
     ],
 };
 
@@ -49,7 +49,7 @@ fn argument(to: &Sample, name: &str) -> String {
         "done" => to.done(),
         "asking" => format!("{key}:asking"),
         "client" => ["1234:1", "5678:3", "", "3456:10"][to.variant / 2].into(),
-        "called" => (to.variant % 2).to_string(),
+        "notified" => (to.variant % 2).to_string(),
         "channel" => format!("channel:{key}"),
         "ids" => ids(to.hold, to.variant % 3 + 1),
         "next" => ids(next(to.hold), to.variant % 3 + 1),
@@ -59,6 +59,6 @@ fn argument(to: &Sample, name: &str) -> String {
         "most_ms" => if to.variant > 4 { "45000" } else { "0" }.into(),
         "all" => ["1", "0"][to.variant % 2].into(),
         "total" => to.variant.to_string(),
-        _ => to.has_no(name),
+        _ => to.unknown_argument(name),
     }
 }

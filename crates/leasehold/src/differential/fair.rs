@@ -32,7 +32,7 @@ pub(super) const SUITE: Suite = Suite {
 fn argument(to: &Sample, name: &str) -> String {
     let Sample { key, hold, .. } = *to;
     // Not close to a value at which the comparison rounds. In most variants waiters do not expire.
-    let (lease_ms, stay_ms) = match to.variant {
+    let (lease_ms, place_ms) = match to.variant {
         0 => ("60000", "0"),
         1 => ("30000", "2000"),
         _ => ("60000", "3600000"),
@@ -45,7 +45,7 @@ fn argument(to: &Sample, name: &str) -> String {
         "channel" => format!("channel:{key}"),
         "lease_ms" => lease_ms.into(),
         "span_ms" => if to.variant == 1 { "120000" } else { "20000" }.into(),
-        "stay_ms" => stay_ms.into(),
+        "place_ms" => place_ms.into(),
         "own" => if to.variant == 3 { "<d>:" } else { "<c>:" }.into(),
         "holds" => match to.variant {
             1 => " <c>:1",
@@ -60,6 +60,6 @@ fn argument(to: &Sample, name: &str) -> String {
         }
         .into(),
         "for_ever" => if to.variant == 5 { "0" } else { "1" }.into(),
-        _ => to.has_no(name),
+        _ => to.unknown_argument(name),
     }
 }

@@ -28,6 +28,6 @@ fn argument(to: &Sample, name: &str) -> String {
         "lease_ms" => "60000".into(),
         "counter_ms" => ["0", "900000"][to.variant % 2].into(),
         "token" => ["5", "1000", "9007199254740990", "9007199254740991"][to.variant / 2].into(),
-        _ => to.has_no(name),
+        _ => to.unknown_argument(name),
     }
 }

@@ -38,6 +38,6 @@ fn argument(to: &Sample, name: &str) -> String {
         (_, "lease_ms") => ["60000", "20000"][to.variant / 4].into(),
         (_, "most_ms") => super::renewed(hold).1.into(),
         (_, "fields") => ["f", "g", "f g", "g h"][to.variant % 4].into(),
-        _ => to.has_no(name),
+        _ => to.unknown_argument(name),
     }
 }

@@ -29,6 +29,6 @@ fn argument(to: &Sample, name: &str) -> String {
         // Mostly one step, so that a latch opens by the last of several steps. 50 is more than it
         // ever has: it opens, and never counts below zero.
         "by" => ["1", "1", "1", "2", "1", "3", "1", "50"][to.variant].into(),
-        _ => to.has_no(name),
+        _ => to.unknown_argument(name),
     }
 }

@@ -36,13 +36,13 @@ fn argument(to: &Sample, name: &str) -> String {
         (_, "channel") => format!("channel:{key}"),
         (_, "asking") => format!("{key}:asking"),
         (_, "client") => ["1234:1", "5678:1", "9012", "3456:1"][to.variant / 2].into(),
-        (_, "called") => (to.variant % 2).to_string(),
+        (_, "notified") => (to.variant % 2).to_string(),
         ("lock.renew", "lease_ms") => super::renewed(hold).0.into(),
         (_, "span_ms") => ["20000", "120000"][to.variant % 2].into(),
         (_, "lease_ms") => "60000".into(),
         (_, "most_ms") => super::renewed(hold).1.into(),
         (_, "longest") => format!("{key}:longest"),
         (_, "own_ms") => ["0", "30000", "60000", "9007199254740991"][to.variant / 2].into(),
-        _ => to.has_no(name),
+        _ => to.unknown_argument(name),
     }
 }

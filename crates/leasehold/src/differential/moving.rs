@@ -8,7 +8,7 @@
 use leasehold_testkit::Cluster;
 
 use super::*;
-use crate::backend::redis::Queued;
+use crate::backend::redis::QueuedReply;
 
 /// The longest time for a step that need not wait. A slot is left open for much longer.
 const AT_ONCE: Duration = Duration::from_millis(20);
@@ -74,12 +74,12 @@ impl Stage {
     }
 
     /// Returns the state of both nodes together.
-    fn state(&self) -> State {
+    fn state(&self) -> DatabaseState {
         let of = |node| state_by(node, &|parts| node.asking(parts).unwrap());
         self.cluster.nodes().iter().flat_map(of).collect()
     }
 
-    fn replied(&self, reply: &mut Queued, within: Duration) -> Option<Result<Value, Failure>> {
+    fn replied(&self, reply: &mut QueuedReply, within: Duration) -> Option<Result<Value, Failure>> {
         let wait = async { tokio::time::timeout(within, reply).await.ok() };
         self.runtime.block_on(wait)
     }

@@ -2,7 +2,7 @@
 
 use super::{HOLDS, KEYS, Sample, Suite, renewed};
 use crate::key::Key;
-use crate::primitives::name::steps::{self, LOOK};
+use crate::primitives::name::steps::{self, INSPECT};
 
 pub(super) const SUITE: Suite = Suite {
     folder: "name",
@@ -42,9 +42,9 @@ pub(super) const SUITE: Suite = Suite {
 /// Returns the name and its additional keys, sometimes exchanged, so that each key sometimes has
 /// the wrong type.
 fn argument(to: &Sample, name: &str) -> String {
-    let at = LOOK.parameters.iter().position(|other| *other == name);
+    let at = INSPECT.parameters.iter().position(|other| *other == name);
     let at = at.unwrap_or_default();
-    if (1..LOOK.keys).contains(&at) && (to.variant + 1 == at || to.variant == 7) {
+    if (1..INSPECT.keys).contains(&at) && (to.variant + 1 == at || to.variant == 7) {
         let beside = HOLDS.iter().position(|other| *other == to.hold).unwrap();
         return KEYS[(at + beside) % KEYS.len()].into();
     }
@@ -70,6 +70,6 @@ fn argument(to: &Sample, name: &str) -> String {
         },
         "hold" => to.hold.into(),
         "ms" => renewed(to.hold).0.into(),
-        _ => to.has_no(name),
+        _ => to.unknown_argument(name),
     }
 }

@@ -29,6 +29,6 @@ fn argument(to: &Sample, name: &str) -> String {
         "age_ms" => "7".into(),
         "holds" => "1:20 ".repeat(to.variant * 500),
         "label" | "host" | "pid" | "version" | "address" | "waits" => name.repeat(to.variant * 20),
-        _ => to.has_no(name),
+        _ => to.unknown_argument(name),
     }
 }

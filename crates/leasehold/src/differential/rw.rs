@@ -53,15 +53,15 @@ fn argument(to: &Sample, name: &str) -> String {
         ("rw.acquire_read", "timeout") if to.variant == 7 => format!("{key}:elsewhere"),
         (_, "timeout") => Key::parse(key).unwrap().read_timeout(hold),
         (_, "client") => ["1234:1", "5678", "", "3456:1"][to.variant / 2].into(),
-        (_, "called") => (to.variant % 2).to_string(),
+        (_, "notified") => (to.variant % 2).to_string(),
         (_, "writers" | "readers" | "asking") => format!("{key}:{name}"),
-        (_, "marks") => format!("{key}:{}", if odd { "readers" } else { "writers" }),
+        (_, "reservations") => format!("{key}:{}", if odd { "readers" } else { "writers" }),
         (_, "marker") => format!("{key}:forced"),
         (_, "channel") => format!("channel:{key}"),
         ("rw.why_lost", "hold") if !odd => write,
         (step, "hold") if writes.contains(&step) => write,
         (_, "hold" | "read" | "waiter") => hold.into(),
-        (_, "within") => {
+        (_, "inside") => {
             if odd {
                 write
             } else {
@@ -71,10 +71,10 @@ fn argument(to: &Sample, name: &str) -> String {
         (_, "lease_ms") => ["30000", "60000", "90000", "60000"][to.variant % 4].into(),
         (_, "span_ms") => if odd { "20000" } else { "120000" }.into(),
         (_, "most_ms") => ["0", "0", "45000"][to.variant % 3].into(),
-        (_, "polite") => ["1", "2", "1", "2", "0", "0"][to.variant.min(5)].into(),
-        ("rw.acquire_read", "mark_ms") => ["0", "50000", "0"][to.variant % 3].into(),
-        (_, "mark_ms") => if odd { "50000" } else { "0" }.into(),
+        (_, "yields") => ["1", "2", "1", "2", "0", "0"][to.variant.min(5)].into(),
+        ("rw.acquire_read", "reserve_ms") => ["0", "50000", "0"][to.variant % 3].into(),
+        (_, "reserve_ms") => if odd { "50000" } else { "0" }.into(),
         (_, "side") => if odd { "read" } else { "write" }.into(),
-        _ => to.has_no(name),
+        _ => to.unknown_argument(name),
     }
 }

@@ -1,6 +1,6 @@
 //! The test setup for the steps of the semaphore.
 
-use super::{NO_LIST_OF_CLIENTS, ODD_CLIENTS, Sample, Suite};
+use super::{CLIENTS_OF_WRONG_TYPE, MALFORMED_CLIENTS, Sample, Suite};
 use crate::primitives::semaphore::steps;
 
 pub(super) const SUITE: Suite = Suite {
@@ -16,8 +16,8 @@ pub(super) const SUITE: Suite = Suite {
         &["SET", "KEY", "-4"],
         &["HSET", "KEY", "<c>:1", "1"],
         &["RPUSH", "KEY", "item"],
-        NO_LIST_OF_CLIENTS,
-        ODD_CLIENTS,
+        CLIENTS_OF_WRONG_TYPE,
+        MALFORMED_CLIENTS,
     ],
 };
 
@@ -35,7 +35,7 @@ fn argument(to: &Sample, name: &str) -> String {
         (_, "released") => format!("released:{key}"),
         (_, "asking") => format!("{key}:asking"),
         (_, "client") => ["1234:1", "5678:3", "", "3456:10"][to.variant / 2].into(),
-        (_, "called") => (to.variant % 2).to_string(),
+        (_, "notified") => (to.variant % 2).to_string(),
         (_, "channel") => format!("channel:{key}"),
         (_, "sizes") => {
             // Some lists begin with a request that rarely fits: requests behind it must not
@@ -45,8 +45,8 @@ fn argument(to: &Sample, name: &str) -> String {
         }
         ("semaphore.set", "permits") => to.variant.to_string(),
         (_, "permits") => ["1", "3", "-2", "7", "1", "-9", "2", "5"][to.variant].into(),
-        (_, "if_there") => ["1", "0", "0"][to.variant % 3].into(),
+        (_, "if_exists") => ["1", "0", "0"][to.variant % 3].into(),
         (_, "expiry_ms") => if to.variant > 4 { "600000" } else { "0" }.into(),
-        _ => to.has_no(name),
+        _ => to.unknown_argument(name),
     }
 }

@@ -54,7 +54,7 @@ impl Claim {
     }
 
     /// Returns how long the hold must last for this claim if a request is sent now.
-    fn wants(&self, now: Moment) -> Duration {
+    fn wanted_lease(&self, now: Moment) -> Duration {
         // A renewed lease starts again with each request. A fixed lease has an end, which the
         // request may only confirm.
         match self.terms.renew_every {
@@ -91,7 +91,7 @@ impl Claims {
 
     /// Returns whether one guard alone has asked for the hold, on these terms, which the watchdog
     /// can keep for the next guard, too.
-    pub(super) fn are_only(&self, terms: Terms) -> bool {
+    pub(super) fn is_only_claim(&self, terms: Terms) -> bool {
         let [claim] = &self.list[..] else {
             return false;
         };
@@ -100,7 +100,7 @@ impl Claims {
     }
 
     /// Returns whether all guards have asked for the hold on these terms.
-    pub(super) fn are_all(&self, terms: Terms) -> bool {
+    pub(super) fn all_have(&self, terms: Terms) -> bool {
         let alike =
             |claim: &Claim| !claim.forgotten && claim.limit.is_none() && claim.terms == terms;
         self.list.iter().all(alike)
@@ -137,23 +137,23 @@ impl Claims {
     /// Removes a guard with its claim. Returns `false` and changes nothing if no other guard
     /// remains.
     pub(super) fn remove(&mut self, id: ClaimId) -> bool {
-        let remain = self.remain_without(id);
-        if remain {
+        let others_remain = self.has_guard_besides(id);
+        if others_remain {
             self.list.retain(|claim| claim.id != id);
         }
-        remain
+        others_remain
     }
 
     /// Removes a guard but keeps its claim. Returns `false` if no other guard remains.
     pub(super) fn forget(&mut self, id: ClaimId) -> bool {
-        let remain = self.remain_without(id);
+        let others_remain = self.has_guard_besides(id);
         if let Some(claim) = self.find(id) {
             claim.forgotten = true;
             claim.limit = None;
         }
         // A hold that is entered and forgotten again and again must not grow each time.
         self.fold_forgotten();
-        remain
+        others_remain
     }
 
     /// Merges the claims without a guard into at most two, whatever their number.
@@ -168,7 +168,7 @@ impl Claims {
         }
     }
 
-    fn remain_without(&self, id: ClaimId) -> bool {
+    fn has_guard_besides(&self, id: ClaimId) -> bool {
         let mut others = self.list.iter().filter(|claim| claim.id != id);
         others.any(|claim| !claim.forgotten)
     }
@@ -231,8 +231,8 @@ impl Claims {
     }
 
     /// Returns how long the hold must last if a request for it is sent now.
-    pub(super) fn want(&self, now: Moment) -> Duration {
-        let each = self.list.iter().map(|claim| claim.wants(now));
+    pub(super) fn wanted_lease(&self, now: Moment) -> Duration {
+        let each = self.list.iter().map(|claim| claim.wanted_lease(now));
         each.max().unwrap_or_default()
     }
 
@@ -280,8 +280,12 @@ mod tests {
         }
         assert_eq!(claims.list.len(), 3);
         assert_eq!(claims.guards(), 1);
-        assert_eq!(claims.want(now), SECOND * 1000, "of those that are renewed");
-        assert_eq!(claims.want(now + SECOND * 5), SECOND * 1000);
+        assert_eq!(
+            claims.wanted_lease(now),
+            SECOND * 1000,
+            "of those that are renewed"
+        );
+        assert_eq!(claims.wanted_lease(now + SECOND * 5), SECOND * 1000);
         let all = claims.terms();
         assert_eq!(
             (all.lease, all.renew_every),

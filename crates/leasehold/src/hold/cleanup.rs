@@ -9,9 +9,9 @@ use tokio::runtime::Handle;
 use tokio::sync::Notify;
 
 use super::Grant;
-use super::acks::Word;
+use super::confirm::Confirmation;
 use crate::backend::failure::Outcome;
-use crate::backend::retry::{Failed, Pauses, until_answered};
+use crate::backend::retry::{FailedAttempt, RetryDelays, until_answered};
 use crate::backend::route::Route;
 use crate::backend::step::{Operation, Value};
 use crate::backend::{Backend, Reply};
@@ -22,21 +22,21 @@ use crate::observe::log;
 use crate::process::Process;
 
 /// A hold or a place that can be given back.
-pub(crate) trait Return: Send + Sync + 'static {
+pub(crate) trait Releasable: Send + Sync + 'static {
     fn key(&self) -> &Key;
 
     /// Returns the operation that gives it back. Repeating the operation changes nothing more.
-    fn give_back(&self) -> Operation;
+    fn release_operation(&self) -> Operation;
 
     /// Returns the route of that operation: after the request for the hold.
-    fn way_back(&self) -> Route {
+    fn undo_route(&self) -> Route {
         Route::Plain
     }
 
     /// Returns the moment after which retrying is pointless. `unsure_since` is when the first
     /// request was sent that may have run; `None` if every request is known not to have run. A
     /// reply takes `reply_timeout` at most.
-    fn over_at(
+    fn retry_until(
         &self,
         started: Moment,
         unsure_since: Option<Moment>,
@@ -50,40 +50,40 @@ pub(crate) trait Return: Send + Sync + 'static {
     fn given_up(&self) {}
 }
 
-impl Return for Grant {
+impl Releasable for Grant {
     fn key(&self) -> &Key {
         &self.key
     }
 
-    fn give_back(&self) -> Operation {
-        self.mark();
+    fn release_operation(&self) -> Operation {
+        self.mark_release();
         self.steps.release()
     }
 
-    fn way_back(&self) -> Route {
-        self.way_back()
+    fn undo_route(&self) -> Route {
+        self.undo_route()
     }
 
-    fn over_at(
+    fn retry_until(
         &self,
         started: Moment,
         _unsure_since: Option<Moment>,
         reply_timeout: Duration,
     ) -> Moment {
-        started + self.steps.gone_within(self.longest_asked()) + reply_timeout
+        started + self.steps.ends_within(self.longest_requested()) + reply_timeout
     }
 
     fn answered(&self, reply: &Value, sure: bool) {
         // Holders whose hold was handed over also wait for this reply, if the last holder was
         // dropped without waiting.
-        let word = match was_ours(reply) {
-            true => Word::Held,
-            false if sure && !self.may_be_gone() && !self.is_past_lease() => {
-                Word::Lost(LossReason::Deleted)
+        let confirmation = match was_ours(reply) {
+            true => Confirmation::Held,
+            false if sure && !self.may_have_ended() && !self.is_past_lease() => {
+                Confirmation::Lost(LossReason::Deleted)
             }
-            false => Word::Unknown,
+            false => Confirmation::Unknown,
         };
-        self.tell(self.mark(), &word);
+        self.deliver(self.mark_release(), &confirmation);
     }
 }
 
@@ -94,11 +94,11 @@ pub(crate) struct Cleanup {
     runtime: Handle,
     /// The process of the client. In a forked child nothing is released.
     process: Process,
-    pending: Arc<Pending>,
+    pending: Arc<PendingReleases>,
 }
 
 #[derive(Default)]
-struct Pending {
+struct PendingReleases {
     count: AtomicUsize,
     changed: Notify,
 }
@@ -115,8 +115,8 @@ impl Cleanup {
     }
 
     /// Returns whether this process is a child of the client's process.
-    pub(super) fn is_of_a_parent(&self) -> bool {
-        self.process.is_gone()
+    pub(super) fn is_forked(&self) -> bool {
+        self.process.is_forked()
     }
 
     /// Sends an operation for which no caller waits. If it does not arrive, the state that it would
@@ -134,11 +134,14 @@ impl Cleanup {
     /// Runs work in the background that releases something. The connection stays open for it, even
     /// if the last handle of the client is dropped meanwhile.
     pub(crate) fn spawn(&self, work: impl Future<Output = ()> + Send + 'static) {
-        if self.process.is_gone() {
+        if self.process.is_forked() {
             return;
         }
         // Counted from here, not from when the task begins: a close that follows waits for it.
-        let (pending, backend) = (PendingOne::new(&self.pending), self.backend.clone());
+        let (pending, backend) = (
+            PendingReleaseGuard::new(&self.pending),
+            self.backend.clone(),
+        );
         self.runtime.spawn(async move {
             let (_pending, _backend) = (pending, backend);
             work.await;
@@ -146,8 +149,8 @@ impl Cleanup {
     }
 
     /// Runs work in the background for waiters. A close of the client does not wait for it.
-    pub(crate) fn carry(&self, work: impl Future<Output = ()> + Send + 'static) {
-        if !self.process.is_gone() {
+    pub(crate) fn spawn_detached(&self, work: impl Future<Output = ()> + Send + 'static) {
+        if !self.process.is_forked() {
             self.runtime.spawn(work);
         }
     }
@@ -158,13 +161,15 @@ impl Cleanup {
     /// `unanswered` means that no reply has arrived to the request that may have been granted. That
     /// request may still be on the network. So the release is sent once more at the time when the
     /// server would refuse that request as too late.
-    pub(crate) fn give_back<H: Return>(self: &Arc<Self>, hold: Arc<H>, unanswered: bool) {
-        if self.process.is_gone() {
+    pub(crate) fn give_back<H: Releasable>(self: &Arc<Self>, hold: Arc<H>, unanswered: bool) {
+        if self.process.is_forked() {
             return;
         }
         // Here, not in the task, which begins later: other requests for the name would run before
         // it.
-        let first = self.backend.submit_by(hold.give_back(), hold.way_back());
+        let first = self
+            .backend
+            .submit_by(hold.release_operation(), hold.undo_route());
         if let Reply::Ready(Some(Ok(reply))) = &first {
             hold.answered(reply, true);
             return;
@@ -172,34 +177,37 @@ impl Cleanup {
         let cleanup = Arc::clone(self);
         self.spawn(async move {
             let started = cleanup.timers.now();
-            cleanup.until_given_back(&*hold, first, started).await;
+            cleanup.release_until_answered(&*hold, first, started).await;
             if unanswered {
-                cleanup.give_back_what_comes_late(&*hold, started).await;
+                cleanup.release_once_more(&*hold, started).await;
             }
         });
     }
 
     /// Releases `hold` again, because an earlier request for it may still be on the network.
-    pub(super) fn give_back_again<H: Return>(self: &Arc<Self>, hold: Arc<H>) {
+    pub(super) fn give_back_again<H: Releasable>(self: &Arc<Self>, hold: Arc<H>) {
         let cleanup = Arc::clone(self);
         self.spawn(async move {
             let started = cleanup.timers.now();
-            cleanup.give_back_what_comes_late(&*hold, started).await;
+            cleanup.release_once_more(&*hold, started).await;
         });
     }
 
     /// Sends the release once more when the server would refuse an earlier request as too late.
-    async fn give_back_what_comes_late<H: Return>(&self, hold: &H, started: Moment) {
+    async fn release_once_more<H: Releasable>(&self, hold: &H, started: Moment) {
         // A request may run until this time after it was sent (`not_after` in `call.rs`).
         let limit = self.backend.reply_timeout();
         self.timers.sleep(limit).await;
-        let again = self.backend.submit_by(hold.give_back(), hold.way_back());
-        self.until_given_back(hold, again, started + limit).await;
+        let again = self
+            .backend
+            .submit_by(hold.release_operation(), hold.undo_route());
+        self.release_until_answered(hold, again, started + limit)
+            .await;
     }
 
-    async fn until_given_back<H: Return>(&self, hold: &H, first: Reply, started: Moment) {
-        let (mut unsure_since, mut told) = (None, false);
-        let goes_on = |failed: Failed<'_>| {
+    async fn release_until_answered<H: Releasable>(&self, hold: &H, first: Reply, started: Moment) {
+        let (mut unsure_since, mut warned) = (None, false);
+        let should_retry = |failed: FailedAttempt<'_>| {
             let failure = failed.failure;
             if failure.is_about_the_key() {
                 log(|| {
@@ -212,7 +220,7 @@ impl Cleanup {
             }
             // Sent again anyway: an operator may repair a permission, a password or an error that
             // we don't know while there is still time.
-            if !failure.may_heal() && !std::mem::replace(&mut told, true) {
+            if !failure.may_heal() && !std::mem::replace(&mut warned, true) {
                 log(|| {
                     tracing::warn!(
                         key = %hold.key(), cause = %failure.cause,
@@ -223,18 +231,27 @@ impl Cleanup {
             if failure.outcome == Outcome::MayHaveRun {
                 unsure_since.get_or_insert(failed.sent);
             }
-            let over = hold.over_at(started, unsure_since, self.backend.reply_timeout());
-            let goes_on = self.timers.now() < over;
-            if !goes_on {
+            let over = hold.retry_until(started, unsure_since, self.backend.reply_timeout());
+            let should_retry = self.timers.now() < over;
+            if !should_retry {
                 hold.given_up();
             }
-            goes_on
+            should_retry
         };
-        let pauses = Pauses::from(Duration::from_millis(20)).up_to(Duration::from_secs(1));
-        let release = || self.backend.submit_by(hold.give_back(), hold.way_back());
+        let pauses = RetryDelays::from(Duration::from_millis(20)).up_to(Duration::from_secs(1));
+        let release = || {
+            self.backend
+                .submit_by(hold.release_operation(), hold.undo_route())
+        };
         // If the release was given up, nothing more can be done here.
-        if let Ok(reply) =
-            until_answered(&self.timers, (first, started), pauses, release, goes_on).await
+        if let Ok(reply) = until_answered(
+            &self.timers,
+            (first, started),
+            pauses,
+            release,
+            should_retry,
+        )
+        .await
         {
             hold.answered(&reply, unsure_since.is_none());
         }
@@ -260,16 +277,16 @@ impl Cleanup {
     }
 }
 
-struct PendingOne(Arc<Pending>);
+struct PendingReleaseGuard(Arc<PendingReleases>);
 
-impl PendingOne {
-    fn new(pending: &Arc<Pending>) -> Self {
+impl PendingReleaseGuard {
+    fn new(pending: &Arc<PendingReleases>) -> Self {
         pending.count.fetch_add(1, Ordering::SeqCst);
         Self(Arc::clone(pending))
     }
 }
 
-impl Drop for PendingOne {
+impl Drop for PendingReleaseGuard {
     fn drop(&mut self) {
         self.0.count.fetch_sub(1, Ordering::SeqCst);
         self.0.changed.notify_waiters();

@@ -7,11 +7,11 @@ use std::time::Duration;
 
 use tokio::sync::Notify;
 
-use super::acks::Acks;
 use super::claims::Limit;
-use super::state::{NO_REPLY_YET, State};
-use super::stay::Stay;
-use super::{ClaimId, HoldSteps, Joined, Leaving, SafetyMargin};
+use super::confirm::PendingConfirmations;
+use super::holding::Holding;
+use super::state::{GrantState, NO_REPLY_YET};
+use super::{ClaimId, GuardExit, HoldSteps, Joined, SafetyMargin};
 use crate::backend::failure::Failure;
 use crate::backend::route::Route;
 use crate::clock::{Clock, Moment, Timers};
@@ -19,7 +19,7 @@ use crate::config::Terms;
 use crate::error::{Error, Result};
 use crate::key::Key;
 use crate::loss::LossReason;
-use crate::observe::{Ended, Observed, Told, Way, log};
+use crate::observe::{Ended, Entry, MaybeSpan, Observed, log};
 use crate::process::Process;
 use crate::sync::{Mutex, MutexGuard};
 
@@ -30,23 +30,23 @@ pub(crate) struct Grant {
     pub(super) number: u64,
     pub(crate) steps: Box<dyn HoldSteps>,
     /// The route for its release and its undo, which keeps them after the request for it.
-    way_back: Route,
+    undo_route: Route,
     clock: Clock,
     margin: SafetyMargin,
-    state: Mutex<State>,
+    state: Mutex<GrantState>,
     /// The time of the watchdog's next look, in nanoseconds; [`NEVER`] if there is none. Written
     /// with the watchdog's table locked.
     due: AtomicU64,
     /// Its index among the grants that are due at that time. Read and written with that table
     /// locked.
-    place: AtomicUsize,
+    wheel_index: AtomicUsize,
     /// Notified when the hold is lost or its deadline has moved.
     changed: Notify,
     /// The earlier holders that wait for a word of the server since the hold was handed over.
-    pub(super) acks: Acks,
+    pub(super) pending_confirmations: PendingConfirmations,
     pub(crate) observed: Observed,
     /// Whether the loss was reported.
-    loss_is_told: AtomicBool,
+    loss_is_reported: AtomicBool,
 }
 
 /// The due time of a grant at which the watchdog does not look.
@@ -54,7 +54,7 @@ const NEVER: u64 = u64::MAX;
 
 /// The task of the watchdog for a hold.
 #[derive(Debug)]
-pub(crate) enum Due {
+pub(crate) enum WatchdogAction {
     /// Nothing: the hold was released, or the server has ended it, too.
     Nothing,
     /// Nothing yet.
@@ -72,9 +72,9 @@ pub(crate) enum Due {
 /// The time at which the watchdog looks at a hold, and by how much earlier its renewal may travel
 /// with others.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Look {
+pub(crate) struct DueTime {
     pub(crate) at: Moment,
-    pub(crate) earlier: Duration,
+    pub(crate) slack: Duration,
 }
 
 impl Grant {
@@ -87,113 +87,113 @@ impl Grant {
         asked_at: Moment,
         observed: Observed,
     ) -> Arc<Self> {
-        let state = State::new(terms, asked_at);
+        let state = GrantState::new(terms, asked_at);
         Arc::new(Self {
             key,
-            number: state.stay.number,
+            number: state.holding.number,
             steps,
-            way_back: Route::of(terms.acknowledged).behind(),
+            undo_route: Route::of(terms.acknowledged).same_connection(),
             clock,
             margin,
             state: Mutex::new(state),
             due: AtomicU64::new(NEVER),
-            place: AtomicUsize::new(0),
+            wheel_index: AtomicUsize::new(0),
             changed: Notify::new(),
-            acks: Acks::default(),
+            pending_confirmations: PendingConfirmations::default(),
             observed,
-            loss_is_told: AtomicBool::new(false),
+            loss_is_reported: AtomicBool::new(false),
         })
     }
 
     /// Returns whether the next holder gets another grant instead, because it can't have this one.
-    pub(crate) fn is_exchanged(&self) -> bool {
-        self.steps.exchanged().is_some()
+    pub(crate) fn is_swapped(&self) -> bool {
+        self.steps.swap_steps().is_some()
     }
 
     /// Returns the number of permits; 1 for a lock.
     pub(crate) fn permits(&self) -> u32 {
-        let exchanged = self.steps.exchanged();
-        exchanged.map_or(1, |exchanged| exchanged.permits())
+        let swap_steps = self.steps.swap_steps();
+        swap_steps.map_or(1, |swap_steps| swap_steps.permits())
     }
 
     /// Returns the number of its present hold.
     pub(crate) fn hold_number(&self) -> u64 {
-        self.state.lock().stay.number
+        self.state.lock().holding.number
     }
 
     /// Returns terms that are good enough for all its guards.
     pub(crate) fn terms(&self) -> Terms {
-        self.state.lock().stay.claims.terms()
+        self.state.lock().holding.claims.terms()
     }
 
     /// Returns the terms that one guard asked for.
     pub(crate) fn terms_of(&self, claim: ClaimId) -> Terms {
-        self.state.lock().stay.claims.terms_of(claim)
+        self.state.lock().holding.claims.terms_of(claim)
     }
 
     /// Returns the route of operations that release it: after the request for it.
-    pub(crate) fn way_back(&self) -> Route {
-        self.way_back
+    pub(crate) fn undo_route(&self) -> Route {
+        self.undo_route
     }
 
     /// Returns the route of operations that give its guards more. They must be confirmed for the
     /// guard with the strictest setting.
     pub(crate) fn route(&self) -> Route {
         let mut state = self.state.lock();
-        let wanted = state.stay.claims.terms().acknowledged;
+        let wanted = state.holding.claims.terms().acknowledged;
         // Noted before the operation is sent: a guard that joins meanwhile must not mistake what it
         // wants itself for what was confirmed.
-        state.confirmed_by = state.confirmed_by.least(wanted);
+        state.confirmed_by = state.confirmed_by.common(wanted);
         drop(state);
         match Route::of(wanted) {
-            Route::Plain => self.way_back,
+            Route::Plain => self.undo_route,
             confirmed => confirmed,
         }
     }
 
     /// Returns the longest lease that was requested: the server may keep the hold for this
     /// duration.
-    pub(crate) fn longest_asked(&self) -> Duration {
-        self.state.lock().longest_asked
+    pub(crate) fn longest_requested(&self) -> Duration {
+        self.state.lock().longest_requested
     }
 
     /// Returns what the watchdog must do about the hold now. A renewal counts as sent.
-    pub(crate) fn due(&self, now: Moment) -> Due {
+    pub(crate) fn next_action(&self, now: Moment) -> WatchdogAction {
         let mut state = self.state.lock();
         if state.over {
-            return Due::Nothing;
+            return WatchdogAction::Nothing;
         }
         if let Some(reason) = state.check(now).cloned() {
             let outlasts = state.outlasts(&reason);
             drop(state);
-            self.is_found_lost();
+            self.report_found_loss();
             return match outlasts {
-                true => Due::End(reason),
-                false => Due::Nothing,
+                true => WatchdogAction::End(reason),
+                false => WatchdogAction::Nothing,
             };
         }
         match state.watch_every() {
-            Some(_) => Due::Renew {
-                lease: state.lease_to_keep(now),
-                first: state.asked_to_renew(now),
+            Some(_) => WatchdogAction::Renew {
+                lease: state.lease_to_renew(now),
+                first: state.renewal_sent(now),
             },
-            None => Due::Later,
+            None => WatchdogAction::Later,
         }
     }
 
     /// Returns when the watchdog looks at the hold next. That is one renewal period after the last
     /// confirmation, earlier by `part` of the period, or when the hold must end. `None` for never.
-    pub(crate) fn next_look(&self, part: f64) -> Option<Look> {
+    pub(crate) fn next_due(&self, part: f64) -> Option<DueTime> {
         let state = self.state.lock();
         let renewal = state.watch_every();
         let renewal = renewal.map(|period| state.confirmed_at + period.mul_f64(1.0 - part));
         let at = renewal.into_iter().chain(state.must_end_at()).min()?;
-        state.look_at(at)
+        state.due_at(at)
     }
 
     /// Returns the next look if the watchdog looks at `at`, whatever the terms are.
-    pub(crate) fn look_at(&self, at: Moment) -> Option<Look> {
-        self.state.lock().look_at(at)
+    pub(crate) fn due_at(&self, at: Moment) -> Option<DueTime> {
+        self.state.lock().due_at(at)
     }
 
     /// Makes the lease a fixed one from here on, whatever the terms are.
@@ -202,19 +202,23 @@ impl Grant {
     }
 
     /// Begins or ends the renewal of the hold for a wait.
-    pub(crate) fn keep(&self, keep: bool) {
+    pub(crate) fn renew_for_wait(&self, begin: bool) {
         let mut state = self.state.lock();
-        state.kept = if keep { state.kept + 1 } else { state.kept - 1 };
+        state.renewing_waits = if begin {
+            state.renewing_waits + 1
+        } else {
+            state.renewing_waits - 1
+        };
     }
 
     /// Notes another request for the grant: its lease counts from here. Until then no guard has the
     /// hold, so a grant that arrived too late for the earlier request is not a loss.
-    pub(crate) fn asked_again(&self) {
+    pub(crate) fn requested_again(&self) {
         let now = self.clock.now();
         let mut state = self.state.lock();
         (state.valid_until, state.kept_until) = (now, now);
         state.confirmed_at = now;
-        state.stay.claims.start_again(now);
+        state.holding.claims.start_again(now);
         state.lost = None;
     }
 
@@ -223,42 +227,42 @@ impl Grant {
     pub(crate) fn granted(&self, token: Option<u64>) -> bool {
         let now = self.clock.now();
         let mut state = self.state.lock();
-        state.stay.token = token;
+        state.holding.token = token;
         state.granted_at = state.confirmed_at;
         // Counted from before the request was sent, never from the reply: the server's lease began
         // at some time between the two.
-        let end = self.margin.end(state.confirmed_at, state.longest_asked);
+        let end = self.margin.end(state.confirmed_at, state.longest_requested);
         (state.valid_until, state.kept_until) = (end, end);
         state.check(now).is_none()
     }
 
     /// Returns the fencing token that arrived with the grant, or was drawn later.
     pub(crate) fn token(&self) -> Option<u64> {
-        self.state.lock().stay.token
+        self.state.lock().holding.token
     }
 
     /// Notes a token that was drawn for the hold. Returns the hold's token: the first one that was
     /// drawn.
     pub(crate) fn set_token(&self, token: u64) -> u64 {
         // Guards may draw tokens at the same time, but a hold has only one token.
-        *self.state.lock().stay.token.get_or_insert(token)
+        *self.state.lock().holding.token.get_or_insert(token)
     }
 
     /// Notes that the lock no longer gives a token below this one.
     pub(crate) fn raised(&self, token: u64) {
         let mut state = self.state.lock();
-        state.stay.raised_to = state.stay.raised_to.max(Some(token));
+        state.holding.raised_to = state.holding.raised_to.max(Some(token));
     }
 
     /// Returns the greatest token to which the lock was raised for this hold.
     pub(crate) fn raised_to(&self) -> Option<u64> {
-        self.state.lock().stay.raised_to
+        self.state.lock().holding.raised_to
     }
 
     /// Returns the lease to ask for now: the whole lease that its guards want, or the rest of a
     /// fixed one.
-    pub(crate) fn lease_to_ask(&self, now: Moment) -> Duration {
-        self.state.lock().wants(now)
+    pub(crate) fn lease_to_request(&self, now: Moment) -> Duration {
+        self.state.lock().wanted_lease(now)
     }
 
     /// Returns when the request was sent that the server granted.
@@ -273,8 +277,8 @@ impl Grant {
         let mut state = self.state.lock();
         let may = state.can_be_handed_over(terms, now);
         if may {
-            let ended = std::mem::replace(&mut state.stay, Stay::new(terms, now));
-            let before = state.before.replace(ended.told);
+            let ended = std::mem::replace(&mut state.holding, Holding::new(terms, now));
+            let before = state.previous_span.replace(ended.span);
             // A span ends with nothing locked: its subscriber may do anything.
             drop(state);
             drop(before);
@@ -283,17 +287,17 @@ impl Grant {
     }
 
     /// Links the span of an acquire that got this grant with the span of its hold.
-    pub(crate) fn acquired(&self, ended: &Ended, way: Way) {
+    pub(crate) fn acquired(&self, ended: &Ended, entry: Entry) {
         let mut state = self.state.lock();
-        let before = state.before.replace(Told::default());
-        let (hold, token) = (state.stay.told.clone(), state.stay.token);
+        let before = state.previous_span.replace(MaybeSpan::default());
+        let (hold, token) = (state.holding.span.clone(), state.holding.token);
         drop(state);
         ended.follows(&before);
-        match way {
-            Way::Entered => ended.follows(&hold),
-            Way::Granted => {
-                let hold = ended.begins(&self.observed, &self.key, self.steps.wire_id(), token);
-                let none = self.state.lock().stay.told.replace(hold);
+        match entry {
+            Entry::Joined => ended.follows(&hold),
+            Entry::Granted => {
+                let hold = ended.hold_span(&self.observed, &self.key, self.steps.wire_id(), token);
+                let none = self.state.lock().holding.span.replace(hold);
                 drop(none);
             }
         }
@@ -301,31 +305,31 @@ impl Grant {
 
     /// Notes that the next waiter of the process gets this grant in the place of `other`.
     pub(crate) fn follows(&self, other: &Self) {
-        let told = other.told();
-        if told.is_heard() {
-            let none = self.state.lock().before.replace(told);
+        let span = other.span();
+        if span.is_enabled() {
+            let none = self.state.lock().previous_span.replace(span);
             drop(none);
         }
     }
 
     /// Returns the span of its present hold.
-    fn told(&self) -> Told {
-        self.state.lock().stay.told.clone()
+    fn span(&self) -> MaybeSpan {
+        self.state.lock().holding.span.clone()
     }
 
     /// Returns the span of a renewal that is sent now.
-    pub(crate) fn renews(&self) -> Told {
-        self.observed.renews(&self.key, || self.told())
+    pub(crate) fn renewal_span(&self) -> MaybeSpan {
+        self.observed.renewal_span(&self.key, || self.span())
     }
 
     /// Returns the span of a release by a guard.
-    pub(crate) fn releases(&self) -> Told {
-        self.observed.releases(&self.key, || self.told())
+    pub(crate) fn release_span(&self) -> MaybeSpan {
+        self.observed.release_span(&self.key, || self.span())
     }
 
     /// Returns when its present hold began.
     pub(crate) fn since(&self) -> Moment {
-        self.state.lock().stay.since
+        self.state.lock().holding.since
     }
 
     /// Returns the time since `since`.
@@ -338,7 +342,7 @@ impl Grant {
         let state = self.state.lock();
         (
             state.confirmations.saturating_sub(1),
-            state.stay.claims.len(),
+            state.holding.claims.len(),
         )
     }
 
@@ -352,19 +356,19 @@ impl Grant {
     /// requested until now.
     pub(crate) fn confirmed(&self, sent: Moment, lease: Duration) -> Duration {
         let mut state = self.state.lock();
-        let longest = state.longest_asked;
+        let longest = state.longest_requested;
         // Lost is final: the holder was notified, and another client may already have the lock.
         if state.check(self.clock.now()).is_some() {
             drop(state);
-            self.is_found_lost();
+            self.report_found_loss();
             return longest;
         }
-        let left = state.valid_until.saturating_sub(self.clock.now());
+        let remaining = state.valid_until.saturating_sub(self.clock.now());
         // The latest end, whichever reply arrives last: no request makes a hold shorter on the
         // server, so renewals may overlap.
         state.kept_until = state.kept_until.max(self.margin.end(sent, lease));
         // A guard that wanted more may have left since.
-        let wanted = lease.min(state.wants(sent));
+        let wanted = lease.min(state.wanted_lease(sent));
         state.valid_until = state.valid_until.max(self.margin.end(sent, wanted));
         state.confirmed_at = state.confirmed_at.max(sent);
         state.confirmations = state.confirmations.saturating_add(1);
@@ -372,14 +376,14 @@ impl Grant {
         drop(state);
         self.changed.notify_waiters();
         // After unlocking: the recorder is code of the user.
-        self.observed.renewed(left, lease);
+        self.observed.renewed(remaining, lease);
         longest
     }
 
     /// Notes that a renewal is sent without a request of the watchdog. Returns `true` for the first
     /// renewal since one was confirmed.
-    pub(crate) fn asked_to_renew(&self, sent: Moment) -> bool {
-        self.state.lock().asked_to_renew(sent)
+    pub(crate) fn renewal_sent(&self, sent: Moment) -> bool {
+        self.state.lock().renewal_sent(sent)
     }
 
     /// Notes that a renewal that was sent at `sent` has failed.
@@ -401,13 +405,13 @@ impl Grant {
         }
         state.lost = Some(reason);
         drop(state);
-        self.is_found_lost();
+        self.report_found_loss();
     }
 
     /// Reports the loss, and wakes the tasks that wait for it.
-    fn is_found_lost(&self) {
+    fn report_found_loss(&self) {
         self.changed.notify_waiters();
-        self.tell_loss();
+        self.report_loss();
     }
 
     /// Notes that the server has forgotten the hold in a restart, at `started` at the earliest. A
@@ -427,7 +431,7 @@ impl Grant {
 
     /// Returns until when the hold counts for a majority although its server has forgotten it:
     /// until then no other client counts that server. `None` if the hold does not count.
-    pub(crate) fn stands_until(&self) -> Option<Moment> {
+    pub(crate) fn counts_until(&self) -> Option<Moment> {
         let state = self.state.lock();
         let until = state.no_vote_until.filter(|_| state.lost.is_some())?;
         Some(until.min(state.deadline()))
@@ -435,7 +439,7 @@ impl Grant {
 
     /// Returns why the hold is lost. Reports the loss once, to the log, metrics and hooks. Called
     /// with nothing locked, because a hook may do anything.
-    pub(crate) fn tell_loss(&self) -> Option<LossReason> {
+    pub(crate) fn report_loss(&self) -> Option<LossReason> {
         let reason = self.loss()?;
         self.ended_lost(&reason);
         Some(reason)
@@ -443,10 +447,10 @@ impl Grant {
 
     /// Reports a loss that the server found after the hold had ended here.
     pub(crate) fn ended_lost(&self, reason: &LossReason) {
-        if !self.loss_is_told.swap(true, Ordering::Relaxed) {
+        if !self.loss_is_reported.swap(true, Ordering::Relaxed) {
             log(|| tracing::error!(key = %self.key, %reason, "lock lost"));
             self.observed.lost(&self.key, reason);
-            self.told().lost(reason);
+            self.span().lost(reason);
         }
     }
 
@@ -456,9 +460,9 @@ impl Grant {
     }
 
     /// Returns whether only its holder can end it, as far as this process knows.
-    pub(crate) fn lasts(&self) -> bool {
+    pub(crate) fn lasts_until_release(&self) -> bool {
         let mut state = self.state.lock();
-        state.check(self.clock.now()).is_none() && state.lasts()
+        state.check(self.clock.now()).is_none() && state.lasts_until_release()
     }
 
     /// Returns the loss that will occur at the deadline unless a renewal succeeds. `None` while
@@ -467,14 +471,16 @@ impl Grant {
         let now = self.clock.now();
         let state = self.state.lock();
         // A renewal that was sent just now is not a failure yet.
-        let soon = state.stay.claims.terms().lease / 20;
+        let soon = state.holding.claims.terms().lease / 20;
         let (since, cause) = state.failing.as_ref()?;
-        let on_its_way = cause == NO_REPLY_YET && now.saturating_sub(*since) < soon;
-        (!on_its_way).then(|| state.renewal_failure(now)).flatten()
+        let is_in_flight = cause == NO_REPLY_YET && now.saturating_sub(*since) < soon;
+        (!is_in_flight)
+            .then(|| state.renewal_failure(now))
+            .flatten()
     }
 
     pub(crate) fn check(&self) -> Result<()> {
-        match self.tell_loss() {
+        match self.report_loss() {
             None => Ok(()),
             Some(reason) => Err(Error::lost(&self.key, reason)),
         }
@@ -516,7 +522,7 @@ impl Grant {
                 // Handed over in time: from then on only the next holder can lose it.
                 return std::future::pending().await;
             }
-            if let Some(reason) = self.tell_loss() {
+            if let Some(reason) = self.report_loss() {
                 return reason;
             }
             if self.is_over() {
@@ -535,7 +541,7 @@ impl Grant {
 
     /// Returns whether the guard with this claim still shares the hold.
     fn has(&self, claim: ClaimId) -> bool {
-        self.state.lock().stay.claims.has(claim)
+        self.state.lock().holding.claims.has(claim)
     }
 
     /// Adds a guard to the hold, on its own terms. `None` if the hold is lost or ends. Fails if the
@@ -543,11 +549,11 @@ impl Grant {
     pub(crate) fn join(&self, terms: Terms) -> Result<Option<Joined>> {
         let now = self.clock.now();
         let mut state = self.state.lock();
-        if state.stay.left || state.over || state.check(now).is_some() {
+        if state.holding.guards_gone || state.over || state.check(now).is_some() {
             return Ok(None);
         }
         state
-            .stay
+            .holding
             .claims
             .check(terms.lease, terms.longest_lease, &self.key)?;
         let must_confirm = match terms.renew_every {
@@ -559,23 +565,24 @@ impl Grant {
             // The watchdog takes care of a renewed lease, unless this one is longer than the
             // others, or less than a third of it is left.
             Some(_) => {
-                let left = state.valid_until.saturating_sub(now);
-                state.stay.claims.renewed_lease() < Some(terms.lease) || left < terms.lease / 3
+                let remaining = state.valid_until.saturating_sub(now);
+                state.holding.claims.renewed_lease() < Some(terms.lease)
+                    || remaining < terms.lease / 3
             }
         };
-        let before = state.course();
-        let claim = state.stay.claims.add(terms, now);
-        state.longest_asked = state.longest_asked.max(terms.lease);
-        let moves_look = state.course() != before;
+        let before = state.schedule();
+        let claim = state.holding.claims.add(terms, now);
+        state.longest_requested = state.longest_requested.max(terms.lease);
+        let moves_due = state.schedule() != before;
         drop(state);
-        if moves_look {
+        if moves_due {
             // The guard's limit may make the deadline earlier.
             self.changed.notify_waiters();
         }
         Ok(Some(Joined {
             claim,
             must_confirm,
-            moves_look,
+            moves_due,
         }))
     }
 
@@ -584,11 +591,12 @@ impl Grant {
     pub(crate) fn share(&self, terms: Terms) -> Option<Joined> {
         let now = self.clock.now();
         let mut state = self.state.lock();
-        let is_good = !state.stay.left && !state.stay.closed && !state.over && !state.closed;
-        if !is_good || state.check(now).is_some() || !state.stay.claims.are_all(terms) {
+        let is_good =
+            !state.holding.guards_gone && !state.holding.closed && !state.over && !state.closed;
+        if !is_good || state.check(now).is_some() || !state.holding.claims.all_have(terms) {
             return None;
         }
-        if !state.passes(now) {
+        if !state.is_transferable(now) {
             return None;
         }
         // The same limit as for a hold that is handed over.
@@ -596,9 +604,9 @@ impl Grant {
             return None;
         }
         Some(Joined {
-            claim: state.stay.claims.add(terms, now),
+            claim: state.holding.claims.add(terms, now),
             must_confirm: false,
-            moves_look: false,
+            moves_due: false,
         })
     }
 
@@ -606,67 +614,67 @@ impl Grant {
     /// another guard shares it.
     pub(crate) fn close_to_others(&self) -> bool {
         let mut state = self.state.lock();
-        let is_alone = state.stay.claims.guards() <= 1;
-        state.stay.closed |= is_alone;
+        let is_alone = state.holding.claims.guards() <= 1;
+        state.holding.closed |= is_alone;
         is_alone
     }
 
     /// Removes a guard with its claim.
-    pub(crate) fn leave(&self, claim: ClaimId) -> Leaving {
+    pub(crate) fn leave(&self, claim: ClaimId) -> GuardExit {
         self.leave_locked(claim, self.state.lock())
     }
 
     /// Like [`leave`](Self::leave), for a guard that is dropped. `None` in a child after a fork, if
     /// another thread of the parent had the state locked.
-    pub(crate) fn leave_in(&self, process: Process, claim: ClaimId) -> Option<Leaving> {
+    pub(crate) fn leave_in(&self, process: Process, claim: ClaimId) -> Option<GuardExit> {
         Some(self.leave_locked(claim, process.lock(&self.state)?))
     }
 
-    fn leave_locked(&self, claim: ClaimId, mut state: MutexGuard<'_, State>) -> Leaving {
+    fn leave_locked(&self, claim: ClaimId, mut state: MutexGuard<'_, GrantState>) -> GuardExit {
         let now = self.clock.now();
         // Checked first: a hold whose time is over stays lost after the guard with that limit has
         // left.
         state.check(now);
-        let before = state.course();
-        if !state.stay.claims.remove(claim) {
-            return state.nobody_left();
+        let before = state.schedule();
+        if !state.holding.claims.remove(claim) {
+            return state.last_guard_left();
         }
         // The guard's claim ends with it, although the server keeps the hold for longer. The
-        // watchdog releases the hold when the remaining claims are over (`is_cut`).
-        let wanted = self.margin.end(now, state.wants(now));
+        // watchdog releases the hold when the remaining claims are over (`is_shortened`).
+        let wanted = self.margin.end(now, state.wanted_lease(now));
         state.valid_until = state.valid_until.min(wanted);
-        let moves_look = state.course() != before;
+        let moves_due = state.schedule() != before;
         drop(state);
-        if moves_look {
+        if moves_due {
             self.changed.notify_waiters();
         }
-        Leaving::Shared { moves_look }
+        GuardExit::Shared { moves_due }
     }
 
     /// Removes a guard whose claim remains: the hold is left to its lease when the last guard
     /// leaves.
-    pub(crate) fn forget(&self, claim: ClaimId) -> Leaving {
+    pub(crate) fn forget(&self, claim: ClaimId) -> GuardExit {
         let mut state = self.state.lock();
-        if state.stay.claims.forget(claim) {
+        if state.holding.claims.forget(claim) {
             // The claim remains. Without the guard's limit, the next look is too early at worst.
-            return Leaving::Shared { moves_look: false };
+            return GuardExit::Shared { moves_due: false };
         }
-        state.nobody_left()
+        state.last_guard_left()
     }
 
     /// Ends the hold here if this is its last guard, which would have to release it.
-    pub(crate) fn end_with_last(&self) -> bool {
+    pub(crate) fn end_if_last_guard(&self) -> bool {
         // Ended under the lock that protects the number of guards: no guard joins in between.
         let mut state = self.state.lock();
-        let last = state.stay.claims.guards() == 1 && !state.stay.claims.any_forgotten();
+        let last = state.holding.claims.guards() == 1 && !state.holding.claims.any_forgotten();
         if last {
-            (state.stay.left, state.over) = (true, true);
+            (state.holding.guards_gone, state.over) = (true, true);
         }
         last
     }
 
     pub(crate) fn guards(&self) -> usize {
-        self.state.lock().stay.claims.guards()
+        self.state.lock().holding.claims.guards()
     }
 
     /// Ends the hold: nothing is left to renew or to report.
@@ -683,21 +691,21 @@ impl Grant {
     pub(crate) fn raise(&self, claim: ClaimId, lease: Duration) -> Result<()> {
         let now = self.clock.now();
         let mut state = self.state.lock();
-        state.stay.claims.check(lease, None, &self.key)?;
-        state.stay.claims.raise(claim, lease, now);
+        state.holding.claims.check(lease, None, &self.key)?;
+        state.holding.claims.raise(claim, lease, now);
         // Before the request is sent: the server may grant it even if its reply is lost.
-        state.longest_asked = state.longest_asked.max(lease);
+        state.longest_requested = state.longest_requested.max(lease);
         Ok(())
     }
 
     /// Returns when a guard's maximum hold time is over, and how long it is.
     pub(crate) fn limit_of(&self, claim: ClaimId) -> Option<Limit> {
-        self.state.lock().stay.claims.limit_of(claim)
+        self.state.lock().holding.claims.limit_of(claim)
     }
 
     /// Limits a guard's hold to `limit` from `since`.
     pub(crate) fn limit(&self, claim: ClaimId, limit: Duration, since: Moment) {
-        self.state.lock().stay.claims.limit(claim, limit, since);
+        self.state.lock().holding.claims.limit(claim, limit, since);
         self.changed.notify_waiters();
     }
 
@@ -716,12 +724,12 @@ impl Grant {
     }
 
     /// Returns its index among the grants that are due at its time.
-    pub(super) fn place(&self) -> usize {
-        self.place.load(Ordering::Relaxed)
+    pub(super) fn wheel_index(&self) -> usize {
+        self.wheel_index.load(Ordering::Relaxed)
     }
 
-    pub(super) fn set_place(&self, place: usize) {
-        self.place.store(place, Ordering::Relaxed);
+    pub(super) fn set_wheel_index(&self, index: usize) {
+        self.wheel_index.store(index, Ordering::Relaxed);
     }
 }
 

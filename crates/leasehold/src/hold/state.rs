@@ -3,33 +3,33 @@
 use std::borrow::Cow;
 use std::time::Duration;
 
-use super::grant::Look;
-use super::stay::Stay;
-use super::{Leaving, SafetyMargin};
+use super::grant::DueTime;
+use super::holding::Holding;
+use super::{GuardExit, SafetyMargin};
 use crate::acknowledgement::Acknowledgement;
 use crate::clock::Moment;
 use crate::config::Terms;
 use crate::loss::LossReason;
-use crate::observe::Told;
+use crate::observe::MaybeSpan;
 
 /// The longest time since the last confirmation at which a hold may still be handed over.
-const UNCONFIRMED: Duration = Duration::from_millis(5);
+const MAX_UNCONFIRMED: Duration = Duration::from_millis(5);
 /// The time after its grant in which a hold may pass to another holder of the process or be shared
 /// by another reader. Later, the id that operators see belongs to one holder, or to these readers.
-const PASSES_FOR: Duration = Duration::from_secs(1);
+const TRANSFERABLE_FOR: Duration = Duration::from_secs(1);
 /// The cause of a renewal that is in progress.
 pub(super) const NO_REPLY_YET: &str = "no reply yet";
 /// The latest time that can be noted, 584 years after the clock began.
 const LATEST: Moment = Moment::from_nanos(u64::MAX - 1);
 
-pub(super) struct State {
+pub(super) struct GrantState {
     /// The present hold of the grant.
-    pub(super) stay: Stay,
+    pub(super) holding: Holding,
     /// The span of the previous hold in this process, until the span of its holder's acquire is
     /// linked to it.
-    pub(super) before: Told,
+    pub(super) previous_span: MaybeSpan,
     /// The longest lease that was requested: the server may keep the hold for this duration.
-    pub(super) longest_asked: Duration,
+    pub(super) longest_requested: Duration,
     /// The end of the guards' hold: not later than they want, nor later than the server certainly
     /// keeps it.
     pub(super) valid_until: Moment,
@@ -45,7 +45,7 @@ pub(super) struct State {
     /// Number of confirmations by the server, including the grant.
     pub(super) confirmations: u32,
     /// Number of waits that need the hold to last: it is renewed for them, whatever its terms are.
-    pub(super) kept: usize,
+    pub(super) renewing_waits: usize,
     /// Whether the hold was released, or left to its lease: nothing is reported any more.
     pub(super) over: bool,
     /// Whether the client was closed: the hold is no longer renewed.
@@ -59,26 +59,26 @@ pub(super) struct State {
 
 /// The times at which a hold is looked at, and its end.
 #[derive(PartialEq, Eq)]
-pub(super) struct Course {
+pub(super) struct Schedule {
     watch_every: Option<Duration>,
     must_end_at: Option<Moment>,
     valid_until: Moment,
 }
 
-impl State {
+impl GrantState {
     /// Returns the state of a hold that one guard asked for at `asked_at`.
     pub(super) fn new(terms: Terms, asked_at: Moment) -> Self {
         Self {
-            stay: Stay::new(terms, asked_at),
-            before: Told::default(),
-            longest_asked: terms.lease,
+            holding: Holding::new(terms, asked_at),
+            previous_span: MaybeSpan::default(),
+            longest_requested: terms.lease,
             valid_until: asked_at,
             kept_until: asked_at,
             confirmed_at: asked_at,
             granted_at: asked_at,
             confirmed_by: terms.acknowledged,
             confirmations: 0,
-            kept: 0,
+            renewing_waits: 0,
             over: false,
             closed: false,
             lost: None,
@@ -90,18 +90,18 @@ impl State {
     /// Returns how often the watchdog acts on the hold; `None` for a fixed lease that no wait
     /// needs.
     pub(super) fn watch_every(&self) -> Option<Duration> {
-        let claims = &self.stay.claims;
+        let claims = &self.holding.claims;
         if self.closed {
             return claims.terms().remind_every;
         }
-        let kept = (self.kept > 0).then(|| claims.terms().lease / 3);
-        claims.watch_every().into_iter().chain(kept).min()
+        let renewing_waits = (self.renewing_waits > 0).then(|| claims.terms().lease / 3);
+        claims.watch_every().into_iter().chain(renewing_waits).min()
     }
 
     /// Returns the values that the holder and the watchdog depend on. While they do not change,
     /// neither must be notified of guards that join or leave.
-    pub(super) fn course(&self) -> Course {
-        Course {
+    pub(super) fn schedule(&self) -> Schedule {
+        Schedule {
             watch_every: self.watch_every(),
             must_end_at: self.must_end_at(),
             valid_until: self.valid_until,
@@ -110,57 +110,61 @@ impl State {
 
     /// Returns whether another holder of the process can have the hold, on these terms.
     pub(super) fn can_be_handed_over(&mut self, terms: Terms, now: Moment) -> bool {
-        let is_free = !self.over && !self.closed && self.kept == 0;
+        let is_free = !self.over && !self.closed && self.renewing_waits == 0;
         // A token belongs to one hold, and only the server draws the next one.
-        let has_token = self.stay.token.is_some() || self.stay.raised_to.is_some();
-        if !is_free || has_token || !self.stay.claims.are_only(terms) || !self.passes(now) {
+        let has_token = self.holding.token.is_some() || self.holding.raised_to.is_some();
+        if !is_free
+            || has_token
+            || !self.holding.claims.is_only_claim(terms)
+            || !self.is_transferable(now)
+        {
             return false;
         }
         // The next holder relies on the last word of the server. It must be recent, because another
         // client may have ended the hold by force since.
         let unconfirmed = now.saturating_sub(self.confirmed_at);
         self.check(now).is_none()
-            && unconfirmed <= UNCONFIRMED.min(terms.lease / 20)
+            && unconfirmed <= MAX_UNCONFIRMED.min(terms.lease / 20)
             && self.valid_until.saturating_sub(now) >= terms.lease / 2
     }
 
     /// Returns whether another holder may still have it under the same id.
-    pub(super) fn passes(&self, now: Moment) -> bool {
-        now.saturating_sub(self.granted_at) <= PASSES_FOR
+    pub(super) fn is_transferable(&self, now: Moment) -> bool {
+        now.saturating_sub(self.granted_at) <= TRANSFERABLE_FOR
     }
 
-    pub(super) fn look_at(&self, at: Moment) -> Option<Look> {
+    pub(super) fn due_at(&self, at: Moment) -> Option<DueTime> {
         if self.over {
             return None;
         }
         let end = self.must_end_at().unwrap_or(LATEST);
-        let earlier = match end <= at {
+        let slack = match end <= at {
             true => Duration::ZERO,
             false => self.watch_every().unwrap_or_default() / 20,
         };
         let at = at.min(end).min(LATEST);
-        Some(Look { at, earlier })
+        Some(DueTime { at, slack })
     }
 
     /// Returns when the hold must be released although the server would keep it: its maximum hold
     /// time is over, or the claims of the remaining guards are.
     pub(super) fn must_end_at(&self) -> Option<Moment> {
-        let limit = self.stay.claims.first_limit().map(|(end, _)| end);
-        let cut = self.is_cut().then_some(self.valid_until);
+        let limit = self.holding.claims.first_limit().map(|(end, _)| end);
+        let cut = self.is_shortened().then_some(self.valid_until);
         limit.into_iter().chain(cut).min()
     }
 
     /// Returns whether the server still keeps the hold when its guards have lost it for this
     /// reason.
     pub(super) fn outlasts(&self, reason: &LossReason) -> bool {
-        matches!(reason, LossReason::MaxHold { .. }) || self.is_cut()
+        matches!(reason, LossReason::MaxHold { .. }) || self.is_shortened()
     }
 
     /// Returns the lease that the watchdog asks for: the whole lease that its guards want, or the
     /// rest of a fixed one. After the client was closed, the request only reminds the server of the
     /// rest.
-    pub(super) fn lease_to_keep(&self, now: Moment) -> Duration {
-        let wanted = self.wants(now);
+    pub(super) fn lease_to_renew(&self, now: Moment) -> Duration {
+        let wanted = self.wanted_lease(now);
         match self.closed {
             true => wanted.min(self.kept_until.saturating_sub(now)),
             false => wanted,
@@ -170,7 +174,7 @@ impl State {
     /// Notes that a renewal is sent. It counts as failing until it is confirmed. This does not
     /// apply to a reminder of a fixed lease, whose end does not move. Returns `true` for the first
     /// renewal since one was confirmed.
-    pub(super) fn asked_to_renew(&mut self, sent: Moment) -> bool {
+    pub(super) fn renewal_sent(&mut self, sent: Moment) -> bool {
         if self.reasserts_fixed_lease() {
             return false;
         }
@@ -182,47 +186,47 @@ impl State {
 
     /// Returns whether the watchdog only reminds the server of the hold.
     pub(super) fn reasserts_fixed_lease(&self) -> bool {
-        let terms = self.stay.claims.terms();
+        let terms = self.holding.claims.terms();
         terms.remind_every.is_some()
-            && (self.closed || terms.reasserts_fixed_lease() && self.kept == 0)
+            && (self.closed || terms.reasserts_fixed_lease() && self.renewing_waits == 0)
     }
 
     /// Returns whether the hold is renewed without an end.
-    pub(super) fn lasts(&self) -> bool {
-        let claims = &self.stay.claims;
-        let is_renewed = self.kept > 0 || claims.terms().renew_every.is_some();
+    pub(super) fn lasts_until_release(&self) -> bool {
+        let claims = &self.holding.claims;
+        let is_renewed = self.renewing_waits > 0 || claims.terms().renew_every.is_some();
         is_renewed && !self.over && !self.closed && claims.first_limit().is_none()
     }
 
     /// Returns how long the hold must last if a request for it is sent now.
-    pub(super) fn wants(&self, now: Moment) -> Duration {
-        match self.kept {
-            0 => self.stay.claims.want(now),
-            _ => self.stay.claims.terms().lease,
+    pub(super) fn wanted_lease(&self, now: Moment) -> Duration {
+        match self.renewing_waits {
+            0 => self.holding.claims.wanted_lease(now),
+            _ => self.holding.claims.terms().lease,
         }
     }
 
     /// Returns whether a guard that wanted more than the others has left: the server keeps the hold
     /// for longer than they want.
-    pub(super) fn is_cut(&self) -> bool {
+    pub(super) fn is_shortened(&self) -> bool {
         // With a margin: when a request for a fixed lease is sent, slightly less is left than when
         // the lease was computed.
         self.valid_until + SafetyMargin::ROUNDING < self.kept_until
     }
 
     /// Ends the hold when its last guard has left.
-    pub(super) fn nobody_left(&mut self) -> Leaving {
-        let leaving = self.stay.nobody_left();
-        self.over |= leaving == Leaving::LeftToLease;
-        leaving
+    pub(super) fn last_guard_left(&mut self) -> GuardExit {
+        let exit = self.holding.last_guard_left();
+        self.over |= exit == GuardExit::LeftToLease;
+        exit
     }
 
     /// Judges by the clock, so that a late timer can't keep a dead hold alive.
     pub(super) fn check(&mut self, now: Moment) -> Option<&LossReason> {
         if self.lost.is_none() && !self.over && now >= self.deadline() {
-            self.lost = Some(match self.stay.claims.first_limit() {
+            self.lost = Some(match self.holding.claims.first_limit() {
                 Some((end, limit)) if end <= self.valid_until => LossReason::MaxHold { limit },
-                _ if self.closed && self.stay.claims.terms().renew_every.is_some() => {
+                _ if self.closed && self.holding.claims.terms().renew_every.is_some() => {
                     LossReason::Closed
                 }
                 _ => self.renewal_failure(now).unwrap_or(LossReason::Expired),
@@ -232,7 +236,7 @@ impl State {
     }
 
     pub(super) fn deadline(&self) -> Moment {
-        self.stay
+        self.holding
             .claims
             .first_limit()
             .map_or(self.valid_until, |(end, _)| end.min(self.valid_until))
@@ -268,12 +272,12 @@ mod tests {
     #[test]
     fn reentry_on_the_same_terms_keeps_the_course() {
         let now = Moment::from_millis(1000);
-        let mut state = State::new(terms(), now);
-        let alone = state.course();
-        let claim = state.stay.claims.add(terms(), now);
-        assert!(state.course() == alone);
-        assert!(state.stay.claims.remove(claim));
-        assert!(state.course() == alone);
+        let mut state = GrantState::new(terms(), now);
+        let alone = state.schedule();
+        let claim = state.holding.claims.add(terms(), now);
+        assert!(state.schedule() == alone);
+        assert!(state.holding.claims.remove(claim));
+        assert!(state.schedule() == alone);
 
         let sooner = Terms {
             renew_every: Some(LEASE / 6),
@@ -284,17 +288,17 @@ mod tests {
             ..terms()
         };
         for other in [sooner, ends] {
-            let claim = state.stay.claims.add(other, now);
-            assert!(state.course() != alone);
-            assert!(state.stay.claims.remove(claim));
-            assert!(state.course() == alone);
+            let claim = state.holding.claims.add(other, now);
+            assert!(state.schedule() != alone);
+            assert!(state.holding.claims.remove(claim));
+            assert!(state.schedule() == alone);
         }
     }
 
     /// Returns a state that was confirmed by a request sent one second after the clock began.
-    fn confirmed() -> (State, Moment) {
+    fn confirmed() -> (GrantState, Moment) {
         let now = Moment::from_millis(1000);
-        let mut state = State::new(terms(), now);
+        let mut state = GrantState::new(terms(), now);
         state.valid_until = now + LEASE;
         state.kept_until = now + LEASE;
         (state, now)
@@ -303,26 +307,26 @@ mod tests {
     #[test]
     fn only_what_was_confirmed_lately_is_handed_over() {
         let (mut state, now) = confirmed();
-        assert!(state.can_be_handed_over(terms(), now + UNCONFIRMED));
-        let late = now + UNCONFIRMED + Duration::from_millis(1);
+        assert!(state.can_be_handed_over(terms(), now + MAX_UNCONFIRMED));
+        let late = now + MAX_UNCONFIRMED + Duration::from_millis(1);
         assert!(!state.can_be_handed_over(terms(), late));
         // With a short lease, a twentieth of the lease is the limit.
         let short = Terms {
             lease: Duration::from_millis(60),
             ..terms()
         };
-        state.stay = Stay::new(short, now);
+        state.holding = Holding::new(short, now);
         assert!(state.can_be_handed_over(short, now + short.lease / 20));
-        assert!(!state.can_be_handed_over(short, now + UNCONFIRMED));
+        assert!(!state.can_be_handed_over(short, now + MAX_UNCONFIRMED));
     }
 
     /// Checks that even a recent confirmation does not help.
     #[test]
     fn only_what_was_granted_within_a_second_is_handed_over() {
         let (mut state, granted) = confirmed();
-        state.confirmed_at = granted + PASSES_FOR;
-        assert!(state.can_be_handed_over(terms(), granted + PASSES_FOR));
-        let late = granted + PASSES_FOR + Duration::from_millis(1);
+        state.confirmed_at = granted + TRANSFERABLE_FOR;
+        assert!(state.can_be_handed_over(terms(), granted + TRANSFERABLE_FOR));
+        let late = granted + TRANSFERABLE_FOR + Duration::from_millis(1);
         assert!(!state.can_be_handed_over(terms(), late));
     }
 
@@ -337,14 +341,14 @@ mod tests {
 
     #[test]
     fn what_is_lost_over_closed_or_kept_is_not_handed_over() {
-        type Change = fn(&mut State);
+        type Change = fn(&mut GrantState);
         let changes: [Change; 6] = [
             |state| state.lost = Some(LossReason::Forced),
             |state| state.over = true,
             |state| state.closed = true,
-            |state| state.kept = 1,
-            |state| state.stay.token = Some(7),
-            |state| state.stay.raised_to = Some(7),
+            |state| state.renewing_waits = 1,
+            |state| state.holding.token = Some(7),
+            |state| state.holding.raised_to = Some(7),
         ];
         for (number, change) in changes.into_iter().enumerate() {
             let (mut state, now) = confirmed();
@@ -374,12 +378,12 @@ mod tests {
         for other in others {
             assert!(!state.can_be_handed_over(other, now), "{other:?}");
             let (mut own, now) = confirmed();
-            own.stay = Stay::new(other, now);
+            own.holding = Holding::new(other, now);
             let plain = other.renew_every.is_some() && other.max_hold.is_none();
             assert_eq!(own.can_be_handed_over(other, now), plain, "{other:?}");
         }
         // A hold that several guards share is handed over only when the last of them leaves.
-        state.stay.claims.add(terms(), now);
+        state.holding.claims.add(terms(), now);
         assert!(!state.can_be_handed_over(terms(), now));
     }
 }

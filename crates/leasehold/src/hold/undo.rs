@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::Grant;
-use super::cleanup::{Cleanup, Return};
+use super::cleanup::{Cleanup, Releasable};
 use crate::backend::failure::Outcome;
 use crate::backend::{Reply, Ticket};
 use crate::clock::Moment;
@@ -18,68 +18,68 @@ use crate::clock::Moment;
 ///
 /// A waiter with a place in a queue on the server asks again and again with one id. It keeps one
 /// undo from its first request on: the release gives back the lock or the place, whichever exists.
-pub(crate) struct Undo<H: Return = Grant> {
+pub(crate) struct Undo<H: Releasable = Grant> {
     cleanup: Arc<Cleanup>,
     hold: Arc<H>,
-    state: Armed,
+    state: UndoState,
     /// Whether an earlier request for the same hold has taken a place in the queue, or may have.
-    in_line: bool,
+    may_be_queued: bool,
     /// The time until which the server could still run an earlier request that it never answered.
     late_until: Option<Moment>,
 }
 
-enum Armed {
-    No,
+enum UndoState {
+    Disarmed,
     /// The outcome of the request is not known yet. The ticket is set once the request is queued.
-    Asking(Option<Ticket>),
+    InFlight(Option<Ticket>),
     /// The request was refused for now, with a place in the queue.
-    Waiting,
+    Queued,
     Held,
 }
 
-impl<H: Return> Undo<H> {
+impl<H: Releasable> Undo<H> {
     pub(crate) fn arm(cleanup: &Arc<Cleanup>, hold: Arc<H>) -> Self {
         Self {
             cleanup: Arc::clone(cleanup),
             hold,
-            state: Armed::Asking(None),
-            in_line: false,
+            state: UndoState::InFlight(None),
+            may_be_queued: false,
             late_until: None,
         }
     }
 
     /// Notes that the request is in the queue or was sent, as `reply`.
     pub(crate) fn watch(&mut self, reply: &Reply) {
-        self.state = Armed::Asking(Some(reply.ticket()));
+        self.state = UndoState::InFlight(Some(reply.ticket()));
     }
 
     /// Notes that the server has granted the request.
     pub(crate) fn granted(&mut self) {
-        self.state = Armed::Held;
+        self.state = UndoState::Held;
     }
 
     /// Notes that the server has not granted the request, and keeps its place in the queue.
-    pub(crate) fn in_line(&mut self) {
-        self.in_line = true;
-        self.state = Armed::Waiting;
+    pub(crate) fn mark_queued(&mut self) {
+        self.may_be_queued = true;
+        self.state = UndoState::Queued;
     }
 
     /// Returns whether the hold has a place in the queue, as far as the client knows: the last
     /// request was answered with it, or did not run.
     pub(crate) fn has_place(&self) -> bool {
-        matches!(self.state, Armed::Waiting)
+        matches!(self.state, UndoState::Queued)
     }
 
     /// Disarms the undo: nothing must be undone.
     pub(crate) fn disarm(&mut self) {
-        self.state = Armed::No;
+        self.state = UndoState::Disarmed;
     }
 
     /// Notes that the server has released the hold.
     pub(crate) fn given_back(&mut self) {
         self.disarm();
         // An earlier request may arrive after the release, and take the lock without a holder.
-        if self.may_come_late() {
+        if self.may_arrive_late() {
             self.cleanup.give_back_again(Arc::clone(&self.hold));
         }
     }
@@ -89,11 +89,11 @@ impl<H: Return> Undo<H> {
     pub(crate) fn failed(&mut self, outcome: Outcome) {
         match outcome {
             // Still armed: an earlier request has a place in the queue.
-            Outcome::DidNotRun if self.in_line => self.state = Armed::Waiting,
+            Outcome::DidNotRun if self.may_be_queued => self.state = UndoState::Queued,
             Outcome::DidNotRun => self.disarm(),
             Outcome::MayHaveRun => {
                 // The request may have taken a place, which the next request has to know.
-                self.in_line = true;
+                self.may_be_queued = true;
                 let limit = self.cleanup.backend.reply_timeout();
                 self.late_until = Some(self.cleanup.timers.now() + limit);
             }
@@ -102,15 +102,15 @@ impl<H: Return> Undo<H> {
 
     /// Takes over the duty of `other`: this undo also releases what `other` would have released.
     /// That is the same hold, or a place that is removed with the place of this one.
-    pub(crate) fn takes_over(&mut self, mut other: Self) {
+    pub(crate) fn take_over(&mut self, mut other: Self) {
         self.late_until = self.late_until.max(other.late_until);
         other.disarm();
     }
 
     /// Returns whether an earlier request may still take what it asks for when no waiter wants it
     /// any more.
-    pub(crate) fn comes_late(&self) -> bool {
-        self.may_come_late()
+    pub(crate) fn has_late_request(&self) -> bool {
+        self.may_arrive_late()
     }
 
     /// Moves the undo out. The rest has nothing to undo.
@@ -118,14 +118,14 @@ impl<H: Return> Undo<H> {
         let rest = Self {
             cleanup: Arc::clone(&self.cleanup),
             hold: Arc::clone(&self.hold),
-            state: Armed::No,
-            in_line: false,
+            state: UndoState::Disarmed,
+            may_be_queued: false,
             late_until: None,
         };
         std::mem::replace(self, rest)
     }
 
-    fn may_come_late(&self) -> bool {
+    fn may_arrive_late(&self) -> bool {
         let now = self.cleanup.timers.now();
         self.late_until.is_some_and(|moment| now < moment)
     }
@@ -135,28 +135,28 @@ impl<H: Return> Undo<H> {
     }
 
     /// Returns whether this process is a child of the process that armed the undo.
-    pub(crate) fn is_of_a_parent(&self) -> bool {
-        self.cleanup.is_of_a_parent()
+    pub(crate) fn is_forked(&self) -> bool {
+        self.cleanup.is_forked()
     }
 
     /// Does immediately what dropping would do. Afterwards the undo is disarmed.
     pub(crate) fn give_back_now(&mut self) {
-        let state = std::mem::replace(&mut self.state, Armed::No);
-        if matches!(state, Armed::No) || self.is_of_a_parent() {
+        let state = std::mem::replace(&mut self.state, UndoState::Disarmed);
+        if matches!(state, UndoState::Disarmed) || self.is_forked() {
             return;
         }
         let unanswered = match state {
             // The request may arrive after its release, so the release is sent twice.
-            Armed::Asking(Some(ticket)) if ticket.may_have_run() => true,
+            UndoState::InFlight(Some(ticket)) if ticket.may_have_run() => true,
             // The request was never sent, and no earlier request has left anything.
-            Armed::Asking(_) if !self.in_line => return,
-            _ => self.may_come_late(),
+            UndoState::InFlight(_) if !self.may_be_queued => return,
+            _ => self.may_arrive_late(),
         };
         self.cleanup.give_back(Arc::clone(&self.hold), unanswered);
     }
 }
 
-impl<H: Return> Drop for Undo<H> {
+impl<H: Releasable> Drop for Undo<H> {
     fn drop(&mut self) {
         self.give_back_now();
     }

@@ -16,29 +16,29 @@ use tokio::task::{JoinHandle, JoinSet};
 
 use super::Grant;
 use super::cleanup::Cleanup;
-use super::grant::{Due, Look};
-use super::wheel::{Placed, Wheel};
+use super::grant::{DueTime, WatchdogAction};
+use super::wheel::{Indexed, Wheel};
 use crate::backend::Backend;
-use crate::backend::failure::{Cause, Failure, Outcome, refusal_counts};
+use crate::backend::failure::{Cause, Failure, Outcome, accept_refusal};
 use crate::backend::route::Route;
 use crate::backend::step::{Operation, Parts, Value};
 use crate::clock::{Moment, Timers};
 use crate::config::wire_ms;
 use crate::loss::LossReason;
-use crate::observe::{self, Told, log};
+use crate::observe::{self, MaybeSpan, log};
 use crate::sync::{Mutex, MutexGuard};
 
 /// The watchdog of a client.
 pub(crate) struct Watchdog {
-    shared: Arc<Shared>,
+    shared: Arc<WatchdogShared>,
     task: JoinHandle<()>,
 }
 
-struct Shared {
+struct WatchdogShared {
     backend: Backend,
     cleanup: Arc<Cleanup>,
     timers: Timers,
-    holds: Mutex<Table>,
+    holds: Mutex<WatchedHolds>,
     /// The time at which the task wakes by itself, in ms; `u64::MAX` for never. Only a hold that is
     /// due earlier must wake the task, and few are.
     wakes_at_ms: AtomicU64,
@@ -46,17 +46,17 @@ struct Shared {
 }
 
 /// The watched holds, by the time of their next look.
-type Table = Wheel<Watched>;
+type WatchedHolds = Wheel<Watched>;
 
 struct Watched {
     hold: Arc<Grant>,
     /// The time by which its renewal may be early, to travel with others.
-    earlier: Duration,
+    slack: Duration,
 }
 
-impl Placed for Watched {
-    fn set_place(&self, place: usize) {
-        self.hold.set_place(place);
+impl Indexed for Watched {
+    fn set_index(&self, index: usize) {
+        self.hold.set_wheel_index(index);
     }
 }
 
@@ -67,7 +67,7 @@ impl Watchdog {
         timers: Timers,
         runtime: &Handle,
     ) -> Self {
-        let shared = Arc::new(Shared {
+        let shared = Arc::new(WatchdogShared {
             backend,
             cleanup,
             timers,
@@ -80,7 +80,7 @@ impl Watchdog {
     }
 
     /// Watches a hold from now on, on its present terms.
-    pub(crate) fn keep(&self, hold: &Arc<Grant>) {
+    pub(crate) fn watch(&self, hold: &Arc<Grant>) {
         self.shared.schedule(hold);
     }
 
@@ -111,7 +111,7 @@ impl Drop for Watchdog {
     }
 }
 
-impl Shared {
+impl WatchdogShared {
     /// Schedules the hold for the time that it wants, or somewhat earlier.
     fn schedule(&self, hold: &Arc<Grant>) {
         // Lets holds drift apart that were acquired together, or renewed together after an outage.
@@ -121,20 +121,25 @@ impl Shared {
         // Asked with the table locked: a hold that is released meanwhile is removed from the table
         // after this, or is already over.
         let holds = self.holds.lock();
-        let look = hold.next_look(part);
-        self.put(holds, hold, look);
+        let due = hold.next_due(part);
+        self.put(holds, hold, due);
     }
 
     fn schedule_at(&self, hold: &Arc<Grant>, due: Moment) {
         let holds = self.holds.lock();
-        let look = hold.look_at(due);
-        self.put(holds, hold, look);
+        let due = hold.due_at(due);
+        self.put(holds, hold, due);
     }
 
-    fn put(&self, mut holds: MutexGuard<'_, Table>, hold: &Arc<Grant>, look: Option<Look>) {
-        let old = hold.set_due(look.map(|look| look.at));
-        let old = old.and_then(|old| holds.remove(old, hold.place()));
-        let Some(look) = look else {
+    fn put(
+        &self,
+        mut holds: MutexGuard<'_, WatchedHolds>,
+        hold: &Arc<Grant>,
+        due: Option<DueTime>,
+    ) {
+        let old = hold.set_due(due.map(|due| due.at));
+        let old = old.and_then(|old| holds.remove(old, hold.wheel_index()));
+        let Some(due) = due else {
             drop(holds);
             // Dropped after unlocking: this may drop the last reference to a grant.
             drop(old);
@@ -142,12 +147,12 @@ impl Shared {
         };
         let watched = Watched {
             hold: Arc::clone(hold),
-            earlier: look.earlier,
+            slack: due.slack,
         };
-        holds.insert(look.at, watched);
+        holds.insert(due.at, watched);
         drop(holds);
         drop(old);
-        let due_ms = wake_for(look.at);
+        let due_ms = wake_for(due.at);
         if due_ms < self.wakes_at_ms.fetch_min(due_ms, Ordering::SeqCst) {
             self.changed.notify_one();
         }
@@ -156,25 +161,21 @@ impl Shared {
     fn unschedule(&self, hold: &Grant) {
         let mut holds = self.holds.lock();
         let due = hold.set_due(None);
-        let watched = due.and_then(|due| holds.remove(due, hold.place()));
+        let watched = due.and_then(|due| holds.remove(due, hold.wheel_index()));
         drop(holds);
         drop(watched);
     }
 
     /// Takes the holds that are due, and holds that are due so soon that they may travel with them.
     /// Takes no more than there is room for. Their task puts them back.
-    fn take_due(&self, now: Moment, room: usize) -> Vec<Arc<Grant>> {
+    fn take_due(&self, now: Moment, capacity: usize) -> Vec<Arc<Grant>> {
         let mut due = Vec::new();
         let mut holds = self.holds.lock();
-        while due.len() < room {
-            let fits = due.len() < ONE_CALL;
+        while due.len() < capacity {
+            let fits = due.len() < RENEWALS_PER_CALL;
             let is_due = |at: Moment, watched: &Watched| {
-                let earlier = if fits {
-                    watched.earlier
-                } else {
-                    Duration::ZERO
-                };
-                at.saturating_sub(now) <= earlier
+                let slack = if fits { watched.slack } else { Duration::ZERO };
+                at.saturating_sub(now) <= slack
             };
             let Some(watched) = holds.take_next(is_due) else {
                 break;
@@ -186,7 +187,7 @@ impl Shared {
     }
 
     /// Makes all holds due now.
-    fn look_at_all(&self) {
+    fn make_all_due(&self) {
         let now = self.timers.now();
         let mut all = Vec::new();
         let mut holds = self.holds.lock();
@@ -220,41 +221,41 @@ impl Shared {
 /// The part of its period by which a renewal may be early.
 const SPREAD: f64 = 0.2;
 /// Number of renewals that fill a call: then no further ones travel along.
-const ONE_CALL: usize = 256;
+const RENEWALS_PER_CALL: usize = 256;
 /// Maximum number of holds that one operation renews. The server runs an operation without
 /// interruption, and this number takes it half a millisecond.
-const TOGETHER: usize = 128;
+const RENEWALS_PER_OPERATION: usize = 128;
 
 /// Maximum number of renewals in progress. After a pause of the process, all holds can be due at
 /// once. The rest waits here. In the connection's queue, the client's other requests would wait
 /// behind them.
-const MOST_AT_ONCE: usize = 8 * ONE_CALL;
+const MAX_IN_FLIGHT: usize = 8 * RENEWALS_PER_CALL;
 
 /// Returns the first whole millisecond at which the hold is due.
 fn wake_for(due: Moment) -> u64 {
     due.as_millis().saturating_add(1)
 }
 
-async fn run(shared: Arc<Shared>) {
+async fn run(shared: Arc<WatchdogShared>) {
     let mut renewals = JoinSet::new();
-    let mut on_their_way = 0;
+    let mut in_flight = 0;
     loop {
         // In one task, so that renewals are queued together and become one call: a task for each
         // would cost more than the renewal.
-        let due = shared.take_due(shared.timers.now(), MOST_AT_ONCE - on_their_way);
-        on_their_way += due.len();
-        for due in due.chunks(ONE_CALL) {
-            renewals.spawn(look_after_all(Arc::clone(&shared), due.to_vec()));
+        let due = shared.take_due(shared.timers.now(), MAX_IN_FLIGHT - in_flight);
+        in_flight += due.len();
+        for due in due.chunks(RENEWALS_PER_CALL) {
+            renewals.spawn(process_due(Arc::clone(&shared), due.to_vec()));
         }
         while let Some(done) = renewals.try_join_next() {
-            on_their_way -= done.unwrap_or(0);
+            in_flight -= done.unwrap_or(0);
         }
         if renewals.is_empty() {
             // A task that panicked has not returned the number of its holds.
-            on_their_way = 0;
+            in_flight = 0;
         }
-        if on_their_way == MOST_AT_ONCE {
-            on_their_way -= renewals
+        if in_flight == MAX_IN_FLIGHT {
+            in_flight -= renewals
                 .join_next()
                 .await
                 .map_or(0, Result::unwrap_or_default);
@@ -272,25 +273,25 @@ async fn run(shared: Arc<Shared>) {
             biased;
             () = sleep => {}
             () = changed => {}
-            () = shared.backend.holds_in_doubt() => shared.look_at_all(),
+            () = shared.backend.holds_in_doubt() => shared.make_all_due(),
         }
     }
 }
 
 /// Renews or ends each of these holds, which are due. Returns their number.
-async fn look_after_all(shared: Arc<Shared>, holds: Vec<Arc<Grant>>) -> usize {
+async fn process_due(shared: Arc<WatchdogShared>, holds: Vec<Arc<Grant>>) -> usize {
     let count = holds.len();
     let now = shared.timers.now();
     let mut renewals = Vec::with_capacity(count);
     for hold in holds {
-        match hold.due(now) {
-            Due::Nothing => {}
-            Due::Later => shared.schedule(&hold),
-            Due::End(reason) => end_hold(&shared, &hold, &reason),
-            Due::Renew { lease, first } => {
+        match hold.next_action(now) {
+            WatchdogAction::Nothing => {}
+            WatchdogAction::Later => shared.schedule(&hold),
+            WatchdogAction::End(reason) => end_hold(&shared, &hold, &reason),
+            WatchdogAction::Renew { lease, first } => {
                 let node = shared.backend.node_of(hold.key.as_str().as_bytes());
                 renewals.push(Renewal {
-                    told: hold.renews(),
+                    span: hold.renewal_span(),
                     route: hold.route(),
                     hold,
                     lease,
@@ -304,7 +305,7 @@ async fn look_after_all(shared: Arc<Shared>, holds: Vec<Arc<Grant>>) -> usize {
     renewals.sort_by_key(Renewal::order);
     let groups = renewals
         .chunk_by(|one, other| one.group().is_some() && one.travels_with(other))
-        .flat_map(|group| group.chunks(TOGETHER));
+        .flat_map(|group| group.chunks(RENEWALS_PER_OPERATION));
     join_all(groups.map(|group| shared.renew(now, group))).await;
     count
 }
@@ -318,14 +319,14 @@ struct Renewal {
     /// The server that has the hold.
     node: usize,
     route: Route,
-    told: Told,
+    span: MaybeSpan,
 }
 
 impl Renewal {
     /// Returns the step with which the renewal travels with others, and its server.
     fn group(&self) -> Option<(&'static str, usize)> {
-        let together = self.hold.steps.renewed_together()?;
-        Some((together.step.name, self.node))
+        let batch = self.hold.steps.batch_renewal()?;
+        Some((batch.step.name, self.node))
     }
 
     /// Returns the sort key that makes renewals adjacent that can travel together.
@@ -338,10 +339,10 @@ impl Renewal {
     }
 }
 
-impl Shared {
+impl WatchdogShared {
     /// Renews a group of holds that travel together, or a single hold.
     async fn renew(&self, now: Moment, group: &[Renewal]) {
-        let Some(request) = together(group) else {
+        let Some(request) = batch_request(group) else {
             join_all(group.iter().map(|one| self.renew_alone(now, one))).await;
             return;
         };
@@ -354,10 +355,10 @@ impl Shared {
             reply => (reply, None),
         };
         match reply {
-            Ok(Value::List(odd)) => {
-                let is_odd = |number: i64| odd.contains(&Value::Int(number));
-                let (odd, good): (Vec<_>, Vec<_>) =
-                    (1..).zip(group).partition(|(number, _)| is_odd(*number));
+            Ok(Value::List(alone)) => {
+                let is_alone = |number: i64| alone.contains(&Value::Int(number));
+                let (alone, good): (Vec<_>, Vec<_>) =
+                    (1..).zip(group).partition(|(number, _)| is_alone(*number));
                 for (_, one) in good {
                     match &unconfirmed {
                         None => self.renewed(now, one),
@@ -366,7 +367,7 @@ impl Shared {
                 }
                 // Sent one by one, because the server then says what happened to each hold.
                 let now = self.timers.now();
-                join_all(odd.into_iter().map(|(_, one)| self.renew_alone(now, one))).await;
+                join_all(alone.into_iter().map(|(_, one)| self.renew_alone(now, one))).await;
             }
             // The reply does not say anything about single holds: one name is denied, or all are.
             Ok(_) => self.renew_one_by_one(group).await,
@@ -383,13 +384,13 @@ impl Shared {
 
     fn renewed(&self, sent: Moment, one: &Renewal) {
         one.hold.confirmed(sent, one.lease);
-        one.told.renewed(observe::Renewal::Confirmed);
+        one.span.renewed(observe::RenewalResult::Confirmed);
         self.schedule(&one.hold);
     }
 
     fn renewal_failed(&self, sent: Moment, one: &Renewal, failure: &Failure) {
         one.hold.renewal_failed(sent, one.first, failure);
-        one.told.renewed(observe::Renewal::Failed);
+        one.span.renewed(observe::RenewalResult::Failed);
         try_again_soon(self, &one.hold);
     }
 
@@ -403,19 +404,19 @@ impl Shared {
             hold,
             lease,
             first,
-            told,
+            span,
             ..
         } = one;
         if hold.is_over() {
             // The hold was released, or left to a span, after its renewal had become due.
             return;
         }
-        let request = Request {
+        let request = RenewalRequest {
             backend: &self.backend,
             timers: &self.timers,
             hold,
         };
-        match request.send(*lease, (now, *first), told).await {
+        match request.send(*lease, (now, *first), span).await {
             Ok(Renewed::Yes) => self.schedule(hold),
             Ok(Renewed::Lost) => {}
             Err(_) => try_again_soon(self, hold),
@@ -428,19 +429,19 @@ const LEASE_LEN: usize = 20;
 
 /// Returns the request that renews all of these; `None` if they have no such request, or there is
 /// only one.
-fn together(group: &[Renewal]) -> Option<Operation> {
+fn batch_request(group: &[Renewal]) -> Option<Operation> {
     let [first, _, ..] = group else {
         return None;
     };
-    let step = first.hold.steps.renewed_together()?.step;
+    let step = first.hold.steps.batch_renewal()?.step;
     let members = || {
         let steps = group.iter().map(|one| &one.hold.steps);
-        steps.filter_map(|steps| steps.renewed_together())
+        steps.filter_map(|steps| steps.batch_renewal())
     };
     let bytes = members().map(|member| member.key.len() + member.hold.len());
-    let mut parts = Parts::with_room(2 * group.len() + 1, bytes.sum::<usize>() + LEASE_LEN);
+    let mut parts = Parts::with_capacity(2 * group.len() + 1, bytes.sum::<usize>() + LEASE_LEN);
     members().for_each(|member| parts.push(member.key));
-    parts.push_shown(&wire_ms(first.lease));
+    parts.push_display(&wire_ms(first.lease));
     members().for_each(|member| parts.push(member.hold));
     Some(Operation::of(step, parts))
 }
@@ -459,12 +460,12 @@ impl Grant {
 }
 
 /// Schedules the next attempt after a failed renewal, unless the lease is over.
-fn try_again_soon(shared: &Shared, hold: &Arc<Grant>) {
+fn try_again_soon(shared: &WatchdogShared, hold: &Arc<Grant>) {
     let now = shared.timers.now();
-    let left = hold.valid_until().saturating_sub(now);
-    if left.is_zero() {
+    let remaining = hold.valid_until().saturating_sub(now);
+    if remaining.is_zero() {
         // This check marks the hold as lost, with the failure as the reason.
-        if let Some(reason) = hold.tell_loss()
+        if let Some(reason) = hold.report_loss()
             && hold.outlasts(&reason)
         {
             end_hold(shared, hold, &reason);
@@ -474,13 +475,13 @@ fn try_again_soon(shared: &Shared, hold: &Arc<Grant>) {
     // An eighth of the remaining time: several attempts fit into the rest of any lease, and they
     // follow faster towards its end. At most half a second, so that a short outage costs no more
     // than that. At least 5 ms, so that the last attempts are not a busy loop.
-    let pause = (left / 8).clamp(Duration::from_millis(5), Duration::from_millis(500));
+    let pause = (remaining / 8).clamp(Duration::from_millis(5), Duration::from_millis(500));
     shared.schedule_at(hold, now + pause);
 }
 
 /// Ends a hold that its holder already counts as lost by the clock. Then the lock is free for other
 /// clients.
-fn end_hold(shared: &Shared, hold: &Arc<Grant>, reason: &LossReason) {
+fn end_hold(shared: &WatchdogShared, hold: &Arc<Grant>, reason: &LossReason) {
     log(
         || tracing::warn!(key = %hold.key, %reason, "releasing a lost hold that the server still keeps"),
     );
@@ -503,63 +504,69 @@ pub(crate) async fn try_renew(
     hold: &Grant,
     lease: Duration,
 ) -> Result<Renewed, Failure> {
-    let request = Request {
+    let request = RenewalRequest {
         backend,
         timers,
         hold,
     };
     let sent = timers.now();
-    let first = hold.asked_to_renew(sent);
-    request.send(lease, (sent, first), &hold.renews()).await
+    let first = hold.renewal_sent(sent);
+    request
+        .send(lease, (sent, first), &hold.renewal_span())
+        .await
 }
 
 /// The server's answer to a renewal.
-struct Confirmed {
+struct RenewalReply {
     /// The time for which the server keeps the hold now.
-    left: Duration,
+    remaining: Duration,
     /// The longest lease that was requested until now.
     longest: Duration,
 }
 
 /// A renewal of one hold.
-struct Request<'a> {
+struct RenewalRequest<'a> {
     backend: &'a Backend,
     timers: &'a Timers,
     hold: &'a Grant,
 }
 
-impl Request<'_> {
+impl RenewalRequest<'_> {
     /// Sends the renewal. `sent` has its time, and whether it is the first since one was confirmed.
     async fn send(
         &self,
         lease: Duration,
         sent: (Moment, bool),
-        told: &Told,
+        span: &MaybeSpan,
     ) -> Result<Renewed, Failure> {
-        let result = self.send_untold(lease, sent).await;
-        told.renewed(match &result {
-            Ok(Renewed::Yes) => observe::Renewal::Confirmed,
-            Ok(Renewed::Lost) => observe::Renewal::Lost,
-            Err(_) => observe::Renewal::Failed,
+        let result = self.send_without_span(lease, sent).await;
+        span.renewed(match &result {
+            Ok(Renewed::Yes) => observe::RenewalResult::Confirmed,
+            Ok(Renewed::Lost) => observe::RenewalResult::Lost,
+            Err(_) => observe::RenewalResult::Failed,
         });
         result
     }
 
-    async fn send_untold(&self, lease: Duration, sent: (Moment, bool)) -> Result<Renewed, Failure> {
-        let Some(confirmed) = self.ask(lease, None, sent).await? else {
+    async fn send_without_span(
+        &self,
+        lease: Duration,
+        sent: (Moment, bool),
+    ) -> Result<Renewed, Failure> {
+        let Some(confirmed) = self.send_once(lease, None, sent).await? else {
             return Ok(Renewed::Lost);
         };
         // More than any guard asked for: the server's clock was set back, or another client has
         // changed the expiry. If the holder died, the lock would stay for that long. The comparison
         // uses the longest lease that is requested by now, not when this request was sent: an
         // extension may have been sent meanwhile.
-        let Confirmed { left, longest } = confirmed;
-        if left > longest + Duration::from_secs(1) && !self.hold.is_over() {
+        let RenewalReply { remaining, longest } = confirmed;
+        if remaining > longest + Duration::from_secs(1) && !self.hold.is_over() {
             // Half-way: a copy of this request that arrives late must find nothing to shorten.
-            let most = longest + (left - longest) / 2;
+            let most = longest + (remaining - longest) / 2;
             let now = self.timers.now();
-            let sent = (now, self.hold.asked_to_renew(now));
-            if self.ask(longest, Some(most), sent).await?.is_none() {
+            let sent = (now, self.hold.renewal_sent(now));
+            if self.send_once(longest, Some(most), sent).await?.is_none() {
                 return Ok(Renewed::Lost);
             }
         }
@@ -567,24 +574,24 @@ impl Request<'_> {
     }
 
     /// Asks once. `None` if the hold is lost, which then knows the reason.
-    async fn ask(
+    async fn send_once(
         &self,
         lease: Duration,
         most: Option<Duration>,
         (sent, first): (Moment, bool),
-    ) -> Result<Option<Confirmed>, Failure> {
+    ) -> Result<Option<RenewalReply>, Failure> {
         let hold = self.hold;
         let reply = self
             .backend
             .submit_by(hold.steps.renew(lease, most), hold.route());
         let is_there = |reply: &Value| matches!(reply, Value::Int(1..));
-        match refusal_counts(reply.await, is_there) {
-            Ok(Value::Int(left_ms @ 1..)) => Ok(Some(Confirmed {
-                left: Duration::from_millis(left_ms.unsigned_abs()),
+        match accept_refusal(reply.await, is_there) {
+            Ok(Value::Int(left_ms @ 1..)) => Ok(Some(RenewalReply {
+                remaining: Duration::from_millis(left_ms.unsigned_abs()),
                 longest: hold.confirmed(sent, lease),
             })),
             Ok(_) => {
-                is_gone(self.backend, hold, self.timers).await;
+                mark_gone(self.backend, hold, self.timers).await;
                 Ok(None)
             }
             // The key holds something else, so the hold no longer exists.
@@ -604,7 +611,7 @@ impl Request<'_> {
 }
 
 /// Marks a hold as lost that the server no longer has, and reports the reason to its holder.
-pub(crate) async fn is_gone(backend: &Backend, hold: &Grant, timers: &Timers) {
+pub(crate) async fn mark_gone(backend: &Backend, hold: &Grant, timers: &Timers) {
     if !hold.is_over() {
         // Asked first: this concerns the reply that has arrived, and the server may be restarted at
         // any time.
@@ -661,6 +668,9 @@ mod tests {
         assert!(apart >= Some(Duration::from_secs(1)), "{apart:?}");
         let largest = groups.values().max();
         // Holds that are due already travel along, and there are a few of them each millisecond.
-        assert!(largest <= Some(&(2 * ONE_CALL)), "{largest:?} at once");
+        assert!(
+            largest <= Some(&(2 * RENEWALS_PER_CALL)),
+            "{largest:?} at once"
+        );
     }
 }

@@ -10,8 +10,8 @@ use crate::clock::Moment;
 const LIST_BITS: u32 = 26;
 
 /// A thing that knows its index in a list.
-pub(super) trait Placed {
-    fn set_place(&self, place: usize);
+pub(super) trait Indexed {
+    fn set_index(&self, index: usize);
 }
 
 /// Things, sorted by the time at which they are due.
@@ -31,23 +31,23 @@ fn list_of(at: Moment) -> u64 {
     at.as_nanos() >> LIST_BITS
 }
 
-impl<T: Placed> Wheel<T> {
+impl<T: Indexed> Wheel<T> {
     pub(super) fn iter(&self) -> impl Iterator<Item = &T> {
         self.lists.values().flatten().map(|(_, thing)| thing)
     }
 
     pub(super) fn insert(&mut self, at: Moment, thing: T) {
         let list = self.lists.entry(list_of(at)).or_default();
-        thing.set_place(list.len());
+        thing.set_index(list.len());
         list.push((at, thing));
     }
 
     /// Removes the thing that is due at `at` and has this index.
-    pub(super) fn remove(&mut self, at: Moment, place: usize) -> Option<T> {
+    pub(super) fn remove(&mut self, at: Moment, index: usize) -> Option<T> {
         let number = list_of(at);
         let list = self.lists.get_mut(&number)?;
-        let thing = take(list, place)?;
-        self.taken(number);
+        let thing = take(list, index)?;
+        self.remove_if_empty(number);
         Some(thing)
     }
 
@@ -55,9 +55,9 @@ impl<T: Placed> Wheel<T> {
     /// If none is wanted there, it checks no other list.
     pub(super) fn take_next(&mut self, wanted: impl Fn(Moment, &T) -> bool) -> Option<T> {
         let (number, list) = self.lists.iter_mut().next()?;
-        let place = list.iter().rposition(|(at, thing)| wanted(*at, thing))?;
-        let (number, thing) = (*number, take(list, place)?);
-        self.taken(number);
+        let index = list.iter().rposition(|(at, thing)| wanted(*at, thing))?;
+        let (number, thing) = (*number, take(list, index)?);
+        self.remove_if_empty(number);
         Some(thing)
     }
 
@@ -67,7 +67,7 @@ impl<T: Placed> Wheel<T> {
         list.iter().map(|(at, _)| *at).min()
     }
 
-    fn taken(&mut self, number: u64) {
+    fn remove_if_empty(&mut self, number: u64) {
         if self.lists.get(&number).is_some_and(Vec::is_empty) {
             self.lists.remove(&number);
         }
@@ -75,13 +75,13 @@ impl<T: Placed> Wheel<T> {
 }
 
 /// Removes a thing from a list. The last thing of the list moves to its index.
-fn take<T: Placed>(list: &mut Vec<(Moment, T)>, place: usize) -> Option<T> {
-    if place >= list.len() {
+fn take<T: Indexed>(list: &mut Vec<(Moment, T)>, index: usize) -> Option<T> {
+    if index >= list.len() {
         return None;
     }
-    let (_, thing) = list.swap_remove(place);
-    if let Some((_, moved)) = list.get(place) {
-        moved.set_place(place);
+    let (_, thing) = list.swap_remove(index);
+    if let Some((_, moved)) = list.get(index) {
+        moved.set_index(index);
     }
     Some(thing)
 }
@@ -96,12 +96,12 @@ mod tests {
     #[derive(Debug, Default)]
     struct Thing {
         number: u64,
-        place: Cell<usize>,
+        index: Cell<usize>,
     }
 
-    impl Placed for Rc<Thing> {
-        fn set_place(&self, place: usize) {
-            self.place.set(place);
+    impl Indexed for Rc<Thing> {
+        fn set_index(&self, index: usize) {
+            self.index.set(index);
         }
     }
 
@@ -143,7 +143,7 @@ mod tests {
         // In an order unrelated to the due times: each thing leaves its index to another.
         for step in 0..300 {
             let thing = &things[step * 7 % 300];
-            let taken = wheel.remove(at(thing.number), thing.place.get());
+            let taken = wheel.remove(at(thing.number), thing.index.get());
             assert_eq!(taken.map(|taken| taken.number), Some(thing.number));
         }
         assert_eq!((wheel.iter().count(), wheel.next()), (0, None));

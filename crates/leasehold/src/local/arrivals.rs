@@ -5,25 +5,25 @@ use std::collections::{BTreeMap, BinaryHeap};
 
 use tokio::sync::Notify;
 
-use super::Locals;
+use super::LocalRecords;
 use crate::clock::Moment;
 use crate::sync::Mutex;
 
 /// The waiters of one name, in order of arrival.
 #[derive(Default)]
-pub(super) struct Arrivals(Mutex<Waits>);
+pub(super) struct Arrivals(Mutex<ArrivalsState>);
 
 #[derive(Default)]
-struct Waits {
+struct ArrivalsState {
     next: u64,
     since: BTreeMap<u64, Moment>,
     /// The wait that has been reported to operators.
-    told: Option<u64>,
+    reported: Option<u64>,
 }
 
 impl Arrivals {
     /// Notes a waiter that arrives now. Returns its number, for [`leave`](Self::leave).
-    pub(super) fn come(&self, now: Moment) -> u64 {
+    pub(super) fn arrive(&self, now: Moment) -> u64 {
         let mut waits = self.0.lock();
         let number = waits.next;
         waits.next += 1;
@@ -31,14 +31,17 @@ impl Arrivals {
         number
     }
 
-    /// Notes that a wait has ended. Notifies `told_over` if this wait was reported to operators.
-    pub(super) fn leave(&self, number: u64, told_over: &Notify) {
+    /// Notes that a wait has ended. Notifies `reported_over` if this wait was reported to operators.
+    pub(super) fn leave(&self, number: u64, reported_over: &Notify) {
         let mut waits = self.0.lock();
         waits.since.remove(&number);
-        let was_told = waits.told.take_if(|told| *told == number).is_some();
+        let was_reported = waits
+            .reported
+            .take_if(|reported| *reported == number)
+            .is_some();
         drop(waits);
-        if was_told {
-            told_over.notify_one();
+        if was_reported {
+            reported_over.notify_one();
         }
     }
 
@@ -49,40 +52,40 @@ impl Arrivals {
     }
 
     /// Notes that the oldest wait is reported to operators, and returns when it began.
-    fn tell(&self) -> Option<Moment> {
+    fn report_oldest(&self) -> Option<Moment> {
         let mut waits = self.0.lock();
         let (number, since) = waits.since.first_key_value()?;
         let (number, since) = (*number, *since);
-        waits.told = Some(number);
+        waits.reported = Some(number);
         Some(since)
     }
 }
 
-impl Locals {
+impl LocalRecords {
     /// Returns the names for which a waiter has waited since `before` or longer, with the beginning
-    /// of each name's oldest wait. These are the `most` names with the oldest waits, the oldest
-    /// first. When one of these waits ends, [`told_wait_over`](Locals::told_wait_over) is notified.
-    pub(crate) fn tell_waits(&self, before: Moment, most: usize) -> Vec<(String, Moment)> {
+    /// of each name's oldest wait. These are the `limit` names with the oldest waits, the oldest
+    /// first. When one of these waits ends, [`reported_wait_over`](LocalRecords::reported_wait_over) is notified.
+    pub(crate) fn report_waits(&self, before: Moment, limit: usize) -> Vec<(String, Moment)> {
         let table = self.table.lock();
         let waits = table.records.iter().filter_map(|(key, record)| {
             let since = record.arrivals.oldest()?;
             (since <= before).then_some((since, key))
         });
-        let told = smallest(waits, most).into_iter().filter_map(|(_, key)| {
+        let reported = smallest(waits, limit).into_iter().filter_map(|(_, key)| {
             // The oldest wait may have ended, so that a younger one is the oldest now.
-            let since = table.records.get(key)?.arrivals.tell()?;
+            let since = table.records.get(key)?.arrivals.report_oldest()?;
             Some((key.as_str().to_owned(), since))
         });
-        told.filter(|(_, since)| *since <= before).collect()
+        reported.filter(|(_, since)| *since <= before).collect()
     }
 }
 
-/// Returns the `most` smallest items, the smallest first. Compares each item with a few only: one
+/// Returns the `limit` smallest items, the smallest first. Compares each item with a few only: one
 /// client may wait for tens of thousands of names.
-fn smallest<T: Ord>(all: impl Iterator<Item = T>, most: usize) -> Vec<T> {
+fn smallest<T: Ord>(all: impl Iterator<Item = T>, limit: usize) -> Vec<T> {
     let mut heap = BinaryHeap::new();
     for one in all {
-        if heap.len() < most {
+        if heap.len() < limit {
             heap.push(one);
         } else if let Some(mut largest) = heap.peek_mut()
             && one < *largest
@@ -104,16 +107,16 @@ mod tests {
 
     /// A number that counts its comparisons.
     #[derive(Debug, PartialEq, Eq)]
-    struct Counted(u64);
+    struct ComparisonCounter(u64);
 
-    impl Ord for Counted {
+    impl Ord for ComparisonCounter {
         fn cmp(&self, other: &Self) -> Ordering {
             COMPARED.fetch_add(1, Relaxed);
             self.0.cmp(&other.0)
         }
     }
 
-    impl PartialOrd for Counted {
+    impl PartialOrd for ComparisonCounter {
         fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
             Some(self.cmp(other))
         }
@@ -122,12 +125,12 @@ mod tests {
     #[test]
     fn the_oldest_waits_of_many_are_found_by_few_comparisons() {
         const WAITS: usize = 50_000;
-        const MOST: usize = 1000;
+        const LIMIT: usize = 1000;
         // The youngest first: each one replaces another, which is the worst case.
-        let all = (0..WAITS as u64).rev().map(Counted);
-        let found = smallest(all, MOST);
+        let all = (0..WAITS as u64).rev().map(ComparisonCounter);
+        let found = smallest(all, LIMIT);
         let compared = COMPARED.load(Relaxed);
-        let wanted: Vec<_> = (0..MOST as u64).map(Counted).collect();
+        let wanted: Vec<_> = (0..LIMIT as u64).map(ComparisonCounter).collect();
         assert_eq!(found, wanted);
         // Two comparisons for each level of a heap of 1024.
         assert!(compared < WAITS * 24, "{compared} comparisons");
@@ -145,16 +148,16 @@ mod tests {
 
         let (arrivals, over) = (Arrivals::default(), Notify::new());
         let at = Moment::from_millis;
-        let (first, second) = (arrivals.come(at(1)), arrivals.come(at(2)));
-        assert_eq!(arrivals.tell(), Some(at(1)));
+        let (first, second) = (arrivals.arrive(at(1)), arrivals.arrive(at(2)));
+        assert_eq!(arrivals.report_oldest(), Some(at(1)));
         arrivals.leave(second, &over);
         assert!(over.notified().now_or_never().is_none());
-        let third = arrivals.come(at(3));
+        let third = arrivals.arrive(at(3));
         arrivals.leave(first, &over);
         assert!(over.notified().now_or_never().is_some());
         assert_eq!(arrivals.oldest(), Some(at(3)));
         arrivals.leave(third, &over);
         assert!(over.notified().now_or_never().is_none());
-        assert_eq!(arrivals.tell(), None);
+        assert_eq!(arrivals.report_oldest(), None);
     }
 }

@@ -9,19 +9,19 @@
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
-use super::Locals;
+use super::LocalRecords;
 use crate::error::{Error, ErrorKind};
 use crate::key::Key;
 use crate::owner::Owner;
-use crate::room::Room;
+use crate::shrink::ShrinkIfIdle;
 use crate::sync::Mutex;
 
 /// The waits without a limit.
 #[derive(Default)]
-pub(super) struct Waits(Mutex<Table>);
+pub(super) struct WaitGraph(Mutex<WaitGraphState>);
 
 #[derive(Default)]
-struct Table {
+struct WaitGraphState {
     next: u64,
     /// The waits by the owner's number. Several acquires of one owner may wait, in branches.
     by_owner: HashMap<u64, Vec<Edge>>,
@@ -37,32 +37,32 @@ struct Edge {
 }
 
 /// A guard of an owner's wait: the owner waits for as long as this lives.
-pub(crate) struct Waiting {
-    locals: Arc<Locals>,
+pub(crate) struct OwnerWait {
+    locals: Arc<LocalRecords>,
     edge: Edge,
 }
 
-impl Locals {
+impl LocalRecords {
     /// Notes that the owner begins to wait for a name without a limit. Returns an error if it would
     /// wait for ever, because all owners of a circle would.
-    pub(crate) fn waits_for_ever(
+    pub(crate) fn begin_unlimited_wait(
         self: &Arc<Self>,
         key: &Key,
         owner: &Owner,
-    ) -> Result<Waiting, Error> {
-        let waiting = Waiting {
+    ) -> Result<OwnerWait, Error> {
+        let wait = OwnerWait {
             locals: Arc::clone(self),
-            edge: self.waits.add(key, owner),
+            edge: self.wait_graph.add(key, owner),
         };
         // Searched with the table unlocked, because the way may be long. The waits on it can end
         // meanwhile, so a circle counts only if all of it exists at one time.
-        while let Some(circle) = self.circle(&waiting.edge) {
-            if self.is_there(&circle) {
+        while let Some(circle) = self.circle(&wait.edge) {
+            if self.circle_exists(&circle) {
                 let others = circle.iter().skip(1).map(|edge| &edge.key);
-                return Err(told(key, others));
+                return Err(deadlock_error(key, others));
             }
         }
-        Ok(waiting)
+        Ok(wait)
     }
 
     /// Returns the waits on a way from `first` to a name that its own owner has. Of the waits of a
@@ -72,35 +72,35 @@ impl Locals {
         // Each edge has the index of the edge before it. No recursion: a chain of owners may be
         // longer than the stack is deep.
         let mut reached = vec![(first.clone(), 0)];
-        let mut place = 0;
-        while let Some((edge, _)) = reached.get(place).cloned() {
-            for holder in self.who_keeps_out(&edge.key, &edge.owner) {
+        let mut index = 0;
+        while let Some((edge, _)) = reached.get(index).cloned() {
+            for holder in self.holders_excluding(&edge.key, &edge.owner) {
                 if holder == first.owner.number() {
-                    return Some(way_to(&reached, place));
+                    return Some(path_to(&reached, index));
                 }
                 if seen.insert(holder) {
-                    let waits = self.waits.before(first.number, holder);
-                    reached.extend(waits.into_iter().map(|next| (next, place)));
+                    let waits = self.wait_graph.earlier_waits(first.number, holder);
+                    reached.extend(waits.into_iter().map(|next| (next, index)));
                 }
             }
-            place += 1;
+            index += 1;
         }
         None
     }
 
     /// Returns whether these waits exist now, each for a name that the next one's owner has.
-    fn is_there(&self, circle: &[Edge]) -> bool {
+    fn circle_exists(&self, circle: &[Edge]) -> bool {
         // None of them ends while the table is locked.
-        let table = self.waits.0.lock();
+        let table = self.wait_graph.0.lock();
         let next = circle.iter().cycle().skip(1);
         circle.iter().zip(next).all(|(edge, next)| {
-            let holders = self.who_keeps_out(&edge.key, &edge.owner);
+            let holders = self.holders_excluding(&edge.key, &edge.owner);
             table.has(edge) && holders.contains(&next.owner.number())
         })
     }
 
     /// Returns the owners that have this name until they give it back, and keep the waiter out.
-    fn who_keeps_out(&self, key: &Key, waiter: &Owner) -> Vec<u64> {
+    fn holders_excluding(&self, key: &Key, waiter: &Owner) -> Vec<u64> {
         let record = self.table.lock().records.get(key).cloned();
         let holders = record.map(|record| record.owners.lasting());
         let holders = holders.into_iter().flatten();
@@ -112,20 +112,20 @@ impl Locals {
 }
 
 /// Returns the waits from the first one to the one at this index.
-fn way_to(reached: &[(Edge, usize)], mut place: usize) -> Vec<Edge> {
-    let mut way = Vec::new();
-    while let Some((edge, before)) = reached.get(place) {
-        way.push(edge.clone());
-        if place == 0 {
+fn path_to(reached: &[(Edge, usize)], mut index: usize) -> Vec<Edge> {
+    let mut path = Vec::new();
+    while let Some((edge, before)) = reached.get(index) {
+        path.push(edge.clone());
+        if index == 0 {
             break;
         }
-        place = *before;
+        index = *before;
     }
-    way.reverse();
-    way
+    path.reverse();
+    path
 }
 
-impl Waits {
+impl WaitGraph {
     fn add(&self, key: &Key, owner: &Owner) -> Edge {
         let mut table = self.0.lock();
         let edge = Edge {
@@ -140,38 +140,38 @@ impl Waits {
     }
 
     /// Returns the waits of this owner that began before the wait with this number.
-    fn before(&self, number: u64, owner: u64) -> Vec<Edge> {
+    fn earlier_waits(&self, number: u64, owner: u64) -> Vec<Edge> {
         let table = self.0.lock();
         let waits = table.by_owner.get(&owner).into_iter().flatten();
         waits.filter(|edge| edge.number < number).cloned().collect()
     }
 }
 
-impl Table {
+impl WaitGraphState {
     fn has(&self, edge: &Edge) -> bool {
         let waits = self.by_owner.get(&edge.owner.number());
         waits.is_some_and(|waits| waits.iter().any(|one| one.number == edge.number))
     }
 }
 
-impl Drop for Waiting {
+impl Drop for OwnerWait {
     fn drop(&mut self) {
         let (owner, number) = (self.edge.owner.number(), self.edge.number);
-        let mut table = self.locals.waits.0.lock();
+        let mut table = self.locals.wait_graph.0.lock();
         let Some(waits) = table.by_owner.get_mut(&owner) else {
             return;
         };
         waits.retain(|edge| edge.number != number);
         if waits.is_empty() {
             table.by_owner.remove(&owner);
-            table.by_owner.give_back();
+            table.by_owner.shrink_if_idle();
         }
     }
 }
 
 /// Returns the error for a deadlock. `circle` has the names that the other owners wait for, in
 /// order.
-fn told<'a>(key: &Key, circle: impl Iterator<Item = &'a Key>) -> Error {
+fn deadlock_error<'a>(key: &Key, circle: impl Iterator<Item = &'a Key>) -> Error {
     let mut message = format!("waiting for `{key}` would never end: it is held by an owner");
     for (n, next) in circle.enumerate() {
         let by = if n == 0 { "" } else { " held by one" };

@@ -1,5 +1,5 @@
 //! The hand-over of a hold to the next waiter of the process. A release costs a round trip, and the
-//! next acquire another one. A hold that stays in the process costs neither. `turn.rs` decides for
+//! next acquire another one. A hold that stays in the process costs neither. `slice.rs` decides for
 //! how long it stays.
 //!
 //! The hold is *moved*, with its armed undo: it is either with its holder, or in the slot of one
@@ -11,56 +11,59 @@ use std::time::Duration;
 
 use super::Record;
 use super::line::Place;
-use super::run::is_with_its_place;
-use super::slot::Slot;
-use super::turn::Turn;
+use super::slice::Slice;
+use super::slot::WaiterSlot;
+use super::succession::drop_unreleased;
 use crate::clock::Moment;
 use crate::config::Terms;
 use crate::hold::{ClaimId, Grant, Undo};
 use crate::sync::Mutex;
 
 /// A waiter to which a hold can be handed over.
-pub(crate) struct Candidate {
+pub(crate) struct HoldWaiter {
     /// The terms that the waiter wants. A hold on other terms, or of another number of permits, is
     /// not handed over to it.
     pub(super) terms: Terms,
     pub(super) permits: u32,
     /// The id of the waiter's place, if the line is on the server.
-    pub(super) place: Option<String>,
-    pub(super) slot: Slot<Undo>,
+    pub(super) place_id: Option<String>,
+    pub(super) slot: WaiterSlot<Undo>,
     /// The time for which the process keeps what it has, from the server's grant on.
-    pub(super) turn: Duration,
+    pub(super) slice: Duration,
 }
 
-impl Candidate {
+impl HoldWaiter {
     /// Creates a waiter that wants `permits` permits; 1 for a lock.
-    pub(crate) fn new(terms: Terms, permits: u32, turn: Duration) -> Self {
+    pub(crate) fn new(terms: Terms, permits: u32, slice: Duration) -> Self {
         Self {
             terms,
             permits,
-            place: None,
-            slot: Slot::new(),
-            turn,
+            place_id: None,
+            slot: WaiterSlot::new(),
+            slice,
         }
     }
 
     /// Sets the id of the waiter's place in a line on the server.
-    pub(crate) fn in_place(self, id: Option<String>) -> Self {
-        Self { place: id, ..self }
+    pub(crate) fn with_place(self, id: Option<String>) -> Self {
+        Self {
+            place_id: id,
+            ..self
+        }
     }
 }
 
 impl Record {
     /// Returns whether a returned hold is for this process, because its turn continues.
-    pub(super) fn hold_stays(&self, hold: &Grant, now: Moment, turn: Duration) -> bool {
+    pub(super) fn hold_stays_local(&self, hold: &Grant, now: Moment, slice: Duration) -> bool {
         let granted = (hold.granted_at(), hold.permits());
-        self.turn.lock().hold_stays(granted, now, turn)
+        self.slice.lock().hold_stays_local(granted, now, slice)
     }
 
     /// Returns the terms of the first waiter in line, if it wants this number of permits.
     pub(crate) fn next_wants(&self, permits: u32) -> Option<Terms> {
-        let (_, candidate) = self.line.line()?.first_candidate()?;
-        (candidate.permits == permits).then_some(candidate.terms)
+        let (_, hold_waiter) = self.line.line()?.first_hold_waiter()?;
+        (hold_waiter.permits == permits).then_some(hold_waiter.terms)
     }
 
     /// Hands a hold over to the first waiter in line. Returns the hold if it must be given back to
@@ -89,22 +92,22 @@ impl Record {
         let mut undo = undo;
         loop {
             let hold = undo.hold();
-            let next = match hold.steps.queued() {
-                Some(_) => line.next_in_run(hold),
-                None => line.first_candidate(),
+            let next = match hold.steps.queue_steps() {
+                Some(_) => line.next_in_succession(hold),
+                None => line.first_hold_waiter(),
             };
-            let Some((seat, candidate)) = next else {
+            let Some((waker, hold_waiter)) = next else {
                 break;
             };
-            if hold.permits() != candidate.permits || !fits(hold, candidate.terms) {
+            if hold.permits() != hold_waiter.permits || !fits(hold, hold_waiter.terms) {
                 break;
             }
-            if hold.steps.queued().is_some() {
-                self.turn.lock().holds(now);
+            if hold.steps.queue_steps().is_some() {
+                self.slice.lock().begin(now);
             }
             // The waiters behind need not ask to learn that the name is held.
             line.answered(hold.confirmed_at(), now);
-            match line.give(&seat, &candidate, undo) {
+            match line.give(&waker, &hold_waiter, undo) {
                 Ok(()) => return Ok(()),
                 // The waiter has just left, or was passed over.
                 Err(returned) => undo = returned,
@@ -115,28 +118,28 @@ impl Record {
 
     /// Notes that a hold is given back to the server: the request has been queued, and the next in
     /// line may ask after it.
-    pub(crate) fn hold_leaves(&self, now: Moment) {
-        self.turn.lock().hold_leaves(now);
+    pub(crate) fn hold_returned(&self, now: Moment) {
+        self.slice.lock().hold_returned(now);
         if let Some(line) = self.line.line() {
-            line.wake_asker();
+            line.wake_head();
         }
     }
 }
 
 impl Place {
     /// Returns the process's knowledge of the turns for the name.
-    pub(crate) fn turns(&self) -> &Mutex<Turn> {
-        &self.local().turn
+    pub(crate) fn slice(&self) -> &Mutex<Slice> {
+        &self.local().slice
     }
 
     /// Resolves when a hold is handed over to this waiter.
-    pub(crate) async fn handed(&self) -> Undo {
-        let Some(candidate) = self.candidate() else {
+    pub(crate) async fn handed_over(&self) -> Undo {
+        let Some(hold_waiter) = self.hold_waiter() else {
             return std::future::pending().await;
         };
-        // No waker is registered here: the giver that fills the slot wakes the seat, which is the
+        // No waker is registered here: the giver that fills the slot wakes the waker, which is the
         // waker of the whole wait.
-        std::future::poll_fn(|_| match candidate.claim() {
+        std::future::poll_fn(|_| match hold_waiter.claim() {
             Some(undo) => {
                 undo.hold().observed.handed_over();
                 std::task::Poll::Ready(undo)
@@ -148,7 +151,7 @@ impl Place {
 
     /// Resolves when the hold of the place on the server was given to this waiter, and has been
     /// given back since. The id of the place belongs to that hold and to no other.
-    pub(crate) async fn has_gone_back(&self) {
+    pub(crate) async fn was_given_back(&self) {
         std::future::poll_fn(|_| match self.wants_more() {
             true => std::task::Poll::Pending,
             false => std::task::Poll::Ready(()),
@@ -157,50 +160,50 @@ impl Place {
     }
 
     fn wants_more(&self) -> bool {
-        self.candidate()
-            .is_none_or(|candidate| !candidate.slot.is_closed())
+        self.hold_waiter()
+            .is_none_or(|hold_waiter| !hold_waiter.slot.is_closed())
     }
 
     /// Returns whether a request for the place on the server may leave. If not, the waiter has been
     /// given a hold, or has had one.
     pub(crate) fn may_ask_in_line(&self) -> bool {
-        self.candidate()
-            .is_none_or(|candidate| candidate.slot.is_empty())
+        self.hold_waiter()
+            .is_none_or(|hold_waiter| hold_waiter.slot.is_empty())
     }
 
     /// Notes that the server has granted the lock to that request. Returns `false` if the hold has
     /// been given back meanwhile.
-    pub(crate) fn takes_its_own(&self) -> bool {
-        self.candidate()
-            .is_none_or(|candidate| candidate.takes_its_own())
+    pub(crate) fn accept_own_grant(&self) -> bool {
+        self.hold_waiter()
+            .is_none_or(|hold_waiter| hold_waiter.accept_own_grant())
     }
 
     /// Returns whether a hold that was handed over is the hold of this waiter's own place.
     pub(crate) fn owns(&self, hold: &Undo) -> bool {
-        self.candidate()
-            .is_some_and(|candidate| candidate.owns(hold.hold()))
+        self.hold_waiter()
+            .is_some_and(|hold_waiter| hold_waiter.owns(hold.hold()))
     }
 
     /// Notes that the request for the place was given up: the hold of the place is given back with
     /// it.
     pub(crate) fn gave_up(&self, hold: Undo) {
-        is_with_its_place(hold);
-        self.local().hold_leaves(self.local().now());
+        drop_unreleased(hold);
+        self.local().hold_returned(self.local().now());
     }
 
     /// Ties the place of a waiter to the hold that was handed over to it: the place ends with the
     /// hold. `own` is the undo of the place.
-    pub(crate) fn goes_with(&self, hold: &mut Undo, own: Undo) {
-        let Some(place) = self.candidate().and_then(|one| one.place.as_deref()) else {
+    pub(crate) fn tie_place_to(&self, hold: &mut Undo, own: Undo) {
+        let Some(place) = self.hold_waiter().and_then(|one| one.place_id.as_deref()) else {
             return;
         };
-        let queued = hold.hold().steps.queued();
+        let queued = hold.hold().steps.queue_steps();
         match queued {
-            Some(_) if place == hold.hold().steps.wire_id() => hold.takes_over(own),
+            Some(_) if place == hold.hold().steps.wire_id() => hold.take_over(own),
             // If the request for the place may arrive late, its undo must run: otherwise the
             // request would take a place for no waiter.
-            Some(queued) if !own.comes_late() => {
-                queued.serves(place);
+            Some(queued) if !own.has_late_request() => {
+                queued.note_handed_to(place);
                 let mut own = own;
                 own.disarm();
             }
@@ -209,7 +212,7 @@ impl Place {
     }
 }
 
-impl Candidate {
+impl HoldWaiter {
     /// Takes a hold that was handed over, if it is still good.
     fn claim(&self) -> Option<Undo> {
         let undo = self.slot.claim()?;
@@ -236,43 +239,43 @@ pub(crate) fn give_back(undo: Undo) {
 }
 
 /// Hands the hold in the slot of a waiter that has left to the next waiter.
-pub(super) fn leave(record: &Arc<Record>, candidate: &Candidate, now: Moment) {
-    let Some(undo) = candidate.slot.close() else {
+pub(super) fn waiter_left(record: &Arc<Record>, hold_waiter: &HoldWaiter, now: Moment) {
+    let Some(undo) = hold_waiter.slot.close() else {
         return;
     };
-    if candidate.owns(undo.hold()) {
+    if hold_waiter.owns(undo.hold()) {
         // No other waiter may have it.
-        is_with_its_place(undo);
-        return record.hold_leaves(now);
+        drop_unreleased(undo);
+        return record.hold_returned(now);
     }
-    pass_on(record, candidate, undo, now);
+    pass_on(record, hold_waiter, undo, now);
 }
 
 /// Takes the hold from the slot of a waiter that is not polled. Otherwise the watchdog would renew
 /// a hold without a holder until the waiter is polled.
-pub(super) fn pass_over(record: &Arc<Record>, candidate: &Candidate, now: Moment) {
-    let is_own = |undo: &Undo| candidate.owns(undo.hold());
-    let Some(undo) = candidate.slot.take_back(is_own) else {
+pub(super) fn waiter_stalled(record: &Arc<Record>, hold_waiter: &HoldWaiter, now: Moment) {
+    let is_own = |undo: &Undo| hold_waiter.owns(undo.hold());
+    let Some(undo) = hold_waiter.slot.take_back(is_own) else {
         return;
     };
     if is_own(&undo) {
         // The undo of the waiter's place would give the hold back once more, so no other waiter may
         // have it.
         give_back(undo);
-        return record.hold_leaves(now);
+        return record.hold_returned(now);
     }
-    pass_on(record, candidate, undo, now);
+    pass_on(record, hold_waiter, undo, now);
 }
 
-fn pass_on(record: &Arc<Record>, candidate: &Candidate, undo: Undo, now: Moment) {
-    let stays =
-        undo.hold().steps.queued().is_some() || record.hold_stays(undo.hold(), now, candidate.turn);
+fn pass_on(record: &Arc<Record>, hold_waiter: &HoldWaiter, undo: Undo, now: Moment) {
+    let stays = undo.hold().steps.queue_steps().is_some()
+        || record.hold_stays_local(undo.hold(), now, hold_waiter.slice);
     let returned = match stays {
         true => record.hand_over(undo, now),
         false => Err(undo),
     };
     if let Err(undo) = returned {
         give_back(undo);
-        record.hold_leaves(now);
+        record.hold_returned(now);
     }
 }

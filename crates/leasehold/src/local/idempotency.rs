@@ -14,9 +14,9 @@ use crate::key::Key;
 use crate::sync::Mutex;
 
 /// The time for which a marker outlives its answer.
-const KEPT: Duration = Duration::from_secs(5);
+const REMOVED_AFTER: Duration = Duration::from_secs(5);
 /// Largest number of markers that are kept for one name, however fresh they are.
-const MOST: usize = 512;
+const MAX_MARKERS: usize = 512;
 /// The time for which a marker stays on the server.
 const MARKER_LIFE: Duration = Duration::from_secs(60);
 
@@ -45,11 +45,11 @@ impl IdempotencyKeys {
     /// Returns the markers of a new request, whose `id` is unique.
     pub(crate) fn mark(&self, key: &Key, id: &str, now: Moment) -> Marked {
         let mut answered = self.answered.lock();
-        // Beyond `MOST` the oldest marker is removed although it is fresh: a busy name must fill
+        // Beyond `MAX_MARKERS` the oldest marker is removed although it is fresh: a busy name must fill
         // neither the server's memory nor ours.
-        let too_many = answered.len() > MOST;
+        let too_many = answered.len() > MAX_MARKERS;
         let old = match answered.front() {
-            Some((since, _)) if too_many || now.saturating_sub(*since) >= KEPT => {
+            Some((since, _)) if too_many || now.saturating_sub(*since) >= REMOVED_AFTER => {
                 answered.pop_front()
             }
             _ => None,
@@ -76,7 +76,7 @@ impl IdempotencyKeys {
     pub(super) fn are_fresh(&self, now: Moment) -> bool {
         let answered = self.answered.lock();
         let last = answered.back();
-        last.is_some_and(|(since, _)| now.saturating_sub(*since) < 2 * KEPT)
+        last.is_some_and(|(since, _)| now.saturating_sub(*since) < 2 * REMOVED_AFTER)
     }
 }
 
@@ -106,6 +106,6 @@ mod tests {
             let marked = markers.mark(&key, &n.to_string(), at(0));
             markers.answered(marked, at(0));
         }
-        assert!(markers.answered.lock().len() <= MOST + 1);
+        assert!(markers.answered.lock().len() <= MAX_MARKERS + 1);
     }
 }

@@ -3,12 +3,12 @@
 //! together: once one of them gets in, the others ask at the same time.
 //!
 //! A future is polled by its caller, and a caller may stop polling: a loop around `select!` does.
-//! So a waiter that was woken must be polled within a short time (`looks.rs`). If it is not, it is
+//! So a waiter that was woken must be polled within a short time (`stalls.rs`). If it is not, it is
 //! passed over (`order.rs`): the turn passes to the next in line, and the waiter keeps its place
 //! for when it is polled again. Its request is not taken back: if the server has granted it the
 //! lock, the waiter holds the lock.
 //!
-//! To find such a waiter, its future is polled with a waker of the line ([`Seat`]), which notes
+//! To find such a waiter, its future is polled with a waker of the line ([`WaiterWaker`]), which notes
 //! that the waiter was called. A poll clears the note. So a waiter in a line must not be woken by
 //! another waker: that would leave no note.
 
@@ -21,13 +21,13 @@ use std::time::Duration;
 
 use tokio::sync::Notify;
 
-use super::hand_over::{self, Candidate};
-use super::looks::Looks;
-use super::order::{Number, Order, Side};
-use super::outage::Outage;
-use super::permits::Waiter;
-use super::run::Run;
-use super::{Local, Locals, Record};
+use super::hand_over::{self, HoldWaiter};
+use super::order::{LineRole, Number, Order};
+use super::permits::PermitWaiter;
+use super::server_view::ServerView;
+use super::stalls::StallCheck;
+use super::succession::Succession;
+use super::{LocalRecords, Record, RecordRef};
 use crate::backend::failure::Failure;
 use crate::clock::Moment;
 use crate::hold::Undo;
@@ -36,65 +36,65 @@ use crate::sync::{Mutex, MutexGuard};
 
 /// The way in which the waiters of one process line up for one name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Line {
+pub(crate) enum LineMode {
     /// One waiter asks, the others wait behind it.
-    OneAsks,
-    /// Like [`OneAsks`](Line::OneAsks), but readers that enter together wait behind it too.
-    Exclusive,
+    HeadAsks,
+    /// Like [`HeadAsks`](LineMode::HeadAsks), but readers that enter together wait behind it too.
+    Writer,
     /// All ask at once. If that fails, one of them waits for the server, and its grant lets the
     /// others ask again.
-    Together {
+    Reader {
         /// The time for which a reader waits behind the writers that keep it back.
-        patience: Duration,
+        yields_for: Duration,
     },
     /// The waiter waits behind no other.
-    Alone,
+    Bypass,
     /// No waiter waits for another: all ask, and share the answer.
-    AllAsk,
+    SingleFlight,
     /// The line is on the server. Each waiter has a place there, which it keeps by asking this
     /// often.
     OnServer { ask_every: Duration },
 }
 
-impl Line {
-    /// Returns the waiter's side; `None` if it waits behind no waiter of this process.
-    fn side(self) -> Option<Side> {
+impl LineMode {
+    /// Returns the waiter's role; `None` if it waits behind no waiter of this process.
+    fn role(self) -> Option<LineRole> {
         match self {
-            Self::OneAsks => Some(Side::Asks),
-            Self::Exclusive => Some(Side::Writes),
-            Self::Together { .. } => Some(Side::Reads),
-            Self::OnServer { .. } => Some(Side::Queues),
-            Self::Alone | Self::AllAsk => None,
+            Self::HeadAsks => Some(LineRole::Plain),
+            Self::Writer => Some(LineRole::Writer),
+            Self::Reader { .. } => Some(LineRole::Reader),
+            Self::OnServer { .. } => Some(LineRole::Queued),
+            Self::Bypass | Self::SingleFlight => None,
         }
     }
 }
 
 /// The line of a name, for as long as a waiter has a place in it.
 #[derive(Default)]
-pub(super) struct Standing(Mutex<Option<(Arc<WaitLine>, usize)>>);
+pub(super) struct LineSlot(Mutex<Option<(Arc<WaitLine>, usize)>>);
 
-impl Standing {
-    pub(super) fn is_there(&self) -> bool {
+impl LineSlot {
+    pub(super) fn has_line(&self) -> bool {
         self.0.lock().is_some()
     }
 
     pub(super) fn line(&self) -> Option<Arc<WaitLine>> {
-        let standing = self.0.lock();
-        standing.as_ref().map(|(line, _)| Arc::clone(line))
+        let slot = self.0.lock();
+        slot.as_ref().map(|(line, _)| Arc::clone(line))
     }
 
-    /// Takes one more place. If this creates the line, the waiter in `first` gets the place before
+    /// Takes one more place. If this creates the line, the waiter in `sole_waiter` gets the place before
     /// it.
     fn enter(&self, record: &Arc<Record>) -> Arc<WaitLine> {
-        let mut standing = self.0.lock();
-        let (line, places) = standing.get_or_insert_with(|| {
+        let mut slot = self.0.lock();
+        let (line, places) = slot.get_or_insert_with(|| {
             let line = Arc::new(WaitLine {
                 record: Arc::downgrade(record),
                 ..WaitLine::default()
             });
             let mut places = 0;
-            if let Some(seat) = record.first.lock().take() {
-                line.begins_with(seat);
+            if let Some(waker) = record.sole_waiter.lock().take() {
+                line.add_sole_waiter(waker);
                 places = 1;
             }
             (line, places)
@@ -105,28 +105,28 @@ impl Standing {
 
     /// Gives up a place. The line is dropped with its last place, and so is all that its waiters
     /// have met: the next waiter may arrive much later. No other waiter is in the line then, so a
-    /// waiter that arrives before this one's seat has left may begin a new line.
+    /// waiter that arrives before this one's waker has left may begin a new line.
     fn leave(&self) {
-        let mut standing = self.0.lock();
-        let is_last = standing.as_mut().is_some_and(|(_, places)| {
+        let mut slot = self.0.lock();
+        let is_last = slot.as_mut().is_some_and(|(_, places)| {
             *places -= 1;
             *places == 0
         });
-        let left = if is_last { standing.take() } else { None };
+        let removed = if is_last { slot.take() } else { None };
         // Dropped after unlocking: what is dropped with a line may take this lock.
-        drop(standing);
-        drop(left);
+        drop(slot);
+        drop(removed);
     }
 }
 
 /// One line.
 #[derive(Default)]
 pub(super) struct WaitLine {
-    pub(super) state: Mutex<State>,
+    pub(super) state: Mutex<LineState>,
     /// The waiters' knowledge of the server.
-    outage: Mutex<Outage>,
+    server: Mutex<ServerView>,
     /// Notified when a reader got in.
-    opened: Notify,
+    reader_granted: Notify,
     /// Notified when the server stops answering.
     went_down: Notify,
     /// The record of the line's name.
@@ -134,203 +134,214 @@ pub(super) struct WaitLine {
 }
 
 #[derive(Default)]
-pub(super) struct State {
+pub(super) struct LineState {
     next: Number,
     pub(super) order: Order,
-    /// The seats of all waiters, including those that were passed over.
-    pub(super) seats: BTreeMap<Number, Arc<Seat>>,
-    /// Whether the line is among the lines that are checked (`looks.rs`).
-    looked_at: bool,
+    /// The wakers of all waiters, including those that were passed over.
+    pub(super) wakers: BTreeMap<Number, Arc<WaiterWaker>>,
+    /// Whether the line is among the lines that are checked (`stalls.rs`).
+    is_checked: bool,
     /// The waiters for permits that have been granted nothing yet, by the same numbers: one order
     /// decides which waiter asks and which is served next.
-    pub(super) permits: BTreeMap<Number, Arc<Waiter>>,
+    pub(super) permit_waiters: BTreeMap<Number, Arc<PermitWaiter>>,
     /// The waiters to which a hold can be handed over.
-    pub(super) candidates: BTreeMap<Number, Arc<Candidate>>,
+    pub(super) hold_waiters: BTreeMap<Number, Arc<HoldWaiter>>,
     /// The waiters that a hold is handed along, after the server has granted it to the first of
     /// them.
-    pub(super) run: Option<Run>,
+    pub(super) succession: Option<Succession>,
 }
 
 /// A waiter in a line, and the waker with which its future is polled. The waker notes that the
 /// waiter was called.
-pub(super) struct Seat {
-    looks: Arc<Looks>,
+pub(super) struct WaiterWaker {
+    stall_check: Arc<StallCheck>,
     /// The waiter's line. Not set for the first waiter while it asks alone.
     line: OnceLock<Arc<WaitLine>>,
     /// Whether the waiter was called while it had no line, and has not been polled since.
-    called: AtomicBool,
+    woken: AtomicBool,
     number: Number,
-    side: Side,
+    role: LineRole,
     /// The waker of the task that polls the waiter; taken when that task is woken.
-    waker: Mutex<Option<Waker>>,
+    task_waker: Mutex<Option<Waker>>,
 }
 
-impl Locals {
+impl LocalRecords {
     fn line(&self, key: &Key) -> Option<Arc<WaitLine>> {
         self.table.lock().records.get(key)?.line.line()
     }
 
     /// Returns whether there is a waiter that a try must not overtake, and that the server answers.
-    pub(crate) fn anyone_waits(&self, key: &Key, line_up: Line) -> bool {
+    pub(crate) fn has_waiters(&self, key: &Key, line_up: LineMode) -> bool {
         let Some(line) = self.line(key) else {
             return false;
         };
         let mut state = line.state.lock();
-        let anyone = match line_up.side() {
-            Some(Side::Asks | Side::Writes) => !state.order.is_empty(),
-            Some(Side::Reads) => state.order.any_writer(),
+        let anyone = match line_up.role() {
+            Some(LineRole::Plain | LineRole::Writer) => !state.order.is_empty(),
+            Some(LineRole::Reader) => state.order.any_writer(),
             // The server knows the waiters.
-            Some(Side::Queues) | None => false,
+            Some(LineRole::Queued) | None => false,
         };
         // A waiter that is alone in line is not checked otherwise. If it is not polled, it would
         // keep a free lock from every try.
-        let look = anyone && state.order.anyone_called();
-        let look = look && !std::mem::replace(&mut state.looked_at, true);
+        let needs_check = anyone && state.order.any_woken();
+        let needs_check = needs_check && !std::mem::replace(&mut state.is_checked, true);
         drop(state);
-        if look {
-            self.looks.add(&line);
+        if needs_check {
+            self.stall_check.add(&line);
         }
         // If no server answers the waiters in line, a try asks by itself: it may report "held" only
         // if a server has said so.
-        let outage = line.outage.lock();
-        anyone && outage.has_answered() && outage.down().is_none()
+        let server = line.server.lock();
+        anyone && server.has_answered() && server.outage().is_none()
     }
 
     /// Notes that the server has reported to a try, which is in no line, that the name is held.
-    pub(crate) fn held(&self, key: &Key, sent: Moment, now: Moment, ttl: Option<Duration>) {
+    pub(crate) fn note_held(&self, key: &Key, sent: Moment, now: Moment, ttl: Option<Duration>) {
         if let Some(line) = self.line(key) {
-            line.outage.lock().held(sent, now, ttl);
+            line.server.lock().held(sent, now, ttl);
         }
     }
 }
 
-impl Local {
+impl RecordRef {
     /// Takes a place in the line.
-    pub(crate) fn line_up(self, line: Line) -> Place {
+    pub(crate) fn line_up(self, line: LineMode) -> Place {
         self.take_place(line, None, None)
     }
 
     /// Takes a place for a waiter to which a hold can be handed over.
-    pub(crate) fn line_up_as(self, line: Line, candidate: Candidate) -> Place {
-        self.take_place(line, None, Some(Arc::new(candidate)))
+    pub(crate) fn line_up_for_hold(self, line: LineMode, hold_waiter: HoldWaiter) -> Place {
+        self.take_place(line, None, Some(Arc::new(hold_waiter)))
     }
 
     /// Takes a place for a waiter that wants `permits` permits.
-    pub(crate) fn line_up_for(self, permits: u32) -> Place {
-        self.take_place(Line::OneAsks, Some(Arc::new(Waiter::new(permits))), None)
+    pub(crate) fn line_up_for_permits(self, permits: u32) -> Place {
+        self.take_place(
+            LineMode::HeadAsks,
+            Some(Arc::new(PermitWaiter::new(permits))),
+            None,
+        )
     }
 
     fn take_place(
         self,
-        line_up: Line,
-        waiter: Option<Arc<Waiter>>,
-        candidate: Option<Arc<Candidate>>,
+        line_up: LineMode,
+        permit_waiter: Option<Arc<PermitWaiter>>,
+        hold_waiter: Option<Arc<HoldWaiter>>,
     ) -> Place {
         let line = self.line.enter(&self);
-        let side = line_up.side();
-        let wants = (waiter.as_ref(), candidate.as_ref());
-        let seat = side.map(|side| self.take_seat(&line, side, wants));
+        let role = line_up.role();
+        let wants = (permit_waiter.as_ref(), hold_waiter.as_ref());
+        let waker = role.map(|role| self.join_line(&line, role, wants));
         Place {
-            arrival: self.arrivals.come(self.locals.clock.now()),
+            arrival: self.arrivals.arrive(self.locals.clock.now()),
             local: self,
             // A waiter that waits behind no other knows only the results of its own requests.
-            line: if seat.is_some() { line } else { Arc::default() },
-            seat,
-            waiter,
-            candidate,
+            line: if waker.is_some() {
+                line
+            } else {
+                Arc::default()
+            },
+            waker,
+            permit_waiter,
+            hold_waiter,
             has_asked: AtomicBool::new(false),
         }
     }
 
-    fn take_seat(
+    fn join_line(
         &self,
         line: &Arc<WaitLine>,
-        side: Side,
-        (waiter, candidate): (Option<&Arc<Waiter>>, Option<&Arc<Candidate>>),
-    ) -> Arc<Seat> {
+        role: LineRole,
+        (permit_waiter, hold_waiter): (Option<&Arc<PermitWaiter>>, Option<&Arc<HoldWaiter>>),
+    ) -> Arc<WaiterWaker> {
         let mut state = line.state.lock();
         let number = state.next;
         state.next += 1;
-        let seat = Arc::new(Seat {
+        let waker = Arc::new(WaiterWaker {
             line: Arc::clone(line).into(),
-            ..Seat::new(&self.locals.looks, number, side)
+            ..WaiterWaker::new(&self.locals.stall_check, number, role)
         });
-        state.seats.insert(number, Arc::clone(&seat));
-        if let Some(waiter) = waiter {
-            state.permits.insert(number, Arc::clone(waiter));
+        state.wakers.insert(number, Arc::clone(&waker));
+        if let Some(permit_waiter) = permit_waiter {
+            state
+                .permit_waiters
+                .insert(number, Arc::clone(permit_waiter));
         }
-        if let Some(candidate) = candidate {
-            state.candidates.insert(number, Arc::clone(candidate));
+        if let Some(hold_waiter) = hold_waiter {
+            state.hold_waiters.insert(number, Arc::clone(hold_waiter));
         }
-        let mut woken = state.order.come(number, side);
+        let mut to_wake = state.order.polled(number, role);
         // The waiter before this one may have been called long ago, when no waiter was behind it
         // and no check was needed.
-        let look = state.wants_look();
-        if !line.outage.lock().has_answered() {
-            // The asker may be letting other processes ask first. This waiter may have no time for
+        let needs_check = state.needs_check();
+        if !line.server.lock().has_answered() {
+            // The head may be letting other processes ask first. This waiter may have no time for
             // that.
-            woken.extend(state.order.asker().filter(|asker| *asker != number));
+            to_wake.extend(state.order.head().filter(|head| *head != number));
         }
-        let woken = state.seats_of(&woken);
+        let to_wake = state.wakers_of(&to_wake);
         drop(state);
-        wake(woken);
-        if look {
-            self.locals.looks.add(line);
+        wake(to_wake);
+        if needs_check {
+            self.locals.stall_check.add(line);
         }
-        seat
+        waker
     }
 }
 
 impl WaitLine {
     /// Gives the first place to the first waiter, which has asked alone until now.
-    fn begins_with(self: &Arc<Self>, seat: Arc<Seat>) {
+    fn add_sole_waiter(self: &Arc<Self>, waker: Arc<WaiterWaker>) {
         let mut state = self.state.lock();
         state.next = FIRST + 1;
-        state.order.come(FIRST, seat.side);
+        state.order.polled(FIRST, waker.role);
         // The line is set before the call is checked: a simultaneous call finds the line, or is
         // found here.
-        let _ = seat.line.set(Arc::clone(self));
-        if seat.called.load(Ordering::SeqCst) {
-            state.order.call(FIRST);
+        let _ = waker.line.set(Arc::clone(self));
+        if waker.woken.load(Ordering::SeqCst) {
+            state.order.woken(FIRST);
         }
-        state.seats.insert(FIRST, seat);
+        state.wakers.insert(FIRST, waker);
     }
 
     /// Passes over the waiters that were called and not polled. Returns whether the line must be
     /// checked again.
-    pub(super) fn look(&self, now: Moment) -> bool {
+    pub(super) fn check_stalls(&self, now: Moment) -> bool {
         let mut state = self.state.lock();
-        let look = state.order.look();
-        let late = look.late.iter();
-        let late: Vec<_> = late
-            .filter_map(|number| state.candidates.get(number).cloned())
+        let stalls = state.order.pass_over_stalled();
+        let stalled = stalls.stalled.iter();
+        let stalled: Vec<_> = stalled
+            .filter_map(|number| state.hold_waiters.get(number).cloned())
             .collect();
         // Where one waiter is not polled, many may not be. If all are called at once, they are
         // passed over together. Otherwise each would cost the next in line two checks.
-        let woken = match look.turn_was_lost {
-            true => state.seats.values().cloned().collect(),
-            false => state.seats_of(&look.woken),
+        let to_wake = match stalls.head_stalled {
+            true => state.wakers.values().cloned().collect(),
+            false => state.wakers_of(&stalls.to_wake),
         };
-        state.looked_at = state.order.anyone_called();
-        let again = state.looked_at;
+        state.is_checked = state.order.any_woken();
+        let again = state.is_checked;
         drop(state);
         // After they have lost their places in line: nothing more is given to them.
         if let Some(record) = self.record.upgrade() {
-            (late.iter()).for_each(|candidate| hand_over::pass_over(&record, candidate, now));
+            (stalled.iter())
+                .for_each(|hold_waiter| hand_over::waiter_stalled(&record, hold_waiter, now));
         }
-        wake(woken);
+        wake(to_wake);
         again
     }
 
     /// Returns the first waiter in line, if a hold can be handed over to it.
-    pub(super) fn first_candidate(&self) -> Option<(Arc<Seat>, Arc<Candidate>)> {
+    pub(super) fn first_hold_waiter(&self) -> Option<(Arc<WaiterWaker>, Arc<HoldWaiter>)> {
         let state = self.state.lock();
         for number in state.order.exclusive() {
-            let candidate = state.candidates.get(number)?;
+            let hold_waiter = state.hold_waiters.get(number)?;
             // A waiter that has what it wants and is just leaving is not the first any more.
-            if candidate.slot.is_empty() {
-                let seat = state.seats.get(number)?;
-                return Some((Arc::clone(seat), Arc::clone(candidate)));
+            if hold_waiter.slot.is_empty() {
+                let waker = state.wakers.get(number)?;
+                return Some((Arc::clone(waker), Arc::clone(hold_waiter)));
             }
         }
         None
@@ -340,110 +351,111 @@ impl WaitLine {
     /// passed over: no check would then find that it is not polled.
     pub(super) fn give(
         &self,
-        seat: &Arc<Seat>,
-        candidate: &Candidate,
+        waker: &Arc<WaiterWaker>,
+        hold_waiter: &HoldWaiter,
         hold: Undo,
     ) -> Result<(), Undo> {
         let state = self.state.lock();
-        let given = match state.order.stands(seat.number) {
-            true => candidate.slot.give(hold),
+        let given = match state.order.contains(waker.number) {
+            true => hold_waiter.slot.give(hold),
             false => Err(hold),
         };
         drop(state);
         if given.is_ok() {
-            seat.wake_by_ref();
+            waker.wake_by_ref();
         }
         given
     }
 
     /// Notes that the server has confirmed to a holder of this process that the name is held.
     pub(super) fn answered(&self, sent: Moment, now: Moment) {
-        self.outage.lock().held(sent, now, Some(Duration::ZERO));
+        self.server.lock().held(sent, now, Some(Duration::ZERO));
     }
 
     /// Wakes the waiter that asks: it need not wait for its own process any more.
-    pub(super) fn wake_asker(&self) {
+    pub(super) fn wake_head(&self) {
         let state = self.state.lock();
-        let asker = state.order.asker();
-        let seat = asker.and_then(|asker| state.seats.get(&asker).cloned());
+        let head = state.order.head();
+        let waker = head.and_then(|head| state.wakers.get(&head).cloned());
         drop(state);
-        wake(seat.into_iter().collect());
+        wake(waker.into_iter().collect());
     }
 }
 
-impl State {
-    fn seats_of(&self, numbers: &[Number]) -> Vec<Arc<Seat>> {
-        let seats = numbers.iter().filter_map(|number| self.seats.get(number));
-        seats.cloned().collect()
+impl LineState {
+    fn wakers_of(&self, numbers: &[Number]) -> Vec<Arc<WaiterWaker>> {
+        let wakers = numbers.iter().filter_map(|number| self.wakers.get(number));
+        wakers.cloned().collect()
     }
 
     /// Returns whether a hold was handed over that its waiter has not claimed.
-    fn is_given(&self) -> bool {
-        let mut given = self.candidates.values();
-        given.any(|candidate| candidate.slot.is_full())
+    fn has_unclaimed_hold(&self) -> bool {
+        let mut given = self.hold_waiters.values();
+        given.any(|hold_waiter| hold_waiter.slot.is_full())
     }
 
     /// Returns whether checks of this line must begin.
-    fn wants_look(&mut self) -> bool {
+    fn needs_check(&mut self) -> bool {
         // A waiter that is alone holds up no other waiter, unless it has been given a hold.
-        let wants = self.order.anyone_called() && (self.order.has_several() || self.is_given());
-        wants && !std::mem::replace(&mut self.looked_at, true)
+        let wants =
+            self.order.any_woken() && (self.order.has_several() || self.has_unclaimed_hold());
+        wants && !std::mem::replace(&mut self.is_checked, true)
     }
 }
 
-/// Wakes these seats. Must not run with a line locked: a seat locks the line to note the call, and
+/// Wakes these wakers. Must not run with a line locked: a waker locks the line to note the call, and
 /// so may the waiter that is woken.
-fn wake(seats: Vec<Arc<Seat>>) {
-    for seat in seats {
-        seat.wake();
+fn wake(wakers: Vec<Arc<WaiterWaker>>) {
+    for waker in wakers {
+        waker.wake();
     }
 }
 
-impl Seat {
-    fn new(looks: &Arc<Looks>, number: Number, side: Side) -> Self {
+impl WaiterWaker {
+    fn new(stall_check: &Arc<StallCheck>, number: Number, role: LineRole) -> Self {
         Self {
-            looks: Arc::clone(looks),
+            stall_check: Arc::clone(stall_check),
             line: OnceLock::new(),
-            called: AtomicBool::new(false),
+            woken: AtomicBool::new(false),
             number,
-            side,
-            waker: Mutex::default(),
+            role,
+            task_waker: Mutex::default(),
         }
     }
 
     /// Notes that the waiter is polled.
-    fn come(&self, waker: &Waker) {
+    fn polled(&self, waker: &Waker) {
         // The waker is set first: a call right after the note is cleared must not wake the task
         // that polled the waiter before.
-        let before = self.waker.lock().replace(waker.clone());
+        let before = self.task_waker.lock().replace(waker.clone());
         drop(before);
-        self.called.store(false, Ordering::SeqCst);
+        self.woken.store(false, Ordering::SeqCst);
         let Some(line) = self.line.get() else { return };
         let mut state = line.state.lock();
-        let woken = state.order.come(self.number, self.side);
-        let woken = state.seats_of(&woken);
+        let to_wake = state.order.polled(self.number, self.role);
+        let to_wake = state.wakers_of(&to_wake);
         drop(state);
-        wake(woken);
+        wake(to_wake);
     }
 
     fn leave(&self) {
-        let waker = self.waker.lock().take();
+        let waker = self.task_waker.lock().take();
         drop(waker);
         let Some(line) = self.line.get() else { return };
         let mut state = line.state.lock();
-        // The caller keeps the seat and the waiter alive, so nothing is dropped under the lock.
+        // The caller keeps the waker and the waiter alive, so nothing is dropped under the lock.
         // Both are removed by their number, without a search: thousands may leave together.
-        state.seats.remove(&self.number);
-        state.permits.remove(&self.number);
-        state.candidates.remove(&self.number);
-        let woken = state.order.leave(self.number);
-        let woken = state.seats_of(&woken);
+        state.wakers.remove(&self.number);
+        state.permit_waiters.remove(&self.number);
+        state.hold_waiters.remove(&self.number);
+        let to_wake = state.order.leave(self.number);
+        let to_wake = state.wakers_of(&to_wake);
         drop(state);
-        wake(woken);
+        wake(to_wake);
     }
 }
 
-impl Wake for Seat {
+impl Wake for WaiterWaker {
     fn wake(self: Arc<Self>) {
         self.wake_by_ref();
     }
@@ -452,19 +464,19 @@ impl Wake for Seat {
         // The note precedes the wake-up. Another thread may poll the waiter at once. With a note
         // set after that poll, the waiter would be passed over although it was polled.
         if self.line.get().is_none() {
-            self.called.store(true, Ordering::SeqCst);
+            self.woken.store(true, Ordering::SeqCst);
         }
         // After that note: a thread that creates the line at the same time finds it.
         if let Some(line) = self.line.get() {
             let mut state = line.state.lock();
-            state.order.call(self.number);
-            let look = state.wants_look();
+            state.order.woken(self.number);
+            let needs_check = state.needs_check();
             drop(state);
-            if look {
-                self.looks.add(line);
+            if needs_check {
+                self.stall_check.add(line);
             }
         }
-        let waker = self.waker.lock().take();
+        let waker = self.task_waker.lock().take();
         if let Some(waker) = waker {
             waker.wake();
         }
@@ -476,52 +488,52 @@ const FIRST: Number = 0;
 
 /// The first waiter for a name. No other waiter of its process waits for the name, so it asks
 /// without a place in line. Waiters that arrive meanwhile are placed behind it.
-pub(crate) struct First {
-    local: Option<Local>,
-    seat: Arc<Seat>,
+pub(crate) struct SoleWaiter {
+    local: Option<RecordRef>,
+    waker: Arc<WaiterWaker>,
 }
 
-impl Local {
+impl RecordRef {
     /// Makes this waiter the first. Returns the record if there is another waiter before it.
-    pub(crate) fn first(self, line: Line) -> Result<First, Self> {
-        let Some(side) = line.side().filter(|side| *side != Side::Queues) else {
+    pub(crate) fn sole_waiter(self, line: LineMode) -> Result<SoleWaiter, Self> {
+        let Some(role) = line.role().filter(|role| *role != LineRole::Queued) else {
             return Err(self);
         };
         // With the line locked, so that no other thread creates a line meanwhile.
-        let standing = self.line.0.lock();
-        let mut first = self.first.lock();
-        if standing.is_some() || first.is_some() || !self.turn.lock().is_idle() {
-            drop(first);
-            drop(standing);
+        let slot = self.line.0.lock();
+        let mut sole_waiter = self.sole_waiter.lock();
+        if slot.is_some() || sole_waiter.is_some() || !self.slice.lock().is_idle() {
+            drop(sole_waiter);
+            drop(slot);
             return Err(self);
         }
-        let seat = Arc::new(Seat::new(&self.locals.looks, FIRST, side));
-        *first = Some(Arc::clone(&seat));
-        drop(first);
-        drop(standing);
-        Ok(First {
+        let waker = Arc::new(WaiterWaker::new(&self.locals.stall_check, FIRST, role));
+        *sole_waiter = Some(Arc::clone(&waker));
+        drop(sole_waiter);
+        drop(slot);
+        Ok(SoleWaiter {
             local: Some(self),
-            seat,
+            waker,
         })
     }
 }
 
-impl First {
+impl SoleWaiter {
     /// Polls the waiter's request.
-    pub(crate) fn attend<F: Future>(
+    pub(crate) fn poll_through<F: Future>(
         &self,
         context: &mut Context<'_>,
         request: Pin<&mut F>,
     ) -> Poll<F::Output> {
-        self.seat.come(context.waker());
-        let waker = Waker::from(Arc::clone(&self.seat));
+        self.waker.polled(context.waker());
+        let waker = Waker::from(Arc::clone(&self.waker));
         request.poll(&mut Context::from_waker(&waker))
     }
 
     /// Ends the wait of a waiter that has what it wants. Returns the waiter if others are behind
     /// it.
     pub(crate) fn leave(mut self) -> Option<Self> {
-        let alone = self.local.as_ref()?.first.lock().take();
+        let alone = self.local.as_ref()?.sole_waiter.lock().take();
         if alone.is_some() {
             self.local = None;
             return None;
@@ -530,96 +542,99 @@ impl First {
     }
 
     /// Gives the waiter a place in line, where it waits on.
-    pub(crate) fn line_up(mut self, candidate: Option<Candidate>) -> Option<Place> {
+    pub(crate) fn line_up(mut self, hold_waiter: Option<HoldWaiter>) -> Option<Place> {
         let local = self.local.take()?;
         // The thread that creates the line counts the first waiter. `enter` counts it once more.
         let line = local.line.enter(&local);
         local.line.leave();
-        let candidate = candidate.map(Arc::new);
-        if let Some(candidate) = &candidate {
+        let hold_waiter = hold_waiter.map(Arc::new);
+        if let Some(hold_waiter) = &hold_waiter {
             let mut state = line.state.lock();
-            state.candidates.insert(FIRST, Arc::clone(candidate));
+            state.hold_waiters.insert(FIRST, Arc::clone(hold_waiter));
         }
         Some(Place {
-            arrival: local.arrivals.come(local.locals.clock.now()),
+            arrival: local.arrivals.arrive(local.locals.clock.now()),
             local,
             line,
-            seat: Some(Arc::clone(&self.seat)),
-            waiter: None,
-            candidate,
+            waker: Some(Arc::clone(&self.waker)),
+            permit_waiter: None,
+            hold_waiter,
             has_asked: AtomicBool::new(true),
         })
     }
 }
 
-impl Drop for First {
+impl Drop for SoleWaiter {
     fn drop(&mut self) {
         let Some(local) = self.local.take() else {
             return;
         };
-        if local.locals.process.is_gone() {
+        if local.locals.process.is_forked() {
             return;
         }
-        let alone = local.first.lock().take();
+        let alone = local.sole_waiter.lock().take();
         if alone.is_none() {
             // Other waiters are behind this one.
             local.line.leave();
-            self.seat.leave();
+            self.waker.leave();
         }
     }
 }
 
 /// A waiter's place in a line. Dropping it leaves the line.
 pub(crate) struct Place {
-    local: Local,
+    local: RecordRef,
     /// The waiter's number among all waiters for the name.
     arrival: u64,
     line: Arc<WaitLine>,
-    seat: Option<Arc<Seat>>,
+    waker: Option<Arc<WaiterWaker>>,
     /// Set for a waiter that wants permits.
-    waiter: Option<Arc<Waiter>>,
+    permit_waiter: Option<Arc<PermitWaiter>>,
     /// Set for a waiter to which a hold can be handed over.
-    candidate: Option<Arc<Candidate>>,
+    hold_waiter: Option<Arc<HoldWaiter>>,
     has_asked: AtomicBool,
 }
 
 impl Place {
     /// Ends a waiter for permits, which has what it asked for, or has given up. Returns `true` if
     /// something was granted that it has not claimed.
-    pub(crate) fn gives_up(&self) -> bool {
-        let unclaimed = self.waiter.as_ref().is_some_and(|waiter| waiter.go());
-        if let Some(seat) = self.seat.as_ref().filter(|_| unclaimed) {
+    pub(crate) fn give_up(&self) -> bool {
+        let unclaimed = self
+            .permit_waiter
+            .as_ref()
+            .is_some_and(|waiter| waiter.close());
+        if let Some(waker) = self.waker.as_ref().filter(|_| unclaimed) {
             // Removed before the permits are given back: they must not wait for others on account
             // of a waiter that wants none any more.
-            self.line.state.lock().permits.remove(&seat.number);
+            self.line.state.lock().permit_waiters.remove(&waker.number);
         }
         unclaimed
     }
 
-    /// Returns the waiters for permits in this line besides this one, in order, and at most `most`
+    /// Returns the waiters for permits in this line besides this one, in order, and at most `limit`
     /// of them.
-    pub(crate) fn others(&self, most: usize) -> Vec<Arc<Waiter>> {
-        let own = self.seat.as_ref().map(|seat| seat.number);
+    pub(crate) fn other_permit_waiters(&self, limit: usize) -> Vec<Arc<PermitWaiter>> {
+        let own = self.waker.as_ref().map(|waker| waker.number);
         let state = self.line.state.lock();
-        let others = state.permits.iter();
+        let others = state.permit_waiters.iter();
         // Only waiters that still wait: permits for the rest would travel for nothing.
-        let others = others.filter(|(number, waiter)| Some(**number) != own && waiter.waits());
-        let others = others.take(most).map(|(_, waiter)| Arc::clone(waiter));
+        let others = others.filter(|(number, waiter)| Some(**number) != own && waiter.is_waiting());
+        let others = others.take(limit).map(|(_, waiter)| Arc::clone(waiter));
         others.collect()
     }
 
-    pub(crate) fn waiter(&self) -> Option<&Arc<Waiter>> {
-        self.waiter.as_ref()
+    pub(crate) fn permit_waiter(&self) -> Option<&Arc<PermitWaiter>> {
+        self.permit_waiter.as_ref()
     }
 
-    pub(super) fn local(&self) -> &Local {
+    pub(super) fn local(&self) -> &RecordRef {
         &self.local
     }
 
     /// Returns whether the line is on the server, and this waiter has a place there.
     pub(crate) fn is_on_server(&self) -> bool {
-        let seat = self.seat.as_ref();
-        seat.is_some_and(|seat| seat.side == Side::Queues)
+        let waker = self.waker.as_ref();
+        waker.is_some_and(|waker| waker.role == LineRole::Queued)
     }
 
     /// Returns whether other waiters are in its line.
@@ -627,45 +642,45 @@ impl Place {
         self.line.state.lock().order.has_several()
     }
 
-    pub(super) fn candidate(&self) -> Option<&Arc<Candidate>> {
-        self.candidate.as_ref()
+    pub(super) fn hold_waiter(&self) -> Option<&Arc<HoldWaiter>> {
+        self.hold_waiter.as_ref()
     }
 }
 
-/// The waiter's turn. A wait for the turn must be polled by [`attend`](Self::attend), which handles
+/// The waiter's turn. A wait for the turn must be polled by [`poll_through`](Self::poll_through), which handles
 /// the wake-ups.
 impl Place {
     /// Polls the wait for which this place is taken.
-    pub(crate) fn attend<F: Future>(
+    pub(crate) fn poll_through<F: Future>(
         &self,
         context: &mut Context<'_>,
         wait: Pin<&mut F>,
     ) -> Poll<F::Output> {
-        let Some(seat) = &self.seat else {
+        let Some(waker) = &self.waker else {
             return wait.poll(context);
         };
         // Before the wait is polled: a waiter that was passed over is back in its place when the
         // wait checks whose turn it is.
-        seat.come(context.waker());
-        let waker = Waker::from(Arc::clone(seat));
+        waker.polled(context.waker());
+        let waker = Waker::from(Arc::clone(waker));
         wait.poll(&mut Context::from_waker(&waker))
     }
 
     /// Returns whether this waiter is the one that asks; among readers, the one that waits for the
     /// server.
-    pub(crate) fn has_turn(&self) -> bool {
-        self.looks_so(Order::has_turn)
+    pub(crate) fn is_head(&self) -> bool {
+        self.check_order(Order::is_head)
     }
 
-    fn looks_so(&self, is_so: impl Fn(&Order, Number) -> bool) -> bool {
-        let seat = self.seat.as_ref();
-        seat.is_none_or(|seat| is_so(&self.line.state.lock().order, seat.number))
+    fn check_order(&self, condition: impl Fn(&Order, Number) -> bool) -> bool {
+        let waker = self.waker.as_ref();
+        waker.is_none_or(|waker| condition(&self.line.state.lock().order, waker.number))
     }
 
-    async fn until(&self, is_so: impl Fn() -> bool) {
-        // No waker is registered here: a thread that changes the order wakes the seats concerned,
-        // and a seat is the waker of the whole wait.
-        let poll = |_: &mut Context<'_>| match is_so() {
+    async fn until(&self, condition: impl Fn() -> bool) {
+        // No waker is registered here: a thread that changes the order wakes the wakers concerned,
+        // and a waker is the waker of the whole wait.
+        let poll = |_: &mut Context<'_>| match condition() {
             true => Poll::Ready(()),
             false => Poll::Pending,
         };
@@ -673,34 +688,34 @@ impl Place {
     }
 
     /// Resolves when this waiter has the turn. A waiter that gets the turn asks first.
-    pub(crate) async fn turn(&self) {
-        self.until(|| self.has_turn()).await;
+    pub(crate) async fn until_head(&self) {
+        self.until(|| self.is_head()).await;
     }
 
     /// Resolves when this reader may ask beside others.
-    pub(crate) async fn entered(&self) {
-        self.until(|| self.looks_so(Order::entered)).await;
+    pub(crate) async fn until_admitted(&self) {
+        self.until(|| self.check_order(Order::admits)).await;
     }
 
     /// Lets this reader ask beside writers from here on.
-    pub(crate) fn goes_before_writers(&self) {
-        let Some(seat) = &self.seat else { return };
+    pub(crate) fn pass_writers(&self) {
+        let Some(waker) = &self.waker else { return };
         let mut state = self.line.state.lock();
-        let woken = state.order.goes_before_writers(seat.number);
-        let woken = state.seats_of(&woken);
+        let to_wake = state.order.pass_writers(waker.number);
+        let to_wake = state.wakers_of(&to_wake);
         drop(state);
-        wake(woken);
+        wake(to_wake);
     }
 }
 
 /// The line's knowledge of the server.
 impl Place {
-    pub(crate) fn outage(&self) -> MutexGuard<'_, Outage> {
-        self.line.outage.lock()
+    pub(crate) fn server_view(&self) -> MutexGuard<'_, ServerView> {
+        self.line.server.lock()
     }
 
     /// Notes that a request of this waiter leaves.
-    pub(crate) fn asks(&self) {
+    pub(crate) fn note_asked(&self) {
         self.has_asked.store(true, Ordering::Relaxed);
     }
 
@@ -710,9 +725,9 @@ impl Place {
 
     /// Notes that a request that left at `sent` was not answered.
     pub(crate) fn unanswered(&self, sent: Moment, now: Moment, gap: Duration, failure: &Failure) {
-        let is_news = self.line.outage.lock().unanswered(sent, now, gap, failure);
-        if is_news {
-            // The waiters behind the asker do not ask, and each has its own limit to watch.
+        let is_new_outage = self.line.server.lock().unanswered(sent, now, gap, failure);
+        if is_new_outage {
+            // The waiters behind the head do not ask, and each has its own limit to watch.
             self.line.went_down.notify_waiters();
         }
     }
@@ -724,30 +739,30 @@ impl Place {
 
     /// Notes that the server has granted something to a request that left at `sent`.
     pub(crate) fn granted(&self, sent: Moment) {
-        self.line.outage.lock().over(sent);
-        self.line.opened.notify_waiters();
+        self.line.server.lock().granted(sent);
+        self.line.reader_granted.notify_waiters();
     }
 
     /// Notified when one of the readers that enter together got in.
-    pub(crate) fn opened(&self) -> &Notify {
-        &self.line.opened
+    pub(crate) fn reader_granted(&self) -> &Notify {
+        &self.line.reader_granted
     }
 }
 
 impl Drop for Place {
     fn drop(&mut self) {
-        if self.local.locals.process.is_gone() {
+        if self.local.locals.process.is_forked() {
             return;
         }
-        let told_over = &self.local.locals.told_wait_over;
-        self.local.arrivals.leave(self.arrival, told_over);
+        let reported_over = &self.local.locals.reported_wait_over;
+        self.local.arrivals.leave(self.arrival, reported_over);
         self.local.line.leave();
-        if let Some(seat) = &self.seat {
-            seat.leave();
+        if let Some(waker) = &self.waker {
+            waker.leave();
         }
-        // After the seat has left: the hold in its slot must not be handed back to this waiter.
-        if let Some(candidate) = &self.candidate {
-            hand_over::leave(&self.local, candidate, self.local.now());
+        // After the waker has left: the hold in its slot must not be handed back to this waiter.
+        if let Some(hold_waiter) = &self.hold_waiter {
+            hand_over::waiter_left(&self.local, hold_waiter, self.local.now());
         }
     }
 }

@@ -12,132 +12,136 @@ pub(super) type Number = u64;
 
 /// The aim of a waiter in a line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Side {
+pub(super) enum LineRole {
     /// To be the one that asks.
-    Asks,
+    Plain,
     /// To be the one that asks, once no reader is before it. Later readers wait behind it.
-    Writes,
+    Writer,
     /// To ask beside other readers, one of which waits for the server: the scout.
-    Reads,
+    Reader,
     /// To ask, and keep a place in a line on the server. The first waiter of the process listens.
-    Queues,
+    Queued,
 }
 
 #[derive(Default)]
 pub(super) struct Order {
-    askers: BTreeSet<Number>,
+    plain: BTreeSet<Number>,
     writers: BTreeSet<Number>,
     readers: BTreeSet<Number>,
     /// Readers that no longer wait behind any writer.
-    overdue: BTreeSet<Number>,
+    patient_enough: BTreeSet<Number>,
     /// The waiter that has the turn, until it leaves or is passed over.
     // Stored, and not read from the sets: a waiter that returns to an earlier place must not take
     // the turn from a waiter whose request is on its way.
-    asker: Option<Number>,
-    scout: Option<Number>,
+    head: Option<Number>,
+    leading_reader: Option<Number>,
     /// The first writer when the turns were last settled: readers before it have entered.
-    gate: Option<Number>,
+    writer_gate: Option<Number>,
     /// The waiters that were called and have not come yet, and whether a look has found them
     /// called.
-    called: BTreeMap<Number, bool>,
+    woken: BTreeMap<Number, bool>,
 }
 
 impl Order {
-    fn side(&mut self, side: Side) -> &mut BTreeSet<Number> {
-        match side {
+    fn set_of(&mut self, role: LineRole) -> &mut BTreeSet<Number> {
+        match role {
             // One line never has both.
-            Side::Asks | Side::Queues => &mut self.askers,
-            Side::Writes => &mut self.writers,
-            Side::Reads => &mut self.readers,
+            LineRole::Plain | LineRole::Queued => &mut self.plain,
+            LineRole::Writer => &mut self.writers,
+            LineRole::Reader => &mut self.readers,
         }
     }
 
     /// Returns whether a waiter is in the order: it has come, and has not been passed over since.
-    pub(super) fn stands(&self, number: Number) -> bool {
-        [&self.askers, &self.writers, &self.readers]
+    pub(super) fn contains(&self, number: Number) -> bool {
+        [&self.plain, &self.writers, &self.readers]
             .iter()
-            .any(|side| side.contains(&number))
+            .any(|set| set.contains(&number))
     }
 
     /// Adds a waiter that comes for the first time, or because it was called. Returns the waiters
     /// to wake.
-    pub(super) fn come(&mut self, number: Number, side: Side) -> Vec<Number> {
-        self.called.remove(&number);
-        if !self.side(side).insert(number) {
+    pub(super) fn polled(&mut self, number: Number, role: LineRole) -> Vec<Number> {
+        self.woken.remove(&number);
+        if !self.set_of(role).insert(number) {
             return Vec::new();
         }
-        let mut woken = self.settle();
+        let mut to_wake = self.reassign();
         // This waiter is being polled, and looks by itself.
-        woken.retain(|woken| *woken != number);
-        woken
+        to_wake.retain(|waiter| *waiter != number);
+        to_wake
     }
 
     pub(super) fn leave(&mut self, number: Number) -> Vec<Number> {
         self.remove(number);
         // Only here: a reader that was passed over is still overdue when it comes back.
-        self.overdue.remove(&number);
-        self.settle()
+        self.patient_enough.remove(&number);
+        self.reassign()
     }
 
     fn remove(&mut self, number: Number) {
-        for side in [&mut self.askers, &mut self.writers, &mut self.readers] {
-            side.remove(&number);
+        for set in [&mut self.plain, &mut self.writers, &mut self.readers] {
+            set.remove(&number);
         }
-        self.called.remove(&number);
-        for turn in [&mut self.asker, &mut self.scout] {
-            turn.take_if(|whose| *whose == number);
+        self.woken.remove(&number);
+        for head in [&mut self.head, &mut self.leading_reader] {
+            head.take_if(|head| *head == number);
         }
     }
 
     /// Gives away the turns that are free. Returns the waiters to wake for that.
-    fn settle(&mut self) -> Vec<Number> {
-        let mut woken = Vec::new();
+    fn reassign(&mut self) -> Vec<Number> {
+        let mut to_wake = Vec::new();
         let (writer, reader) = (self.writers.first(), self.readers.first());
-        if self.asker.is_none() {
-            // A writer waits for the readers before it. A waiter of the side `Asks` waits for no
+        if self.head.is_none() {
+            // A writer waits for the readers before it. A waiter of the role `Plain` waits for no
             // reader, and keeps no reader back.
             let writer = writer.filter(|writer| reader.is_none_or(|reader| reader > *writer));
-            let asker = self.askers.first().into_iter().chain(writer).min();
-            self.asker = asker.copied();
-            woken.extend(self.asker);
+            let head = self.plain.first().into_iter().chain(writer).min();
+            self.head = head.copied();
+            to_wake.extend(self.head);
         }
-        if self.scout.is_none() {
+        if self.leading_reader.is_none() {
             // An overdue reader has entered wherever it is, while a writer may keep back the first
             // of all readers.
-            let overdue = || self.overdue.iter().find(|one| self.readers.contains(one));
-            let reader = reader.filter(|reader| self.entered(**reader));
-            self.scout = reader.or_else(overdue).copied();
-            woken.extend(self.scout);
+            let patient_enough = || {
+                self.patient_enough
+                    .iter()
+                    .find(|one| self.readers.contains(one))
+            };
+            let reader = reader.filter(|reader| self.admits(**reader));
+            self.leading_reader = reader.or_else(patient_enough).copied();
+            to_wake.extend(self.leading_reader);
         }
-        let gate = std::mem::replace(&mut self.gate, writer.copied());
+        let writer_gate = std::mem::replace(&mut self.writer_gate, writer.copied());
         // Only from the old gate on: the readers before it entered earlier and already ask.
-        if let Some(from) = gate.filter(|_| gate != self.gate) {
+        if let Some(from) = writer_gate.filter(|_| writer_gate != self.writer_gate) {
             let entered = self.readers.range(from..);
-            woken.extend(entered.take_while(|reader| self.entered(**reader)));
+            to_wake.extend(entered.take_while(|reader| self.admits(**reader)));
         }
-        woken.sort_unstable();
-        woken.dedup();
-        woken
+        to_wake.sort_unstable();
+        to_wake.dedup();
+        to_wake
     }
 
-    pub(super) fn has_turn(&self, number: Number) -> bool {
-        self.asker == Some(number) || self.scout == Some(number)
+    pub(super) fn is_head(&self, number: Number) -> bool {
+        self.head == Some(number) || self.leading_reader == Some(number)
     }
 
     /// Returns whether no writer keeps this reader back.
-    pub(super) fn entered(&self, reader: Number) -> bool {
+    pub(super) fn admits(&self, reader: Number) -> bool {
         let no_writer = self.writers.first().is_none_or(|writer| *writer > reader);
-        no_writer || self.overdue.contains(&reader)
+        no_writer || self.patient_enough.contains(&reader)
     }
 
     /// Lets a reader enter that has waited for long enough behind writers: the first of them may
     /// itself wait for long, beside another process that writes all the time. Returns the waiters
     /// to wake.
-    pub(super) fn goes_before_writers(&mut self, reader: Number) -> Vec<Number> {
-        self.overdue.insert(reader);
-        let mut woken = self.settle();
-        woken.retain(|woken| *woken != reader);
-        woken
+    pub(super) fn pass_writers(&mut self, reader: Number) -> Vec<Number> {
+        self.patient_enough.insert(reader);
+        let mut to_wake = self.reassign();
+        to_wake.retain(|waiter| *waiter != reader);
+        to_wake
     }
 
     pub(super) fn is_empty(&self) -> bool {
@@ -149,41 +153,44 @@ impl Order {
     }
 
     /// Notes that a waiter is woken.
-    pub(super) fn call(&mut self, number: Number) {
+    pub(super) fn woken(&mut self, number: Number) {
         // A waiter that has left, or was passed over, keeps no other waiting: a note of it would
         // only keep the looks running. A second call keeps the first note. Otherwise a waiter that
         // is called often and never polled would never be passed over.
-        if self.stands(number) {
-            self.called.entry(number).or_insert(false);
+        if self.contains(number) {
+            self.woken.entry(number).or_insert(false);
         }
     }
 
     /// Returns the waiters at the head of the line that want the name for themselves, in order.
     /// Returns none while a reader is overdue.
     pub(super) fn exclusive(&self) -> impl Iterator<Item = &Number> {
-        let overdue = self.overdue.iter().any(|one| self.readers.contains(one));
+        let patient_enough = self
+            .patient_enough
+            .iter()
+            .any(|one| self.readers.contains(one));
         let end = match self.readers.first() {
-            _ if overdue => Number::MIN,
+            _ if patient_enough => Number::MIN,
             Some(reader) => *reader,
             None => Number::MAX,
         };
-        let both = self.askers.union(&self.writers);
+        let both = self.plain.union(&self.writers);
         both.take_while(move |number| **number < end)
     }
 
     /// Returns the waiter that asks for the line.
-    pub(super) fn asker(&self) -> Option<Number> {
-        self.asker
+    pub(super) fn head(&self) -> Option<Number> {
+        self.head
     }
 
     /// Returns whether a waiter was called and has not come yet.
-    pub(super) fn anyone_called(&self) -> bool {
-        !self.called.is_empty()
+    pub(super) fn any_woken(&self) -> bool {
+        !self.woken.is_empty()
     }
 
     /// Returns the number of waiters in the order.
     pub(super) fn len(&self) -> usize {
-        self.askers.len() + self.writers.len() + self.readers.len()
+        self.plain.len() + self.writers.len() + self.readers.len()
     }
 
     /// Returns whether another waiter may be waiting for the one that was called.
@@ -192,106 +199,106 @@ impl Order {
     }
 
     /// Passes over the waiters that the last look has already found called.
-    pub(super) fn look(&mut self) -> Look {
-        let seen = self.called.iter().filter(|(_, seen)| **seen);
-        let late: Vec<_> = seen.map(|(number, _)| *number).collect();
+    pub(super) fn pass_over_stalled(&mut self) -> Stalls {
+        let seen = self.woken.iter().filter(|(_, seen)| **seen);
+        let stalled: Vec<_> = seen.map(|(number, _)| *number).collect();
         // Checked before they are removed, which takes their turns.
-        let turn_was_lost = late.iter().any(|number| self.has_turn(*number));
-        for number in &late {
+        let head_stalled = stalled.iter().any(|number| self.is_head(*number));
+        for number in &stalled {
             self.remove(*number);
         }
-        for seen in self.called.values_mut() {
+        for seen in self.woken.values_mut() {
             *seen = true;
         }
-        Look {
-            woken: self.settle(),
-            late,
-            turn_was_lost,
+        Stalls {
+            to_wake: self.reassign(),
+            stalled,
+            head_stalled,
         }
     }
 }
 
 /// The result of a look.
-pub(super) struct Look {
-    pub(super) woken: Vec<Number>,
+pub(super) struct Stalls {
+    pub(super) to_wake: Vec<Number>,
     /// The waiters that were passed over.
-    pub(super) late: Vec<Number>,
+    pub(super) stalled: Vec<Number>,
     /// Whether a waiter has not taken its turn. More waiters may be like it: all must be called
     /// now, so that they are found together and not one after the other.
-    pub(super) turn_was_lost: bool,
+    pub(super) head_stalled: bool,
 }
 
 #[cfg(test)]
 mod tests {
-    use super::Side::{Asks, Reads, Writes};
+    use super::LineRole::{Plain, Reader, Writer};
     use super::*;
 
     /// Creates a line of these waiters, in order.
-    fn line(sides: &[Side]) -> Order {
+    fn line(roles: &[LineRole]) -> Order {
         let mut order = Order::default();
-        for (number, side) in (0..).zip(sides) {
-            let woken = order.come(number, *side);
+        for (number, role) in (0..).zip(roles) {
+            let to_wake = order.polled(number, *role);
             assert!(
-                woken.is_empty(),
-                "nobody waits for who comes behind: {woken:?}"
+                to_wake.is_empty(),
+                "nobody waits for who comes behind: {to_wake:?}"
             );
         }
         order
     }
 
-    fn turns(order: &Order) -> Vec<Number> {
-        (0..10).filter(|number| order.has_turn(*number)).collect()
+    fn heads(order: &Order) -> Vec<Number> {
+        (0..10).filter(|number| order.is_head(*number)).collect()
     }
 
     /// Returns the readers that may ask.
-    fn entered(order: &Order) -> Vec<Number> {
+    fn admitted(order: &Order) -> Vec<Number> {
         let readers = order.readers.iter().copied();
-        readers.filter(|reader| order.entered(*reader)).collect()
+        readers.filter(|reader| order.admits(*reader)).collect()
     }
 
     fn passed_over(order: &mut Order, number: Number) -> Vec<Number> {
-        order.call(number);
+        order.woken(number);
         assert!(
-            order.look().woken.is_empty(),
+            order.pass_over_stalled().to_wake.is_empty(),
             "it has time until the next look"
         );
-        let look = order.look();
-        assert!(look.turn_was_lost);
-        look.woken
+        let stalls = order.pass_over_stalled();
+        assert!(stalls.head_stalled);
+        stalls.to_wake
     }
 
     #[test]
     fn overdue_reader_asks_alongside_the_writer() {
-        let mut order = line(&[Writes, Reads, Writes, Reads]);
-        assert_eq!(turns(&order), [0]);
-        assert!(order.goes_before_writers(3).is_empty());
-        assert_eq!(turns(&order), [0, 3]);
-        assert_eq!(entered(&order), [3]);
-        assert!(order.goes_before_writers(1).is_empty(), "it has a scout");
-        assert_eq!(entered(&order), [1, 3]);
+        let mut order = line(&[Writer, Reader, Writer, Reader]);
+        assert_eq!(heads(&order), [0]);
+        assert!(order.pass_writers(3).is_empty());
+        assert_eq!(heads(&order), [0, 3]);
+        assert_eq!(admitted(&order), [3]);
+        assert!(order.pass_writers(1).is_empty(), "it has a scout");
+        assert_eq!(admitted(&order), [1, 3]);
         assert_eq!(order.leave(3), [1]);
         order.leave(0);
-        assert_eq!(turns(&order), [1], "the next writer waits for the reader");
+        assert_eq!(heads(&order), [1], "the next writer waits for the reader");
         assert_eq!(order.leave(1), [2]);
     }
 
     #[test]
     fn skipped_overdue_reader_returns_overdue() {
-        let mut order = line(&[Writes, Reads]);
-        order.goes_before_writers(1);
+        let mut order = line(&[Writer, Reader]);
+        order.pass_writers(1);
         assert!(passed_over(&mut order, 1).is_empty());
-        assert_eq!(turns(&order), [0]);
-        order.come(1, Reads);
-        assert_eq!(turns(&order), [0, 1]);
+        assert_eq!(heads(&order), [0]);
+        order.polled(1, Reader);
+        assert_eq!(heads(&order), [0, 1]);
     }
 
     #[test]
     fn turn_passes_in_arrival_order() {
-        let mut order = line(&[Asks, Asks, Asks, Asks]);
-        assert_eq!(turns(&order), [0]);
+        let mut order = line(&[Plain, Plain, Plain, Plain]);
+        assert_eq!(heads(&order), [0]);
         assert!(order.leave(2).is_empty(), "it had no turn");
         assert_eq!(order.leave(0), [1]);
-        assert_eq!(turns(&order), [1]);
+        assert_eq!(heads(&order), [1]);
         assert_eq!(order.leave(1), [3]);
         assert!(order.leave(3).is_empty());
         assert!(order.is_empty());
@@ -299,75 +306,78 @@ mod tests {
 
     #[test]
     fn skipped_waiter_keeps_its_place() {
-        let mut order = line(&[Asks, Asks, Asks]);
+        let mut order = line(&[Plain, Plain, Plain]);
         assert_eq!(passed_over(&mut order, 0), [1]);
-        assert_eq!(turns(&order), [1]);
+        assert_eq!(heads(&order), [1]);
         // The waiter that is back takes no other waiter's turn, and is the next.
-        assert!(order.come(0, Asks).is_empty());
-        assert_eq!(turns(&order), [1]);
+        assert!(order.polled(0, Plain).is_empty());
+        assert_eq!(heads(&order), [1]);
         assert_eq!(order.leave(1), [0]);
         assert_eq!(order.leave(0), [2]);
     }
 
     #[test]
     fn who_comes_in_time_is_not_passed_over() {
-        let mut order = line(&[Asks, Asks]);
+        let mut order = line(&[Plain, Plain]);
         for _ in 0..5 {
-            order.call(0);
-            assert!(!order.look().turn_was_lost);
-            assert!(order.come(0, Asks).is_empty());
+            order.woken(0);
+            assert!(!order.pass_over_stalled().head_stalled);
+            assert!(order.polled(0, Plain).is_empty());
         }
         // The waiter has not been called, so it may sleep for as long as it likes.
         for _ in 0..5 {
-            assert!(!order.anyone_called());
-            assert!(!order.look().turn_was_lost);
+            assert!(!order.any_woken());
+            assert!(!order.pass_over_stalled().head_stalled);
         }
-        assert_eq!(turns(&order), [0]);
+        assert_eq!(heads(&order), [0]);
     }
 
     #[test]
     fn unclaimed_turn_goes_to_the_first_arrival() {
-        let mut order = line(&[Asks, Asks, Asks]);
+        let mut order = line(&[Plain, Plain, Plain]);
         for number in 0..3 {
-            order.call(number);
+            order.woken(number);
         }
-        order.look();
-        assert!(order.look().woken.is_empty(), "all are passed over");
-        assert!(turns(&order).is_empty() && order.is_empty());
-        assert!(order.come(1, Asks).is_empty());
-        assert_eq!(turns(&order), [1]);
-        assert!(order.come(0, Asks).is_empty());
-        assert_eq!(turns(&order), [1]);
+        order.pass_over_stalled();
+        assert!(
+            order.pass_over_stalled().to_wake.is_empty(),
+            "all are passed over"
+        );
+        assert!(heads(&order).is_empty() && order.is_empty());
+        assert!(order.polled(1, Plain).is_empty());
+        assert_eq!(heads(&order), [1]);
+        assert!(order.polled(0, Plain).is_empty());
+        assert_eq!(heads(&order), [1]);
     }
 
     #[test]
     fn nobody_is_called_who_has_left() {
-        let mut order = line(&[Asks, Asks]);
+        let mut order = line(&[Plain, Plain]);
         order.leave(0);
-        order.call(0);
-        assert!(!order.anyone_called());
-        order.call(1);
+        order.woken(0);
+        assert!(!order.any_woken());
+        order.woken(1);
         order.leave(1);
-        assert!(!order.anyone_called());
+        assert!(!order.any_woken());
     }
 
     #[test]
     fn one_reader_asks_for_all_entered_readers() {
-        let mut order = line(&[Reads, Reads, Reads]);
-        assert_eq!(entered(&order), [0, 1, 2]);
-        assert_eq!(turns(&order), [0]);
+        let mut order = line(&[Reader, Reader, Reader]);
+        assert_eq!(admitted(&order), [0, 1, 2]);
+        assert_eq!(heads(&order), [0]);
         assert_eq!(order.leave(0), [1]);
         assert_eq!(passed_over(&mut order, 1), [2]);
-        assert!(order.come(1, Reads).is_empty());
-        assert_eq!(entered(&order), [1, 2]);
-        assert_eq!(turns(&order), [2]);
+        assert!(order.polled(1, Reader).is_empty());
+        assert_eq!(admitted(&order), [1, 2]);
+        assert_eq!(heads(&order), [2]);
     }
 
     #[test]
     fn writer_waits_for_earlier_readers_only() {
-        let mut order = line(&[Reads, Reads, Writes, Reads, Writes, Reads]);
-        assert_eq!(entered(&order), [0, 1]);
-        assert_eq!(turns(&order), [0]);
+        let mut order = line(&[Reader, Reader, Writer, Reader, Writer, Reader]);
+        assert_eq!(admitted(&order), [0, 1]);
+        assert_eq!(heads(&order), [0]);
         assert_eq!(order.leave(0), [1]);
         assert_eq!(order.leave(1), [2]);
         assert_eq!(order.leave(2), [3]);
@@ -377,36 +387,36 @@ mod tests {
 
     #[test]
     fn leaving_writer_admits_all_readers_behind_it() {
-        let mut order = line(&[Writes, Reads, Reads, Reads]);
-        assert!(entered(&order).is_empty());
+        let mut order = line(&[Writer, Reader, Reader, Reader]);
+        assert!(admitted(&order).is_empty());
         assert_eq!(order.leave(0), [1, 2, 3]);
     }
 
     #[test]
     fn returning_writer_blocks_only_later_readers() {
-        let mut order = line(&[Writes, Reads, Reads]);
+        let mut order = line(&[Writer, Reader, Reader]);
         assert_eq!(passed_over(&mut order, 0), [1, 2]);
-        assert_eq!(entered(&order), [1, 2]);
-        assert!(order.come(0, Writes).is_empty());
-        assert_eq!(turns(&order), [0, 1]);
-        assert!(order.come(3, Reads).is_empty());
-        assert!(!order.entered(3));
+        assert_eq!(admitted(&order), [1, 2]);
+        assert!(order.polled(0, Writer).is_empty());
+        assert_eq!(heads(&order), [0, 1]);
+        assert!(order.polled(3, Reader).is_empty());
+        assert!(!order.admits(3));
     }
 
     #[test]
     fn unresponsive_reader_does_not_block_the_writer() {
-        let mut order = line(&[Reads, Reads, Writes]);
+        let mut order = line(&[Reader, Reader, Writer]);
         assert_eq!(order.leave(1), Vec::<Number>::new());
         assert_eq!(passed_over(&mut order, 0), [2]);
         // The scout is back again.
-        assert!(order.come(0, Reads).is_empty());
-        assert_eq!(turns(&order), [0, 2]);
+        assert!(order.polled(0, Reader).is_empty());
+        assert_eq!(heads(&order), [0, 2]);
     }
 
     #[test]
     fn plain_waiter_does_not_wait_for_readers() {
-        let mut order = line(&[Reads, Writes, Asks, Asks]);
-        assert_eq!(turns(&order), [0, 2]);
+        let mut order = line(&[Reader, Writer, Plain, Plain]);
+        assert_eq!(heads(&order), [0, 2]);
         assert_eq!(order.leave(2), [3]);
         assert_eq!(order.leave(0), Vec::<Number>::new());
         assert_eq!(order.leave(3), [1]);

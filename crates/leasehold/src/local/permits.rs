@@ -1,58 +1,58 @@
 //! The waiters for the permits of one name. The first of them asks the server for all waiters
 //! behind it, so one request serves as many waiters as there are free permits. During this
-//! process's turn (`turn.rs`), returned permits are given to the waiters without a request.
+//! process's turn (`slice.rs`), returned permits are given to the waiters without a request.
 
 use std::sync::Arc;
 
 use tokio::sync::Notify;
 
 use super::Record;
-use super::slot::Slot;
+use super::slot::WaiterSlot;
 use crate::clock::Moment;
 
 /// The wish of one waiter for permits, and whether it has been granted.
-pub(crate) struct Waiter {
+pub(crate) struct PermitWaiter {
     pub(crate) permits: u32,
     /// The grant, from a request of the first in line or from a holder that gave permits back.
-    slot: Slot<()>,
+    slot: WaiterSlot<()>,
     granted: Notify,
 }
 
 impl Record {
     /// Returns whether any waiter of this process wants permits.
-    pub(crate) fn anyone_wants_permits(&self) -> bool {
+    pub(crate) fn has_permit_waiters(&self) -> bool {
         let line = self.line.line();
-        line.is_some_and(|line| !line.state.lock().permits.is_empty())
+        line.is_some_and(|line| !line.state.lock().permit_waiters.is_empty())
     }
 
     /// Gives returned permits to the waiters in line, in order and as long as the permits last, if
     /// it is this process's turn. Returns how many are left for the server. An embedded client
     /// passes nothing on: its requests cost nothing.
     pub(crate) fn pass_on(&self, permits: u32, now: Moment) -> u32 {
-        let mut left = permits;
+        let mut remaining = permits;
         // One at a time: no waiter is woken with the line locked, because the wake-up takes that
         // lock.
-        while left > 0
-            && let Some(waiter) = self.next_served(left, now)
+        while remaining > 0
+            && let Some(waiter) = self.next_served(remaining, now)
         {
             waiter.granted.notify_one();
-            left -= waiter.permits;
+            remaining -= waiter.permits;
         }
-        left
+        remaining
     }
 
-    fn next_served(&self, permits: u32, now: Moment) -> Option<Arc<Waiter>> {
+    fn next_served(&self, permits: u32, now: Moment) -> Option<Arc<PermitWaiter>> {
         // Asked even if there is no waiter: permits that are given back to the server may end the
         // turn.
-        if !self.turn.lock().passes_on(permits, now) {
+        if !self.slice.lock().permits_stay_local(permits, now) {
             return None;
         }
         let line = self.line.line()?;
         let mut state = line.state.lock();
-        while let Some(first) = state.permits.first_entry() {
+        while let Some(first) = state.permit_waiters.first_entry() {
             // A waiter that asks for many permits is not overtaken by waiters that ask for fewer:
             // they could keep it waiting for ever.
-            if first.get().waits() && first.get().permits > permits {
+            if first.get().is_waiting() && first.get().permits > permits {
                 return None;
             }
             // Removed from the line even if it has left, or was granted something already.
@@ -67,16 +67,16 @@ impl Record {
     }
 }
 
-impl Waiter {
+impl PermitWaiter {
     pub(super) fn new(permits: u32) -> Self {
         Self {
             permits,
-            slot: Slot::new(),
+            slot: WaiterSlot::new(),
             granted: Notify::new(),
         }
     }
 
-    pub(super) fn waits(&self) -> bool {
+    pub(super) fn is_waiting(&self) -> bool {
         self.slot.is_empty()
     }
 
@@ -92,7 +92,7 @@ impl Waiter {
 
     /// Ends the wait: the waiter has what it asked for, or has given up, and nothing is granted for
     /// it any more. Returns `true` if something was granted and not claimed.
-    pub(crate) fn go(&self) -> bool {
+    pub(crate) fn close(&self) -> bool {
         self.slot.close().is_some()
     }
 
@@ -121,22 +121,22 @@ mod tests {
     use crate::clock::Clock;
     use crate::key::Key;
     use crate::local::line::Place;
-    use crate::local::turn::Asked;
-    use crate::local::{Local, Locals};
+    use crate::local::slice::SliceReport;
+    use crate::local::{LocalRecords, RecordRef};
 
     fn now() -> Moment {
         Moment::from_millis(1000)
     }
 
     /// Creates a line of waiters that ask for these numbers of permits, in the turn of its process.
-    fn line(sizes: &[u32]) -> (Local, Vec<Place>) {
-        let locals = Locals::new(Clock::runtime(), Handle::current());
+    fn line(sizes: &[u32]) -> (RecordRef, Vec<Place>) {
+        let locals = LocalRecords::new(Clock::runtime(), Handle::current());
         let local = locals.of(&Key::parse("x").expect("a name"));
         let places = sizes
             .iter()
-            .map(|permits| local.clone().line_up_for(*permits));
+            .map(|permits| local.clone().line_up_for_permits(*permits));
         let places = places.collect();
-        local.turn.lock().answered(&Asked {
+        local.slice.lock().answered(&SliceReport {
             given_back: None,
             free: 1,
             none_left: true,
@@ -146,13 +146,13 @@ mod tests {
         (local, places)
     }
 
-    fn waiter(place: &Place) -> &Waiter {
-        place.waiter().expect("it wants permits")
+    fn waiter(place: &Place) -> &PermitWaiter {
+        place.permit_waiter().expect("it wants permits")
     }
 
     /// Leaves the line like a waiter's task.
     fn leave(place: Place) -> bool {
-        let unclaimed = waiter(&place).go();
+        let unclaimed = waiter(&place).close();
         drop(place);
         unclaimed
     }
@@ -190,11 +190,11 @@ mod tests {
     async fn briefly_empty_line_keeps_its_turn() {
         let (local, mut places) = line(&[1]);
         assert!(!leave(places.remove(0)));
-        assert!(!local.anyone_wants_permits());
+        assert!(!local.has_permit_waiters());
         let (locals, key) = (Arc::clone(&local.locals), local.key().clone());
         drop(local);
         let local = locals.of(&key);
-        let _place = local.clone().line_up_for(1);
+        let _place = local.clone().line_up_for_permits(1);
         assert_eq!(local.pass_on(1, now()), 0);
     }
 
@@ -215,7 +215,7 @@ mod tests {
     }
 
     /// Returns how long `work` computes for a line of `waiters`: the shortest of some tries.
-    fn work_of(waiters: usize, work: impl Fn(&Local, Vec<Place>)) -> Duration {
+    fn work_of(waiters: usize, work: impl Fn(&RecordRef, Vec<Place>)) -> Duration {
         let once = |_| {
             let (local, places) = line(&vec![1; waiters]);
             let before = worked();
@@ -227,7 +227,7 @@ mod tests {
 
     /// Asserts that four times as many waiters are four times the work, or a little more. Quadratic
     /// work would be sixteen times.
-    fn assert_grows_with_the_line(work: impl Fn(&Local, Vec<Place>)) {
+    fn assert_grows_with_the_line(work: impl Fn(&RecordRef, Vec<Place>)) {
         let (few, many) = (work_of(2000, &work), work_of(8000, &work));
         assert!(many < few * 9, "{few:?} for 2000, {many:?} for 8000");
     }

@@ -7,15 +7,15 @@ use std::time::Duration;
 
 use tokio::sync::Notify;
 
-use super::{Local, Locals};
+use super::{LocalRecords, RecordRef};
 use crate::clock::Moment;
 use crate::config::Terms;
 use crate::error::Result;
 use crate::hold::Undo;
-use crate::hold::standing::Standing;
+use crate::hold::live_holds::LiveHolds;
 use crate::hold::{Hold, Joined, next_number};
 use crate::owner::Owner;
-use crate::room::Room;
+use crate::shrink::ShrinkIfIdle;
 use crate::sync::Mutex;
 
 /// A hold together with its undo, shared by the guards of one owner.
@@ -23,55 +23,55 @@ pub(crate) struct Held {
     hold: Hold,
     /// The time at which the hold began.
     since: Moment,
-    standing: Arc<Standing>,
+    live_holds: Arc<LiveHolds>,
     undo: Mutex<Undo>,
     /// The name and the owner by which the hold can be entered again. Boxed, because few holds have
     /// an owner.
-    owner: Option<Box<(Local, Owner)>>,
+    owner: Option<Box<(RecordRef, Owner)>>,
     /// The time for which the process keeps the lock after its grant, if its waiters take turns.
-    turn: Option<Duration>,
+    slice: Option<Duration>,
     /// Whether a waiter in line got the hold, so that others may still be waiting.
-    waited_for: AtomicBool,
+    was_contended: AtomicBool,
     /// The record in which other readers of the process find the hold, if they may share it. Boxed
     /// too.
-    _crowd: Option<Box<Local>>,
+    _shared_hold: Option<Box<RecordRef>>,
 }
 
 impl Held {
     pub(crate) fn new(
-        standing: &Arc<Standing>,
+        live_holds: &Arc<LiveHolds>,
         undo: Undo,
-        owner: Option<(Local, Owner)>,
-        turn: Option<Duration>,
+        owner: Option<(RecordRef, Owner)>,
+        slice: Option<Duration>,
     ) -> Arc<Self> {
-        Arc::new(Self::made(standing, undo, owner, turn))
+        Arc::new(Self::build(live_holds, undo, owner, slice))
     }
 
     /// Creates a hold that other readers of the process may share.
-    pub(crate) fn of_crowd(standing: &Arc<Standing>, undo: Undo, local: Local) -> Arc<Self> {
-        let mut held = Self::made(standing, undo, None, None);
-        held._crowd = Some(Box::new(local));
+    pub(crate) fn shared(live_holds: &Arc<LiveHolds>, undo: Undo, local: RecordRef) -> Arc<Self> {
+        let mut held = Self::build(live_holds, undo, None, None);
+        held._shared_hold = Some(Box::new(local));
         Arc::new(held)
     }
 
-    fn made(
-        standing: &Arc<Standing>,
+    fn build(
+        live_holds: &Arc<LiveHolds>,
         undo: Undo,
-        owner: Option<(Local, Owner)>,
-        turn: Option<Duration>,
+        owner: Option<(RecordRef, Owner)>,
+        slice: Option<Duration>,
     ) -> Self {
         let hold = Hold::of(undo.hold());
-        standing.enter(&hold);
-        hold.observed.begins();
+        live_holds.insert(&hold);
+        hold.observed.hold_began();
         Self {
             since: hold.since(),
             hold,
-            standing: Arc::clone(standing),
+            live_holds: Arc::clone(live_holds),
             undo: Mutex::new(undo),
             owner: owner.map(Box::new),
-            turn,
-            waited_for: AtomicBool::new(false),
-            _crowd: None,
+            slice,
+            was_contended: AtomicBool::new(false),
+            _shared_hold: None,
         }
     }
 
@@ -99,24 +99,25 @@ impl Held {
     }
 
     /// Returns the record of the hold's name, if a waiter is there or was there just now.
-    pub(crate) fn local(&self, locals: &Arc<Locals>) -> Option<Local> {
-        self.turn.and_then(|_| locals.known(&self.hold.key))
+    pub(crate) fn local(&self, locals: &Arc<LocalRecords>) -> Option<RecordRef> {
+        self.slice.and_then(|_| locals.find(&self.hold.key))
     }
 
     /// Returns whether the hold stays in this process, for its next waiter. Called once, after the
     /// hold's last guard was dropped: a hold that is given back to the server may end the turn.
-    pub(crate) fn stays(&self, local: &Local, now: Moment) -> bool {
-        let turn = self.turn;
+    pub(crate) fn stays_local(&self, local: &RecordRef, now: Moment) -> bool {
+        let slice = self.slice;
         // A line on the server decides who is next, so no process must stand down.
-        let is_queued = self.hold.steps.queued().is_some();
-        let stays = turn.is_some_and(|turn| is_queued || local.hold_stays(&self.hold, now, turn));
+        let is_queued = self.hold.steps.queue_steps().is_some();
+        let stays =
+            slice.is_some_and(|slice| is_queued || local.hold_stays_local(&self.hold, now, slice));
         // An owner enters its hold through its own slot. Another holder must not be found there.
         stays && self.owner.is_none()
     }
 
     /// Hands the hold over to the next waiter of this process. Returns `false` if the hold must be
     /// given back to the server.
-    pub(crate) fn hand_over(&self, local: &Local, now: Moment) -> bool {
+    pub(crate) fn hand_over(&self, local: &RecordRef, now: Moment) -> bool {
         let undo = self.take_undo();
         match local.hand_over(undo, now) {
             Ok(()) => true,
@@ -133,18 +134,18 @@ impl Held {
     }
 
     /// Notes that the hold was granted to a waiter in line.
-    pub(crate) fn was_waited_for(&self) {
-        self.waited_for.store(true, Ordering::Relaxed);
+    pub(crate) fn set_contended(&self) {
+        self.was_contended.store(true, Ordering::Relaxed);
     }
 
     /// Returns whether other waiters may want the hold.
-    pub(crate) fn is_wanted(&self) -> bool {
-        self.waited_for.load(Ordering::Relaxed)
+    pub(crate) fn was_contended(&self) -> bool {
+        self.was_contended.load(Ordering::Relaxed)
     }
 
     /// Returns whether its process keeps the lock for a turn.
-    pub(crate) fn takes_turns(&self) -> bool {
-        self.turn.is_some()
+    pub(crate) fn has_slice(&self) -> bool {
+        self.slice.is_some()
     }
 
     /// Notes that there is nothing left to give back.
@@ -163,15 +164,15 @@ impl Held {
 
 impl Drop for Held {
     fn drop(&mut self) {
-        if self.undo.get_mut().is_of_a_parent() {
+        if self.undo.get_mut().is_forked() {
             return;
         }
-        self.standing.leave(&self.hold);
+        self.live_holds.remove(&self.hold);
         if !self.was_handed_over() {
             // A fixed lease may have run out, and nothing else checks that.
-            self.hold.tell_loss();
+            self.hold.report_loss();
         }
-        self.hold.observed.ends(self.hold.age(self.since));
+        self.hold.observed.hold_ended(self.hold.age(self.since));
     }
 }
 
@@ -180,19 +181,19 @@ impl Drop for Held {
 /// after it.
 #[derive(Default)]
 pub(crate) struct Reentry {
-    slots: Mutex<HashMap<Owner, Slot>>,
+    slots: Mutex<HashMap<Owner, OwnerSlot>>,
     changed: Notify,
 }
 
-enum Slot {
+enum OwnerSlot {
     /// These branches of the owner are acquiring.
     Acquiring(Vec<u64>),
     Held(Arc<Held>),
 }
 
-impl Slot {
+impl OwnerSlot {
     /// Returns the slot's hold, if it is not lost.
-    fn good(&self) -> Option<&Arc<Held>> {
+    fn valid_hold(&self) -> Option<&Arc<Held>> {
         match self {
             Self::Held(held) if held.hold().loss().is_none() => Some(held),
             _ => None,
@@ -201,37 +202,37 @@ impl Slot {
 }
 
 /// The result of an owner's attempt to enter a name.
-pub(crate) enum Entry {
+pub(crate) enum OwnerEntry {
     /// The owner has no hold, and must ask the server.
-    Ask(Asking),
+    Ask(BranchAcquire),
     /// The owner has joined this hold.
     Joined(Arc<Held>, Joined),
     /// Another acquire of the same owner is on its way.
     Acquiring,
 }
 
-impl Local {
+impl RecordRef {
     /// Enters a hold of this owner, or gets the right to ask the server for one.
-    pub(crate) fn enter(&self, owner: &Owner, terms: Terms) -> Result<Entry> {
+    pub(crate) fn enter(&self, owner: &Owner, terms: Terms) -> Result<OwnerEntry> {
         self.enter_or_ask(owner, terms, false)
     }
 
     /// Like [`enter`](Self::enter), for a branch that asks beside the other branches of its owner.
-    pub(crate) fn enter_beside(&self, owner: &Owner, terms: Terms) -> Result<Entry> {
+    pub(crate) fn enter_concurrently(&self, owner: &Owner, terms: Terms) -> Result<OwnerEntry> {
         self.enter_or_ask(owner, terms, true)
     }
 
-    fn enter_or_ask(&self, owner: &Owner, terms: Terms, beside: bool) -> Result<Entry> {
+    fn enter_or_ask(&self, owner: &Owner, terms: Terms, concurrently: bool) -> Result<OwnerEntry> {
         let mut slots = self.owners.slots.lock();
         let mut branches = Vec::new();
         match slots.get_mut(owner) {
-            Some(Slot::Acquiring(others)) if beside => branches = std::mem::take(others),
-            Some(Slot::Acquiring(_)) => return Ok(Entry::Acquiring),
+            Some(OwnerSlot::Acquiring(others)) if concurrently => branches = std::mem::take(others),
+            Some(OwnerSlot::Acquiring(_)) => return Ok(OwnerEntry::Acquiring),
             // The owner can't join a lost hold. It asks anew, while the guards of the lost hold
             // report the loss.
-            Some(Slot::Held(held)) => {
+            Some(OwnerSlot::Held(held)) => {
                 if let Some(joined) = held.hold().join(terms)? {
-                    return Ok(Entry::Joined(Arc::clone(held), joined));
+                    return Ok(OwnerEntry::Joined(Arc::clone(held), joined));
                 }
             }
             None => {}
@@ -240,15 +241,15 @@ impl Local {
         // waits for the result, unless that takes too long.
         let number = next_number();
         branches.push(number);
-        let lost = slots.insert(owner.clone(), Slot::Acquiring(branches));
+        let lost = slots.insert(owner.clone(), OwnerSlot::Acquiring(branches));
         drop(slots);
         // Dropped after unlocking: dropping a hold drops its reference to this record.
         drop(lost);
-        Ok(Entry::Ask(Asking {
+        Ok(OwnerEntry::Ask(BranchAcquire {
             local: self.clone(),
             owner: owner.clone(),
             number,
-            has_it: false,
+            has_hold: false,
         }))
     }
 }
@@ -257,7 +258,7 @@ impl Reentry {
     /// Returns what the owner holds under this name, in its role.
     pub(crate) fn held(&self, owner: &Owner) -> Option<Arc<Held>> {
         match self.slots.lock().get(owner) {
-            Some(Slot::Held(held)) => Some(Arc::clone(held)),
+            Some(OwnerSlot::Held(held)) => Some(Arc::clone(held)),
             _ => None,
         }
     }
@@ -266,31 +267,31 @@ impl Reentry {
     fn clear(&self, owner: &Owner, held: &Arc<Held>) {
         let mut slots = self.slots.lock();
         // After a loss the slot may contain the owner's next hold, or its next acquire.
-        if matches!(slots.get(owner), Some(Slot::Held(there)) if Arc::ptr_eq(there, held)) {
+        if matches!(slots.get(owner), Some(OwnerSlot::Held(there)) if Arc::ptr_eq(there, held)) {
             slots.remove(owner);
-            slots.give_back();
+            slots.shrink_if_idle();
         }
     }
 
     /// Resolves when no other acquire of this owner is on its way.
     pub(crate) async fn settled(&self, owner: &Owner) {
-        let is_settled = |slot: Option<&Slot>| !matches!(slot, Some(Slot::Acquiring(_)));
-        self.until(owner, is_settled).await;
+        let is_settled = |slot: Option<&OwnerSlot>| !matches!(slot, Some(OwnerSlot::Acquiring(_)));
+        self.wait_until(owner, is_settled).await;
     }
 
     /// Resolves when another branch of this owner has a hold.
     pub(crate) async fn held_by_another(&self, owner: &Owner) {
-        let is_held = |slot: Option<&Slot>| slot.and_then(Slot::good).is_some();
-        self.until(owner, is_held).await;
+        let is_held = |slot: Option<&OwnerSlot>| slot.and_then(OwnerSlot::valid_hold).is_some();
+        self.wait_until(owner, is_held).await;
     }
 
-    async fn until(&self, owner: &Owner, is_so: impl Fn(Option<&Slot>) -> bool) {
+    async fn wait_until(&self, owner: &Owner, condition: impl Fn(Option<&OwnerSlot>) -> bool) {
         loop {
             let changed = self.changed.notified();
             tokio::pin!(changed);
             // Registered before the check, or a change between the two would be missed.
             changed.as_mut().enable();
-            if is_so(self.slots.lock().get(owner)) {
+            if condition(self.slots.lock().get(owner)) {
                 return;
             }
             changed.await;
@@ -301,7 +302,7 @@ impl Reentry {
     pub(super) fn lasting(&self) -> Vec<Owner> {
         let slots = self.slots.lock();
         let lasting = slots.iter().filter_map(|(owner, slot)| match slot {
-            Slot::Held(held) if held.hold().lasts() => Some(owner.clone()),
+            OwnerSlot::Held(held) if held.hold().lasts_until_release() => Some(owner.clone()),
             _ => None,
         });
         lasting.collect()
@@ -314,41 +315,41 @@ impl Reentry {
 
 /// The right of an owner's branch to ask the server. If it is dropped without a hold, it leaves the
 /// name to the owner's other branches.
-pub(crate) struct Asking {
-    local: Local,
+pub(crate) struct BranchAcquire {
+    local: RecordRef,
     owner: Owner,
     /// The number of the branch.
     number: u64,
-    has_it: bool,
+    has_hold: bool,
 }
 
-impl Asking {
+impl BranchAcquire {
     /// Notes that the branch was granted a hold. Returns `false` if another branch has a hold that
     /// this branch can enter.
-    pub(crate) fn holds(mut self, held: &Arc<Held>) -> bool {
+    pub(crate) fn granted(mut self, held: &Arc<Held>) -> bool {
         let mut slots = self.local.owners.slots.lock();
         let slot = slots.get(&self.owner);
-        if slot.and_then(Slot::good).is_some() {
+        if slot.and_then(OwnerSlot::valid_hold).is_some() {
             return false;
         }
-        let before = slots.insert(self.owner.clone(), Slot::Held(Arc::clone(held)));
+        let before = slots.insert(self.owner.clone(), OwnerSlot::Held(Arc::clone(held)));
         drop(slots);
         // Dropped after unlocking: dropping a hold drops its reference to this record.
         drop(before);
-        self.has_it = true;
+        self.has_hold = true;
         true
     }
 }
 
-impl Drop for Asking {
+impl Drop for BranchAcquire {
     fn drop(&mut self) {
-        if !self.has_it {
+        if !self.has_hold {
             let mut slots = self.local.owners.slots.lock();
-            if let Some(Slot::Acquiring(branches)) = slots.get_mut(&self.owner) {
+            if let Some(OwnerSlot::Acquiring(branches)) = slots.get_mut(&self.owner) {
                 branches.retain(|branch| *branch != self.number);
                 if branches.is_empty() {
                     slots.remove(&self.owner);
-                    slots.give_back();
+                    slots.shrink_if_idle();
                 }
             }
         }

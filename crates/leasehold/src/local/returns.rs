@@ -17,69 +17,69 @@ use crate::sync::Mutex;
 /// The open batch of a name, if there is one.
 #[derive(Default)]
 pub(crate) struct Returns {
-    open: Mutex<Option<Open>>,
+    open: Mutex<Option<ReturnBatch>>,
 }
 
-struct Open {
+struct ReturnBatch {
     permits: i64,
     members: u32,
-    sent: oneshot::Sender<Sent>,
-    ending: watch::Receiver<Ending>,
+    sent: oneshot::Sender<SentReturn>,
+    result: watch::Receiver<ReturnResult>,
 }
 
 /// A request that has been sent.
-pub(crate) struct Sent {
+pub(crate) struct SentReturn {
     pub(crate) marked: Marked,
     pub(crate) operation: Operation,
     pub(crate) reply: Reply,
-    pub(crate) left_at: Moment,
+    pub(crate) sent_at: Moment,
     /// Whether this client listens to the channel on which the return is published.
     pub(crate) we_listen: bool,
 }
 
 /// Largest number of returns in one request, which sends a message for each.
-const MOST: u32 = 64;
+const MAX_RETURNS: u32 = 64;
 
-type Ending = Option<Result<(), Failure>>;
+type ReturnResult = Option<Result<(), Failure>>;
 
 /// The sending half of a batch's result, for the task that sees the batch through. None of its
 /// holders does that: a future that is not polled must not hold up the others.
 pub(crate) struct Carrier {
-    sent: oneshot::Receiver<Sent>,
-    ending: watch::Sender<Ending>,
+    sent: oneshot::Receiver<SentReturn>,
+    result: watch::Sender<ReturnResult>,
 }
 
 /// A place in a batch.
-pub(crate) struct Member(watch::Receiver<Ending>);
+pub(crate) struct BatchMember(watch::Receiver<ReturnResult>);
 
 impl Returns {
     /// Adds `permits` to the open batch. Opens a batch if there is none, and then returns its
     /// carrier too. Returns `None` if the batch is full and must be sent first.
-    pub(crate) fn join(&self, permits: u32) -> Option<(Member, Option<Carrier>)> {
+    pub(crate) fn join(&self, permits: u32) -> Option<(BatchMember, Option<Carrier>)> {
         // Joined under the lock under which the batch is sent: no return follows its request.
         let mut batch = self.open.lock();
         if let Some(open) = &mut *batch {
-            if open.members == MOST {
+            if open.members == MAX_RETURNS {
                 return None;
             }
             open.permits += i64::from(permits);
             open.members += 1;
-            return Some((Member(open.ending.clone()), None));
+            return Some((BatchMember(open.result.clone()), None));
         }
-        let (end, ending) = watch::channel(None);
+        let (end, result) = watch::channel(None);
         let (sender, sent) = oneshot::channel();
-        let member = Member(ending.clone());
-        *batch = Some(Open {
+        let member = BatchMember(result.clone());
+        *batch = Some(ReturnBatch {
             permits: permits.into(),
             members: 1,
             sent: sender,
-            ending,
+            result,
         });
-        Some((member, Some(Carrier { sent, ending: end })))
+        Some((member, Some(Carrier { sent, result: end })))
     }
 
     /// Sends the open batch, if there is one.
-    pub(crate) fn send(&self, submit: impl FnOnce(i64) -> Sent) -> bool {
+    pub(crate) fn send(&self, submit: impl FnOnce(i64) -> SentReturn) -> bool {
         // Locked while the request is submitted: a request that finds no batch in between could
         // overtake it. (If the runtime has ended, requests are dropped under the lock, and none of
         // them takes it.)
@@ -95,19 +95,19 @@ impl Returns {
 
 impl Carrier {
     /// Returns the request, once it was sent.
-    pub(crate) fn sent(&mut self) -> Option<Sent> {
+    pub(crate) fn sent(&mut self) -> Option<SentReturn> {
         self.sent.try_recv().ok()
     }
 
-    pub(crate) fn end(self, ending: Result<(), Failure>) {
-        self.ending.send_replace(Some(ending));
+    pub(crate) fn end(self, result: Result<(), Failure>) {
+        self.result.send_replace(Some(result));
     }
 }
 
-impl Member {
+impl BatchMember {
     /// Waits for the result of the batch; `None` if no task sees the batch through any more.
-    pub(crate) async fn ending(mut self) -> Ending {
-        let ending = self.0.wait_for(Option::is_some).await;
-        ending.ok().and_then(|ending| ending.clone())
+    pub(crate) async fn result(mut self) -> ReturnResult {
+        let result = self.0.wait_for(Option::is_some).await;
+        result.ok().and_then(|result| result.clone())
     }
 }

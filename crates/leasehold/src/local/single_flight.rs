@@ -12,8 +12,8 @@ use crate::backend::failure::Failure;
 use crate::backend::step::{Operation, Value};
 use crate::sync::Mutex;
 
-type Answer = Result<Value, Failure>;
-type Ask = BoxFuture<'static, Answer>;
+type FlightReply = Result<Value, Failure>;
+type FlightRequest = BoxFuture<'static, FlightReply>;
 
 /// The request for a name that is on its way, if there is one.
 #[derive(Default)]
@@ -22,9 +22,9 @@ pub(crate) struct SingleFlight {
 }
 
 struct Flight {
-    answer: WeakShared<Ask>,
+    answer: WeakShared<FlightRequest>,
     /// Whether the request has left.
-    left: Arc<AtomicBool>,
+    sent: Arc<AtomicBool>,
     /// The position of the channel before the request left.
     mark: Option<u64>,
 }
@@ -37,19 +37,24 @@ impl SingleFlight {
         backend: &Backend,
         mark: Option<u64>,
         operation: Operation,
-    ) -> Answer {
-        let joined = Joined {
+    ) -> FlightReply {
+        let waiter = FlightWaiter {
             flight: &self.flight,
             answer: Some(self.join(backend, mark, operation)),
         };
-        joined
+        waiter
             .answer
             .clone()
             .expect("it is there until it is dropped")
             .await
     }
 
-    fn join(&self, backend: &Backend, mark: Option<u64>, operation: Operation) -> Shared<Ask> {
+    fn join(
+        &self,
+        backend: &Backend,
+        mark: Option<u64>,
+        operation: Operation,
+    ) -> Shared<FlightRequest> {
         let mut present = self.flight.lock();
         // An answered request does not count: the latch may have opened since.
         let before = present
@@ -59,13 +64,13 @@ impl SingleFlight {
         // A request that has left may have been answered already, before the latch opened. It
         // serves only waiters whose channel has received nothing since the request left.
         if let Some((flight, answer)) = &before
-            && (!flight.left.load(Ordering::SeqCst) || (mark.is_some() && flight.mark == mark))
+            && (!flight.sent.load(Ordering::SeqCst) || (mark.is_some() && flight.mark == mark))
         {
             return answer.clone();
         }
         let (before, backend) = (before.map(|(_, answer)| answer), backend.clone());
-        let left = Arc::new(AtomicBool::new(false));
-        let leaves = Arc::clone(&left);
+        let sent = Arc::new(AtomicBool::new(false));
+        let was_sent = Arc::clone(&sent);
         let ask = async move {
             // One request at a time: all waiters that arrive meanwhile share this one.
             if let Some(before) = before {
@@ -73,7 +78,7 @@ impl SingleFlight {
             }
             // Noted before the request leaves: a waiter that joined after the server's look would
             // get an answer older than its question.
-            leaves.store(true, Ordering::SeqCst);
+            was_sent.store(true, Ordering::SeqCst);
             backend.submit(operation).await
         };
         let answer = ask.boxed().shared();
@@ -81,7 +86,7 @@ impl SingleFlight {
         if let Some(weak) = answer.downgrade() {
             *present = Some(Flight {
                 answer: weak,
-                left,
+                sent,
                 mark,
             });
         }
@@ -90,12 +95,12 @@ impl SingleFlight {
 }
 
 /// A waiter for an answer, which may give up before the answer arrives.
-struct Joined<'a> {
+struct FlightWaiter<'a> {
     flight: &'a Mutex<Option<Flight>>,
-    answer: Option<Shared<Ask>>,
+    answer: Option<Shared<FlightRequest>>,
 }
 
-impl Drop for Joined<'_> {
+impl Drop for FlightWaiter<'_> {
     fn drop(&mut self) {
         // Dropped first, so that this waiter's own share does not keep the request.
         drop(self.answer.take());
@@ -120,11 +125,11 @@ mod tests {
     use crate::primitives::latch::steps;
 
     /// Creates a flight whose request never ends, so that all later requests wait.
-    fn flight() -> (SingleFlight, Shared<Ask>) {
+    fn flight() -> (SingleFlight, Shared<FlightRequest>) {
         let endless = std::future::pending().boxed().shared();
         let flight = Flight {
             answer: endless.downgrade().expect("it is not over"),
-            left: Arc::new(AtomicBool::new(true)),
+            sent: Arc::new(AtomicBool::new(true)),
             mark: None,
         };
         let flight = Mutex::new(Some(flight));

@@ -4,10 +4,10 @@
 use crate::sync::Mutex;
 
 /// The link between one waiter and any giver that has something for it.
-pub(crate) struct Slot<T>(Mutex<State<T>>);
+pub(crate) struct WaiterSlot<T>(Mutex<SlotState<T>>);
 
 #[derive(Default)]
-enum State<T> {
+enum SlotState<T> {
     #[default]
     Empty,
     Full(T),
@@ -15,42 +15,42 @@ enum State<T> {
     Closed,
 }
 
-impl<T> Slot<T> {
+impl<T> WaiterSlot<T> {
     pub(crate) const fn new() -> Self {
-        Self(Mutex::new(State::Empty))
+        Self(Mutex::new(SlotState::Empty))
     }
 
     /// Returns whether the waiter still waits, and was given nothing.
     pub(crate) fn is_empty(&self) -> bool {
-        matches!(*self.0.lock(), State::Empty)
+        matches!(*self.0.lock(), SlotState::Empty)
     }
 
     /// Returns whether something was given and not claimed.
     pub(crate) fn is_full(&self) -> bool {
-        matches!(*self.0.lock(), State::Full(_))
+        matches!(*self.0.lock(), SlotState::Full(_))
     }
 
     /// Returns whether nothing can be given to the waiter any more.
     pub(crate) fn is_closed(&self) -> bool {
-        matches!(*self.0.lock(), State::Closed)
+        matches!(*self.0.lock(), SlotState::Closed)
     }
 
     /// Gives something to the waiter. Returns the gift if the waiter has left, or was given
     /// something before.
     pub(crate) fn give(&self, gift: T) -> Result<(), T> {
         let mut state = self.0.lock();
-        if !matches!(*state, State::Empty) {
+        if !matches!(*state, SlotState::Empty) {
             return Err(gift);
         }
-        *state = State::Full(gift);
+        *state = SlotState::Full(gift);
         Ok(())
     }
 
     /// Takes the gift. From then on nothing more is given to this waiter.
     pub(crate) fn claim(&self) -> Option<T> {
         let mut state = self.0.lock();
-        match std::mem::replace(&mut *state, State::Closed) {
-            State::Full(gift) => Some(gift),
+        match std::mem::replace(&mut *state, SlotState::Closed) {
+            SlotState::Full(gift) => Some(gift),
             other => {
                 *state = other;
                 None
@@ -60,7 +60,7 @@ impl<T> Slot<T> {
 
     /// Reopens the slot, because what was claimed is of no use: the waiter waits on.
     pub(crate) fn reopen(&self) {
-        *self.0.lock() = State::Empty;
+        *self.0.lock() = SlotState::Empty;
     }
 
     /// Takes back a gift that was not claimed. The waiter waits on for something else, unless the
@@ -68,9 +68,9 @@ impl<T> Slot<T> {
     pub(crate) fn take_back(&self, closes: impl FnOnce(&T) -> bool) -> Option<T> {
         let mut state = self.0.lock();
         match std::mem::take(&mut *state) {
-            State::Full(gift) => {
+            SlotState::Full(gift) => {
                 if closes(&gift) {
-                    *state = State::Closed;
+                    *state = SlotState::Closed;
                 }
                 Some(gift)
             }
@@ -85,9 +85,9 @@ impl<T> Slot<T> {
     /// before, or the slot was closed.
     pub(crate) fn close_empty(&self) -> bool {
         let mut state = self.0.lock();
-        let is_empty = matches!(*state, State::Empty);
+        let is_empty = matches!(*state, SlotState::Empty);
         if is_empty {
-            *state = State::Closed;
+            *state = SlotState::Closed;
         }
         is_empty
     }
@@ -96,9 +96,9 @@ impl<T> Slot<T> {
     pub(crate) fn close(&self) -> Option<T> {
         // In one exchange: a simultaneous gift is returned here, or to its giver. So one of the two
         // gives it back.
-        match std::mem::replace(&mut *self.0.lock(), State::Closed) {
-            State::Full(gift) => Some(gift),
-            State::Empty | State::Closed => None,
+        match std::mem::replace(&mut *self.0.lock(), SlotState::Closed) {
+            SlotState::Full(gift) => Some(gift),
+            SlotState::Empty | SlotState::Closed => None,
         }
     }
 }

@@ -4,7 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::Kind;
+use super::ObservedKind;
 use super::user::Panics;
 use crate::key::Key;
 use crate::loss::LossReason;
@@ -53,10 +53,10 @@ type OnWaiting = dyn Fn(&Waiting<'_>) + Send + Sync;
 
 /// The hooks of a client. Most clients have none.
 #[derive(Clone, Default)]
-pub(crate) struct Hooks(Option<Arc<Set>>);
+pub(crate) struct Hooks(Option<Arc<HookSet>>);
 
 #[derive(Clone, Default)]
-struct Set {
+struct HookSet {
     acquired: Option<Hook<OnAcquired>>,
     lost: Option<Hook<OnLost>>,
     waiting: Option<(Duration, Hook<OnWaiting>)>,
@@ -95,7 +95,7 @@ impl Hooks {
         self.set().waiting = Some((longest, Hook::new("on_waiting_longer_than", hook)));
     }
 
-    fn set(&mut self) -> &mut Set {
+    fn set(&mut self) -> &mut HookSet {
         Arc::make_mut(self.0.get_or_insert_default())
     }
 
@@ -105,36 +105,36 @@ impl Hooks {
         Some(*longest)
     }
 
-    pub(super) fn acquired(&self, kind: Kind, key: &Key, waited: Duration) {
+    pub(super) fn acquired(&self, kind: ObservedKind, key: &Key, waited: Duration) {
         if let Some(hook) = self.0.as_ref().and_then(|set| set.acquired.as_ref()) {
-            let told = Acquired {
+            let event = Acquired {
                 name: key.given(),
-                kind: kind.word(),
+                kind: kind.label(),
                 waited,
             };
-            hook.call(|hook| hook(&told));
+            hook.call(|hook| hook(&event));
         }
     }
 
-    pub(super) fn lost(&self, kind: Kind, key: &Key, reason: &LossReason) {
+    pub(super) fn lost(&self, kind: ObservedKind, key: &Key, reason: &LossReason) {
         if let Some(hook) = self.0.as_ref().and_then(|set| set.lost.as_ref()) {
-            let told = Lost {
+            let event = Lost {
                 name: key.given(),
-                kind: kind.word(),
+                kind: kind.label(),
                 reason,
             };
-            hook.call(|hook| hook(&told));
+            hook.call(|hook| hook(&event));
         }
     }
 
-    pub(super) fn waits_for_long(&self, kind: Kind, key: &Key, waited: Duration) {
+    pub(super) fn report_long_wait(&self, kind: ObservedKind, key: &Key, waited: Duration) {
         if let Some((_, hook)) = self.0.as_ref().and_then(|set| set.waiting.as_ref()) {
-            let told = Waiting {
+            let event = Waiting {
                 name: key.given(),
-                kind: kind.word(),
+                kind: kind.label(),
                 waited,
             };
-            hook.call(|hook| hook(&told));
+            hook.call(|hook| hook(&event));
         }
     }
 }

@@ -13,7 +13,7 @@ use metrics::{Counter, Gauge, Histogram, Unit, counter, gauge, histogram};
 use metrics::{describe_counter, describe_gauge, describe_histogram};
 
 use super::user::Panics;
-use super::{End, Kind, words};
+use super::{End, ObservedKind, labels};
 use crate::loss::LossReason;
 use crate::pattern;
 
@@ -53,18 +53,18 @@ type Labels = Vec<(&'static str, String)>;
 
 /// The metrics of a client's names, by kind and by the first pattern that a name matches.
 #[derive(Debug)]
-pub(super) struct Table {
+pub(super) struct SeriesTable {
     groups: Vec<(String, [OnceLock<Arc<Series>>; KINDS])>,
     others: [OnceLock<Arc<Series>>; KINDS],
 }
 
-impl Default for Table {
+impl Default for SeriesTable {
     fn default() -> Self {
         Self::new(&[])
     }
 }
 
-impl Table {
+impl SeriesTable {
     pub(super) fn new(patterns: &[String]) -> Self {
         let groups = patterns.iter();
         Self {
@@ -75,15 +75,16 @@ impl Table {
         }
     }
 
-    pub(super) fn series(&self, kind: Kind, name: &str) -> Arc<Series> {
-        let fits = |(pattern, _): &&(String, _)| pattern::fits(pattern.as_bytes(), name.as_bytes());
+    pub(super) fn series(&self, kind: ObservedKind, name: &str) -> Arc<Series> {
+        let fits =
+            |(pattern, _): &&(String, _)| pattern::matches(pattern.as_bytes(), name.as_bytes());
         let (group, kinds) = match self.groups.iter().find(fits) {
             Some((pattern, kinds)) => (Some(pattern.as_str()), kinds),
             None if self.groups.is_empty() => (None, &self.others),
             None => (Some("other"), &self.others),
         };
         Arc::clone(kinds[kind as usize].get_or_init(|| {
-            let mut labels = vec![("kind", kind.word().to_owned())];
+            let mut labels = vec![("kind", kind.label().to_owned())];
             labels.extend(group.map(|group| ("name", group.to_owned())));
             Arc::new(Series::new(&labels))
         }))
@@ -113,11 +114,11 @@ impl std::fmt::Debug for Series {
 impl Series {
     fn new(labels: &Labels) -> Self {
         PANICS
-            .catch(|| Self::known(labels))
-            .unwrap_or_else(Self::of_nobody)
+            .catch(|| Self::registered(labels))
+            .unwrap_or_else(Self::noop)
     }
 
-    fn known(labels: &Labels) -> Self {
+    fn registered(labels: &Labels) -> Self {
         describe();
         let with = |name: &'static str, value: &str| {
             let mut labels = labels.clone();
@@ -139,7 +140,7 @@ impl Series {
     }
 
     /// Returns series without effect, if the recorder provides no handles.
-    fn of_nobody() -> Self {
+    fn noop() -> Self {
         Self {
             ends: std::array::from_fn(|_| Counter::noop()),
             wait_time: Histogram::noop(),
@@ -154,18 +155,18 @@ impl Series {
         }
     }
 
-    pub(super) fn begins(&self) {
+    pub(super) fn hold_began(&self) {
         PANICS.catch(|| self.held.increment(1.0));
     }
 
-    pub(super) fn ends(&self, held: Duration) {
+    pub(super) fn hold_ended(&self, held: Duration) {
         PANICS.catch(|| self.held.decrement(1.0));
         PANICS.catch(|| self.hold_time.record(held.as_secs_f64()));
     }
 
-    pub(super) fn renewed(&self, left: Duration, lease: Duration) {
+    pub(super) fn renewed(&self, remaining: Duration, lease: Duration) {
         PANICS.catch(|| self.renewed.increment(1));
-        let part = left.as_secs_f64() / lease.as_secs_f64().max(f64::MIN_POSITIVE);
+        let part = remaining.as_secs_f64() / lease.as_secs_f64().max(f64::MIN_POSITIVE);
         PANICS.catch(|| self.margin.record(part.min(1.0)));
     }
 
@@ -178,34 +179,34 @@ impl Series {
     }
 
     /// Counts one more waiter until the result is dropped.
-    pub(super) fn waits(&self) -> Gauged<'_> {
+    pub(super) fn count_waiting(&self) -> GaugeGuard<'_> {
         PANICS.catch(|| self.waiting.increment(1.0));
-        Gauged(&self.waiting)
+        GaugeGuard(&self.waiting)
     }
 
     pub(super) fn acquired(&self, end: End, waited: Duration) {
         if matches!(end, End::Got(_)) {
             PANICS.catch(|| self.wait_time.record(waited.as_secs_f64()));
         }
-        count(&self.ends, &RESULTS, words::result(end));
+        count(&self.ends, &RESULTS, labels::result(end));
     }
 
     pub(super) fn lost(&self, reason: &LossReason) {
-        count(&self.losses, &REASONS, words::reason(reason));
+        count(&self.losses, &REASONS, labels::reason(reason));
     }
 }
 
-fn count(counters: &[Counter], words: &[&str], word: &str) {
-    let place = words.iter().position(|other| *other == word);
+fn count(counters: &[Counter], labels: &[&str], label: &str) {
+    let place = labels.iter().position(|other| *other == label);
     if let Some(counter) = place.and_then(|place| counters.get(place)) {
         PANICS.catch(|| counter.increment(1));
     }
 }
 
 /// A gauge that is decremented when this value is dropped.
-pub(super) struct Gauged<'a>(&'a Gauge);
+pub(super) struct GaugeGuard<'a>(&'a Gauge);
 
-impl Drop for Gauged<'_> {
+impl Drop for GaugeGuard<'_> {
     fn drop(&mut self) {
         PANICS.catch(|| self.0.decrement(1.0));
     }
@@ -231,8 +232,8 @@ impl std::fmt::Debug for ServerSeries {
 #[cfg(feature = "redis")]
 impl ServerSeries {
     pub(super) fn new(address: &str) -> Self {
-        let known = PANICS.catch(|| Self::known(address));
-        known.unwrap_or_else(|| Self {
+        let registered = PANICS.catch(|| Self::registered(address));
+        registered.unwrap_or_else(|| Self {
             calls: Counter::noop(),
             operations: Histogram::noop(),
             reconnects: Counter::noop(),
@@ -241,7 +242,7 @@ impl ServerSeries {
         })
     }
 
-    fn known(address: &str) -> Self {
+    fn registered(address: &str) -> Self {
         describe();
         let labels: &Labels = &vec![("server.address", address.to_owned())];
         Self {
@@ -253,18 +254,18 @@ impl ServerSeries {
         }
     }
 
-    pub(super) fn calls(&self, operations: usize) {
+    pub(super) fn count_call(&self, operations: usize) {
         PANICS.catch(|| self.calls.increment(1));
         // A call has a thousand operations at most.
         let operations = f64::from(u32::try_from(operations).unwrap_or(u32::MAX));
         PANICS.catch(|| self.operations.record(operations));
     }
 
-    pub(super) fn reconnects(&self) {
+    pub(super) fn count_reconnect(&self) {
         PANICS.catch(|| self.reconnects.increment(1));
     }
 
-    pub(super) fn redirects(&self) {
+    pub(super) fn count_redirect(&self) {
         PANICS.catch(|| self.redirects.increment(1));
     }
 
@@ -272,7 +273,7 @@ impl ServerSeries {
         clippy::disallowed_methods,
         reason = "no promise depends on it: it is compared with the server's for people to look at"
     )]
-    pub(super) fn says_time(&self, server_ms: i64) {
+    pub(super) fn record_server_time(&self, server_ms: i64) {
         let ours = SystemTime::now().duration_since(UNIX_EPOCH);
         let server = Duration::from_millis(u64::try_from(server_ms).unwrap_or(0));
         let skew = server.as_secs_f64() - ours.unwrap_or_default().as_secs_f64();

@@ -11,7 +11,7 @@ use tracing::field::{Empty, Value};
 use tracing::{Span, debug_span, span};
 
 use super::user::Panics;
-use super::{End, Ended, Kind, Observed, Way, words};
+use super::{End, Ended, Entry, Observed, ObservedKind, labels};
 use crate::error::{Error, Result};
 use crate::key::Key;
 use crate::loss::LossReason;
@@ -27,23 +27,23 @@ pub(crate) fn log(event: impl FnOnce()) {
 /// A span that a subscriber has taken, or nothing.
 // Shared, because cloning the span itself would call the subscriber while a grant is locked.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Told(Option<Arc<Taken>>);
+pub(crate) struct MaybeSpan(Option<Arc<RecordedSpan>>);
 
 /// A span whose drop is reported to the subscriber.
 #[derive(Debug)]
-struct Taken(Span);
+struct RecordedSpan(Span);
 
-impl Drop for Taken {
+impl Drop for RecordedSpan {
     fn drop(&mut self) {
         let span = std::mem::replace(&mut self.0, Span::none());
         PANICS.catch(|| drop(span));
     }
 }
 
-impl Told {
+impl MaybeSpan {
     fn of(span: impl FnOnce() -> Span) -> Self {
         let span = PANICS.catch(span).filter(|span| !span.is_disabled());
-        Self(span.map(|span| Arc::new(Taken(span))))
+        Self(span.map(|span| Arc::new(RecordedSpan(span))))
     }
 
     /// Links this span to another span, which led to it.
@@ -75,7 +75,7 @@ impl Told {
 
 /// The reason why an acquire is not granted at once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Why {
+pub(crate) enum WaitReason {
     /// The server reports that other clients hold the lock, or that too few permits are free.
     Held,
     /// Other waiters of its process wait already, and one of them asks.
@@ -86,25 +86,25 @@ pub(crate) enum Why {
 
 /// The span of an acquire, and the counts of its wait; empty without a subscriber.
 #[derive(Debug)]
-pub(crate) struct AcquireSpan(Option<Box<Counted>>);
+pub(crate) struct AcquireSpan(Option<Box<WaitCounts>>);
 
 #[derive(Debug)]
-struct Counted {
-    told: Told,
+struct WaitCounts {
+    span: MaybeSpan,
     asks: AtomicU32,
     wake_ups: AtomicU32,
     /// The first reason to wait.
-    why: OnceLock<Why>,
-    given: AtomicBool,
+    wait_reason: OnceLock<WaitReason>,
+    handed_over: AtomicBool,
 }
 
 impl AcquireSpan {
-    pub(super) fn begins(kind: Kind, key: &Key) -> Self {
-        let told = Told::of(|| {
+    pub(super) fn begin(kind: ObservedKind, key: &Key) -> Self {
+        let span = MaybeSpan::of(|| {
             debug_span!(
                 target: "leasehold",
                 "leasehold.acquire",
-                kind = kind.word(),
+                kind = kind.label(),
                 name = key.given(),
                 result = Empty,
                 wait.reason = Empty,
@@ -113,117 +113,117 @@ impl AcquireSpan {
                 granted_by = Empty,
             )
         });
-        Self(told.0.is_some().then(|| {
-            Box::new(Counted {
-                told,
+        Self(span.0.is_some().then(|| {
+            Box::new(WaitCounts {
+                span,
                 asks: AtomicU32::new(0),
                 wake_ups: AtomicU32::new(0),
-                why: OnceLock::new(),
-                given: AtomicBool::new(false),
+                wait_reason: OnceLock::new(),
+                handed_over: AtomicBool::new(false),
             })
         }))
     }
 
     /// Counts a request of the acquire.
-    pub(crate) fn asks(&self) {
+    pub(crate) fn count_request(&self) {
         if let Some(counted) = &self.0 {
             counted.asks.fetch_add(1, Ordering::Relaxed);
         }
     }
 
     /// Counts a message that has ended its sleep.
-    pub(crate) fn is_woken(&self) {
+    pub(crate) fn count_wake_up(&self) {
         if let Some(counted) = &self.0 {
             counted.wake_ups.fetch_add(1, Ordering::Relaxed);
         }
     }
 
     /// Notes why the acquire is not granted at once.
-    pub(crate) fn waits(&self, why: Why) {
+    pub(crate) fn note_wait(&self, wait_reason: WaitReason) {
         if let Some(counted) = &self.0 {
-            counted.why.get_or_init(|| why);
+            counted.wait_reason.get_or_init(|| wait_reason);
         }
     }
 
     /// Notes that another task of the process has handed it what it wants.
-    pub(crate) fn was_given(&self) {
+    pub(crate) fn note_handed_over(&self) {
         if let Some(counted) = &self.0 {
-            counted.given.store(true, Ordering::Relaxed);
+            counted.handed_over.store(true, Ordering::Relaxed);
         }
     }
 
     /// Notes how the acquire has ended. Returns its span, which is still open.
-    pub(super) fn ended(&mut self, end: End) -> Told {
+    pub(super) fn ended(&mut self, end: End) -> MaybeSpan {
         let Some(counted) = self.0.take() else {
-            return Told::default();
+            return MaybeSpan::default();
         };
-        let told = counted.told;
-        told.record("result", words::result(end));
-        told.record("asks", counted.asks.into_inner());
-        told.record("wake_ups", counted.wake_ups.into_inner());
-        match counted.why.get() {
-            Some(Why::Held) => told.record("wait.reason", "held"),
-            Some(Why::InLine) => told.record("wait.reason", "in_line"),
-            Some(Why::NoAnswer) => told.record("wait.reason", "no_answer"),
+        let span = counted.span;
+        span.record("result", labels::result(end));
+        span.record("asks", counted.asks.into_inner());
+        span.record("wake_ups", counted.wake_ups.into_inner());
+        match counted.wait_reason.get() {
+            Some(WaitReason::Held) => span.record("wait.reason", "held"),
+            Some(WaitReason::InLine) => span.record("wait.reason", "in_line"),
+            Some(WaitReason::NoAnswer) => span.record("wait.reason", "no_answer"),
             None => {}
         }
-        if end == End::Got(Way::Granted) {
-            let by = match counted.given.into_inner() {
+        if end == End::Got(Entry::Granted) {
+            let by = match counted.handed_over.into_inner() {
                 true => "process",
                 false => "server",
             };
-            told.record("granted_by", by);
+            span.record("granted_by", by);
         }
-        told
+        span
     }
 }
 
 impl Ended {
     /// Returns whether there is a subscriber.
-    pub(crate) fn is_heard(&self) -> bool {
-        self.told.is_heard()
+    pub(crate) fn is_enabled(&self) -> bool {
+        self.span.is_enabled()
     }
 
     /// Links the acquire to a hold of the same process that led to its end: the hold of the
     /// previous holder, or the hold that it has joined.
-    pub(crate) fn follows(&self, hold: &Told) {
-        self.told.follows(hold);
+    pub(crate) fn follows(&self, hold: &MaybeSpan) {
+        self.span.follows(hold);
     }
 
     /// Begins the span of the granted hold. `holder` is its id on the wire.
-    pub(crate) fn begins(
+    pub(crate) fn hold_span(
         &self,
         observed: &Observed,
         key: &Key,
         holder: &str,
         token: Option<u64>,
-    ) -> Told {
-        let told = Told::of(|| {
+    ) -> MaybeSpan {
+        let span = MaybeSpan::of(|| {
             debug_span!(
                 target: "leasehold",
                 "leasehold.hold",
-                kind = observed.kind.word(),
+                kind = observed.kind.label(),
                 name = key.given(),
                 holder,
                 token,
                 loss = Empty,
             )
         });
-        told.follows(&self.told);
-        told
+        span.follows(&self.span);
+        span
     }
 }
 
 impl Observed {
     /// Begins the span of a renewal. `hold` returns the span of the hold, and is called only if
     /// there is a subscriber.
-    pub(crate) fn renews(&self, key: &Key, hold: impl FnOnce() -> Told) -> Told {
-        Told::of(|| {
+    pub(crate) fn renewal_span(&self, key: &Key, hold: impl FnOnce() -> MaybeSpan) -> MaybeSpan {
+        MaybeSpan::of(|| {
             debug_span!(
                 target: "leasehold",
                 parent: hold().id(),
                 "leasehold.renewal",
-                kind = self.kind.word(),
+                kind = self.kind.label(),
                 name = key.given(),
                 result = Empty,
             )
@@ -232,61 +232,61 @@ impl Observed {
 
     /// Begins the span of a release by a guard. `hold` returns the span of the hold, and is called
     /// only if there is a subscriber.
-    pub(crate) fn releases(&self, key: &Key, hold: impl FnOnce() -> Told) -> Told {
-        let told = Told::of(|| {
+    pub(crate) fn release_span(&self, key: &Key, hold: impl FnOnce() -> MaybeSpan) -> MaybeSpan {
+        let span = MaybeSpan::of(|| {
             debug_span!(
                 target: "leasehold",
                 "leasehold.release",
-                kind = self.kind.word(),
+                kind = self.kind.label(),
                 name = key.given(),
                 result = Empty,
             )
         });
-        if told.is_heard() {
-            told.follows(&hold());
+        if span.is_enabled() {
+            span.follows(&hold());
         }
-        told
+        span
     }
 }
 
 /// The result of a renewal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Renewal {
+pub(crate) enum RenewalResult {
     Confirmed,
     /// The server no longer has the hold.
     Lost,
     Failed,
 }
 
-impl Told {
+impl MaybeSpan {
     /// Returns whether there is a subscriber.
-    pub(crate) fn is_heard(&self) -> bool {
+    pub(crate) fn is_enabled(&self) -> bool {
         self.0.is_some()
     }
 
     /// Records that the hold is lost.
     pub(crate) fn lost(&self, reason: &LossReason) {
-        self.record("loss", words::reason(reason));
+        self.record("loss", labels::reason(reason));
     }
 
     /// Records the result of the renewal.
-    pub(crate) fn renewed(&self, result: Renewal) {
-        let word = match result {
-            Renewal::Confirmed => "confirmed",
-            Renewal::Lost => "lost",
-            Renewal::Failed => "failed",
+    pub(crate) fn renewed(&self, result: RenewalResult) {
+        let label = match result {
+            RenewalResult::Confirmed => "confirmed",
+            RenewalResult::Lost => "lost",
+            RenewalResult::Failed => "failed",
         };
-        self.record("result", word);
+        self.record("result", label);
     }
 
     /// Records the result of the release. `handed_over` says that the next waiter of the process
     /// has the hold.
     pub(crate) fn released(&self, result: &Result<()>, handed_over: bool) {
-        let word = match result.as_ref().map_err(Error::kind) {
+        let label = match result.as_ref().map_err(Error::kind) {
             Ok(()) if handed_over => "handed_over",
             Ok(()) => "released",
-            Err(kind) => words::failed(kind),
+            Err(kind) => labels::failed(kind),
         };
-        self.record("result", word);
+        self.record("result", label);
     }
 }

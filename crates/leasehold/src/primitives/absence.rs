@@ -6,7 +6,7 @@ use crate::backend::failure::{Cause, Failure, Outcome};
 use crate::context::Context;
 use crate::error::Result;
 use crate::key::Key;
-use crate::local::line::Line;
+use crate::local::line::LineMode;
 use crate::observe::log;
 use crate::wait::Deadline;
 
@@ -14,7 +14,7 @@ use crate::wait::Deadline;
 pub(super) struct Absence {
     must_exist: bool,
     waits: bool,
-    told: AtomicBool,
+    warned: AtomicBool,
 }
 
 impl Absence {
@@ -23,16 +23,16 @@ impl Absence {
             must_exist,
             // This answer ends a try. Only a wait needs the warning, because it may never end.
             waits: !matches!(deadline, Deadline::Now),
-            told: AtomicBool::new(false),
+            warned: AtomicBool::new(false),
         }
     }
 
     /// Handles a server's answer that the semaphore does not exist.
-    pub(super) fn found(&self, context: &Context, key: &Key) -> Result<(), Failure> {
+    pub(super) fn report_missing(&self, context: &Context, key: &Key) -> Result<(), Failure> {
         if self.must_exist {
             return Err(missing(context));
         }
-        if self.waits && !self.told.swap(true, Ordering::Relaxed) {
+        if self.waits && !self.warned.swap(true, Ordering::Relaxed) {
             log(|| {
                 tracing::warn!(
                     %key, address = context.backend.address(),
@@ -49,13 +49,13 @@ impl Absence {
 /// Asks the server whether the semaphore exists, until `deadline`. An acquire that would queue
 /// behind other waiters of this process needs this, because those may wait for a semaphore that
 /// does not exist.
-pub(super) async fn check_behind_others(
+pub(super) async fn check_while_others_wait(
     context: &Context,
     key: &Key,
     deadline: Deadline,
-    is_there: impl Future<Output = Result<bool>>,
+    exists: impl Future<Output = Result<bool>>,
 ) -> Result<()> {
-    if !context.locals.anyone_waits(key, Line::OneAsks) {
+    if !context.locals.has_waiters(key, LineMode::HeadAsks) {
         return Ok(());
     }
     let asks_once = matches!(deadline, Deadline::Now);
@@ -70,7 +70,7 @@ pub(super) async fn check_behind_others(
     tokio::select! {
         // A reply that has arrived counts, even at the deadline.
         biased;
-        is_there = is_there => match is_there {
+        exists = exists => match exists {
             Ok(true) => Ok(()),
             Ok(false) => Err(missing(context).into_error(key)),
             Err(error) if asks_once => Err(error),

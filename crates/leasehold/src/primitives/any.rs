@@ -65,49 +65,49 @@ pub(super) enum AnyKind {
     /// A lock whose state has one name on one server.
     One(Arc<dyn OneName>),
     /// A lock that is made of other locks.
-    Several(Arc<dyn Several>),
+    Composite(Arc<dyn Composite>),
 }
 
-pub(super) type Acquiring = Pin<Box<dyn Future<Output = Result<Option<LockGuard>>> + Send>>;
+pub(super) type AcquireFuture = Pin<Box<dyn Future<Output = Result<Option<LockGuard>>> + Send>>;
 
 /// The acquire of a kind, for a lock whose type does not name its kind.
 pub(super) trait Erased: fmt::Debug + Send + Sync {
-    fn acquire(&self, lock: &AnyLock, deadline: Deadline) -> Acquiring;
+    fn acquire(&self, lock: &AnyLock, deadline: Deadline) -> AcquireFuture;
 }
 
 /// Everything that all locks with one name can do.
 pub(super) trait OneName: Erased {
     /// Asks the server for the lock's holders.
-    fn look(&self, key: &Key) -> Operation;
+    fn inspect_operation(&self, key: &Key) -> Operation;
 
     /// Whether a hold keeps all other owners out.
-    fn excludes(&self) -> bool;
+    fn excludes_others(&self) -> bool;
 
     /// Returns the hold of `owner`, or its lost hold, as far as this process knows.
     fn held_by(&self, context: &Context, key: &Key, owner: &Owner) -> Option<Hold>;
 }
 
 /// Everything that all locks made of several members can do.
-pub(super) trait Several: Erased {
+pub(super) trait Composite: Erased {
     fn members(&self) -> &[AnyLock];
 
     /// Returns the number of members that must be held.
     fn quorum(&self) -> usize;
 
     /// Whether no client counts a server that started less than a longest lease ago.
-    fn distrusts(&self) -> bool;
+    fn distrusts_restarted(&self) -> bool;
 
     /// Returns whether `owner` holds enough members, as far as this process knows.
     fn is_held_by(&self, owner: &Owner) -> bool {
         let members = self.members().iter();
-        let distrusts = self.distrusts();
-        let held = members.filter(|member| member.counts_for(owner, distrusts));
+        let distrusts_restarted = self.distrusts_restarted();
+        let held = members.filter(|member| member.counts_for(owner, distrusts_restarted));
         held.count() >= self.quorum()
     }
 }
 
 impl<K: OneKey> Erased for K {
-    fn acquire(&self, lock: &AnyLock, deadline: Deadline) -> Acquiring {
+    fn acquire(&self, lock: &AnyLock, deadline: Deadline) -> AcquireFuture {
         let lock = lock.clone().of_kind(self.clone());
         // A trait object needs one future type for all kinds: this box is the allocation that
         // `AnyLock` costs.
@@ -116,11 +116,11 @@ impl<K: OneKey> Erased for K {
 }
 
 impl<K: OneKey> OneName for K {
-    fn look(&self, key: &Key) -> Operation {
+    fn inspect_operation(&self, key: &Key) -> Operation {
         self.inspect(key)
     }
 
-    fn excludes(&self) -> bool {
+    fn excludes_others(&self) -> bool {
         self.is_exclusive()
     }
 
@@ -141,7 +141,7 @@ impl Acquire for Any {
     async fn acquire_by(lock: &AnyLock, deadline: Deadline) -> Result<Option<LockGuard>> {
         let kind: &dyn Erased = match &lock.kind().0 {
             AnyKind::One(kind) => &**kind,
-            AnyKind::Several(kind) => &**kind,
+            AnyKind::Composite(kind) => &**kind,
         };
         kind.acquire(lock, deadline).await
     }
@@ -154,7 +154,7 @@ impl AnyLock {
     pub fn members(&self) -> &[Self] {
         match &self.kind().0 {
             AnyKind::One(_) => &[],
-            AnyKind::Several(kind) => kind.members(),
+            AnyKind::Composite(kind) => kind.members(),
         }
     }
 
@@ -174,13 +174,13 @@ impl AnyLock {
     pub fn is_held_by(&self, owner: &Owner) -> bool {
         match &self.kind().0 {
             AnyKind::One(_) => self.counts_for(owner, false),
-            AnyKind::Several(kind) => kind.is_held_by(owner),
+            AnyKind::Composite(kind) => kind.is_held_by(owner),
         }
     }
 
     /// Returns whether `owner` holds this member of a lock that is made of several. With
-    /// `distrusts`, a hold that its server has forgotten counts until that server has a vote again.
-    pub(super) fn counts_for(&self, owner: &Owner, distrusts: bool) -> bool {
+    /// `distrusts_restarted`, a hold that its server has forgotten counts until that server has a vote again.
+    pub(super) fn counts_for(&self, owner: &Owner, distrusts_restarted: bool) -> bool {
         let AnyKind::One(kind) = &self.kind().0 else {
             return false;
         };
@@ -188,7 +188,7 @@ impl AnyLock {
         let hold = self.key().ok();
         let hold = hold.and_then(|key| kind.held_by(context, key, owner));
         hold.is_some_and(|hold| {
-            let until = hold.stands_until().filter(|_| distrusts);
+            let until = hold.counts_until().filter(|_| distrusts_restarted);
             hold.loss().is_none() || until.is_some_and(|until| context.clock.now() < until)
         })
     }
@@ -207,15 +207,15 @@ impl AnyLock {
     /// Dropping the future leaves nothing behind.
     #[doc(alias = "isLocked")]
     pub async fn is_locked(&self) -> Result<bool> {
-        let several = match &self.kind().0 {
+        let composite = match &self.kind().0 {
             AnyKind::One(_) => return Ok(self.inspect().await?.is_locked()),
-            AnyKind::Several(kind) => kind,
+            AnyKind::Composite(kind) => kind,
         };
         // When more members are held than the lock can do without, too few are left to acquire it.
-        let spare = several.members().len() - several.quorum();
+        let spare = composite.members().len() - composite.quorum();
         let (mut locked, mut errors) = (0, Vec::new());
-        for look in join_all(several.members().iter().map(Self::inspect)).await {
-            match look {
+        for result in join_all(composite.members().iter().map(Self::inspect)).await {
+            match result {
                 Ok(info) => locked += usize::from(info.is_locked()),
                 Err(error) => errors.push(error),
             }
@@ -240,8 +240,8 @@ impl AnyLock {
     pub async fn inspect(&self) -> Result<LockInfo> {
         let key = self.key()?;
         match &self.kind().0 {
-            AnyKind::One(kind) => self.info(kind.look(key)).await,
-            AnyKind::Several(_) => Err(Error::new(
+            AnyKind::One(kind) => self.info(kind.inspect_operation(key)).await,
+            AnyKind::Composite(_) => Err(Error::new(
                 ErrorKind::Misuse,
                 format!(
                     "`{key}` is several locks, each with its own holders; inspect its `members()`"
@@ -275,7 +275,7 @@ impl fmt::Debug for Any {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.0 {
             AnyKind::One(kind) => kind.fmt(f),
-            AnyKind::Several(kind) => kind.fmt(f),
+            AnyKind::Composite(kind) => kind.fmt(f),
         }
     }
 }

@@ -11,7 +11,7 @@ local function client_of(item)
 end
 
 -- Adds a waiting client. Returns how many clients are before it, or no number if it was not added.
-local function take_place(asking, client, called)
+local function enlist(asking, client, notified)
   local length = redis.pcall('LLEN', asking)
   -- Killed clients may fill the list during a long hold. A full list expires when none of its
   -- clients asks any more.
@@ -21,19 +21,19 @@ local function take_place(asking, client, called)
   if length > 0 and not client_of(redis.pcall('LINDEX', asking, 0)) then
     return false
   end
-  if called == '1' then
+  if notified == '1' then
     return type(redis.pcall('LPUSH', asking, client)) == 'number' and 0
   end
   length = redis.pcall('RPUSH', asking, client)
   return type(length) == 'number' and length - 1
 end
 
--- Returns how many clients are called before this waiting client; -1 if it is not called. `called`
+-- Returns how many clients are called before this waiting client; -1 if it is not called. `notified`
 -- is 1 if a release has called this client, and another client was quicker.
-local function place_of(asking, client, called)
+local function clients_before(asking, client, notified)
   local before = redis.pcall('LPOS', asking, client)
   if not before then
-    before = take_place(asking, client, called)
+    before = enlist(asking, client, notified)
   end
   if type(before) ~= 'number' then
     -- The list of another program gets no expiry.
@@ -50,15 +50,15 @@ local function place_of(asking, client, called)
 end
 
 -- Calls the first client that still listens, right after the `0` of a release.
-local function call_first(asking, channel)
+local function notify_first(asking, channel)
   while true do
     local number, listens = client_of(redis.pcall('LINDEX', asking, 0))
     if not number or type(redis.pcall('LPOP', asking)) ~= 'string' then
       return
     end
     -- A killed client no longer listens. If it were called, the others would wait for it.
-    local told = listens ~= '' and redis.pcall('PUBSUB', 'NUMSUB', channel .. ':' .. number)
-    if not told or told[2] ~= 0 then
+    local subscribers = listens ~= '' and redis.pcall('PUBSUB', 'NUMSUB', channel .. ':' .. number)
+    if not subscribers or subscribers[2] ~= 0 then
       -- Redisson reads a number from each message, and ignores any number other than 0 and 1.
       redis.pcall('PUBLISH', channel, number)
       return

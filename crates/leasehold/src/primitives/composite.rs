@@ -2,14 +2,14 @@
 
 mod majority;
 mod member;
+mod member_hold;
 mod multi;
-mod part;
 mod quorum;
-mod returned;
+mod rejoined;
 
 use std::sync::Arc;
 
-use super::any::{Acquiring, Any, AnyKind, AnyLock, Erased, Several};
+use super::any::{AcquireFuture, Any, AnyKind, AnyLock, Composite, Erased};
 use super::lock::Lock;
 use super::lock::kind::Acquire;
 use crate::wait::Deadline;
@@ -19,17 +19,17 @@ pub(super) use quorum::Quorum;
 
 /// Makes an [`AnyLock`] of a lock of several. Each kind is listed, because Rust can't know that no
 /// kind both has one name and is made of several locks.
-macro_rules! any_of_several {
+macro_rules! impl_composite {
     ($($kind:ty)+) => {
         $(
             impl Erased for $kind {
-                fn acquire(&self, lock: &AnyLock, deadline: Deadline) -> Acquiring {
+                fn acquire(&self, lock: &AnyLock, deadline: Deadline) -> AcquireFuture {
                     let lock = lock.clone().of_kind(self.clone());
                     Box::pin(async move { Self::acquire_by(&lock, deadline).await })
                 }
             }
 
-            impl Several for $kind {
+            impl Composite for $kind {
                 fn members(&self) -> &[AnyLock] {
                     &self.members
                 }
@@ -39,15 +39,15 @@ macro_rules! any_of_several {
                     self.quorum()
                 }
 
-                fn distrusts(&self) -> bool {
+                fn distrusts_restarted(&self) -> bool {
                     // As above.
-                    self.distrusts()
+                    self.distrusts_restarted()
                 }
             }
 
             impl From<Lock<$kind>> for AnyLock {
                 fn from(lock: Lock<$kind>) -> Self {
-                    let kind = Any(AnyKind::Several(Arc::new(lock.kind().clone())));
+                    let kind = Any(AnyKind::Composite(Arc::new(lock.kind().clone())));
                     lock.of_kind(kind)
                 }
             }
@@ -61,4 +61,4 @@ macro_rules! any_of_several {
     };
 }
 
-any_of_several! { Multi Majority }
+impl_composite! { Multi Majority }

@@ -1,6 +1,6 @@
 //! The semaphore whose permits have leases, so that the permits of a killed process come back.
 
-mod ask;
+mod acquire;
 mod permit;
 pub(crate) mod steps;
 
@@ -10,21 +10,21 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use crate::backend::NameOf;
+use crate::backend::NameKind;
 use crate::backend::step::{Operation, Value};
 use crate::config::{Settings, WaitStrategy, check_lease, check_number, check_wait};
 use crate::context::Context;
 use crate::error::{Error, ErrorKind, Result};
 use crate::key::Key;
-use crate::primitives::calls::own_channel;
+use crate::primitives::enlistment::own_channel;
 use crate::primitives::lock::Ttl;
 use crate::primitives::semaphore::MOST_PERMITS;
 use crate::primitives::semaphore::steps as plain;
 use crate::primitives::setters::{lease_setters, must_exist_setter, wait_setters};
-use crate::primitives::{absence, namesake, request};
+use crate::primitives::{absence, request, shared_keys};
 use crate::wait::Deadline;
 pub use permit::{ExpirablePermit, PermitId};
-use steps::Names;
+use steps::ExpirableNames;
 
 /// The most permits that one call acquires or releases. A call is one step of the server, which
 /// does nothing else meanwhile.
@@ -85,7 +85,7 @@ const MOST_AT_ONCE: u64 = 1000;
 pub struct ExpirableSemaphore {
     context: Arc<Context>,
     /// The name is checked when it is used, so that making a handle can't fail.
-    names: Result<Names>,
+    names: Result<ExpirableNames>,
     settings: Settings,
     must_exist: bool,
 }
@@ -94,9 +94,9 @@ pub struct ExpirableSemaphore {
 /// settings.
 impl ExpirableSemaphore {
     pub(crate) fn new(context: Arc<Context>, name: &str) -> Self {
-        let names = context.key(name, NameOf::Other).map(|key| {
+        let names = context.key(name, NameKind::Other).map(|key| {
             let channel = key.semaphore_channel();
-            Names {
+            ExpirableNames {
                 own_channel: own_channel(&context, &channel),
                 channel: channel.into(),
                 key,
@@ -122,8 +122,8 @@ impl ExpirableSemaphore {
     /// settings. After this time, waiters of other processes can acquire the permits. 10 ms by
     /// default. Zero turns hand-over off. Any duration is allowed.
     #[must_use]
-    pub fn local_hand_over(mut self, turn: Duration) -> Self {
-        self.settings.local_hand_over = turn;
+    pub fn local_hand_over(mut self, slice: Duration) -> Self {
+        self.settings.local_hand_over = slice;
         self
     }
 }
@@ -291,14 +291,14 @@ impl ExpirableSemaphore {
         self.context.check_lease(terms.lease, &names.key)?;
         check_several(permits.into(), &names.key)?;
         self.context.check_open(&names.key)?;
-        namesake::look(&self.context, &names.key);
+        shared_keys::check(&self.context, &names.key);
         if self.must_exist {
             // Not sent yet. The check polls this future only if other waiters are first: an acquire
             // that asks for itself learns of the absence from its own request.
-            let is_there = async { Ok(self.counts().await?.there) };
-            absence::check_behind_others(&self.context, &names.key, deadline, is_there).await?;
+            let exists = async { Ok(self.counts().await?.exists) };
+            absence::check_while_others_wait(&self.context, &names.key, deadline, exists).await?;
         }
-        ask::acquire(self, names, terms, permits, deadline).await
+        acquire::acquire(self, names, terms, permits, deadline).await
     }
 }
 
@@ -386,7 +386,7 @@ impl ExpirableSemaphore {
     #[doc(alias = "getLeaseTime")]
     pub async fn remaining_ttl(&self, id: PermitId) -> Result<Ttl> {
         let names = self.names()?;
-        let left = request::query(&self.context, &names.key, names.left(id)).await?;
+        let left = request::query(&self.context, &names.key, names.remaining(id)).await?;
         let left = request::integer(&self.context, &names.key, &left)?;
         Ok(Ttl::of_key(left))
     }
@@ -469,7 +469,7 @@ impl ExpirableSemaphore {
     /// Dropping the future leaves nothing behind.
     pub async fn capacity(&self) -> Result<Option<i64>> {
         let counts = self.counts().await?;
-        Ok(counts.there.then(|| counts.total()))
+        Ok(counts.exists.then(|| counts.total()))
     }
 
     /// Creates the semaphore with `permits` permits. If it exists already, the call changes nothing
@@ -486,7 +486,7 @@ impl ExpirableSemaphore {
     /// Same as [`release`](Self::release).
     #[doc(alias = "trySetPermits")]
     pub async fn try_set_permits(&self, permits: u32) -> Result<bool> {
-        let Names { key, channel, .. } = self.names()?;
+        let ExpirableNames { key, channel, .. } = self.names()?;
         check_number("permits", permits.into(), MOST_PERMITS, key)?;
         // The step of the plain semaphore: both kinds keep the number of free permits under the
         // name itself.
@@ -532,7 +532,7 @@ impl ExpirableSemaphore {
     /// Same as [`release`](Self::release).
     #[doc(alias = "addPermits")]
     pub async fn add_permits(&self, permits: i32) -> Result<()> {
-        let Names { key, channel, .. } = self.names()?;
+        let ExpirableNames { key, channel, .. } = self.names()?;
         // The step of the plain semaphore, as in `try_set_permits`.
         let make = |marked: &_| plain::add(key, marked, permits.into(), false, channel);
         request::idempotent(&self.context, key, make)
@@ -575,7 +575,7 @@ impl ExpirableSemaphore {
         request::integer(&self.context, key, &reply)
     }
 
-    fn names(&self) -> Result<&Names> {
+    fn names(&self) -> Result<&ExpirableNames> {
         self.names.as_ref().map_err(Clone::clone)
     }
 
@@ -601,7 +601,7 @@ struct Counts {
     free: i64,
     held: u64,
     /// Whether the semaphore exists.
-    there: bool,
+    exists: bool,
 }
 
 impl Counts {
@@ -609,13 +609,13 @@ impl Counts {
         let Value::List(items) = reply else {
             return None;
         };
-        let [Value::Int(free), Value::Int(held), Value::Int(there)] = items[..] else {
+        let [Value::Int(free), Value::Int(held), Value::Int(exists)] = items[..] else {
             return None;
         };
         Some(Self {
             free,
             held: u64::try_from(held).ok()?,
-            there: there == 1,
+            exists: exists == 1,
         })
     }
 

@@ -7,17 +7,17 @@ use std::time::Duration;
 
 use super::lock::kind::{Acquire, Named};
 use super::lock::steps as lock_steps;
-use super::lock::{Kind, Lock, LockGuard, ask};
+use super::lock::{Kind, Lock, LockGuard, acquire};
 use crate::backend::step::{Operation, Value};
 use crate::config::{Peers, check_waiter_timeout};
 use crate::error::Result;
 use crate::hold::HoldSteps;
 use crate::key::Key;
-use crate::local::line::Line;
+use crate::local::line::LineMode;
 use crate::observe;
 use crate::primitives::request;
 use crate::wait::Deadline;
-use steps::{FairHold, Place};
+use steps::{FairHold, WaiterSettings};
 
 /// A lock that its waiters acquire in the order of their arrival, over all processes. Shared with
 /// Redisson's `getFairLock` and `getNonReentrantFairLock` of the same name: the waiters of both
@@ -95,13 +95,13 @@ impl Kind for Fair {
 impl Acquire for Fair {
     async fn acquire_by(lock: &Lock<Self>, deadline: Deadline) -> Result<Option<LockGuard>> {
         check_waiter_timeout(lock.kind().waiter_timeout, lock.key()?)?;
-        ask::acquire_by(lock, deadline).await
+        acquire::acquire_by(lock, deadline).await
     }
 }
 
 impl Named for Fair {
-    const OBSERVED: observe::Kind = observe::Kind::Fair;
-    const TAKES_TURNS: bool = true;
+    const OBSERVED: observe::ObservedKind = observe::ObservedKind::Fair;
+    const HAS_SLICE: bool = true;
 
     fn channel(&self, key: &Key) -> String {
         key.lock_channel()
@@ -114,17 +114,22 @@ impl Named for Fair {
             key,
             lock.channel(),
             id,
-            place(lock, Duration::ZERO),
+            waiter_settings(lock, Duration::ZERO),
         ))
     }
 
     fn waiter(lock: &Lock<Self>, key: &Key, id: String) -> Box<dyn HoldSteps> {
-        let stay = lock.kind().waiter_timeout;
-        Box::new(FairHold::new(key, lock.channel(), id, place(lock, stay)))
+        let place_time = lock.kind().waiter_timeout;
+        Box::new(FairHold::new(
+            key,
+            lock.channel(),
+            id,
+            waiter_settings(lock, place_time),
+        ))
     }
 
-    fn line(lock: &Lock<Self>) -> Line {
-        Line::OnServer {
+    fn line(lock: &Lock<Self>) -> LineMode {
+        LineMode::OnServer {
             ask_every: lock.kind().waiter_timeout / Self::ASKS_PER_TIMEOUT,
         }
     }
@@ -163,7 +168,7 @@ impl FairLock {
     /// Dropping the future has no effect on the lock.
     pub async fn waiters(&self) -> Result<Vec<String>> {
         let key = self.key()?;
-        let ids = match request::query(self.context(), key, steps::line(key)).await? {
+        let ids = match request::query(self.context(), key, steps::list_waiters(key)).await? {
             Value::List(items) => items.into_iter().map(id).collect(),
             _ => None,
         };
@@ -171,9 +176,9 @@ impl FairLock {
     }
 }
 
-fn place(lock: &FairLock, stay: Duration) -> Place {
-    Place {
-        stay,
+fn waiter_settings(lock: &FairLock, place_time: Duration) -> WaiterSettings {
+    WaiterSettings {
+        place_time,
         // Redisson's waiters rely on a queue without an expiry. If there can be none of them, the
         // queue gets an expiry: otherwise it would stay for ever after the processes of all its
         // waiters are killed.

@@ -6,9 +6,9 @@ pub(crate) mod steps;
 use std::ops::Deref;
 use std::time::Duration;
 
-use super::lock::kind::{Acquire, Made, Named};
+use super::lock::kind::{Acquire, FromLockGuard, Named};
 use super::lock::steps::{self as lock_steps, LockHold};
-use super::lock::{Kind, Lock, LockGuard, ask};
+use super::lock::{Kind, Lock, LockGuard, acquire};
 use crate::backend::step::Operation;
 use crate::error::Result;
 use crate::hold::HoldSteps;
@@ -67,7 +67,7 @@ impl Kind for Fenced {
 impl Acquire for Fenced {
     async fn acquire_by(lock: &Lock<Self>, deadline: Deadline) -> Result<Option<LockGuard>> {
         loop {
-            let Some(guard) = ask::acquire_by(lock, deadline).await? else {
+            let Some(guard) = acquire::acquire_by(lock, deadline).await? else {
                 return Ok(None);
             };
             if guard.token().is_some() {
@@ -178,8 +178,8 @@ impl FencedGuard {
     }
 }
 
-impl Made for FencedGuard {
-    fn made(guard: LockGuard) -> Self {
+impl FromLockGuard for FencedGuard {
+    fn from_lock_guard(guard: LockGuard) -> Self {
         // The grant contained the token, or the re-entry has drawn it.
         let token = guard.token().unwrap_or_default();
         Self { guard, token }

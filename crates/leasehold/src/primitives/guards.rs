@@ -45,7 +45,7 @@ use crate::loss::LossReason;
     private_bounds,
     reason = "sealed: nobody outside can name what a guard is made of"
 )]
-pub trait Guard: Confirmed + Send + Sync {
+pub trait Guard: ConfirmedAt + Send + Sync {
     /// Returns the name of the lock or semaphore.
     fn name(&self) -> &str;
     /// Returns the number of this hold, which is unique within this process.
@@ -84,20 +84,20 @@ pub trait Guard: Confirmed + Send + Sync {
 }
 
 /// The trait that seals [`Guard`]. It also provides the instant that the history checker needs.
-pub(crate) trait Confirmed {
+pub(crate) trait ConfirmedAt {
     /// Returns when the last confirmed request was sent.
     #[cfg(feature = "testing")]
     fn confirmed_at(&self) -> Instant;
 }
 
-impl<G: AsRef<LockGuard>> Confirmed for G {
+impl<G: AsRef<LockGuard>> ConfirmedAt for G {
     #[cfg(feature = "testing")]
     fn confirmed_at(&self) -> Instant {
         LockGuard::confirmed_at(self.as_ref())
     }
 }
 
-impl Confirmed for ExpirablePermit {
+impl ConfirmedAt for ExpirablePermit {
     #[cfg(feature = "testing")]
     fn confirmed_at(&self) -> Instant {
         Self::confirmed_at(self)

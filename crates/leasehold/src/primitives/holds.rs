@@ -34,7 +34,7 @@ pub struct HeldInfo {
 
 /// Returns all holds of a client, the oldest first.
 pub(crate) fn of(context: &Context) -> Vec<HeldInfo> {
-    let mut holds = context.standing.all();
+    let mut holds = context.live_holds.all();
     // Each start is read once, because a hand-over can change it while the sort runs.
     holds.sort_by_cached_key(|hold| hold.since());
     let holds = holds.into_iter().map(|hold| {

@@ -10,7 +10,7 @@ end
 
 -- Leaves this hold to a span. Returns whether it ends sooner than before: the waiters sleep until
 -- the end that they learned before, or for ever.
-local function leave_to(span_ms, lock, hold)
+local function keep_for_span(span_ms, lock, hold)
   local ttl = redis.call('PTTL', lock)
   -- Before `HSET`, because it works when the server is out of memory. After the first write of a
   -- script, the server allows the other writes, too.

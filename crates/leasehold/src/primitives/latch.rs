@@ -8,17 +8,17 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use crate::backend::NameOf;
-use crate::backend::channels::{Listener, Start};
+use crate::backend::NameKind;
+use crate::backend::channels::{Listener, ZeroBaseline};
 use crate::backend::failure::Failure;
 use crate::backend::step::Value;
 use crate::config::{Settings, WaitStrategy, check_wait};
 use crate::context::Context;
 use crate::error::{Error, ErrorKind, Result};
 use crate::key::Key;
-use crate::local::line::Line;
+use crate::local::line::LineMode;
 use crate::primitives::setters::wait_setters;
-use crate::primitives::{namesake, request};
+use crate::primitives::{request, shared_keys};
 use crate::sync::Mutex;
 use crate::wait::{Answer, Ask, Deadline, Wait};
 
@@ -81,7 +81,7 @@ pub struct CountDownLatch {
 /// Settings. Each setter changes only this handle.
 impl CountDownLatch {
     pub(crate) fn new(context: Arc<Context>, name: &str) -> Self {
-        let key = context.key(name, NameOf::Latch);
+        let key = context.key(name, NameKind::Latch);
         let channel = key
             .as_ref()
             .map_or_else(|_| String::new(), Key::latch_channel);
@@ -165,8 +165,8 @@ impl CountDownLatch {
         let key = self.key()?;
         self.settings.check_waiting(key)?;
         self.context.check_open(key)?;
-        namesake::look(&self.context, key);
-        let asker = Asker {
+        shared_keys::check(&self.context, key);
+        let waiter = LatchWait {
             latch: self,
             key,
             seen: Mutex::default(),
@@ -179,14 +179,14 @@ impl CountDownLatch {
             settings: &self.settings,
             deadline,
             // An open latch lets every waiter in, so no waiter must queue for another.
-            line: Line::AllAsk,
+            line: LineMode::SingleFlight,
             place: None,
             was_held: false,
-            told: None,
+            span: None,
         };
-        let is_open = wait.until_granted(&asker).await?.is_some();
+        let is_open = wait.until_granted(&waiter).await?.is_some();
         if is_open {
-            asker.pass_on();
+            waiter.republish();
         }
         Ok(is_open)
     }
@@ -316,33 +316,33 @@ impl fmt::Debug for CountDownLatch {
 }
 
 /// One waiter.
-struct Asker<'a> {
+struct LatchWait<'a> {
     latch: &'a CountDownLatch,
     key: &'a Key,
-    seen: Mutex<Seen>,
+    seen: Mutex<SeenOpenings>,
 }
 
 #[derive(Clone, Default)]
-struct Seen {
+struct SeenOpenings {
     /// The time of the latch's last opening, from the first answer that said it was not open. A
     /// later opening is one that this waiter waited for.
     since: Option<i64>,
     /// Number of signals that the channel had delivered before the last ask.
-    mark: Option<u64>,
+    signals: Option<u64>,
     /// Whether a message has said that the latch opened, since this waiter began to listen.
-    told: bool,
+    opened: bool,
     /// The position from which the waiter counts those messages.
-    start: Option<Start>,
+    start: Option<ZeroBaseline>,
 }
 
-impl Ask for Asker<'_> {
+impl Ask for LatchWait<'_> {
     type Grant = ();
 
     async fn ask(&self) -> Result<Answer<()>, Failure> {
         let seen = self.seen.lock().clone();
         // Checked before the ask: the latch may have been set again already, and the server would
         // report it as closed.
-        if seen.told {
+        if seen.opened {
             return Ok(Answer::Granted(()));
         }
         let context = &self.latch.context;
@@ -350,7 +350,7 @@ impl Ask for Asker<'_> {
         let local = context.locals.of(self.key);
         // Shared only with the same mark: a request that was sent before the last signal may have
         // run before the latch opened, so its answer must not be shared.
-        let asked = local.flight.ask(&context.backend, seen.mark, operation);
+        let asked = local.flight.ask(&context.backend, seen.signals, operation);
         let reply = asked.await?;
         let now = read(&reply).ok_or_else(|| context.backend.malformed())?;
         if now.count == 0 || seen.since.is_some_and(|since| now.opened_at > since) {
@@ -361,53 +361,53 @@ impl Ask for Asker<'_> {
         Ok(Answer::Later {
             // A latch has no lease whose end could be waited for.
             within: None,
-            evidence: (i64::try_from(now.count).unwrap_or(i64::MAX), Vec::new()),
+            fingerprint: (i64::try_from(now.count).unwrap_or(i64::MAX), Vec::new()),
         })
     }
 
-    fn heard(&self, listeners: &[Listener]) {
+    fn before_ask(&self, listeners: &[Listener]) {
         let [listener] = listeners else { return };
         let mut seen = self.seen.lock();
-        seen.mark = Some(listener.mark().count());
-        seen.told |= listener.heard_zero();
-        seen.start = listener.start().cloned();
+        seen.signals = Some(listener.signal().count());
+        seen.opened |= listener.zero_arrived();
+        seen.start = listener.baseline().cloned();
     }
 }
 
-impl Asker<'_> {
+impl LatchWait<'_> {
     /// Publishes the opening once more, for waiters that did not receive it. In a cluster, versions
     /// of Redisson publish by different transports, and none receives the opening of a latch that
     /// another version has counted to zero. The answer is not awaited: this waiter has been let in
     /// already, and without the message the others are not worse off.
-    fn pass_on(&self) {
+    fn republish(&self) {
         let context = &self.latch.context;
         let start = self.seen.lock().start.take();
         // A waiter without a start has not listened: its first request let it in.
         let needed = start.is_some_and(|start| {
             let channels = context.backend.channels();
-            channels.passes_on(&self.latch.channel, &start)
+            channels.should_republish(&self.latch.channel, &start)
         });
         if needed {
-            let operation = steps::pass_on(self.key, &self.latch.channel);
+            let operation = steps::republish(self.key, &self.latch.channel);
             drop(context.backend.submit(operation));
         }
     }
 }
 
 /// A latch's state, as the server reports it.
-struct Count {
+struct LatchState {
     count: u64,
     opened_at: i64,
 }
 
-fn read(reply: &Value) -> Option<Count> {
+fn read(reply: &Value) -> Option<LatchState> {
     let Value::List(items) = reply else {
         return None;
     };
     let [Value::Int(count), Value::Int(opened_at)] = items[..] else {
         return None;
     };
-    Some(Count {
+    Some(LatchState {
         count: u64::try_from(count).ok()?,
         opened_at,
     })

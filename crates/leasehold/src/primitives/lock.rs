@@ -1,7 +1,7 @@
 //! The lock: one holder at a time, over all processes. [`Lock`] is the handle of every kind of
 //! lock; `kind.rs` defines what differs between the kinds.
 
-pub(in crate::primitives) mod ask;
+pub(in crate::primitives) mod acquire;
 pub(crate) mod group;
 mod guard;
 mod info;
@@ -15,7 +15,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use crate::acknowledgement::Acknowledgement;
-use crate::backend::NameOf;
+use crate::backend::NameKind;
 use crate::backend::channels::Channels;
 use crate::backend::step::{Operation, Value};
 use crate::config::{Settings, Terms, WaitStrategy, check_wait};
@@ -98,13 +98,13 @@ pub struct Lock<K = Plain> {
     channel: Arc<str>,
     settings: Settings,
     owner: Option<Owner>,
-    member: Option<Member>,
+    member: Option<MemberState>,
     kind: K,
 }
 
 /// The state of a lock that is acquired as a member of several locks.
 #[derive(Clone, Default)]
-pub(super) struct Member {
+pub(super) struct MemberState {
     /// Receives the rest of the current holder's lease, if a server reports that the lock is held.
     pub(super) held_for: Arc<OnceLock<Duration>>,
     /// Whether a server has already answered the same acquire that the lock is held.
@@ -114,7 +114,7 @@ pub(super) struct Member {
 #[allow(private_bounds, reason = "nothing here is public")]
 impl<K: kind::Named> Lock<K> {
     pub(crate) fn named(context: Arc<Context>, name: &str, kind: K) -> Self {
-        let key = context.key(name, NameOf::Other);
+        let key = context.key(name, NameKind::Other);
         let channel = key
             .as_ref()
             .map_or_else(|_| String::new(), |key| kind.channel(key));
@@ -163,7 +163,7 @@ impl<K: kind::Named> Lock<K> {
 impl<K> Lock<K> {
     /// Creates a lock over several others. It has no name of its own. `context` belongs to the
     /// first server's client.
-    pub(super) fn over_several(context: Arc<Context>, key: Key, kind: K) -> Self {
+    pub(super) fn composite(context: Arc<Context>, key: Key, kind: K) -> Self {
         Self {
             settings: context.settings(),
             context,
@@ -198,7 +198,7 @@ impl<K: Clone> Lock<K> {
         &self,
         settings: &Settings,
         owner: Option<&Owner>,
-        member: Member,
+        member: MemberState,
     ) -> Self {
         Self {
             settings: Settings {
@@ -305,8 +305,8 @@ impl<K: kind::Named> Lock<K> {
     /// A hand-over does not make [`release`](LockGuard::release) return earlier: the call always
     /// waits for the server's answer to a request that was sent after the call.
     #[must_use]
-    pub fn local_hand_over(mut self, turn: Duration) -> Self {
-        self.settings.local_hand_over = turn;
+    pub fn local_hand_over(mut self, slice: Duration) -> Self {
+        self.settings.local_hand_over = slice;
         self
     }
 }
@@ -443,7 +443,7 @@ impl<K: Kind> Lock<K> {
 
     async fn acquire_by(&self, deadline: Deadline) -> Result<Option<K::Guard>> {
         let guard = K::acquire_by(self, deadline).await?;
-        Ok(guard.map(<K::Guard as kind::Made>::made))
+        Ok(guard.map(<K::Guard as kind::FromLockGuard>::from_lock_guard))
     }
 }
 
@@ -570,7 +570,7 @@ impl<K> Lock<K> {
 
     /// Returns the channels of the client, and the name of the channel on which releases are
     /// published.
-    pub(super) fn listens(&self) -> (&Arc<Channels>, &str) {
+    pub(super) fn release_channel(&self) -> (&Arc<Channels>, &str) {
         (self.context.backend.channels(), &self.channel)
     }
 

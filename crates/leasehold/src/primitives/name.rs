@@ -2,19 +2,19 @@
 //! used for.
 
 mod force;
+mod holders;
 mod list;
 mod reading;
 pub(crate) mod steps;
-mod who;
 
 use std::time::Duration;
 
 use tokio::sync::oneshot;
 
 use super::lock::Ttl;
-use super::presence::{Book, ClientInfo};
+use super::presence::{ClientCache, ClientInfo};
 use super::request;
-use crate::backend::NameOf;
+use crate::backend::NameKind;
 use crate::backend::facts::ServerFacts;
 use crate::backend::failure::{Failure, Outcome};
 use crate::context::Context;
@@ -211,13 +211,13 @@ pub struct PermitInfo {
 
 /// Asks the servers about themselves.
 pub(crate) async fn examine(context: &Context, name: &str) -> Result<Vec<ServerFacts>> {
-    let key = context.key(name, NameOf::Other)?;
+    let key = context.key(name, NameKind::Other)?;
     context.check_process(&key)?;
     let (backend, channel) = (context.backend.clone(), key.lock_channel());
     let (sender, facts) = oneshot::channel();
     // A task, because it opens connections, and the task that polls this future may have no
     // runtime.
-    context.cleanup.carry(async move {
+    context.cleanup.spawn_detached(async move {
         // If this fails, the caller has stopped waiting for the result.
         let _ = sender.send(backend.examine(&channel).await);
     });
@@ -228,20 +228,20 @@ pub(crate) async fn examine(context: &Context, name: &str) -> Result<Vec<ServerF
 
 /// Asks the server what `name` is, and which clients hold it or wait for it.
 pub(crate) async fn inspect(context: &Context, name: &str) -> Result<NameInfo> {
-    let key = context.key(name, NameOf::Other)?;
+    let key = context.key(name, NameKind::Other)?;
     let mut seen = peek_at(context, &key).await?;
-    who::tell(context, &Book::default(), key.as_str(), &mut seen).await;
+    holders::add_clients(context, &ClientCache::default(), key.as_str(), &mut seen).await;
     Ok(seen)
 }
 
 /// Asks the server what `name` is, with one request.
 pub(crate) async fn peek(context: &Context, name: &str) -> Result<NameInfo> {
-    let key = context.key(name, NameOf::Other)?;
+    let key = context.key(name, NameKind::Other)?;
     peek_at(context, &key).await
 }
 
 async fn peek_at(context: &Context, key: &Key) -> Result<NameInfo> {
-    let mut seen = look(context, key, MOST_SHOWN).await?;
+    let mut seen = query(context, key, MOST_SHOWN).await?;
     let location = context.backend.location(key);
     seen.node = location.map(|(slot, address)| NodeInfo {
         slot,
@@ -251,8 +251,8 @@ async fn peek_at(context: &Context, key: &Key) -> Result<NameInfo> {
 }
 
 /// Like `inspect`, with at most `most` holds, permits and waiters, and without the clients.
-async fn look(context: &Context, key: &Key, most: usize) -> Result<NameInfo> {
-    let reply = request::query(context, key, steps::look(key, most)).await?;
+async fn query(context: &Context, key: &Key, most: usize) -> Result<NameInfo> {
+    let reply = request::query(context, key, steps::inspect(key, most)).await?;
     let raw = Raw::read(&reply).ok_or_else(|| request::malformed(context, key))?;
     Ok(raw.recognise())
 }

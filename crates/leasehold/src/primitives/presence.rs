@@ -6,7 +6,7 @@
     allow(dead_code, reason = "clients of an embedded keyspace say nothing")
 )]
 
-mod book;
+mod client_cache;
 pub(crate) mod steps;
 
 use std::collections::HashSet;
@@ -21,25 +21,25 @@ use crate::clock::{Moment, Timers};
 use crate::context::Context;
 use crate::observe::log;
 use crate::text::Shown;
-pub(super) use book::Book;
-pub use book::ClientInfo;
-use steps::{LONGEST_LIST, Said};
+pub(super) use client_cache::ClientCache;
+pub use client_cache::ClientInfo;
+use steps::{Announcement, LONGEST_LIST};
 
 /// Time between two announcements.
-const EVERY: Duration = Duration::from_secs(20);
+const ANNOUNCE_EVERY: Duration = Duration::from_secs(20);
 /// Time for which an announcement is believed.
-const BELIEVED_MS: u64 = 60_000;
+const ANNOUNCEMENT_EXPIRY_MS: u64 = 60_000;
 /// Time before the first announcement, unless there is a hold earlier. A program that ends before
 /// needs none.
-const FIRST_AFTER: Duration = Duration::from_secs(1);
+const FIRST_ANNOUNCEMENT_AFTER: Duration = Duration::from_secs(1);
 /// Time that the first hold must last before it is announced. It keeps the announcement out of the
 /// acquire, and a program that holds a lock for a moment needs no announcement.
-const LASTS: Duration = Duration::from_millis(10);
+const SHORTEST_HOLD: Duration = Duration::from_millis(10);
 /// Shortest time between two announcements, if an announced wait has ended.
-const APART: Duration = Duration::from_secs(1);
+const SHORTEST_INTERVAL: Duration = Duration::from_secs(1);
 /// Age from which a wait is announced. Most shorter waits end before an operator would read of
 /// them.
-const TOLD_AFTER: Duration = Duration::from_millis(500);
+const ANNOUNCE_WAIT_AFTER: Duration = Duration::from_millis(500);
 /// The most waits that fit into the list, each with the shortest line.
 const MOST_WAITS: usize = LONGEST_LIST / "500 x\n".len();
 /// The longest label. The server keeps it for as long as the client lives.
@@ -48,12 +48,14 @@ const LONGEST_LABEL: usize = 200;
 /// Returns the label of a client whose user has given it none: `$LEASEHOLD_LABEL`, or else the
 /// program's name.
 pub(crate) fn default_label() -> String {
-    let told = std::env::var("LEASEHOLD_LABEL").ok();
+    let configured = std::env::var("LEASEHOLD_LABEL").ok();
     let program = || {
         let path = std::env::current_exe().ok()?;
         Some(path.file_name()?.to_string_lossy().into_owned())
     };
-    let label = told.filter(|label| !label.is_empty()).or_else(program);
+    let label = configured
+        .filter(|label| !label.is_empty())
+        .or_else(program);
     label.unwrap_or_else(|| "unknown".to_owned())
 }
 
@@ -78,9 +80,9 @@ pub(crate) fn start(context: &Arc<Context>, label: String) {
         host: host(),
         begun: context.clock.now(),
         timers: context.timers.clone(),
-        told_wait_over: Arc::clone(&context.locals.told_wait_over),
+        reported_wait_over: Arc::clone(&context.locals.reported_wait_over),
     };
-    context.cleanup.carry(presence.keep());
+    context.cleanup.spawn_detached(presence.run());
 }
 
 struct Presence {
@@ -91,12 +93,14 @@ struct Presence {
     begun: Moment,
     timers: Timers,
     /// Notified when an announced wait has ended.
-    told_wait_over: Arc<Notify>,
+    reported_wait_over: Arc<Notify>,
 }
 
 impl Presence {
-    async fn keep(self) {
-        self.timers.timeout(FIRST_AFTER, self.first_hold()).await;
+    async fn run(self) {
+        self.timers
+            .timeout(FIRST_ANNOUNCEMENT_AFTER, self.first_hold())
+            .await;
         while let Some(replies) = self.announce() {
             for reply in replies {
                 match reply.await {
@@ -122,16 +126,16 @@ impl Presence {
     async fn first_hold(&self) {
         loop {
             let any = match self.context.upgrade() {
-                Some(context) => context.standing.any(),
+                Some(context) => context.live_holds.wait_for_any(),
                 None => return,
             };
             if any.await.is_err() {
                 // The client was dropped.
                 return;
             }
-            self.timers.sleep(LASTS).await;
+            self.timers.sleep(SHORTEST_HOLD).await;
             let context = self.context.upgrade();
-            if context.is_none_or(|context| context.standing.good() > 0) {
+            if context.is_none_or(|context| context.live_holds.count_valid() > 0) {
                 return;
             }
         }
@@ -140,17 +144,17 @@ impl Presence {
     /// Waits until it is time for the next announcement. An operator must not believe for long in a
     /// wait that has ended.
     async fn until_next(&self) {
-        let (now, usual) = (self.timers.now(), self.begun + FIRST_AFTER);
+        let (now, usual) = (self.timers.now(), self.begun + FIRST_ANNOUNCEMENT_AFTER);
         if now < usual {
             // The first hold was announced at once. Holds that follow shortly after it are
             // announced together.
             return self.timers.sleep_until(usual).await;
         }
-        let next = now + EVERY;
-        self.timers.sleep(APART).await;
+        let next = now + ANNOUNCE_EVERY;
+        self.timers.sleep(SHORTEST_INTERVAL).await;
         tokio::select! {
             () = self.timers.sleep_until(next) => {}
-            () = self.told_wait_over.notified() => {}
+            () = self.reported_wait_over.notified() => {}
         }
     }
 
@@ -158,28 +162,28 @@ impl Presence {
     fn announce(&self) -> Option<[crate::backend::Reply; 2]> {
         let context = self.context.upgrade()?;
         let (holds, waits) = (self.holds(&context), waits(&context));
-        let said = Said {
+        let announcement = Announcement {
             id: &context.client_id,
             label: &self.label,
             host: &self.host,
-            address: &context.backend.seen_as().unwrap_or_default(),
+            address: &context.backend.client_address().unwrap_or_default(),
             age: context.clock.now().saturating_sub(self.begun),
             holds: &holds,
             waits: &waits,
         };
         let id = &context.client_id;
-        let goodbye = vec![steps::forget(id), steps::enrol(id, 0)];
+        let goodbye = vec![steps::withdraw(id), steps::enrol(id, 0)];
         context.announce(goodbye, |backend| {
             [
-                backend.submit(steps::announce(&said, BELIEVED_MS)),
-                backend.submit(steps::enrol(id, BELIEVED_MS)),
+                backend.submit(steps::announce(&announcement, ANNOUNCEMENT_EXPIRY_MS)),
+                backend.submit(steps::enrol(id, ANNOUNCEMENT_EXPIRY_MS)),
             ]
         })
     }
 
     /// Lists the holds, the oldest first, because the list has a limit.
     fn holds(&self, context: &Context) -> String {
-        let mut holds: Vec<_> = context.standing.all();
+        let mut holds: Vec<_> = context.live_holds.all();
         holds.retain(|hold| hold.loss().is_none());
         // Each start is read once, because a hand-over can change it while the sort runs.
         holds.sort_by_cached_key(|hold| hold.since());
@@ -206,12 +210,14 @@ impl Presence {
 fn waits(context: &Context) -> String {
     let now = context.clock.now();
     // Waits for different values of one group have the same name.
-    let (mut list, mut told) = (String::new(), HashSet::new());
-    let waits = context.locals.tell_waits(now - TOLD_AFTER, MOST_WAITS);
+    let (mut list, mut listed) = (String::new(), HashSet::new());
+    let waits = context
+        .locals
+        .report_waits(now - ANNOUNCE_WAIT_AFTER, MOST_WAITS);
     for (name, since) in &waits {
         let ms = now.saturating_sub(*since).as_millis();
         let fits = !name.contains('\n') && list.len() + name.len() + 25 <= LONGEST_LIST;
-        if fits && told.insert(name) {
+        if fits && listed.insert(name) {
             // Writing to a string can't fail.
             let _ = writeln!(list, "{ms} {name}");
         }
@@ -398,7 +404,10 @@ mod tests {
         let guard = holder.lock("x").acquire().await.expect("it is free");
         let next = waits(&client.lock("x"));
         // Just after an announcement: the next one follows a second later at the earliest.
-        tokio::time::sleep(EVERY + FIRST_AFTER + FIRST_AFTER / 5).await;
+        tokio::time::sleep(
+            ANNOUNCE_EVERY + FIRST_ANNOUNCEMENT_AFTER + FIRST_ANNOUNCEMENT_AFTER / 5,
+        )
+        .await;
         assert_eq!(waiting(&operator, "x").await.len(), 1);
         guard.release().await.expect("it is held");
         let next = next.await.expect("it goes on");
@@ -432,17 +441,17 @@ mod tests {
             let guard = client.lock("x").acquire().await.expect("it is free");
             tokio::time::sleep(moment).await;
             guard.release().await.expect("it is held");
-            tokio::time::sleep(3 * LASTS).await;
+            tokio::time::sleep(3 * SHORTEST_HOLD).await;
             assert_eq!(server.keys(), [""; 0]);
         }
         let guard = client.lock("x").acquire().await.expect("it is free");
-        tokio::time::sleep(LASTS + moment).await;
+        tokio::time::sleep(SHORTEST_HOLD + moment).await;
         let seen = operator.inspect("x").await.expect("the keyspace answers");
         let Found::Lock(hold) = seen.found else {
             panic!("{seen:?}");
         };
         assert_eq!(hold.client.expect("it says who it is").label, "it");
-        assert_eq!(hold.held_for, Some(LASTS + moment));
+        assert_eq!(hold.held_for, Some(SHORTEST_HOLD + moment));
         guard.release().await.expect("it is held");
     }
 

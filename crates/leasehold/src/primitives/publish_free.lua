@@ -2,32 +2,32 @@
 -- Each is called by its number, on a channel of its own. Returns how many clients count as called;
 -- 0 if none waits in this way. Any command on the list may fail: an ACL may deny it, and the key
 -- may belong to another program.
-local function call_waiting(asking, channel, free, most)
-  local called, denied, some, at = 0, false, false, 0
+local function notify_waiting(asking, channel, free, most)
+  local notified, denied, some, at = 0, false, false, 0
   repeat
     local waiting = redis.pcall('LRANGE', asking, at, at + 99)
     some, at = some or #waiting > 0, at + #waiting
     for _, client in ipairs(waiting) do
-      if called >= most or free <= 0 then break end
+      if notified >= most or free <= 0 then break end
       local number, wants = string.match(client, '^(%d+):(%d+)$')
       if number and tonumber(wants) <= free then
         local removed = redis.pcall('LREM', asking, 1, client)
         at = at - (type(removed) == 'number' and removed or 0)
-        local told = redis.pcall('PUBLISH', channel .. ':' .. number, number)
-        denied = denied or type(told) ~= 'number'
+        local receivers = redis.pcall('PUBLISH', channel .. ':' .. number, number)
+        denied = denied or type(receivers) ~= 'number'
         -- A client that has disconnected does not get the message: call the next one.
-        if not denied and told > 0 then called, free = called + 1, free - wants end
+        if not denied and receivers > 0 then notified, free = notified + 1, free - wants end
       end
     end
     -- A client that wants few permits may be in the list after many that want more.
-  until #waiting < 100 or called >= most or free <= 0
+  until #waiting < 100 or notified >= most or free <= 0
   -- If an ACL denies a call, all clients must ask.
   if denied then
     return 0
   end
-  -- If each waiting client wants more than are free, the first counts as called, so that not all of
+  -- If each waiting client wants more than are free, the first counts as notified, so that not all of
   -- them ask.
-  return called == 0 and some and 1 or called
+  return notified == 0 and some and 1 or notified
 end
 
 -- Publishes to the waiters for permits how many are free, after `more` have become free. Returns
@@ -43,8 +43,8 @@ local function publish_free(asking, channel, free, more, extra)
   if free <= 0 then
     return -1
   end
-  local called = call_waiting(asking, channel, free, math.min(more, 64))
-  local listeners = redis.pcall('PUBLISH', channel, string.rep('0', called) .. free)
+  local notified = notify_waiting(asking, channel, free, math.min(more, 64))
+  local listeners = redis.pcall('PUBLISH', channel, string.rep('0', notified) .. free)
   if listeners == 0 then
     return 0
   end

@@ -6,16 +6,16 @@ use std::time::Duration;
 
 use crate::backend::Reply;
 use crate::backend::failure::{Failure, Outcome};
-use crate::backend::retry::{Failed, Pauses, until_answered};
+use crate::backend::retry::{FailedAttempt, RetryDelays, until_answered};
 use crate::backend::step::{Operation, Value};
 use crate::clock::Moment;
 use crate::context::Context;
 use crate::error::{Error, Result};
 use crate::key::Key;
-use crate::local::{Local, Marked, repeatable_for};
+use crate::local::{Marked, RecordRef, repeatable_for};
 
 /// Creates the markers of a new request.
-pub(super) fn mark(context: &Context, local: &Local) -> Marked {
+pub(super) fn new_marker(context: &Context, local: &RecordRef) -> Marked {
     let id = context.fresh_wire_id();
     local.markers.mark(local.key(), &id, context.clock.now())
 }
@@ -28,12 +28,12 @@ pub(super) async fn idempotent(
     make: impl FnOnce(&Marked) -> Operation,
 ) -> Result<Value> {
     let local = context.locals.of(key);
-    let marked = mark(context, &local);
+    let marked = new_marker(context, &local);
     let operation = make(&marked);
-    let left_at = context.clock.now();
+    let sent_at = context.clock.now();
     // Each copy has the same operation and the same marker, which makes a copy harmless.
     let first = context.backend.submit(operation.clone());
-    let reply = repeat(context, left_at, first, operation).await;
+    let reply = repeat(context, sent_at, first, operation).await;
     let reply = reply.map_err(|failure| failure.into_error_of_change(key))?;
     if reply.is_only_copy {
         // Not earlier: from here on, a later request may remove the marker.
@@ -43,7 +43,7 @@ pub(super) async fn idempotent(
 }
 
 /// The answer to a request.
-pub(super) struct Answered {
+pub(super) struct RepeatedReply {
     pub(super) value: Value,
     /// Whether no other copy of the request can still be under way. The network may delay a copy on
     /// a connection that was given up. In that case the marker stays until it expires.
@@ -57,11 +57,11 @@ pub(super) async fn repeat(
     sent: Moment,
     first: Reply,
     operation: Operation,
-) -> Result<Answered, Failure> {
+) -> Result<RepeatedReply, Failure> {
     let (backend, clock) = (&context.backend, context.clock);
     let marked_until = sent + repeatable_for(backend.reply_timeout());
     let (mut limit, mut may_have_run) = (None, false);
-    let goes_on = |failed: Failed<'_>| {
+    let should_retry = |failed: FailedAttempt<'_>| {
         may_have_run |= failed.failure.outcome == Outcome::MayHaveRun;
         // Two missing replies close a connection, so the third request has a new one.
         let limit = *limit.get_or_insert(clock.now() + backend.reply_timeout() * 2);
@@ -70,9 +70,9 @@ pub(super) async fn repeat(
         failed.failure.may_heal() && clock.now() < limit && !unmarked
     };
     let send = || backend.submit(operation.clone());
-    let pauses = Pauses::from(Duration::from_millis(10));
-    match until_answered(&context.timers, (first, sent), pauses, send, goes_on).await {
-        Ok(value) => Ok(Answered {
+    let pauses = RetryDelays::from(Duration::from_millis(10));
+    match until_answered(&context.timers, (first, sent), pauses, send, should_retry).await {
+        Ok(value) => Ok(RepeatedReply {
             value,
             is_only_copy: !may_have_run,
         }),
@@ -95,7 +95,7 @@ pub(super) async fn change(context: &Context, key: &Key, operation: Operation) -
 /// Sends a query, once.
 pub(super) async fn query(context: &Context, key: &Key, operation: Operation) -> Result<Value> {
     let reply = context.backend.submit(operation).await;
-    reply.map_err(|failure| failure.into_error_of_question(key))
+    reply.map_err(|failure| failure.into_error_of_query(key))
 }
 
 /// Returns the reply as a number.

@@ -16,7 +16,7 @@ use crate::error::Result;
 use crate::owner::Owner;
 pub use guard::{NotUpgraded, ReadGuard, WriteGuard};
 pub(super) use holds::release;
-use kind::Common;
+use kind::RwSettings;
 pub use kind::{Read, Write};
 
 /// A read-write lock with a name. At any time it has many readers or one writer, over all processes
@@ -83,7 +83,7 @@ pub struct RwLock {
 
 impl RwLock {
     pub(crate) fn named(context: &Arc<Context>, name: &str) -> Self {
-        let common = Common::default();
+        let common = RwSettings::default();
         Self {
             // Two locks of one name. Both sides publish on the same channel, because a release of
             // one side may let in waiters of the other.
@@ -173,10 +173,10 @@ impl RwLock {
     /// Sets how long the readers of this process share a hold, and how long its writers hand their
     /// hold over to each other. Zero turns both off: see [`Lock::local_hand_over`].
     #[must_use]
-    pub fn local_hand_over(self, turn: Duration) -> Self {
+    pub fn local_hand_over(self, slice: Duration) -> Self {
         self.each(
-            |lock| lock.local_hand_over(turn),
-            |lock| lock.local_hand_over(turn),
+            |lock| lock.local_hand_over(slice),
+            |lock| lock.local_hand_over(slice),
         )
     }
 
@@ -245,7 +245,7 @@ impl RwLock {
         self.change(|common| common.watchdog = timeout)
     }
 
-    fn change(self, change: impl Fn(&mut Common)) -> Self {
+    fn change(self, change: impl Fn(&mut RwSettings)) -> Self {
         let (mut read, mut write) = (self.read.kind().clone(), self.write.kind().clone());
         // Change both sides: a writer leaves its mark and the readers look for it, and the watchdog
         // of a Java reader cuts holds of either side.

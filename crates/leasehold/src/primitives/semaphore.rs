@@ -1,6 +1,6 @@
 //! The semaphore: a number of permits that all processes share.
 
-mod ask;
+mod acquire;
 mod permit;
 mod returns;
 pub(crate) mod steps;
@@ -11,18 +11,18 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use crate::backend::NameOf;
+use crate::backend::NameKind;
 use crate::backend::step::Value;
 use crate::config::{Settings, WaitStrategy, check_life, check_number, check_wait};
 use crate::context::Context;
 use crate::error::Result;
 use crate::key::Key;
-use crate::primitives::calls::own_channel;
+use crate::primitives::enlistment::own_channel;
 use crate::primitives::setters::{must_exist_setter, wait_setters};
-use crate::primitives::{absence, namesake, request};
+use crate::primitives::{absence, request, shared_keys};
 use crate::wait::Deadline;
 pub use permit::SemaphorePermit;
-use returns::Names;
+use returns::SemaphoreNames;
 
 /// Redisson's limit: it counts permits with 31 bits.
 pub(crate) const MOST_PERMITS: u64 = i32::MAX as u64;
@@ -91,7 +91,7 @@ pub struct Semaphore {
 /// Settings. Each setter changes only this handle.
 impl Semaphore {
     pub(crate) fn new(context: Arc<Context>, name: &str) -> Self {
-        let key = context.key(name, NameOf::Other);
+        let key = context.key(name, NameKind::Other);
         // A bad name has no channel and needs none: every call checks `key` first, and fails.
         let channel = key
             .as_ref()
@@ -270,7 +270,7 @@ impl Semaphore {
         self.settings.check_waiting(key)?;
         check_number("permits", permits.into(), MOST_PERMITS, key)?;
         self.context.check_open(key)?;
-        namesake::look(&self.context, key);
+        shared_keys::check(&self.context, key);
         // Answered here, as in Redisson: an ask for no permits would queue for nothing, and the
         // step refuses it while the number of free permits is negative.
         if permits == 0 {
@@ -283,10 +283,10 @@ impl Semaphore {
         if self.must_exist {
             // Not sent yet. The check polls this future only if other waiters are first: an acquire
             // that asks for itself learns of the absence from its own request.
-            let is_there = async { Ok(self.counts().await?.1) };
-            absence::check_behind_others(&self.context, key, deadline, is_there).await?;
+            let exists = async { Ok(self.counts().await?.1) };
+            absence::check_while_others_wait(&self.context, key, deadline, exists).await?;
         }
-        ask::acquire(self, self.names(key), permits, deadline).await
+        acquire::acquire(self, self.names(key), permits, deadline).await
     }
 }
 
@@ -363,7 +363,7 @@ impl Semaphore {
     /// Same as [`release`](Self::release).
     #[doc(alias = "drainPermits")]
     pub async fn drain(&self) -> Result<i64> {
-        let key = self.next()?;
+        let key = self.key_after_returns()?;
         let context = &self.context;
         let reply = request::idempotent(context, key, |marked| steps::drain(key, marked)).await?;
         request::integer(context, key, &reply)
@@ -388,12 +388,12 @@ impl Semaphore {
 
     /// Returns how many permits are free, and whether the semaphore exists.
     async fn counts(&self) -> Result<(i64, bool)> {
-        let key = self.next()?;
+        let key = self.key_after_returns()?;
         let reply = request::query(&self.context, key, steps::available(key)).await?;
         if let Value::List(items) = reply
-            && let [Value::Int(free), Value::Int(there)] = items[..]
+            && let [Value::Int(free), Value::Int(exists)] = items[..]
         {
-            return Ok((free, there == 1));
+            return Ok((free, exists == 1));
         }
         Err(request::malformed(&self.context, key))
     }
@@ -446,31 +446,31 @@ impl Semaphore {
     ///
     /// Same as [`release`](Self::release).
     pub async fn delete(&self) -> Result<bool> {
-        let key = self.next()?;
+        let key = self.key_after_returns()?;
         let context = &self.context;
         let reply = request::idempotent(context, key, |marked| steps::delete(key, marked)).await?;
         Ok(request::integer(context, key, &reply)? == 1)
     }
 
-    async fn add(&self, permits: i64, only_if_there: bool) -> Result<bool> {
-        let key = self.next()?;
-        // Zero permits must not make a semaphore. With `only_if_there` the caller wants to know
+    async fn add(&self, permits: i64, only_if_exists: bool) -> Result<bool> {
+        let key = self.key_after_returns()?;
+        // Zero permits must not make a semaphore. With `only_if_exists` the caller wants to know
         // whether it exists, so that request is sent.
-        if permits == 0 && !only_if_there {
+        if permits == 0 && !only_if_exists {
             return Ok(true);
         }
-        let ends_turn = || match self.context.locals.known(key) {
+        let end_slice = || match self.context.locals.find(key) {
             // More permits may be in use than exist: then none of them is for a waiter of this
             // process.
-            Some(local) if permits < 0 => local.turn.lock().ends(),
+            Some(local) if permits < 0 => local.slice.lock().end(),
             _ => {}
         };
-        let make = |marked: &_| steps::add(key, marked, permits, only_if_there, &self.channel);
+        let make = |marked: &_| steps::add(key, marked, permits, only_if_exists, &self.channel);
         // Before the request, because this future may be dropped. Also after it, because an earlier
         // request may be granted meanwhile.
-        ends_turn();
+        end_slice();
         let reply = request::idempotent(&self.context, key, make).await;
-        ends_turn();
+        end_slice();
         let reply = reply?;
         match reply {
             Value::List(items) => match items[..] {
@@ -482,7 +482,7 @@ impl Semaphore {
     }
 
     async fn set(&self, permits: u32, life: Option<Duration>) -> Result<bool> {
-        let key = self.next()?;
+        let key = self.key_after_returns()?;
         check_number("permits", permits.into(), MOST_PERMITS, key)?;
         let make = |marked: &_| steps::set(key, marked, permits, life, &self.channel);
         let reply = request::idempotent(&self.context, key, make).await?;
@@ -490,10 +490,10 @@ impl Semaphore {
     }
 
     /// Returns the name, for a request that must run after all permits given back so far.
-    fn next(&self) -> Result<&Key> {
+    fn key_after_returns(&self) -> Result<&Key> {
         let key = self.key()?;
         // Without a record there is no open batch: the task that carries a batch keeps the record.
-        if let Some(local) = self.context.locals.known(key) {
+        if let Some(local) = self.context.locals.find(key) {
             returns::send(&self.context, &self.names(key), &local);
         }
         Ok(key)
@@ -503,8 +503,8 @@ impl Semaphore {
         self.key.as_ref().map_err(Clone::clone)
     }
 
-    fn names(&self, key: &Key) -> Names {
-        Names {
+    fn names(&self, key: &Key) -> SemaphoreNames {
+        SemaphoreNames {
             key: key.clone(),
             channel: Arc::clone(&self.channel),
         }

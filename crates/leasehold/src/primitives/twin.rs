@@ -1,15 +1,15 @@
 //! Parts that steps of several primitives share: the Lua, and its twin on the embedded keyspace.
 
 use crate::backend::memory::Keyspace;
-use crate::backend::step::{Refusal, Shared, Value, number};
+use crate::backend::step::{Refusal, SharedLua, Value, number};
 
-pub(super) static ASKING: Shared = Shared::new(include_str!("asking.lua"), &[]);
-pub(super) static IDEMPOTENCY: Shared = Shared::new(include_str!("idempotency.lua"), &[]);
-pub(super) static KEPT: Shared = Shared::new(include_str!("kept.lua"), &[]);
-pub(super) static NOW_MS: Shared = Shared::new(include_str!("now_ms.lua"), &[]);
-pub(super) static NUMBER_AT: Shared = Shared::new(include_str!("number_at.lua"), &[]);
-pub(super) static PUBLISH_FREE: Shared = Shared::new(include_str!("publish_free.lua"), &[]);
-pub(super) static WAKE_ALL: Shared = Shared::new(include_str!("wake_all.lua"), &[]);
+pub(super) static ASKING: SharedLua = SharedLua::new(include_str!("asking.lua"), &[]);
+pub(super) static IDEMPOTENCY: SharedLua = SharedLua::new(include_str!("idempotency.lua"), &[]);
+pub(super) static KEPT: SharedLua = SharedLua::new(include_str!("kept.lua"), &[]);
+pub(super) static NOW_MS: SharedLua = SharedLua::new(include_str!("now_ms.lua"), &[]);
+pub(super) static NUMBER_AT: SharedLua = SharedLua::new(include_str!("number_at.lua"), &[]);
+pub(super) static PUBLISH_FREE: SharedLua = SharedLua::new(include_str!("publish_free.lua"), &[]);
+pub(super) static WAKE_ALL: SharedLua = SharedLua::new(include_str!("wake_all.lua"), &[]);
 
 /// Extends the life of a key to at least `ms` from now.
 pub(super) fn lengthen(keyspace: &mut Keyspace, key: &[u8], ms: u64) {
@@ -23,7 +23,7 @@ pub(super) fn lengthen(keyspace: &mut Keyspace, key: &[u8], ms: u64) {
 }
 
 /// The value in the field of a hold that is left to a span: see `kept.lua`.
-const LEFT_TO_SPAN: &[u8] = b"01";
+const KEPT_VALUE: &[u8] = b"01";
 
 /// The twin of `can_be_renewed` in `kept.lua`.
 pub(super) fn can_be_renewed(
@@ -32,11 +32,11 @@ pub(super) fn can_be_renewed(
     hold: &[u8],
 ) -> Result<bool, Refusal> {
     let count = keyspace.hget(lock, hold)?;
-    Ok(count.is_some_and(|count| count != LEFT_TO_SPAN))
+    Ok(count.is_some_and(|count| count != KEPT_VALUE))
 }
 
-/// The twin of `leave_to` in `kept.lua`.
-pub(super) fn leave_to(
+/// The twin of `keep_for_span` in `kept.lua`.
+pub(super) fn keep_for_span(
     span_ms: u64,
     keyspace: &mut Keyspace,
     lock: &[u8],
@@ -44,8 +44,8 @@ pub(super) fn leave_to(
 ) -> Result<bool, Refusal> {
     let ttl = keyspace.pttl(lock);
     keyspace.pexpire(lock, span_ms);
-    keyspace.hset(lock, hold, LEFT_TO_SPAN)?;
-    Ok(ttl < 0 || ttl > whole(span_ms))
+    keyspace.hset(lock, hold, KEPT_VALUE)?;
+    Ok(ttl < 0 || ttl > to_int(span_ms))
 }
 
 /// Lifetime of a marker.
@@ -54,7 +54,10 @@ pub(super) fn leave_to(
 pub(super) const MARKER_MS: u64 = 60_000;
 
 /// Returns the reply stored under a marker, if the marker exists.
-pub(super) fn replied(keyspace: &mut Keyspace, marker: &[u8]) -> Result<Option<i64>, Refusal> {
+pub(super) fn earlier_reply(
+    keyspace: &mut Keyspace,
+    marker: &[u8],
+) -> Result<Option<i64>, Refusal> {
     keyspace.get(marker)?.map(|text| number(&text)).transpose()
 }
 
@@ -107,12 +110,12 @@ impl<'a> Freed<'a> {
     }
 }
 
-/// The twin of `call_waiting` in `publish_free.lua`.
-pub(super) fn call_waiting(keyspace: &mut Keyspace, freed: Freed<'_>) -> usize {
+/// The twin of `notify_waiting` in `publish_free.lua`.
+pub(super) fn notify_waiting(keyspace: &mut Keyspace, freed: Freed<'_>) -> usize {
     let waiting = keyspace.lrange(freed.asking).unwrap_or_default();
-    let (mut free, mut called) = (freed.free, 0);
+    let (mut free, mut notified) = (freed.free, 0);
     for client in &waiting {
-        if called >= freed.more || free <= 0 {
+        if notified >= freed.more || free <= 0 {
             break;
         }
         let Some((own, wants)) = wanted(client).filter(|(_, wants)| *wants <= free) else {
@@ -122,10 +125,10 @@ pub(super) fn call_waiting(keyspace: &mut Keyspace, freed: Freed<'_>) -> usize {
         let channel = [freed.channel, b":", own].concat();
         keyspace.publish(&channel, own);
         if keyspace.listeners(&channel) > 0 {
-            (called, free) = (called + 1, free - wants);
+            (notified, free) = (notified + 1, free - wants);
         }
     }
-    usize::try_from(called)
+    usize::try_from(notified)
         .unwrap_or(0)
         .max(usize::from(!waiting.is_empty()))
 }
@@ -139,7 +142,7 @@ fn wanted(client: &[u8]) -> Option<(&[u8], i64)> {
 }
 
 /// The twin of `publish_free.lua`.
-pub(super) fn tell(keyspace: &mut Keyspace, freed: Freed<'_>) -> i64 {
+pub(super) fn publish_free(keyspace: &mut Keyspace, freed: Freed<'_>) -> i64 {
     let Freed {
         channel,
         free,
@@ -147,13 +150,13 @@ pub(super) fn tell(keyspace: &mut Keyspace, freed: Freed<'_>) -> i64 {
         ..
     } = freed;
     if free <= 0 {
-        return NOBODY_KNOWS;
+        return UNKNOWN_RECEIVERS;
     }
     let calls = Freed {
         more: more.min(64),
         ..freed
     };
-    let zeros = "0".repeat(call_waiting(keyspace, calls));
+    let zeros = "0".repeat(notify_waiting(keyspace, calls));
     keyspace.publish(channel, format!("{zeros}{free}").as_bytes());
     if keyspace.listeners(channel) == 0 {
         return 0;
@@ -167,57 +170,62 @@ pub(super) fn tell(keyspace: &mut Keyspace, freed: Freed<'_>) -> i64 {
 }
 
 /// Says that the number of listeners is not known.
-pub(super) const NOBODY_KNOWS: i64 = -1;
+pub(super) const UNKNOWN_RECEIVERS: i64 = -1;
 
 /// The twin of `wake_all.lua`.
 pub(super) fn wake_all(keyspace: &mut Keyspace, channel: &[u8]) -> i64 {
-    let told = keyspace.listeners(channel);
+    let receivers = keyspace.listeners(channel);
     keyspace.publish(channel, b"1");
     keyspace.publish(channel, b"0");
     keyspace.publish(channel, b"0");
-    told
+    receivers
 }
 
 /// Lifetime of a list of waiting clients after the last ask.
-const FORGOTTEN_AFTER_MS: u64 = 12_000;
+const LIST_EXPIRY_MS: u64 = 12_000;
 /// The largest number of clients in a list.
 const MOST_CLIENTS: usize = 1000;
 
 /// Returns how many clients are called before this one, -1 if it is not called. The twin of
-/// `place_of` in `asking.lua`.
-pub(super) fn place_of(keyspace: &mut Keyspace, asking: &[u8], client: &[u8], called: bool) -> i64 {
-    let Ok(Some(before)) = take_place(keyspace, asking, client, called) else {
-        return NOT_CALLED;
+/// `clients_before` in `asking.lua`.
+pub(super) fn clients_before(
+    keyspace: &mut Keyspace,
+    asking: &[u8],
+    client: &[u8],
+    notified: bool,
+) -> i64 {
+    let Ok(Some(before)) = enlist(keyspace, asking, client, notified) else {
+        return NOT_LISTED;
     };
-    keyspace.pexpire(asking, FORGOTTEN_AFTER_MS);
+    keyspace.pexpire(asking, LIST_EXPIRY_MS);
     before
 }
 
 /// The place of a client that is not called.
-const NOT_CALLED: i64 = -1;
+const NOT_LISTED: i64 = -1;
 
-fn take_place(
+fn enlist(
     keyspace: &mut Keyspace,
     asking: &[u8],
     client: &[u8],
-    called: bool,
+    notified: bool,
 ) -> Result<Option<i64>, Refusal> {
     let others = keyspace.lrange(asking)?;
     if let Some(before) = others.iter().position(|other| other == client) {
-        return Ok(Some(whole(before as u64)));
+        return Ok(Some(to_int(before as u64)));
     }
-    let is_strange = others
+    let is_foreign = others
         .first()
         .is_some_and(|first| client_of(first).is_none());
-    if others.len() >= MOST_CLIENTS || is_strange {
+    if others.len() >= MOST_CLIENTS || is_foreign {
         return Ok(None);
     }
-    if called {
+    if notified {
         keyspace.lpush(asking, client)?;
         return Ok(Some(0));
     }
     keyspace.rpush(asking, client)?;
-    Ok(Some(whole(others.len() as u64)))
+    Ok(Some(to_int(others.len() as u64)))
 }
 
 /// Returns the number of a client and the rest of its item; `None` if the item is not one of ours.
@@ -229,8 +237,8 @@ fn client_of(item: &[u8]) -> Option<(&[u8], &[u8])> {
     (number.len() > 2 && digits(wants) == wants.len()).then_some((number, rest))
 }
 
-/// Calls the first client that still listens. The twin of `call_first` in `asking.lua`.
-pub(super) fn call_first(keyspace: &mut Keyspace, asking: &[u8], channel: &[u8]) {
+/// Calls the first client that still listens. The twin of `notify_first` in `asking.lua`.
+pub(super) fn notify_first(keyspace: &mut Keyspace, asking: &[u8], channel: &[u8]) {
     while let Ok(Some(first)) = keyspace.lfirst(asking) {
         let Some((number, listens)) = client_of(&first) else {
             return;
@@ -245,7 +253,7 @@ pub(super) fn call_first(keyspace: &mut Keyspace, asking: &[u8], channel: &[u8])
 }
 
 /// Converts a number of ms, or another unsigned number, to a signed one, as Redis counts.
-pub(super) fn whole(number: u64) -> i64 {
+pub(super) fn to_int(number: u64) -> i64 {
     i64::try_from(number).unwrap_or(i64::MAX)
 }
 
@@ -262,13 +270,16 @@ mod tests {
         let mut keyspace = Keyspace::default();
         let places = (0..10_000).map(|number| {
             let client = format!("{}:1", 1_000_000 + number);
-            place_of(&mut keyspace, b"asking", client.as_bytes(), false)
+            clients_before(&mut keyspace, b"asking", client.as_bytes(), false)
         });
         let places: Vec<_> = places.collect();
         assert_eq!(places[..1000], (0..1000).collect::<Vec<_>>());
-        assert!(places[1000..].iter().all(|place| *place == NOT_CALLED));
+        assert!(places[1000..].iter().all(|place| *place == NOT_LISTED));
         assert_eq!(keyspace.llen(b"asking").unwrap(), MOST_CLIENTS);
         // A client that is in the list keeps its place.
-        assert_eq!(place_of(&mut keyspace, b"asking", b"1000999:1", false), 999);
+        assert_eq!(
+            clients_before(&mut keyspace, b"asking", b"1000999:1", false),
+            999
+        );
     }
 }

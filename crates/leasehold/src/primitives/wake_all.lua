@@ -6,8 +6,8 @@
 -- `0`, and the second is kept. An ACL may deny the channel. Returns how many connections got the
 -- message.
 local function wake_all(channel)
-  local told = redis.pcall('PUBLISH', channel, '1')
+  local receivers = redis.pcall('PUBLISH', channel, '1')
   redis.pcall('PUBLISH', channel, '0')
   redis.pcall('PUBLISH', channel, '0')
-  return type(told) == 'number' and told or 0
+  return type(receivers) == 'number' and receivers or 0
 end

@@ -39,7 +39,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 
 pub use recorder::{Asked, Inside, Recorder};
-use sweep::{Point, Stay, sweep};
+use sweep::{Occupancy, Point, sweep};
 
 /// Returns the time in nanoseconds on the machine's monotonic clock, which all its processes share
 /// (`CLOCK_MONOTONIC`; in Java it is `System.nanoTime()`).
@@ -215,16 +215,16 @@ pub fn check(intervals: &[Interval]) -> Report {
         // The lock has as many places as it has holds. A shared hold takes one of them, any other
         // hold takes all.
         let places = holds.len() as u64;
-        let stays = holds.iter().map(|hold| Stay {
+        let occupancies = holds.iter().map(|hold| Occupancy {
             holder: &*hold.holder,
             places: if hold.shared { 1 } else { places },
             asked: hold.asked,
             from: hold.from,
             until: hold.until,
         });
-        let seen = sweep(&stays.collect::<Vec<_>>(), places);
-        report.contended += seen.waited;
-        let overlaps = seen.without_room.into_iter();
+        let result = sweep(&occupancies.collect::<Vec<_>>(), places);
+        report.contended += result.waited;
+        let overlaps = result.overlapping.into_iter();
         report
             .overlaps
             .extend(overlaps.map(|(first, second)| Overlap {

@@ -5,12 +5,12 @@ use std::time::Duration;
 use crate::config::Backoff;
 
 /// The pauses of one waiter.
-pub(crate) struct Pauses {
+pub(crate) struct BackoffPauses {
     back_off: Backoff,
     next: Duration,
 }
 
-impl Pauses {
+impl BackoffPauses {
     pub(crate) fn new(back_off: Backoff) -> Self {
         Self {
             next: back_off.first,
@@ -50,7 +50,7 @@ mod tests {
 
     #[test]
     fn exponential_pauses_double_up_to_the_cap() {
-        let mut pauses = Pauses::new(Backoff::exponential());
+        let mut pauses = BackoffPauses::new(Backoff::exponential());
         let first: Vec<_> = (0..12).map(|_| pauses.next()).collect();
         assert_eq!(first[0], Duration::from_millis(1));
         assert!(first.windows(2).all(|pair| pair[0] <= pair[1]), "{first:?}");
@@ -59,7 +59,7 @@ mod tests {
 
     #[test]
     fn constant_pauses_stay_the_same() {
-        let mut pauses = Pauses::new(Backoff::constant(Duration::from_millis(30)));
+        let mut pauses = BackoffPauses::new(Backoff::constant(Duration::from_millis(30)));
         assert!((0..10).all(|_| pauses.next() == Duration::from_millis(30)));
     }
 }

@@ -24,10 +24,10 @@ impl Deadline {
     }
 
     pub(crate) fn has_passed(self, clock: Clock) -> bool {
-        self.comes_before(clock.now())
+        self.is_before(clock.now())
     }
 
-    pub(crate) fn comes_before(self, other: Moment) -> bool {
+    pub(crate) fn is_before(self, other: Moment) -> bool {
         match self {
             Self::Now => true,
             Self::At(moment) => moment <= other,
@@ -44,10 +44,10 @@ impl Deadline {
     }
 
     /// Returns this deadline or `moment`, whichever is earlier.
-    pub(super) fn or(self, moment: Moment) -> Self {
+    pub(super) fn or_earlier(self, moment: Moment) -> Self {
         match self {
             Self::Never => Self::At(moment),
-            _ if self.comes_before(moment) => self,
+            _ if self.is_before(moment) => self,
             _ => Self::At(moment),
         }
     }

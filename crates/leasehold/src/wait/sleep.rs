@@ -4,14 +4,14 @@ use std::time::Duration;
 
 use futures_util::future::select_all;
 
-use super::backoff::Pauses;
+use super::backoff::BackoffPauses;
 use super::deadline::Deadline;
 use super::throttle::WakeUpThrottle;
-use super::{FOR_AN_ANSWER, Wait};
+use super::{TIME_FOR_ANSWER, Wait};
 use crate::backend::channels::{Listener, Signal};
 use crate::clock::{Moment, Timers};
 use crate::config::WaitStrategy;
-use crate::local::line::Line;
+use crate::local::line::LineMode;
 
 /// The time after an expiry at which the waiter asks. The server reports whole milliseconds, and
 /// the key must have expired when the request arrives.
@@ -24,13 +24,13 @@ pub(super) struct Sleep<'a> {
     wait: &'a Wait<'a>,
     /// One listener for each channel of the wait, or none.
     pub(super) listeners: Vec<Listener>,
-    pauses: Option<Pauses>,
-    failures: Pauses,
+    pauses: Option<BackoffPauses>,
+    failures: BackoffPauses,
     pub(super) throttle: WakeUpThrottle,
     /// Number of sleeps in a row that ended without a wake-up or a change.
-    quiet: u32,
+    quiet_sleeps: u32,
     /// Number of other clients that a release calls before this one, if it calls this one.
-    pub(super) before: Option<u32>,
+    pub(super) clients_ahead: Option<u32>,
     /// The time of the last refusal.
     refused_at: Moment,
 }
@@ -40,14 +40,14 @@ pub(super) struct Sleep<'a> {
 /// twice that time, and so on.
 const TIME_TO_ASK: Duration = Duration::from_millis(5);
 /// The limit of these doublings.
-const MOST_DOUBLINGS: u32 = 9;
+const MAX_DOUBLINGS: u32 = 9;
 /// Number of clients at the head of the list that poll as often as a lone client, because the first
 /// ones may have disconnected. Clients after them poll less often, the later they are called, so a
 /// long list costs the server few more polls.
 const POLL_FULLY: u32 = 4;
 /// The factor by which a client that is called late may lengthen its pause, if it must ask
 /// regularly to keep a mark. The mark outlasts the longer pause.
-pub(crate) const LATE: u32 = 2;
+pub(crate) const LATE_POLL_FACTOR: u32 = 2;
 /// The longest pause between two polls of a client that releases call. The server forgets the list
 /// 2 s later.
 const LONGEST_POLL: Duration = Duration::from_secs(10);
@@ -59,7 +59,7 @@ impl<'a> Sleep<'a> {
         let (listeners, pauses) = match &wait.settings.strategy {
             // A waiter for a latch listens from its first answer on, after its own confirmation: an
             // earlier message must not open the latch for it.
-            WaitStrategy::PubSub if wait.line == Line::AllAsk => (Vec::new(), None),
+            WaitStrategy::PubSub if wait.line == LineMode::SingleFlight => (Vec::new(), None),
             // This waiter begins to listen after the answer, and then asks again.
             WaitStrategy::PubSub if has_asked => (Vec::new(), None),
             WaitStrategy::PubSub => {
@@ -69,22 +69,24 @@ impl<'a> Sleep<'a> {
                 let live = channels.map(|(channels, name)| channels.listen_if_live(name));
                 (live.collect::<Option<_>>().unwrap_or_default(), None)
             }
-            WaitStrategy::Backoff(back_off) => (Vec::new(), Some(Pauses::new(back_off.clone()))),
+            WaitStrategy::Backoff(back_off) => {
+                (Vec::new(), Some(BackoffPauses::new(back_off.clone())))
+            }
         };
         Self {
             wait,
             listeners,
             pauses,
-            failures: Pauses::after_failures(),
+            failures: BackoffPauses::after_failures(),
             throttle: WakeUpThrottle::default(),
-            quiet: 0,
-            before: None,
+            quiet_sleeps: 0,
+            clients_ahead: None,
             refused_at: wait.context.clock.now(),
         }
     }
 
     pub(super) fn marks(&self) -> Vec<Signal> {
-        self.listeners.iter().map(Listener::mark).collect()
+        self.listeners.iter().map(Listener::signal).collect()
     }
 
     /// Starts to listen, if this waiter waits for messages and does not listen yet. Returns `true`
@@ -96,7 +98,7 @@ impl<'a> Sleep<'a> {
         let channels = self.wait.channels.iter();
         self.listeners = channels
             .map(|(channels, name)| match self.wait.line {
-                Line::AllAsk => channels.listen_from_now(name),
+                LineMode::SingleFlight => channels.listen_from_now(name),
                 _ => channels.listen(name),
             })
             .collect();
@@ -104,8 +106,8 @@ impl<'a> Sleep<'a> {
     }
 
     /// Makes the next pauses short again, because a message may have been lost.
-    pub(super) fn polls_anew(&mut self) {
-        self.quiet = 0;
+    pub(super) fn poll_often_again(&mut self) {
+        self.quiet_sleeps = 0;
     }
 
     pub(super) fn after_busy(&mut self, ttl: Option<Duration>) -> Duration {
@@ -114,9 +116,9 @@ impl<'a> Sleep<'a> {
         let pause = match &mut self.pauses {
             Some(pauses) => {
                 let pause = pauses.next();
-                self.asks_every().map_or(pause, |most| pause.min(most))
+                self.max_pause().map_or(pause, |longest| pause.min(longest))
             }
-            None => self.polls().after(self.before),
+            None => self.poll_pause().after(self.clients_ahead),
         };
         // Not the TTL alone: with a TTL of 0 the key is about to expire, and the waiter would ask
         // at full speed until then.
@@ -125,37 +127,37 @@ impl<'a> Sleep<'a> {
 
     /// Returns the longest pause between two asks. The server regards a waiter that asks less often
     /// as dead, and drops its place or its mark.
-    fn asks_every(&self) -> Option<Duration> {
+    fn max_pause(&self) -> Option<Duration> {
         match self.wait.line {
-            Line::OnServer { ask_every } => Some(ask_every),
+            LineMode::OnServer { ask_every } => Some(ask_every),
             _ => self.wait.settings.ask_every,
         }
     }
 
     /// Returns how often the waiter asks without a message.
-    fn polls(&self) -> Polls {
+    fn poll_pause(&self) -> PollPause {
         let (listeners, settings) = (&self.listeners, self.wait.settings);
-        let hears = !listeners.is_empty() && listeners.iter().all(|one| one.mark().live);
+        let hears = !listeners.is_empty() && listeners.iter().all(|one| one.signal().live);
         let every = match hears {
             // The interval grows only while the server has confirmed that it sends the messages.
-            true => settings.poll_interval_after(self.quiet),
-            false if listeners.iter().any(|one| one.mark().denied) => {
+            true => settings.poll_interval_after(self.quiet_sleeps),
+            false if listeners.iter().any(|one| one.signal().denied) => {
                 settings.poll_interval().min(POLL_INTERVAL_WHEN_DENIED)
             }
             false => settings.poll_interval(),
         };
-        let asks_every = self.asks_every();
-        Polls {
-            every: asks_every.map_or(every, |most| every.min(most)),
+        let max_pause = self.max_pause();
+        PollPause {
+            every: max_pause.map_or(every, |longest| every.min(longest)),
             // An interval that the user has set is a promise.
             grows: hears && settings.poll_interval.is_none(),
-            most: asks_every.map_or(Duration::MAX, |most| most * LATE),
+            longest: max_pause.map_or(Duration::MAX, |longest| longest * LATE_POLL_FACTOR),
         }
     }
 
     pub(super) fn after_failure(&mut self) -> Duration {
         // The connection for messages may be dead too.
-        self.polls_anew();
+        self.poll_often_again();
         self.failures.next()
     }
 
@@ -164,27 +166,33 @@ impl<'a> Sleep<'a> {
     pub(super) async fn until(&mut self, marks: &[Signal], moment: Moment) -> bool {
         let timers = &self.wait.context.timers;
         let not_before = self.throttle.not_before();
-        let (polls, refused_at) = (self.polls(), self.refused_at);
+        let (polls, refused_at) = (self.poll_pause(), self.refused_at);
         let deadline = self.wait.deadline;
         // The clients that are called first may have died.
-        let asks_at = |before: u32| {
-            let (now, poll_at) = (timers.now(), refused_at + polls.after(Some(before)));
-            let over = now + TIME_TO_ASK * (1 << before.min(MOST_DOUBLINGS));
+        let ask_at = |clients_ahead: u32| {
+            let (now, poll_at) = (timers.now(), refused_at + polls.after(Some(clients_ahead)));
+            let over = now + TIME_TO_ASK * (1 << clients_ahead.min(MAX_DOUBLINGS));
             last_ask(deadline, now)
                 .map_or(over, |last| last.min(over))
                 .min(poll_at)
         };
-        let (listeners, before) = (&mut self.listeners, self.before);
+        let (listeners, clients_ahead) = (&mut self.listeners, self.clients_ahead);
         let woken = async {
-            match (&mut listeners[..], before) {
+            match (&mut listeners[..], clients_ahead) {
                 ([], _) => std::future::pending().await,
-                ([listener], None) => listener.moved_since(mark_of(marks, 0)).await,
-                ([listener, own @ ..], Some(before)) => {
-                    let turn = its_turn(listener, mark_of(marks, 0), before, timers, asks_at);
+                ([listener], None) => listener.changed_since(mark_of(marks, 0)).await,
+                ([listener, own @ ..], Some(clients_ahead)) => {
+                    let own_time = after_earlier_clients(
+                        listener,
+                        mark_of(marks, 0),
+                        clients_ahead,
+                        timers,
+                        ask_at,
+                    );
                     tokio::select! {
                         biased;
                         () = any_moves(own, marks.get(1..).unwrap_or_default()) => {}
-                        () = turn => {}
+                        () = own_time => {}
                     }
                 }
                 (several, None) => any_moves(several, marks).await,
@@ -200,9 +208,9 @@ impl<'a> Sleep<'a> {
             () = timers.sleep_until(moment) => false,
         };
         // A lost connection and a new subscription wake the waiter too.
-        self.quiet = match woken {
+        self.quiet_sleeps = match woken {
             true => 0,
-            false => self.quiet.saturating_add(1),
+            false => self.quiet_sleeps.saturating_add(1),
         };
         woken
     }
@@ -222,34 +230,34 @@ async fn any_moves(listeners: &mut [Listener], marks: &[Signal]) {
     let moved = listeners
         .iter_mut()
         .enumerate()
-        .map(|(n, listener)| Box::pin(listener.moved_since(mark_of(marks, n))));
+        .map(|(n, listener)| Box::pin(listener.changed_since(mark_of(marks, n))));
     select_all(moved).await;
 }
 
 /// The pause after which a waiter asks without a message.
 #[derive(Clone, Copy)]
-struct Polls {
+struct PollPause {
     every: Duration,
     /// Whether a client that is called late may poll less often: only if, as far as it knows,
     /// messages reach it.
     grows: bool,
     /// The longest pause that keeps the waiter's mark or place.
-    most: Duration,
+    longest: Duration,
 }
 
-impl Polls {
-    /// Returns the pause of a waiter whose client is called after `before` others.
-    fn after(self, before: Option<u32>) -> Duration {
-        let Some(before) = before else {
+impl PollPause {
+    /// Returns the pause of a waiter whose client is called after `clients_ahead` others.
+    fn after(self, clients_ahead: Option<u32>) -> Duration {
+        let Some(clients_ahead) = clients_ahead else {
             return self.every;
         };
         let times = if self.grows {
-            1 + before / POLL_FULLY
+            1 + clients_ahead / POLL_FULLY
         } else {
             1
         };
         let pause = self.every.saturating_mul(times);
-        pause.min(LONGEST_POLL).min(self.most)
+        pause.min(LONGEST_POLL).min(self.longest)
     }
 }
 
@@ -257,43 +265,43 @@ impl Polls {
 /// its last answer, from before the release, is out of date. `None` for a waiter without a
 /// deadline.
 fn last_ask(deadline: Deadline, now: Moment) -> Option<Moment> {
-    let left = match deadline {
+    let remaining = match deadline {
         Deadline::At(end) => end.saturating_sub(now),
         _ => return None,
     };
     // A waiter that has little time left asks in the middle of that time.
-    Some(now + left.saturating_sub(FOR_AN_ANSWER).max(left / 2))
+    Some(now + remaining.saturating_sub(TIME_FOR_ANSWER).max(remaining / 2))
 }
 
-/// Resolves when it is this client's time to ask, if releases call clients by number and `before`
+/// Resolves when it is this client's time to ask, if releases call clients by number and `clients_ahead`
 /// other clients are called first. The more of them have had their turns, the more often it polls.
-async fn its_turn(
+async fn after_earlier_clients(
     listener: &mut Listener,
     mark: Signal,
-    before: u32,
+    clients_ahead: u32,
     timers: &Timers,
-    asks_at: impl Fn(u32) -> Moment,
+    ask_at: impl Fn(u32) -> Moment,
 ) {
     let mut seen = mark;
     loop {
-        let signal = listener.mark();
+        let signal = listener.signal();
         if signal.count() != mark.count() {
             return;
         }
-        let passed = signal.passed - mark.passed;
+        let passed = signal.others_notified - mark.others_notified;
         let first = async {
             match u32::try_from(passed) {
                 Ok(0) => std::future::pending().await,
                 passed => {
-                    let before = before.saturating_sub(passed.unwrap_or(u32::MAX));
-                    timers.sleep_until(asks_at(before)).await;
+                    let clients_ahead = clients_ahead.saturating_sub(passed.unwrap_or(u32::MAX));
+                    timers.sleep_until(ask_at(clients_ahead)).await;
                 }
             }
         };
         tokio::select! {
             biased;
             // Each release shows that a client had the lock, so the time begins again.
-            () = listener.moved_since(seen) => seen = listener.mark(),
+            () = listener.changed_since(seen) => seen = listener.signal(),
             () = first => return,
         }
     }
@@ -307,21 +315,22 @@ mod tests {
 
     #[test]
     fn clients_poll_less_often_the_later_they_are_called() {
-        let polls = Polls {
+        let polls = PollPause {
             every: SECOND,
             grows: true,
-            most: Duration::MAX,
+            longest: Duration::MAX,
         };
-        let after = |before| polls.after(Some(before)).as_secs();
+        let after = |clients_ahead| polls.after(Some(clients_ahead)).as_secs();
         assert_eq!([0, 3, 4, 11, 36, 1000].map(after), [1, 1, 2, 3, 10, 10]);
         assert_eq!(polls.after(None), SECOND, "one that is not called");
-        let deaf = Polls {
+        let deaf = PollPause {
             grows: false,
             ..polls
         };
         assert_eq!(deaf.after(Some(1000)), SECOND);
         // All of a thousand clients together ask no more often than a hundred and ten would.
-        let each = (0..1000).map(|before| 1.0 / polls.after(Some(before)).as_secs_f64());
+        let each =
+            (0..1000).map(|clients_ahead| 1.0 / polls.after(Some(clients_ahead)).as_secs_f64());
         assert!(each.sum::<f64>() < 111.0);
     }
 
@@ -329,16 +338,16 @@ mod tests {
     #[test]
     fn client_that_is_called_keeps_its_place_and_its_mark() {
         for grows in [true, false] {
-            let seldom = Polls {
+            let seldom = PollPause {
                 every: SECOND * 60,
                 grows,
-                most: Duration::MAX,
+                longest: Duration::MAX,
             };
             assert_eq!(seldom.after(Some(1000)), LONGEST_POLL);
             assert_eq!(seldom.after(None), SECOND * 60, "it has no place");
-            let marks = Polls {
+            let marks = PollPause {
                 every: SECOND,
-                most: SECOND * 2,
+                longest: SECOND * 2,
                 ..seldom
             };
             assert!(marks.after(Some(1000)) <= SECOND * 2);

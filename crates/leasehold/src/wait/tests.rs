@@ -11,11 +11,11 @@ use crate::clock::Clock;
 use crate::config::Peers;
 use crate::hold::SafetyMargin;
 
-/// An asker that counts the asks for a lock that is always held, for as long as `left` says.
+/// An asker that counts the asks for a lock that is always held, for as long as `remaining` says.
 struct Counter<F> {
     asks: AtomicUsize,
     clock: Clock,
-    left: F,
+    remaining: F,
 }
 
 impl<F: Fn(Moment) -> Option<Duration> + Sync> Ask for Counter<F> {
@@ -23,7 +23,7 @@ impl<F: Fn(Moment) -> Option<Duration> + Sync> Ask for Counter<F> {
 
     async fn ask(&self) -> Result<Answer<()>, Failure> {
         self.asks.fetch_add(1, Ordering::SeqCst);
-        let ttl = (self.left)(self.clock.now());
+        let ttl = (self.remaining)(self.clock.now());
         Ok(Answer::Busy { ttl })
     }
 }
@@ -66,16 +66,16 @@ fn wait_for<'a>(
         channels,
         settings,
         deadline,
-        line: Line::OneAsks,
+        line: LineMode::HeadAsks,
         place: None,
         was_held: false,
-        told: None,
+        span: None,
     }
 }
 
 /// Counts the asks and the wake-ups within five seconds in which a wake-up arrives every
 /// millisecond or two.
-async fn asks_in_a_flood(left: impl Fn(Moment) -> Option<Duration> + Sync) -> (usize, usize) {
+async fn asks_in_a_flood(remaining: impl Fn(Moment) -> Option<Duration> + Sync) -> (usize, usize) {
     let context = context();
     let clock = context.clock;
     let mut settings = context.settings();
@@ -92,7 +92,7 @@ async fn asks_in_a_flood(left: impl Fn(Moment) -> Option<Duration> + Sync) -> (u
     let counter = Counter {
         asks: AtomicUsize::new(0),
         clock,
-        left,
+        remaining,
     };
     let mut wake_ups = 0;
     let flood = async {
@@ -133,26 +133,26 @@ async fn unlimited_wait_ends_at_lock_without_expiry() {
     let counter = Counter {
         asks: AtomicUsize::new(0),
         clock,
-        left: |_| None,
+        remaining: |_| None,
     };
     let start = clock.now();
-    let limit = PATIENCE_WITHOUT_EXPIRY * 2;
+    let limit = TOLERATED_WITHOUT_EXPIRY * 2;
     let error = tokio::time::timeout(limit, wait.until_granted(&counter))
         .await
         .expect("it ends")
         .expect_err("nobody will ever have it");
     assert_eq!(error.kind(), ErrorKind::WrongKind);
     // A holder has time to give its key an expiry again.
-    assert!(clock.now().saturating_sub(start) >= PATIENCE_WITHOUT_EXPIRY);
+    assert!(clock.now().saturating_sub(start) >= TOLERATED_WITHOUT_EXPIRY);
 }
 
 /// An asker that lets other processes ask first, until `until`.
-struct Polite {
+struct YieldingAsker {
     asks: AtomicUsize,
     until: Moment,
 }
 
-impl Ask for Polite {
+impl Ask for YieldingAsker {
     type Grant = ();
 
     async fn ask(&self) -> Result<Answer<()>, Failure> {
@@ -174,16 +174,16 @@ async fn no_server_has_answered_a_line_that_lets_others_ask_first() {
     let key = Key::parse("x").expect("a name");
     let channels = [(context.backend.channels(), "channel")];
     let wait = wait_for(&context, &key, &channels, &settings, Deadline::Never);
-    let polite = Polite {
+    let asker = YieldingAsker {
         asks: AtomicUsize::new(0),
         until: clock.now() + Duration::from_millis(20),
     };
-    let mut waits = pin!(wait.until_granted(&polite));
+    let mut waits = pin!(wait.until_granted(&asker));
     assert!(waits.as_mut().now_or_never().is_none());
-    assert_eq!(polite.asks.load(Ordering::SeqCst), 0, "it is alone");
-    let _behind = context.locals.of(&key).line_up(Line::OneAsks);
+    assert_eq!(asker.asks.load(Ordering::SeqCst), 0, "it is alone");
+    let _behind = context.locals.of(&key).line_up(LineMode::HeadAsks);
     assert!(waits.as_mut().now_or_never().is_none());
-    assert_eq!(polite.asks.load(Ordering::SeqCst), 1);
+    assert_eq!(asker.asks.load(Ordering::SeqCst), 1);
 }
 
 /// Counts the asks within `seconds` for a lock that is held for long.
@@ -207,7 +207,7 @@ async fn asks_within(
     let counter = Counter {
         asks: AtomicUsize::new(0),
         clock,
-        left: |_| Some(Duration::from_secs(3600)),
+        remaining: |_| Some(Duration::from_secs(3600)),
     };
     let granted = wait.until_granted(&counter).await;
     assert!(matches!(granted, Ok(None)));
@@ -252,19 +252,19 @@ async fn a_message_makes_the_waiter_ask_often_again() {
 }
 
 /// An asker that is always refused, and shows a change at one ask.
-struct Refuses {
+struct RefusedAsker {
     asks: AtomicUsize,
     changes_at: usize,
 }
 
-impl Ask for Refuses {
+impl Ask for RefusedAsker {
     type Grant = ();
 
     async fn ask(&self) -> Result<Answer<()>, Failure> {
         let asks = self.asks.fetch_add(1, Ordering::SeqCst);
         Ok(Answer::Later {
             within: None,
-            evidence: (i64::from(asks >= self.changes_at), Vec::new()),
+            fingerprint: (i64::from(asks >= self.changes_at), Vec::new()),
         })
     }
 }
@@ -282,12 +282,12 @@ async fn asks_beside_a_change(changes_at: usize) -> usize {
         &settings,
         Deadline::At(clock.now() + Duration::from_secs(60)),
     );
-    let refuses = Refuses {
+    let asker = RefusedAsker {
         asks: AtomicUsize::new(0),
         changes_at,
     };
-    assert!(matches!(wait.until_granted(&refuses).await, Ok(None)));
-    refuses.asks.into_inner()
+    assert!(matches!(wait.until_granted(&asker).await, Ok(None)));
+    asker.asks.into_inner()
 }
 
 #[tokio::test]

@@ -27,13 +27,13 @@ type Expiry = Option<(Moment, Moment)>;
 /// The evidence of the server's state in an answer without an expiry. For permits: how many are
 /// free, and which request was the last to give some back; or, if permits have leases, the ids of
 /// those in use.
-pub(crate) type Evidence = (i64, Vec<u8>);
+pub(crate) type Fingerprint = (i64, Vec<u8>);
 
 /// The experience of one waiter with the wake-ups that it followed.
 #[derive(Debug, Default)]
 pub(crate) struct WakeUpThrottle {
     expiry: Expiry,
-    evidence: Option<Evidence>,
+    fingerprint: Option<Fingerprint>,
     asked_at: Option<Moment>,
     /// Number of asks in a row that found the same hold as the ask before.
     unchanged: u32,
@@ -60,11 +60,11 @@ impl WakeUpThrottle {
         self.asked_at = Some(sent);
     }
 
-    /// Notes that the server was asked at `sent` and has refused, with this evidence. Returns
+    /// Notes that the server was asked at `sent` and has refused, with this fingerprint. Returns
     /// `true` if something has changed there since the last answer.
-    pub(crate) fn refused(&mut self, sent: Moment, evidence: Evidence) -> bool {
-        let before = self.evidence.replace(evidence);
-        let changed = before.is_some() && before != self.evidence;
+    pub(crate) fn refused(&mut self, sent: Moment, fingerprint: Fingerprint) -> bool {
+        let before = self.fingerprint.replace(fingerprint);
+        let changed = before.is_some() && before != self.fingerprint;
         self.unchanged = match before.is_some() && !changed {
             true => self.unchanged.saturating_add(1),
             false => 0,
@@ -122,8 +122,8 @@ mod tests {
     #[test]
     fn wake_up_flood_during_hold_is_throttled() {
         let burst = BURST as usize + 7;
-        let left = |ms| Some(LEASE - Duration::from_millis(ms));
-        assert!(asks_in_a_second(left) <= burst + 10);
+        let remaining = |ms| Some(LEASE - Duration::from_millis(ms));
+        assert!(asks_in_a_second(remaining) <= burst + 10);
         assert!(asks_in_a_second(|_| None) <= burst + 10, "without expiry");
     }
 
@@ -132,19 +132,19 @@ mod tests {
         // A new hold each millisecond, all with one lease. A renewed hold looks the same.
         assert_eq!(asks_in_a_second(|_| Some(LEASE)), 1000);
         // Leases that differ.
-        let odd = |ms| Some(LEASE - Duration::from_secs(ms % 2));
-        assert_eq!(asks_in_a_second(odd), 1000);
+        let alternating = |ms| Some(LEASE - Duration::from_secs(ms % 2));
+        assert_eq!(asks_in_a_second(alternating), 1000);
     }
 
     #[test]
     fn changing_evidence_without_expiry_is_not_throttled() {
-        let asks = |evidence: fn(u64) -> Evidence| {
+        let asks = |fingerprint: fn(u64) -> Fingerprint| {
             let mut throttle = WakeUpThrottle::default();
             let mut asks = 0;
             for ms in 1000..2000 {
                 if throttle.not_before().is_none_or(|moment| at(ms) >= moment) {
                     asks += 1;
-                    throttle.refused(at(ms), evidence(ms));
+                    throttle.refused(at(ms), fingerprint(ms));
                 }
             }
             asks

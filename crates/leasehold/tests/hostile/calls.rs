@@ -22,12 +22,12 @@ pub(crate) struct Operation {
 /// Returns the number of arguments of a step, after its name. `first` reads the first of them.
 fn arguments(step: &str, first: impl Fn() -> String) -> usize {
     match step {
-        "lock.acquire" | "lock.release" | "lock.release_and_call" => 2,
-        "lock.acquire_in_turn" => 4,
+        "lock.acquire" | "lock.release" | "lock.release_and_notify" => 2,
+        "lock.acquire_and_enlist" => 4,
         "lock.renew" => 3,
         // The number of holds, the lease, and the holds.
         "lock.renew_many" => 2 + first().parse::<usize>().unwrap(),
-        "lock.why_lost" | "lock.force_unlock" | "lock.leave_turn" => 1,
+        "lock.why_lost" | "lock.force_unlock" | "lock.delist" => 1,
         "lock.inspect" => 0,
         "latch.count_down" | "presence.enrol" => 2,
         "presence.announce" => 9,
@@ -58,7 +58,7 @@ pub(crate) fn read(request: &Request) -> Option<Call> {
         let arguments = arguments(&step, || request.text(at + 1));
         let hold = match &*step {
             "lock.acquire" | "lock.renew" | "lock.release" => request.text(at + 1),
-            "lock.acquire_in_turn" | "lock.release_and_call" => request.text(at + 1),
+            "lock.acquire_and_enlist" | "lock.release_and_notify" => request.text(at + 1),
             _ => String::new(),
         };
         operations.push(Operation { step, hold });
@@ -122,13 +122,13 @@ pub(crate) fn reply(call: &Call, rng: &mut Rng) -> Vec<u8> {
                 7 => bulk(b"WRONGKIND a read-write lock"),
                 _ => int(rng.i64(-1..100)),
             },
-            "lock.acquire_in_turn" => match rng.u8(..10) {
+            "lock.acquire_and_enlist" => match rng.u8(..10) {
                 0..6 => b"$-1\r\n".to_vec(),
                 6 => list(&[bulk(b"late"), int(rng.i64(..))]),
                 7 => list(&[int(rng.i64(-1..100)), int(rng.i64(..))]),
                 _ => list(&[int(rng.i64(-1..100)), int(rng.i64(-1..9))]),
             },
-            "lock.release" | "lock.release_and_call" | "lock.renew" => {
+            "lock.release" | "lock.release_and_notify" | "lock.renew" => {
                 int(i64::from(rng.u8(..8) > 0))
             }
             // Some holds must be renewed alone, and others do not exist.
@@ -158,7 +158,7 @@ pub(crate) fn grant(call: &Call) -> Vec<u8> {
     let mut replies = Vec::new();
     for operation in &call.operations {
         replies.push(match &*operation.step {
-            "lock.acquire" | "lock.acquire_in_turn" => b"$-1\r\n".to_vec(),
+            "lock.acquire" | "lock.acquire_and_enlist" => b"$-1\r\n".to_vec(),
             "lock.renew_many" => list(&[]),
             _ => int(1),
         });

@@ -26,12 +26,12 @@ impl Sent {
     }
 
     pub(super) fn releases(&self) -> usize {
-        self.count(Step::LockRelease) + self.count(Step::LockReleaseAndCall)
+        self.count(Step::LockRelease) + self.count(Step::LockReleaseAndNotify)
     }
 
     /// Counts the requests for a plain lock.
     pub(super) fn asks(&self) -> usize {
-        self.count(Step::LockAcquire) + self.count(Step::LockAcquireInTurn)
+        self.count(Step::LockAcquire) + self.count(Step::LockAcquireAndEnlist)
     }
 }
 
@@ -308,7 +308,7 @@ async fn an_earlier_holder_hears_that_nobody_can_know() {
         network.on_request(move |asked| match asked.step {
             // Otherwise a renewal would answer the first release earlier.
             Step::LockRenew => Fate::delivered(MS, MS).request_lost(),
-            Step::LockRelease | Step::LockReleaseAndCall if faults > 0 => {
+            Step::LockRelease | Step::LockReleaseAndNotify if faults > 0 => {
                 faults -= 1;
                 Fate::delivered(MS, MS).reply_lost()
             }

@@ -65,7 +65,7 @@ async fn assert_flat(asks: &[Step], uses: impl Fn(Client) -> Used) {
 
 #[tokio::test(start_paused = true)]
 async fn processes_that_want_a_lock_ask_seldom() {
-    let asks = [Step::LockAcquire, Step::LockAcquireInTurn];
+    let asks = [Step::LockAcquire, Step::LockAcquireAndEnlist];
     assert_flat(&asks, |client| {
         Box::pin(async move {
             let guard = client.lock("x").acquire().await.unwrap();
@@ -333,7 +333,7 @@ async fn call_for_a_waiter_that_has_gone_is_passed_on() {
     let permit = next.waiter.await.unwrap();
     // This takes two requests. Without the call, the next client would ask after 5 ms.
     assert!(start.elapsed() <= 4 * MS, "{:?}", start.elapsed());
-    assert_eq!(first.process.2.count(Step::SemaphoreLeaveTurn), 1);
+    assert_eq!(first.process.2.count(Step::SemaphoreDelist), 1);
     permit.release().await.unwrap();
 }
 

@@ -175,7 +175,7 @@ async fn nothing_renews_a_lock_behind_the_request_that_keeps_it() {
         assert!(start.elapsed() < 1100 * MS, "{:?}", start.elapsed());
         let mut sent = sent.lock().unwrap().clone();
         // The next waiter of the process had asked to be called.
-        sent.retain(|step| *step != Step::LockLeaveTurn);
+        sent.retain(|step| *step != Step::LockDelist);
         let asked = [Step::LockRenew, Step::LockKeepFor];
         assert_eq!(sent, asked, "dropped {dropped}");
         next.release().await.unwrap();

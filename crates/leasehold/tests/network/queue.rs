@@ -307,7 +307,7 @@ async fn places_of_those_that_were_served_go_with_a_closed_client() {
 fn places_kept(sent: &Sent) -> (usize, usize) {
     (
         sent.count(Step::FairAcquire),
-        sent.count(Step::FairStayMany),
+        sent.count(Step::FairKeepPlaces),
     )
 }
 
@@ -384,7 +384,7 @@ async fn waiter_that_leaves_while_its_place_is_kept_leaves_no_place() {
     let seen = Arc::clone(&late);
     // A copy of each request for the places arrives after the waiters have left.
     network.on_request(move |asked| match asked.step {
-        Step::FairStayMany => {
+        Step::FairKeepPlaces => {
             *seen.lock().unwrap() += 1;
             Fate::delivered(MS, Duration::ZERO).duplicated_after(300 * MS)
         }

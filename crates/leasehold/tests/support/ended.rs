@@ -9,7 +9,7 @@ pub(crate) fn current_thread() -> Runtime {
 }
 
 /// Ends the runtime. Returns whether the servers read all requests within the client's limit
-/// (`LAST_WAIT` in `backend/redis/driver.rs`). After the limit, requests may be lost.
+/// (`CLOSE_TIMEOUT` in `backend/redis/driver.rs`). After the limit, requests may be lost.
 fn ends_in_time(runtime: Runtime) -> bool {
     let start = Instant::now();
     drop(runtime);

@@ -19,14 +19,14 @@ impl Embedded {
 
     /// Removes one key, as `DEL` does. Returns `true` if the key existed.
     pub fn remove(&self, key: &str) -> bool {
-        self.memory.at_now().del(key.as_bytes())
+        self.memory.keyspace_at_now().del(key.as_bytes())
     }
 
     /// Returns the time until a key expires, in milliseconds, as `PTTL` does: -1 if the key has no
     /// expiry, -2 if there is no such key.
     #[must_use]
     pub fn ttl_ms(&self, key: &str) -> i64 {
-        self.memory.at_now().pttl(key.as_bytes())
+        self.memory.keyspace_at_now().pttl(key.as_bytes())
     }
 
     /// Returns a copy of the present keys and values, for [`roll_back`](Self::roll_back).
@@ -69,8 +69,8 @@ impl Embedded {
     pub fn ids_used_again(&self) -> Vec<(String, String)> {
         let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
         let keyspace = self.memory.keyspace();
-        let came_back = keyspace.removed.iter().flat_map(|noted| &noted.came_back);
-        came_back.map(|(key, id)| (text(key), text(id))).collect()
+        let rewritten = keyspace.removed.iter().flat_map(|noted| &noted.rewritten);
+        rewritten.map(|(key, id)| (text(key), text(id))).collect()
     }
 
     /// Restarts the server without its data: all keys are lost, and all connections are closed.

@@ -10,28 +10,28 @@ use crate::pattern;
 #[derive(Default)]
 pub(crate) struct Keyspace {
     pub(super) entries: HashMap<Vec<u8>, Stored>,
-    pub(super) published: Vec<Message>,
+    pub(super) published: Vec<PublishedMessage>,
     pub(super) now_ms: u64,
     steps_since_sweep: u32,
     audience: Option<Audience>,
     /// The fields that were removed from hashes, if a test wants to know whether one of them
     /// returns.
-    pub(super) removed: Option<Removed>,
+    pub(super) removed: Option<RemovedFields>,
 }
 
 /// Fields that were removed from hashes, each with its hash's key.
 #[derive(Default)]
-pub(super) struct Removed {
+pub(super) struct RemovedFields {
     fields: HashSet<(Vec<u8>, Vec<u8>)>,
     /// The removed fields that were written again.
-    pub(super) came_back: Vec<(Vec<u8>, Vec<u8>)>,
+    pub(super) rewritten: Vec<(Vec<u8>, Vec<u8>)>,
 }
 
-impl Removed {
-    fn writes(&mut self, key: &[u8], field: &[u8]) {
+impl RemovedFields {
+    fn note_write(&mut self, key: &[u8], field: &[u8]) {
         let field = (key.to_vec(), field.to_vec());
         if self.fields.contains(&field) {
-            self.came_back.push(field);
+            self.rewritten.push(field);
         }
     }
 }
@@ -40,7 +40,7 @@ impl Removed {
 pub(crate) type Audience = Box<dyn Fn(&str) -> i64 + Send>;
 
 /// A message that a step has published: the channel and the payload.
-pub(crate) type Message = (Vec<u8>, Vec<u8>);
+pub(crate) type PublishedMessage = (Vec<u8>, Vec<u8>);
 
 #[derive(Clone, Debug)]
 pub(super) struct Stored {
@@ -59,9 +59,9 @@ enum Content {
 /// A hash.
 type Fields = BTreeMap<Vec<u8>, Vec<u8>>;
 /// A field with its value.
-type Field = (Vec<u8>, Vec<u8>);
+type HashField = (Vec<u8>, Vec<u8>);
 /// A member with its score. Every score here is a time in ms, so it is a whole number.
-type Scored = (Vec<u8>, i64);
+type ScoredMember = (Vec<u8>, i64);
 
 /// A sorted set, by member and in the order of score and then member.
 #[derive(Clone, Debug, Default)]
@@ -134,7 +134,7 @@ impl Keyspace {
         self.entries.insert(key.to_vec(), stored);
     }
 
-    pub(crate) fn heard_by(audience: Audience) -> Self {
+    pub(crate) fn with_audience(audience: Audience) -> Self {
         Self {
             audience: Some(audience),
             ..Self::default()
@@ -194,7 +194,7 @@ impl Keyspace {
         self.drop_expired();
         let keys = self.entries.keys();
         let mut keys: Vec<_> = keys
-            .filter(|key| pattern::fits(pattern, key))
+            .filter(|key| pattern::matches(pattern, key))
             .cloned()
             .collect();
         keys.sort();
@@ -255,7 +255,7 @@ impl Keyspace {
             .and_then(|fields| fields.get(field).cloned()))
     }
 
-    pub(crate) fn hgetall(&mut self, key: &[u8]) -> Result<Vec<Field>, Refusal> {
+    pub(crate) fn hgetall(&mut self, key: &[u8]) -> Result<Vec<HashField>, Refusal> {
         Ok(self.hash(key)?.map_or_else(Vec::new, |fields| {
             fields
                 .iter()
@@ -269,7 +269,7 @@ impl Keyspace {
             .hash_to_write(key)?
             .insert(field.to_vec(), value.to_vec());
         if let (None, Some(removed)) = (before, &mut self.removed) {
-            removed.writes(key, field);
+            removed.note_write(key, field);
         }
         Ok(())
     }
@@ -425,7 +425,7 @@ impl Keyspace {
     }
 
     /// Returns all members, the lowest score first.
-    pub(crate) fn zrange(&mut self, key: &[u8]) -> Result<Vec<Scored>, Refusal> {
+    pub(crate) fn zrange(&mut self, key: &[u8]) -> Result<Vec<ScoredMember>, Refusal> {
         Ok(self.sorted(key)?.map_or_else(Vec::new, |set| {
             set.order
                 .iter()
@@ -495,8 +495,8 @@ impl Keyspace {
                         .map(|(score, member)| format!("{} {score}", text(member)))
                         .collect(),
                 };
-                let (kind, left) = (self.kind(&key), self.pttl(&key));
-                (text(&key), (kind, content, left))
+                let (kind, remaining) = (self.kind(&key), self.pttl(&key));
+                (text(&key), (kind, content, remaining))
             })
             .collect()
     }

@@ -49,7 +49,7 @@ impl Machine {
 
     /// Lets the machine sleep for `span`. When the call returns, the machine is awake again.
     pub fn sleep(self, span: Duration) {
-        self.0.sleeps(span);
+        self.0.sleep_for(span);
     }
 }
 

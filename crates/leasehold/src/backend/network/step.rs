@@ -40,13 +40,13 @@ steps! {
     /// A waiter asks for a lock.
     LockAcquire = "lock.acquire",
     /// A waiter asks for a lock, and asks to be notified of its release.
-    LockAcquireInTurn = "lock.acquire_in_turn",
+    LockAcquireAndEnlist = "lock.acquire_and_enlist",
     /// A client no longer waits for the lock, so a release need not notify it.
-    LockLeaveTurn = "lock.leave_turn",
+    LockDelist = "lock.delist",
     /// A holder gives a lock back.
     LockRelease = "lock.release",
     /// A holder gives a lock back, and notifies a client that waits for it.
-    LockReleaseAndCall = "lock.release_and_call",
+    LockReleaseAndNotify = "lock.release_and_notify",
     /// The watchdog renews a hold, or a guard extends it.
     LockRenew = "lock.renew",
     /// A holder ends its guard and keeps the lock locked for a fixed time.
@@ -85,7 +85,7 @@ steps! {
     /// A waiter asks for a fair lock, or keeps its place in the queue.
     FairAcquire = "fair.acquire",
     /// A client keeps the places of several of its waiters in the queue.
-    FairStayMany = "fair.stay_many",
+    FairKeepPlaces = "fair.keep_places",
     /// A holder gives the fair lock back, or a waiter gives up its place.
     FairRelease = "fair.release",
     /// A holder of a fair lock ends its guard and keeps the lock locked for a fixed time.
@@ -93,7 +93,7 @@ steps! {
     /// A client ends the present hold of a fair lock by force.
     FairForceUnlock = "fair.force_unlock",
     /// A client asks which waiters are in the queue.
-    FairLine = "fair.line",
+    FairListWaiters = "fair.list_waiters",
     /// A reader asks for the lock.
     RwAcquireRead = "rw.acquire_read",
     /// A writer asks for the lock.
@@ -123,7 +123,7 @@ steps! {
     /// A waiter asks for permits.
     SemaphoreAcquire = "semaphore.acquire",
     /// A client no longer waits for permits, so a release need not notify it.
-    SemaphoreLeaveTurn = "semaphore.leave_turn",
+    SemaphoreDelist = "semaphore.delist",
     /// A client undoes an acquire whose reply may never arrive.
     SemaphoreUndo = "semaphore.undo",
     /// A client gives permits back, or changes their number.
@@ -147,7 +147,7 @@ steps! {
     /// A client sets the lease of a permit.
     ExpirableUpdate = "expirable.update",
     /// A client asks how much of a permit's lease is left.
-    ExpirableLeft = "expirable.left",
+    ExpirableRemaining = "expirable.remaining",
     /// A client asks how many permits there are.
     ExpirableCounts = "expirable.counts",
     /// A client sets how many permits there are.
@@ -163,9 +163,9 @@ steps! {
     /// A client removes the latch.
     LatchDelete = "latch.delete",
     /// A waiter publishes once more that the latch is open.
-    LatchPassOn = "latch.pass_on",
+    LatchRepublish = "latch.republish",
     /// A client asks what a name holds.
-    NameLook = "name.look",
+    NameInspect = "name.inspect",
     /// A client asks which names there are.
     NameList = "name.list",
     /// A client that is about to end a hold by force leaves a note for the holder.

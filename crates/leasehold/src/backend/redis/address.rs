@@ -1,7 +1,7 @@
 //! The address of a server, read from a URL, and the form of it that may be shown.
 
 mod parts;
-mod place;
+mod topology;
 
 use std::fmt;
 use std::net::Ipv6Addr;
@@ -10,8 +10,8 @@ use std::sync::Arc;
 
 use redis::{ProtocolVersion, RedisConnectionInfo};
 
-use self::parts::{Login, Parts, Query, decode, number};
-pub(crate) use self::place::{MasterPlace, Place};
+use self::parts::{Login, Query, UrlParts, decode, number};
+pub(crate) use self::topology::{SentinelTopology, Topology};
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::text::Shown;
@@ -19,7 +19,7 @@ use crate::text::Shown;
 /// The address of a server, with the credentials for it.
 #[derive(Clone)]
 pub(crate) struct Address {
-    pub(crate) target: Target,
+    pub(crate) target: ConnectTarget,
     login: Login,
     db: i64,
     resp3: bool,
@@ -27,14 +27,14 @@ pub(crate) struct Address {
     shown: Arc<str>,
     /// The host that another server announced for this address, before the address map; `None` for
     /// an address in the URL.
-    told_as: Option<String>,
+    announced_as: Option<String>,
 }
 
 /// The host and port where a server listens.
 pub(crate) type Host = (String, u16);
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Target {
+pub(crate) enum ConnectTarget {
     Tcp { host: String, port: u16, tls: bool },
     Unix(PathBuf),
 }
@@ -46,22 +46,22 @@ pub(crate) const NO_UNIX_SOCKETS: &str =
 impl Address {
     #[cfg(test)]
     pub(crate) fn parse(url: &str) -> Result<Self> {
-        match Place::parse(url)? {
-            Place::Server(address) => Ok(address),
+        match Topology::parse(url)? {
+            Topology::Server(address) => Ok(address),
             other => panic!("{other:?}"),
         }
     }
 
     /// Makes the address of a server that is reached by TCP or TLS.
-    fn tcp(parts: &Parts<'_>, host: Host) -> Result<Self> {
+    fn tcp(parts: &UrlParts<'_>, host: Host) -> Result<Self> {
         let query = parts.query(&["db", "protocol"])?;
         let db = database(parts.path, &query)?;
-        let place = written(&host);
-        let target = of_host(host, parts.tls)?;
+        let place = host_and_port(&host);
+        let target = tcp_target(host, parts.tls)?;
         Ok(Self::new(parts, target, db, is_resp3(&query)?, &place))
     }
 
-    fn unix(parts: &Parts<'_>) -> Result<Self> {
+    fn unix(parts: &UrlParts<'_>) -> Result<Self> {
         let path = decode(parts.path)?;
         if path.is_empty() || path == "/" {
             return Err(misuse(format!(
@@ -77,22 +77,22 @@ impl Address {
             password: query.value("pass").map(str::to_owned),
         };
         let (db, resp3) = (database("", &query)?, is_resp3(&query)?);
-        let target = Target::Unix(PathBuf::from(&path));
+        let target = ConnectTarget::Unix(PathBuf::from(&path));
         Ok(Self {
             login,
             ..Self::new(parts, target, db, resp3, &path)
         })
     }
 
-    fn new(parts: &Parts<'_>, target: Target, db: i64, resp3: bool, place: &str) -> Self {
+    fn new(parts: &UrlParts<'_>, target: ConnectTarget, db: i64, resp3: bool, place: &str) -> Self {
         // Valkey's schemes name the same server, so they must give the same identity.
         let scheme = match &target {
-            Target::Tcp { tls: false, .. } => "redis",
-            Target::Tcp { tls: true, .. } => "rediss",
-            Target::Unix(_) => "redis+unix",
+            ConnectTarget::Tcp { tls: false, .. } => "redis",
+            ConnectTarget::Tcp { tls: true, .. } => "rediss",
+            ConnectTarget::Unix(_) => "redis+unix",
         };
-        let suffix = suffix(db);
-        let shown = format!("{}://{place}", parts.scheme_of_one());
+        let suffix = db_suffix(db);
+        let shown = format!("{}://{place}", parts.single_server_scheme());
         // The number of the database is outside of the shortened part: a message about a long path
         // must distinguish two databases of one server.
         let shown = format!("{}{suffix}", Shown(&shown));
@@ -103,25 +103,25 @@ impl Address {
             db,
             resp3,
             shown: shown.into(),
-            told_as: None,
+            announced_as: None,
         }
     }
 
     /// Returns the address of another server that is reached in the same way: a node of the same
     /// cluster, or a master.
     pub(crate) fn of_node(&self, host: &str, port: u16) -> Self {
-        let tls = matches!(self.target, Target::Tcp { tls: true, .. });
+        let tls = matches!(self.target, ConnectTarget::Tcp { tls: true, .. });
         let scheme = if tls { "rediss" } else { "redis" };
-        let place = format!("{scheme}://{}", written(&(host.to_owned(), port)));
+        let place = format!("{scheme}://{}", host_and_port(&(host.to_owned(), port)));
         Self {
-            target: Target::Tcp {
+            target: ConnectTarget::Tcp {
                 host: host.to_owned(),
                 port,
                 tls,
             },
             shown: Shown(&place).to_string().into(),
             identity: place,
-            told_as: Some(host.to_owned()),
+            announced_as: Some(host.to_owned()),
             ..self.clone()
         }
     }
@@ -129,25 +129,30 @@ impl Address {
     /// Returns host and port, if the server is reached by TCP.
     pub(crate) fn host(&self) -> Option<(&str, u16)> {
         match &self.target {
-            Target::Tcp { host, port, .. } => Some((host, *port)),
-            Target::Unix(_) => None,
+            ConnectTarget::Tcp { host, port, .. } => Some((host, *port)),
+            ConnectTarget::Unix(_) => None,
         }
     }
 
     /// Notes the host under which a server announced this address, before the address map.
-    pub(crate) fn told_as(self, host: &str) -> Self {
-        let told_as = Some(host.to_owned());
-        Self { told_as, ..self }
+    pub(crate) fn announced_as(self, host: &str) -> Self {
+        let announced_as = Some(host.to_owned());
+        Self {
+            announced_as,
+            ..self
+        }
     }
 
     /// Returns whether a server announced the address, so that it is not in the URL.
-    pub(crate) fn is_told(&self) -> bool {
-        self.told_as.is_some()
+    pub(crate) fn is_announced(&self) -> bool {
+        self.announced_as.is_some()
     }
 
     /// Returns the host as a server announced it or as the URL has it, before the address map.
     pub(crate) fn unmapped_host(&self) -> Option<&str> {
-        self.told_as.as_deref().or_else(|| Some(self.host()?.0))
+        self.announced_as
+            .as_deref()
+            .or_else(|| Some(self.host()?.0))
     }
 
     pub(crate) fn to_host(&self) -> Option<Host> {
@@ -169,7 +174,7 @@ impl Address {
     /// the start of a command, and waits for the rest of it.
     pub(crate) fn plain_hint(&self) -> &'static str {
         match self.target {
-            Target::Tcp { tls: true, .. } => "; if the port has no TLS, use redis://",
+            ConnectTarget::Tcp { tls: true, .. } => "; if the port has no TLS, use redis://",
             _ => "",
         }
     }
@@ -183,14 +188,14 @@ impl Address {
     pub(crate) fn check(&self) -> Result<()> {
         match &self.target {
             #[cfg(not(unix))]
-            Target::Unix(_) => Err(Error::new(ErrorKind::Unsupported, NO_UNIX_SOCKETS)),
+            ConnectTarget::Unix(_) => Err(Error::new(ErrorKind::Unsupported, NO_UNIX_SOCKETS)),
             _ => Ok(()),
         }
     }
 
     #[cfg(feature = "tls")]
     pub(crate) fn is_tls(&self) -> bool {
-        matches!(self.target, Target::Tcp { tls: true, .. })
+        matches!(self.target, ConnectTarget::Tcp { tls: true, .. })
     }
 
     /// Returns what the driver needs for its handshake.
@@ -223,26 +228,26 @@ impl fmt::Debug for Address {
     }
 }
 
-fn of_host((host, port): Host, tls: bool) -> Result<Target> {
+fn tcp_target((host, port): Host, tls: bool) -> Result<ConnectTarget> {
     if tls && !cfg!(feature = "tls") {
         return Err(Error::new(
             ErrorKind::Unsupported,
             "a rediss:// URL needs the feature `tls`; build leasehold with it",
         ));
     }
-    Ok(Target::Tcp { host, port, tls })
+    Ok(ConnectTarget::Tcp { host, port, tls })
 }
 
 /// Writes `HOST:PORT`, always in the same way for one host: a server must not vote twice in a
 /// majority.
-fn written((host, port): &Host) -> String {
+fn host_and_port((host, port): &Host) -> String {
     match host.parse::<Ipv6Addr>() {
         Ok(host) => format!("[{host}]:{port}"),
         Err(_) => format!("{}:{port}", host.to_ascii_lowercase()),
     }
 }
 
-fn suffix(db: i64) -> String {
+fn db_suffix(db: i64) -> String {
     match db {
         0 => String::new(),
         db => format!("/{db}"),
@@ -304,7 +309,10 @@ mod tests {
         assert_eq!(info.protocol(), ProtocolVersion::RESP3);
 
         let address = of("redis+unix:///run/redis.sock?db=2&pass=a+b%26@/?");
-        assert_eq!(address.target, Target::Unix("/run/redis.sock".into()));
+        assert_eq!(
+            address.target,
+            ConnectTarget::Unix("/run/redis.sock".into())
+        );
         let info = address.handshake(true);
         assert_eq!((info.db(), info.password()), (2, Some("a+b&@/?")));
     }
@@ -322,13 +330,13 @@ mod tests {
             assert_eq!(of(url).db(), db, "{url}");
         }
         let of_cluster = |url| {
-            Place::parse(url)
+            Topology::parse(url)
                 .map(drop)
                 .map_err(|error| error.to_string())
         };
         let refused = of_cluster("redis-cluster://h?db=3").unwrap_err();
         assert!(refused.contains("no database but 0"), "{refused}");
-        let Place::Master(place) = Place::parse("redis-sentinel://h/m?db=3").unwrap() else {
+        let Topology::Master(place) = Topology::parse("redis-sentinel://h/m?db=3").unwrap() else {
             panic!("a master");
         };
         assert_eq!(place.master.db(), 3);
@@ -371,7 +379,7 @@ mod tests {
             ("'redis://h'", "without quotes"),
             ("http://h", "redis-sentinel://"),
         ] {
-            let refused = Place::parse(url).expect_err(url);
+            let refused = Topology::parse(url).expect_err(url);
             assert_eq!(refused.kind(), ErrorKind::Misuse, "{refused}");
             assert!(refused.to_string().contains(says), "{url}: {refused}");
         }
@@ -485,9 +493,9 @@ mod tests {
                     format!("http://u:{written}@h"),
                     format!("\"redis://u:{written}@h\""),
                 ] {
-                    let said = match Place::parse(&url) {
+                    let said = match Topology::parse(&url) {
                         Err(refused) => format!("{refused} {refused:?}"),
-                        Ok(Place::Server(one)) => format!("{one:?} {}", one.shown()),
+                        Ok(Topology::Server(one)) => format!("{one:?} {}", one.shown()),
                         Ok(place) => format!("{place:?}"),
                     };
                     shows_none_of(&said, &secret);
@@ -506,7 +514,7 @@ mod tests {
                 format!("redis-cluster://u:12{sign}s3cret@a,b"),
                 format!("redis-sentinel://u:12{sign}s3cret@a,b/m"),
             ] {
-                let refused = Place::parse(&url).unwrap_err().to_string();
+                let refused = Topology::parse(&url).unwrap_err().to_string();
                 assert!(refused.contains("percent-encoded"), "{refused}");
             }
             let whole = format!("redis://u:12{}s3cret@h", encoded(sign));

@@ -32,18 +32,18 @@ pub(crate) enum Keys {
     Declared,
     /// Undeclared keys, for a node of a cluster: they may be in any slots that the node has. Each
     /// operation checks whether its slot is there.
-    Free,
+    Undeclared,
     /// The declared keys of one operation, for a node of a cluster. If the operation also touches
     /// undeclared keys, it checks whether its slot is there.
-    OfOne { looks: bool },
+    DeclaredAlone { checks_slot: bool },
 }
 
 impl Keys {
-    pub(crate) fn of_one(operation: &Operation) -> Self {
+    pub(crate) fn declared_alone(operation: &Operation) -> Self {
         // A node that is about to receive the slot does not have all of its keys yet. It reports
         // only declared keys that are missing.
-        Self::OfOne {
-            looks: !operation.step.while_moving,
+        Self::DeclaredAlone {
+            checks_slot: !operation.step.while_moving,
         }
     }
 }
@@ -92,7 +92,7 @@ pub(crate) fn encode<'a>(
         }
     };
     let (number, not_after_ms) = (header.number, header.not_after_ms);
-    if header.keys == Keys::Free {
+    if header.keys == Keys::Undeclared {
         command.arg(0).arg(number).arg(not_after_ms).arg(keys);
         add_keys(&mut command);
     } else {
@@ -100,8 +100,8 @@ pub(crate) fn encode<'a>(
         add_keys(&mut command);
         command.arg(number).arg(not_after_ms);
     }
-    if let Keys::OfOne { looks } = header.keys {
-        command.arg(if looks { "here" } else { "0" });
+    if let Keys::DeclaredAlone { checks_slot } = header.keys {
+        command.arg(if checks_slot { "here" } else { "0" });
     }
     for operation in operations {
         command.arg(operation.step.name);
@@ -150,7 +150,7 @@ pub(crate) enum NoReplies {
     /// An error of the driver: an error reply, a lost connection, no answer in time.
     Failed(RedisError),
     /// A reply that does not answer this call.
-    Nonsense(&'static str),
+    Malformed(&'static str),
 }
 
 /// Returns the replies of call `number`, if `result` is the reply to that call.
@@ -164,20 +164,20 @@ pub(crate) fn decode(
         redis::Value::BulkString(text) if operations == 1 => {
             return match own_reply(&text) {
                 Some((call, reply)) if call == number => Ok(vec![reply].into_iter()),
-                Some(_) => Err(NoReplies::Nonsense("the reply to another call")),
-                None => Err(NoReplies::Nonsense("a text of another form")),
+                Some(_) => Err(NoReplies::Malformed("the reply to another call")),
+                None => Err(NoReplies::Malformed("a text of another form")),
             };
         }
         redis::Value::ServerError(error) => return Err(NoReplies::Failed(error.into())),
-        redis::Value::Nil => return Err(NoReplies::Nonsense("nothing")),
-        _ => return Err(NoReplies::Nonsense("not a list")),
+        redis::Value::Nil => return Err(NoReplies::Malformed("nothing")),
+        _ => return Err(NoReplies::Malformed("not a list")),
     };
     if replies.len() != operations + 1 {
-        return Err(NoReplies::Nonsense("a list of another length"));
+        return Err(NoReplies::Malformed("a list of another length"));
     }
     let mut replies = replies.into_iter();
     if replies.next() != Some(redis::Value::Int(number)) {
-        return Err(NoReplies::Nonsense("the reply to another call"));
+        return Err(NoReplies::Malformed("the reply to another call"));
     }
     Ok(replies)
 }
@@ -203,22 +203,22 @@ impl NoReplies {
 
     /// Returns whether nothing ran because of one of the keys: the server checks the keys of a call
     /// before it runs the script.
-    pub(crate) fn is_refused_whole(&self) -> bool {
+    pub(crate) fn keys_are_refused(&self) -> bool {
         matches!(self, Self::Failed(error) if matches!(error.code(), Some("NOPERM" | "CROSSSLOT")))
     }
 
     /// Returns where the operations belong, if nothing ran because the slot of the keys is moving
     /// or is on another node, or because this node can't know.
-    pub(crate) fn strays(&self) -> Option<Stray> {
+    pub(crate) fn redirect(&self) -> Option<Redirect> {
         let Self::Failed(error) = self else {
             return None;
         };
         let to = || error.redirect_node().map(|(node, _)| node.to_owned());
         match error.code()? {
-            "MOVED" => Some(Stray::Moved(to().unwrap_or_default())),
-            "ASK" => Some(Stray::Ask(to().unwrap_or_default())),
+            "MOVED" => Some(Redirect::Moved(to().unwrap_or_default())),
+            "ASK" => Some(Redirect::Ask(to().unwrap_or_default())),
             "TRYAGAIN" | "CLUSTERDOWN" | "LOADING" | "MASTERDOWN" | "READONLY" => {
-                Some(Stray::Later(reply_text(error)?))
+                Some(Redirect::Later(reply_text(error)?))
             }
             _ => None,
         }
@@ -236,7 +236,7 @@ impl NoReplies {
     ) -> Failure {
         let error = match self {
             Self::Failed(error) => error,
-            Self::Nonsense(what) => {
+            Self::Malformed(what) => {
                 return no_answer(&format!("the reply makes no sense ({what})"), address);
             }
         };
@@ -265,7 +265,7 @@ impl NoReplies {
 
 /// The destination of an operation that a node of a cluster did not run.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Stray {
+pub(crate) enum Redirect {
     /// Another node, which has the slot.
     Moved(String),
     /// Another node, which has some keys of the slot.
@@ -277,7 +277,7 @@ pub(crate) enum Stray {
 
 /// The meaning of one operation's reply.
 #[derive(Debug)]
-pub(crate) enum Answer {
+pub(crate) enum OperationReply {
     Value(Value),
     /// The operation's slot is not on this node, or not all of it. The operation did not run.
     Moving,
@@ -288,31 +288,33 @@ pub(crate) enum Answer {
     },
     /// A failover guard grants nothing for this duration. The operation did not run.
     Guarded {
-        left: Duration,
+        remaining: Duration,
     },
     Failed(Failure),
 }
 
 /// Reads one operation's reply.
-pub(crate) fn read(reply: redis::Value, address: &Arc<str>) -> Answer {
+pub(crate) fn read(reply: redis::Value, address: &Arc<str>) -> OperationReply {
     match convert(reply) {
         // No step replies with a text, so an error needs no mark of its own.
-        Some(Value::Text(error)) => Answer::Failed(Failure::from_reply(
+        Some(Value::Text(error)) => OperationReply::Failed(Failure::from_reply(
             &String::from_utf8_lossy(&error),
             address,
         )),
         Some(Value::List(items)) => match &items[..] {
             [Value::Text(word), Value::Int(now_ms)] if word == b"late" => {
-                Answer::Late { server_ms: *now_ms }
+                OperationReply::Late { server_ms: *now_ms }
             }
-            [Value::Text(word), Value::Int(left_ms)] if word == b"guarded" => Answer::Guarded {
-                left: Duration::from_millis(u64::try_from(*left_ms).unwrap_or(0)),
-            },
-            [Value::Text(word)] if word == b"moving" => Answer::Moving,
-            _ => Answer::Value(Value::List(items)),
+            [Value::Text(word), Value::Int(left_ms)] if word == b"guarded" => {
+                OperationReply::Guarded {
+                    remaining: Duration::from_millis(u64::try_from(*left_ms).unwrap_or(0)),
+                }
+            }
+            [Value::Text(word)] if word == b"moving" => OperationReply::Moving,
+            _ => OperationReply::Value(Value::List(items)),
         },
-        Some(value) => Answer::Value(value),
-        None => Answer::Failed(no_answer("the reply makes no sense", address)),
+        Some(value) => OperationReply::Value(value),
+        None => OperationReply::Failed(no_answer("the reply makes no sense", address)),
     }
 }
 
@@ -342,11 +344,18 @@ fn no_answer(what: &str, address: &Arc<str>) -> Failure {
 }
 
 /// Adds to a failure what this operation needs or expects.
-pub(crate) fn failure_of(operation: &Operation, failure: Failure, script: &Script) -> Failure {
+pub(crate) fn failure_with_advice(
+    operation: &Operation,
+    failure: Failure,
+    script: &Script,
+) -> Failure {
     match failure.cause {
         // A client that has not logged in lacks a password, and no rule would help.
         Cause::Denied(said) if !said.starts_with("NOAUTH") => Failure {
-            cause: Cause::Denied(format!("{said}; {}", what_is_needed(operation, script))),
+            cause: Cause::Denied(format!(
+                "{said}; {}",
+                required_permissions(operation, script)
+            )),
             ..failure
         },
         _ => failure.of(operation.step),
@@ -355,7 +364,7 @@ pub(crate) fn failure_of(operation: &Operation, failure: Failure, script: &Scrip
 
 /// Returns the permissions that an operation needs. No server says which key it denies, and some
 /// versions do not say which command.
-fn what_is_needed(operation: &Operation, script: &Script) -> String {
+fn required_permissions(operation: &Operation, script: &Script) -> String {
     let step = operation.step;
     let (commands, guard_key) = match script.guards(step) {
         true => (
@@ -516,7 +525,7 @@ mod tests {
             ("+OK\r\n".into(), "not a list"),
         ] {
             match decoded(&bytes, 2) {
-                Err(NoReplies::Nonsense(said)) => assert!(said.contains(what), "{said}"),
+                Err(NoReplies::Malformed(said)) => assert!(said.contains(what), "{said}"),
                 other => panic!("{bytes}: {other:?}"),
             }
         }
@@ -547,7 +556,7 @@ mod tests {
         ] {
             let replies = decoded(&text(&said), 1);
             assert!(
-                matches!(replies, Err(NoReplies::Nonsense(_))),
+                matches!(replies, Err(NoReplies::Malformed(_))),
                 "{said}: {replies:?}"
             );
         }
@@ -556,10 +565,10 @@ mod tests {
     #[test]
     fn call_error_says_whether_it_ran() {
         let noscript = decoded("-NOSCRIPT No matching script.\r\n", 1).expect_err("an error");
-        assert!(noscript.script_is_missing() && !noscript.is_refused_whole());
+        assert!(noscript.script_is_missing() && !noscript.keys_are_refused());
         let refused = decoded("-NOPERM No permissions to access a key\r\n", 1);
         let refused = refused.expect_err("an error");
-        assert!(refused.is_refused_whole() && !refused.script_is_missing());
+        assert!(refused.keys_are_refused() && !refused.script_is_missing());
         assert_eq!(failure("-OOM no memory\r\n").outcome, Outcome::DidNotRun);
         assert_eq!(failure("-ERR loop failed\r\n").outcome, Outcome::MayHaveRun);
         assert_eq!(failure("$-1\r\n").outcome, Outcome::MayHaveRun);
@@ -592,14 +601,19 @@ mod tests {
                 Value::List(vec![Value::Text(b"x".into())]),
             ),
         ] {
-            assert!(matches!(read(bytes), Answer::Value(read) if read == value));
+            assert!(matches!(read(bytes), OperationReply::Value(read) if read == value));
         }
         let late = read("*2\r\n$4\r\nlate\r\n:5\r\n");
-        assert!(matches!(late, Answer::Late { server_ms: 5 }), "{late:?}");
+        assert!(
+            matches!(late, OperationReply::Late { server_ms: 5 }),
+            "{late:?}"
+        );
         for (ms, expected) in [(5, 5), (-5, 0)] {
             let guarded = read(&format!("*2\r\n$7\r\nguarded\r\n:{ms}\r\n"));
             let expected = Duration::from_millis(expected);
-            assert!(matches!(guarded, Answer::Guarded { left } if left == expected));
+            assert!(
+                matches!(guarded, OperationReply::Guarded { remaining } if remaining == expected)
+            );
         }
         for (bytes, outcome) in [
             ("$9\r\nWRONGTYPE\r\n", Outcome::DidNotRun),
@@ -608,7 +622,7 @@ mod tests {
             ("*1\r\n:9007199254740993\r\n", Outcome::MayHaveRun),
         ] {
             match read(bytes) {
-                Answer::Failed(failure) => assert_eq!(failure.outcome, outcome, "{bytes}"),
+                OperationReply::Failed(failure) => assert_eq!(failure.outcome, outcome, "{bytes}"),
                 other => panic!("{bytes}: {other:?}"),
             }
         }
@@ -618,7 +632,8 @@ mod tests {
     fn denied_operation_names_missing_permissions() {
         let script = Script::of(&[], Form::Server);
         let [operation, _] = operations();
-        let denied = |said| failure_of(&operation, Failure::from_reply(said, &address()), &script);
+        let denied =
+            |said| failure_with_advice(&operation, Failure::from_reply(said, &address()), &script);
         let said = denied("NOPERM no key").cause.to_string();
         assert!(
             said.starts_with("NOPERM no key; test.acquire runs "),
@@ -627,7 +642,9 @@ mod tests {
         assert!(said.contains("ACL SETUSER USER "), "{said}");
         let guarded = Script::of(&[], Form::Guarded { span_ms: 1 });
         let said = Failure::from_reply("NOPERM no key", &address());
-        let said = failure_of(&operation, said, &guarded).cause.to_string();
+        let said = failure_with_advice(&operation, said, &guarded)
+            .cause
+            .to_string();
         assert!(said.contains(" ~leasehold:guard "), "{said}");
         let nobody = denied("NOAUTH log in").cause.to_string();
         assert_eq!(nobody, "NOAUTH log in", "no permission is missing");

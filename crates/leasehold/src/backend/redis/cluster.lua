@@ -4,8 +4,8 @@
 --   number  this number of keys follows, of any slots of this node; none of them is declared
 -- An operation whose slot is not here, or not all of it, replies { 'moving' } and was not run.
 
-local looks, first_key, first_arg = ARGV[3] ~= '0', 1, 4
-if looks and ARGV[3] ~= 'here' then
+local checks_slot, first_key, first_arg = ARGV[3] ~= '0', 1, 4
+if checks_slot and ARGV[3] ~= 'here' then
   KEYS, first_key, first_arg = ARGV, 4, 4 + ARGV[3]
 end
 local moving, found = { 'moving' }, {}

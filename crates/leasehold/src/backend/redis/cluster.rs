@@ -1,12 +1,12 @@
 //! A cluster: the map from slots to nodes, and the nodes, each with its own connections.
 //!
 //! An operation is sent to the node that has the slot of its name. A node that lacks the slot, or
-//! some of its keys, does not run the operation, and `strays.rs` sends it on. The client asks the
+//! some of its keys, does not run the operation, and `redirects.rs` sends it on. The client asks the
 //! nodes for the map when it connects, when anything indicates that slots have moved, and every ten
 //! seconds.
 
 mod nodes;
-mod strays;
+mod redirects;
 mod unmapped;
 
 use std::collections::HashMap;
@@ -19,19 +19,19 @@ use futures_util::future::select_ok;
 use tokio::runtime::Handle;
 use tokio::task::JoinHandle;
 
-use self::nodes::{Asked, Map, Nodes};
-use self::strays::Lines;
-use self::unmapped::Refused;
+use self::nodes::{MapQuery, Nodes, SlotMap};
+use self::redirects::SlotQueues;
+use self::unmapped::RefusedMapQuery;
 use super::Endpoint;
 use super::address::Address;
-use super::lane::{Lane, Queued, Strays};
-use super::node::{Common, Node};
-use super::queue::Waiting;
-use super::reconnect::{Opened, prepare};
+use super::lane::{Lane, QueuedReply, Redirects};
+use super::node::{Node, NodeCommon};
+use super::queue::QueuedOperation;
+use super::reconnect::{PreparedConnection, prepare};
 use super::script::Form;
-use super::server::{Server, Shared};
+use super::server::{Server, ServerShared};
 use super::slots::{Range, slot_of};
-use crate::backend::channels::{Channels, Place, Transport};
+use crate::backend::channels::{Channels, NodeResolver, Transport};
 use crate::backend::failure::Failure;
 use crate::backend::route::Route;
 use crate::backend::step::{Operation, Step, Value};
@@ -47,7 +47,7 @@ const LEARN_EVERY: Duration = Duration::from_secs(10);
 const PAUSE: Duration = Duration::from_millis(50);
 const LONGEST_PAUSE: Duration = Duration::from_millis(200);
 /// Number of nodes that are asked for the map at once. The first answer counts.
-const ASKED_AT_ONCE: usize = 3;
+const QUERIED_AT_ONCE: usize = 3;
 
 /// Returns the kinds of message by which clients announce a release. With the default, clients of
 /// every Redisson version hear this client, and it hears each of them.
@@ -62,25 +62,25 @@ fn transports(peers: Peers) -> &'static [Transport] {
 /// The nodes of a cluster.
 pub(crate) struct Cluster {
     this: Weak<Self>,
-    common: Common,
-    shared: Shared,
+    common: NodeCommon,
+    shared: ServerShared,
     /// The addresses in the URL.
     seeds: Vec<Address>,
-    map: Arc<Map>,
+    map: Arc<SlotMap>,
     /// Whether a node has sent the map.
     has_map: AtomicBool,
     /// The last attempt to read the map at which no connected node sent it.
-    refused_map: Mutex<Option<Refused>>,
+    refused_map: Mutex<Option<RefusedMapQuery>>,
     nodes: Mutex<Nodes>,
-    lines: Lines,
+    slot_queues: SlotQueues,
     shown: Arc<str>,
     identity: String,
 }
 
 /// Ends the task that keeps the map.
-pub(crate) struct Keeper(JoinHandle<()>);
+pub(crate) struct MapTask(JoinHandle<()>);
 
-impl Drop for Keeper {
+impl Drop for MapTask {
     fn drop(&mut self) {
         self.0.abort();
     }
@@ -94,18 +94,18 @@ impl Cluster {
         endpoint: &Endpoint,
         steps: &[&Step],
         clock: Clock,
-    ) -> Result<(Arc<Self>, Keeper)> {
+    ) -> Result<(Arc<Self>, MapTask)> {
         let cluster = Self::new(seeds, endpoint, steps, clock)?;
         let attempts = cluster.seeds.iter().map(|seed| cluster.open(seed).boxed());
         let (opened, _) = select_ok(attempts)
             .await
             .map_err(Failure::into_connect_error)?;
         let (node, opened, ranges) = opened;
-        node.learn(&opened.told);
+        node.learn(&opened.hello);
         let asked = node.connector.address.clone();
         cluster.start_node(node, Some(opened));
         cluster.apply(&asked, &ranges);
-        Ok(cluster.kept())
+        Ok(cluster.with_map_task())
     }
 
     /// Connects in the background. Until a node has answered, operations wait.
@@ -114,10 +114,10 @@ impl Cluster {
         endpoint: &Endpoint,
         steps: &[&Step],
         clock: Clock,
-    ) -> Result<(Arc<Self>, Keeper)> {
+    ) -> Result<(Arc<Self>, MapTask)> {
         let cluster = Self::new(seeds, endpoint, steps, clock)?;
         cluster.start_seeds();
-        Ok(cluster.kept())
+        Ok(cluster.with_map_task())
     }
 
     fn new(
@@ -135,23 +135,23 @@ impl Cluster {
         }
         let transports = transports(endpoint.peers);
         let form = Form::Cluster(transports);
-        let common = Common::new(endpoint, &seeds[0], steps, clock, form)?;
-        let map = Arc::new(Map::default());
+        let common = NodeCommon::new(endpoint, &seeds[0], steps, clock, form)?;
+        let map = Arc::new(SlotMap::default());
         let places = Arc::clone(&map);
-        let place = Place::by(move |channel| places.owner(slot_of(channel.as_bytes())));
+        let place = NodeResolver::new(move |channel| places.owner(slot_of(channel.as_bytes())));
         let mut hosts: Vec<_> = seeds.iter().map(Address::identity).collect();
         let shown = hosts.join(",").replace("redis://", "");
         hosts.sort_unstable();
         let identity = format!("cluster {}", hosts.join(","));
         Ok(Arc::new_cyclic(|this: &Weak<Self>| {
-            let strays: Weak<dyn Strays> = this.clone();
+            let redirects: Weak<dyn Redirects> = this.clone();
             Self {
                 this: this.clone(),
-                shared: Shared {
+                shared: ServerShared {
                     runtime: Handle::current(),
-                    channels: Channels::placed(place, transports.len() > 1),
+                    channels: Channels::with_resolver(place, transports.len() > 1),
                     transports,
-                    strays: Some(strays),
+                    redirects: Some(redirects),
                 },
                 common,
                 shown: Shown(&format!("redis-cluster://{shown}"))
@@ -163,48 +163,51 @@ impl Cluster {
                 has_map: AtomicBool::new(false),
                 refused_map: Mutex::default(),
                 nodes: Mutex::default(),
-                lines: Lines::default(),
+                slot_queues: SlotQueues::default(),
             }
         }))
     }
 
-    fn kept(self: Arc<Self>) -> (Arc<Self>, Keeper) {
-        let keeper = keep_map(Arc::downgrade(&self), self.common.clone());
-        let keeper = self.shared.runtime.spawn(keeper);
-        (self, Keeper(keeper))
+    fn with_map_task(self: Arc<Self>) -> (Arc<Self>, MapTask) {
+        let map_task = run_map_task(Arc::downgrade(&self), self.common.clone());
+        let map_task = self.shared.runtime.spawn(map_task);
+        (self, MapTask(map_task))
     }
 
     /// Connects to a node and asks it for the map.
     async fn open(
         &self,
         seed: &Address,
-    ) -> std::result::Result<(Arc<Node>, Opened, Vec<Range>), Failure> {
+    ) -> std::result::Result<(Arc<Node>, PreparedConnection, Vec<Range>), Failure> {
         let node = Node::new(seed.clone(), &self.common);
         let mut opened = prepare(&node).await?;
-        let ranges = opened.told.slots.take().unwrap_or(Ok(Vec::new()))?;
+        let ranges = opened.hello.slots.take().unwrap_or(Ok(Vec::new()))?;
         Ok((node, opened, ranges))
     }
 
-    pub(crate) fn submit(&self, operation: Operation, route: Route) -> Queued {
+    pub(crate) fn submit(&self, operation: Operation, route: Route) -> QueuedReply {
         let slot = slot_of(operation.parts.first());
-        let arrival = self.lines.next_arrival();
+        let arrival = self.slot_queues.next_arrival();
         let owner = self.owner(slot);
         match owner {
-            Some(server) if self.lines.are_empty() => {
+            Some(server) if self.slot_queues.are_empty() => {
                 server.lane_of(route).submit(operation, route, arrival)
             }
             Some(server) => {
                 let lane = server.lane_of(route);
-                match self.lines.join(slot, (operation, route), arrival, lane) {
+                match self
+                    .slot_queues
+                    .join(slot, (operation, route), arrival, lane)
+                {
                     Ok(queued) => queued,
                     Err(operation) => lane.submit(operation, route, arrival),
                 }
             }
             None => {
                 let any = Arc::clone(&self.nodes.lock().any().lane);
-                let (waiting, queued) = Queued::new(operation, route, arrival, any);
-                self.common.look_at_slots();
-                self.add_stray(None, slot, waiting);
+                let (waiting, queued) = QueuedReply::new(operation, route, arrival, any);
+                self.common.request_map_refresh();
+                self.add_redirected(None, slot, waiting);
                 queued
             }
         }
@@ -212,7 +215,7 @@ impl Cluster {
 
     /// Returns the numbers of the nodes that have slots.
     pub(crate) async fn masters(&self) -> std::result::Result<Vec<usize>, Failure> {
-        self.map_is_there().await?;
+        self.wait_for_map().await?;
         Ok(self.map.owners())
     }
 
@@ -224,13 +227,13 @@ impl Cluster {
     }
 
     /// Sends an operation without keys to this node, or to any node if this one has been removed.
-    pub(crate) fn submit_to(&self, number: usize, operation: Operation) -> Queued {
+    pub(crate) fn submit_to(&self, number: usize, operation: Operation) -> QueuedReply {
         let nodes = self.nodes.lock();
         let server = nodes.get(number).unwrap_or_else(|| nodes.any());
         drop(nodes);
         server
             .lane
-            .submit(operation, Route::Plain, self.lines.next_arrival())
+            .submit(operation, Route::Plain, self.slot_queues.next_arrival())
     }
 
     /// Returns whether the client was ever connected to a node.
@@ -241,11 +244,11 @@ impl Cluster {
     }
 
     /// Returns the address of one of our connections, as its node sees it.
-    pub(crate) fn seen_as(&self) -> Option<String> {
+    pub(crate) fn client_address(&self) -> Option<String> {
         let nodes = self.nodes.lock().all();
         nodes
             .iter()
-            .find_map(|(_, server)| server.node.seen_as.lock().clone())
+            .find_map(|(_, server)| server.node.client_address.lock().clone())
     }
 
     pub(crate) fn channels(&self) -> &Arc<Channels> {
@@ -298,12 +301,12 @@ impl Cluster {
     }
 
     /// Returns the node that another node, at `from`, calls by this address.
-    fn node_told_by(&self, from: &Address, host: &str, port: u16) -> (usize, Arc<Server>) {
-        let (leads_to, port) = self.common.addresses.lead(host, port);
-        self.node_at(&from.of_node(&leads_to, port).told_as(host))
+    fn node_announced_by(&self, from: &Address, host: &str, port: u16) -> (usize, Arc<Server>) {
+        let (leads_to, port) = self.common.addresses.translate(host, port);
+        self.node_at(&from.of_node(&leads_to, port).announced_as(host))
     }
 
-    fn start_node(&self, node: Arc<Node>, first: Option<Opened>) {
+    fn start_node(&self, node: Arc<Node>, first: Option<PreparedConnection>) {
         let mut nodes = self.nodes.lock();
         nodes.add(|number| Server::start(&self.shared, number, node, first));
     }
@@ -324,7 +327,7 @@ impl Cluster {
             let host = range.host.as_deref().unwrap_or(own_host);
             let number = numbers
                 .entry((host, range.port))
-                .or_insert_with(|| self.node_told_by(asked, host, range.port).0);
+                .or_insert_with(|| self.node_announced_by(asked, host, range.port).0);
             (range.first..=range.last, *number)
         });
         let owned: Vec<_> = owned.collect();
@@ -332,11 +335,11 @@ impl Cluster {
         self.has_map.store(true, Ordering::Relaxed);
         // Runs even if the map has not changed: a node may have said that it no longer has a
         // channel.
-        self.shared.channels.place_again();
+        self.shared.channels.reassign_nodes();
         let now = self.common.clock.now();
-        let gone = self.nodes.lock().take_unused(&self.map, now);
+        let unused = self.nodes.lock().take_unused(&self.map, now);
         // Dropped after unlocking: dropping a server ends its tasks.
-        drop(gone);
+        drop(unused);
         if changed {
             let servers = self.nodes.lock().all();
             for (number, server) in servers {
@@ -349,24 +352,24 @@ impl Cluster {
     /// Takes the operations of slots that this node has lost out of its queues, so that they are
     /// sent to the nodes that have the slots now.
     fn take_from(&self, number: usize, server: &Server) {
-        let stays = |operation: &Operation| {
+        let keep = |operation: &Operation| {
             self.map.owner(slot_of(operation.parts.first())) == Some(number)
         };
         for lane in server.lanes() {
-            let strays = lane.take_unless(stays);
-            if !strays.is_empty() {
-                self.take(lane, strays);
+            let redirects = lane.take_unless(keep);
+            if !redirects.is_empty() {
+                self.handle(lane, redirects);
             }
         }
     }
 
     /// Asks some nodes for the map. Returns whether it changes anything.
-    async fn learn(&self) -> bool {
+    async fn refresh_map(&self) -> bool {
         let asked_at = self.common.clock.now();
         let mut asked = Vec::new();
-        for server in self.nodes.lock().in_any_order() {
-            if let Some(question) = Asked::of(&server)
-                && asked.len() < ASKED_AT_ONCE
+        for server in self.nodes.lock().shuffled() {
+            if let Some(question) = MapQuery::of(&server)
+                && asked.len() < QUERIED_AT_ONCE
             {
                 asked.push(question);
             }
@@ -376,54 +379,54 @@ impl Cluster {
             self.start_seeds();
             return false;
         }
-        let answers = asked.into_iter().map(|asked| asked.answer().boxed());
+        let answers = asked.into_iter().map(|asked| asked.run().boxed());
         match select_ok(answers).await {
             Ok(((address, ranges), _)) => self.apply(&address, &ranges),
             Err(failure) => {
-                *self.refused_map.lock() = Some(Refused { asked_at, failure });
+                *self.refused_map.lock() = Some(RefusedMapQuery { asked_at, failure });
                 false
             }
         }
     }
 }
 
-impl Strays for Cluster {
-    fn take(&self, from: &Arc<Lane>, strays: Vec<Waiting>) {
+impl Redirects for Cluster {
+    fn handle(&self, from: &Arc<Lane>, redirects: Vec<QueuedOperation>) {
         from.node.slots_may_have_moved();
-        for stray in strays {
-            if !stray.goes_again() {
+        for redirected in redirects {
+            if !redirected.requeue() {
                 continue;
             }
-            if stray.operation.step.many {
+            if redirected.operation.step.many {
                 // The keys of this operation are in several slots. The reply names all of them, so
                 // that each is asked for on its own.
-                let count = stray.operation.key_count();
+                let count = redirected.operation.key_count();
                 let all = (1..).take(count).map(Value::Int).collect();
-                stray.answer(Ok(Value::List(all)));
+                redirected.answer(Ok(Value::List(all)));
                 continue;
             }
-            let slot = slot_of(stray.operation.parts.first());
-            self.add_stray(Some(from), slot, stray);
+            let slot = slot_of(redirected.operation.parts.first());
+            self.add_redirected(Some(from), slot, redirected);
         }
     }
 }
 
 /// Keeps the map up to date until the cluster is dropped.
-async fn keep_map(cluster: Weak<Cluster>, common: Common) {
+async fn run_map_task(cluster: Weak<Cluster>, common: NodeCommon) {
     let mut pause = PAUSE;
     loop {
         let may_have_moved = common.slots_may_have_moved();
-        let told = tokio::time::timeout(LEARN_EVERY, may_have_moved)
+        let notified = tokio::time::timeout(LEARN_EVERY, may_have_moved)
             .await
             .is_ok();
         let Some(cluster) = cluster.upgrade() else {
             return;
         };
-        if !told {
-            cluster.nodes.lock().try_free_keys_again();
+        if !notified {
+            cluster.nodes.lock().try_undeclared_keys_again();
         }
-        let changed = cluster.learn().await;
-        pause = match told && !changed {
+        let changed = cluster.refresh_map().await;
+        pause = match notified && !changed {
             true => (pause * 2).min(LONGEST_PAUSE),
             false => PAUSE,
         };

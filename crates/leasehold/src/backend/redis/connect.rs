@@ -13,15 +13,15 @@ use tokio::net::TcpStream;
 use tokio::net::UnixStream;
 use tokio::sync::watch;
 
-use super::address::{Address, Host, Target};
+use super::address::{Address, ConnectTarget, Host};
 use super::driver::{Driver, Socket};
 use super::messages::{Frame, Messages, write_command};
 use super::sentinel::Sentinels;
-use super::socket::Own;
+use super::socket::ProcessBound;
 use super::wire::Checked;
 use crate::backend::failure::{Cause, Failure, Outcome, without_arguments};
-use crate::clock::{Both, Moment};
-use crate::credentials::{Credentials, Source};
+use crate::clock::{ClockPair, Moment};
+use crate::credentials::{Credentials, CredentialsSource};
 use crate::observe::log;
 use crate::text::Shown;
 
@@ -32,22 +32,22 @@ pub(crate) struct Connector {
     /// The sentinels that say where the server is. Without them, the server is at its address.
     pub(crate) sentinels: Option<Sentinels>,
     /// The server that calls use now.
-    pub(crate) present: watch::Sender<Present>,
+    pub(crate) current: watch::Sender<CurrentServer>,
     /// The source of user and password, asked for each connection. Without it, the URL has them.
-    pub(crate) credentials: Option<Source>,
+    pub(crate) credentials: Option<CredentialsSource>,
     /// The time between two further questions for credentials.
     pub(crate) credentials_every: Duration,
     pub(crate) connect_timeout: Duration,
     pub(crate) reply_timeout: Duration,
     /// The time at which the connector was made.
-    pub(crate) made: Both,
+    pub(crate) created: ClockPair,
     #[cfg(feature = "tls")]
-    pub(crate) tls: Option<super::tls::Connector>,
+    pub(crate) tls: Option<super::tls::TlsClient>,
 }
 
 /// The server to which the newest connection for calls leads, or led.
 #[derive(Debug, Default)]
-pub(crate) struct Present {
+pub(crate) struct CurrentServer {
     /// The server's address; `None` until the sentinels have named it.
     pub(crate) address: Option<Arc<Address>>,
     /// The server's number. Each server that calls have used has a number of its own, and so has
@@ -56,10 +56,10 @@ pub(crate) struct Present {
     /// The server's run id, if it has reported one.
     pub(crate) run_id: Option<String>,
     /// The time at which the server reported its run id.
-    pub(crate) told: Option<Moment>,
+    pub(crate) reported_at: Option<Moment>,
 }
 
-impl Present {
+impl CurrentServer {
     /// Returns the state for a server that is always at this address.
     pub(crate) fn at(address: &Address) -> Self {
         Self {
@@ -70,7 +70,7 @@ impl Present {
 }
 
 /// A connection for calls that has just been opened.
-pub(crate) struct Open {
+pub(crate) struct OpenConnection {
     pub(crate) connection: MultiplexedConnection,
     pub(crate) driver: Driver,
     /// The connection's own credentials: the other connection for calls may log in at another time.
@@ -85,13 +85,13 @@ impl Connector {
     pub(crate) async fn find(&self) -> Result<Arc<Address>, Failure> {
         match &self.sentinels {
             Some(sentinels) => sentinels.find().await,
-            None => self.present(),
+            None => self.current_address(),
         }
     }
 
-    fn present(&self) -> Result<Arc<Address>, Failure> {
-        let present = self.present.borrow().address.clone();
-        present.ok_or_else(|| {
+    fn current_address(&self) -> Result<Arc<Address>, Failure> {
+        let current = self.current.borrow().address.clone();
+        current.ok_or_else(|| {
             let what = "the sentinels have not said yet where the master is".into();
             no_connection(&self.address, what, None)
         })
@@ -99,42 +99,42 @@ impl Connector {
 
     /// Returns the address that calls use now, for messages and without credentials.
     pub(crate) fn shown(&self) -> Arc<str> {
-        let present = self.present.borrow();
-        let address = present.address.as_deref().unwrap_or(&self.address);
+        let current = self.current.borrow();
+        let address = current.address.as_deref().unwrap_or(&self.address);
         Arc::clone(address.shown())
     }
 
     /// Returns the server that the sentinels name.
-    pub(crate) fn named(&self) -> Option<Host> {
-        self.sentinels.as_ref()?.named()
+    pub(crate) fn named_master(&self) -> Option<Host> {
+        self.sentinels.as_ref()?.named_master()
     }
 
     /// Resolves while the sentinels name another server than this one.
-    pub(crate) async fn named_another(&self, than: Option<&Host>) {
+    pub(crate) async fn master_moved_from(&self, from: Option<&Host>) {
         match &self.sentinels {
-            Some(sentinels) => sentinels.named_another(than).await,
+            Some(sentinels) => sentinels.master_moved_from(from).await,
             None => std::future::pending().await,
         }
     }
 
     /// Returns the number of the server that calls use now.
-    pub(crate) fn present_number(&self) -> u64 {
-        self.present.borrow().number
+    pub(crate) fn current_number(&self) -> u64 {
+        self.current.borrow().number
     }
 
     /// Resolves while calls use another server than the one with this number.
-    pub(crate) async fn leads_to_another(&self, than: u64) {
-        self.leads_to(|present| present.number != than).await;
+    pub(crate) async fn moved_from(&self, from: u64) {
+        self.current_matches(|current| current.number != from).await;
     }
 
-    /// Resolves while `is_so` is true of the server that calls use.
-    pub(crate) async fn leads_to(&self, is_so: impl Fn(&Present) -> bool) {
+    /// Resolves while `condition` is true of the server that calls use.
+    pub(crate) async fn current_matches(&self, condition: impl Fn(&CurrentServer) -> bool) {
         // This can't fail: `self` has the sender.
-        let _ = self.present.subscribe().wait_for(is_so).await;
+        let _ = self.current.subscribe().wait_for(condition).await;
     }
 
     /// Opens a connection for calls to this address.
-    pub(crate) async fn open(&self, at: &Address) -> Result<Open, Failure> {
+    pub(crate) async fn open(&self, at: &Address) -> Result<OpenConnection, Failure> {
         // With the driver's own limit, each request would fail after 500 ms.
         let config = AsyncConnectionConfig::new().set_response_timeout(Some(self.reply_timeout));
         self.within_limit(at, async {
@@ -142,7 +142,7 @@ impl Connector {
             // reconnecting.
             let (info, credentials) = self.handshake(at, true).await?;
             // Plain TCP, the common case, needs no box around each read.
-            if let Target::Tcp {
+            if let ConnectTarget::Tcp {
                 host,
                 port,
                 tls: false,
@@ -150,12 +150,12 @@ impl Connector {
             {
                 let stream = tcp(at, host, *port).await?;
                 let socket = Socket::of(&stream);
-                let stream = Checked::calls(Own::new(stream));
+                let stream = Checked::calls(ProcessBound::new(stream));
                 let (connection, driver) =
                     MultiplexedConnection::new_with_config(&info, stream, config)
                         .await
                         .map_err(|error| handshake_failed(at, &error))?;
-                return Ok(Open {
+                return Ok(OpenConnection {
                     connection,
                     driver: Driver::new(driver, socket),
                     credentials,
@@ -167,7 +167,7 @@ impl Connector {
                 MultiplexedConnection::new_with_config(&info, stream, config)
                     .await
                     .map_err(|error| handshake_failed(at, &error))?;
-            Ok(Open {
+            Ok(OpenConnection {
                 connection,
                 driver: Driver::new(driver, socket),
                 credentials,
@@ -178,7 +178,7 @@ impl Connector {
 
     /// Opens a connection for messages to the server that calls use now, with this name.
     pub(crate) async fn open_messages(&self, name: Option<&str>) -> Result<Messages, Failure> {
-        let at = &*self.present()?;
+        let at = &*self.current_address()?;
         self.within_limit(at, async {
             let (info, _) = self.handshake(at, false).await?;
             let (stream, _) = self.stream(at).await?;
@@ -186,7 +186,7 @@ impl Connector {
             let (user, password) = (info.username(), info.password());
             if let Some(password) = password {
                 let login = user.into_iter().chain([password]);
-                if let Some(refusal) = step(at, &mut messages, "AUTH", login).await? {
+                if let Some(refusal) = handshake_step(at, &mut messages, "AUTH", login).await? {
                     return Err(Failure {
                         cause: Cause::Denied(refusal),
                         ..Failure::from_reply("", at.shown())
@@ -195,23 +195,23 @@ impl Connector {
             }
             let db = info.db().to_string();
             if db != "0"
-                && let Some(refusal) = step(at, &mut messages, "SELECT", [&*db]).await?
+                && let Some(refusal) = handshake_step(at, &mut messages, "SELECT", [&*db]).await?
             {
                 return Err(Failure::from_reply(&refusal, at.shown()));
             }
             // The name helps people who look at the list of clients. A user may lack the permission
             // to set it, and older servers do not know the second command.
             if let Some(name) = name {
-                step(at, &mut messages, "CLIENT", ["SETNAME", name]).await?;
+                handshake_step(at, &mut messages, "CLIENT", ["SETNAME", name]).await?;
             }
             let library = ["SETINFO", "LIB-NAME", "leasehold"];
-            step(at, &mut messages, "CLIENT", library).await?;
+            handshake_step(at, &mut messages, "CLIENT", library).await?;
             Ok(messages)
         })
         .await
     }
 
-    /// Returns what the driver needs for its handshake, and the present credentials.
+    /// Returns what the driver needs for its handshake, and the current credentials.
     async fn handshake(
         &self,
         at: &Address,
@@ -234,7 +234,7 @@ impl Connector {
     }
 
     /// Logs in again on an open connection whenever there are new credentials. The connection was
-    /// opened `with` the present ones. Never returns.
+    /// opened `with` the current ones. Never returns.
     ///
     /// Some servers end a connection when the password or the user with which it has logged in no
     /// longer exists. By then, this has logged it in with the new ones.
@@ -285,7 +285,7 @@ impl Connector {
     }
 
     /// Returns the failure of a connection that ended before its first questions were answered.
-    pub(crate) fn lost_at_once(&self, at: &Address) -> Failure {
+    pub(crate) fn closed_early(&self, at: &Address) -> Failure {
         no_connection(at, "the server closed the connection".into(), None)
     }
 
@@ -294,7 +294,7 @@ impl Connector {
         at: &Address,
         open: impl Future<Output = Result<T, Failure>>,
     ) -> Result<T, Failure> {
-        let begun = Both::now();
+        let begun = ClockPair::now();
         tokio::time::timeout(self.connect_timeout, open)
             .await
             .unwrap_or_else(|_| {
@@ -311,28 +311,28 @@ impl Connector {
     async fn stream(&self, at: &Address) -> Result<(Box<dyn Io>, Socket), Failure> {
         match &at.target {
             #[cfg(unix)]
-            Target::Unix(path) => {
+            ConnectTarget::Unix(path) => {
                 let stream = UnixStream::connect(path)
                     .await
                     .map_err(|error| io_failed(at, error))?;
                 let socket = Socket::of(&stream);
-                Ok((Box::new(Own::new(stream)), socket))
+                Ok((Box::new(ProcessBound::new(stream)), socket))
             }
-            // Never reached: `Common::new` refuses the address.
+            // Never reached: `NodeCommon::new` refuses the address.
             #[cfg(not(unix))]
-            Target::Unix(_) => Err(no_connection(
+            ConnectTarget::Unix(_) => Err(no_connection(
                 at,
                 super::address::NO_UNIX_SOCKETS.into(),
                 None,
             )),
-            Target::Tcp { host, port, tls } => {
+            ConnectTarget::Tcp { host, port, tls } => {
                 let stream = tcp(at, host, *port).await?;
                 let socket = Socket::of(&stream);
                 if *tls {
-                    let stream = self.encrypted(at, host, Own::new(stream)).await?;
+                    let stream = self.encrypted(at, host, ProcessBound::new(stream)).await?;
                     Ok((stream, socket))
                 } else {
-                    Ok((Box::new(Own::new(stream)), socket))
+                    Ok((Box::new(ProcessBound::new(stream)), socket))
                 }
             }
         }
@@ -343,9 +343,9 @@ impl Connector {
         &self,
         at: &Address,
         host: &str,
-        stream: Own<TcpStream>,
+        stream: ProcessBound<TcpStream>,
     ) -> Result<Box<dyn Io>, Failure> {
-        // Never missing: `Common::new` sets up TLS for each address that needs it.
+        // Never missing: `NodeCommon::new` sets up TLS for each address that needs it.
         let Some(tls) = &self.tls else {
             return Err(no_connection(at, "TLS is not set up".into(), None));
         };
@@ -354,7 +354,7 @@ impl Connector {
             no_credentials(at, what, Arc::new(error))
         })?;
         let stream = tls.connect(config, host, stream).await.map_err(|error| {
-            let advice = super::tls::advice(&error, at.is_told());
+            let advice = super::tls::advice(&error, at.is_announced());
             let what = format!("the TLS handshake failed ({error}); {advice}");
             no_connection(at, what, Some(Arc::new(error)))
         })?;
@@ -366,14 +366,14 @@ impl Connector {
         &self,
         at: &Address,
         _: &str,
-        _: Own<TcpStream>,
+        _: ProcessBound<TcpStream>,
     ) -> Result<Box<dyn Io>, Failure> {
         Err(no_connection(at, "this build has no TLS".into(), None))
     }
 }
 
 /// Does one step of the handshake. Returns what the server said if it refused the step.
-async fn step<'a>(
+async fn handshake_step<'a>(
     at: &Address,
     messages: &mut Messages,
     command: &'a str,
@@ -384,7 +384,7 @@ async fn step<'a>(
     let sent = messages.send(&request).await;
     sent.map_err(|error| io_failed(at, error))?;
     match messages.frame().await {
-        Ok(Frame::Fine) => Ok(None),
+        Ok(Frame::Status) => Ok(None),
         Ok(Frame::Refused(said)) => Ok(Some(without_arguments(&said).to_owned())),
         Ok(_) => Err(no_connection(at, "the handshake failed".into(), None)),
         Err(error) => {
@@ -422,7 +422,7 @@ fn handshake_failed(at: &Address, error: &RedisError) -> Failure {
     }
     if let Some(text) = reply_text(error) {
         return match text.starts_with("NOAUTH") {
-            true => wants_a_password(&text, at),
+            true => password_required(&text, at),
             false => Failure::from_reply(&text, address),
         };
     }
@@ -431,7 +431,7 @@ fn handshake_failed(at: &Address, error: &RedisError) -> Failure {
     let what = if error.is_io_error() || error.kind() == redis::ErrorKind::Parse {
         let advice = match at.target {
             #[cfg(feature = "tls")]
-            Target::Tcp { tls: true, .. } => super::tls::WANTS_A_CERTIFICATE,
+            ConnectTarget::Tcp { tls: true, .. } => super::tls::WANTS_A_CERTIFICATE,
             _ => {
                 "if the port expects TLS use rediss:// (rediss-cluster://, rediss-sentinel://); a proxy \
                  must pass on CLIENT, TIME, INFO, SCRIPT, EVALSHA and SUBSCRIBE"
@@ -445,7 +445,7 @@ fn handshake_failed(at: &Address, error: &RedisError) -> Failure {
 }
 
 /// Returns the failure of a server that requires a login when the client has no credentials.
-pub(crate) fn wants_a_password(said: &str, at: &Address) -> Failure {
+pub(crate) fn password_required(said: &str, at: &Address) -> Failure {
     let what = format!(
         "{}; the server wants a password, and none is given: write it into the URL \
          (redis://USER:PASSWORD@HOST), or set `credentials`",
@@ -475,7 +475,7 @@ fn no_connection(
     mut what: String,
     source: Option<Arc<dyn std::error::Error + Send + Sync>>,
 ) -> Failure {
-    if at.is_told() {
+    if at.is_announced() {
         what.push_str(
             "; another server announced this address: if the server has a different address from here, \
              map it (map_address, --map)",

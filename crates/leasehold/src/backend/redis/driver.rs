@@ -21,14 +21,14 @@ use crate::sync::{Mutex, MutexGuard};
 
 /// The driver of one connection. When it ends, the connection has ended.
 pub(crate) struct Driver {
-    moves: Pin<Box<dyn Future<Output = ()> + Send>>,
+    io: Pin<Box<dyn Future<Output = ()> + Send>>,
     socket: Socket,
 }
 
 impl Driver {
-    pub(super) fn new(moves: impl Future<Output = ()> + Send + 'static, socket: Socket) -> Self {
+    pub(super) fn new(io: impl Future<Output = ()> + Send + 'static, socket: Socket) -> Self {
         Self {
-            moves: Box::pin(moves),
+            io: Box::pin(io),
             socket,
         }
     }
@@ -38,7 +38,7 @@ impl Future for Driver {
     type Output = ();
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<()> {
-        self.moves.as_mut().poll(context)
+        self.io.as_mut().poll(context)
     }
 }
 
@@ -60,13 +60,13 @@ impl Socket {
     /// Waits until the server has read all requests and ends the connection itself. Closing a
     /// socket while replies are on their way resets it, and the server then throws away requests
     /// that it has not read.
-    fn close_after_the_last(self, clock: Clock, last_word: Option<&[u8]>) -> Option<()> {
+    fn close_when_drained(self, clock: Clock, final_ping: Option<&[u8]>) -> Option<()> {
         // This works for a unix socket, too: these calls are the same for each kind of socket.
         let mut socket = TcpStream::from(self.0?);
         socket.set_nonblocking(false).ok()?;
-        if last_word.is_some() {
+        if final_ping.is_some() {
             // If the last word does not arrive in time, the server may still read the rest.
-            let _ = read_until(&mut socket, clock, last_word);
+            let _ = read_until(&mut socket, clock, final_ping);
         }
         socket.shutdown(Shutdown::Write).ok()?;
         read_until(&mut socket, clock, None)
@@ -74,14 +74,14 @@ impl Socket {
 }
 
 /// Reads until these bytes arrive, or without them until the connection ends, for at most
-/// `LAST_WAIT`.
+/// `CLOSE_TIMEOUT`.
 fn read_until(socket: &mut TcpStream, clock: Clock, last: Option<&[u8]>) -> Option<()> {
-    let until = clock.now() + LAST_WAIT;
+    let until = clock.now() + CLOSE_TIMEOUT;
     let (mut unread, mut read) = ([0; 4096], Vec::new());
     loop {
         // A timeout of zero is an error, which also ends the wait.
-        let left = until.saturating_sub(clock.now());
-        socket.set_read_timeout(Some(left)).ok()?;
+        let remaining = until.saturating_sub(clock.now());
+        socket.set_read_timeout(Some(remaining)).ok()?;
         let count = socket.read(&mut unread).ok()?;
         if count == 0 {
             return Some(());
@@ -96,18 +96,18 @@ fn read_until(socket: &mut TcpStream, clock: Clock, last: Option<&[u8]>) -> Opti
 }
 
 /// A request that the server runs after all others, and the end of its reply.
-pub(super) struct LastWord {
+pub(super) struct FinalPing {
     pub(super) reply: Vec<u8>,
     pub(super) request: Pin<Box<dyn Future<Output = ()> + Send>>,
 }
 
 /// The longest time for which a server that does not answer holds up a runtime that ends. It is
 /// twice as long if the server must confirm something.
-const LAST_WAIT: Duration = Duration::from_millis(250);
+const CLOSE_TIMEOUT: Duration = Duration::from_millis(250);
 
 /// The driver of the present connection, shared by all code that may have to poll it.
 #[derive(Default)]
-pub(super) struct Shared(Mutex<Option<Driven>>);
+pub(super) struct SharedDriver(Mutex<Option<Driven>>);
 
 struct Driven {
     driver: Driver,
@@ -115,7 +115,7 @@ struct Driven {
     waker: Waker,
 }
 
-impl Shared {
+impl SharedDriver {
     fn driven(&self) -> MutexGuard<'_, Option<Driven>> {
         self.0.lock()
     }
@@ -155,20 +155,20 @@ impl Shared {
 
     /// Ends the connection when the server has read all requests, or after a short while. With a
     /// last word, it also waits for the server's reply to that.
-    pub(super) fn close_after_the_last(&self, clock: Clock, last_word: Option<LastWord>) {
+    pub(super) fn close_when_drained(&self, clock: Clock, final_ping: Option<FinalPing>) {
         self.flush();
-        let unsaid = last_word.and_then(|LastWord { reply, mut request }| {
-            let heard = request.as_mut().now_or_never().is_some();
-            (!heard).then_some(reply)
+        let unanswered = final_ping.and_then(|FinalPing { reply, mut request }| {
+            let is_answered = request.as_mut().now_or_never().is_some();
+            (!is_answered).then_some(reply)
         });
         let last = self.driven().take();
         if let Some(Driven { driver, .. }) = last {
-            let Driver { moves, socket } = driver;
+            let Driver { io, socket } = driver;
             // Dropped before the socket is set to block: both descriptors share that flag.
-            drop(moves);
+            drop(io);
             // This fails if the server does not answer in time. Then the socket is closed anyway:
             // the end of the runtime can't wait any longer.
-            let _ = socket.close_after_the_last(clock, unsaid.as_deref());
+            let _ = socket.close_when_drained(clock, unanswered.as_deref());
         }
     }
 

@@ -34,8 +34,8 @@ const COMMANDS: [(&str, &[&str]); 3] = [
     ("SPUBLISH", &["PUBSUB", "SHARDNUMSUB"]),
 ];
 /// The number of readings of the clock, and the time between two of them.
-const LOOKS: usize = 5;
-const LOOK_EVERY: Duration = Duration::from_millis(50);
+const CLOCK_READINGS: usize = 5;
+const CLOCK_READ_EVERY: Duration = Duration::from_millis(50);
 
 impl Redis {
     /// Asks each server that has keys about itself. `channel` is a channel that a waiter would
@@ -43,10 +43,10 @@ impl Redis {
     pub(crate) async fn examine(&self, channel: &str) -> Result<Vec<ServerFacts>, Failure> {
         let mut all = Vec::new();
         match self {
-            Self::Single { server, .. } => all.push(of(server, channel).await?),
+            Self::Single { server, .. } => all.push(examine_server(server, channel).await?),
             Self::Cluster { cluster, .. } => {
                 for server in cluster.servers().await? {
-                    all.push(of(&server, channel).await?);
+                    all.push(examine_server(&server, channel).await?);
                 }
             }
         }
@@ -54,32 +54,32 @@ impl Redis {
     }
 }
 
-async fn of(server: &Server, channel: &str) -> Result<ServerFacts, Failure> {
+async fn examine_server(server: &Server, channel: &str) -> Result<ServerFacts, Failure> {
     let connection = connection(server).await?;
     let mut facts = ServerFacts {
         address: (*server.node.address()).to_owned(),
         ..ServerFacts::default()
     };
-    let ask = Ask { server, connection };
-    match ask.question::<String>(&["INFO"]).await? {
+    let examiner = Examiner { server, connection };
+    match examiner.query::<String>(&["INFO"]).await? {
         Ok(info) => facts.info = fields(&info),
         Err(said) => drop(facts.refused.insert("INFO".into(), said)),
     }
     for setting in SETTINGS {
         let command = ["CONFIG", "GET", setting];
-        match ask.question::<HashMap<String, String>>(&command).await? {
-            Ok(told) => facts.settings.extend(told),
+        match examiner.query::<HashMap<String, String>>(&command).await? {
+            Ok(values) => facts.settings.extend(values),
             Err(said) => drop(facts.refused.insert("CONFIG".into(), said)),
         }
     }
     for (name, command) in COMMANDS {
-        match ask.question::<Value>(command).await? {
+        match examiner.query::<Value>(command).await? {
             Ok(_) => drop(facts.commands.insert(name.into(), true)),
             Err(said) if is_unknown(&said) => drop(facts.commands.insert(name.into(), false)),
             Err(said) => drop(facts.refused.insert(name.into(), said)),
         }
     }
-    ask.look_at_clock(&mut facts).await?;
+    examiner.read_clock(&mut facts).await?;
     if let Some(said) = refuses_channel(server, channel).await {
         facts.refused.insert("SUBSCRIBE".into(), said);
     }
@@ -107,17 +107,14 @@ async fn connection(server: &Server) -> Result<MultiplexedConnection, Failure> {
 }
 
 /// The server that is asked, and the connection for the questions.
-struct Ask<'a> {
+struct Examiner<'a> {
     server: &'a Server,
     connection: MultiplexedConnection,
 }
 
-impl Ask<'_> {
+impl Examiner<'_> {
     /// Asks one question. The inner `Err` is the server's text when it refuses to answer.
-    async fn question<T: FromRedisValue>(
-        &self,
-        words: &[&str],
-    ) -> Result<Result<T, String>, Failure> {
+    async fn query<T: FromRedisValue>(&self, words: &[&str]) -> Result<Result<T, String>, Failure> {
         let mut command = ::redis::Cmd::new();
         for word in words {
             command.arg(word);
@@ -136,15 +133,15 @@ impl Ask<'_> {
         }
     }
 
-    async fn look_at_clock(&self, facts: &mut ServerFacts) -> Result<(), Failure> {
+    async fn read_clock(&self, facts: &mut ServerFacts) -> Result<(), Failure> {
         let clock = self.server.node.clock;
         let mut offsets = Offsets::default();
-        for look in 0..LOOKS {
-            if look > 0 {
-                tokio::time::sleep(LOOK_EVERY).await;
+        for reading in 0..CLOCK_READINGS {
+            if reading > 0 {
+                tokio::time::sleep(CLOCK_READ_EVERY).await;
             }
             let before = clock.now();
-            let (seconds, micros) = match self.question::<(i64, i64)>(&["TIME"]).await? {
+            let (seconds, micros) = match self.query::<(i64, i64)>(&["TIME"]).await? {
                 Ok(time) => time,
                 Err(said) => {
                     facts.refused.insert("TIME".into(), said);

@@ -8,7 +8,7 @@
 --                  guarded time is not stored, because clients that share the server may have
 --                  different spans.
 
-local function look_at_guard()
+local function read_guard()
   local id = string.match(redis.call('INFO', 'replication'), 'master_replid:(%x+)')
   if not id then return 'ERR its INFO has no master_replid' end
   local clock = time or redis.call('TIME')
@@ -27,7 +27,7 @@ end
 local seen
 local function guarded()
   if seen == nil then
-    local ok, said = pcall(look_at_guard)
+    local ok, said = pcall(read_guard)
     -- Older servers raise a text, newer ones a table.
     if not ok and type(said) == 'table' then said = said.err end
     if type(said) == 'string' then

@@ -10,7 +10,7 @@
 //! always runs after it. Only renewals overtake other operations (`queue.rs`). The [`Queue`] knows
 //! which operations wait, and which are sent again in their old place.
 //!
-//! When the connection breaks, calls on their way end as "may have run" (`exchange.rs`, and
+//! When the connection breaks, calls on their way end as "may have run" (`round_trip.rs`, and
 //! `NoReplies` in `call.rs`). Operations that wait leave with the next connection (`Lane::opening`,
 //! `Lane::up`). If the first attempt to connect fails, they fail as "did not run" (`Lane::down`).
 //! `keep_connected` in `reconnect.rs` decides which.
@@ -20,16 +20,16 @@
 //! the drop of its call locks `state`. The locks of the driver and of a carried call are innermost:
 //! nothing is locked under them.
 
-pub(crate) mod acks;
 mod carry;
-mod ending;
-mod exchange;
-mod lone;
-mod queued;
+mod queued_reply;
+mod round_trip;
+mod runtime_end;
+mod sent_alone;
+pub(crate) mod wait_command;
 
-pub(crate) use self::ending::Ending;
-pub(crate) use self::lone::Lone;
-pub(crate) use self::queued::Queued;
+pub(crate) use self::queued_reply::QueuedReply;
+pub(crate) use self::runtime_end::LaneDropGuard;
+pub(crate) use self::sent_alone::SentAlone;
 
 use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -40,13 +40,13 @@ use redis::aio::MultiplexedConnection;
 use tokio::runtime::Handle;
 use tokio::sync::Notify;
 
-use self::acks::Acks;
 use self::carry::{Call, Carried};
-use self::exchange::{exchange, fail_unreached};
+use self::round_trip::{fail_unreached, round_trip};
+use self::wait_command::WaitSupport;
 use super::call::{Keys, ScriptRef};
-use super::driver::{Driver, Shared};
+use super::driver::{Driver, SharedDriver};
 use super::node::Node;
-use super::queue::{Batch, MAX_OPERATIONS, Queue, Waiting};
+use super::queue::{Batch, MAX_OPERATIONS, Queue, QueuedOperation};
 use crate::backend::failure::Failure;
 use crate::backend::route::Route;
 use crate::backend::step::Operation;
@@ -57,13 +57,13 @@ use crate::sync::{Mutex, MutexGuard};
 /// way back. With fewer, the server idles between them. With more, the calls are smaller.
 const MAX_CALLS: usize = 3;
 /// Number of replies in a row that must be missing before the connection is given up.
-const MAX_SILENCE: u32 = 2;
+const MAX_MISSED_REPLIES: u32 = 2;
 
 /// A handler for operations that a node of a cluster did not run.
-pub(crate) trait Strays: Send + Sync {
+pub(crate) trait Redirects: Send + Sync {
     /// Takes operations that the node did not run, because it lacks their slots or some of the
     /// keys.
-    fn take(&self, from: &Arc<Lane>, strays: Vec<Waiting>);
+    fn handle(&self, from: &Arc<Lane>, redirects: Vec<QueuedOperation>);
 }
 
 /// A queue and the connection it drains into.
@@ -71,32 +71,32 @@ pub(crate) struct Lane {
     /// Held from taking operations off the queue until they are on the connection. Otherwise
     /// another thread could send later operations first. Locked before `state`.
     departures: Mutex<()>,
-    state: Mutex<State>,
+    state: Mutex<LaneState>,
     runtime: Handle,
     /// The process that created the lane. Nothing leaves in a forked child.
     process: Process,
     /// The driver, which moves the bytes of the present connection.
-    pub(super) driver: Shared,
+    pub(super) driver: SharedDriver,
     /// Whether the runtime ends or has ended.
     ended: AtomicBool,
     /// Whether calls have left whose replies are never read, because the runtime has ended.
-    left_unheard: AtomicBool,
+    sent_unanswered: AtomicBool,
     /// The server at the other end.
     pub(crate) node: Arc<Node>,
     /// The handler of operations that the node did not run; `None` for a single server.
-    strays: Option<Weak<dyn Strays>>,
+    redirects: Option<Weak<dyn Redirects>>,
     /// The confirmations that the server can give; `None` if operations here are not acknowledged.
-    acks: Option<Acks>,
+    wait_support: Option<WaitSupport>,
     /// Number of replies in a row that were missing. Counted for the connection and not for the
     /// node: replies on another connection would hide that this one is dead.
-    silent_calls: AtomicU32,
+    missed_replies: AtomicU32,
     /// Notified when a call is back.
-    back: Notify,
+    call_returned: Notify,
     /// Notified when the connection should be given up.
     pub(crate) given_up: Notify,
 }
 
-struct State {
+struct LaneState {
     queue: Queue,
     /// The call that the waiter for its reply carries.
     carried: Option<Arc<Carried>>,
@@ -105,11 +105,11 @@ struct State {
     /// the calls that lack it.
     script_missing: bool,
     /// Whether a task is about to send the waiting operations.
-    gathering: bool,
-    link: Link,
+    send_scheduled: bool,
+    link: LinkState,
 }
 
-enum Link {
+enum LinkState {
     Opening,
     Up(MultiplexedConnection),
     Down(Failure),
@@ -119,38 +119,38 @@ impl Lane {
     pub(crate) fn new(
         runtime: Handle,
         node: Arc<Node>,
-        strays: Option<Weak<dyn Strays>>,
+        redirects: Option<Weak<dyn Redirects>>,
     ) -> Arc<Self> {
-        Self::with(runtime, node, strays, None)
+        Self::with(runtime, node, redirects, None)
     }
 
     fn with(
         runtime: Handle,
         node: Arc<Node>,
-        strays: Option<Weak<dyn Strays>>,
-        acks: Option<Acks>,
+        redirects: Option<Weak<dyn Redirects>>,
+        wait_support: Option<WaitSupport>,
     ) -> Arc<Self> {
         Arc::new(Self {
-            state: Mutex::new(State {
+            state: Mutex::new(LaneState {
                 queue: Queue::default(),
                 carried: None,
                 // Each connection loads the script (`prepare`). If that failed, the server refuses
                 // the first call, which is then sent again with the source.
                 script_missing: false,
-                gathering: false,
-                link: Link::Opening,
+                send_scheduled: false,
+                link: LinkState::Opening,
             }),
             departures: Mutex::default(),
             runtime,
             process: Process::own(),
-            driver: Shared::default(),
+            driver: SharedDriver::default(),
             ended: AtomicBool::new(false),
-            left_unheard: AtomicBool::new(false),
+            sent_unanswered: AtomicBool::new(false),
             node,
-            strays,
-            acks,
-            silent_calls: AtomicU32::new(0),
-            back: Notify::new(),
+            redirects,
+            wait_support,
+            missed_replies: AtomicU32::new(0),
+            call_returned: Notify::new(),
             given_up: Notify::new(),
         })
     }
@@ -161,17 +161,20 @@ impl Lane {
         operation: Operation,
         route: Route,
         arrival: u64,
-    ) -> Queued {
-        let (waiting, mut queued) = Queued::new(operation, route, arrival, Arc::clone(self));
-        if self.process.is_gone() {
+    ) -> QueuedReply {
+        let (waiting, mut queued) = QueuedReply::new(operation, route, arrival, Arc::clone(self));
+        if self.process.is_forked() {
             waiting.answer(Err(Failure::forked(self.node.address())));
             return queued;
         }
         // Locked before the operation is in the queue, where another thread could take it. If the
         // lock is taken, another thread is about to send a call.
-        let departure = self.is_here().then(|| self.departures.try_lock()).flatten();
+        let departure = self
+            .in_own_runtime()
+            .then(|| self.departures.try_lock())
+            .flatten();
         let mut state = self.state.lock();
-        if let Link::Down(failure) = &state.link {
+        if let LinkState::Down(failure) = &state.link {
             let failure = self.node.unreached(failure, &waiting.operation);
             drop(state);
             waiting.answer(Err(failure));
@@ -193,7 +196,7 @@ impl Lane {
         if self.has_ended() {
             // Checked after the push: once the lane has ended, no task takes the operation from the
             // queue.
-            self.send_the_last();
+            self.send_remaining();
         }
         queued
     }
@@ -204,7 +207,7 @@ impl Lane {
         let mut state = self.state.lock();
         // Operations that are sent again wait for all calls, so no call may depend on a waiter that
         // polls it. On an acknowledging lane, all other operations wait for the call.
-        if state.queue.has_returned() || self.acks.is_some() {
+        if state.queue.has_returned() || self.wait_support.is_some() {
             drop(state);
             self.runtime.spawn(call);
             return None;
@@ -214,8 +217,8 @@ impl Lane {
         Some(carried)
     }
 
-    fn most_calls(&self) -> usize {
-        match self.acks {
+    fn max_calls(&self) -> usize {
+        match self.wait_support {
             None => MAX_CALLS,
             // The server runs nothing after a call that it has not confirmed. Operations that
             // arrive meanwhile gather for the next call, and are confirmed together.
@@ -225,27 +228,27 @@ impl Lane {
 
     /// Returns whether the calling thread is inside the client's own runtime, whose timers a
     /// carried call needs.
-    fn is_here(&self) -> bool {
+    fn in_own_runtime(&self) -> bool {
         Handle::try_current().is_ok_and(|here| here.id() == self.runtime.id())
     }
 
     /// Starts a task that sends the waiting operations, if there is room for another call.
-    fn pump(self: &Arc<Self>, mut state: MutexGuard<'_, State>) {
+    fn pump(self: &Arc<Self>, mut state: MutexGuard<'_, LaneState>) {
         let gather = !self.has_ended()
-            && !state.gathering
+            && !state.send_scheduled
             && !state.queue.is_empty()
             && !state.queue.has_returned()
-            && state.queue.calls() < self.most_calls()
-            && matches!(state.link, Link::Up(_));
-        state.gathering |= gather;
+            && state.queue.calls() < self.max_calls()
+            && matches!(state.link, LinkState::Up(_));
+        state.send_scheduled |= gather;
         // With no call on its way, no task was just answered, so there is nothing to gather.
-        let hurry = state.queue.calls() == 0;
+        let at_once = state.queue.calls() == 0;
         // Unlocked before the spawn: a runtime that has ended drops the task at once, and
-        // `Gathering::drop` takes this lock.
+        // `SendTask::drop` takes this lock.
         drop(state);
         if gather {
-            let gathering = Gathering(Some(Arc::clone(self)));
-            self.runtime.spawn(gathering.leave(hurry));
+            let task = SendTask(Some(Arc::clone(self)));
+            self.runtime.spawn(task.run(at_once));
         }
     }
 
@@ -253,7 +256,7 @@ impl Lane {
     /// the returned call to get the reply.
     fn depart(
         self: &Arc<Self>,
-        mut state: MutexGuard<'_, State>,
+        mut state: MutexGuard<'_, LaneState>,
         departure: MutexGuard<'_, ()>,
     ) -> Option<Call> {
         let call = self.next_call(&mut state);
@@ -263,29 +266,29 @@ impl Lane {
         let mut call = call?;
         // The first poll puts the call on the connection. `departure` is held until then: otherwise
         // another thread could send later operations first.
-        let gone = Pin::new(&mut call)
+        let is_over = Pin::new(&mut call)
             .poll(&mut Context::from_waker(Waker::noop()))
             .is_ready();
         drop(departure);
-        (!gone).then_some(call)
+        (!is_over).then_some(call)
     }
 
     /// Returns a call with the operations that may leave now, if there are any and the connection
     /// is up.
-    fn next_call(self: &Arc<Self>, state: &mut State) -> Option<Call> {
-        let Link::Up(connection) = &state.link else {
+    fn next_call(self: &Arc<Self>, state: &mut LaneState) -> Option<Call> {
+        let LinkState::Up(connection) = &state.link else {
             return None;
         };
         let connection = connection.clone();
         // A node that wants declared keys gets one operation a call, because the declared keys must
         // be in one slot.
-        let declares = self.strays.is_some() && self.node.wants_declared_keys();
+        let declares = self.redirects.is_some() && self.node.wants_declared_keys();
         let most = if declares { 1 } else { MAX_OPERATIONS };
         let batch = state.queue.next_batch(most)?;
-        let keys = match &self.strays {
+        let keys = match &self.redirects {
             None => Keys::Declared,
-            Some(_) if declares => Keys::of_one(&batch.operations[0].operation),
-            Some(_) => Keys::Free,
+            Some(_) if declares => Keys::declared_alone(&batch.operations[0].operation),
+            Some(_) => Keys::Undeclared,
         };
         // Taken with the queue locked, as in `retry_with_source`: a call that left between the two
         // and brought the script would run before the operations that lacked it. Only one call
@@ -302,10 +305,10 @@ impl Lane {
         };
         // Unconstrained: tokio's budget must not end the first poll before the call is on the
         // connection.
-        let travels = tokio::task::unconstrained(async move {
-            exchange(&lane, connection, batch, (script, keys)).await;
+        let future = tokio::task::unconstrained(async move {
+            round_trip(&lane, connection, batch, (script, keys)).await;
         });
-        Some(Call::new(travels, done))
+        Some(Call::new(future, done))
     }
 
     /// Starts to use a connection: the queue drains into it.
@@ -314,9 +317,9 @@ impl Lane {
         // and must not find the old one.
         self.driver.set(driver);
         // Replies that the old connection missed must not end the new one.
-        self.silent_calls.store(0, Ordering::Relaxed);
+        self.missed_replies.store(0, Ordering::Relaxed);
         let mut state = self.state.lock();
-        state.link = Link::Up(connection);
+        state.link = LinkState::Up(connection);
         state.queue.forget_refused();
         self.pump(state);
     }
@@ -325,16 +328,16 @@ impl Lane {
     pub(crate) fn opening(&self) {
         // The link changes first: the calls on their way end with the driver, and operations in the
         // queue would follow them onto the dead connection.
-        self.hold_back();
+        self.stop_sending();
         self.driver.remove();
     }
 
     /// Makes operations wait for another connection. Calls on their way are still answered on the
     /// present one.
-    pub(crate) fn hold_back(&self) {
+    pub(crate) fn stop_sending(&self) {
         let mut state = self.state.lock();
-        state.link = Link::Opening;
-        self.let_no_waiter_carry(state);
+        state.link = LinkState::Opening;
+        self.carry_by_task(state);
     }
 
     /// Resolves when no call is on its way.
@@ -353,13 +356,13 @@ impl Lane {
     fn departed(&self) -> u64 {
         let state = self.state.lock();
         let departed = state.queue.departed();
-        self.let_no_waiter_carry(state);
+        self.carry_by_task(state);
         departed
     }
 
     async fn wait_for_calls(&self, are_back: impl Fn(&Queue) -> bool) {
         loop {
-            let back = self.back.notified();
+            let back = self.call_returned.notified();
             tokio::pin!(back);
             // Registered before the calls are checked, or the end of the last call would be missed.
             back.as_mut().enable();
@@ -371,12 +374,15 @@ impl Lane {
     }
 
     /// Takes over operations from another node's queue, in their order.
-    pub(crate) fn take_over(self: &Arc<Self>, operations: impl IntoIterator<Item = Waiting>) {
+    pub(crate) fn take_over(
+        self: &Arc<Self>,
+        operations: impl IntoIterator<Item = QueuedOperation>,
+    ) {
         let mut state = self.state.lock();
         operations
             .into_iter()
             .for_each(|waiting| state.queue.push(waiting));
-        if let Link::Down(failure) = &state.link {
+        if let LinkState::Down(failure) = &state.link {
             let failure = failure.clone();
             let waiting = state.queue.take_all();
             drop(state);
@@ -388,29 +394,29 @@ impl Lane {
     /// Returns the present connection, if there is one.
     pub(crate) fn connection(&self) -> Option<MultiplexedConnection> {
         match &self.state.lock().link {
-            Link::Up(connection) => Some(connection.clone()),
-            Link::Opening | Link::Down(_) => None,
+            LinkState::Up(connection) => Some(connection.clone()),
+            LinkState::Opening | LinkState::Down(_) => None,
         }
     }
 
     /// Returns why there is no connection. `None` if there is one, or while one is being opened.
     pub(crate) fn why_down(&self) -> Option<Failure> {
         match &self.state.lock().link {
-            Link::Down(failure) => Some(failure.clone()),
-            Link::Up(_) | Link::Opening => None,
+            LinkState::Down(failure) => Some(failure.clone()),
+            LinkState::Up(_) | LinkState::Opening => None,
         }
     }
 
-    /// Removes and returns the waiting operations for which `stays` is false: they belong to
+    /// Removes and returns the waiting operations for which `keep` is false: they belong to
     /// another node.
-    pub(crate) fn take_unless(&self, stays: impl Fn(&Operation) -> bool) -> Vec<Waiting> {
-        self.state.lock().queue.take_unless(stays).into()
+    pub(crate) fn take_unless(&self, keep: impl Fn(&Operation) -> bool) -> Vec<QueuedOperation> {
+        self.state.lock().queue.take_unless(keep).into()
     }
 
     /// Notes that there is no connection: operations that wait fail, and so do later ones.
     pub(crate) fn down(&self, failure: &Failure) {
         let mut state = self.state.lock();
-        state.link = Link::Down(failure.clone());
+        state.link = LinkState::Down(failure.clone());
         // Under the lock with which `submit` reads the link: a later operation finds the link down,
         // so no operation is left in the queue.
         let waiting = state.queue.take_all();
@@ -424,21 +430,21 @@ impl Lane {
         // Under one lock: from here on nothing leaves before these operations, so they bring the
         // script.
         state.script_missing = true;
-        self.node.forgot_the_scripts();
+        self.node.note_scripts_missing();
         state.queue.return_batch(batch);
-        self.let_no_waiter_carry(state);
+        self.carry_by_task(state);
     }
 
     /// Sends operations again, one by one: the server did not run them because of one of them.
     fn retry_singly(&self, batch: Batch) {
         let mut state = self.state.lock();
         state.queue.return_singly(batch);
-        self.let_no_waiter_carry(state);
+        self.carry_by_task(state);
     }
 
     /// Moves a carried call to a task. All operations now wait for the calls on their way, and the
     /// waiter might not poll the call that it carries.
-    fn let_no_waiter_carry(&self, mut state: MutexGuard<'_, State>) {
+    fn carry_by_task(&self, mut state: MutexGuard<'_, LaneState>) {
         let carried = state.carried.take();
         drop(state);
         if let Some(carried) = carried {
@@ -452,14 +458,14 @@ impl Lane {
     }
 
     /// Notes that a reply has arrived: the connection is alive.
-    fn heard(&self) {
-        self.silent_calls.store(0, Ordering::Relaxed);
+    fn note_reply(&self) {
+        self.missed_replies.store(0, Ordering::Relaxed);
     }
 
     /// Notes that no reply arrived in time. One missing reply may mean a slow server. Two in a row
     /// mean a dead connection, and only opening a new one finds that out.
     fn reply_timed_out(&self) {
-        if self.silent_calls.fetch_add(1, Ordering::Relaxed) + 1 == MAX_SILENCE {
+        if self.missed_replies.fetch_add(1, Ordering::Relaxed) + 1 == MAX_MISSED_REPLIES {
             self.give_up();
         }
     }
@@ -471,11 +477,11 @@ impl Lane {
 }
 
 /// A task that is about to send the waiting operations.
-struct Gathering(Option<Arc<Lane>>);
+struct SendTask(Option<Arc<Lane>>);
 
-impl Gathering {
-    async fn leave(mut self, hurry: bool) {
-        if !hurry {
+impl SendTask {
+    async fn run(mut self, at_once: bool) {
+        if !at_once {
             // A call is on its way: tasks that were just answered may have something to add.
             tokio::task::yield_now().await;
         }
@@ -489,7 +495,7 @@ impl Gathering {
             let mut state = lane.state.lock();
             // Under the lock with which the queue is emptied: an operation that arrives later needs
             // a gathering of its own.
-            state.gathering = false;
+            state.send_scheduled = false;
             lane.depart(state, departure)
         };
         // Operations that did not fit leave with the next call. They do not wait for the reply to
@@ -501,11 +507,11 @@ impl Gathering {
     }
 }
 
-impl Drop for Gathering {
+impl Drop for SendTask {
     fn drop(&mut self) {
         // Dropped with its runtime before it began. The end of the lane empties the queue.
         if let Some(lane) = self.0.take() {
-            lane.state.lock().gathering = false;
+            lane.state.lock().send_scheduled = false;
         }
     }
 }
@@ -521,9 +527,9 @@ impl Drop for CallDone {
         let lane = &self.lane;
         let mut state = lane.state.lock();
         state.queue.call_is_back(self.number);
-        lane.back.notify_waiters();
+        lane.call_returned.notify_waiters();
         // Operations that were to be sent again when the link went down: `down` has not seen them.
-        if let Link::Down(failure) = &state.link {
+        if let LinkState::Down(failure) = &state.link {
             let failure = failure.clone();
             let waiting = state.queue.take_all();
             drop(state);
@@ -532,7 +538,7 @@ impl Drop for CallDone {
         if lane.has_ended() && !state.queue.is_empty() {
             // No task will take the operations that are to be sent again.
             drop(state);
-            return lane.send_the_last();
+            return lane.send_remaining();
         }
         // Runs even while other calls are on their way: a waiter that carries one of them may never
         // poll it.

@@ -31,7 +31,7 @@ pub(crate) enum Frame {
     Subscribed(Transport, String),
     Unsubscribed(Transport, String),
     /// The answer to a ping, or to a step of the handshake.
-    Fine,
+    Status,
     /// An error reply.
     Refused(String),
 }
@@ -63,7 +63,7 @@ impl Messages {
 
     /// Waits for more bytes. Cancel safe: no byte is lost.
     pub(crate) async fn read_more(&mut self) -> Result<(), String> {
-        match self.stream.read_buf(self.frames.room()).await {
+        match self.stream.read_buf(self.frames.free_space()).await {
             Ok(0) => Err("the server closed it".into()),
             Ok(_) => Ok(()),
             Err(error) => Err(error.to_string()),
@@ -105,7 +105,7 @@ struct Frames {
 
 impl Frames {
     /// Returns the buffer for the next bytes.
-    fn room(&mut self) -> &mut Vec<u8> {
+    fn free_space(&mut self) -> &mut Vec<u8> {
         self.bytes.drain(..self.done);
         self.done = 0;
         self.bytes.reserve(READ);
@@ -138,7 +138,7 @@ impl<'a> Rest<'a> {
             return Ok(None);
         };
         match kind {
-            b'+' => Ok(self.line(MAX_FRAME)?.map(|_| Frame::Fine)),
+            b'+' => Ok(self.line(MAX_FRAME)?.map(|_| Frame::Status)),
             b'-' => Ok(self.line(MAX_FRAME)?.map(|line| {
                 let said = String::from_utf8_lossy(line);
                 Frame::Refused(Shown(&said).to_string())
@@ -161,8 +161,8 @@ impl<'a> Rest<'a> {
         };
         if elements == 2 {
             return match word {
-                b"pong" => Ok(self.text()?.map(|_| Frame::Fine)),
-                _ => Err(unasked()),
+                b"pong" => Ok(self.text()?.map(|_| Frame::Status)),
+                _ => Err(unexpected_kind()),
             };
         }
         let (begins, transport) = match word {
@@ -172,7 +172,7 @@ impl<'a> Rest<'a> {
             b"unsubscribe" => (Some(false), Transport::Global),
             b"ssubscribe" => (Some(true), Transport::Sharded),
             b"sunsubscribe" => (Some(false), Transport::Sharded),
-            _ => return Err(unasked()),
+            _ => return Err(unexpected_kind()),
         };
         let Some(channel) = self.text()? else {
             return Ok(None);
@@ -243,7 +243,7 @@ impl<'a> Rest<'a> {
     }
 }
 
-fn unasked() -> String {
+fn unexpected_kind() -> String {
     "an unexpected kind of message".into()
 }
 
@@ -256,7 +256,7 @@ mod tests {
         let read = |pieces: &mut dyn Iterator<Item = &[u8]>| {
             let (mut frames, mut read) = (Frames::default(), Vec::new());
             for piece in pieces {
-                frames.room().extend_from_slice(piece);
+                frames.free_space().extend_from_slice(piece);
                 while let Some(frame) = frames.next_frame()? {
                     read.push(frame);
                 }
@@ -284,14 +284,14 @@ mod tests {
             payload: payload.to_vec(),
         };
         let expected = vec![
-            Frame::Fine,
+            Frame::Status,
             Frame::Refused("NOPERM no".into()),
             Frame::Subscribed(Transport::Global, "x".into()),
             Frame::Subscribed(Transport::Sharded, "y".into()),
             message(Transport::Global, "x", b"\r\n"),
             message(Transport::Sharded, "y", b""),
             Frame::Unsubscribed(Transport::Sharded, "y".into()),
-            Frame::Fine,
+            Frame::Status,
             Frame::Unsubscribed(Transport::Global, "x".into()),
         ];
         assert_eq!(frames(bytes), Ok(expected));
@@ -333,10 +333,10 @@ mod tests {
     fn endless_frame_is_refused_at_the_limit() {
         let endless = |start: &[u8]| {
             let mut frames = Frames::default();
-            frames.room().extend_from_slice(start);
+            frames.free_space().extend_from_slice(start);
             let piece = [b'x'; 4096];
             let refused = (0..2 * MAX_FRAME / piece.len()).any(|_| {
-                frames.room().extend_from_slice(&piece);
+                frames.free_space().extend_from_slice(&piece);
                 frames.next_frame().is_err()
             });
             assert!(refused, "{:?}", String::from_utf8_lossy(start));

@@ -9,10 +9,10 @@ use std::time::Duration;
 use tokio::sync::{Notify, watch};
 
 use super::Endpoint;
-use super::address::{Address, Host, MasterPlace};
-use super::call::Stray;
-use super::connect::{Connector, Present};
-use super::lane::acks::Append;
+use super::address::{Address, Host, SentinelTopology};
+use super::call::Redirect;
+use super::connect::{Connector, CurrentServer};
+use super::lane::wait_command::AppendOnlyFile;
 use super::refusals::Refusals;
 use super::script::{Form, Script, Text};
 use super::sentinel::Sentinels;
@@ -23,8 +23,8 @@ use crate::address_map::AddressMap;
 use crate::backend::about::{About, Uptime};
 use crate::backend::failure::{Cause, Failure};
 use crate::backend::step::{Operation, Step};
-use crate::clock::{Both, Clock, Moment};
-use crate::credentials::Source;
+use crate::clock::{Clock, ClockPair, Moment};
+use crate::credentials::CredentialsSource;
 use crate::error;
 use crate::observe::ServerObserved;
 use crate::sync::Mutex;
@@ -36,7 +36,7 @@ pub(crate) struct Node {
     pub(crate) clock: Clock,
     /// The scripts that run on the server.
     pub(crate) script: Arc<Script>,
-    common: Common,
+    common: NodeCommon,
     /// Whether the server has the scripts of single steps, which every connection loads.
     has_own_scripts: AtomicBool,
     /// Whether the server runs only operations whose keys are declared.
@@ -49,7 +49,7 @@ pub(crate) struct Node {
     /// The server's name for our connections; empty for no name.
     pub(crate) label: String,
     /// The address of the connection for calls, as the server sees it.
-    pub(crate) seen_as: Mutex<Option<String>>,
+    pub(crate) client_address: Mutex<Option<String>>,
     /// The facts that the server has reported about itself.
     pub(crate) about: About,
     /// The refusals of the server.
@@ -62,14 +62,14 @@ pub(crate) struct Node {
 
 /// The settings and scripts that all nodes of a client share.
 #[derive(Clone)]
-pub(crate) struct Common {
-    credentials: Option<Source>,
+pub(crate) struct NodeCommon {
+    credentials: Option<CredentialsSource>,
     credentials_every: Duration,
     label: String,
     connect_timeout: Duration,
     pub(crate) reply_timeout: Duration,
     #[cfg(feature = "tls")]
-    tls: Option<tls::Connector>,
+    tls: Option<tls::TlsClient>,
     pub(crate) clock: Clock,
     script: Arc<Script>,
     /// Whether each operation is sent to a node of a cluster alone, with its keys declared.
@@ -80,7 +80,7 @@ pub(crate) struct Common {
     pub(crate) addresses: AddressMap,
 }
 
-impl Common {
+impl NodeCommon {
     /// Makes the settings for a server at `address`, or for the nodes of its cluster.
     pub(crate) fn new(
         endpoint: &Endpoint,
@@ -99,7 +99,7 @@ impl Common {
             #[cfg(feature = "tls")]
             tls: address
                 .is_tls()
-                .then(|| tls::Connector::new(&endpoint.tls))
+                .then(|| tls::TlsClient::new(&endpoint.tls))
                 .transpose()?,
             clock,
             script: Script::of(steps, form),
@@ -120,19 +120,19 @@ impl Common {
     fn connector(&self, address: Address) -> Connector {
         Connector {
             sentinels: None,
-            present: watch::Sender::new(Present::at(&address)),
+            current: watch::Sender::new(CurrentServer::at(&address)),
             credentials: self.credentials.clone(),
             credentials_every: self.credentials_every,
             connect_timeout: self.connect_timeout,
             reply_timeout: self.reply_timeout,
-            made: Both::now(),
+            created: ClockPair::now(),
             #[cfg(feature = "tls")]
             tls: self.tls.clone(),
             address,
         }
     }
 
-    pub(crate) fn look_at_slots(&self) {
+    pub(crate) fn request_map_refresh(&self) {
         if let Some(notify) = &self.slots_may_have_moved {
             notify.notify_one();
         }
@@ -140,30 +140,30 @@ impl Common {
 }
 
 impl Node {
-    pub(crate) fn new(address: Address, common: &Common) -> Arc<Self> {
-        Self::reached_by(common.connector(address), common)
+    pub(crate) fn new(address: Address, common: &NodeCommon) -> Arc<Self> {
+        Self::with_connector(common.connector(address), common)
     }
 
     /// Makes the node of the master that sentinels name, whichever server that is.
-    pub(crate) fn master(place: MasterPlace, common: &Common) -> Arc<Self> {
-        let sentinels = place.sentinels.into_iter().map(|address| Connector {
+    pub(crate) fn master(topology: SentinelTopology, common: &NodeCommon) -> Arc<Self> {
+        let sentinels = topology.sentinels.into_iter().map(|address| Connector {
             // Sentinels use the credentials in the URL, if there are any. The client's credentials
             // are for the master.
             credentials: None,
             ..common.connector(address)
         });
-        let (all, master) = (sentinels.collect(), place.master.clone());
+        let (all, master) = (sentinels.collect(), topology.master.clone());
         let addresses = common.addresses.clone();
-        let sentinels = Sentinels::new(place.name, all, master, addresses, common.clock);
+        let sentinels = Sentinels::new(topology.name, all, master, addresses, common.clock);
         let connector = Connector {
             sentinels: Some(sentinels),
-            present: watch::Sender::default(),
-            ..common.connector(place.master)
+            current: watch::Sender::default(),
+            ..common.connector(topology.master)
         };
-        Self::reached_by(connector, common)
+        Self::with_connector(connector, common)
     }
 
-    fn reached_by(connector: Connector, common: &Common) -> Arc<Self> {
+    fn with_connector(connector: Connector, common: &NodeCommon) -> Arc<Self> {
         Arc::new(Self {
             observed: ServerObserved::new(connector.address.shown()),
             connector,
@@ -175,7 +175,7 @@ impl Node {
             ran_when_declared: AtomicU32::new(0),
             offset_ms: AtomicI64::new(0),
             label: common.label.clone(),
-            seen_as: Mutex::default(),
+            client_address: Mutex::default(),
             about: About::default(),
             // A server that loads for longer than an attempt to connect may take is left.
             refusals: Refusals::new(common.connect_timeout),
@@ -191,7 +191,7 @@ impl Node {
     /// Notes that slots of this node may have moved to another node, or slots of another node to
     /// this one.
     pub(crate) fn slots_may_have_moved(&self) {
-        self.common.look_at_slots();
+        self.common.request_map_refresh();
     }
 
     /// Returns whether operations must declare their keys, because the server refuses to run others
@@ -212,7 +212,7 @@ impl Node {
     }
 
     /// Notes that the server has run an operation whose keys are not declared.
-    pub(crate) fn ran_free(&self) {
+    pub(crate) fn ran_undeclared(&self) {
         self.ran_when_declared.store(0, Ordering::Relaxed);
     }
 
@@ -228,14 +228,14 @@ impl Node {
     /// Returns how long a reply is waited for, for the error that says that none has arrived.
     pub(crate) fn shown_reply_timeout(&self) -> String {
         let limit = self.reply_timeout();
-        format!("{limit:?}{}", self.connector.made.paused_hint(limit))
+        format!("{limit:?}{}", self.connector.created.paused_hint(limit))
     }
 
     /// Counts an operation that the server redirected.
-    pub(crate) fn observe_stray(&self, stray: &Stray) {
-        match stray {
-            Stray::Moved(_) | Stray::Ask(_) => self.observed.redirects(),
-            Stray::Later(_) => {}
+    pub(crate) fn count_redirect(&self, redirect: &Redirect) {
+        match redirect {
+            Redirect::Moved(_) | Redirect::Ask(_) => self.observed.count_redirect(),
+            Redirect::Later(_) => {}
         }
     }
 
@@ -257,7 +257,7 @@ impl Node {
 
     /// Notes the time that the server has reported.
     pub(crate) fn learn_time(&self, server_ms: i64, at: Moment) {
-        self.observed.says_time(server_ms);
+        self.observed.record_server_time(server_ms);
         // Relaxed, because no promise depends on it. If an old value makes a call late, its reply
         // brings the new one.
         self.offset_ms
@@ -276,7 +276,7 @@ impl Node {
 
     /// Notes that the server did not know a script. All calls use the script that runs any step
     /// until another connection has loaded the others.
-    pub(crate) fn forgot_the_scripts(&self) {
+    pub(crate) fn note_scripts_missing(&self) {
         self.has_own_scripts.store(false, Ordering::Relaxed);
     }
 
@@ -288,44 +288,44 @@ impl Node {
 
     /// Returns whether a connection for calls was ever used.
     pub(crate) fn was_connected(&self) -> bool {
-        self.connector.present.borrow().told.is_some()
+        self.connector.current.borrow().reported_at.is_some()
     }
 
     /// Returns when the newest connection for calls was opened.
     pub(crate) fn connected_at(&self) -> Option<Moment> {
-        self.connector.present.borrow().told
+        self.connector.current.borrow().reported_at
     }
 
     /// Learns what the server reported on a connection for calls that is used from now on.
-    pub(crate) fn learn(&self, told: &Told) -> Reached {
-        self.seen_as.lock().clone_from(&told.seen_as);
-        self.learn_of_server(told)
+    pub(crate) fn learn(&self, hello: &Hello) -> ReachedServer {
+        self.client_address.lock().clone_from(&hello.client_address);
+        self.learn_of_server(hello)
     }
 
     /// Like [`learn`](Self::learn), for the connection for acknowledged calls. Of the two
     /// connections, the later report counts, whichever connection calls this first.
-    pub(crate) fn learn_of_server(&self, told: &Told) -> Reached {
-        if let Some(ms) = told.time_ms {
-            self.learn_time(ms, told.at);
+    pub(crate) fn learn_of_server(&self, hello: &Hello) -> ReachedServer {
+        if let Some(ms) = hello.time_ms {
+            self.learn_time(ms, hello.at);
         }
         self.has_own_scripts
-            .store(told.has_scripts, Ordering::Relaxed);
+            .store(hello.has_scripts, Ordering::Relaxed);
         self.about
-            .connected(told.at, told.uptime, told.run_id.as_deref());
-        let reached = Reached {
-            host: told.address.to_host(),
-            run_id: told.run_id.clone(),
-            number: GONE,
+            .connected(hello.at, hello.uptime, hello.run_id.as_deref());
+        let reached = ReachedServer {
+            host: hello.address.to_host(),
+            run_id: hello.run_id.clone(),
+            number: REPLACED,
         };
-        reached.noted_in(&self.connector.present, told)
+        reached.note_in(&self.connector.current, hello)
     }
 }
 
 /// The number of a server that has already been replaced.
-const GONE: u64 = u64::MAX;
+const REPLACED: u64 = u64::MAX;
 
 /// Returns whether two run ids are of one server that was not restarted in between.
-fn is_one(run_id: Option<&str>, other: Option<&str>) -> bool {
+fn is_same_run(run_id: Option<&str>, other: Option<&str>) -> bool {
     // Two servers that report no run id must not count as the same one.
     run_id.is_some() && run_id == other
 }
@@ -333,38 +333,39 @@ fn is_one(run_id: Option<&str>, other: Option<&str>) -> bool {
 /// The server to which one connection for calls leads. Each connection compares this with the
 /// latest report, because other connections may lead to another server.
 #[derive(Clone, Debug)]
-pub(crate) struct Reached {
+pub(crate) struct ReachedServer {
     pub(crate) host: Option<Host>,
     pub(crate) run_id: Option<String>,
-    /// The server's number in [`Present`].
+    /// The server's number in [`CurrentServer`].
     pub(crate) number: u64,
 }
 
-impl Reached {
+impl ReachedServer {
     /// Returns whether a new connection leads to the same server, and it was not restarted since.
-    pub(crate) fn is_the_one_of(&self, told: &Told) -> bool {
-        is_one(told.run_id.as_deref(), self.run_id.as_deref())
+    pub(crate) fn is_same_server(&self, hello: &Hello) -> bool {
+        is_same_run(hello.run_id.as_deref(), self.run_id.as_deref())
     }
 
     /// Notes that calls use this server now, unless another connection has a later report.
-    fn noted_in(mut self, present: &watch::Sender<Present>, told: &Told) -> Self {
-        present.send_if_modified(|present| {
-            let is_first = present.told.is_none();
+    fn note_in(mut self, current: &watch::Sender<CurrentServer>, hello: &Hello) -> Self {
+        current.send_if_modified(|current| {
+            let is_first = current.reported_at.is_none();
             // A client calls `learn` twice for the connection that it begins with.
-            let is_same_word = present.told == Some(told.at) && present.run_id == self.run_id;
-            let is_same = is_one(self.run_id.as_deref(), present.run_id.as_deref());
-            let is_present = is_first || is_same_word || is_same;
-            let is_newer = present.told.is_none_or(|before| told.at >= before);
+            let is_same_report =
+                current.reported_at == Some(hello.at) && current.run_id == self.run_id;
+            let is_same = is_same_run(self.run_id.as_deref(), current.run_id.as_deref());
+            let is_current = is_first || is_same_report || is_same;
+            let is_newer = current.reported_at.is_none_or(|before| hello.at >= before);
             if is_newer {
-                present.address = Some(Arc::clone(&told.address));
-                present.told = Some(told.at);
-                present.run_id.clone_from(&self.run_id);
-                present.number += u64::from(!is_present);
+                current.address = Some(Arc::clone(&hello.address));
+                current.reported_at = Some(hello.at);
+                current.run_id.clone_from(&self.run_id);
+                current.number += u64::from(!is_current);
             }
-            if is_newer || is_present {
-                self.number = present.number;
+            if is_newer || is_current {
+                self.number = current.number;
             }
-            is_newer && !is_present
+            is_newer && !is_current
         });
         self
     }
@@ -372,7 +373,7 @@ impl Reached {
 
 /// The facts that a server reports on a new connection. They count from the moment the connection
 /// is used.
-pub(crate) struct Told {
+pub(crate) struct Hello {
     /// The server's address.
     pub(crate) address: Arc<Address>,
     pub(crate) at: Moment,
@@ -383,9 +384,9 @@ pub(crate) struct Told {
     pub(crate) uptime: Option<Uptime>,
     pub(crate) run_id: Option<String>,
     /// Whether the server has an append-only file.
-    pub(crate) append: Append,
+    pub(crate) append_only_file: AppendOnlyFile,
     /// The address from which we have connected.
-    pub(crate) seen_as: Option<String>,
+    pub(crate) client_address: Option<String>,
     /// The nodes with their slots, if the server is a node of a cluster.
     pub(crate) slots: Option<Result<Vec<Range>, Failure>>,
 }
@@ -416,12 +417,12 @@ mod tests {
             tls: crate::tls::TlsSettings::default(),
         };
         let address = Address::parse(&endpoint.url).expect("it can be read");
-        let common = Common::new(&endpoint, &address, &[], Clock::Boot, Form::Server);
+        let common = NodeCommon::new(&endpoint, &address, &[], Clock::Boot, Form::Server);
         Node::new(address, &common.expect("no TLS"))
     }
 
-    fn told(run_id: Option<&str>, at: u64) -> Told {
-        Told {
+    fn hello(run_id: Option<&str>, at: u64) -> Hello {
+        Hello {
             address: Arc::new(Address::parse("redis://h").expect("it can be read")),
             at: Moment::from_millis(at),
             has_scripts: false,
@@ -431,8 +432,8 @@ mod tests {
                 most: Duration::from_secs(62),
             }),
             run_id: run_id.map(str::to_owned),
-            append: Append::Unknown,
-            seen_as: None,
+            append_only_file: AppendOnlyFile::Unknown,
+            client_address: None,
             slots: None,
         }
     }
@@ -450,7 +451,7 @@ mod tests {
     #[test]
     fn server_identity_is_its_run_id() {
         let node = node();
-        let learned = |run_id, at| node.learn(&told(run_id, at)).number;
+        let learned = |run_id, at| node.learn(&hello(run_id, at)).number;
         let first = learned(Some("a"), 90_000);
         assert_eq!(node.about.started(), Some(Moment::from_millis(30_000)));
         assert_eq!(learned(Some("a"), 91_000), first);
@@ -470,29 +471,29 @@ mod tests {
     fn connection_that_a_client_begins_with_is_one_server() {
         for run_id in [Some("a"), None] {
             let node = node();
-            let before = node.connector.present_number();
-            let first = node.learn(&told(run_id, 90_000)).number;
-            assert_eq!(node.learn(&told(run_id, 90_000)).number, first);
-            assert_eq!(node.connector.present_number(), before);
+            let before = node.connector.current_number();
+            let first = node.learn(&hello(run_id, 90_000)).number;
+            assert_eq!(node.learn(&hello(run_id, 90_000)).number, first);
+            assert_eq!(node.connector.current_number(), before);
         }
     }
 
     #[test]
     fn every_connection_compares_where_it_leads_itself() {
         let node = node();
-        let old = node.learn(&told(Some("a"), 90_000));
-        let leaves = |reached: &Reached| {
-            let another = node.connector.leads_to_another(reached.number);
+        let old = node.learn(&hello(Some("a"), 90_000));
+        let has_moved = |reached: &ReachedServer| {
+            let another = node.connector.moved_from(reached.number);
             another.now_or_never().is_some()
         };
-        assert!(!leaves(&old));
-        let new = node.learn_of_server(&told(Some("b"), 91_000));
+        assert!(!has_moved(&old));
+        let new = node.learn_of_server(&hello(Some("b"), 91_000));
         // Each connection gets its own answer, however often it asks.
-        assert!(leaves(&old) && leaves(&old) && !leaves(&new));
+        assert!(has_moved(&old) && has_moved(&old) && !has_moved(&new));
         // This connection got its report before the other server was there, but notes it later.
-        let late = node.learn_of_server(&told(Some("a"), 90_500));
-        assert!(leaves(&late) && !leaves(&new));
-        assert!(old.is_the_one_of(&told(Some("a"), 92_000)));
-        assert!(!old.is_the_one_of(&told(Some("b"), 92_000)));
+        let late = node.learn_of_server(&hello(Some("a"), 90_500));
+        assert!(has_moved(&late) && !has_moved(&new));
+        assert!(old.is_same_server(&hello(Some("a"), 92_000)));
+        assert!(!old.is_same_server(&hello(Some("b"), 92_000)));
     }
 }

@@ -9,10 +9,10 @@ use tokio::time::{Instant, MissedTickBehavior, interval, sleep, sleep_until, tim
 
 use super::messages::{Frame, Messages, write_command};
 use super::node::Node;
-use super::pause::{LASTING, Pause};
+use super::reconnect_delay::{ReconnectDelay, STABLE_AFTER};
 use super::server_info::connection_name;
 use super::slots::slot_of;
-use crate::backend::channels::{Channels, Heard, Message, Section, Transport};
+use crate::backend::channels::{Channels, Message, MessageJoiner, NodeChannels, Transport};
 use crate::observe::log;
 use crate::text::Shown;
 
@@ -24,53 +24,56 @@ const PING_EVERY: Duration = Duration::from_secs(10);
 /// The number of channels in one SUBSCRIBE.
 const CHUNK: usize = 128;
 /// The pause before a server that accepts no subscriptions is asked again.
-const REFUSED_FOR: Duration = Duration::from_secs(60);
+const REFUSAL_PAUSE: Duration = Duration::from_secs(60);
 /// The number of connections in a row that count as a refusal if each ended before any subscription
 /// was confirmed. Some proxies end the connection at a command that they do not know.
-const MOST_IN_VAIN: u32 = 4;
+const MAX_UNCONFIRMED: u32 = 4;
 
 /// Keeps the subscriptions of a node equal to the set of its channels with listeners. Never
 /// returns.
 pub(crate) async fn run(
     node: Arc<Node>,
-    section: Section,
+    node_channels: NodeChannels,
     transports: &'static [Transport],
-    _wakes_all: WakesAll,
+    _wake_all_on_drop: WakeAllOnDrop,
 ) {
-    let mut pause = Pause::new();
+    let mut pause = ReconnectDelay::new();
     let name = connection_name(&node.label);
-    let mut in_vain = 0;
+    let mut unconfirmed = 0;
     // The number of the server whose refusal has been logged.
-    let mut told = None;
+    let mut logged = None;
     loop {
-        while section.is_empty() {
-            section.changed().await;
+        while node_channels.is_empty() {
+            node_channels.changed().await;
         }
         // Read before the connection is opened: if calls switch to another server meanwhile, the
         // connection is opened again.
-        let number = node.connector.present_number();
+        let number = node.connector.current_number();
         match node.connector.open_messages(name.as_deref()).await {
             Ok(messages) => {
                 let since = Instant::now();
-                let mut session = Session::new(&node, &section, transports, messages);
+                let mut session = Session::new(&node, &node_channels, transports, messages);
                 let end = tokio::select! {
                     end = session.run() => end,
-                    () = node.connector.leads_to_another(number) => "the server was restarted, or calls go to another server now".into(),
+                    () = node.connector.moved_from(number) => "the server was restarted, or calls go to another server now".into(),
                 };
                 // A longer pause follows a connection that did not last: if a server ends each
                 // connection at once, the client must not connect all the time.
-                if since.elapsed() > LASTING {
+                if since.elapsed() > STABLE_AFTER {
                     pause.reset();
                 }
-                in_vain = match session.standing {
-                    Standing::Asked => in_vain + 1,
-                    Standing::Idle | Standing::Confirmed | Standing::Refused => 0,
+                unconfirmed = match session.subscription_state {
+                    SubscriptionState::Requested => unconfirmed + 1,
+                    SubscriptionState::Idle
+                    | SubscriptionState::Confirmed
+                    | SubscriptionState::Refused => 0,
                 };
-                let is_same = node.connector.present_number() == number;
-                let refuses = session.standing == Standing::Refused || in_vain == MOST_IN_VAIN;
+                let is_same = node.connector.current_number() == number;
+                let refuses = session.subscription_state == SubscriptionState::Refused
+                    || unconfirmed == MAX_UNCONFIRMED;
                 if is_same && refuses {
-                    in_vain = 0;
-                    if told.replace(number) != Some(number) {
+                    unconfirmed = 0;
+                    if logged.replace(number) != Some(number) {
                         log(|| {
                             tracing::warn!(
                                 address = %node.address(), error = %Shown(&end),
@@ -78,11 +81,11 @@ pub(crate) async fn run(
                             )
                         });
                     }
-                    poll_meanwhile(&node, &section, number).await;
+                    poll_meanwhile(&node, &node_channels, number).await;
                     continue;
                 }
                 // Without listeners, no waiter misses the connection.
-                if !section.is_empty() {
+                if !node_channels.is_empty() {
                     log(|| {
                         tracing::warn!(
                             address = %node.address(), cause = %end,
@@ -99,40 +102,40 @@ pub(crate) async fn run(
             }),
         }
         // Done before the pause, so that waiters ask again now and poll until a connection is back.
-        section.all_down();
+        node_channels.all_down();
         node.slots_may_have_moved();
         tokio::select! {
             () = sleep(pause.next()) => {}
             // Calls use another server now, and that server may answer.
-            () = node.connector.leads_to_another(number) => {}
+            () = node.connector.moved_from(number) => {}
         }
         // Channels that were left while there was no connection need no subscription.
-        section.remove_idle();
+        node_channels.remove_idle();
     }
 }
 
 /// Lets all waiters poll while the server accepts no subscriptions. Returns when it is time to ask
 /// again: after a while, or when calls use another server.
-async fn poll_meanwhile(node: &Node, section: &Section, number: u64) {
-    let until = Instant::now() + REFUSED_FOR;
-    section.all_down();
+async fn poll_meanwhile(node: &Node, node_channels: &NodeChannels, number: u64) {
+    let until = Instant::now() + REFUSAL_PAUSE;
+    node_channels.all_down();
     loop {
-        for name in section.take_fresh() {
-            section.subscribed(&name, true);
+        for name in node_channels.take_to_subscribe() {
+            node_channels.subscribed(&name, true);
         }
-        section.remove_idle();
+        node_channels.remove_idle();
         tokio::select! {
-            () = section.changed() => {}
+            () = node_channels.changed() => {}
             () = sleep_until(until) => break,
-            () = node.connector.leads_to_another(number) => break,
+            () = node.connector.moved_from(number) => break,
         }
     }
     // All channels are subscribed to again.
-    section.all_down();
+    node_channels.all_down();
 }
 
 /// Returns whether this error means that the server accepts no subscriptions to any channel.
-fn is_for_good(said: &str) -> bool {
+fn refuses_all_channels(said: &str) -> bool {
     let said = said.to_ascii_lowercase();
     let of_proxies = ["unsupported command", "not supported", "is not allowed"];
     said.contains("unknown command") || of_proxies.iter().any(|words| said.contains(words))
@@ -141,9 +144,9 @@ fn is_for_good(said: &str) -> bool {
 /// Wakes all waiters when it is dropped with the client's runtime: waiters in other runtimes ask
 /// again, and learn that the client's runtime has ended. Their own timers would wake them only
 /// after the poll interval.
-pub(crate) struct WakesAll(pub(crate) Arc<Channels>);
+pub(crate) struct WakeAllOnDrop(pub(crate) Arc<Channels>);
 
-impl Drop for WakesAll {
+impl Drop for WakeAllOnDrop {
     fn drop(&mut self) {
         self.0.wake_all();
     }
@@ -152,18 +155,18 @@ impl Drop for WakesAll {
 /// One connection and the requests on it.
 struct Session<'a> {
     node: &'a Node,
-    section: &'a Section,
+    node_channels: &'a NodeChannels,
     transports: &'static [Transport],
     messages: Messages,
     /// Requests without an answer, oldest first: a server answers in order.
-    asked: VecDeque<Asked>,
+    in_flight: VecDeque<SentRequest>,
     /// Channels whose subscriptions are not all answered yet.
-    pending: HashMap<Arc<str>, Pending>,
+    pending: HashMap<Arc<str>, PendingChannel>,
     /// Messages that may belong together.
-    heard: Heard,
+    joiner: MessageJoiner,
     /// Commands that have not left yet.
     commands: Vec<u8>,
-    standing: Standing,
+    subscription_state: SubscriptionState,
     /// Whether the server does not know sharded channels.
     only_global: bool,
     /// The time at which channels without listeners are given up.
@@ -172,30 +175,30 @@ struct Session<'a> {
 
 /// The state of a connection's subscriptions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Standing {
+enum SubscriptionState {
     /// No subscription was requested.
     Idle,
-    Asked,
+    Requested,
     Confirmed,
     /// The server accepts no subscriptions at all.
     Refused,
 }
 
-struct Asked {
-    request: Request,
+struct SentRequest {
+    request: RequestKind,
     /// The channels that are not answered yet.
     names: Vec<Arc<str>>,
     since: Instant,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Request {
+enum RequestKind {
     Subscribe(Transport),
     Unsubscribe(Transport),
     Ping,
 }
 
-impl Request {
+impl RequestKind {
     fn command(self) -> &'static str {
         match self {
             Self::Subscribe(Transport::Global) => "SUBSCRIBE",
@@ -216,7 +219,7 @@ impl Request {
 }
 
 /// The events that a session waits for.
-enum Event {
+enum SessionEvent {
     Read(Result<(), String>),
     Changed,
     Idle,
@@ -225,28 +228,28 @@ enum Event {
 }
 
 #[derive(Default)]
-struct Pending {
-    answers_left: usize,
+struct PendingChannel {
+    answers_remaining: usize,
     denied: bool,
 }
 
 impl<'a> Session<'a> {
     fn new(
         node: &'a Node,
-        section: &'a Section,
+        node_channels: &'a NodeChannels,
         transports: &'static [Transport],
         messages: Messages,
     ) -> Self {
         Self {
             node,
-            section,
+            node_channels,
             transports,
             messages,
-            asked: VecDeque::new(),
+            in_flight: VecDeque::new(),
             pending: HashMap::new(),
-            heard: Heard::default(),
+            joiner: MessageJoiner::default(),
             commands: Vec::new(),
-            standing: Standing::Idle,
+            subscription_state: SubscriptionState::Idle,
             only_global: false,
             idle_at: None,
         }
@@ -269,19 +272,19 @@ impl<'a> Session<'a> {
             }
             let answer_due = self.answer_due();
             let event = tokio::select! {
-                read = self.messages.read_more() => Event::Read(read),
-                () = self.section.changed() => Event::Changed,
-                () = until(self.idle_at) => Event::Idle,
-                () = until(answer_due) => Event::Unanswered,
-                _ = ping.tick() => Event::Ping,
+                read = self.messages.read_more() => SessionEvent::Read(read),
+                () = self.node_channels.changed() => SessionEvent::Changed,
+                () = until(self.idle_at) => SessionEvent::Idle,
+                () = until(answer_due) => SessionEvent::Unanswered,
+                _ = ping.tick() => SessionEvent::Ping,
             };
             let mut result = Ok(());
             match event {
-                Event::Read(read) => result = read.and_then(|()| self.take_all()),
-                Event::Changed => self.start_to_linger(),
-                Event::Idle => self.leave_idle(),
-                Event::Unanswered => result = Err(self.unanswered()),
-                Event::Ping => self.ask(Request::Ping, Vec::new()),
+                SessionEvent::Read(read) => result = read.and_then(|()| self.handle_frames()),
+                SessionEvent::Changed => self.start_to_linger(),
+                SessionEvent::Idle => self.unsubscribe_idle(),
+                SessionEvent::Unanswered => result = Err(self.unanswered()),
+                SessionEvent::Ping => self.send_request(RequestKind::Ping, Vec::new()),
             }
             if let Err(error) = result {
                 return error;
@@ -290,12 +293,12 @@ impl<'a> Session<'a> {
     }
 
     fn answer_due(&self) -> Option<Instant> {
-        let oldest = self.asked.front()?;
+        let oldest = self.in_flight.front()?;
         Some(oldest.since + self.node.reply_timeout())
     }
 
     fn unanswered(&self) -> String {
-        let oldest = self.asked.front();
+        let oldest = self.in_flight.front();
         oldest.map_or("", |asked| asked.request.unanswered()).into()
     }
 
@@ -317,13 +320,15 @@ impl<'a> Session<'a> {
         }
     }
 
-    fn ask(&mut self, request: Request, names: Vec<Arc<str>>) {
-        if let (Request::Subscribe(_), Standing::Idle) = (request, self.standing) {
-            self.standing = Standing::Asked;
+    fn send_request(&mut self, request: RequestKind, names: Vec<Arc<str>>) {
+        if let (RequestKind::Subscribe(_), SubscriptionState::Idle) =
+            (request, self.subscription_state)
+        {
+            self.subscription_state = SubscriptionState::Requested;
         }
         let arguments = names.iter().map(|name| &**name);
         write_command(&mut self.commands, request.command(), arguments);
-        self.asked.push_back(Asked {
+        self.in_flight.push_back(SentRequest {
             request,
             names,
             since: Instant::now(),
@@ -331,13 +336,13 @@ impl<'a> Session<'a> {
     }
 
     fn subscribe_fresh(&mut self) {
-        let fresh = self.section.take_fresh();
+        let fresh = self.node_channels.take_to_subscribe();
         for transport in self.used_transports() {
             for name in &fresh {
                 let pending = self.pending.entry(Arc::clone(name)).or_default();
-                pending.answers_left += 1;
+                pending.answers_remaining += 1;
             }
-            self.ask_in_groups(Request::Subscribe(*transport), *transport, &fresh);
+            self.request_in_groups(RequestKind::Subscribe(*transport), *transport, &fresh);
         }
     }
 
@@ -348,11 +353,16 @@ impl<'a> Session<'a> {
         }
     }
 
-    fn ask_in_groups(&mut self, request: Request, transport: Transport, names: &[Arc<str>]) {
+    fn request_in_groups(
+        &mut self,
+        request: RequestKind,
+        transport: Transport,
+        names: &[Arc<str>],
+    ) {
         match transport {
             Transport::Global => {
                 for group in names.chunks(CHUNK) {
-                    self.ask(request, group.to_vec());
+                    self.send_request(request, group.to_vec());
                 }
             }
             // A server accepts only channels of one slot in one request.
@@ -362,55 +372,57 @@ impl<'a> Session<'a> {
                 for group in names
                     .chunk_by(|one, other| slot_of(one.as_bytes()) == slot_of(other.as_bytes()))
                 {
-                    self.ask(request, group.to_vec());
+                    self.send_request(request, group.to_vec());
                 }
             }
         }
     }
 
-    fn leave_idle(&mut self) {
+    fn unsubscribe_idle(&mut self) {
         self.idle_at = None;
-        let idle = self.section.remove_idle();
+        let idle = self.node_channels.remove_idle();
         for transport in self.used_transports() {
-            self.ask_in_groups(Request::Unsubscribe(*transport), *transport, &idle);
+            self.request_in_groups(RequestKind::Unsubscribe(*transport), *transport, &idle);
         }
     }
 
     /// Handles the frames that have arrived, in order: a message before a confirmation was
     /// published before it. Otherwise a zero from before its waiter listened would let the waiter
     /// through a latch.
-    fn take_all(&mut self) -> Result<(), String> {
+    fn handle_frames(&mut self) -> Result<(), String> {
         while let Some(frame) = self.messages.next_frame()? {
-            self.take(frame)?;
+            self.handle_frame(frame)?;
         }
-        self.heard.end(|message| self.section.told(message));
+        self.joiner
+            .end(|message| self.node_channels.on_message(message));
         Ok(())
     }
 
-    fn take(&mut self, frame: Frame) -> Result<(), String> {
+    fn handle_frame(&mut self, frame: Frame) -> Result<(), String> {
         match frame {
             Frame::Message {
                 transport,
                 channel,
                 payload,
             } => {
-                let tell = |message: Message<'_>| self.section.told(message);
-                self.heard.message(channel, &payload, transport, tell);
+                let deliver = |message: Message<'_>| self.node_channels.on_message(message);
+                self.joiner.message(channel, &payload, transport, deliver);
                 Ok(())
             }
             Frame::Subscribed(transport, channel) => {
                 // Done before the channel is confirmed: earlier messages were published before the
                 // confirmation.
-                self.heard.end(|message| self.section.told(message));
-                let name = self.answered(Request::Subscribe(transport), &channel);
+                self.joiner
+                    .end(|message| self.node_channels.on_message(message));
+                let name = self.answered(RequestKind::Subscribe(transport), &channel);
                 let name = name.ok_or("an unexpected confirmation")?;
-                self.standing = Standing::Confirmed;
+                self.subscription_state = SubscriptionState::Confirmed;
                 self.confirmed(&name, false);
                 Ok(())
             }
             Frame::Unsubscribed(transport, channel) => {
                 if self
-                    .answered(Request::Unsubscribe(transport), &channel)
+                    .answered(RequestKind::Unsubscribe(transport), &channel)
                     .is_some()
                 {
                     return Ok(());
@@ -422,8 +434,8 @@ impl<'a> Session<'a> {
                 }
                 Err("an unexpected confirmation".into())
             }
-            Frame::Fine => match self.asked.pop_front() {
-                Some(asked) if asked.request == Request::Ping => Ok(()),
+            Frame::Status => match self.in_flight.pop_front() {
+                Some(asked) if asked.request == RequestKind::Ping => Ok(()),
                 _ => Err("an unexpected answer".into()),
             },
             Frame::Refused(said) => self.refused(said),
@@ -431,14 +443,14 @@ impl<'a> Session<'a> {
     }
 
     /// Takes the channel from the oldest request, if this is an answer to that request.
-    fn answered(&mut self, request: Request, channel: &str) -> Option<Arc<str>> {
-        let oldest = self.asked.front_mut()?;
+    fn answered(&mut self, request: RequestKind, channel: &str) -> Option<Arc<str>> {
+        let oldest = self.in_flight.front_mut()?;
         let at = (oldest.names.iter()).position(|name| &**name == channel);
         let name = oldest
             .names
             .swap_remove(at.filter(|_| oldest.request == request)?);
         if oldest.names.is_empty() {
-            self.asked.pop_front();
+            self.in_flight.pop_front();
         }
         Some(name)
     }
@@ -447,39 +459,39 @@ impl<'a> Session<'a> {
         let Some(pending) = self.pending.get_mut(name) else {
             return;
         };
-        pending.answers_left -= 1;
+        pending.answers_remaining -= 1;
         pending.denied |= denied;
-        if pending.answers_left == 0 {
+        if pending.answers_remaining == 0 {
             let denied = pending.denied;
             self.pending.remove(name);
-            self.section.subscribed(name, denied);
+            self.node_channels.subscribed(name, denied);
         }
     }
 
     /// Handles an error reply to the oldest request.
     fn refused(&mut self, said: String) -> Result<(), String> {
-        let Some(Asked { request, names, .. }) = self.asked.pop_front() else {
+        let Some(SentRequest { request, names, .. }) = self.in_flight.pop_front() else {
             return Err(said);
         };
         let transport = match request {
             // A server that denies the command has answered, too.
-            Request::Ping => return Ok(()),
+            RequestKind::Ping => return Ok(()),
             // Another node has the slot, and the subscription ended when the slot moved.
-            Request::Unsubscribe(Transport::Sharded) => return Ok(()),
-            Request::Unsubscribe(Transport::Global) => return Err(said),
-            Request::Subscribe(transport) => transport,
+            RequestKind::Unsubscribe(Transport::Sharded) => return Ok(()),
+            RequestKind::Unsubscribe(Transport::Global) => return Err(said),
+            RequestKind::Subscribe(transport) => transport,
         };
         let code = said.split(' ').next().unwrap_or("");
         match code {
             // The server refuses the whole request because of one channel in it.
             "NOPERM" if names.len() > 1 => {
                 for name in names {
-                    self.ask(request, vec![name]);
+                    self.send_request(request, vec![name]);
                 }
             }
             "NOPERM" => {
                 // The server accepts other channels.
-                self.standing = Standing::Confirmed;
+                self.subscription_state = SubscriptionState::Confirmed;
                 names.iter().for_each(|name| self.denied(name, &said));
             }
             "MOVED" | "ASK" | "TRYAGAIN" | "CLUSTERDOWN" if transport == Transport::Sharded => {
@@ -487,19 +499,19 @@ impl<'a> Session<'a> {
             }
             _ if transport == Transport::Sharded && said.contains("unknown command") => {
                 self.only_global = true;
-                self.section.hears_one_transport();
+                self.node_channels.use_single_transport();
                 match self.transports.contains(&Transport::Global) {
                     true => names.iter().for_each(|name| self.confirmed(name, false)),
-                    false => self.ask_in_groups(
-                        Request::Subscribe(Transport::Global),
+                    false => self.request_in_groups(
+                        RequestKind::Subscribe(Transport::Global),
                         Transport::Global,
                         &names,
                     ),
                 }
             }
             _ => {
-                if is_for_good(&said) {
-                    self.standing = Standing::Refused;
+                if refuses_all_channels(&said) {
+                    self.subscription_state = SubscriptionState::Refused;
                 }
                 return Err(said);
             }
@@ -510,7 +522,7 @@ impl<'a> Session<'a> {
     fn denied(&mut self, name: &Arc<str>, error: &str) {
         // A channel of this client alone is denied together with the channel of all clients, which
         // is enough for one warning.
-        if !self.section.is_own(name) {
+        if !self.node_channels.is_own(name) {
             log(|| {
                 tracing::warn!(
                     channel = %name, %error,
@@ -524,7 +536,7 @@ impl<'a> Session<'a> {
     /// Gives up a channel whose messages the server does not bring, or no longer brings.
     fn lost(&mut self, name: &str) {
         self.pending.remove(name);
-        self.section.lost(name);
+        self.node_channels.lost(name);
         self.node.slots_may_have_moved();
     }
 }

@@ -26,7 +26,7 @@ use crate::acknowledgement::Acknowledgement;
 use crate::backend::failure::Failure;
 use crate::backend::route::Route;
 use crate::backend::step::{Operation, Value};
-use crate::room::Room;
+use crate::shrink::ShrinkIfIdle;
 
 /// The largest number of operations in one call.
 // A server runs a call without a break, and all its other clients wait meanwhile. 256 renewals take
@@ -42,42 +42,42 @@ const MAX_REFUSED: usize = 1024;
 #[derive(Default)]
 pub(crate) struct Queue {
     /// The renewals, which leave first.
-    renewals: VecDeque<Waiting>,
-    waiting: VecDeque<Waiting>,
+    renewals: VecDeque<QueuedOperation>,
+    others: VecDeque<QueuedOperation>,
     /// The numbers of the calls on their way.
     calls: Vec<u64>,
     /// Number of calls that have left so far.
     departed: u64,
     /// Operations that did not run and are sent again, by the number of their call.
-    returned: BTreeMap<u64, Vec<Waiting>>,
+    returned: BTreeMap<u64, Vec<QueuedOperation>>,
     /// Keys for which the server refused a whole call. Operations on them travel alone.
     refused: HashSet<Vec<u8>>,
 }
 
 impl Queue {
-    pub(crate) fn push(&mut self, waiting: Waiting) {
-        self.line_of(&waiting).push_back(waiting);
+    pub(crate) fn push(&mut self, waiting: QueuedOperation) {
+        self.queue_for(&waiting).push_back(waiting);
     }
 
-    fn push_front(&mut self, waiting: Waiting) {
-        self.line_of(&waiting).push_front(waiting);
+    fn push_front(&mut self, waiting: QueuedOperation) {
+        self.queue_for(&waiting).push_front(waiting);
     }
 
-    fn line_of(&mut self, waiting: &Waiting) -> &mut VecDeque<Waiting> {
+    fn queue_for(&mut self, waiting: &QueuedOperation) -> &mut VecDeque<QueuedOperation> {
         match waiting.operation.step.renews {
             true => &mut self.renewals,
-            false => &mut self.waiting,
+            false => &mut self.others,
         }
     }
 
-    fn pop(&mut self) -> Option<Waiting> {
+    fn pop(&mut self) -> Option<QueuedOperation> {
         let renewal = self.renewals.pop_front();
-        renewal.or_else(|| self.waiting.pop_front())
+        renewal.or_else(|| self.others.pop_front())
     }
 
     /// Returns the number of operations that wait to leave.
     pub(crate) fn len(&self) -> usize {
-        self.renewals.len() + self.waiting.len()
+        self.renewals.len() + self.others.len()
     }
 
     pub(crate) fn is_empty(&self) -> bool {
@@ -112,8 +112,8 @@ impl Queue {
             return None;
         }
         let operations = self.take_operations(most);
-        self.renewals.give_back();
-        self.waiting.give_back();
+        self.renewals.shrink_if_idle();
+        self.others.shrink_if_idle();
         // Checked before anything is counted: an empty call never ends, and `drained` would wait
         // for it.
         let alone = operations.first()?.alone;
@@ -128,7 +128,7 @@ impl Queue {
         })
     }
 
-    fn take_operations(&mut self, most: usize) -> Vec<Waiting> {
+    fn take_operations(&mut self, most: usize) -> Vec<QueuedOperation> {
         let mut operations = Vec::new();
         let (mut bytes, mut wanted) = (0, None);
         while let Some(waiting) = self.pop() {
@@ -144,7 +144,7 @@ impl Queue {
                 break;
             }
             // The waiter has taken the operation out. It never ran, so nothing undoes it.
-            if !waiting.ticket.send() {
+            if !waiting.ticket.mark_sent() {
                 continue;
             }
             bytes += waiting.bytes();
@@ -157,7 +157,7 @@ impl Queue {
         operations
     }
 
-    fn travels_alone(&self, waiting: &Waiting) -> bool {
+    fn travels_alone(&self, waiting: &QueuedOperation) -> bool {
         waiting.alone
             || !self.refused.is_empty()
                 && waiting
@@ -200,7 +200,7 @@ impl Queue {
         for operations in std::mem::take(&mut self.returned).into_values().rev() {
             let wanted = operations
                 .into_iter()
-                .filter(|waiting| waiting.ticket.recall());
+                .filter(|waiting| waiting.ticket.requeue());
             for waiting in wanted.rev() {
                 self.push_front(waiting);
             }
@@ -208,16 +208,19 @@ impl Queue {
     }
 
     /// Takes out all operations in the queue.
-    pub(crate) fn take_all(&mut self) -> VecDeque<Waiting> {
+    pub(crate) fn take_all(&mut self) -> VecDeque<QueuedOperation> {
         let mut all = std::mem::take(&mut self.renewals);
-        all.append(&mut self.waiting);
+        all.append(&mut self.others);
         all
     }
 
-    /// Takes out the queued operations for which `stays` is false.
-    pub(crate) fn take_unless(&mut self, stays: impl Fn(&Operation) -> bool) -> VecDeque<Waiting> {
+    /// Takes out the queued operations for which `keep` is false.
+    pub(crate) fn take_unless(
+        &mut self,
+        keep: impl Fn(&Operation) -> bool,
+    ) -> VecDeque<QueuedOperation> {
         let all = self.take_all().into_iter();
-        let (kept, taken): (VecDeque<_>, _) = all.partition(|waiting| stays(&waiting.operation));
+        let (kept, taken): (VecDeque<_>, _) = all.partition(|waiting| keep(&waiting.operation));
         kept.into_iter().for_each(|waiting| self.push(waiting));
         taken
     }
@@ -239,7 +242,7 @@ impl Queue {
 /// The operations that travel as one call.
 pub(crate) struct Batch {
     pub(crate) number: u64,
-    pub(crate) operations: Vec<Waiting>,
+    pub(crate) operations: Vec<QueuedOperation>,
     /// Whether this is one operation that was refused together with others.
     pub(crate) alone: bool,
     /// The confirmations that the operations in the call need, if any.
@@ -247,10 +250,10 @@ pub(crate) struct Batch {
 }
 
 /// An operation in the queue or on its way.
-pub(crate) struct Waiting {
+pub(crate) struct QueuedOperation {
     pub(crate) operation: Operation,
     pub(crate) route: Route,
-    ticket: Ticket,
+    ticket: QueueTicket,
     /// Whether the operation was refused together with others.
     alone: bool,
     /// The operation's place among all operations of a cluster, which it keeps from node to node.
@@ -258,15 +261,15 @@ pub(crate) struct Waiting {
     reply: oneshot::Sender<Result<Value, Failure>>,
 }
 
-impl Waiting {
+impl QueuedOperation {
     /// Makes an operation for the queue. Returns it with the ticket and the pending reply for its
     /// waiter.
     pub(crate) fn new(
         operation: Operation,
         route: Route,
         arrival: u64,
-    ) -> (Self, Ticket, oneshot::Receiver<Result<Value, Failure>>) {
-        let ticket = Ticket(Arc::new(AtomicU8::new(QUEUED)));
+    ) -> (Self, QueueTicket, oneshot::Receiver<Result<Value, Failure>>) {
+        let ticket = QueueTicket(Arc::new(AtomicU8::new(QUEUED)));
         let (reply, receiver) = oneshot::channel();
         let waiting = Self {
             operation,
@@ -285,14 +288,14 @@ impl Waiting {
     }
 
     /// Marks the operation as sent; returns `false` if its waiter has taken it out.
-    pub(crate) fn leaves(&self) -> bool {
-        self.ticket.send()
+    pub(crate) fn mark_sent(&self) -> bool {
+        self.ticket.mark_sent()
     }
 
     /// Marks an operation that did not run as queued again; returns `false` if it has no waiter any
     /// more and must not be sent again.
-    pub(crate) fn goes_again(&self) -> bool {
-        self.ticket.is_queued() || self.ticket.recall()
+    pub(crate) fn requeue(&self) -> bool {
+        self.ticket.is_queued() || self.ticket.requeue()
     }
 
     fn bytes(&self) -> usize {
@@ -308,16 +311,16 @@ const ABANDONED: u8 = 3;
 
 /// The whereabouts of an operation, shared by the queue, its waiter and its undo.
 #[derive(Clone)]
-pub(crate) struct Ticket(Arc<AtomicU8>);
+pub(crate) struct QueueTicket(Arc<AtomicU8>);
 
-impl Ticket {
+impl QueueTicket {
     /// Marks the operation as sent by the lane, unless it was taken out.
-    fn send(&self) -> bool {
+    fn mark_sent(&self) -> bool {
         self.change(QUEUED, SENT)
     }
 
     /// Marks an operation that did not run as queued again, unless its waiter has given up.
-    fn recall(&self) -> bool {
+    fn requeue(&self) -> bool {
         self.change(SENT, QUEUED)
     }
 
@@ -329,7 +332,7 @@ impl Ticket {
     /// abandoned.
     pub(crate) fn give_up(&self) {
         if !self.change(QUEUED, TAKEN_OUT) {
-            // A recall between the two exchanges wins: the operation is sent again, and its undo,
+            // A requeue between the two exchanges wins: the operation is sent again, and its undo,
             // which is submitted later, runs after it.
             self.change(SENT, ABANDONED);
         }
@@ -383,8 +386,8 @@ mod tests {
         Operation::new(step, [name.as_bytes(), argument])
     }
 
-    fn push(queue: &mut Queue, name: &str) -> Ticket {
-        let (waiting, ticket, _) = Waiting::new(operation(name, b""), Route::Plain, 0);
+    fn push(queue: &mut Queue, name: &str) -> QueueTicket {
+        let (waiting, ticket, _) = QueuedOperation::new(operation(name, b""), Route::Plain, 0);
         queue.push(waiting);
         ticket
     }
@@ -398,7 +401,8 @@ mod tests {
     }
 
     fn names(batch: &Batch) -> Vec<String> {
-        let name = |waiting: &Waiting| String::from_utf8(waiting.operation.parts.first().to_vec());
+        let name =
+            |waiting: &QueuedOperation| String::from_utf8(waiting.operation.parts.first().to_vec());
         batch
             .operations
             .iter()
@@ -445,7 +449,8 @@ mod tests {
             ("d", MAX_BYTES + 1),
             ("e", 1),
         ] {
-            queue.push(Waiting::new(operation(name, &vec![b'x'; bytes]), Route::Plain, 0).0);
+            queue
+                .push(QueuedOperation::new(operation(name, &vec![b'x'; bytes]), Route::Plain, 0).0);
         }
         // Together with their names of one byte, the first two fill a call to its last byte.
         assert_eq!(next(&mut queue), ["a", "b"]);

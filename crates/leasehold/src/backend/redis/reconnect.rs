@@ -8,12 +8,12 @@ use ::redis::aio::MultiplexedConnection;
 use futures_util::FutureExt;
 
 use super::address::{Address, Host};
-use super::connect::{Open, Present, reply_text, wants_a_password};
+use super::connect::{CurrentServer, OpenConnection, password_required, reply_text};
 use super::driver::Driver;
-use super::lane::{Ending, Lane};
-use super::node::{Node, Reached, Told};
-use super::pause::{LASTING, Pause};
-use super::refusals::LOOK_EVERY;
+use super::lane::{Lane, LaneDropGuard};
+use super::node::{Hello, Node, ReachedServer};
+use super::reconnect_delay::{ReconnectDelay, STABLE_AFTER};
+use super::refusals::LOOKUP_EVERY;
 use super::server_info;
 use super::slots::{Range, read_map};
 use crate::backend::failure::{Cause, Failure, Outcome};
@@ -23,24 +23,24 @@ use crate::observe::log;
 use crate::text::Shown;
 
 /// A connection that is ready for use, and the facts that the server has reported on it.
-pub(crate) struct Opened {
+pub(crate) struct PreparedConnection {
     pub(super) connection: MultiplexedConnection,
     pub(super) driver: Driver,
     /// The credentials with which the connection has logged in, if they can change.
     pub(super) credentials: Option<Credentials>,
-    pub(crate) told: Told,
+    pub(crate) hello: Hello,
 }
 
 /// Opens a connection to where the server is now, learns the server's clock, age and version, and
 /// loads the scripts.
-pub(crate) async fn prepare(node: &Node) -> Result<Opened, Failure> {
+pub(crate) async fn prepare(node: &Node) -> Result<PreparedConnection, Failure> {
     let mut address = node.connector.find().await?;
     loop {
         let host = address.to_host();
         let opened = tokio::select! {
             opened = prepare_at(node, &address) => opened?,
             // The server may hang, and take long to answer.
-            () = node.connector.named_another(host.as_ref()) => {
+            () = node.connector.master_moved_from(host.as_ref()) => {
                 address = node.connector.find().await?;
                 continue;
             }
@@ -55,8 +55,8 @@ pub(crate) async fn prepare(node: &Node) -> Result<Opened, Failure> {
     }
 }
 
-async fn prepare_at(node: &Node, address: &Arc<Address>) -> Result<Opened, Failure> {
-    let Open {
+async fn prepare_at(node: &Node, address: &Arc<Address>) -> Result<PreparedConnection, Failure> {
+    let OpenConnection {
         connection,
         mut driver,
         credentials,
@@ -86,7 +86,7 @@ async fn prepare_at(node: &Node, address: &Arc<Address>) -> Result<Opened, Failu
         // has not logged in sends more than a little, and the script is long.
         let said = time.as_ref().err().and_then(reply_text);
         if let Some(said) = said.filter(|said| said.starts_with("NOAUTH")) {
-            return Err(wants_a_password(&said, address));
+            return Err(password_required(&said, address));
         }
         let has_scripts = load_scripts(node, third).await;
         let time = time.ok();
@@ -99,7 +99,7 @@ async fn prepare_at(node: &Node, address: &Arc<Address>) -> Result<Opened, Failu
         // Read after the answers arrived: the server's start must not be estimated too early, or a
         // majority would trust the server too soon.
         let at = node.clock.now();
-        Ok(Told {
+        Ok(Hello {
             address: Arc::clone(address),
             at,
             // The time is older than `at` by the duration of the questions, so deadlines are too
@@ -108,24 +108,25 @@ async fn prepare_at(node: &Node, address: &Arc<Address>) -> Result<Opened, Failu
             has_scripts,
             uptime: server_info::uptime(&info, at.saturating_sub(asked)),
             run_id: server_info::run_id(&info).map(str::to_owned),
-            append: server_info::append(&info),
-            seen_as: server_info::seen_as(&ours.unwrap_or_default()).map(str::to_owned),
+            append_only_file: server_info::append_only_file(&info),
+            client_address: server_info::client_address(&ours.unwrap_or_default())
+                .map(str::to_owned),
             slots: match node.is_of_a_cluster() {
-                true => Some(ask_for_slots(node, connection.clone()).await),
+                true => Some(query_slots(node, connection.clone()).await),
                 false => None,
             },
         })
     };
-    let told = tokio::select! {
-        told = questions => told?,
+    let hello = tokio::select! {
+        hello = questions => hello?,
         // No task drives this connection yet: without this branch no question would leave.
-        () = &mut driver => return Err(node.connector.lost_at_once(address)),
+        () = &mut driver => return Err(node.connector.closed_early(address)),
     };
-    Ok(Opened {
+    Ok(PreparedConnection {
         connection,
         driver,
         credentials,
-        told,
+        hello,
     })
 }
 
@@ -142,7 +143,7 @@ async fn load_scripts(node: &Node, connection: &mut MultiplexedConnection) -> bo
 }
 
 /// Asks a node of a cluster which node has which slot.
-pub(crate) async fn ask_for_slots(
+pub(crate) async fn query_slots(
     node: &Node,
     mut connection: MultiplexedConnection,
 ) -> Result<Vec<Range>, Failure> {
@@ -164,7 +165,7 @@ pub(crate) async fn ask_for_slots(
         Ok(reply) => read_map(&reply).ok_or_else(|| no_map("the reply makes no sense")),
         Err(error) => Err(match reply_text(&error) {
             Some(said) if said.starts_with("ERR") => no_map(&said),
-            Some(said) if said.starts_with("NOPERM") => may_not_ask_for_slots(node, &said),
+            Some(said) if said.starts_with("NOPERM") => slots_denied(node, &said),
             Some(said) => Failure::from_reply(&said, address),
             None => Failure::no_answer(Outcome::DidNotRun, error.to_string(), Arc::clone(address)),
         }),
@@ -172,24 +173,24 @@ pub(crate) async fn ask_for_slots(
 }
 
 /// Returns the failure of a client whose user may not ask for slots.
-fn may_not_ask_for_slots(node: &Node, said: &str) -> Failure {
+fn slots_denied(node: &Node, said: &str) -> Failure {
     let (said, rules) = (Shown(said), &node.script.command_rules);
     let needs = format!("{said}; a user of a cluster needs ACL SETUSER USER {rules}");
     Failure::new(Outcome::DidNotRun, Cause::Denied(needs), node.address())
 }
 
 /// Keeps a connection under the lane for as long as the client lives.
-pub(crate) async fn keep_connected(lane: Ending, first: Option<Opened>) {
+pub(crate) async fn keep_connected(lane: LaneDropGuard, first: Option<PreparedConnection>) {
     let node = &*lane.node;
-    let mut pause = Pause::new();
+    let mut pause = ReconnectDelay::new();
     let mut connection = first;
     let mut down = false;
-    let mut reached: Option<Reached> = None;
+    let mut reached: Option<ReachedServer> = None;
     // Kept across connections: otherwise, if the new server refused to serve, too, the next look-up
     // would follow at once.
-    let mut looked = None;
+    let mut last_lookup = None;
     loop {
-        let named = node.connector.named();
+        let named = node.connector.named_master();
         let opened = match connection.take() {
             Some(connection) => Ok(connection),
             None => prepare(node).await,
@@ -205,7 +206,7 @@ pub(crate) async fn keep_connected(lane: Ending, first: Option<Opened>) {
                 }
                 // Done before the first operation leaves: a grant of this server is judged by this
                 // server's start, not by an earlier server's.
-                let now = node.learn(&opened.told);
+                let now = node.learn(&opened.hello);
                 doubt_holds(node, reached.as_ref(), &now);
                 let reached = &*reached.insert(now);
                 node.set_wants_declared_keys(false);
@@ -214,7 +215,7 @@ pub(crate) async fn keep_connected(lane: Ending, first: Option<Opened>) {
                 lane.up(opened.connection, opened.driver);
                 node.slots_may_have_moved();
                 connection = tokio::select! {
-                    another = until_over(&lane, reached, &mut looked) => another,
+                    another = until_ended(&lane, reached, &mut last_lookup) => another,
                     () = logs_in => None,
                 };
                 if connection.is_some() {
@@ -240,7 +241,7 @@ pub(crate) async fn keep_connected(lane: Ending, first: Option<Opened>) {
 
 /// Notifies the watchdog if this connection leads to another server than the connection before it:
 /// it is unknown whether that server has the holds.
-pub(super) fn doubt_holds(node: &Node, before: Option<&Reached>, now: &Reached) {
+pub(super) fn doubt_holds(node: &Node, before: Option<&ReachedServer>, now: &ReachedServer) {
     if before.is_some_and(|before| before.number != now.number) {
         node.holds_in_doubt.notify_one();
     }
@@ -248,14 +249,14 @@ pub(super) fn doubt_holds(node: &Node, before: Option<&Reached>, now: &Reached) 
 
 /// Prepares the lane for the next connection. Operations wait until the first attempt has failed:
 /// after most cuts the next connection is up at once.
-pub(super) async fn connection_is_lost(lane: &Lane, since: Moment, pause: &mut Pause) {
+pub(super) async fn connection_is_lost(lane: &Lane, since: Moment, pause: &mut ReconnectDelay) {
     let node = &*lane.node;
     lane.opening();
     node.slots_may_have_moved();
-    node.observed.reconnects();
+    node.observed.count_reconnect();
     // A pause follows a connection that did not last: if a server ends each connection at once, the
     // client must not connect all the time.
-    if node.clock.now().saturating_sub(since) > LASTING {
+    if node.clock.now().saturating_sub(since) > STABLE_AFTER {
         pause.reset();
     } else {
         tokio::time::sleep(pause.next()).await;
@@ -268,11 +269,11 @@ pub(super) async fn attempt_has_failed(
     lane: &Lane,
     failure: &Failure,
     named: Option<&Host>,
-    pause: &mut Pause,
+    pause: &mut ReconnectDelay,
 ) {
     let node = &*lane.node;
     if !failure.may_heal() {
-        pause.longest();
+        pause.use_longest();
     }
     // Done before the pause, so that waiters learn of the failure now: each waiter decides itself
     // how long it tolerates an outage.
@@ -280,29 +281,33 @@ pub(super) async fn attempt_has_failed(
     node.slots_may_have_moved();
     tokio::select! {
         () = tokio::time::sleep(pause.next()) => {}
-        () = node.connector.named_another(named) => {}
+        () = node.connector.master_moved_from(named) => {}
     }
 }
 
 /// Returns when the connection is lost or given up. If its server refuses to serve, returns when
 /// another connection can replace this one, with that connection.
-async fn until_over(lane: &Lane, reached: &Reached, looked: &mut Option<Moment>) -> Option<Opened> {
+async fn until_ended(
+    lane: &Lane,
+    reached: &ReachedServer,
+    last_lookup: &mut Option<Moment>,
+) -> Option<PreparedConnection> {
     let connector = &lane.node.connector;
     let another = tokio::select! {
         () = lane.driver.run() => return None,
         () = lane.given_up.notified() => return None,
-        () = connector.named_another(reached.host.as_ref()) => {
+        () = connector.master_moved_from(reached.host.as_ref()) => {
             log(|| tracing::warn!(
                 address = %lane.node.address(),
                 "the sentinels name another server as the master; the client leaves this one at once"
             ));
             return None;
         }
-        another = look_elsewhere(&lane.node, reached, looked) => another,
+        another = find_other_server(&lane.node, reached, last_lookup) => another,
     };
     // The calls on their way are answered first, to keep the order of arrival. This server might
     // not answer any more, so the wait is limited to the reply timeout.
-    lane.hold_back();
+    lane.stop_sending();
     tokio::select! {
         () = lane.driver.run() => {}
         () = lane.drained() => {}
@@ -320,30 +325,34 @@ async fn until_over(lane: &Lane, reached: &Reached, looked: &mut Option<Moment>)
 /// Looks up the server's name again when this server refuses to serve, or when another connection
 /// has found another server. Resolves with a connection to another server. The look-ups are rare
 /// enough for a server to bear them from all its clients.
-async fn look_elsewhere(node: &Node, reached: &Reached, looked: &mut Option<Moment>) -> Opened {
+async fn find_other_server(
+    node: &Node,
+    reached: &ReachedServer,
+    last_lookup: &mut Option<Moment>,
+) -> PreparedConnection {
     let mut number = reached.number;
     loop {
         // Once for each server, because a name may resolve to several servers. Never for a server
         // that reports no run id: two connections would follow each other for ever.
-        let is_another = |present: &Present| {
-            let is_known = present.run_id.is_some() && reached.run_id.is_some();
-            present.number != number && is_known && present.run_id != reached.run_id
+        let is_another = |current: &CurrentServer| {
+            let is_known = current.run_id.is_some() && reached.run_id.is_some();
+            current.number != number && is_known && current.run_id != reached.run_id
         };
         tokio::select! {
-            () = node.refusals.leave() => {}
-            () = node.connector.leads_to(is_another) => {}
+            () = node.refusals.should_leave() => {}
+            () = node.connector.current_matches(is_another) => {}
         }
-        number = node.connector.present_number();
-        if let Some(looked) = *looked {
-            let left = (looked + LOOK_EVERY).saturating_sub(node.clock.now());
-            tokio::time::sleep(left).await;
+        number = node.connector.current_number();
+        if let Some(last_lookup) = *last_lookup {
+            let remaining = (last_lookup + LOOKUP_EVERY).saturating_sub(node.clock.now());
+            tokio::time::sleep(remaining).await;
         }
         // Noted before the attempt: an attempt that fails or finds the same server costs as much as
         // any other.
-        *looked = Some(node.clock.now());
+        *last_lookup = Some(node.clock.now());
         match prepare(node).await {
             // The same server again would refuse to serve on this connection, too.
-            Ok(opened) if reached.is_the_one_of(&opened.told) => {
+            Ok(opened) if reached.is_same_server(&opened.hello) => {
                 log(
                     || tracing::debug!(address = %node.address(), "the server's name still leads to the same server"),
                 );

@@ -12,7 +12,7 @@ use crate::clock::Moment;
 use crate::sync::Mutex;
 
 /// The time between two look-ups of the name.
-pub(crate) const LOOK_EVERY: Duration = Duration::from_secs(2);
+pub(crate) const LOOKUP_EVERY: Duration = Duration::from_secs(2);
 
 /// The refusals of one server.
 pub(crate) struct Refusals {
@@ -21,7 +21,7 @@ pub(crate) struct Refusals {
     /// The time since which the server has replied only that it is loading.
     loading_since: Mutex<Option<Moment>>,
     /// Notified when the client should leave the server.
-    leave: Notify,
+    should_leave: Notify,
 }
 
 impl Refusals {
@@ -29,7 +29,7 @@ impl Refusals {
         Self {
             loading_limit,
             loading_since: Mutex::default(),
-            leave: Notify::new(),
+            should_leave: Notify::new(),
         }
     }
 
@@ -46,12 +46,12 @@ impl Refusals {
         match said.split(' ').next() {
             // The server is a replica: the name may lead to the primary now. Other refusals end by
             // themselves.
-            Some("READONLY" | "MASTERDOWN") => self.leave.notify_one(),
+            Some("READONLY" | "MASTERDOWN") => self.should_leave.notify_one(),
             // Loading usually ends by itself, so the server gets some time.
             Some("LOADING") => {
                 let since = *self.loading_since.lock().get_or_insert(now);
                 if now.saturating_sub(since) > self.loading_limit {
-                    self.leave.notify_one();
+                    self.should_leave.notify_one();
                 }
             }
             _ => {}
@@ -62,12 +62,12 @@ impl Refusals {
     pub(crate) fn forget(&self) {
         *self.loading_since.lock() = None;
         // A pending notice would make the client leave the new server.
-        let _ = self.leave.notified().now_or_never();
+        let _ = self.should_leave.notified().now_or_never();
     }
 
     /// Resolves when the client should leave the server.
-    pub(crate) async fn leave(&self) {
-        self.leave.notified().await;
+    pub(crate) async fn should_leave(&self) {
+        self.should_leave.notified().await;
     }
 }
 
@@ -83,7 +83,7 @@ mod tests {
             let failure = Failure::from_reply(text, &Arc::from("redis://h"));
             refusals.refused(&failure, Moment::from_millis(seconds * 1000));
         }
-        refusals.leave().now_or_never().is_some()
+        refusals.should_leave().now_or_never().is_some()
     }
 
     #[test]
@@ -114,6 +114,6 @@ mod tests {
         // would count from the first time.
         refusals.ran_a_call();
         refusals.refused(&loading, Moment::from_millis(9000));
-        assert!(refusals.leave().now_or_never().is_none());
+        assert!(refusals.should_leave().now_or_never().is_none());
     }
 }

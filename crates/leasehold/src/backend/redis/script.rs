@@ -8,7 +8,7 @@ use std::ptr;
 use std::sync::Arc;
 
 use crate::backend::channels::Transport;
-use crate::backend::step::{Shared, Step};
+use crate::backend::step::{SharedLua, Step};
 use crate::sync::Mutex;
 
 const CALL: &str = include_str!("call.lua");
@@ -122,10 +122,10 @@ impl Script {
 
     /// Returns the scripts of these steps. They are assembled once, however many clients connect.
     pub(crate) fn of(steps: &[&Step], form: Form) -> Arc<Self> {
-        type Made = BTreeMap<(Form, Vec<&'static str>), Arc<Script>>;
-        static MADE: Mutex<Made> = Mutex::new(BTreeMap::new());
+        type ScriptCache = BTreeMap<(Form, Vec<&'static str>), Arc<Script>>;
+        static CACHE: Mutex<ScriptCache> = Mutex::new(BTreeMap::new());
         let names = steps.iter().map(|step| step.name).collect();
-        let mut made = MADE.lock();
+        let mut made = CACHE.lock();
         let script = made
             .entry((form, names))
             .or_insert_with(|| Arc::new(Self::assemble(steps, form)));
@@ -160,7 +160,7 @@ impl Script {
         Self {
             // Comments are removed last, because the marks that are replaced above are comments
             // themselves.
-            any: Text::new(&or_guarded(&text, form)),
+            any: Text::new(&insert_guard_check(&text, form)),
             own: own.map(|step| (step.name, own_text(step, form))).collect(),
             form,
             command_rules: command_rules(steps, form),
@@ -169,7 +169,7 @@ impl Script {
 }
 
 /// Makes the steps that may grant something ask the guard, if there is one.
-fn or_guarded(text: &str, form: Form) -> String {
+fn insert_guard_check(text: &str, form: Form) -> String {
     let guarded = matches!(form, Form::Guarded { .. });
     text.replace(OR_GUARDED, if guarded { " or guarded()" } else { "" })
 }
@@ -182,14 +182,14 @@ fn own_text(step: &Step, form: Form) -> Text {
         // The step gives something back, and runs whenever it arrives.
         "local late = false\n"
     };
-    let asks = match step.is_guarded() {
+    let guard_check = match step.is_guarded() {
         true => "late = late or guarded()\n",
         false => "",
     };
     let guard = form
         .guard()
         .filter(|_| step.is_guarded() || step.lua.contains(OR_GUARDED));
-    let guard = guard.map_or(String::new(), |guard| guard + asks);
+    let guard = guard.map_or(String::new(), |guard| guard + guard_check);
     let keys = (1..=step.keys).map(|n| format!(", KEYS[{n}]"));
     // The arguments follow the call's number and, if the step grants something, its deadline.
     let first = 2 + usize::from(step.grants);
@@ -201,15 +201,15 @@ fn own_text(step: &Step, form: Form) -> Text {
             "--[[CALL]]",
             &format!("{}{parameters}", function_name(step)),
         )
-        .replace("--[[STEP]]", &with_uses(step.lua, step.uses, &whole))
+        .replace("--[[STEP]]", &with_uses(step.lua, step.uses, &with_shared))
         .replace("--[[LATE]]", late)
         .replace("--[[GUARD]]", &guard);
-    Text::new(&or_guarded(&text, form))
+    Text::new(&insert_guard_check(&text, form))
 }
 
 /// Returns the Lua that replaces a use of `shared` in the script of one step.
-fn whole(shared: &Shared) -> String {
-    with_uses(shared.lua, shared.uses, &whole)
+fn with_shared(shared: &SharedLua) -> String {
+    with_uses(shared.lua, shared.uses, &with_shared)
 }
 
 /// Adds what the script needs on a node of a cluster.
@@ -238,7 +238,7 @@ fn for_a_cluster(text: &str, transports: &[Transport]) -> String {
 }
 
 /// Collects shared Lua, and the shared Lua that it uses itself, each once.
-fn collect(uses: &[&'static Shared], library: &mut Vec<&'static Shared>) {
+fn collect(uses: &[&'static SharedLua], library: &mut Vec<&'static SharedLua>) {
     for shared in uses {
         if !library.iter().any(|known| ptr::eq(*known, *shared)) {
             library.push(shared);
@@ -249,11 +249,11 @@ fn collect(uses: &[&'static Shared], library: &mut Vec<&'static Shared>) {
 
 /// Makes the shared Lua with the wanted number. Each question halves the rest, because a question
 /// costs the server as much as a third of a function.
-fn choice(numbers: Range<usize>, library: &[&Shared]) -> String {
+fn choice(numbers: Range<usize>, library: &[&SharedLua]) -> String {
     match library[numbers.clone()] {
         [] => String::new(),
         [shared] => {
-            let lua = with_uses(shared.lua, shared.uses, &|used| made(used, library));
+            let lua = with_uses(shared.lua, shared.uses, &|used| import_line(used, library));
             format!("{lua}return {}\n", names(shared).join(", "))
         }
         _ => {
@@ -268,7 +268,7 @@ fn choice(numbers: Range<usize>, library: &[&Shared]) -> String {
 }
 
 /// Returns the line by which a step gets what it uses.
-fn made(shared: &Shared, library: &[&Shared]) -> String {
+fn import_line(shared: &SharedLua, library: &[&SharedLua]) -> String {
     let number = library.iter().position(|known| ptr::eq(*known, shared));
     let number = number.expect("all was collected");
     let names = names(shared).join(", ");
@@ -277,7 +277,7 @@ fn made(shared: &Shared, library: &[&Shared]) -> String {
 
 /// Puts the Lua that a file uses before it. A function that needs something only in a rare case
 /// marks the place with a line `--[[USES name]]`, and gets it only there.
-fn with_uses(lua: &str, uses: &[&Shared], get: &dyn Fn(&Shared) -> String) -> String {
+fn with_uses(lua: &str, uses: &[&SharedLua], get: &dyn Fn(&SharedLua) -> String) -> String {
     let (mut first, mut lua) = (String::new(), lua.to_owned());
     for shared in uses {
         let rare = own_names(shared).map(|name| format!("--[[USES {name}]]\n"));
@@ -290,12 +290,12 @@ fn with_uses(lua: &str, uses: &[&Shared], get: &dyn Fn(&Shared) -> String) -> St
 }
 
 /// Returns the names of the functions and constants of a file, and of the files that it uses.
-fn names(shared: &Shared) -> Vec<&'static str> {
+fn names(shared: &SharedLua) -> Vec<&'static str> {
     let used = shared.uses.iter().flat_map(|used| names(used));
     used.chain(own_names(shared)).collect()
 }
 
-fn own_names(shared: &Shared) -> impl Iterator<Item = &'static str> {
+fn own_names(shared: &SharedLua) -> impl Iterator<Item = &'static str> {
     shared.lua.lines().filter_map(|line| {
         let rest = line.strip_prefix("local ")?;
         let rest = rest.strip_prefix("function ").unwrap_or(rest);
@@ -307,14 +307,14 @@ fn own_names(shared: &Shared) -> impl Iterator<Item = &'static str> {
 /// call needs it: most calls need two functions, and each costs something to make. The function is
 /// kept in a local variable of its own, of which Lua allows 200: a table would cost more than a
 /// function.
-fn branch(number: usize, step: &Step, library: &[&Shared], form: Form) -> String {
+fn branch(number: usize, step: &Step, library: &[&SharedLua], form: Form) -> String {
     let word = if number == 0 { "if" } else { "elseif" };
     // A step for many keys checks each key itself. A step without keys is for this node, whatever
     // slots it has.
-    let looks = form.is_of_a_cluster() && !step.many && step.keys > 0;
+    let checks_slot = form.is_of_a_cluster() && !step.many && step.keys > 0;
     let guarded = form.guard().is_some() && step.is_guarded();
     // A step that gives something back runs whenever it arrives.
-    let unless_late = match (looks, step.grants) {
+    let unless_late = match (checks_slot, step.grants) {
         (false, true) if guarded => {
             "local closed = late or guarded()\n\
              if closed then reply = closed else"
@@ -322,15 +322,15 @@ fn branch(number: usize, step: &Step, library: &[&Shared], form: Form) -> String
         (false, true) => "if not late then",
         (false, false) => "do",
         (true, true) => {
-            "local away = looks and elsewhere(KEYS[key])\n\
+            "local away = checks_slot and elsewhere(KEYS[key])\n\
              if away then reply = away elseif not late then"
         }
         (true, false) => {
-            "local away = looks and elsewhere(KEYS[key])\n\
+            "local away = checks_slot and elsewhere(KEYS[key])\n\
              if away then reply = away else"
         }
     };
-    let lua = with_uses(step.lua, step.uses, &|used| made(used, library));
+    let lua = with_uses(step.lua, step.uses, &|used| import_line(used, library));
     let (name, function) = (step.name, function_name(step));
     if step.many {
         // The name, the count, the argument for all keys, and one argument for each key.
@@ -374,7 +374,7 @@ pub(crate) fn function_name(step: &Step) -> &'static str {
 
 /// Returns the commands in a step's Lua and in the Lua that it uses. A command may be in it several
 /// times.
-fn called(step: &Step) -> impl Iterator<Item = &'static str> {
+fn called_commands(step: &Step) -> impl Iterator<Item = &'static str> {
     let mut used = Vec::new();
     collect(step.uses, &mut used);
     let texts = used.into_iter().map(|shared| shared.lua).chain([step.lua]);
@@ -387,7 +387,7 @@ fn called(step: &Step) -> impl Iterator<Item = &'static str> {
 pub(crate) fn commands(step: &Step) -> String {
     // The loop of `call.lua` asks for the time before such a step.
     let clock = step.grants.then_some("TIME");
-    let mut names: Vec<_> = clock.into_iter().chain(called(step)).collect();
+    let mut names: Vec<_> = clock.into_iter().chain(called_commands(step)).collect();
     names.sort_unstable();
     names.dedup();
     names.join(" ")
@@ -395,7 +395,7 @@ pub(crate) fn commands(step: &Step) -> String {
 
 /// Returns the rules that let a user connect and run these steps.
 fn command_rules(steps: &[&Step], form: Form) -> String {
-    let called = steps.iter().flat_map(|step| called(step));
+    let called = steps.iter().flat_map(|step| called_commands(step));
     let mut names: Vec<_> = called.map(str::to_lowercase).collect();
     names.extend(CONNECTION.map(str::to_owned));
     match form {

@@ -6,7 +6,7 @@
 //! enough to end the connection to the old master at once. The next connection is opened to the
 //! server that the majority names then.
 
-mod news;
+mod master_view;
 
 use std::collections::HashMap;
 use std::pin::pin;
@@ -21,12 +21,12 @@ use futures_util::stream::FuturesUnordered;
 use tokio::sync::{Notify, watch};
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep, timeout};
 
-use self::news::{Answer, News, Said, Silence, majority_of};
+use self::master_view::{MasterView, NoReport, SentinelAnswer, SentinelReport, majority_of};
 use super::address::{Address, Host};
 use super::connect::{Connector, reply_text};
 use super::messages::{Frame, Messages, write_command};
 use super::node::Node;
-use super::pause::{LASTING, Pause};
+use super::reconnect_delay::{ReconnectDelay, STABLE_AFTER};
 use crate::address_map::AddressMap;
 use crate::backend::failure::{Cause, Failure, Outcome};
 use crate::clock::Clock;
@@ -36,9 +36,9 @@ use crate::text::Shown;
 /// The time that the other sentinels have once a majority has answered: one of them may know more.
 const GRACE: Duration = Duration::from_millis(100);
 /// The interval at which sentinels are asked, in addition to the messages that they send.
-const LOOK_EVERY: Duration = Duration::from_secs(10);
+const POLL_EVERY: Duration = Duration::from_secs(10);
 /// The interval at which they are asked while the client listens to none of them.
-const LOOK_OFTEN: Duration = Duration::from_secs(1);
+const POLL_OFTEN: Duration = Duration::from_secs(1);
 /// The interval at which a sentinel is asked whether its silent connection is still up.
 const PING_EVERY: Duration = Duration::from_secs(5);
 /// The channel on which sentinels announce that a master has moved to another server.
@@ -57,12 +57,12 @@ pub(crate) struct Sentinels {
     clock: Clock,
     /// The newest reports. Each connection compares them with the address of its own server: that
     /// one connection has followed a switch says nothing about the other connections.
-    news: watch::Sender<News>,
+    master_view: watch::Sender<MasterView>,
     /// Number of sentinels that the client listens to.
     listened_to: AtomicUsize,
     /// Notified when the client begins to listen to a sentinel: earlier messages of the sentinel
     /// were missed.
-    listens: Notify,
+    listening: Notify,
 }
 
 impl Sentinels {
@@ -79,50 +79,50 @@ impl Sentinels {
             master,
             addresses,
             clock,
-            news: watch::Sender::default(),
+            master_view: watch::Sender::default(),
             listened_to: AtomicUsize::new(0),
-            listens: Notify::new(),
+            listening: Notify::new(),
         }
     }
 
     /// Asks the sentinels where the master is.
     pub(crate) async fn find(&self) -> Result<Arc<Address>, Failure> {
-        let answers = self.ask().await;
+        let answers = self.query_all().await;
         let (host, port) = self.judge(&answers).map_err(|cause| {
             Failure::new(Outcome::DidNotRun, cause, Arc::clone(self.master.shown()))
         })?;
         Ok(Arc::new(self.master.of_node(&host, port)))
     }
 
-    fn judge(&self, answers: &[Answer]) -> Result<Host, Cause> {
+    fn judge(&self, answers: &[SentinelAnswer]) -> Result<Host, Cause> {
         let mut judged = None;
-        self.news.send_if_modified(|news| {
-            let before = news.named().cloned();
-            judged = Some(news.judge(&self.name, answers, self.clock.now()));
-            news.named() != before.as_ref()
+        self.master_view.send_if_modified(|master_view| {
+            let before = master_view.named_master().cloned();
+            judged = Some(master_view.judge(&self.name, answers, self.clock.now()));
+            master_view.named_master() != before.as_ref()
         });
         judged.expect("it was judged just now")
     }
 
     /// Asks all sentinels at once.
-    async fn ask(&self) -> Vec<Answer> {
+    async fn query_all(&self) -> Vec<SentinelAnswer> {
         let limit = self.all.first().map(|one| one.connect_timeout / 2);
         let limit = limit.unwrap_or_default();
         let mut end = pin!(sleep(limit));
         let asked = self.all.iter().enumerate();
         let mut asked: FuturesUnordered<_> = asked
-            .map(|(number, sentinel)| async move { (number, self.ask_one(sentinel).await) })
+            .map(|(number, sentinel)| async move { (number, self.query_one(sentinel).await) })
             .collect();
         let late = |one: &Connector| {
             let what = format!("no answer within {limit:?}{}", one.address.plain_hint());
             let address = Arc::clone(one.address.shown());
-            Err(Silence::Failed(Failure::no_answer(
+            Err(NoReport::Failed(Failure::no_answer(
                 Outcome::DidNotRun,
                 what,
                 address,
             )))
         };
-        let mut answers: Vec<Answer> = self.all.iter().map(late).collect();
+        let mut answers: Vec<SentinelAnswer> = self.all.iter().map(late).collect();
         loop {
             tokio::select! {
                 answer = asked.next() => match answer {
@@ -140,7 +140,7 @@ impl Sentinels {
         }
     }
 
-    async fn ask_one(&self, sentinel: &Connector) -> Answer {
+    async fn query_one(&self, sentinel: &Connector) -> SentinelAnswer {
         let opened = sentinel.open(&sentinel.address).await?;
         let (connection, mut driver) = (opened.connection, opened.driver);
         let questions = async {
@@ -162,29 +162,29 @@ impl Sentinels {
         };
         let (master, address) = tokio::select! {
             answers = questions => answers,
-            () = &mut driver => return Err(sentinel.lost_at_once(&sentinel.address).into()),
+            () = &mut driver => return Err(sentinel.closed_early(&sentinel.address).into()),
         };
         let refused = |error: &RedisError| self.refused(sentinel, error);
         let master = master.map_err(|error| refused(&error))?;
         let address = address.map_err(|error| refused(&error))?;
-        let (host, port) = address.ok_or(Silence::Unknown)?;
+        let (host, port) = address.ok_or(NoReport::Unknown)?;
         let flags = master.get("flags").map_or("", String::as_str);
         let is_down = |flag: &str| flag == "s_down" || flag == "o_down";
-        Ok(Said {
-            at: self.addresses.lead(&host, port),
+        Ok(SentinelReport {
+            at: self.addresses.translate(&host, port),
             epoch: (master.get("config-epoch")).map_or(0, |epoch| epoch.parse().unwrap_or(0)),
             is_down: flags.split(',').any(is_down),
         })
     }
 
-    fn refused(&self, sentinel: &Connector, error: &RedisError) -> Silence {
+    fn refused(&self, sentinel: &Connector, error: &RedisError) -> NoReport {
         let address = sentinel.address.shown();
         let Some(said) = reply_text(error) else {
             let outcome = Outcome::DidNotRun;
             return Failure::no_answer(outcome, error.to_string(), Arc::clone(address)).into();
         };
         if said.contains("No such master") {
-            return Silence::Unknown;
+            return NoReport::Unknown;
         }
         let mut failure = Failure::from_reply(&said, address);
         if let Cause::Other(said) = &mut failure.cause
@@ -196,31 +196,34 @@ impl Sentinels {
     }
 
     /// Returns where the sentinels say that the master is.
-    pub(crate) fn named(&self) -> Option<Host> {
-        self.news.borrow().named().cloned()
+    pub(crate) fn named_master(&self) -> Option<Host> {
+        self.master_view.borrow().named_master().cloned()
     }
 
-    /// Resolves, for every caller, as soon as the sentinels name another server than `than`.
-    pub(crate) async fn named_another(&self, than: Option<&Host>) {
-        let is_another = |news: &News| (news.named()).is_some_and(|named| Some(named) != than);
+    /// Resolves, for every caller, as soon as the sentinels name another server than `from`.
+    pub(crate) async fn master_moved_from(&self, from: Option<&Host>) {
+        let is_another = |master_view: &MasterView| {
+            (master_view.named_master()).is_some_and(|named| Some(named) != from)
+        };
         // It can't fail: the sender is here.
-        let _ = self.news.subscribe().wait_for(is_another).await;
+        let _ = self.master_view.subscribe().wait_for(is_another).await;
     }
 
     /// Notes that a sentinel has announced that the master is at `to` from now on.
     fn switched(&self, to: Host) {
         let now = self.clock.now();
-        self.news.send_if_modified(|news| news.switched(to, now));
+        self.master_view
+            .send_if_modified(|master_view| master_view.switched(to, now));
     }
 
     /// Asks the sentinels at intervals, in case a message was lost. Never returns.
-    async fn look(&self) {
+    async fn poll(&self) {
         loop {
             let every = match self.listened_to.load(Ordering::Relaxed) {
-                0 => LOOK_OFTEN,
-                _ => LOOK_EVERY,
+                0 => POLL_OFTEN,
+                _ => POLL_EVERY,
             };
-            let _ = timeout(every, self.listens.notified()).await;
+            let _ = timeout(every, self.listening.notified()).await;
             if let Err(failure) = self.find().await {
                 log(|| {
                     tracing::debug!(
@@ -234,11 +237,11 @@ impl Sentinels {
 
     /// Listens to one sentinel. Never returns.
     async fn listen(&self, sentinel: &Connector) {
-        let mut pause = Pause::new();
+        let mut pause = ReconnectDelay::new();
         loop {
             let since = Instant::now();
             let end = match sentinel.open_messages(None).await {
-                Ok(messages) => self.hear(messages, sentinel).await,
+                Ok(messages) => self.read_messages(messages, sentinel).await,
                 Err(failure) => failure.cause.to_string(),
             };
             log(|| {
@@ -247,7 +250,7 @@ impl Sentinels {
                     "can't listen to a sentinel; trying again"
                 )
             });
-            if since.elapsed() > LASTING {
+            if since.elapsed() > STABLE_AFTER {
                 pause.reset();
             }
             sleep(pause.next()).await;
@@ -256,7 +259,7 @@ impl Sentinels {
 
     /// Handles the messages of a sentinel until the connection is lost. Returns the reason for the
     /// loss.
-    async fn hear(&self, mut messages: Messages, sentinel: &Connector) -> String {
+    async fn read_messages(&self, mut messages: Messages, sentinel: &Connector) -> String {
         let mut command = Vec::new();
         write_command(&mut command, "SUBSCRIBE", [SWITCHES]);
         let mut ping = interval(PING_EVERY);
@@ -287,15 +290,15 @@ impl Sentinels {
             unanswered = false;
             match frame {
                 Ok(Frame::Subscribed(..)) => {
-                    listened_to = Some(ListenedTo::new(&self.listened_to));
-                    self.listens.notify_one();
+                    listened_to = Some(ListenGuard::new(&self.listened_to));
+                    self.listening.notify_one();
                 }
                 Ok(Frame::Message { payload, .. }) => {
-                    if let Some((host, port)) = news::read_switch(&payload, &self.name) {
-                        self.switched(self.addresses.lead(&host, port));
+                    if let Some((host, port)) = master_view::read_switch(&payload, &self.name) {
+                        self.switched(self.addresses.translate(&host, port));
                     }
                 }
-                Ok(Frame::Fine | Frame::Unsubscribed(..)) => {}
+                Ok(Frame::Status | Frame::Unsubscribed(..)) => {}
                 // A ping that was denied has been answered too.
                 Ok(Frame::Refused(_)) if listened_to.is_some() => {}
                 Ok(Frame::Refused(said)) | Err(said) => return said,
@@ -305,16 +308,16 @@ impl Sentinels {
 }
 
 /// A guard that counts a sentinel as listened to.
-struct ListenedTo<'a>(&'a AtomicUsize);
+struct ListenGuard<'a>(&'a AtomicUsize);
 
-impl<'a> ListenedTo<'a> {
+impl<'a> ListenGuard<'a> {
     fn new(count: &'a AtomicUsize) -> Self {
         count.fetch_add(1, Ordering::Relaxed);
         Self(count)
     }
 }
 
-impl Drop for ListenedTo<'_> {
+impl Drop for ListenGuard<'_> {
     fn drop(&mut self) {
         self.0.fetch_sub(1, Ordering::Relaxed);
     }
@@ -326,7 +329,7 @@ pub(crate) async fn follow(node: Arc<Node>) {
         return std::future::pending().await;
     };
     let all = (sentinels.all.iter()).map(|sentinel| sentinels.listen(sentinel));
-    tokio::join!(join_all(all), sentinels.look());
+    tokio::join!(join_all(all), sentinels.poll());
 }
 
 #[cfg(test)]
@@ -347,16 +350,21 @@ mod tests {
         );
         let [a, b] = ["a", "b"].map(|host| (host.to_owned(), 6379));
         let said = |at: &Host, epoch| {
-            let said = Said {
+            let said = SentinelReport {
                 at: at.clone(),
                 epoch,
                 is_down: false,
             };
             [Ok(said)]
         };
-        let leaves = |from: &Host| sentinels.named_another(Some(from)).now_or_never().is_some();
+        let has_moved = |from: &Host| {
+            sentinels
+                .master_moved_from(Some(from))
+                .now_or_never()
+                .is_some()
+        };
         assert_eq!(sentinels.judge(&said(&a, 1)), Ok(a.clone()));
-        let [mut one, mut other] = [0; 2].map(|_| Box::pin(sentinels.named_another(Some(&a))));
+        let [mut one, mut other] = [0; 2].map(|_| Box::pin(sentinels.master_moved_from(Some(&a))));
         assert_eq!((&mut one).now_or_never(), None);
         assert_eq!((&mut other).now_or_never(), None);
         sentinels.switched(b.clone());
@@ -364,7 +372,7 @@ mod tests {
         // The switch of one connection changes nothing for the other.
         assert_eq!(sentinels.judge(&said(&b, 2)), Ok(b.clone()));
         assert_eq!(other.now_or_never(), Some(()));
-        assert!(leaves(&a), "also one that asks only now");
-        assert!(!leaves(&b), "this one leads there");
+        assert!(has_moved(&a), "also one that asks only now");
+        assert!(!has_moved(&b), "this one leads there");
     }
 }

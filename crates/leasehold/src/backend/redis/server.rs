@@ -6,11 +6,11 @@ use std::sync::{Arc, OnceLock, Weak};
 use tokio::runtime::Handle;
 use tokio::task::JoinHandle;
 
-use super::acks::keep_acknowledging;
-use super::lane::{Lane, Strays};
+use super::acknowledged::keep_acknowledged_connection;
+use super::lane::{Lane, Redirects};
 use super::node::Node;
-use super::pubsub::{self, WakesAll};
-use super::reconnect::{Opened, keep_connected};
+use super::pubsub::{self, WakeAllOnDrop};
+use super::reconnect::{PreparedConnection, keep_connected};
 use super::sentinel;
 use crate::backend::channels::{Channels, Transport};
 use crate::backend::route::Route;
@@ -19,52 +19,52 @@ use crate::backend::route::Route;
 pub(crate) struct Server {
     pub(crate) node: Arc<Node>,
     pub(crate) lane: Arc<Lane>,
-    acks: OnceLock<Acknowledging>,
+    acknowledged: OnceLock<AcknowledgedLane>,
     runtime: Handle,
-    strays: Option<Weak<dyn Strays>>,
+    redirects: Option<Weak<dyn Redirects>>,
     tasks: Vec<JoinHandle<()>>,
 }
 
 /// The connection for acknowledged calls, once one was needed.
-struct Acknowledging {
+struct AcknowledgedLane {
     lane: Arc<Lane>,
     task: JoinHandle<()>,
 }
 
 /// The objects that all servers of a client share.
-pub(crate) struct Shared {
+pub(crate) struct ServerShared {
     pub(crate) runtime: Handle,
     pub(crate) channels: Arc<Channels>,
     /// The transports by which messages are heard.
     pub(crate) transports: &'static [Transport],
     /// The handler of operations that a node did not run.
-    pub(crate) strays: Option<Weak<dyn Strays>>,
+    pub(crate) redirects: Option<Weak<dyn Redirects>>,
 }
 
 impl Server {
     /// Starts the connections of a node. `first` is a connection for calls that is already up.
     /// `number` is the number under which the channels know the node.
     pub(crate) fn start(
-        shared: &Shared,
+        shared: &ServerShared,
         number: usize,
         node: Arc<Node>,
-        first: Option<Opened>,
+        first: Option<PreparedConnection>,
     ) -> Self {
-        let Shared {
+        let ServerShared {
             runtime,
             channels,
             transports,
-            strays,
+            redirects,
         } = shared;
-        let lane = Lane::new(runtime.clone(), Arc::clone(&node), strays.clone());
+        let lane = Lane::new(runtime.clone(), Arc::clone(&node), redirects.clone());
         let messages = pubsub::run(
             Arc::clone(&node),
-            channels.section(number),
+            channels.node_channels(number),
             transports,
-            WakesAll(Arc::clone(channels)),
+            WakeAllOnDrop(Arc::clone(channels)),
         );
         let mut tasks = vec![
-            runtime.spawn(keep_connected(lane.ending(), first)),
+            runtime.spawn(keep_connected(lane.drop_guard(), first)),
             runtime.spawn(messages),
         ];
         if node.connector.sentinels.is_some() {
@@ -73,9 +73,9 @@ impl Server {
         Self {
             node,
             lane,
-            acks: OnceLock::new(),
+            acknowledged: OnceLock::new(),
             runtime: runtime.clone(),
-            strays: strays.clone(),
+            redirects: redirects.clone(),
             tasks,
         }
     }
@@ -84,23 +84,28 @@ impl Server {
     pub(crate) fn lane_of(&self, route: Route) -> &Arc<Lane> {
         match route {
             Route::Plain => &self.lane,
-            Route::Behind | Route::Confirmed(_) => &self.acknowledging().lane,
+            Route::SameConnection | Route::Confirmed(_) => &self.acknowledged_lane().lane,
         }
     }
 
-    fn acknowledging(&self) -> &Acknowledging {
-        self.acks.get_or_init(|| {
+    fn acknowledged_lane(&self) -> &AcknowledgedLane {
+        self.acknowledged.get_or_init(|| {
             let (runtime, node) = (self.runtime.clone(), Arc::clone(&self.node));
-            let lane = Lane::acknowledging(runtime, node, self.strays.clone());
-            let task = self.runtime.spawn(keep_acknowledging(lane.ending()));
-            Acknowledging { lane, task }
+            let lane = Lane::acknowledged(runtime, node, self.redirects.clone());
+            let task = self
+                .runtime
+                .spawn(keep_acknowledged_connection(lane.drop_guard()));
+            AcknowledgedLane { lane, task }
         })
     }
 
     /// Returns the lanes that exist.
     pub(crate) fn lanes(&self) -> impl Iterator<Item = &Arc<Lane>> {
-        let acks = self.acks.get().map(|acks| &acks.lane);
-        std::iter::once(&self.lane).chain(acks)
+        let acknowledged = self
+            .acknowledged
+            .get()
+            .map(|acknowledged| &acknowledged.lane);
+        std::iter::once(&self.lane).chain(acknowledged)
     }
 }
 
@@ -108,11 +113,11 @@ impl Drop for Server {
     fn drop(&mut self) {
         for task in &self.tasks {
             // Dropping the handle would only detach the task, which would connect again for ever.
-            // The abort drops `Ending` with the task, which sends the last releases.
+            // The abort drops `LaneDropGuard` with the task, which sends the last releases.
             task.abort();
         }
-        if let Some(acks) = self.acks.get() {
-            acks.task.abort();
+        if let Some(acknowledged) = self.acknowledged.get() {
+            acknowledged.task.abort();
         }
     }
 }

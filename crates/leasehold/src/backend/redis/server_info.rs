@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::lane::acks::Append;
+use super::lane::wait_command::AppendOnlyFile;
 use crate::backend::about::Uptime;
 use crate::backend::failure::{Cause, Failure, Outcome};
 use crate::observe::log;
@@ -44,16 +44,16 @@ pub(crate) fn check(info: &str, address: &Arc<str>) -> Result<(), Failure> {
 }
 
 /// Returns whether the server says that it has an append-only file.
-pub(crate) fn append(info: &str) -> Append {
+pub(crate) fn append_only_file(info: &str) -> AppendOnlyFile {
     match field(info, "aof_enabled:") {
-        Some("1") => Append::Yes,
-        Some("0") => Append::No,
-        _ => Append::Unknown,
+        Some("1") => AppendOnlyFile::Yes,
+        Some("0") => AppendOnlyFile::No,
+        _ => AppendOnlyFile::Unknown,
     }
 }
 
 /// Returns our own address from the reply to `CLIENT INFO`.
-pub(crate) fn seen_as(ours: &str) -> Option<&str> {
+pub(crate) fn client_address(ours: &str) -> Option<&str> {
     let address = ours
         .split(' ')
         .find_map(|word| word.strip_prefix("addr="))?;

@@ -3,7 +3,7 @@
 
 use redis::Value;
 
-use crate::backend::NameOf;
+use crate::backend::NameKind;
 use crate::error::{Error, ErrorKind, Result};
 use crate::key::Key;
 
@@ -55,7 +55,7 @@ static CRC: [u16; 256] = {
 
 /// Returns why the keys of this name are not all in one slot; `None` if they are. Redisson derives
 /// the names of its keys by another rule than a server's rule for hash tags.
-pub(crate) fn splits(name: &str) -> Option<&'static str> {
+pub(crate) fn why_split(name: &str) -> Option<&'static str> {
     let Some(open) = name.find('{') else {
         return name.contains('}').then_some("it has a `}` and no `{`");
     };
@@ -70,13 +70,13 @@ pub(crate) fn splits(name: &str) -> Option<&'static str> {
 }
 
 /// Refuses a name whose keys would be on several nodes of a cluster.
-pub(crate) fn check_name(key: &Key, kind: NameOf) -> Result<()> {
+pub(crate) fn check_name(key: &Key, kind: NameKind) -> Result<()> {
     let name = key.as_str();
     let why = match kind {
-        NameOf::Latch => name
+        NameKind::Latch => name
             .contains(['{', '}'])
             .then_some("it has a brace, and the channel of a latch adds braces of its own"),
-        NameOf::Other => splits(name),
+        NameKind::Other => why_split(name),
     };
     let Some(why) = why else {
         return Ok(());
@@ -181,10 +181,10 @@ mod tests {
     #[test]
     fn names_whose_keys_would_be_split_are_found() {
         for name in ["x", "a{b}", "{x}", "a{b}c{d}", "a{b}}", "{{x}", "a{b{c}"] {
-            assert_eq!(splits(name), None, "{name}");
+            assert_eq!(why_split(name), None, "{name}");
         }
         for name in ["}", "a}b", "}{a}", "{", "a{b", "{}", "a{}b{c}", "a}b{c}"] {
-            assert!(splits(name).is_some(), "{name}");
+            assert!(why_split(name).is_some(), "{name}");
         }
     }
 

@@ -12,13 +12,13 @@ use crate::process::Process;
 
 /// A connection that does nothing in any process but the one that opened it.
 #[derive(Debug)]
-pub(crate) struct Own<S> {
+pub(crate) struct ProcessBound<S> {
     /// The stream; present until the drop.
     stream: Option<S>,
     process: Process,
 }
 
-impl<S> Own<S> {
+impl<S> ProcessBound<S> {
     pub(crate) fn new(stream: S) -> Self {
         Self {
             stream: Some(stream),
@@ -27,16 +27,16 @@ impl<S> Own<S> {
     }
 }
 
-impl<S: Unpin> Own<S> {
-    fn here(&mut self) -> Option<Pin<&mut S>> {
-        let stream = self.stream.as_mut().filter(|_| !self.process.is_gone());
+impl<S: Unpin> ProcessBound<S> {
+    fn own_stream(&mut self) -> Option<Pin<&mut S>> {
+        let stream = self.stream.as_mut().filter(|_| !self.process.is_forked());
         stream.map(Pin::new)
     }
 }
 
-impl<S> Drop for Own<S> {
+impl<S> Drop for ProcessBound<S> {
     fn drop(&mut self) {
-        if self.process.is_gone() {
+        if self.process.is_forked() {
             // The parent shares the event queue. If the child removed the socket from it, the
             // parent would never see the socket become ready again.
             std::mem::forget(self.stream.take());
@@ -44,40 +44,40 @@ impl<S> Drop for Own<S> {
     }
 }
 
-impl<S: AsyncRead + Unpin> AsyncRead for Own<S> {
+impl<S: AsyncRead + Unpin> AsyncRead for ProcessBound<S> {
     fn poll_read(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        match self.here() {
+        match self.own_stream() {
             Some(stream) => stream.poll_read(context, buffer),
             None => Poll::Pending,
         }
     }
 }
 
-impl<S: AsyncWrite + Unpin> AsyncWrite for Own<S> {
+impl<S: AsyncWrite + Unpin> AsyncWrite for ProcessBound<S> {
     fn poll_write(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
-        match self.here() {
+        match self.own_stream() {
             Some(stream) => stream.poll_write(context, bytes),
             None => Poll::Pending,
         }
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        match self.here() {
+        match self.own_stream() {
             Some(stream) => stream.poll_flush(context),
             None => Poll::Pending,
         }
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        match self.here() {
+        match self.own_stream() {
             Some(stream) => stream.poll_shutdown(context),
             None => Poll::Pending,
         }

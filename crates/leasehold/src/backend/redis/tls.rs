@@ -18,24 +18,24 @@ use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 
-use super::socket::Own;
+use super::socket::ProcessBound;
 use crate::error::{Error, ErrorKind, Result};
 use crate::tls::{Identity, IdentitySource, TlsSettings};
 
 /// A connector, which encrypts streams to servers whose certificates it can check.
 #[derive(Clone)]
-pub(crate) struct Connector {
+pub(crate) struct TlsClient {
     verifier: Arc<Verifier>,
     /// The source of the client's certificate. It is asked for each connection, because a
     /// certificate is renewed while the client lives.
     identity: Option<IdentitySource>,
     /// Locked while a thread asks for the certificate: a file system that does not answer blocks at
     /// most one thread.
-    asking: Arc<tokio::sync::Mutex<()>>,
+    certificate_lock: Arc<tokio::sync::Mutex<()>>,
     server_name: Option<String>,
 }
 
-impl Connector {
+impl TlsClient {
     pub(crate) fn new(settings: &TlsSettings) -> Result<Self> {
         let (mut roots, mut given) = (RootCertStore::empty(), Vec::new());
         // Unreadable certificates in the system's store are left out: the handshake fails if one of
@@ -66,7 +66,7 @@ impl Connector {
         let connector = Self {
             verifier: Arc::new(Verifier::new(roots, given)?),
             identity: settings.identity.clone(),
-            asking: Arc::default(),
+            certificate_lock: Arc::default(),
             server_name: settings.server_name.clone(),
         };
         // Tried out here, so that an error in a certificate is reported before the first
@@ -82,10 +82,10 @@ impl Connector {
         if self.identity.is_none() {
             return self.config();
         }
-        let asks = Arc::clone(&self.asking).lock_owned().await;
+        let guard = Arc::clone(&self.certificate_lock).lock_owned().await;
         let connector = self.clone();
         let ask = move || {
-            let _asks = asks;
+            let _guard = guard;
             connector.config()
         };
         let asked = tokio::task::spawn_blocking(ask).await;
@@ -96,8 +96,8 @@ impl Connector {
         &self,
         config: ClientConfig,
         host: &str,
-        stream: Own<TcpStream>,
-    ) -> io::Result<TlsStream<Own<TcpStream>>> {
+        stream: ProcessBound<TcpStream>,
+    ) -> io::Result<TlsStream<ProcessBound<TcpStream>>> {
         let name = self.server_name.as_deref().unwrap_or(host);
         let name = ServerName::try_from(name.to_owned())
             .map_err(|error| io::Error::new(io::ErrorKind::InvalidInput, error))?;
@@ -237,9 +237,9 @@ fn is_webpki(error: &CertificateError, name: &str) -> bool {
     matches!(error, CertificateError::Other(error) if error.to_string() == name)
 }
 
-/// Returns the advice for a handshake that failed. `is_told` says whether another server announced
+/// Returns the advice for a handshake that failed. `is_announced` says whether another server announced
 /// the address.
-pub(crate) fn advice(error: &io::Error, is_told: bool) -> &'static str {
+pub(crate) fn advice(error: &io::Error, is_announced: bool) -> &'static str {
     use rustls::CertificateError::{
         BadSignature, Expired, ExpiredContext, NotValidForName, NotValidForNameContext,
         NotValidYet, NotValidYetContext, UnknownIssuer,
@@ -267,7 +267,7 @@ pub(crate) fn advice(error: &io::Error, is_told: bool) -> &'static str {
              this one to the client (tls_authorities, --cacert)"
         }
         Some(InvalidCertificate(NotValidForName | NotValidForNameContext { .. })) => {
-            match is_told {
+            match is_announced {
                 true => {
                     "let the servers announce the name that their certificates are for (in a \
                      cluster cluster-announce-hostname and cluster-preferred-endpoint-type \
@@ -321,8 +321,8 @@ zSGXYhecs58=
 -----END CERTIFICATE-----
 ";
 
-    fn connector(pem: &str) -> Result<Connector> {
-        Connector::new(&TlsSettings {
+    fn connector(pem: &str) -> Result<TlsClient> {
+        TlsClient::new(&TlsSettings {
             authorities: vec![pem.into()],
             ..TlsSettings::default()
         })

@@ -30,7 +30,7 @@ const MAX_HEADER: usize = 20;
 #[derive(Debug)]
 pub(crate) struct Checked<S> {
     stream: S,
-    replies: Replies,
+    replies: ReplyPosition,
 }
 
 impl<S> Checked<S> {
@@ -38,7 +38,7 @@ impl<S> Checked<S> {
     pub(crate) fn calls(stream: S) -> Self {
         Self {
             stream,
-            replies: Replies::default(),
+            replies: ReplyPosition::default(),
         }
     }
 }
@@ -50,11 +50,11 @@ impl<S: AsyncRead + Unpin> AsyncRead for Checked<S> {
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
         let before = buffer.filled().len();
-        let room = buffer.remaining();
+        let capacity = buffer.remaining();
         ready!(Pin::new(&mut self.stream).poll_read(context, buffer))?;
         let new = &buffer.filled()[before..];
         // A read into a full buffer returns no bytes either, but that is not the end.
-        if new.is_empty() && room > 0 {
+        if new.is_empty() && capacity > 0 {
             return Poll::Ready(self.replies.end());
         }
         let checked = self.replies.read(new);
@@ -82,13 +82,13 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Checked<S> {
 
 /// The position of the stream in a reply.
 #[derive(Debug, Default)]
-struct Replies {
+struct ReplyPosition {
     /// Number of elements still missing in each open list, outermost first.
     open: Vec<usize>,
     /// Number of bytes of the present reply so far.
     size: usize,
     /// Number of bytes still missing of a text, with its line end.
-    body_left: usize,
+    body_remaining: usize,
     /// The present line so far. Of a line that announces no length, only its two ends are kept.
     line: Vec<u8>,
     /// The last line, if it is an error, up to `MAX_SHOWN` bytes.
@@ -97,10 +97,10 @@ struct Replies {
 
 type Check = Result<(), String>;
 
-impl Replies {
+impl ReplyPosition {
     fn read(&mut self, mut bytes: &[u8]) -> Check {
         while !bytes.is_empty() {
-            let taken = if self.body_left > 0 {
+            let taken = if self.body_remaining > 0 {
                 self.read_body(bytes)
             } else {
                 self.read_line(bytes)?
@@ -110,7 +110,7 @@ impl Replies {
             if self.size > MAX_REPLY {
                 return Err(format!("a reply of over {MAX_REPLY} bytes"));
             }
-            if self.open.is_empty() && self.body_left == 0 && self.line.is_empty() {
+            if self.open.is_empty() && self.body_remaining == 0 && self.line.is_empty() {
                 self.size = 0;
             }
             bytes = &bytes[taken..];
@@ -119,9 +119,9 @@ impl Replies {
     }
 
     fn read_body(&mut self, bytes: &[u8]) -> usize {
-        let taken = self.body_left.min(bytes.len());
-        self.body_left -= taken;
-        if self.body_left == 0 {
+        let taken = self.body_remaining.min(bytes.len());
+        self.body_remaining -= taken;
+        if self.body_remaining == 0 {
             self.end_element();
         }
         taken
@@ -176,7 +176,7 @@ impl Replies {
         self.line.clear();
         match (kind, announced) {
             (b'$' | b'=' | b'!', Some(length)) => {
-                self.body_left = length + 2;
+                self.body_remaining = length + 2;
                 Ok(())
             }
             (b'*' | b'~', Some(elements)) => self.open(elements),
@@ -206,9 +206,9 @@ impl Replies {
     }
 
     fn end_element(&mut self) {
-        while let Some(left) = self.open.last_mut() {
-            *left -= 1;
-            if *left > 0 {
+        while let Some(remaining) = self.open.last_mut() {
+            *remaining -= 1;
+            if *remaining > 0 {
                 return;
             }
             self.open.pop();
@@ -251,9 +251,9 @@ mod tests {
 
     /// Reads the bytes at once, and one byte at a time, which is the worst way to cut a stream.
     fn read(bytes: &[u8]) -> Check {
-        let mut pieces = Replies::default();
+        let mut pieces = ReplyPosition::default();
         let in_pieces = bytes.chunks(1).try_for_each(|byte| pieces.read(byte));
-        let whole = Replies::default().read(bytes);
+        let whole = ReplyPosition::default().read(bytes);
         assert_eq!(whole, in_pieces);
         whole
     }
@@ -302,13 +302,13 @@ mod tests {
         // CR and LF, too: neither alone ends a line, so an endless line of them must be cut like
         // any other.
         for piece in [&b"x"[..], b"\r", b"\n"] {
-            let mut replies = Replies::default();
+            let mut replies = ReplyPosition::default();
             replies.read(b"+").unwrap();
             let error = (0..2 * MAX_REPLY).find_map(|_| replies.read(piece).err());
             assert!(error.is_some(), "an endless line of {piece:?}");
             assert!(replies.line.capacity() < 100);
         }
-        let mut replies = Replies::default();
+        let mut replies = ReplyPosition::default();
         replies.read(b"*1048576\r\n").unwrap();
         let error = (0..MAX_REPLY).find_map(|_| replies.read(b":1\r\n").err());
         assert!(error.is_some(), "an endless list");
@@ -316,7 +316,7 @@ mod tests {
 
     #[test]
     fn last_error_explains_the_closed_connection() {
-        let mut replies = Replies::default();
+        let mut replies = ReplyPosition::default();
         replies
             .read(b"+OK\r\n-ERR max number of clients reached\r\n")
             .unwrap();
@@ -331,7 +331,7 @@ mod tests {
 
     #[test]
     fn the_size_counts_for_each_reply() {
-        let mut replies = Replies::default();
+        let mut replies = ReplyPosition::default();
         let body = [&b"$500000\r\n"[..], &[b'x'; 500_000], b"\r\n"].concat();
         // Together the replies are longer than one reply may be.
         for _ in 0..5 {

@@ -16,7 +16,7 @@ const LENGTH: usize = size_of::<u32>();
 
 impl Parts {
     /// Makes an empty list with room for `texts` texts of `bytes` bytes in total.
-    pub(crate) fn with_room(texts: usize, bytes: usize) -> Self {
+    pub(crate) fn with_capacity(texts: usize, bytes: usize) -> Self {
         Self {
             bytes: Vec::with_capacity(texts * LENGTH + bytes),
             count: 0,
@@ -28,7 +28,7 @@ impl Parts {
     }
 
     /// Adds the text that `thing` is displayed as.
-    pub(crate) fn push_shown(&mut self, thing: &impl Display) {
+    pub(crate) fn push_display(&mut self, thing: &impl Display) {
         // Writing to memory never fails.
         self.push_with(|bytes| drop(write!(bytes, "{thing}")));
     }
@@ -63,10 +63,10 @@ impl Parts {
     pub(crate) fn iter(&self) -> impl Iterator<Item = &[u8]> + Clone {
         let mut rest = &self.bytes[..];
         std::iter::from_fn(move || {
-            let (length, behind) = rest.split_first_chunk()?;
+            let (length, tail) = rest.split_first_chunk()?;
             let length = u32::from_ne_bytes(*length) as usize;
-            let (text, behind) = behind.split_at_checked(length)?;
-            rest = behind;
+            let (text, tail) = tail.split_at_checked(length)?;
+            rest = tail;
             Some(text)
         })
     }
@@ -95,7 +95,7 @@ mod tests {
     fn texts_come_out_as_they_went_in() {
         let texts = [&b"name"[..], b"", &[0xff; 70_000], b"-7"];
         let mut parts: Parts = texts[..3].iter().collect();
-        parts.push_shown(&-7);
+        parts.push_display(&-7);
         assert_eq!(parts.iter().collect::<Vec<_>>(), texts);
         assert_eq!((parts.len(), parts.first()), (4, &b"name"[..]));
         assert_eq!(parts.size(), 4 + 70_000 + 2);

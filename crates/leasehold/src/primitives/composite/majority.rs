@@ -9,13 +9,13 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use self::ballot::{Ballot, Pacing};
-use self::longest::Longest;
-use super::member::{Terms, in_order, one_server};
-use super::{AnyLock, Several as _};
+use self::longest::LongestLease;
+use super::member::{MemberTerms, same_server_error, sorted_members};
+use super::{AnyLock, Composite as _};
 use crate::config::{DEFAULT_LONGEST_LEASE, Settings, check_longest_lease};
 use crate::error::{Error, Result};
 use crate::key::Key;
-use crate::local::line::Line;
+use crate::local::line::LineMode;
 use crate::owner::Owner;
 use crate::primitives::lock::kind::{Acquire, Kind};
 use crate::primitives::lock::{Lock, LockGuard};
@@ -102,7 +102,7 @@ pub struct Majority {
     pub(super) members: Arc<[AnyLock]>,
     member_timeout: Option<Duration>,
     distrust_restarted: bool,
-    longest: Arc<Longest>,
+    longest: Arc<LongestLease>,
 }
 
 impl Lock<Majority> {
@@ -117,15 +117,15 @@ impl Lock<Majority> {
     /// addresses.
     pub fn new<M: Into<AnyLock>>(members: impl IntoIterator<Item = M>) -> Result<Self> {
         let members = members.into_iter().map(Into::into).collect();
-        let (members, key) = in_order(members, "lock of a majority")?;
+        let (members, key) = sorted_members(members, "lock of a majority")?;
         let context = Arc::clone(members[0].context());
         let kind = Majority {
-            longest: Longest::new(DEFAULT_LONGEST_LEASE, members.len()).into(),
+            longest: LongestLease::new(DEFAULT_LONGEST_LEASE, members.len()).into(),
             members: members.into(),
             member_timeout: None,
             distrust_restarted: true,
         };
-        Ok(Self::over_several(context, key, kind))
+        Ok(Self::composite(context, key, kind))
     }
 
     /// Sets how long a call waits for the answer of each server: at least 1 ms. More than a third
@@ -169,7 +169,7 @@ impl Lock<Majority> {
         let members = self.members().len();
         // A new value, not the old one changed: which members have noted the old setting says
         // nothing about this one.
-        self.kind_mut().longest = Longest::new(longest, members).into();
+        self.kind_mut().longest = LongestLease::new(longest, members).into();
         self
     }
 
@@ -213,7 +213,7 @@ impl Majority {
         self.members.len() / 2 + 1
     }
 
-    pub(super) fn distrusts(&self) -> bool {
+    pub(super) fn distrusts_restarted(&self) -> bool {
         self.distrust_restarted
     }
 
@@ -229,12 +229,12 @@ impl Majority {
     /// Returns the key of the line in which waiters of this lock wait. Majority locks with the same
     /// members share it; the members' own waiters have other lines.
     fn line_key(&self, key: &Key) -> Result<Key> {
-        let members = self.members.iter().map(AnyLock::place);
+        let members = self.members.iter().map(AnyLock::identity);
         Ok(key.members(members.collect::<Result<_>>()?))
     }
 
     /// Returns how long a server that was started has no vote; `None` if it votes at once.
-    fn distrust(&self) -> Option<&Arc<Longest>> {
+    fn distrust(&self) -> Option<&Arc<LongestLease>> {
         self.distrust_restarted.then_some(&self.longest)
     }
 
@@ -252,7 +252,7 @@ impl Majority {
 
     /// Returns why the lock can't be acquired, whatever the servers say.
     fn hopeless(&self, key: &Key) -> Option<Error> {
-        let doubled = || one_server(&self.members, |_| ());
+        let doubled = || same_server_error(&self.members, |_| ());
         self.closed(key).or_else(doubled)
     }
 }
@@ -278,7 +278,7 @@ impl Acquire for Majority {
             key,
             members: &kind.members,
             quorum: kind.quorum(),
-            terms: Terms {
+            terms: MemberTerms {
                 settings: &settings,
                 owner: lock.owner(),
             },
@@ -310,27 +310,27 @@ async fn enter_or_wait(
     // this owner. One held member is enough: the others may be about to be set again.
     let enters_again = lock.owner().is_some_and(|owner| {
         let mut members = kind.members.iter();
-        members.any(|member| member.counts_for(owner, kind.distrusts()))
+        members.any(|member| member.counts_for(owner, kind.distrusts_restarted()))
     });
     // Any other answer is left to the wait below, which asks again and reports the obstacle.
     if enters_again && let Ok(Answer::Granted(guard)) = ballot.ask().await {
         return Ok(Some(guard));
     }
-    let channels: Vec<_> = kind.members.iter().map(AnyLock::listens).collect();
+    let channels: Vec<_> = kind.members.iter().map(AnyLock::release_channel).collect();
     let wait = Wait {
         context: lock.context(),
         key,
         line_key: &kind.line_key(key)?,
         channels: &channels,
         line: match enters_again {
-            true => Line::Alone,
-            false => Line::OneAsks,
+            true => LineMode::Bypass,
+            false => LineMode::HeadAsks,
         },
         settings: ballot.terms.settings,
         deadline,
         place: None,
         was_held: false,
-        told: None,
+        span: None,
     };
     let granted = wait.until_granted(ballot).await;
     // The wait reports the servers' last answers. A misuse takes precedence, because waiting can't

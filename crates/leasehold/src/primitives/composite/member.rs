@@ -14,24 +14,24 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::key::Key;
 use crate::owner::Owner;
 use crate::primitives::lock::kind::Acquire as _;
-use crate::primitives::lock::{LockGuard, Member, Ttl, steps};
+use crate::primitives::lock::{LockGuard, MemberState, Ttl, steps};
 use crate::text::Shown;
 use crate::wait::Deadline;
 
 /// The settings and the owner of the whole lock, with which each member is acquired.
-pub(super) struct Terms<'a> {
+pub(super) struct MemberTerms<'a> {
     pub(super) settings: &'a Settings,
     pub(super) owner: Option<&'a Owner>,
 }
 
 /// A member's answer to an ask.
-pub(super) enum Said<T> {
+pub(super) enum MemberReply<T> {
     Granted(T),
     /// Another owner holds the member, for this much longer if that is known.
     Busy(Option<Duration>),
 }
 
-impl<T> Said<T> {
+impl<T> MemberReply<T> {
     pub(super) fn granted(self) -> Option<T> {
         match self {
             Self::Granted(granted) => Some(granted),
@@ -43,49 +43,49 @@ impl<T> Said<T> {
 impl AnyLock {
     /// Asks for this member. `deadline` is a moment of the clock of the member's own client.
     /// `was_held` says that a server has already reported the member as held to the same acquire.
-    pub(super) async fn ask(
+    pub(super) async fn acquire_as_member(
         &self,
-        terms: &Terms<'_>,
+        terms: &MemberTerms<'_>,
         deadline: Deadline,
         was_held: bool,
-    ) -> Result<Said<LockGuard>> {
+    ) -> Result<MemberReply<LockGuard>> {
         // A try reports only that a member is held. This cell adds how long its holder has left: a
         // ballot sleeps until a majority can be free.
-        let member = Member {
+        let member = MemberState {
             was_held,
-            ..Member::default()
+            ..MemberState::default()
         };
         let held_for = Arc::clone(&member.held_for);
         let lock = self.as_member(terms.settings, terms.owner, member);
         Ok(match Any::acquire_by(&lock, deadline).await? {
-            Some(guard) => Said::Granted(guard),
-            None => Said::Busy(held_for.get().copied()),
+            Some(guard) => MemberReply::Granted(guard),
+            None => MemberReply::Busy(held_for.get().copied()),
         })
     }
 
     /// Returns whether it is worth asking for this member. Changes nothing.
-    pub(super) async fn look(&self) -> Result<Said<()>> {
+    pub(super) async fn probe(&self) -> Result<MemberReply<()>> {
         if !self.is_exclusive() {
             // A hold of such a kind need not be in the way, because readers let each other in. Only
             // an ask can find out.
-            return Ok(Said::Granted(()));
+            return Ok(MemberReply::Granted(()));
         }
         Ok(match self.inspect().await?.ttl {
-            Ttl::Free => Said::Granted(()),
-            Ttl::NoExpiry => Said::Busy(None),
-            Ttl::Left(ttl) => Said::Busy(Some(ttl)),
+            Ttl::Free => MemberReply::Granted(()),
+            Ttl::NoExpiry => MemberReply::Busy(None),
+            Ttl::Left(ttl) => MemberReply::Busy(Some(ttl)),
         })
     }
 
     fn is_exclusive(&self) -> bool {
         match &self.kind().0 {
-            AnyKind::One(kind) => kind.excludes(),
-            AnyKind::Several(_) => false,
+            AnyKind::One(kind) => kind.excludes_others(),
+            AnyKind::Composite(_) => false,
         }
     }
 
     /// Returns the kind, with the settings that only this kind has.
-    fn kind_in_full(&self) -> String {
+    fn full_kind(&self) -> String {
         // As text, because the kinds behind one trait object can't be compared with each other.
         format!("{:?}", self.kind())
     }
@@ -102,13 +102,13 @@ impl AnyLock {
     }
 
     /// Returns the result of `asking`, if it arrives within `limit`.
-    pub(super) async fn within<T>(
+    pub(super) async fn with_timeout<T>(
         &self,
         limit: Duration,
         asking: impl Future<Output = Result<T>>,
     ) -> Result<T> {
-        let said = self.context().timers.timeout(limit, asking).await;
-        said.unwrap_or_else(|| {
+        let reply = self.context().timers.timeout(limit, asking).await;
+        reply.unwrap_or_else(|| {
             // The timeout has dropped the ask. Its undo gives back anything that the server may
             // have granted.
             let cause = Cause::NoAnswer(format!("no answer within {limit:?}"));
@@ -120,7 +120,7 @@ impl AnyLock {
 
     /// Returns which lock of its server this member is. The same name in another database is
     /// another lock.
-    pub(super) fn on_its_server(&self) -> (&str, Option<i64>) {
+    pub(super) fn name_on_server(&self) -> (&str, Option<i64>) {
         let database = self
             .context()
             .backend
@@ -141,14 +141,14 @@ impl AnyLock {
     }
 
     /// Returns the identity of the lock: its server, and its name there.
-    pub(super) fn place(&self) -> Result<(String, Key)> {
+    pub(super) fn identity(&self) -> Result<(String, Key)> {
         Ok((self.server(), self.key()?.clone()))
     }
 }
 
 /// Returns the members in a fixed order, each of them once, and the name of the whole lock. The
 /// order is the same in every process that uses the same addresses for the servers.
-pub(super) fn in_order(members: Vec<AnyLock>, what: &str) -> Result<(Vec<AnyLock>, Key)> {
+pub(super) fn sorted_members(members: Vec<AnyLock>, what: &str) -> Result<(Vec<AnyLock>, Key)> {
     let mut placed = Vec::with_capacity(members.len());
     for member in members {
         if !member.members().is_empty() {
@@ -157,7 +157,7 @@ pub(super) fn in_order(members: Vec<AnyLock>, what: &str) -> Result<(Vec<AnyLock
                 Shown(member.name())
             )));
         }
-        placed.push((member.place()?, member));
+        placed.push((member.identity()?, member));
     }
     // Sorted by properties that are the same in every process, not in the order of the caller. Two
     // processes that take members in different orders can wait for each other forever.
@@ -166,7 +166,7 @@ pub(super) fn in_order(members: Vec<AnyLock>, what: &str) -> Result<(Vec<AnyLock
     for (place, member) in placed {
         match sorted.last() {
             Some((last, same)) if *last == place => {
-                if same.kind_in_full() != member.kind_in_full() {
+                if same.full_kind() != member.full_kind() {
                     return Err(misuse(format!(
                         "a {what} has {} twice, as two kinds of lock that exclude each other; \
                          leave one out",
@@ -190,7 +190,7 @@ pub(super) fn in_order(members: Vec<AnyLock>, what: &str) -> Result<(Vec<AnyLock
 /// Returns an error if two members are on one server, given by two addresses, and `lock` returns
 /// the same value for both. `lock` selects what must not occur twice on a server. A server that
 /// does not identify itself goes unnoticed.
-pub(super) fn one_server<'a, L: Eq + Hash>(
+pub(super) fn same_server_error<'a, L: Eq + Hash>(
     members: &'a [AnyLock],
     lock: impl Fn(&'a AnyLock) -> L,
 ) -> Option<Error> {

@@ -4,14 +4,14 @@ use std::sync::Arc;
 
 use futures_util::future::join_all;
 
-use super::member::{Terms, in_order, one_server};
+use super::member::{MemberTerms, same_server_error, sorted_members};
 use super::quorum::Quorum;
-use super::{AnyLock, Several as _};
+use super::{AnyLock, Composite as _};
 use crate::backend::failure::{Failure, Outcome};
 use crate::config::Settings;
 use crate::context::Context;
 use crate::error::{Error, Result};
-use crate::guard::Kept;
+use crate::guard::RenewForWait;
 use crate::key::Key;
 use crate::owner::Owner;
 use crate::primitives::lock::kind::{Acquire, Kind};
@@ -68,11 +68,11 @@ impl Lock<Multi> {
     /// under two addresses of its server.
     pub fn new<M: Into<AnyLock>>(members: impl IntoIterator<Item = M>) -> Result<Self> {
         let members = members.into_iter().map(Into::into).collect();
-        let (members, key) = in_order(members, "multi-lock")?;
-        // The first member exists: `in_order` refuses a lock without members.
+        let (members, key) = sorted_members(members, "multi-lock")?;
+        // The first member exists: `sorted_members` refuses a lock without members.
         let context = Arc::clone(members[0].context());
         let members = members.into();
-        Ok(Self::over_several(context, key, Multi { members }))
+        Ok(Self::composite(context, key, Multi { members }))
     }
 
     /// Returns the members, in the order in which they are acquired.
@@ -98,7 +98,7 @@ impl Multi {
 
     /// Returns `false`: a member that its server has forgotten is lost.
     #[expect(clippy::unused_self, reason = "a majority's goes by its setting")]
-    pub(super) fn distrusts(&self) -> bool {
+    pub(super) fn distrusts_restarted(&self) -> bool {
         false
     }
 }
@@ -117,18 +117,18 @@ impl Acquire for Multi {
             max_hold: None,
             ..lock.settings().clone()
         };
-        let gathering = Gathering {
+        let acquire = MultiAcquire {
             context: lock.context(),
             key,
             members,
-            terms: Terms {
+            terms: MemberTerms {
                 settings: &settings,
                 owner: lock.owner(),
             },
             deadline,
         };
         // Boxed, because it would enlarge every future that acquires a lock of any kind.
-        let Some(guards) = Box::pin(gathering.all_held()).await? else {
+        let Some(guards) = Box::pin(acquire.all_held()).await? else {
             return Ok(None);
         };
         let held = members.iter().zip(guards).collect();
@@ -147,11 +147,11 @@ fn may_have_asked(members: &[AnyLock]) -> bool {
 }
 
 /// One acquire of all members.
-struct Gathering<'a> {
+struct MultiAcquire<'a> {
     context: &'a Context,
     key: &'a Key,
     members: &'a [AnyLock],
-    terms: Terms<'a>,
+    terms: MemberTerms<'a>,
     deadline: Deadline,
 }
 
@@ -159,13 +159,13 @@ struct Gathering<'a> {
 struct HeldMember {
     /// Dropped before the guard: when the guard is dropped, only the hold's other guards decide
     /// about its terms.
-    _kept: Option<Kept>,
+    _renewal: Option<RenewForWait>,
     guard: LockGuard,
 }
 
-type Answer = Result<Option<LockGuard>>;
+type MemberAnswer = Result<Option<LockGuard>>;
 
-impl Gathering<'_> {
+impl MultiAcquire<'_> {
     /// Acquires all members, each of them still held at the end, or none.
     async fn all_held(&self) -> Result<Option<Vec<LockGuard>>> {
         loop {
@@ -185,23 +185,23 @@ impl Gathering<'_> {
 
     /// Acquires all members, or none.
     async fn all(&self) -> Result<Option<Vec<LockGuard>>> {
-        let Some(answers) = self.in_time(self.ask(self.members)).await else {
+        let Some(answers) = self.in_time(self.try_all(self.members)).await else {
             // The asks have been dropped already. Each undoes what its server granted or may still
             // grant.
             return Err(self.no_answer_in_time().into_error(self.key));
         };
         // The servers have identified themselves by now. A lock that is given twice would wait for
         // itself.
-        if let Some(error) = one_server(self.members, AnyLock::on_its_server) {
+        if let Some(error) = same_server_error(self.members, AnyLock::name_on_server) {
             return Err(error);
         }
         if matches!(self.deadline, Deadline::Now) {
-            return self.now_or_not(answers);
+            return self.all_or_none(answers);
         }
         if answers.iter().all(|answer| matches!(answer, Ok(Some(_)))) {
             return Ok(answers.into_iter().filter_map(Result::ok).collect());
         }
-        self.one_after_the_other(answers).await
+        self.one_by_one(answers).await
     }
 
     fn no_answer_in_time(&self) -> Failure {
@@ -214,7 +214,7 @@ impl Gathering<'_> {
     }
 
     /// Asks for these members at once. Requests to one server travel as one call.
-    async fn ask(&self, members: &[AnyLock]) -> Vec<Answer> {
+    async fn try_all(&self, members: &[AnyLock]) -> Vec<MemberAnswer> {
         join_all(
             members
                 .iter()
@@ -223,9 +223,11 @@ impl Gathering<'_> {
         .await
     }
 
-    async fn acquire(&self, member: &AnyLock, deadline: Deadline, was_held: bool) -> Answer {
-        let said = member.ask(&self.terms, deadline, was_held).await?;
-        Ok(said.granted())
+    async fn acquire(&self, member: &AnyLock, deadline: Deadline, was_held: bool) -> MemberAnswer {
+        let reply = member
+            .acquire_as_member(&self.terms, deadline, was_held)
+            .await?;
+        Ok(reply.granted())
     }
 
     /// Returns the output of `work`; `None` if the deadline passes first.
@@ -245,7 +247,7 @@ impl Gathering<'_> {
     }
 
     /// Returns all guards or none. If one is missing, the others are dropped and so given back.
-    fn now_or_not(&self, answers: Vec<Answer>) -> Result<Option<Vec<LockGuard>>> {
+    fn all_or_none(&self, answers: Vec<MemberAnswer>) -> Result<Option<Vec<LockGuard>>> {
         let (mut held, mut errors, mut busy) = (Vec::new(), Vec::new(), false);
         for answer in answers {
             match answer {
@@ -268,27 +270,24 @@ impl Gathering<'_> {
     /// Keeps the members before the first one that was not granted, gives back those after it, and
     /// waits for it. Then it asks for the rest again. So a client never waits for a member that
     /// precedes a member that it holds.
-    async fn one_after_the_other(
-        &self,
-        mut answers: Vec<Answer>,
-    ) -> Result<Option<Vec<LockGuard>>> {
+    async fn one_by_one(&self, mut answers: Vec<MemberAnswer>) -> Result<Option<Vec<LockGuard>>> {
         let mut held = Vec::with_capacity(self.members.len());
         loop {
-            let mut said_busy = false;
+            let mut was_busy = false;
             for answer in answers {
                 match answer {
                     Ok(Some(guard)) => held.push(HeldMember::new(guard)),
                     Err(error) if !error.is_transient() => return Err(error),
                     // The remaining guards are dropped with the loop.
                     answer => {
-                        said_busy = answer.is_ok();
+                        was_busy = answer.is_ok();
                         break;
                     }
                 }
             }
             if let Some(member) = self.members.get(held.len()) {
                 let deadline = self.deadline_for(member);
-                match self.acquire(member, deadline, said_busy).await? {
+                match self.acquire(member, deadline, was_busy).await? {
                     Some(guard) => held.push(HeldMember::new(guard)),
                     None => return Ok(None),
                 }
@@ -305,14 +304,14 @@ impl Gathering<'_> {
                 }
             }
             if held.len() == self.members.len() {
-                return Ok(Some(held.into_iter().map(|kept| kept.guard).collect()));
+                return Ok(Some(held.into_iter().map(|member| member.guard).collect()));
             }
             if self.deadline.has_passed(self.context.clock) {
                 return Ok(None);
             }
-            let rest = self.ask(&self.members[held.len()..]);
+            let rest = self.try_all(&self.members[held.len()..]);
             match self.in_time(rest).await {
-                Some(said) => answers = said,
+                Some(next) => answers = next,
                 None => return Ok(None),
             }
         }
@@ -321,7 +320,9 @@ impl Gathering<'_> {
     /// Extends each member to a whole lease from now, because some have been held for long.
     async fn confirmed(&self, held: &[HeldMember]) -> bool {
         let lease = self.terms.settings.lease();
-        let extensions = held.iter().map(|kept| Box::pin(kept.guard.extend(lease)));
+        let extensions = held
+            .iter()
+            .map(|member| Box::pin(member.guard.extend(lease)));
         join_all(extensions).await.iter().all(Result::is_ok)
     }
 
@@ -343,7 +344,10 @@ impl HeldMember {
     fn new(guard: LockGuard) -> Self {
         // The hold is renewed even if its lease is fixed, because the wait for the others can be
         // longer.
-        let kept = guard.one().map(|share| share.keep());
-        Self { guard, _kept: kept }
+        let renewal = guard.one().map(|share| share.renew_for_wait());
+        Self {
+            guard,
+            _renewal: renewal,
+        }
     }
 }

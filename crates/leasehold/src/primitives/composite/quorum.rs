@@ -11,8 +11,8 @@ use tokio::sync::Notify;
 use tokio::time::Instant;
 
 use super::AnyLock;
-use super::part::Part;
-use super::returned::{Again, Present, Returned};
+use super::member_hold::MemberHold;
+use super::rejoined::{CurrentGuard, Rejoined, RejoinedGuards};
 use crate::clock::Timers;
 use crate::error::{Error, Result};
 use crate::hold::{Hold, next_number};
@@ -27,12 +27,12 @@ pub(in crate::primitives) struct Quorum {
     pub(in crate::primitives) guards: Vec<LockGuard>,
     pub(in crate::primitives) members: Arc<Members>,
     /// The guards of members that were set again.
-    returned: Returned,
+    rejoined: Rejoined,
 }
 
 /// The state of the members.
 pub(in crate::primitives) struct Members {
-    pub(super) parts: Vec<Part>,
+    pub(super) holds: Vec<MemberHold>,
     /// Number of members that must be valid.
     quorum: usize,
     pub(in crate::primitives) key: Key,
@@ -43,61 +43,71 @@ pub(in crate::primitives) struct Members {
     /// The fencing token of this guard.
     pub(super) token: OnceLock<u64>,
     /// The guards of members that were set again.
-    pub(super) again: Mutex<Again>,
+    pub(super) rejoined: Mutex<RejoinedGuards>,
     /// Notified when a member counts again, or when the guard is released or dropped.
     pub(super) changed: Notify,
 }
 
 impl Quorum {
-    /// `distrusts` says that no client counts a server that was started less than a longest lease
+    /// `distrusts_restarted` says that no client counts a server that was started less than a longest lease
     /// ago.
     pub(in crate::primitives) fn new(
         key: &Key,
         held: Vec<(&AnyLock, LockGuard)>,
         quorum: usize,
-        distrusts: bool,
+        distrusts_restarted: bool,
     ) -> Self {
         let members = held.iter().flat_map(|(member, guard)| {
             // Each guard has one share, because no member is made of several locks itself.
             let shares = guard.one().into_iter();
-            shares.map(|share| Part::new(share.hold(), share.context(), member.shown(), distrusts))
+            shares.map(|share| {
+                MemberHold::new(
+                    share.hold(),
+                    share.context(),
+                    member.shown(),
+                    distrusts_restarted,
+                )
+            })
         });
         let members = Arc::new(Members {
-            parts: members.collect(),
+            holds: members.collect(),
             quorum,
             key: key.clone(),
             number: next_number(),
             broken: OnceLock::new(),
             token: OnceLock::new(),
-            again: Mutex::default(),
+            rejoined: Mutex::default(),
             changed: Notify::new(),
         });
         Self {
             guards: held.into_iter().map(|(_, guard)| guard).collect(),
-            returned: Returned::of(&members),
+            rejoined: Rejoined::of(&members),
             members,
         }
     }
 
     /// Returns the guard of each member that counts.
-    fn present(&self) -> Vec<Present<'_>> {
-        let again = self.members.again.lock();
+    fn current(&self) -> Vec<CurrentGuard<'_>> {
+        let rejoined = self.members.rejoined.lock();
         let guards = self.guards.iter().enumerate();
-        let present = guards.map(|(place, first)| again.present(place, first));
-        present.collect()
+        let current = guards.map(|(place, first)| rejoined.current(place, first));
+        current.collect()
     }
 
     /// Gives each member its maximum hold time, counted from now.
     pub(in crate::primitives) fn limit(&self, limit: Duration) {
-        for (part, guard) in self.members.parts.iter().zip(&self.guards) {
-            guard.share().limit(limit, part.is_limited(limit));
+        for (member, guard) in self.members.holds.iter().zip(&self.guards) {
+            guard.share().limit(limit, member.start_limit(limit));
         }
     }
 
     pub(in crate::primitives) fn forget(self) {
         // First: no member is set again for a guard that has ended.
-        let again = self.returned.take();
-        let all = self.guards.into_iter().chain(again.into_iter().flatten());
+        let rejoined = self.rejoined.take();
+        let all = self
+            .guards
+            .into_iter()
+            .chain(rejoined.into_iter().flatten());
         all.for_each(LockGuard::forget);
     }
 
@@ -106,21 +116,21 @@ impl Quorum {
         // Read before the guards are released: a released hold no longer notices a loss.
         let loss = self.members.loss();
         // Before any release: no member is set again after its release.
-        let mut again = self.returned.take();
-        again.resize_with(self.guards.len(), || None);
-        let parts = self.members.parts.iter();
-        let releases = parts.zip(self.guards.into_iter().zip(again));
-        let releases = releases.map(|(part, both)| Box::pin(give_back(part, both)));
+        let mut rejoined = self.rejoined.take();
+        rejoined.resize_with(self.guards.len(), || None);
+        let holds = self.members.holds.iter();
+        let releases = holds.zip(self.guards.into_iter().zip(rejoined));
+        let releases = releases.map(|(member, both)| Box::pin(give_back(member, both)));
         let results = join_all(releases).await;
-        let results = self.members.parts.iter().zip(results);
+        let results = self.members.holds.iter().zip(results);
         self.members.judge("releasing", loss, results).map(drop)
     }
 
     pub(in crate::primitives) async fn extend(&self, lease: Duration) -> Result<()> {
-        let present = self.present();
-        let extensions = present.iter().map(|guard| guard.extend(lease));
+        let current = self.current();
+        let extensions = current.iter().map(|guard| guard.extend(lease));
         let results = join_all(extensions.map(Box::pin)).await;
-        let results = self.members.parts.iter().zip(results);
+        let results = self.members.holds.iter().zip(results);
         // Read after the answers: the whole may have been lost already when they arrived.
         let loss = self.members.loss();
         self.members.judge("extending", loss, results).map(drop)
@@ -134,8 +144,8 @@ impl Quorum {
     /// Enough members must succeed in each of the two steps. All members that are held are asked,
     /// because the one that the next holder has in common with this one may lose its counter.
     pub(in crate::primitives) async fn fencing_token(&self) -> Result<u64> {
-        let present = self.present();
-        let shares = || present.iter().map(|guard| guard.share());
+        let current = self.current();
+        let shares = || current.iter().map(|guard| guard.share());
         // Before the first draw: if the whole can't have a token, no server is asked.
         for share in shares() {
             draw::check_kind(share.hold())?;
@@ -147,36 +157,36 @@ impl Quorum {
         // Members that have a token need no request, if there are enough of them.
         let mut drawn = self.members.drawn();
         if drawn.len() < self.members.quorum {
-            drawn = self.enough(shares().map(draw::token_of)).await?;
+            drawn = self.ask_quorum(shares().map(draw::token_of)).await?;
         }
         // Numbers that the owner was given earlier for these members, by another guard of the
         // whole.
-        let raised = self.members.parts.iter();
-        let raised = raised.filter_map(|part| part.hold().raised_to());
+        let raised = self.members.holds.iter();
+        let raised = raised.filter_map(|member| member.hold().raised_to());
         let token = drawn.into_iter().chain(raised).max().unwrap_or_default();
-        self.enough(shares().map(|share| draw::raise(share, token)))
+        self.ask_quorum(shares().map(|share| draw::raise(share, token)))
             .await?;
         // Two tasks may have drawn with this guard at the same time, and a guard has one token.
-        let token = self.members.settle(token);
+        let token = self.members.set_token_once(token);
         // A member that was set again meanwhile has not been raised to the token. The other members
         // are sent nothing.
-        let present = self.present();
-        let shares = present.iter().map(|guard| guard.share());
-        self.enough(shares.map(|share| draw::raise(share, token)))
+        let current = self.current();
+        let shares = current.iter().map(|guard| guard.share());
+        self.ask_quorum(shares.map(|share| draw::raise(share, token)))
             .await?;
         Ok(token)
     }
 
     /// Asks each member, and waits until enough have succeeded or too many have failed. By then the
     /// requests to the other members have been sent.
-    async fn enough<T>(
+    async fn ask_quorum<T>(
         &self,
-        asks: impl Iterator<Item = impl Future<Output = Result<T>>>,
+        requests: impl Iterator<Item = impl Future<Output = Result<T>>>,
     ) -> Result<Vec<T>> {
-        let members = self.members.parts.iter();
+        let members = self.members.holds.iter();
         let mut asked: FuturesUnordered<_> = members
-            .zip(asks)
-            .map(|(part, ask)| async move { (part, ask.await) })
+            .zip(requests)
+            .map(|(member, request)| async move { (member, request.await) })
             .collect();
         let (mut results, mut failed) = (Vec::new(), 0);
         while failed <= self.members.spare() {
@@ -186,11 +196,11 @@ impl Quorum {
                 true => asked.next().now_or_never().flatten(),
                 false => asked.next().await,
             };
-            let Some((part, result)) = next else {
+            let Some((member, result)) = next else {
                 break;
             };
             failed += usize::from(result.is_err());
-            results.push((part, result));
+            results.push((member, result));
         }
         let loss = self.members.loss();
         self.members
@@ -204,17 +214,17 @@ impl Members {
         &self,
         what: &str,
         loss: Option<LossReason>,
-        results: impl IntoIterator<Item = (&'a Part, Result<T>)>,
+        results: impl IntoIterator<Item = (&'a MemberHold, Result<T>)>,
     ) -> Result<Vec<T>> {
         let (mut done, mut errors) = (Vec::new(), Vec::new());
         // Losses that this request has found.
         let mut lost = Vec::new();
-        for (part, result) in results {
+        for (member, result) in results {
             match result {
                 Ok(output) => done.push(output),
                 Err(error) => {
-                    let loss = error.loss().filter(|_| !part.stands());
-                    lost.extend(loss.map(|reason| part.lost(reason.clone())));
+                    let loss = error.loss().filter(|_| !member.still_counts());
+                    lost.extend(loss.map(|reason| member.lost(reason.clone())));
                     errors.push(error);
                 }
             }
@@ -242,7 +252,7 @@ impl Members {
     /// members earlier, it returns the smallest tokens, and no more than the quorum. So a token
     /// that arrives late changes nothing.
     fn drawn(&self) -> Vec<u64> {
-        let holds = || self.parts.iter().map(Part::hold);
+        let holds = || self.holds.iter().map(MemberHold::hold);
         let held = holds().filter(|hold| hold.loss().is_none());
         let mut drawn: Vec<_> = held.filter_map(|hold| hold.token()).collect();
         if holds().any(|hold| hold.raised_to().is_some()) {
@@ -254,18 +264,18 @@ impl Members {
 
     /// Returns how many members may be lost.
     fn spare(&self) -> usize {
-        self.parts.len() - self.quorum
+        self.holds.len() - self.quorum
     }
 
     /// Returns the timers of the first member's client.
     pub(in crate::primitives) fn timers(&self) -> &Timers {
-        self.parts[0].timers()
+        self.holds[0].timers()
     }
 
     /// Reports each member that is lost.
-    pub(in crate::primitives) fn tell_losses(&self) {
-        for part in &self.parts {
-            part.hold().tell_loss();
+    pub(in crate::primitives) fn report_losses(&self) {
+        for member in &self.holds {
+            member.hold().report_loss();
         }
     }
 
@@ -274,9 +284,9 @@ impl Members {
         if let Some((reason, _)) = self.broken.get() {
             return Some(reason.clone());
         }
-        let lost = self.parts.iter().filter_map(|part| {
-            let reason = part.loss()?;
-            Some((part.deadline(), part.lost(reason)))
+        let lost = self.holds.iter().filter_map(|member| {
+            let reason = member.loss()?;
+            Some((member.deadline(), member.lost(reason)))
         });
         let mut lost: Vec<_> = lost.collect();
         // The loss that was one too many, judged by the deadlines.
@@ -284,14 +294,17 @@ impl Members {
         let (_, reason) = lost.into_iter().nth(self.spare())?;
         // Not later than now: a server can report a member as lost long before its deadline, and
         // the whole is over then.
-        let until = || self.enough(Part::deadline).min(Instant::now());
+        let until = || {
+            self.latest_of_quorum(MemberHold::deadline)
+                .min(Instant::now())
+        };
         let (reason, _) = self.broken.get_or_init(|| (reason, until()));
         Some(reason.clone())
     }
 
     /// Returns the hold that counts of the member at this place.
     pub(super) fn hold(&self, place: usize) -> Hold {
-        self.parts[place].hold()
+        self.holds[place].hold()
     }
 
     /// Resolves with the places of the members whose holds are lost, as soon as there are any among
@@ -302,7 +315,7 @@ impl Members {
             tokio::pin!(changed);
             // Registered before the check, or a change between the two would be missed.
             changed.as_mut().enable();
-            let holds = self.parts.iter().map(Part::hold).enumerate();
+            let holds = self.holds.iter().map(MemberHold::hold).enumerate();
             let holds: Vec<_> = holds.filter(|(place, _)| these(*place)).collect();
             let lost = holds.iter().filter(|(_, hold)| hold.loss().is_some());
             let lost: Vec<_> = lost.map(|(place, _)| *place).collect();
@@ -310,7 +323,7 @@ impl Members {
                 return lost;
             }
             let mut losses: FuturesUnordered<_> = (holds.iter())
-                .map(|(place, hold)| hold.lost(self.parts[*place].timers()))
+                .map(|(place, hold)| hold.lost(self.holds[*place].timers()))
                 .collect();
             tokio::select! {
                 biased;
@@ -330,7 +343,8 @@ impl Members {
             if let Some(reason) = self.loss() {
                 return reason;
             }
-            let mut changes: FuturesUnordered<_> = self.parts.iter().map(Part::changes).collect();
+            let mut changes: FuturesUnordered<_> =
+                self.holds.iter().map(MemberHold::wait_for_change).collect();
             tokio::select! {
                 biased;
                 _ = changes.next() => {}
@@ -342,10 +356,10 @@ impl Members {
     /// Returns the loss that will follow unless a renewal succeeds, if renewal fails for too many
     /// members.
     pub(in crate::primitives) fn renewal_failure(&self) -> Option<LossReason> {
-        let failing = self.parts.iter().filter_map(|part| {
-            let hold = part.hold();
+        let failing = self.holds.iter().filter_map(|member| {
+            let hold = member.hold();
             let reason = hold.loss().or_else(|| hold.renewal_failure())?;
-            Some(part.lost(reason))
+            Some(member.lost(reason))
         });
         failing.skip(self.spare()).last()
     }
@@ -357,22 +371,22 @@ impl Members {
         self.loss();
         match self.broken.get() {
             Some((_, until)) => *until,
-            None => self.enough(Part::deadline),
+            None => self.latest_of_quorum(MemberHold::deadline),
         }
     }
 
     #[cfg(feature = "testing")]
     pub(in crate::primitives) fn confirmed_at(&self) -> Instant {
-        self.enough(Part::confirmed_at)
+        self.latest_of_quorum(MemberHold::confirmed_at)
     }
 
     /// Returns the latest instant that `quorum` members reach. Lost members count only if too few
     /// are left.
-    fn enough(&self, instant: impl Fn(&Part) -> Instant) -> Instant {
-        let good = |part: &&Part| part.loss().is_none();
-        let mut instants: Vec<_> = self.parts.iter().filter(good).map(&instant).collect();
+    fn latest_of_quorum(&self, instant: impl Fn(&MemberHold) -> Instant) -> Instant {
+        let good = |member: &&MemberHold| member.loss().is_none();
+        let mut instants: Vec<_> = self.holds.iter().filter(good).map(&instant).collect();
         if instants.len() < self.quorum {
-            instants = self.parts.iter().map(&instant).collect();
+            instants = self.holds.iter().map(&instant).collect();
         }
         // Latest first: `quorum` members reach the instant at index `quorum - 1`.
         instants.sort_by(|one, other| other.cmp(one));
@@ -380,25 +394,25 @@ impl Members {
     }
 
     pub(in crate::primitives) fn guards(&self) -> usize {
-        let guards = self.parts.iter().map(|part| part.hold().guards());
+        let guards = self.holds.iter().map(|member| member.hold().guards());
         guards.min().unwrap_or(0)
     }
 
     pub(in crate::primitives) fn holder_id(&self) -> &str {
-        let first = self.parts.first();
-        first.map_or("", |part| part.first().steps.wire_id())
+        let first = self.holds.first();
+        first.map_or("", |member| member.first().steps.wire_id())
     }
 }
 
 /// Gives back a member's first guard, and the guard with which it was set again.
-async fn give_back(part: &Part, both: (LockGuard, Option<LockGuard>)) -> Result<()> {
+async fn give_back(member: &MemberHold, both: (LockGuard, Option<LockGuard>)) -> Result<()> {
     // The server has lost the key, but this member counted as held until now.
-    let (stood, counted) = (part.stands(), part.loss().is_none());
-    let hold = part.hold();
+    let (still_counted, counted) = (member.still_counts(), member.loss().is_none());
+    let hold = member.hold();
     let context = Arc::clone(both.0.share().context());
     let result = match both {
         (first, None) => first.release().await,
-        (first, Some(again)) => join(first.release(), again.release()).await.1,
+        (first, Some(rejoined)) => join(first.release(), rejoined.release()).await.1,
     };
     let forgot = |error: &Error| {
         let is_gone = matches!(
@@ -406,10 +420,11 @@ async fn give_back(part: &Part, both: (LockGuard, Option<LockGuard>)) -> Result<
             Some(LossReason::Deleted | LossReason::Taken { .. })
         );
         let started = context.backend.replaced_since(hold.confirmed_at());
-        is_gone && part.stood_since(started.and_then(|started| hold.no_vote_until(started)))
+        is_gone
+            && member.would_have_counted(started.and_then(|started| hold.no_vote_until(started)))
     };
     match result {
-        Err(error) if stood || counted && forgot(&error) => Ok(()),
+        Err(error) if still_counted || counted && forgot(&error) => Ok(()),
         result => result,
     }
 }

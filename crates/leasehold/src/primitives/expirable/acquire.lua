@@ -1,6 +1,6 @@
 -- Returns a number made of the ids of the permits in use whose leases end first. It changes when
 -- one of them is given back or acquired.
-local function held(timeout)
+local function lease_fingerprint(timeout)
   local sum = 0
   for _, id in ipairs(redis.call('ZRANGE', timeout, 0, 31)) do
     local first = 0
@@ -21,18 +21,18 @@ end
 -- channel   where the waiters listen; the message is the number of free permits
 -- client    this client and how many permits it wants, as in `asking`; empty if no release may
 --           call it
--- called    1 if a release has called it, but another client was quicker
+-- notified  1 if a release has called it, but another client was quicker
 -- Returns   free           granted; this number is still free. A repeated request changes nothing
---           { free, ttl, there, held, before }  not granted
+--           { free, ttl, exists, held, before }  not granted
 --                          free: the number of free permits
 --                          ttl: time until the next lease ends in ms, -1 for never
---                          there: 0 if the semaphore does not exist, else 1
+--                          exists: 0 if the semaphore does not exist, else 1
 --                          held: a number that changes when other permits are in use
 --                          before: how many clients are called before this one, -1 if it is not
 --                          called
 --           text WRONGKIND: not a semaphore; nothing was changed
 
-local function acquire(permits, timeout, asking, ids, lease_ms, channel, client, called)
+local function acquire(permits, timeout, asking, ids, lease_ms, channel, client, notified)
   local free, other = number_at(permits)
   other = other or not_a_semaphore(timeout)
   if other then
@@ -45,13 +45,13 @@ local function acquire(permits, timeout, asking, ids, lease_ms, channel, client,
   local now = now_ms()
   reclaim(permits, timeout, asking, channel, now)
   free = redis.call('GET', permits)
-  local there = free and 1 or 0
+  local exists = free and 1 or 0
   free = tonumber(free or 0)
   if free < #ids / 16 then
     local next, ttl = redis.call('ZRANGE', timeout, 0, 0, 'WITHSCORES')[2], -1
     if next and tonumber(next) < NEVER then ttl = math.max(tonumber(next) - now, 0) end
-    local before = client ~= '' and place_of(asking, client, called) or -1
-    return { free, ttl, there, held(timeout), before }
+    local before = client ~= '' and clients_before(asking, client, notified) or -1
+    return { free, ttl, exists, lease_fingerprint(timeout), before }
   end
   -- The set must not outlive a semaphore that has an expiry. Read before anything is written: an
   -- ACL may deny any of these commands, and half a grant would stay for a whole lease.

@@ -20,11 +20,11 @@ local function delete(permits, timeout, marker, done)
   end
   -- A first write that succeeds even if the server is out of memory.
   redis.call('DEL', done)
-  local there = (free or redis.call('ZCARD', timeout) > 0) and 1 or 0
-  local failed = remember(marker, there)
+  local exists = (free or redis.call('ZCARD', timeout) > 0) and 1 or 0
+  local failed = remember(marker, exists)
   if failed then
     return failed
   end
   redis.call('DEL', permits, timeout)
-  return there
+  return exists
 end

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::steps::Permits;
+use super::steps::PermitHold;
 use crate::clock::Timers;
 use crate::error::{Error, ErrorKind, Result};
 use crate::guard::Share;
@@ -114,8 +114,8 @@ impl ExpirablePermit {
     #[must_use]
     pub fn ids(&self) -> &[PermitId] {
         let steps: &dyn Any = &*self.share.hold().steps;
-        // Always `Permits`: `ask.rs` makes no other steps.
-        let permits = steps.downcast_ref::<Permits>();
+        // Always `PermitHold`: `acquire.rs` makes no other steps.
+        let permits = steps.downcast_ref::<PermitHold>();
         permits.map_or(&[], |permits| &permits.ids)
     }
 
@@ -157,7 +157,7 @@ impl ExpirablePermit {
     /// Returns why a permit was lost; `None` while all of them are held.
     #[must_use]
     pub fn loss(&self) -> Option<LossReason> {
-        self.share.hold().tell_loss()
+        self.share.hold().report_loss()
     }
 
     /// Returns whether the permits are held, as far as this process and its clock know. Sends no

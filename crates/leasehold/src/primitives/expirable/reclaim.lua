@@ -10,8 +10,8 @@ local function give_back(permits, timeout, members, asking, channel)
   -- From then on it is subscribed twice, and a message that the first listener takes is lost. Some
   -- more messages reach the waiter; otherwise it would sleep to the end of the lease it knows.
   local free = redis.call('INCRBY', permits, removed)
-  local told = publish_free(asking, channel, free, removed, 8)
-  return math.max(told, 0)
+  local receivers = publish_free(asking, channel, free, removed, 8)
+  return math.max(receivers, 0)
 end
 
 -- Takes back permits whose leases are over, a limited number at a time, because there can be any

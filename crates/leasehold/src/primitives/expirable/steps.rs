@@ -6,20 +6,20 @@ use std::time::Duration;
 
 use super::PermitId;
 use crate::backend::memory::Keyspace;
-use crate::backend::step::{Operation, Refusal, Shared, Step, Value, step};
+use crate::backend::step::{Operation, Refusal, SharedLua, Step, Value, step};
 use crate::config::wire_ms;
-use crate::hold::{Asked, Caller, Exchanged, HoldSteps};
+use crate::hold::{AcquireReply, HoldSteps, SwapSteps, WaitingClient};
 use crate::key::Key;
 use crate::local::Marked;
 use crate::loss::LossReason;
 use crate::primitives::semaphore::steps as semaphore;
 use crate::primitives::twin::{
-    ASKING, Freed, IDEMPOTENCY, NOW_MS, NUMBER_AT, PUBLISH_FREE, list, note, number_at, place_of,
-    replied, tell, whole,
+    ASKING, Freed, IDEMPOTENCY, NOW_MS, NUMBER_AT, PUBLISH_FREE, clients_before, earlier_reply,
+    list, note, number_at, publish_free, to_int,
 };
 
-static LEASES: Shared = Shared::new(include_str!("leases.lua"), &[&NOW_MS, &NUMBER_AT]);
-static RECLAIM: Shared = Shared::new(include_str!("reclaim.lua"), &[&PUBLISH_FREE]);
+static LEASES: SharedLua = SharedLua::new(include_str!("leases.lua"), &[&NOW_MS, &NUMBER_AT]);
+static RECLAIM: SharedLua = SharedLua::new(include_str!("reclaim.lua"), &[&PUBLISH_FREE]);
 
 /// The expiry that Redisson notes for a permit that never ends.
 const NEVER: i64 = 922_337_203_685_477;
@@ -29,13 +29,13 @@ const CHUNK: usize = 1000;
 step! {
     ACQUIRE: Acquire = expirable.acquire, grants: true,
     keys: [permits, timeout, asking],
-    args: [ids, lease_ms: u64, channel, client, called: bool],
+    args: [ids, lease_ms: u64, channel, client, notified: bool],
     uses: [LEASES, RECLAIM, ASKING],
 }
 
 impl Acquire<'_> {
     fn twin(self, keyspace: &mut Keyspace) -> Result<Value, Refusal> {
-        shape(keyspace, self.permits, self.timeout)?;
+        check_types(keyspace, self.permits, self.timeout)?;
         // The permits of one request are granted together, so the first id shows whether the
         // request has run before.
         if keyspace.zscore(self.timeout, &self.ids[..16])?.is_some() {
@@ -46,7 +46,7 @@ impl Acquire<'_> {
         let keys = [self.permits, self.timeout, self.asking];
         reclaim(keyspace, keys, self.channel, now)?;
         let free = number_at(keyspace, self.permits)?;
-        let (there, free) = (free.is_some(), free.unwrap_or(0));
+        let (exists, free) = (free.is_some(), free.unwrap_or(0));
         let wanted = self.ids.len() / 16;
         if free < i64::try_from(wanted).unwrap_or(i64::MAX) {
             let next = keyspace
@@ -55,16 +55,16 @@ impl Acquire<'_> {
                 .map(|(_, ends)| *ends);
             let ttl = next.filter(|ends| *ends < NEVER);
             let ttl = ttl.map_or(-1, |ends| (ends - now).max(0));
-            let held = held(keyspace, self.timeout)?;
+            let held = lease_fingerprint(keyspace, self.timeout)?;
             let before = match self.client.is_empty() {
                 true => -1,
-                false => place_of(keyspace, self.asking, self.client, self.called),
+                false => clients_before(keyspace, self.asking, self.client, self.notified),
             };
-            return Ok(list(&[free, ttl, there.into(), held, before]));
+            return Ok(list(&[free, ttl, exists.into(), held, before]));
         }
         let free = keyspace.incr_by(self.permits, -i64::try_from(wanted).unwrap_or(i64::MAX))?;
         // A lease with an end must not look like a lease without one.
-        let ends = now.saturating_add(whole(self.lease_ms)).min(NEVER - 1);
+        let ends = now.saturating_add(to_int(self.lease_ms)).min(NEVER - 1);
         for id in self.ids.chunks(16) {
             keyspace.zadd(self.timeout, id, ends)?;
         }
@@ -90,7 +90,7 @@ step! {
 
 impl Exchange<'_> {
     fn twin(self, keyspace: &mut Keyspace) -> Result<Value, Refusal> {
-        shape(keyspace, self.permits, self.timeout)?;
+        check_types(keyspace, self.permits, self.timeout)?;
         if keyspace.zscore(self.timeout, &self.next[..16])?.is_some() {
             return Ok(Value::Int(1));
         }
@@ -106,7 +106,7 @@ impl Exchange<'_> {
                 _ => return Ok(Value::Int(0)),
             }
         }
-        let ends = now.saturating_add(whole(self.lease_ms)).min(NEVER - 1);
+        let ends = now.saturating_add(to_int(self.lease_ms)).min(NEVER - 1);
         for id in self.next.chunks(16) {
             keyspace.zadd(self.timeout, id, ends)?;
         }
@@ -129,7 +129,7 @@ step! {
 impl Renew<'_> {
     fn twin(self, keyspace: &mut Keyspace) -> Result<Value, Refusal> {
         let now = now_ms(keyspace);
-        let (lease, most) = (whole(self.lease_ms), whole(self.most_ms));
+        let (lease, most) = (to_int(self.lease_ms), to_int(self.most_ms));
         let (mut renewed, mut least) = (Vec::new(), NEVER);
         // All ends are found before one is set: if a permit is over, none of the others is renewed.
         for id in self.ids.chunks(16) {
@@ -161,7 +161,7 @@ step! {
 
 impl Release<'_> {
     fn twin(self, keyspace: &mut Keyspace) -> Result<Value, Refusal> {
-        shape(keyspace, self.permits, self.timeout)?;
+        check_types(keyspace, self.permits, self.timeout)?;
         let now = now_ms(keyspace);
         let (mut held, mut members) = (true, Vec::new());
         for id in self.ids.chunks(16) {
@@ -183,8 +183,12 @@ impl Release<'_> {
             removed += i64::from(keyspace.zrem(self.timeout, &member)?);
         }
         let free = keyspace.incr_by(self.permits, removed)?;
-        let told = tell(keyspace, back((self.asking, self.channel), free, removed)).max(0);
-        Ok(Value::Int(i64::from(held) * (1 + told)))
+        let receivers = publish_free(
+            keyspace,
+            returned_permits((self.asking, self.channel), free, removed),
+        )
+        .max(0);
+        Ok(Value::Int(i64::from(held) * (1 + receivers)))
     }
 }
 
@@ -198,13 +202,13 @@ step! {
 
 impl Update<'_> {
     fn twin(self, keyspace: &mut Keyspace) -> Result<Value, Refusal> {
-        shape(keyspace, self.permits, self.timeout)?;
+        check_types(keyspace, self.permits, self.timeout)?;
         let now = now_ms(keyspace);
         let keys = [self.permits, self.timeout, self.asking];
         reclaim(keyspace, keys, self.channel, now)?;
         match find(keyspace, self.timeout, self.id)? {
             Some((member, ends)) if ends > now => {
-                let ends = now.saturating_add(whole(self.lease_ms)).min(NEVER - 1);
+                let ends = now.saturating_add(to_int(self.lease_ms)).min(NEVER - 1);
                 keyspace.zadd(self.timeout, &member, ends)?;
                 Ok(Value::Int(1))
             }
@@ -214,15 +218,15 @@ impl Update<'_> {
 }
 
 step! {
-    LEFT: Left = expirable.left, grants: false,
+    REMAINING: Remaining = expirable.remaining, grants: false,
     keys: [permits, timeout],
     args: [id],
     uses: [LEASES],
 }
 
-impl Left<'_> {
+impl Remaining<'_> {
     fn twin(self, keyspace: &mut Keyspace) -> Result<Value, Refusal> {
-        shape(keyspace, self.permits, self.timeout)?;
+        check_types(keyspace, self.permits, self.timeout)?;
         let now = now_ms(keyspace);
         let left = match find(keyspace, self.timeout, self.id)? {
             Some((_, NEVER..)) => -1,
@@ -242,7 +246,7 @@ step! {
 
 impl Counts<'_> {
     fn twin(self, keyspace: &mut Keyspace) -> Result<Value, Refusal> {
-        shape(keyspace, self.permits, self.timeout)?;
+        check_types(keyspace, self.permits, self.timeout)?;
         let now = now_ms(keyspace);
         let keys = [self.permits, self.timeout, self.asking];
         reclaim(keyspace, keys, self.channel, now)?;
@@ -250,9 +254,9 @@ impl Counts<'_> {
         let ended = leases.iter().filter(|(_, ends)| *ends <= now).count();
         let count = |n: usize| i64::try_from(n).unwrap_or(i64::MAX);
         let free = number_at(keyspace, self.permits)?;
-        let there = i64::from(free.is_some());
+        let exists = i64::from(free.is_some());
         let free = free.unwrap_or(0) + count(ended);
-        Ok(list(&[free, count(leases.len() - ended), there]))
+        Ok(list(&[free, count(leases.len() - ended), exists]))
     }
 }
 
@@ -265,12 +269,12 @@ step! {
 
 impl Set<'_> {
     fn twin(self, keyspace: &mut Keyspace) -> Result<Value, Refusal> {
-        if replied(keyspace, self.marker)?.is_some() {
+        if earlier_reply(keyspace, self.marker)?.is_some() {
             return Ok(Value::Int(1));
         }
-        shape(keyspace, self.permits, self.timeout)?;
+        check_types(keyspace, self.permits, self.timeout)?;
         note(keyspace, self.marker, "1");
-        let total = whole(self.total);
+        let total = to_int(self.total);
         let free = number_at(keyspace, self.permits)?.unwrap_or(0);
         // Permits in use count even if the number was removed: their holders still have them, and
         // each holder gives its permit back.
@@ -281,7 +285,7 @@ impl Set<'_> {
             // semaphore may have.
             let free = keyspace.incr_by(self.permits, more)?;
             let freed = Freed::new((self.asking, self.channel), free, free);
-            tell(keyspace, freed);
+            publish_free(keyspace, freed);
         }
         Ok(Value::Int(1))
     }
@@ -296,29 +300,29 @@ step! {
 
 impl Delete<'_> {
     fn twin(self, keyspace: &mut Keyspace) -> Result<Value, Refusal> {
-        if let Some(before) = replied(keyspace, self.marker)? {
+        if let Some(before) = earlier_reply(keyspace, self.marker)? {
             return Ok(Value::Int(before));
         }
-        shape(keyspace, self.permits, self.timeout)?;
+        check_types(keyspace, self.permits, self.timeout)?;
         keyspace.del(self.done);
-        let there = keyspace.exists(self.permits) || keyspace.exists(self.timeout);
-        note(keyspace, self.marker, &i64::from(there).to_string());
+        let exists = keyspace.exists(self.permits) || keyspace.exists(self.timeout);
+        note(keyspace, self.marker, &i64::from(exists).to_string());
         keyspace.del(self.permits);
         keyspace.del(self.timeout);
-        Ok(Value::Int(i64::from(there)))
+        Ok(Value::Int(i64::from(exists)))
     }
 }
 
 /// All steps, in the order of the script.
 pub(crate) static ALL: [&Step; 9] = [
-    &ACQUIRE, &EXCHANGE, &RENEW, &RELEASE, &UPDATE, &LEFT, &COUNTS, &SET, &DELETE,
+    &ACQUIRE, &EXCHANGE, &RENEW, &RELEASE, &UPDATE, &REMAINING, &COUNTS, &SET, &DELETE,
 ];
 
 fn now_ms(keyspace: &Keyspace) -> i64 {
-    whole(keyspace.now_ms())
+    to_int(keyspace.now_ms())
 }
 
-fn shape(keyspace: &mut Keyspace, permits: &[u8], timeout: &[u8]) -> Result<(), Refusal> {
+fn check_types(keyspace: &mut Keyspace, permits: &[u8], timeout: &[u8]) -> Result<(), Refusal> {
     number_at(keyspace, permits)?;
     if keyspace.zcard(timeout).is_err() {
         return Err(Refusal(format!(
@@ -344,21 +348,21 @@ fn reclaim(
     }
     let removed = i64::try_from(ended.len()).unwrap_or(i64::MAX);
     let free = keyspace.incr_by(permits, removed)?;
-    tell(keyspace, back((asking, channel), free, removed));
+    publish_free(keyspace, returned_permits((asking, channel), free, removed));
     Ok(())
 }
 
 /// Describes `more` permits that were given back. `reclaim.lua` explains which of Redisson's
 /// waiters need the eight additional messages.
-fn back<'a>(told: (&'a [u8], &'a [u8]), free: i64, more: i64) -> Freed<'a> {
+fn returned_permits<'a>(keys: (&'a [u8], &'a [u8]), free: i64, more: i64) -> Freed<'a> {
     Freed {
         extra: 8,
-        ..Freed::new(told, free, more)
+        ..Freed::new(keys, free, more)
     }
 }
 
 /// Returns a number made from the ids of permits in use.
-fn held(keyspace: &mut Keyspace, timeout: &[u8]) -> Result<i64, Refusal> {
+fn lease_fingerprint(keyspace: &mut Keyspace, timeout: &[u8]) -> Result<i64, Refusal> {
     let first = |id: &[u8]| {
         let bytes = id.iter().copied().chain(std::iter::repeat(0)).take(6);
         bytes.fold(0, |first, byte| first * 256 + i64::from(byte))
@@ -386,20 +390,20 @@ fn find(
 
 /// The keys and the channel of one semaphore, and the operations on its permits.
 #[derive(Clone, Debug)]
-pub(crate) struct Names {
+pub(crate) struct ExpirableNames {
     pub(crate) key: Key,
     pub(crate) channel: Arc<str>,
     /// The channel on which a release calls this client, if it is called.
     pub(crate) own_channel: Option<Arc<str>>,
 }
 
-impl Names {
+impl ExpirableNames {
     pub(crate) fn release(&self, ids: &[PermitId], all: bool) -> Operation {
         Release {
             permits: self.key.as_str().as_bytes(),
             timeout: self.key.timeout_key().as_bytes(),
-            asking: self.key.asking_clients().as_bytes(),
-            ids: &in_a_row(ids),
+            asking: self.key.waiting_clients().as_bytes(),
+            ids: &concat_ids(ids),
             all,
             channel: self.channel.as_bytes(),
         }
@@ -410,19 +414,19 @@ impl Names {
         Update {
             permits: self.key.as_str().as_bytes(),
             timeout: self.key.timeout_key().as_bytes(),
-            asking: self.key.asking_clients().as_bytes(),
-            id: &in_a_row(&[id]),
+            asking: self.key.waiting_clients().as_bytes(),
+            id: &concat_ids(&[id]),
             lease_ms: wire_ms(lease),
             channel: self.channel.as_bytes(),
         }
         .operation()
     }
 
-    pub(crate) fn left(&self, id: PermitId) -> Operation {
-        Left {
+    pub(crate) fn remaining(&self, id: PermitId) -> Operation {
+        Remaining {
             permits: self.key.as_str().as_bytes(),
             timeout: self.key.timeout_key().as_bytes(),
-            id: &in_a_row(&[id]),
+            id: &concat_ids(&[id]),
         }
         .operation()
     }
@@ -431,7 +435,7 @@ impl Names {
         Counts {
             permits: self.key.as_str().as_bytes(),
             timeout: self.key.timeout_key().as_bytes(),
-            asking: self.key.asking_clients().as_bytes(),
+            asking: self.key.waiting_clients().as_bytes(),
             channel: self.channel.as_bytes(),
         }
         .operation()
@@ -443,7 +447,7 @@ impl Names {
             timeout: self.key.timeout_key().as_bytes(),
             marker: marked.marker.as_bytes(),
             done: marked.done.as_bytes(),
-            asking: self.key.asking_clients().as_bytes(),
+            asking: self.key.waiting_clients().as_bytes(),
             total: total.into(),
             channel: self.channel.as_bytes(),
         }
@@ -461,61 +465,61 @@ impl Names {
     }
 }
 
-fn in_a_row(ids: &[PermitId]) -> Vec<u8> {
+fn concat_ids(ids: &[PermitId]) -> Vec<u8> {
     ids.iter().flat_map(|id| id.bytes()).collect()
 }
 
 /// The operations on the permits that were acquired together.
-pub(crate) struct Permits {
-    names: Names,
+pub(crate) struct PermitHold {
+    names: ExpirableNames,
     pub(crate) ids: Arc<[PermitId]>,
     /// The first id, in the form that Redisson's users write.
     first: String,
 }
 
-impl Permits {
+impl PermitHold {
     /// Creates the steps for `permits` permits, with ids that no other permits have.
-    pub(crate) fn fresh(names: Names, client: &str, permits: u32) -> Self {
+    pub(crate) fn fresh(names: ExpirableNames, client: &str, permits: u32) -> Self {
         let ids = (0..permits).map(|_| PermitId::fresh(client));
         Self::new(names, ids.collect())
     }
 
-    fn new(names: Names, ids: Arc<[PermitId]>) -> Self {
+    fn new(names: ExpirableNames, ids: Arc<[PermitId]>) -> Self {
         let first = ids.first().map(PermitId::to_string).unwrap_or_default();
         Self { names, ids, first }
     }
 
     /// Asks for the permits. If `client` is given, a release may call that client.
-    fn asks(&self, lease: Duration, client: Option<Caller>) -> Operation {
+    fn acquire_with(&self, lease: Duration, client: Option<WaitingClient>) -> Operation {
         Acquire {
             permits: self.names.key.as_str().as_bytes(),
             timeout: self.names.key.timeout_key().as_bytes(),
-            asking: self.names.key.asking_clients().as_bytes(),
-            ids: &in_a_row(&self.ids),
+            asking: self.names.key.waiting_clients().as_bytes(),
+            ids: &concat_ids(&self.ids),
             lease_ms: wire_ms(lease),
             channel: self.names.channel.as_bytes(),
-            client: Caller::waits_or_not(client, self.permits()).as_bytes(),
-            called: client.is_some_and(|client| client.was_called),
+            client: WaitingClient::list_item_or_empty(client, self.permits()).as_bytes(),
+            notified: client.is_some_and(|client| client.was_notified),
         }
         .operation()
     }
 }
 
-impl HoldSteps for Permits {
+impl HoldSteps for PermitHold {
     fn acquire(&self, lease: Duration) -> Operation {
-        self.asks(lease, None)
+        self.acquire_with(lease, None)
     }
 
-    fn acquire_in_turn(&self, lease: Duration, client: Caller) -> Option<Operation> {
-        Some(self.asks(lease, Some(client)))
+    fn acquire_and_enlist(&self, lease: Duration, client: WaitingClient) -> Option<Operation> {
+        Some(self.acquire_with(lease, Some(client)))
     }
 
-    fn leave_turn(&self, client: Caller) -> Option<Operation> {
-        let Names { key, channel, .. } = &self.names;
-        Some(semaphore::leave_turn(key, client, self.permits(), channel))
+    fn delist(&self, client: WaitingClient) -> Option<Operation> {
+        let ExpirableNames { key, channel, .. } = &self.names;
+        Some(semaphore::delist(key, client, self.permits(), channel))
     }
 
-    fn exchanged(&self) -> Option<&dyn Exchanged> {
+    fn swap_steps(&self) -> Option<&dyn SwapSteps> {
         Some(self)
     }
 
@@ -523,12 +527,12 @@ impl HoldSteps for Permits {
         Some(&self.names.channel)
     }
 
-    fn read_acquire(&self, reply: Value) -> Option<Asked> {
+    fn read_acquire(&self, reply: Value) -> Option<AcquireReply> {
         match reply {
-            Value::Int(_) => Some(Asked::Granted { token: None }),
+            Value::Int(_) => Some(AcquireReply::Granted { token: None }),
             Value::List(items) => match items[..] {
                 [Value::Int(_), Value::Int(ttl_ms), _, _, Value::Int(before)] => {
-                    Some(Asked::Busy {
+                    Some(AcquireReply::Busy {
                         ttl_ms,
                         before: u32::try_from(before).ok(),
                     })
@@ -543,7 +547,7 @@ impl HoldSteps for Permits {
         Renew {
             permits: self.names.key.as_str().as_bytes(),
             timeout: self.names.key.timeout_key().as_bytes(),
-            ids: &in_a_row(&self.ids),
+            ids: &concat_ids(&self.ids),
             lease_ms: wire_ms(lease),
             most_ms: wire_ms(most.unwrap_or_default()),
         }
@@ -557,7 +561,7 @@ impl HoldSteps for Permits {
     }
 
     fn why_lost(&self) -> Operation {
-        self.names.left(self.ids[0])
+        self.names.remaining(self.ids[0])
     }
 
     fn wire_id(&self) -> &str {
@@ -571,19 +575,19 @@ impl HoldSteps for Permits {
     }
 }
 
-impl Exchanged for Permits {
+impl SwapSteps for PermitHold {
     fn permits(&self) -> u32 {
         u32::try_from(self.ids.len()).unwrap_or(u32::MAX)
     }
 
-    fn next(&self, lease: Duration) -> (Box<dyn HoldSteps>, Operation) {
+    fn swap(&self, lease: Duration) -> (Box<dyn HoldSteps>, Operation) {
         let ids = self.ids.iter().map(|id| id.renewed());
         let next = Self::new(self.names.clone(), ids.collect());
         let operation = Exchange {
             permits: self.names.key.as_str().as_bytes(),
             timeout: self.names.key.timeout_key().as_bytes(),
-            ids: &in_a_row(&self.ids),
-            next: &in_a_row(&next.ids),
+            ids: &concat_ids(&self.ids),
+            next: &concat_ids(&next.ids),
             lease_ms: wire_ms(lease),
         }
         .operation();

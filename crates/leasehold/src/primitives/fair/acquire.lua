@@ -1,4 +1,4 @@
-local function join(queue, timeouts, waiters, hold, now, free_at, stay_ms)
+local function join(queue, timeouts, waiters, hold, now, free_at, place_ms)
   local timeout = free_at + ALLOWANCE_MS * (redis.call('LLEN', queue) + 1)
   if is_shared(queue, waiters) then
     local last = redis.call('LINDEX', queue, -1)
@@ -12,8 +12,8 @@ local function join(queue, timeouts, waiters, hold, now, free_at, stay_ms)
     redis.call('ZREM', timeouts, hold)
     return pushed.err
   end
-  redis.call('ZADD', waiters, now + stay_ms, hold)
-  redis.call('PEXPIRE', waiters, KEPT_MS)
+  redis.call('ZADD', waiters, now + place_ms, hold)
+  redis.call('PEXPIRE', waiters, IDLE_EXPIRY_MS)
   return false
 end
 
@@ -27,7 +27,7 @@ end
 -- hold      this hold's field, and its name in line
 -- lease_ms  how long the hold lasts without renewal, from now: a repeated request
 --           lengthens the lease, because the holder counts from the ask that was answered
--- stay_ms   how long the place is kept unless the waiter asks again; 0 to take no place
+-- place_ms  how long the place is kept unless the waiter asks again; 0 to take no place
 -- channel   the part before `:uuid:n` in the name of each waiter's channel
 -- for_ever  0 if a line in which no waiter asks may expire; 1 if waiters of Redisson may
 --           be in it, which rely on it without asking
@@ -36,8 +36,8 @@ end
 --                head's turn, which has n ms more to take it
 --           text WRONGKIND: not a fair lock
 
-local function acquire(lock, queue, timeouts, waiters, hold, lease_ms, stay_ms, channel, for_ever)
-  local other, in_line = look(queue, timeouts, waiters)
+local function acquire(lock, queue, timeouts, waiters, hold, lease_ms, place_ms, channel, for_ever)
+  local other, in_line = check_keys(queue, timeouts, waiters)
   local fields = redis.call('HLEN', lock)
   if not other and fields > 0 and redis.call('HEXISTS', lock, hold) == 1 then
     --[[USES can_be_renewed]]
@@ -49,13 +49,13 @@ local function acquire(lock, queue, timeouts, waiters, hold, lease_ms, stay_ms, 
     return false
   end
   if not other and fields > 0 then
-    --[[USES other_than]]
-    other = other_than('a plain lock', lock, fields)
+    --[[USES wrong_kind]]
+    other = wrong_kind('a plain lock', lock, fields)
   end
   if other then
     return other
   end
-  local waits = tonumber(stay_ms) > 0
+  local waits = tonumber(place_ms) > 0
   if fields == 0 and in_line == 0 then
     return grant(lock, hold, lease_ms)
   end
@@ -64,31 +64,31 @@ local function acquire(lock, queue, timeouts, waiters, hold, lease_ms, stay_ms, 
   local timeout = waits and redis.call('ZSCORE', timeouts, hold)
   if timeout then
     -- Before dead waiters are removed: this waiter has just asked, so it is alive.
-    stay(queue, timeouts, waiters, { hold }, { timeout }, now, free_at, stay_ms)
+    refresh_places(queue, timeouts, waiters, { hold }, { timeout }, now, free_at, place_ms)
   end
   local head = in_line > 0 and tidy(queue, timeouts, waiters, now, free_at)
   if fields == 0 and (not head or head == hold) then
     if head then
-      take_out(queue, timeouts, waiters, { hold }, now + lease_ms)
+      remove_waiters(queue, timeouts, waiters, { hold }, now + lease_ms)
     end
     return grant(lock, hold, lease_ms)
   end
   if waits and not redis.call('ZSCORE', timeouts, hold) then
-    local refused = join(queue, timeouts, waiters, hold, now, free_at, stay_ms)
+    local refused = join(queue, timeouts, waiters, hold, now, free_at, place_ms)
     if refused then
       return refused
     end
   end
   if waits and for_ever == '0' then
     -- Both keys or neither: one without the other makes Redisson fail or wait for ever.
-    redis.call('PEXPIRE', queue, KEPT_MS)
-    redis.call('PEXPIRE', timeouts, KEPT_MS)
+    redis.call('PEXPIRE', queue, IDLE_EXPIRY_MS)
+    redis.call('PEXPIRE', timeouts, IDLE_EXPIRY_MS)
   end
   if fields > 0 then
     return ttl
   end
   -- The head's turn may have begun unnoticed, because a lease ended or the waiter before it left.
   -- Some of Redisson's waiters sleep until they are called.
-  call_head(channel, head)
-  return turn_of(timeouts, waiters, head, now)
+  notify_head(channel, head)
+  return head_time_left(timeouts, waiters, head, now)
 end

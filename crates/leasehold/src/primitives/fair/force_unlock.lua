@@ -11,14 +11,14 @@
 --           text WRONGKIND: not a fair lock; nothing was changed
 
 local function force_unlock(lock, queue, timeouts, waiters, marker, channel)
-  local other, in_line = look(queue, timeouts, waiters)
+  local other, in_line = check_keys(queue, timeouts, waiters)
   if other then
     return other
   end
   local broken = break_hold(lock, marker)
   if broken == 1 and in_line > 0 then
     local now = now_ms()
-    call_head(channel, tidy(queue, timeouts, waiters, now, now))
+    notify_head(channel, tidy(queue, timeouts, waiters, now, now))
   end
   return broken
 end

@@ -15,14 +15,14 @@
 --           text  WRONGKIND: not a fair lock; nothing was changed
 
 local function keep_for(lock, queue, timeouts, waiters, hold, span_ms, channel, served)
-  local other, in_line = look(queue, timeouts, waiters)
+  local other, in_line = check_keys(queue, timeouts, waiters)
   if other then
     return other
   end
   if redis.call('HEXISTS', lock, hold) == 0 then
     return 0
   end
-  local is_sooner = leave_to(span_ms, lock, hold)
+  local is_sooner = keep_for_span(span_ms, lock, hold)
   if in_line == 0 then
     return 1
   end
@@ -30,12 +30,12 @@ local function keep_for(lock, queue, timeouts, waiters, hold, span_ms, channel, 
   local free_at = now + span_ms
   for waiter in string.gmatch(served, '%S+') do gone[#gone + 1] = waiter end
   if #gone > 0 then
-    take_out(queue, timeouts, waiters, gone, free_at)
+    remove_waiters(queue, timeouts, waiters, gone, free_at)
   end
   local head = tidy(queue, timeouts, waiters, now, free_at)
   -- The head must ask again to learn the new end. The waiters behind it wait for its release.
   if is_sooner then
-    call_head(channel, head)
+    notify_head(channel, head)
   end
   return 1
 end

@@ -20,11 +20,11 @@
 -- server is full.
 local ALLOWANCE_MS = 300000
 -- `waiters` expires when no waiter has asked for this long.
-local KEPT_MS = 3600000
+local IDLE_EXPIRY_MS = 3600000
 -- Number of scores and waiters in one command: Lua can't pass more than some thousands.
 local MOST_MOVED = 1000
 
-local function wrong(size, what, key)
+local function wrong_type(size, what, key)
   if type(size) == 'number' then return false end
   if not string.find(size.err, 'WRONGTYPE', 1, true) then return size.err end
   return 'WRONGKIND a lock whose ' .. what .. ' is a ' .. redis.call('TYPE', key).ok
@@ -32,11 +32,11 @@ end
 
 -- Checks the three keys. Gives an error text if one of them is not part of a line, else false; and
 -- the number of entries in all three.
-local function look(queue, timeouts, waiters)
+local function check_keys(queue, timeouts, waiters)
   local length, timed = redis.pcall('LLEN', queue), redis.pcall('ZCARD', timeouts)
   local ours = redis.pcall('ZCARD', waiters)
-  local other = wrong(length, 'queue', queue) or wrong(timed, 'set of timeouts', timeouts)
-    or wrong(ours, 'set of waiters', waiters)
+  local other = wrong_type(length, 'queue', queue) or wrong_type(timed, 'set of timeouts', timeouts)
+    or wrong_type(ours, 'set of waiters', waiters)
   return other, other or length + timed + ours
 end
 
@@ -46,7 +46,7 @@ local function is_shared(queue, waiters)
 end
 
 -- Gives the last waiter the timeout that Redisson would compute for it.
-local function settle_last(queue, timeouts, waiters, free_at)
+local function set_last_timeout(queue, timeouts, waiters, free_at)
   local last = redis.call('LINDEX', queue, -1)
   if last and redis.call('ZSCORE', waiters, last) then
     redis.pcall('ZADD', timeouts, free_at + ALLOWANCE_MS * redis.call('LLEN', queue), last)
@@ -56,7 +56,7 @@ end
 -- Removes some of our waiters from the line. The waiters behind them move up, but no timeout moves
 -- to before the end of the present hold. Such a waiter may have waited longer than Redisson
 -- expects, because our waiters before it stay alive by asking.
-local function take_out(queue, timeouts, waiters, gone, free_at)
+local function remove_waiters(queue, timeouts, waiters, gone, free_at)
   local line = is_shared(queue, waiters) and redis.call('LRANGE', queue, 0, -1)
   local first = redis.call('LRANGE', queue, 0, #gone - 1)
   local is_gone, are_first = {}, true
@@ -74,7 +74,7 @@ local function take_out(queue, timeouts, waiters, gone, free_at)
   redis.call('ZREM', timeouts, unpack(gone))
   redis.call('ZREM', waiters, unpack(gone))
   if not line then
-    return settle_last(queue, timeouts, waiters, free_at)
+    return set_last_timeout(queue, timeouts, waiters, free_at)
   end
   -- A few commands, not two for each waiter: the line may be long.
   local timeout_of, scores = {}, redis.call('ZRANGE', timeouts, 0, -1, 'WITHSCORES')
@@ -104,7 +104,7 @@ end
 local function tidy(queue, timeouts, waiters, now, free_at)
   local gone = redis.call('ZRANGEBYSCORE', waiters, '-inf', now, 'LIMIT', 0, 100)
   if #gone > 0 then
-    take_out(queue, timeouts, waiters, gone, free_at)
+    remove_waiters(queue, timeouts, waiters, gone, free_at)
   end
   local head = redis.call('LINDEX', queue, 0)
   while head do
@@ -124,33 +124,33 @@ end
 
 -- Keeps the places of these waiters, which have these timeouts: marks them as alive, and keeps
 -- Redisson from removing them.
-local function stay(queue, timeouts, waiters, holds, scores, now, free_at, stay_ms)
+local function refresh_places(queue, timeouts, waiters, holds, scores, now, free_at, place_ms)
   -- Before the commands that need memory: a waiter must not lose its place because the server has
   -- no memory left.
-  redis.call('PEXPIRE', waiters, KEPT_MS)
+  redis.call('PEXPIRE', waiters, IDLE_EXPIRY_MS)
   local alive, late = {}, {}
-  for n, hold in ipairs(holds) do alive[2 * n - 1], alive[2 * n] = now + stay_ms, hold end
+  for n, hold in ipairs(holds) do alive[2 * n - 1], alive[2 * n] = now + place_ms, hold end
   redis.call('ZADD', waiters, unpack(alive))
   local last = redis.call('LINDEX', queue, -1)
   for n, hold in ipairs(holds) do
     if hold == last and not is_shared(queue, waiters) then
-      settle_last(queue, timeouts, waiters, free_at)
-    elseif tonumber(scores[n]) < now + stay_ms + ALLOWANCE_MS then
+      set_last_timeout(queue, timeouts, waiters, free_at)
+    elseif tonumber(scores[n]) < now + place_ms + ALLOWANCE_MS then
       -- Enough for the time that a grant and a give-up of Redisson's can take off until this waiter
       -- asks again.
-      late[#late + 1], late[#late + 2] = free_at + stay_ms + ALLOWANCE_MS, hold
+      late[#late + 1], late[#late + 2] = free_at + place_ms + ALLOWANCE_MS, hold
     end
   end
   if #late > 0 then redis.call('ZADD', timeouts, unpack(late)) end
 end
 
 -- Gives the time for which the head of the line may take its turn.
-local function turn_of(timeouts, waiters, head, now)
+local function head_time_left(timeouts, waiters, head, now)
   local until_ms = redis.call('ZSCORE', waiters, head) or redis.call('ZSCORE', timeouts, head)
   return math.max((until_ms or 0) - now, 0)
 end
 
 -- Notifies the head that the lock is free. An ACL may deny the channel.
-local function call_head(channel, head)
+local function notify_head(channel, head)
   if head then redis.pcall('PUBLISH', channel .. ':' .. head, '0') end
 end

@@ -1,6 +1,6 @@
 -- Returns the head and the waiters next in line that belong to the same client. At most as many as
 -- a hold is handed over to, one after the other.
-local function run(queue, own, head)
+local function successors(queue, own, head)
   local next = { head }
   for _, waiter in ipairs(redis.call('LRANGE', queue, 0, 62)) do
     if string.sub(waiter, 1, #own) ~= own then break end
@@ -31,7 +31,7 @@ end
 --           text  WRONGKIND: not a fair lock; nothing was changed
 
 local function release(lock, queue, timeouts, waiters, hold, channel, lease_ms, own, served)
-  local other, in_line = look(queue, timeouts, waiters)
+  local other, in_line = check_keys(queue, timeouts, waiters)
   if other then
     return other
   end
@@ -48,7 +48,7 @@ local function release(lock, queue, timeouts, waiters, hold, channel, lease_ms, 
     gone[#gone + 1] = hold
   end
   if #gone > 0 then
-    take_out(queue, timeouts, waiters, gone, free_at)
+    remove_waiters(queue, timeouts, waiters, gone, free_at)
   end
   local head = tidy(queue, timeouts, waiters, now, free_at)
   if ttl ~= -2 then
@@ -57,9 +57,9 @@ local function release(lock, queue, timeouts, waiters, hold, channel, lease_ms, 
   -- A release that is repeated after a failover must not grant what a failover guard holds back.
   local is_own = head and string.sub(head, 1, #own) == own
   if released == 0 or lease_ms == '0' or not is_own --[[OR GUARDED]] then
-    call_head(channel, head)
+    notify_head(channel, head)
     return released
   end
-  take_out(queue, timeouts, waiters, { head }, now + lease_ms)
-  return grant(lock, head, lease_ms) or run(queue, own, head)
+  remove_waiters(queue, timeouts, waiters, { head }, now + lease_ms)
+  return grant(lock, head, lease_ms) or successors(queue, own, head)
 end

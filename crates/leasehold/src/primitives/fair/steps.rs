@@ -4,32 +4,32 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::backend::step::{Operation, Shared, Step, Value, step};
+use crate::backend::step::{Operation, SharedLua, Step, Value, step};
 use crate::config::wire_ms;
-use crate::hold::{Asked, HoldSteps, Queued, Together};
+use crate::hold::{AcquireReply, BatchRenewal, HoldSteps, QueueSteps};
 use crate::key::Key;
 use crate::loss::LossReason;
-use crate::primitives::form::FORM;
+use crate::primitives::hash_kind::HASH_KIND;
 use crate::primitives::lock::steps::{BREAK_HOLD, GRANT, LockHold};
 use crate::primitives::twin::{KEPT, NOW_MS};
 use crate::sync::Mutex;
 
-static QUEUE: Shared = Shared::new(include_str!("queue.lua"), &[&NOW_MS]);
+static QUEUE: SharedLua = SharedLua::new(include_str!("queue.lua"), &[&NOW_MS]);
 
 step! {
     // `grants` is also right for the place that it takes: a request that arrives after its waiter
     // has left would leave a place in line without a waiter.
     ACQUIRE: Acquire = fair.acquire, grants: true,
     keys: [lock, queue, timeouts, waiters],
-    args: [hold, lease_ms: u64, stay_ms: u64, channel, for_ever: bool],
-    uses: [FORM, KEPT, QUEUE, GRANT],
+    args: [hold, lease_ms: u64, place_ms: u64, channel, for_ever: bool],
+    uses: [HASH_KIND, KEPT, QUEUE, GRANT],
 }
 
 step! {
-    STAY_MANY: StayMany = fair.stay_many, grants: true,
+    KEEP_PLACES: KeepPlaces = fair.keep_places, grants: true,
     for_holders: true,
     keys: [lock, queue, timeouts, waiters],
-    args: [holds, stay_ms: u64, channel, for_ever: bool],
+    args: [holds, place_ms: u64, channel, for_ever: bool],
     uses: [QUEUE],
 }
 
@@ -56,7 +56,7 @@ step! {
 }
 
 step! {
-    LINE: Line = fair.line, grants: false,
+    LIST_WAITERS: ListWaiters = fair.list_waiters, grants: false,
     keys: [queue, timeouts, waiters],
     args: [],
     uses: [QUEUE],
@@ -65,11 +65,11 @@ step! {
 /// All steps, in the order of the script.
 pub(crate) static ALL: [&Step; 6] = [
     &ACQUIRE,
-    &STAY_MANY,
+    &KEEP_PLACES,
     &RELEASE,
     &KEEP_FOR,
     &FORCE_UNLOCK,
-    &LINE,
+    &LIST_WAITERS,
 ];
 
 /// The operations on one hold of a fair lock, or on a waiter's place in line.
@@ -78,7 +78,7 @@ pub(crate) struct FairHold {
     channel: Arc<str>,
     /// The part that a fair lock shares with a plain one.
     plain: LockHold,
-    place: Place,
+    settings: WaiterSettings,
     /// The waiters to which the hold was handed over, each after a space. They remain in line until
     /// the hold is given back.
     served: Mutex<String>,
@@ -86,20 +86,20 @@ pub(crate) struct FairHold {
 
 /// The settings of a waiter.
 #[derive(Clone, Copy)]
-pub(crate) struct Place {
+pub(crate) struct WaiterSettings {
     /// Time for which the place in line is kept after each ask; zero to take no place.
-    pub(crate) stay: Duration,
+    pub(crate) place_time: Duration,
     /// Whether waiters of Redisson may be in the same line.
     pub(crate) with_redisson: bool,
 }
 
 impl FairHold {
-    pub(crate) fn new(key: &Key, channel: Arc<str>, id: String, place: Place) -> Self {
+    pub(crate) fn new(key: &Key, channel: Arc<str>, id: String, settings: WaiterSettings) -> Self {
         Self {
             key: key.clone(),
             plain: LockHold::new(key.clone(), Arc::clone(&channel), id),
             channel,
-            place,
+            settings,
             served: Mutex::default(),
         }
     }
@@ -141,14 +141,14 @@ impl HoldSteps for FairHold {
             waiters: self.key.fair_waiters().as_bytes(),
             hold: self.wire_id().as_bytes(),
             lease_ms: wire_ms(lease),
-            stay_ms: wire_ms(self.place.stay),
+            place_ms: wire_ms(self.settings.place_time),
             channel: self.channel.as_bytes(),
-            for_ever: self.place.with_redisson,
+            for_ever: self.settings.with_redisson,
         }
         .operation()
     }
 
-    fn read_acquire(&self, reply: Value) -> Option<Asked> {
+    fn read_acquire(&self, reply: Value) -> Option<AcquireReply> {
         self.plain.read_acquire(reply)
     }
 
@@ -172,11 +172,11 @@ impl HoldSteps for FairHold {
         Some(keep)
     }
 
-    fn renewed_together(&self) -> Option<Together<'_>> {
-        self.plain.renewed_together()
+    fn batch_renewal(&self) -> Option<BatchRenewal<'_>> {
+        self.plain.batch_renewal()
     }
 
-    fn queued(&self) -> Option<&dyn Queued> {
+    fn queue_steps(&self) -> Option<&dyn QueueSteps> {
         Some(self)
     }
 
@@ -184,10 +184,10 @@ impl HoldSteps for FairHold {
         self.released(Duration::ZERO)
     }
 
-    fn gone_within(&self, lease: Duration) -> Duration {
+    fn ends_within(&self, lease: Duration) -> Duration {
         // The release may have only a place to take back. A place keeps other waiters out for as
         // long as its waiter counts as alive, which may be longer than the lease.
-        lease.max(self.place.stay)
+        lease.max(self.settings.place_time)
     }
 
     fn why_lost(&self) -> Operation {
@@ -203,21 +203,21 @@ impl HoldSteps for FairHold {
     }
 }
 
-impl Queued for FairHold {
-    fn stay(&self) -> Duration {
-        self.place.stay
+impl QueueSteps for FairHold {
+    fn waiter_timeout(&self) -> Duration {
+        self.settings.place_time
     }
 
-    fn stay_many(&self, ids: &str) -> Operation {
-        StayMany {
+    fn keep_places(&self, ids: &str) -> Operation {
+        KeepPlaces {
             lock: self.key.as_str().as_bytes(),
             queue: self.key.fair_queue().as_bytes(),
             timeouts: self.key.fair_timeouts().as_bytes(),
             waiters: self.key.fair_waiters().as_bytes(),
             holds: ids.as_bytes(),
-            stay_ms: wire_ms(self.place.stay),
+            place_ms: wire_ms(self.settings.place_time),
             channel: self.channel.as_bytes(),
-            for_ever: self.place.with_redisson,
+            for_ever: self.settings.with_redisson,
         }
         .operation()
     }
@@ -239,10 +239,10 @@ impl Queued for FairHold {
 
     fn of_waiter(&self, id: String) -> Box<dyn HoldSteps> {
         let channel = Arc::clone(&self.channel);
-        Box::new(Self::new(&self.key, channel, id, self.place))
+        Box::new(Self::new(&self.key, channel, id, self.settings))
     }
 
-    fn serves(&self, id: &str) {
+    fn note_handed_to(&self, id: &str) {
         if id != self.wire_id() {
             let mut served = self.served.lock();
             served.push(' ');
@@ -250,7 +250,7 @@ impl Queued for FairHold {
         }
     }
 
-    fn leave_line(&self) -> Option<Operation> {
+    fn leave_queue(&self) -> Option<Operation> {
         let served = std::mem::take(&mut *self.served.lock());
         let served = served.trim_start();
         let (first, others) = served.split_once(' ').unwrap_or((served, ""));
@@ -261,11 +261,11 @@ impl Queued for FairHold {
 /// Ends a hold that may belong to another client. The first in line is called, not granted the
 /// lock, because it would not learn of the grant.
 pub(in crate::primitives) fn release(key: &Key, hold: &str, channel: &str) -> Operation {
-    let place = Place {
-        stay: Duration::ZERO,
+    let settings = WaiterSettings {
+        place_time: Duration::ZERO,
         with_redisson: false,
     };
-    FairHold::new(key, channel.into(), hold.to_owned(), place).release()
+    FairHold::new(key, channel.into(), hold.to_owned(), settings).release()
 }
 
 pub(crate) fn force_unlock(key: &Key, channel: &str) -> Operation {
@@ -280,8 +280,8 @@ pub(crate) fn force_unlock(key: &Key, channel: &str) -> Operation {
     .operation()
 }
 
-pub(crate) fn line(key: &Key) -> Operation {
-    Line {
+pub(crate) fn list_waiters(key: &Key) -> Operation {
+    ListWaiters {
         queue: key.fair_queue().as_bytes(),
         timeouts: key.fair_timeouts().as_bytes(),
         waiters: key.fair_waiters().as_bytes(),

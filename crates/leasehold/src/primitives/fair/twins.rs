@@ -1,24 +1,24 @@
 //! The steps of the fair lock on the embedded keyspace: `*.lua` in Rust.
 
-use super::steps::{self, Acquire, ForceUnlock, KeepFor, Release, StayMany};
+use super::steps::{self, Acquire, ForceUnlock, KeepFor, KeepPlaces, Release};
 use crate::backend::memory::Keyspace;
 use crate::backend::step::{Refusal, Value};
 use crate::primitives::lock::steps::{break_hold, plain};
-use crate::primitives::twin::{can_be_renewed, leave_to, lengthen, whole};
+use crate::primitives::twin::{can_be_renewed, keep_for_span, lengthen, to_int};
 
 // Redisson's default. At each grant Redisson takes this much off the timeout of every waiter. So
 // each of our waiters must add as much, or two grants in a row would put its timeout into the past.
 const ALLOWANCE_MS: i64 = 300_000;
-const KEPT_MS: u64 = 3_600_000;
+const IDLE_EXPIRY_MS: u64 = 3_600_000;
 /// Number of dead waiters that are removed at once.
 const BATCH: usize = 100;
 /// Number of waiters to which a hold is handed over, one after the other.
-const RUN: usize = 64;
+const MOST_SUCCESSORS: usize = 64;
 
-type Outcome<T> = Result<T, Refusal>;
+type TwinResult<T> = Result<T, Refusal>;
 
 /// The line of a fair lock: the twin of `queue.lua`.
-struct Line<'a> {
+struct FairQueue<'a> {
     keyspace: &'a mut Keyspace,
     queue: &'a [u8],
     timeouts: &'a [u8],
@@ -27,10 +27,10 @@ struct Line<'a> {
     free_at: i64,
 }
 
-impl<'a> Line<'a> {
+impl<'a> FairQueue<'a> {
     /// Creates the line of a lock that has `ttl` left.
     fn at(keyspace: &'a mut Keyspace, [queue, timeouts, waiters]: [&'a [u8]; 3], ttl: i64) -> Self {
-        let now = whole(keyspace.now_ms());
+        let now = to_int(keyspace.now_ms());
         Self {
             keyspace,
             queue,
@@ -41,17 +41,17 @@ impl<'a> Line<'a> {
         }
     }
 
-    fn is_shared(&mut self) -> Outcome<bool> {
+    fn is_shared(&mut self) -> TwinResult<bool> {
         // `waiters` has only our waiters and the list has all of them, so their sizes differ while
         // one of Redisson's waiters is in line.
         Ok(self.keyspace.zcard(self.waiters)? != self.keyspace.llen(self.queue)?)
     }
 
-    fn waits(&mut self, hold: &[u8]) -> Outcome<bool> {
+    fn waits(&mut self, hold: &[u8]) -> TwinResult<bool> {
         Ok(self.keyspace.zscore(self.timeouts, hold)?.is_some())
     }
 
-    fn settle_last(&mut self) -> Outcome<()> {
+    fn set_last_timeout(&mut self) -> TwinResult<()> {
         if let Some(last) = self.keyspace.llast(self.queue)?
             && self.keyspace.zscore(self.waiters, &last)?.is_some()
         {
@@ -62,7 +62,7 @@ impl<'a> Line<'a> {
         Ok(())
     }
 
-    fn take_out(&mut self, gone: &[Vec<u8>]) -> Outcome<()> {
+    fn remove_waiters(&mut self, gone: &[Vec<u8>]) -> TwinResult<()> {
         // Read before any waiter leaves: how far a waiter moves up depends on how many of the
         // leaving waiters were before it. While all waiters are ours, these timeouts are not read,
         // and a grant costs the same for any length of the line.
@@ -80,7 +80,7 @@ impl<'a> Line<'a> {
             }
         }
         let Some(line) = line else {
-            return self.settle_last();
+            return self.set_last_timeout();
         };
         let mut taken = 0;
         for waiter in line {
@@ -102,12 +102,12 @@ impl<'a> Line<'a> {
         Ok(())
     }
 
-    fn tidy(&mut self) -> Outcome<Option<Vec<u8>>> {
+    fn tidy(&mut self) -> TwinResult<Option<Vec<u8>>> {
         let gone = self
             .keyspace
             .zrange_by_score(self.waiters, self.now, BATCH)?;
         if !gone.is_empty() {
-            self.take_out(&gone)?;
+            self.remove_waiters(&gone)?;
         }
         while let Some(head) = self.keyspace.lfirst(self.queue)? {
             // Redisson's waiters are judged by their timeouts, ours only by when they last asked.
@@ -130,27 +130,28 @@ impl<'a> Line<'a> {
     }
 
     /// Keeps the places of these waiters, which are in line.
-    fn stay(&mut self, holds: &[&[u8]], stay_ms: i64) -> Outcome<()> {
-        self.keyspace.pexpire(self.waiters, KEPT_MS);
+    fn refresh_places(&mut self, holds: &[&[u8]], place_ms: i64) -> TwinResult<()> {
+        self.keyspace.pexpire(self.waiters, IDLE_EXPIRY_MS);
         for hold in holds {
-            self.keyspace.zadd(self.waiters, hold, self.now + stay_ms)?;
+            self.keyspace
+                .zadd(self.waiters, hold, self.now + place_ms)?;
         }
         let last = self.keyspace.llast(self.queue)?;
         for hold in holds {
             if last.as_deref() == Some(*hold) && !self.is_shared()? {
-                self.settle_last()?;
+                self.set_last_timeout()?;
                 continue;
             }
             let timeout = self.keyspace.zscore(self.timeouts, hold)?;
-            if timeout.is_some_and(|timeout| timeout < self.now + stay_ms + ALLOWANCE_MS) {
-                let timeout = self.free_at + stay_ms + ALLOWANCE_MS;
+            if timeout.is_some_and(|timeout| timeout < self.now + place_ms + ALLOWANCE_MS) {
+                let timeout = self.free_at + place_ms + ALLOWANCE_MS;
                 self.keyspace.zadd(self.timeouts, hold, timeout)?;
             }
         }
         Ok(())
     }
 
-    fn join(&mut self, hold: &[u8], stay_ms: i64) -> Outcome<()> {
+    fn join(&mut self, hold: &[u8], place_ms: i64) -> TwinResult<()> {
         let place = i64::try_from(self.keyspace.llen(self.queue)?).unwrap_or(i64::MAX) + 1;
         let mut timeout = self.free_at + ALLOWANCE_MS * place;
         if self.is_shared()? {
@@ -162,19 +163,20 @@ impl<'a> Line<'a> {
         }
         self.keyspace.zadd(self.timeouts, hold, timeout)?;
         self.keyspace.rpush(self.queue, hold)?;
-        self.keyspace.zadd(self.waiters, hold, self.now + stay_ms)?;
-        self.keyspace.pexpire(self.waiters, KEPT_MS);
+        self.keyspace
+            .zadd(self.waiters, hold, self.now + place_ms)?;
+        self.keyspace.pexpire(self.waiters, IDLE_EXPIRY_MS);
         Ok(())
     }
 
     /// Lets the line end when no waiter asks any more.
-    fn expires(&mut self) {
-        self.keyspace.pexpire(self.queue, KEPT_MS);
-        self.keyspace.pexpire(self.timeouts, KEPT_MS);
+    fn expire_when_idle(&mut self) {
+        self.keyspace.pexpire(self.queue, IDLE_EXPIRY_MS);
+        self.keyspace.pexpire(self.timeouts, IDLE_EXPIRY_MS);
     }
 
     /// Returns how long the head of the line may take its turn.
-    fn turn_of(&mut self, head: &[u8]) -> Outcome<i64> {
+    fn head_time_left(&mut self, head: &[u8]) -> TwinResult<i64> {
         let until = match self.keyspace.zscore(self.waiters, head)? {
             Some(until) => Some(until),
             None => self.keyspace.zscore(self.timeouts, head)?,
@@ -182,7 +184,7 @@ impl<'a> Line<'a> {
         Ok((until.unwrap_or(0) - self.now).max(0))
     }
 
-    fn call(&mut self, channel: &[u8], head: Option<&[u8]>) {
+    fn notify_head(&mut self, channel: &[u8], head: Option<&[u8]>) {
         if let Some(head) = head {
             self.keyspace.publish(&[channel, b":", head].concat(), b"0");
         }
@@ -191,7 +193,10 @@ impl<'a> Line<'a> {
 
 /// Returns an error if one of the keys is not part of a line, and the number of entries in all of
 /// them.
-fn look(keyspace: &mut Keyspace, [queue, timeouts, waiters]: [&[u8]; 3]) -> (Outcome<()>, usize) {
+fn check_keys(
+    keyspace: &mut Keyspace,
+    [queue, timeouts, waiters]: [&[u8]; 3],
+) -> (TwinResult<()>, usize) {
     let parts = [
         (keyspace.llen(queue), "queue", queue),
         (keyspace.zcard(timeouts), "set of timeouts", timeouts),
@@ -215,16 +220,16 @@ fn look(keyspace: &mut Keyspace, [queue, timeouts, waiters]: [&[u8]; 3]) -> (Out
     (Ok(()), all)
 }
 
-fn grant(keyspace: &mut Keyspace, lock: &[u8], hold: &[u8], lease_ms: u64) -> Outcome<()> {
+fn grant(keyspace: &mut Keyspace, lock: &[u8], hold: &[u8], lease_ms: u64) -> TwinResult<()> {
     keyspace.hset(lock, hold, b"1")?;
     keyspace.pexpire(lock, lease_ms);
     Ok(())
 }
 
 impl Acquire<'_> {
-    pub(super) fn twin(self, keyspace: &mut Keyspace) -> Outcome<Value> {
+    pub(super) fn twin(self, keyspace: &mut Keyspace) -> TwinResult<Value> {
         let keys = [self.queue, self.timeouts, self.waiters];
-        let (line, in_line) = look(keyspace, keys);
+        let (line, in_line) = check_keys(keyspace, keys);
         let fields = keyspace.hlen(self.lock)?;
         // A waiter asks with one id until it has an answer, so its grant may have been made at an
         // earlier ask. The holder counts its lease from the ask that is answered, so the server
@@ -242,10 +247,10 @@ impl Acquire<'_> {
             return self.grant(keyspace);
         }
         let ttl = keyspace.pttl(self.lock);
-        let mut line = Line::at(keyspace, keys, ttl);
+        let mut line = FairQueue::at(keyspace, keys, ttl);
         // Before dead waiters are removed: this waiter asks, so it is alive, however late it is.
-        if self.stay_ms > 0 && line.waits(self.hold)? {
-            line.stay(&[self.hold], whole(self.stay_ms))?;
+        if self.place_ms > 0 && line.waits(self.hold)? {
+            line.refresh_places(&[self.hold], to_int(self.place_ms))?;
         }
         let head = match in_line {
             0 => None,
@@ -253,43 +258,43 @@ impl Acquire<'_> {
         };
         if fields == 0 && head.as_ref().is_none_or(|head| head == self.hold) {
             if head.is_some() {
-                line.free_at = line.now + whole(self.lease_ms);
-                line.take_out(&[self.hold.to_vec()])?;
+                line.free_at = line.now + to_int(self.lease_ms);
+                line.remove_waiters(&[self.hold.to_vec()])?;
             }
             return self.grant(keyspace);
         }
-        if self.stay_ms > 0 {
+        if self.place_ms > 0 {
             self.take_place(&mut line)?;
         }
         let Some(head) = head.filter(|_| fields == 0) else {
             return Ok(Value::Int(ttl));
         };
-        line.call(self.channel, Some(&head));
-        Ok(Value::Int(line.turn_of(&head)?))
+        line.notify_head(self.channel, Some(&head));
+        Ok(Value::Int(line.head_time_left(&head)?))
     }
 
-    fn grant(&self, keyspace: &mut Keyspace) -> Outcome<Value> {
+    fn grant(&self, keyspace: &mut Keyspace) -> TwinResult<Value> {
         grant(keyspace, self.lock, self.hold, self.lease_ms)?;
         Ok(Value::Nil)
     }
 
-    fn take_place(&self, line: &mut Line<'_>) -> Outcome<()> {
+    fn take_place(&self, line: &mut FairQueue<'_>) -> TwinResult<()> {
         if !line.waits(self.hold)? {
-            line.join(self.hold, whole(self.stay_ms))?;
+            line.join(self.hold, to_int(self.place_ms))?;
         }
         if !self.for_ever {
-            line.expires();
+            line.expire_when_idle();
         }
         Ok(())
     }
 }
 
-impl StayMany<'_> {
-    pub(super) fn twin(self, keyspace: &mut Keyspace) -> Outcome<Value> {
+impl KeepPlaces<'_> {
+    pub(super) fn twin(self, keyspace: &mut Keyspace) -> TwinResult<Value> {
         let keys = [self.queue, self.timeouts, self.waiters];
-        look(keyspace, keys).0?;
+        check_keys(keyspace, keys).0?;
         let ttl = keyspace.pttl(self.lock);
-        let mut line = Line::at(keyspace, keys, ttl);
+        let mut line = FairQueue::at(keyspace, keys, ttl);
         let holds = ids(self.holds);
         let (mut in_line, mut alone) = (Vec::new(), Vec::new());
         for (number, hold) in (1..).zip(&holds) {
@@ -299,9 +304,9 @@ impl StayMany<'_> {
             }
         }
         if !in_line.is_empty() {
-            line.stay(&in_line, whole(self.stay_ms))?;
+            line.refresh_places(&in_line, to_int(self.place_ms))?;
             if !self.for_ever {
-                line.expires();
+                line.expire_when_idle();
             }
         }
         let mut left = ttl;
@@ -311,7 +316,7 @@ impl StayMany<'_> {
             // does not keep its place.
             let head = line.keyspace.lfirst(self.queue)?;
             left = match &head {
-                Some(head) => line.turn_of(head)?,
+                Some(head) => line.head_time_left(head)?,
                 None => 0,
             };
             // The last one, if a waiter is named twice: it has left a batch and joined again.
@@ -319,7 +324,7 @@ impl StayMany<'_> {
             let number = (1..).zip(&holds).filter(|(_, hold)| is_head(hold)).last();
             match number.filter(|(number, _)| !alone.contains(number)) {
                 Some((number, _)) => alone.push(number),
-                None => line.call(self.channel, head.as_deref()),
+                None => line.notify_head(self.channel, head.as_deref()),
             }
         }
         let numbers = std::iter::once(left).chain(alone);
@@ -328,9 +333,9 @@ impl StayMany<'_> {
 }
 
 impl Release<'_> {
-    pub(super) fn twin(self, keyspace: &mut Keyspace) -> Outcome<Value> {
+    pub(super) fn twin(self, keyspace: &mut Keyspace) -> TwinResult<Value> {
         let keys = [self.queue, self.timeouts, self.waiters];
-        let (line, in_line) = look(keyspace, keys);
+        let (line, in_line) = check_keys(keyspace, keys);
         line?;
         let released = keyspace.hdel(self.lock, self.hold)?;
         let reply = Ok(Value::Int(released.into()));
@@ -338,13 +343,13 @@ impl Release<'_> {
             return reply;
         }
         let ttl = keyspace.pttl(self.lock);
-        let mut line = Line::at(keyspace, keys, ttl);
+        let mut line = FairQueue::at(keyspace, keys, ttl);
         let mut gone = ids(self.served);
         if line.waits(self.hold)? || line.keyspace.zscore(self.waiters, self.hold)?.is_some() {
             gone.push(self.hold.to_vec());
         }
         if !gone.is_empty() {
-            line.take_out(&gone)?;
+            line.remove_waiters(&gone)?;
         }
         let head = line.tidy()?;
         if ttl != -2 {
@@ -358,13 +363,17 @@ impl Release<'_> {
             // A waiter or holder that leaves calls the next waiter if the lock is free. It may be a
             // head that gives up its turn. Without the call, the next waiter would learn of its
             // turn only when another client asks.
-            line.call(self.channel, head.as_deref());
+            line.notify_head(self.channel, head.as_deref());
             return reply;
         };
-        line.free_at = line.now + whole(self.lease_ms);
-        line.take_out(std::slice::from_ref(&next))?;
+        line.free_at = line.now + to_int(self.lease_ms);
+        line.remove_waiters(std::slice::from_ref(&next))?;
         grant(line.keyspace, self.lock, &next, self.lease_ms)?;
-        let behind = line.keyspace.lrange(self.queue)?.into_iter().take(RUN - 1);
+        let behind = line
+            .keyspace
+            .lrange(self.queue)?
+            .into_iter()
+            .take(MOST_SUCCESSORS - 1);
         let behind = behind.take_while(|waiter| waiter.starts_with(self.own));
         Ok(Value::List(
             std::iter::once(next)
@@ -383,50 +392,50 @@ fn ids(text: &[u8]) -> Vec<Vec<u8>> {
 }
 
 impl KeepFor<'_> {
-    pub(super) fn twin(self, keyspace: &mut Keyspace) -> Outcome<Value> {
+    pub(super) fn twin(self, keyspace: &mut Keyspace) -> TwinResult<Value> {
         let keys = [self.queue, self.timeouts, self.waiters];
-        let (line, in_line) = look(keyspace, keys);
+        let (line, in_line) = check_keys(keyspace, keys);
         line?;
         if !keyspace.hexists(self.lock, self.hold)? {
             return Ok(Value::Int(0));
         }
-        let is_sooner = leave_to(self.span_ms, keyspace, self.lock, self.hold)?;
+        let is_sooner = keep_for_span(self.span_ms, keyspace, self.lock, self.hold)?;
         if in_line > 0 {
-            let mut line = Line::at(keyspace, keys, whole(self.span_ms));
+            let mut line = FairQueue::at(keyspace, keys, to_int(self.span_ms));
             let gone = ids(self.served);
             if !gone.is_empty() {
-                line.take_out(&gone)?;
+                line.remove_waiters(&gone)?;
             }
             let head = line.tidy()?.filter(|_| is_sooner);
-            line.call(self.channel, head.as_deref());
+            line.notify_head(self.channel, head.as_deref());
         }
         Ok(Value::Int(1))
     }
 }
 
 impl ForceUnlock<'_> {
-    pub(super) fn twin(self, keyspace: &mut Keyspace) -> Outcome<Value> {
+    pub(super) fn twin(self, keyspace: &mut Keyspace) -> TwinResult<Value> {
         let keys = [self.queue, self.timeouts, self.waiters];
-        let (line, in_line) = look(keyspace, keys);
+        let (line, in_line) = check_keys(keyspace, keys);
         line?;
         let broken = break_hold(keyspace, self.lock, self.marker)?;
         if broken && in_line > 0 {
-            let mut line = Line::at(keyspace, keys, 0);
+            let mut line = FairQueue::at(keyspace, keys, 0);
             let head = line.tidy()?;
-            line.call(self.channel, head.as_deref());
+            line.notify_head(self.channel, head.as_deref());
         }
         Ok(Value::Int(broken.into()))
     }
 }
 
-impl steps::Line<'_> {
-    pub(super) fn twin(self, keyspace: &mut Keyspace) -> Outcome<Value> {
+impl steps::ListWaiters<'_> {
+    pub(super) fn twin(self, keyspace: &mut Keyspace) -> TwinResult<Value> {
         let keys = [self.queue, self.timeouts, self.waiters];
-        let (line, in_line) = look(keyspace, keys);
+        let (line, in_line) = check_keys(keyspace, keys);
         line?;
         let mut alive = Vec::new();
         if in_line > 0 {
-            let line = Line::at(keyspace, keys, 0);
+            let line = FairQueue::at(keyspace, keys, 0);
             for waiter in line.keyspace.lrange(self.queue)? {
                 let until = line.keyspace.zscore(self.waiters, &waiter)?;
                 if until.is_none_or(|until| until > line.now) {

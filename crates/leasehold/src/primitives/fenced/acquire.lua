@@ -13,8 +13,8 @@ local function acquire(lock, counter, hold, lease_ms, counter_ms)
   local fields = redis.call('HLEN', lock)
   if fields > 0 then
     if redis.call('HEXISTS', lock, hold) == 0 then
-      --[[USES other_than]]
-      return other_than('a plain lock', lock, fields) or redis.call('PTTL', lock)
+      --[[USES wrong_kind]]
+      return wrong_kind('a plain lock', lock, fields) or redis.call('PTTL', lock)
     end
     -- While this hold exists, no other hold draws a token.
     return { 1, tonumber(string.match(redis.call('GET', counter) or '', '^%d+$')) or 0 }

@@ -6,12 +6,12 @@
 //! answer is lost, only leaves a gap.
 
 use super::steps;
-use crate::backend::failure::refusal_counts;
+use crate::backend::failure::accept_refusal;
 use crate::backend::step::{Operation, Value};
 use crate::error::{Error, ErrorKind, Result};
 use crate::guard::Share;
 use crate::hold::Hold;
-use crate::hold::watchdog::is_gone;
+use crate::hold::watchdog::mark_gone;
 use crate::loss::LossReason;
 
 /// Checks that a hold of this kind can have a token.
@@ -36,7 +36,7 @@ pub(in crate::primitives) async fn token_of(share: &Share) -> Result<u64> {
     if let Some(token) = hold.token() {
         return Ok(token);
     }
-    let drawn = ask(share, steps::draw(hold, share.context().peers)).await?;
+    let drawn = request_token(share, steps::draw(hold, share.context().peers)).await?;
     // Another guard of the same owner may have drawn a token meanwhile.
     let token = hold.set_token(drawn);
     // The lock may have been lost while the answer was on its way, and only a holder may have a
@@ -52,19 +52,19 @@ pub(in crate::primitives) async fn raise(share: &Share, token: u64) -> Result<()
     // The counter has already been this high during this hold. So every later token is greater, and
     // no request is needed.
     if hold.token().max(hold.raised_to()) < Some(token) {
-        ask(share, steps::raise(hold, token, share.context().peers)).await?;
+        request_token(share, steps::raise(hold, token, share.context().peers)).await?;
     }
     hold.raised(token);
     hold.check()
 }
 
-async fn ask(share: &Share, operation: Operation) -> Result<u64> {
+async fn request_token(share: &Share, operation: Operation) -> Result<u64> {
     let (context, hold) = (share.context(), share.hold());
     let reply = context.backend.submit_by(operation, hold.route()).await;
-    match refusal_counts(reply, |reply| matches!(reply, Value::Int(1..))) {
+    match accept_refusal(reply, |reply| matches!(reply, Value::Int(1..))) {
         Ok(Value::Int(number @ 1..)) => Ok(number.unsigned_abs()),
         Ok(Value::Int(_)) => {
-            is_gone(&context.backend, hold, &context.timers).await;
+            mark_gone(&context.backend, hold, &context.timers).await;
             let reason = hold.loss().unwrap_or(LossReason::Deleted);
             Err(Error::lost(&hold.key, reason))
         }

@@ -3,24 +3,24 @@
 
 use std::time::Duration;
 
-use super::super::form::FORM;
+use super::super::hash_kind::HASH_KIND;
 use super::super::lock::steps::{GRANT, LockHold, plain};
 use crate::backend::memory::Keyspace;
-use crate::backend::step::{Operation, Refusal, Shared, Step, Value, number, step};
+use crate::backend::step::{Operation, Refusal, SharedLua, Step, Value, number, step};
 use crate::config::{Peers, wire_ms};
-use crate::hold::{Asked, Hold, HoldSteps, Together};
+use crate::hold::{AcquireReply, BatchRenewal, Hold, HoldSteps};
 use crate::key::Key;
 use crate::loss::LossReason;
-use crate::primitives::twin::whole;
+use crate::primitives::twin::to_int;
 
-static TOKEN: Shared = Shared::new(include_str!("token.lua"), &[]);
+static TOKEN: SharedLua = SharedLua::new(include_str!("token.lua"), &[]);
 
 step! {
     ACQUIRE: Acquire = fenced.acquire, grants: true,
     while_moving: true,
     keys: [lock, counter],
     args: [hold, lease_ms: u64, counter_ms: u64],
-    uses: [FORM, TOKEN, GRANT],
+    uses: [HASH_KIND, TOKEN, GRANT],
 }
 
 impl Acquire<'_> {
@@ -35,7 +35,7 @@ impl Acquire<'_> {
             // No other client draws while this hold exists, so the last token belongs to this hold.
             // Without a counter it is 0. `read_acquire` does not accept that as a grant, and the
             // undo gives the hold back.
-            let last = last_given(keyspace, self.counter).map_or(0, whole);
+            let last = last_given(keyspace, self.counter).map_or(0, to_int);
             return Ok(Value::List(vec![Value::Int(1), Value::Int(last)]));
         }
         // The token is stored before the hold: an unused token leaves only a gap, but a hold
@@ -46,7 +46,7 @@ impl Acquire<'_> {
         keyspace.pexpire(self.lock, self.lease_ms);
         // A grant is a list, and a refusal is a number. Redisson replies with two numbers to both.
         // It mistakes the refusal by a lock without expiry, -1 and -1, for a grant.
-        Ok(Value::List(vec![Value::Int(1), Value::Int(whole(token))]))
+        Ok(Value::List(vec![Value::Int(1), Value::Int(to_int(token))]))
     }
 }
 
@@ -66,7 +66,7 @@ impl Draw<'_> {
         }
         let token = next_token(keyspace, self.counter)?;
         note(keyspace, self.counter, token, self.counter_ms);
-        Ok(Value::Int(whole(token)))
+        Ok(Value::Int(to_int(token)))
     }
 }
 
@@ -103,7 +103,7 @@ step! {
 
 impl LastToken<'_> {
     fn twin(self, keyspace: &mut Keyspace) -> Result<Value, Refusal> {
-        Ok(Value::Int(whole(last_given(keyspace, self.counter)?)))
+        Ok(Value::Int(to_int(last_given(keyspace, self.counter)?)))
     }
 }
 
@@ -214,14 +214,14 @@ impl HoldSteps for FencedHold {
         .operation()
     }
 
-    fn read_acquire(&self, reply: Value) -> Option<Asked> {
+    fn read_acquire(&self, reply: Value) -> Option<AcquireReply> {
         match reply {
-            Value::Int(ttl_ms) => Some(Asked::Busy {
+            Value::Int(ttl_ms) => Some(AcquireReply::Busy {
                 ttl_ms,
                 before: None,
             }),
             Value::List(items) => match items[..] {
-                [Value::Int(1), Value::Int(token @ 1..)] => Some(Asked::Granted {
+                [Value::Int(1), Value::Int(token @ 1..)] => Some(AcquireReply::Granted {
                     token: Some(token.unsigned_abs()),
                 }),
                 _ => None,
@@ -238,8 +238,8 @@ impl HoldSteps for FencedHold {
         self.hold.keep_for(span)
     }
 
-    fn renewed_together(&self) -> Option<Together<'_>> {
-        self.hold.renewed_together()
+    fn batch_renewal(&self) -> Option<BatchRenewal<'_>> {
+        self.hold.batch_renewal()
     }
 
     fn release(&self) -> Operation {

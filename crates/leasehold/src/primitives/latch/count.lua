@@ -6,9 +6,9 @@
 --          text WRONGKIND: not a latch
 
 local function count(latch, opened)
-  local there, other = number_at(latch)
+  local exists, other = number_at(latch)
   if other then
     return other
   end
-  return { math.max(there or 0, 0), last_opened(opened) }
+  return { math.max(exists or 0, 0), last_opened(opened) }
 end

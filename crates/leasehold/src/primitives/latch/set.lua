@@ -15,12 +15,12 @@ local function set(latch, marker, done, opened, count, channel)
   if before then
     return tonumber(before)
   end
-  local there, other = number_at(latch)
+  local exists, other = number_at(latch)
   if other then
     return other
   end
-  local failed = remember(marker, there and 0 or 1)
-  if failed or there then
+  local failed = remember(marker, exists and 0 or 1)
+  if failed or exists then
     return failed or 0
   end
   local made = redis.pcall('SET', latch, count)

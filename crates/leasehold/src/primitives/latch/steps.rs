@@ -2,12 +2,14 @@
 //! this file documents each step.
 
 use crate::backend::memory::Keyspace;
-use crate::backend::step::{Operation, Refusal, Shared, Step, Value, number, step};
+use crate::backend::step::{Operation, Refusal, SharedLua, Step, Value, number, step};
 use crate::key::Key;
 use crate::local::Marked;
-use crate::primitives::twin::{IDEMPOTENCY, NUMBER_AT, list, note, number_at, replied, whole};
+use crate::primitives::twin::{
+    IDEMPOTENCY, NUMBER_AT, earlier_reply, list, note, number_at, to_int,
+};
 
-static OPENED: Shared = Shared::new(include_str!("opened.lua"), &[]);
+static OPENED: SharedLua = SharedLua::new(include_str!("opened.lua"), &[]);
 
 step! {
     SET: Set = latch.set, grants: false,
@@ -18,7 +20,7 @@ step! {
 
 impl Set<'_> {
     fn twin(self, keyspace: &mut Keyspace) -> Result<Value, Refusal> {
-        if let Some(before) = replied(keyspace, self.marker)? {
+        if let Some(before) = earlier_reply(keyspace, self.marker)? {
             return Ok(Value::Int(before));
         }
         let made = number_at(keyspace, self.latch)?.is_none();
@@ -44,12 +46,12 @@ step! {
 
 impl CountDown<'_> {
     fn twin(self, keyspace: &mut Keyspace) -> Result<Value, Refusal> {
-        if let Some(before) = replied(keyspace, self.marker)? {
+        if let Some(before) = earlier_reply(keyspace, self.marker)? {
             return Ok(Value::Int(before));
         }
         let count = number_at(keyspace, self.latch)?;
         keyspace.del(self.done);
-        let by = whole(self.by);
+        let by = to_int(self.by);
         let left = (count.unwrap_or(0) - by).max(0);
         note(keyspace, self.marker, &left.to_string());
         match count {
@@ -94,30 +96,30 @@ step! {
 
 impl Delete<'_> {
     fn twin(self, keyspace: &mut Keyspace) -> Result<Value, Refusal> {
-        if let Some(before) = replied(keyspace, self.marker)? {
+        if let Some(before) = earlier_reply(keyspace, self.marker)? {
             return Ok(Value::Int(before));
         }
-        let there = number_at(keyspace, self.latch)?.is_some();
+        let exists = number_at(keyspace, self.latch)?.is_some();
         keyspace.del(self.done);
-        note(keyspace, self.marker, &i64::from(there).to_string());
-        if there {
+        note(keyspace, self.marker, &i64::from(exists).to_string());
+        if exists {
             keyspace.del(self.latch);
             note_opened(keyspace, self.opened);
             keyspace.publish(self.channel, b"1");
         }
-        Ok(Value::Int(i64::from(there)))
+        Ok(Value::Int(i64::from(exists)))
     }
 }
 
 step! {
-    PASS_ON: PassOn = latch.pass_on, grants: false,
+    REPUBLISH: Republish = latch.republish, grants: false,
     while_moving: true,
     keys: [latch],
     args: [channel],
     uses: [NUMBER_AT],
 }
 
-impl PassOn<'_> {
+impl Republish<'_> {
     fn twin(self, keyspace: &mut Keyspace) -> Result<Value, Refusal> {
         let is_open = number_at(keyspace, self.latch)?.unwrap_or(0) <= 0;
         if is_open {
@@ -128,7 +130,7 @@ impl PassOn<'_> {
 }
 
 /// All steps, in the order of the script.
-pub(crate) static ALL: [&Step; 5] = [&SET, &COUNT_DOWN, &COUNT, &DELETE, &PASS_ON];
+pub(crate) static ALL: [&Step; 5] = [&SET, &COUNT_DOWN, &COUNT, &DELETE, &REPUBLISH];
 
 /// Returns when the latch was last open.
 fn last_opened(keyspace: &mut Keyspace, opened: &[u8]) -> i64 {
@@ -140,12 +142,12 @@ fn last_opened(keyspace: &mut Keyspace, opened: &[u8]) -> i64 {
 fn note_opened(keyspace: &mut Keyspace, opened: &[u8]) {
     // Far longer than a waiter sleeps between two asks by default, so a waiter that lost the
     // message finds the note.
-    const KEPT_MS: u64 = 3_600_000;
+    const OPENED_EXPIRY_MS: u64 = 3_600_000;
     let now = i64::try_from(keyspace.now_ms()).unwrap_or(i64::MAX);
     let last = last_opened(keyspace, opened);
     // Later than each note before, even if the clock was set back: a waiter compares two notes.
     keyspace.set(opened, (now.max(last) + 1).to_string().as_bytes());
-    keyspace.pexpire(opened, KEPT_MS);
+    keyspace.pexpire(opened, OPENED_EXPIRY_MS);
 }
 
 pub(crate) fn set(key: &Key, marked: &Marked, count: u64, channel: &str) -> Operation {
@@ -180,8 +182,8 @@ pub(crate) fn count(key: &Key) -> Operation {
     .operation()
 }
 
-pub(crate) fn pass_on(key: &Key, channel: &str) -> Operation {
-    PassOn {
+pub(crate) fn republish(key: &Key, channel: &str) -> Operation {
+    Republish {
         latch: key.as_str().as_bytes(),
         channel: channel.as_bytes(),
     }

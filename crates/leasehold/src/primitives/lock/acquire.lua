@@ -11,8 +11,8 @@ local function acquire(lock, hold, lease_ms)
   local fields = redis.call('HLEN', lock)
   if fields > 0 then
     if redis.call('HEXISTS', lock, hold) == 0 then
-      --[[USES other_than]]
-      return other_than('a plain lock', lock, fields) or redis.call('PTTL', lock)
+      --[[USES wrong_kind]]
+      return wrong_kind('a plain lock', lock, fields) or redis.call('PTTL', lock)
     end
     -- The first copy of this request set the lease, and a renewal may have lengthened it since.
     return false

@@ -5,7 +5,7 @@ local function break_hold(lock, marker)
   if fields == 0 then
     return 0
   end
-  local other = other_than('a plain lock', lock, fields)
+  local other = wrong_kind('a plain lock', lock, fields)
   if other then
     return other
   end

@@ -8,7 +8,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use super::kind::{Acquire, Kind, Named};
-use super::{Lock, LockGuard, ask};
+use super::{Lock, LockGuard, acquire};
 use crate::backend::step::Operation;
 use crate::context::Context;
 use crate::error::{Error, ErrorKind, Result};
@@ -127,12 +127,12 @@ impl Kind for Group {
 
 impl Acquire for Group {
     async fn acquire_by(lock: &Lock<Self>, deadline: Deadline) -> Result<Option<LockGuard>> {
-        ask::acquire_by(lock, deadline).await
+        acquire::acquire_by(lock, deadline).await
     }
 }
 
 impl Named for Group {
-    const OBSERVED: observe::Kind = observe::Kind::Group;
+    const OBSERVED: observe::ObservedKind = observe::ObservedKind::Group;
     fn channel(&self, key: &Key) -> String {
         key.lock_channel()
     }

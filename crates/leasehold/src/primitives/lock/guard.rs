@@ -9,7 +9,7 @@ use tokio::time::Instant;
 
 use crate::clock::Timers;
 use crate::error::{Error, Result};
-use crate::guard::{Share, not_kept};
+use crate::guard::{Share, cannot_keep};
 use crate::key::Key;
 use crate::loss::LossReason;
 use crate::primitives::composite::Quorum;
@@ -155,9 +155,9 @@ impl LockGuard {
     #[must_use]
     pub fn loss(&self) -> Option<LossReason> {
         match &self.body {
-            Body::One(share) => share.hold().tell_loss(),
+            Body::One(share) => share.hold().report_loss(),
             Body::Quorum(quorum) => {
-                quorum.members.tell_losses();
+                quorum.members.report_losses();
                 quorum.members.loss()
             }
         }
@@ -345,7 +345,7 @@ impl LockGuard {
     pub async fn keep_for(self, span: Duration) -> Result<()> {
         match self.body {
             Body::One(share) => share.keep_for(span).await,
-            Body::Quorum(quorum) => Err(not_kept(&quorum.members.key, "it is several locks")),
+            Body::Quorum(quorum) => Err(cannot_keep(&quorum.members.key, "it is several locks")),
         }
     }
 

@@ -10,7 +10,7 @@ local function inspect(lock)
   if fields == 0 then
     return { -2 }
   end
-  local other = other_than('a plain lock', lock, fields)
+  local other = wrong_kind('a plain lock', lock, fields)
   if other then
     return other
   end

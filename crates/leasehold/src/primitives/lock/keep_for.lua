@@ -14,7 +14,7 @@ local function keep_for(lock, hold, span_ms, channel)
   end
   -- The waiters must ask again to learn the new end. No client is called by its number, so all of
   -- them ask. An ACL may deny the channel.
-  if leave_to(span_ms, lock, hold) then
+  if keep_for_span(span_ms, lock, hold) then
     redis.pcall('PUBLISH', channel, '0')
   end
   return 1

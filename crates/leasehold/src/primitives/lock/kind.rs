@@ -3,7 +3,7 @@
 use std::fmt;
 
 use super::Lock;
-use super::ask;
+use super::acquire;
 use super::guard::LockGuard;
 use super::steps::{self, LockHold};
 use crate::backend::step::Operation;
@@ -11,7 +11,7 @@ use crate::config::Terms;
 use crate::error::Result;
 use crate::hold::HoldSteps;
 use crate::key::Key;
-use crate::local::line::Line;
+use crate::local::line::LineMode;
 use crate::observe;
 use crate::owner::Role;
 use crate::wait::Deadline;
@@ -24,17 +24,17 @@ use crate::wait::Deadline;
 pub trait Kind: Acquire {
     /// The guard that an acquire returns: [`LockGuard`], or a guard that can do more and
     /// dereferences to one.
-    type Guard: Made + AsRef<LockGuard> + Into<LockGuard> + fmt::Debug + Send + Sync;
+    type Guard: FromLockGuard + AsRef<LockGuard> + Into<LockGuard> + fmt::Debug + Send + Sync;
 }
 
 /// A guard of one kind, made from the guard that all kinds share. This is not `From`, because any
 /// caller could use `From` with the guard of another kind.
-pub(crate) trait Made {
-    fn made(guard: LockGuard) -> Self;
+pub(crate) trait FromLockGuard {
+    fn from_lock_guard(guard: LockGuard) -> Self;
 }
 
-impl Made for LockGuard {
-    fn made(guard: LockGuard) -> Self {
+impl FromLockGuard for LockGuard {
+    fn from_lock_guard(guard: LockGuard) -> Self {
         guard
     }
 }
@@ -51,7 +51,7 @@ pub(crate) trait Acquire: Clone + fmt::Debug + Send + Sync + Sized + 'static {
     /// The role in which an owner holds a name of this kind.
     // Each side of a read-write lock has a role of its own, so that an owner can hold both at the
     // same time. The other kinds can be held in one way only.
-    const ROLE: Role = Role::Whole;
+    const ROLE: Role = Role::Exclusive;
 
     // This is not an `async fn`: in a trait, an `async fn` promises no `Send`, so a caller could
     // not spawn a task that acquires a lock of a generic kind.
@@ -64,9 +64,9 @@ pub(crate) trait Acquire: Clone + fmt::Debug + Send + Sync + Sized + 'static {
 /// The parts that a kind with one name adds to the common way of acquiring.
 pub(crate) trait Named: Clone + fmt::Debug + Send + Sync + Sized + 'static {
     /// The kind under which logs, events and metrics report this lock.
-    const OBSERVED: observe::Kind = observe::Kind::Lock;
+    const OBSERVED: observe::ObservedKind = observe::ObservedKind::Lock;
     /// Whether a process keeps such a lock for a turn, in which its waiters hand it over.
-    const TAKES_TURNS: bool = false;
+    const HAS_SLICE: bool = false;
     /// Returns whether the tasks of a process that acquire this lock share one hold. They also
     /// share the answer that another client holds the lock.
     fn is_shared(_lock: &Lock<Self>) -> bool {
@@ -93,8 +93,8 @@ pub(crate) trait Named: Clone + fmt::Debug + Send + Sync + Sized + 'static {
         Self::hold(lock, key, id)
     }
     /// Returns how waiters form a line.
-    fn line(_lock: &Lock<Self>) -> Line {
-        Line::OneAsks
+    fn line(_lock: &Lock<Self>) -> LineMode {
+        LineMode::HeadAsks
     }
     /// Asks for the holders and the TTL. Replies `{ ttl, holder, count, ... }`.
     fn inspect(&self, key: &Key) -> Operation;
@@ -117,12 +117,12 @@ impl Kind for Plain {
 
 impl Acquire for Plain {
     async fn acquire_by(lock: &Lock<Self>, deadline: Deadline) -> Result<Option<LockGuard>> {
-        ask::acquire_by(lock, deadline).await
+        acquire::acquire_by(lock, deadline).await
     }
 }
 
 impl Named for Plain {
-    const TAKES_TURNS: bool = true;
+    const HAS_SLICE: bool = true;
 
     fn is_exclusive(&self) -> bool {
         true

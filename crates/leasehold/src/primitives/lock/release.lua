@@ -14,6 +14,6 @@ local function release(lock, hold, channel)
   end
   -- Sent by the same script: if a client died between the two commands, every waiter would sleep
   -- until its next poll. An ACL may deny the channel.
-  local told = redis.pcall('PUBLISH', channel, '0')
-  return 1 + (type(told) == 'number' and told or 0)
+  local receivers = redis.pcall('PUBLISH', channel, '0')
+  return 1 + (type(receivers) == 'number' and receivers or 0)
 end

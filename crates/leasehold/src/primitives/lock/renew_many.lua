@@ -9,7 +9,7 @@
 
 local function renew_many(count, first_key, first_arg)
   local lease_ms = ARGV[first_arg]
-  local most, has_gt, odd = tonumber(lease_ms), true, {}
+  local most, has_gt, renew_alone = tonumber(lease_ms), true, {}
   for n = 1, count do
     local lock = KEYS[first_key + n - 1]
     -- An error for one key must not stop the renewal of the others.
@@ -32,8 +32,8 @@ local function renew_many(count, first_key, first_arg)
       end
     end
     if not good then
-      odd[#odd + 1] = n
+      renew_alone[#renew_alone + 1] = n
     end
   end
-  return odd
+  return renew_alone
 end

@@ -5,19 +5,19 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::backend::memory::Keyspace;
-use crate::backend::step::{Operation, Parts, Refusal, Shared, Step, Value, number, step};
+use crate::backend::step::{Operation, Parts, Refusal, SharedLua, Step, Value, number, step};
 use crate::config::wire_ms;
-use crate::hold::{Asked, Caller, HoldSteps, Together};
+use crate::hold::{AcquireReply, BatchRenewal, HoldSteps, WaitingClient};
 use crate::key::Key;
 use crate::loss::LossReason;
-use crate::primitives::form::{self, FORM};
+use crate::primitives::hash_kind::{self, HASH_KIND};
 use crate::primitives::twin::{
-    ASKING, KEPT, call_first, can_be_renewed, leave_to, lengthen, place_of, whole,
+    ASKING, KEPT, can_be_renewed, clients_before, keep_for_span, lengthen, notify_first, to_int,
 };
 
-pub(in crate::primitives) static BREAK_HOLD: Shared =
-    Shared::new(include_str!("break_hold.lua"), &[&FORM]);
-pub(in crate::primitives) static GRANT: Shared = Shared::new(include_str!("grant.lua"), &[]);
+pub(in crate::primitives) static BREAK_HOLD: SharedLua =
+    SharedLua::new(include_str!("break_hold.lua"), &[&HASH_KIND]);
+pub(in crate::primitives) static GRANT: SharedLua = SharedLua::new(include_str!("grant.lua"), &[]);
 
 step! {
     // A request that arrives after its waiter has left must not run: the lock would be held for a
@@ -27,7 +27,7 @@ step! {
     own_script: true,
     keys: [lock],
     args: [hold, lease_ms: u64],
-    uses: [FORM],
+    uses: [HASH_KIND],
 }
 
 impl Acquire<'_> {
@@ -48,13 +48,13 @@ impl Acquire<'_> {
 }
 
 step! {
-    ACQUIRE_IN_TURN: AcquireInTurn = lock.acquire_in_turn, grants: true,
+    ACQUIRE_AND_ENLIST: AcquireAndEnlist = lock.acquire_and_enlist, grants: true,
     keys: [lock, asking],
-    args: [hold, lease_ms: u64, client, called: bool],
-    uses: [FORM, GRANT, ASKING],
+    args: [hold, lease_ms: u64, client, notified: bool],
+    uses: [HASH_KIND, GRANT, ASKING],
 }
 
-impl AcquireInTurn<'_> {
+impl AcquireAndEnlist<'_> {
     fn twin(self, keyspace: &mut Keyspace) -> Result<Value, Refusal> {
         let acquire = Acquire {
             lock: self.lock,
@@ -69,22 +69,22 @@ impl AcquireInTurn<'_> {
             }
             return Ok(reply);
         };
-        let before = place_of(keyspace, self.asking, self.client, self.called);
+        let before = clients_before(keyspace, self.asking, self.client, self.notified);
         Ok(Value::List(vec![reply, Value::Int(before)]))
     }
 }
 
 step! {
-    LEAVE_TURN: LeaveTurn = lock.leave_turn, grants: false,
+    DELIST: Delist = lock.delist, grants: false,
     while_moving: true,
     keys: [asking],
     args: [client],
 }
 
-impl LeaveTurn<'_> {
+impl Delist<'_> {
     fn twin(self, keyspace: &mut Keyspace) -> Result<Value, Refusal> {
         let times = keyspace.lrem(self.asking, self.client)?;
-        Ok(Value::Int(whole(times as u64)))
+        Ok(Value::Int(to_int(times as u64)))
     }
 }
 
@@ -112,13 +112,13 @@ impl Release<'_> {
 }
 
 step! {
-    RELEASE_AND_CALL: ReleaseAndCall = lock.release_and_call, grants: false,
+    RELEASE_AND_NOTIFY: ReleaseAndNotify = lock.release_and_notify, grants: false,
     keys: [lock, asking],
     args: [hold, channel],
     uses: [ASKING],
 }
 
-impl ReleaseAndCall<'_> {
+impl ReleaseAndNotify<'_> {
     fn twin(self, keyspace: &mut Keyspace) -> Result<Value, Refusal> {
         let release = Release {
             lock: self.lock,
@@ -127,7 +127,7 @@ impl ReleaseAndCall<'_> {
         };
         let reply = release.twin(keyspace)?;
         if matches!(reply, Value::Int(2..)) {
-            call_first(keyspace, self.asking, self.channel);
+            notify_first(keyspace, self.asking, self.channel);
         }
         Ok(reply)
     }
@@ -176,7 +176,7 @@ impl KeepFor<'_> {
         if !keyspace.hexists(self.lock, self.hold)? {
             return Ok(Value::Int(0));
         }
-        if leave_to(self.span_ms, keyspace, self.lock, self.hold)? {
+        if keep_for_span(self.span_ms, keyspace, self.lock, self.hold)? {
             keyspace.publish(self.channel, b"0");
         }
         Ok(Value::Int(1))
@@ -206,7 +206,7 @@ fn renew_many(keyspace: &mut Keyspace, parts: &Parts) -> Result<Value, Refusal> 
         return Err(Refusal("ERR wrong number of arguments for a step".into()));
     };
     let lease_ms: u64 = number(lease)?;
-    let mut odd = Vec::new();
+    let mut renew_alone = Vec::new();
     for (number, (lock, hold)) in (1..).zip(locks.zip(holds)) {
         let mut good = can_be_renewed(keyspace, lock, hold).unwrap_or(false);
         if good && let Ok(left) = u64::try_from(keyspace.pttl(lock)) {
@@ -216,10 +216,10 @@ fn renew_many(keyspace: &mut Keyspace, parts: &Parts) -> Result<Value, Refusal> 
             good = false;
         }
         if !good {
-            odd.push(Value::Int(number));
+            renew_alone.push(Value::Int(number));
         }
     }
-    Ok(Value::List(odd))
+    Ok(Value::List(renew_alone))
 }
 
 step! {
@@ -263,7 +263,7 @@ step! {
     while_moving: true,
     keys: [lock],
     args: [],
-    uses: [FORM],
+    uses: [HASH_KIND],
 }
 
 impl Inspect<'_> {
@@ -304,17 +304,17 @@ impl NoteLongest<'_> {
         if self.own_ms > noted_ms {
             keyspace.set(self.longest, self.own_ms.to_string().as_bytes());
         }
-        Ok(Value::Int(whole(self.own_ms.max(noted_ms))))
+        Ok(Value::Int(to_int(self.own_ms.max(noted_ms))))
     }
 }
 
 /// All steps, in the order of the script.
 pub(crate) static ALL: [&Step; 12] = [
     &ACQUIRE,
-    &ACQUIRE_IN_TURN,
-    &LEAVE_TURN,
+    &ACQUIRE_AND_ENLIST,
+    &DELIST,
     &RELEASE,
-    &RELEASE_AND_CALL,
+    &RELEASE_AND_NOTIFY,
     &RENEW,
     &KEEP_FOR,
     &RENEW_MANY,
@@ -330,7 +330,7 @@ pub(in crate::primitives) fn plain(
     keyspace: &mut Keyspace,
     lock: &[u8],
 ) -> Result<(Vec<u8>, Vec<u8>), Refusal> {
-    form::check(keyspace, lock, form::PLAIN)?;
+    hash_kind::check(keyspace, lock, hash_kind::PLAIN)?;
     Ok(keyspace.hgetall(lock)?.pop().unwrap_or_default())
 }
 
@@ -388,25 +388,25 @@ impl HoldSteps for LockHold {
         .operation()
     }
 
-    fn acquire_in_turn(&self, lease: Duration, client: Caller) -> Option<Operation> {
-        let (asking, waits) = (self.key.asking_clients(), client.waits_for(1));
-        let acquire = AcquireInTurn {
+    fn acquire_and_enlist(&self, lease: Duration, client: WaitingClient) -> Option<Operation> {
+        let (asking, waits) = (self.key.waiting_clients(), client.list_item(1));
+        let acquire = AcquireAndEnlist {
             lock: self.lock(),
             asking: asking.as_bytes(),
             hold: self.id.as_bytes(),
             lease_ms: wire_ms(lease),
             client: waits.as_bytes(),
-            called: client.was_called,
+            notified: client.was_notified,
         };
         Some(acquire.operation())
     }
 
-    fn leave_turn(&self, client: Caller) -> Option<Operation> {
-        Some(leave_turn(&self.key, client))
+    fn delist(&self, client: WaitingClient) -> Option<Operation> {
+        Some(delist(&self.key, client))
     }
 
-    fn read_acquire(&self, reply: Value) -> Option<Asked> {
-        asked(&reply)
+    fn read_acquire(&self, reply: Value) -> Option<AcquireReply> {
+        read_acquire_reply(&reply)
     }
 
     fn renew(&self, lease: Duration, most: Option<Duration>) -> Operation {
@@ -429,8 +429,8 @@ impl HoldSteps for LockHold {
         Some(keep.operation())
     }
 
-    fn renewed_together(&self) -> Option<Together<'_>> {
-        Some(Together {
+    fn batch_renewal(&self) -> Option<BatchRenewal<'_>> {
+        Some(BatchRenewal {
             step: &RENEW_MANY,
             key: self.lock(),
             hold: self.id.as_bytes(),
@@ -441,9 +441,9 @@ impl HoldSteps for LockHold {
         release(&self.key, &self.id, &self.channel)
     }
 
-    fn release_and_call(&self) -> Option<Operation> {
-        let asking = self.key.asking_clients();
-        let release = ReleaseAndCall {
+    fn release_and_notify(&self) -> Option<Operation> {
+        let asking = self.key.waiting_clients();
+        let release = ReleaseAndNotify {
             lock: self.lock(),
             asking: asking.as_bytes(),
             hold: self.id.as_bytes(),
@@ -474,7 +474,7 @@ impl HoldSteps for LockHold {
             // the reason for the loss.
             [_, Value::Int(1)] => Some(LossReason::Forced),
             // A hash that another program has put there has no holder.
-            [Value::Text(holder), _] if form::is_id(holder) => Some(LossReason::Taken {
+            [Value::Text(holder), _] if hash_kind::is_id(holder) => Some(LossReason::Taken {
                 by: String::from_utf8_lossy(holder).into_owned(),
             }),
             _ => None,
@@ -487,15 +487,15 @@ impl HoldSteps for LockHold {
 }
 
 /// Reads the reply to an acquire of a lock, or of a side of a read-write lock.
-pub(in crate::primitives) fn asked(reply: &Value) -> Option<Asked> {
+pub(in crate::primitives) fn read_acquire_reply(reply: &Value) -> Option<AcquireReply> {
     match reply {
-        Value::Nil => Some(Asked::Granted { token: None }),
-        Value::Int(ttl_ms) => Some(Asked::Busy {
+        Value::Nil => Some(AcquireReply::Granted { token: None }),
+        Value::Int(ttl_ms) => Some(AcquireReply::Busy {
             ttl_ms: *ttl_ms,
             before: None,
         }),
         Value::List(items) => match items[..] {
-            [Value::Int(ttl_ms), Value::Int(before)] => Some(Asked::Busy {
+            [Value::Int(ttl_ms), Value::Int(before)] => Some(AcquireReply::Busy {
                 ttl_ms,
                 before: u32::try_from(before).ok(),
             }),
@@ -506,10 +506,10 @@ pub(in crate::primitives) fn asked(reply: &Value) -> Option<Asked> {
 }
 
 /// Takes a client out of the list of clients that releases call.
-pub(in crate::primitives) fn leave_turn(key: &Key, client: Caller) -> Operation {
-    LeaveTurn {
-        asking: key.asking_clients().as_bytes(),
-        client: client.waits_for(1).as_bytes(),
+pub(in crate::primitives) fn delist(key: &Key, client: WaitingClient) -> Operation {
+    Delist {
+        asking: key.waiting_clients().as_bytes(),
+        client: client.list_item(1).as_bytes(),
     }
     .operation()
 }

@@ -2,14 +2,14 @@
 
 use std::time::Duration;
 
-use super::{Found, HoldInfo, MOST_SHOWN, NameInfo, look, steps};
-use crate::backend::NameOf;
+use super::{Found, HoldInfo, MOST_SHOWN, NameInfo, query, steps};
+use crate::backend::NameKind;
 use crate::backend::step::{Operation, Value};
 use crate::context::Context;
 use crate::error::{Error, ErrorKind, Result};
 use crate::key::Key;
 use crate::primitives::expirable::PermitId;
-use crate::primitives::expirable::steps::Names;
+use crate::primitives::expirable::steps::ExpirableNames;
 use crate::primitives::lock::Ttl;
 use crate::primitives::lock::group::steps as group;
 use crate::primitives::lock::steps as plain;
@@ -17,9 +17,9 @@ use crate::primitives::{fair, request, rw};
 
 /// Ends the hold `id`, if it is a hold of `name`. Returns whether it was.
 pub(crate) async fn force_release(context: &Context, name: &str, id: &str) -> Result<bool> {
-    let key = context.key(name, NameOf::Other)?;
-    let seen = look(context, &key, MOST_SHOWN).await?;
-    let Some(ends) = ends_of(&key, &seen, id)? else {
+    let key = context.key(name, NameKind::Other)?;
+    let seen = query(context, &key, MOST_SHOWN).await?;
+    let Some(ends) = end_of(&key, &seen, id)? else {
         return Ok(false);
     };
     // All are submitted in this order, and before the first answer: the holder must find the note
@@ -27,14 +27,14 @@ pub(crate) async fn force_release(context: &Context, name: &str, id: &str) -> Re
     let noted = steps::note_forced(&key, id, ends.left);
     let noted = context.backend.submit(noted);
     let ended = context.backend.submit(ends.end);
-    let called = ends.then.map(|then| context.backend.submit(then));
+    let notified = ends.then.map(|then| context.backend.submit(then));
     let _ = noted.await;
     let ended = ended.await;
-    if let Some(called) = called {
-        let _ = called.await;
+    if let Some(notified) = notified {
+        let _ = notified.await;
     }
     match ended.map_err(|failure| failure.into_error_of_change(&key))? {
-        Value::Int(told) => Ok(told > 0),
+        Value::Int(released) => Ok(released > 0),
         // The reply for values of a group that are left: the others had another holder already.
         Value::List(_) => Ok(true),
         _ => Err(request::malformed(context, &key)),
@@ -42,14 +42,14 @@ pub(crate) async fn force_release(context: &Context, name: &str, id: &str) -> Re
 }
 
 /// The requests that end a hold.
-struct Ends {
+struct HoldEnd {
     end: Operation,
     /// A second request, if waiters in line learn of the release in another way.
     then: Option<Operation>,
     left: Duration,
 }
 
-fn ends_of(key: &Key, seen: &NameInfo, id: &str) -> Result<Option<Ends>> {
+fn end_of(key: &Key, seen: &NameInfo, id: &str) -> Result<Option<HoldEnd>> {
     let left = |ttl: Ttl| match ttl {
         Ttl::Left(left) => left,
         // The time that its holder may take to look.
@@ -57,7 +57,7 @@ fn ends_of(key: &Key, seen: &NameInfo, id: &str) -> Result<Option<Ends>> {
     };
     let ends = |end, hold: Option<&HoldInfo>, then| {
         let left = left(hold.map_or(seen.ttl, |hold| hold.ttl));
-        Some(Ends { end, then, left })
+        Some(HoldEnd { end, then, left })
     };
     Ok(match &seen.found {
         Found::Lock(hold) if hold.id == id => {
@@ -86,7 +86,7 @@ fn ends_of(key: &Key, seen: &NameInfo, id: &str) -> Result<Option<Ends>> {
         }
         Found::Leases { .. } => {
             let id: PermitId = id.parse()?;
-            let names = Names {
+            let names = ExpirableNames {
                 key: key.clone(),
                 channel: key.semaphore_channel().into(),
                 own_channel: None,

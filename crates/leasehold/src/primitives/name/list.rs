@@ -10,11 +10,11 @@ use std::task::{Context as Task, Poll};
 use futures_util::{Stream, StreamExt, TryStreamExt, stream};
 
 use super::reading::{items, number};
-use super::{Book, Found, NameInfo, look, steps, who};
+use super::{ClientCache, Found, NameInfo, holders, query, steps};
 use crate::backend::step::Value;
 use crate::context::Context;
 use crate::error::{Error, ErrorKind, Result};
-use crate::key::{Beside, Key, as_pattern};
+use crate::key::{ExtraKey, Key, as_pattern};
 use crate::pattern;
 use crate::sync::Mutex;
 use crate::text::Shown;
@@ -22,11 +22,11 @@ use crate::text::Shown;
 /// Number of keys that the server looks at for a page. All other requests wait for that time.
 const PAGE: u64 = 500;
 /// Number of names that are looked at concurrently.
-const TOGETHER: usize = 32;
+const CONCURRENCY: usize = 32;
 /// Number of holds, permits and waiters that are shown for each name.
 const MOST_LISTED: usize = 10;
 /// The most names that are not UTF-8 and are kept.
-const MOST_ODD: usize = 10;
+const MOST_NOT_UTF8: usize = 10;
 
 /// One entry of a [`Listing`]: a name, with its kind and state.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -65,13 +65,13 @@ pub struct LeftOut {
 
 #[derive(Default)]
 struct Progress {
-    looked_at: AtomicU64,
+    scanned: AtomicU64,
     total: AtomicU64,
     denied: AtomicU64,
     too_long: AtomicU64,
     not_utf8: AtomicU64,
     /// The first names that are not UTF-8.
-    odd: Mutex<Vec<Vec<u8>>>,
+    not_utf8_names: Mutex<Vec<Vec<u8>>>,
 }
 
 impl Listing {
@@ -93,8 +93,8 @@ impl Listing {
     #[must_use]
     pub fn progress(&self) -> (u64, u64) {
         let total = self.progress.total.load(Ordering::Relaxed);
-        let looked_at = self.progress.looked_at.load(Ordering::Relaxed);
-        (looked_at, total)
+        let scanned = self.progress.scanned.load(Ordering::Relaxed);
+        (scanned, total)
     }
 
     /// Returns how many keys were left out so far. If the user is not allowed to read any key, the
@@ -141,7 +141,7 @@ impl Listing {
     /// ```
     #[must_use]
     pub fn not_utf8(&self) -> Vec<Vec<u8>> {
-        self.progress.odd.lock().clone()
+        self.progress.not_utf8_names.lock().clone()
     }
 }
 
@@ -178,7 +178,7 @@ pub(crate) fn list(context: &Arc<Context>, wanted: &str) -> Listing {
     let walk = Walk {
         shared: Arc::new(SharedWalk {
             context: Arc::clone(context),
-            book: Book::default(),
+            cache: ClientCache::default(),
             progress: Arc::clone(&progress),
         }),
         // The prefix is not a pattern.
@@ -191,8 +191,8 @@ pub(crate) fn list(context: &Arc<Context>, wanted: &str) -> Listing {
             stream::iter(found).map(move |found| Ok((Arc::clone(&walk), found)))
         })
         .try_flatten()
-        .map_ok(|(shared, found)| async move { found.look(&shared).await })
-        .try_buffered(TOGETHER)
+        .map_ok(|(shared, found)| async move { found.resolve(&shared).await })
+        .try_buffered(CONCURRENCY)
         .try_filter_map(|listed| async { Ok(listed) });
     Listing {
         walk: Box::pin(found),
@@ -203,7 +203,7 @@ pub(crate) fn list(context: &Arc<Context>, wanted: &str) -> Listing {
 /// Shared state of all looks at names.
 struct SharedWalk {
     context: Arc<Context>,
-    book: Book,
+    cache: ClientCache,
     progress: Arc<Progress>,
 }
 
@@ -215,7 +215,7 @@ struct Walk {
     cursor: u64,
 }
 
-type Candidates = (Arc<SharedWalk>, Vec<Candidate>);
+type Candidates = (Arc<SharedWalk>, Vec<NameCandidate>);
 
 fn pages(walk: Walk) -> impl Stream<Item = Result<Candidates>> + Send {
     stream::try_unfold(walk, |mut walk| async move {
@@ -243,14 +243,14 @@ impl Walk {
         Ok(self.masters.insert(masters).front().copied())
     }
 
-    async fn page(&mut self, master: usize) -> Result<Vec<Candidate>> {
+    async fn page(&mut self, master: usize) -> Result<Vec<NameCandidate>> {
         // The auxiliary keys of a name have the name in the middle.
         let pattern = format!("*{}*", self.wanted);
         let backend = &self.shared.context.backend;
         let page = steps::page(self.cursor, &pattern, PAGE);
         let reply = backend.submit_to(master, page).await;
         let reply = reply.map_err(|failure| failure.into_error_of_listing())?;
-        let page = Page::read(&reply).ok_or_else(|| {
+        let page = NamePage::read(&reply).ok_or_else(|| {
             let failure = backend.malformed();
             failure.into_error_of_listing()
         })?;
@@ -258,15 +258,15 @@ impl Walk {
         for (count, more) in [
             (&progress.denied, page.denied),
             (&progress.too_long, page.too_long),
-            (&progress.not_utf8, page.odd.len() as u64),
+            (&progress.not_utf8, page.not_utf8.len() as u64),
         ] {
             count.fetch_add(more, Ordering::Relaxed);
         }
-        let mut odd = progress.odd.lock();
-        let room = MOST_ODD.saturating_sub(odd.len());
-        odd.extend(page.odd.into_iter().take(room));
-        drop(odd);
-        let (sum, looked_at) = (&progress.total, &progress.looked_at);
+        let mut names = progress.not_utf8_names.lock();
+        let room = MOST_NOT_UTF8.saturating_sub(names.len());
+        names.extend(page.not_utf8.into_iter().take(room));
+        drop(names);
+        let (sum, scanned) = (&progress.total, &progress.scanned);
         if self.cursor == 0 {
             sum.fetch_add(page.total, Ordering::Relaxed);
         }
@@ -275,19 +275,19 @@ impl Walk {
             self.masters.as_mut().map(VecDeque::pop_front);
         }
         match self.masters.as_ref().is_some_and(VecDeque::is_empty) {
-            false => looked_at.fetch_add(PAGE, Ordering::Relaxed),
-            true => looked_at.swap(sum.load(Ordering::Relaxed), Ordering::Relaxed),
+            false => scanned.fetch_add(PAGE, Ordering::Relaxed),
+            true => scanned.swap(sum.load(Ordering::Relaxed), Ordering::Relaxed),
         };
         Ok(self.candidates(page.keys))
     }
 
-    fn candidates(&self, keys: Vec<Typed>) -> Vec<Candidate> {
+    fn candidates(&self, keys: Vec<Typed>) -> Vec<NameCandidate> {
         let mut seen = BTreeSet::new();
         let found = keys
             .into_iter()
             .filter_map(|(key, kind)| candidate(key, &kind));
         let found = found.filter(|found| {
-            pattern::fits(self.wanted.as_bytes(), found.name.as_bytes())
+            pattern::matches(self.wanted.as_bytes(), found.name.as_bytes())
                 // The server may return a key twice while it resizes its table.
                 && seen.insert(found.clone())
         });
@@ -301,7 +301,7 @@ type Typed = (String, String);
 
 /// One page of the walk.
 #[derive(Default)]
-struct Page {
+struct NamePage {
     /// The position at which the walk continues.
     cursor: u64,
     /// Number of keys that the server has.
@@ -310,10 +310,10 @@ struct Page {
     denied: u64,
     too_long: u64,
     /// Keys that may be names but are not UTF-8.
-    odd: Vec<Vec<u8>>,
+    not_utf8: Vec<Vec<u8>>,
 }
 
-impl Page {
+impl NamePage {
     fn read(reply: &Value) -> Option<Self> {
         let [Value::Text(cursor), total, keys, denied, too_long] = items(reply)? else {
             return None;
@@ -334,7 +334,7 @@ impl Page {
             match String::from_utf8(key.clone()) {
                 Ok(key) => page.keys.push((key, kind)),
                 // Auxiliary keys of a name have other types.
-                Err(_) if kind == "hash" || kind == "string" => page.odd.push(key.clone()),
+                Err(_) if kind == "hash" || kind == "string" => page.not_utf8.push(key.clone()),
                 Err(_) => {}
             }
         }
@@ -344,23 +344,23 @@ impl Page {
 
 /// A name that may be one of ours.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-struct Candidate {
+struct NameCandidate {
     name: String,
     /// The auxiliary key by which the name was found, if any.
-    beside: Option<Beside>,
+    beside: Option<ExtraKey>,
 }
 
 /// Returns the name that a key of this type belongs to.
-fn candidate(key: String, kind: &str) -> Option<Candidate> {
-    match (Key::beside(&key), kind) {
-        (Some((Beside::Line, name)), "list")
-        | (Some((Beside::Leases, name)), "zset")
-        | (Some((Beside::Opening, name)), "string") => {
-            let beside = Key::beside(&key).map(|(beside, _)| beside);
+fn candidate(key: String, kind: &str) -> Option<NameCandidate> {
+    match (Key::parse_extra(&key), kind) {
+        (Some((ExtraKey::Queue, name)), "list")
+        | (Some((ExtraKey::Leases, name)), "zset")
+        | (Some((ExtraKey::Opening, name)), "string") => {
+            let beside = Key::parse_extra(&key).map(|(beside, _)| beside);
             let name = name.to_owned();
-            Some(Candidate { name, beside })
+            Some(NameCandidate { name, beside })
         }
-        (None | Some((Beside::Leases, _)), "hash" | "string") => Some(Candidate {
+        (None | Some((ExtraKey::Leases, _)), "hash" | "string") => Some(NameCandidate {
             name: key,
             beside: None,
         }),
@@ -368,13 +368,13 @@ fn candidate(key: String, kind: &str) -> Option<Candidate> {
     }
 }
 
-impl Candidate {
-    async fn look(self, walk: &SharedWalk) -> Result<Option<Listed>> {
+impl NameCandidate {
+    async fn resolve(self, walk: &SharedWalk) -> Result<Option<Listed>> {
         let Ok(key) = Key::parse(&self.name) else {
             return Ok(None);
         };
         let context = &walk.context;
-        let mut info = match look(context, &key, MOST_LISTED).await {
+        let mut info = match query(context, &key, MOST_LISTED).await {
             Ok(info) => info,
             // A user who may read only some keys still learns the names of the others.
             Err(error) if error.kind() == ErrorKind::Denied => {
@@ -383,21 +383,21 @@ impl Candidate {
             }
             Err(error) => return Err(error),
         };
-        if !self.is_told_by(&info) {
+        if !self.is_listed_by(&info) {
             return Ok(None);
         }
-        who::tell(context, &walk.book, &self.name, &mut info).await;
+        holders::add_clients(context, &walk.cache, &self.name, &mut info).await;
         let name = self.name.strip_prefix(context.prefix.as_str());
         let name = name.unwrap_or(&self.name).to_owned();
         Ok(Some(Listed { name, info }))
     }
 
     /// Returns whether the name is listed for this key, and not for another key or not at all.
-    fn is_told_by(&self, info: &NameInfo) -> bool {
+    fn is_listed_by(&self, info: &NameInfo) -> bool {
         match (&self.beside, &info.found) {
-            (Some(Beside::Line), Found::Nothing) => !info.waiting.is_empty(),
-            (Some(Beside::Leases), Found::Leases { free: None, .. })
-            | (Some(Beside::Opening), Found::Latch { left: 0 }) => true,
+            (Some(ExtraKey::Queue), Found::Nothing) => !info.waiting.is_empty(),
+            (Some(ExtraKey::Leases), Found::Leases { free: None, .. })
+            | (Some(ExtraKey::Opening), Found::Latch { left: 0 }) => true,
             (Some(_), _) | (None, Found::Nothing | Found::Unknown { .. }) => false,
             (None, Found::Leases { free, .. }) => free.is_some(),
             (None, _) => true,

@@ -6,7 +6,7 @@ use std::time::Duration;
 use super::steps::NEVER;
 use super::{Found, HoldInfo, NameInfo, PermitInfo, ValueInfo, WaiterInfo, Wants};
 use crate::backend::step::Value;
-use crate::primitives::form;
+use crate::primitives::hash_kind;
 use crate::primitives::lock::Ttl;
 
 /// The value of a hold that was left to a span, as in `kept.lua`.
@@ -19,9 +19,9 @@ pub(super) struct Raw {
     now_ms: i64,
     text: String,
     /// The kind of lock, if the key is a hash.
-    form: String,
+    hash_kind: String,
     size: u64,
-    fields: Vec<Field>,
+    fields: Vec<NameField>,
     held: i64,
     over: i64,
     permits: Vec<(Vec<u8>, i64)>,
@@ -35,14 +35,14 @@ pub(super) struct Raw {
 }
 
 /// A field of a hash.
-struct Field {
+struct NameField {
     name: String,
     value: String,
     /// The time that is left, if it is a read hold.
-    left_ms: i64,
+    remaining_ms: i64,
     /// The expiry time and the count stored next to it, if it is the value of a group.
     ends: String,
-    entered: String,
+    stored_count: String,
 }
 
 impl Raw {
@@ -53,9 +53,9 @@ impl Raw {
             ttl: Ttl::of_key(number(items.next()?)?),
             now_ms: number(items.next()?)?,
             text: text(items.next()?)?,
-            form: text(items.next()?)?,
+            hash_kind: text(items.next()?)?,
             size: count(items.next()?)?,
-            fields: each(items.next()?, Field::read)?,
+            fields: each(items.next()?, NameField::read)?,
             held: number(items.next()?)?,
             over: number(items.next()?)?,
             permits: each(items.next()?, timed)?,
@@ -100,7 +100,7 @@ impl Raw {
             "none" if self.held > 0 => self.leases(None),
             "none" if self.opened => Found::Latch { left: 0 },
             "none" => Found::Nothing,
-            "string" => match whole(&self.text) {
+            "string" => match parse_count(&self.text) {
                 // Checked before the note of an opening, which outlives its latch: a latch never
                 // has leases.
                 Some(free) if self.held > 0 => self.leases(Some(free)),
@@ -110,17 +110,19 @@ impl Raw {
                 Some(count) => Found::Count(count),
                 None => unknown("a plain string"),
             },
-            "hash" => self.lock().unwrap_or_else(|| unknown(form::NO_LOCK)),
+            "hash" => self
+                .lock()
+                .unwrap_or_else(|| unknown(hash_kind::NOT_A_LOCK)),
             kind => unknown(&format!("a {kind}")),
         }
     }
 
     /// Returns the lock that this hash is, if it is a lock of some kind.
     fn lock(&self) -> Option<Found> {
-        match &*self.form {
-            form::PLAIN => Some(Found::Lock(self.fields.first()?.hold(self.ttl)?)),
-            form::READ_WRITE => Some(self.read_write()),
-            form::GROUP => Some(self.group()),
+        match &*self.hash_kind {
+            hash_kind::PLAIN => Some(Found::Lock(self.fields.first()?.hold(self.ttl)?)),
+            hash_kind::READ_WRITE => Some(self.read_write()),
+            hash_kind::GROUP => Some(self.group()),
             _ => None,
         }
     }
@@ -130,9 +132,9 @@ impl Raw {
         for field in &self.fields {
             if field.name.contains(":write") {
                 writer = field.hold(self.ttl);
-            } else if field.left_ms >= 0 || field.left_ms == -1 {
+            } else if field.remaining_ms >= 0 || field.remaining_ms == -1 {
                 // The field of a read hold that is over remains until the next release.
-                readers.extend(field.hold(Ttl::of_key(field.left_ms)));
+                readers.extend(field.hold(Ttl::of_key(field.remaining_ms)));
             }
         }
         Found::ReadWrite { writer, readers }
@@ -145,13 +147,13 @@ impl Raw {
         let values = all.into_values().filter_map(|field| {
             // A value without an expiry time has no holder: other clients can acquire it.
             let ends_ms: i64 = field.ends.parse().ok()?;
-            let left_ms = ends_ms.saturating_sub(self.now_ms);
-            (left_ms >= 0).then(|| ValueInfo {
+            let remaining_ms = ends_ms.saturating_sub(self.now_ms);
+            (remaining_ms >= 0).then(|| ValueInfo {
                 field: field.name.clone(),
                 hold: HoldInfo {
                     id: field.value.clone(),
-                    count: field.entered.parse().unwrap_or(1),
-                    ttl: Ttl::of_key(left_ms),
+                    count: field.stored_count.parse().unwrap_or(1),
+                    ttl: Ttl::of_key(remaining_ms),
                     kept: false,
                     client: None,
                     held_for: None,
@@ -220,15 +222,15 @@ impl Raw {
     }
 }
 
-impl Field {
+impl NameField {
     fn read(item: &Value) -> Option<Self> {
         match items(item)? {
-            [name, value, left_ms, ends, entered] => Some(Self {
+            [name, value, remaining_ms, ends, stored_count] => Some(Self {
                 name: text(name)?,
                 value: text(value)?,
-                left_ms: number(left_ms)?,
+                remaining_ms: number(remaining_ms)?,
                 ends: text(ends)?,
-                entered: text(entered)?,
+                stored_count: text(stored_count)?,
             }),
             _ => None,
         }
@@ -240,7 +242,7 @@ impl Field {
         let count = self.value.bytes().all(|byte| byte.is_ascii_digit());
         let count = count.then(|| self.value.parse().ok())??;
         // For a large hash, only some fields were checked.
-        form::is_id(self.name.as_bytes()).then(|| HoldInfo {
+        hash_kind::is_id(self.name.as_bytes()).then(|| HoldInfo {
             id: self.name.clone(),
             count,
             ttl,
@@ -300,7 +302,7 @@ fn timed(item: &Value) -> Option<(Vec<u8>, i64)> {
 }
 
 /// Parses a count like the steps of semaphores and latches.
-fn whole(text: &str) -> Option<i64> {
+fn parse_count(text: &str) -> Option<i64> {
     // `parse` accepts a plus sign, but the scripts do not.
     (text.len() <= 14 && !text.starts_with('+'))
         .then(|| text.parse().ok())

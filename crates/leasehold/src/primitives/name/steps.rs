@@ -7,18 +7,18 @@ use crate::backend::memory::Keyspace;
 use crate::backend::step::{Operation, Refusal, Step, Value, step};
 use crate::config::wire_ms;
 use crate::key::Key;
-use crate::primitives::form::{self, FORM};
-use crate::primitives::rw::steps::{REMAINING, left};
-use crate::primitives::twin::{NOW_MS, lengthen, list, whole};
+use crate::primitives::hash_kind::{self, HASH_KIND};
+use crate::primitives::rw::steps::{REMAINING, remaining_ms};
+use crate::primitives::twin::{NOW_MS, lengthen, list, to_int};
 
 step! {
-    LOOK: Look = name.look, grants: false,
+    INSPECT: Inspect = name.inspect, grants: false,
     keys: [name, leases, queue, waiters, writers, readers, tokens, opened],
     args: [most: u64, locks, sides, frees, opens],
-    uses: [REMAINING, NOW_MS, FORM],
+    uses: [REMAINING, NOW_MS, HASH_KIND],
 }
 
-impl Look<'_> {
+impl Inspect<'_> {
     fn twin(self, keyspace: &mut Keyspace) -> Result<Value, Refusal> {
         let most = usize::try_from(self.most).unwrap_or(usize::MAX);
         let kind = keyspace.kind(self.name);
@@ -31,8 +31,8 @@ impl Look<'_> {
             true => holds_of(keyspace, self.name, mode.is_some(), most)?,
             false => Vec::new(),
         };
-        let form = match is_hash {
-            true => form::form_of(&keyspace.hgetall(self.name)?).unwrap_or_default(),
+        let kind_of_lock = match is_hash {
+            true => hash_kind::kind_of_hash(&keyspace.hgetall(self.name)?).unwrap_or_default(),
             false => "",
         };
         let size = match is_hash {
@@ -50,18 +50,18 @@ impl Look<'_> {
         Ok(Value::List(vec![
             Value::Text(kind.into()),
             Value::Int(keyspace.pttl(self.name)),
-            Value::Int(whole(keyspace.now_ms())),
+            Value::Int(to_int(keyspace.now_ms())),
             short_text(keyspace, self.name)?,
-            Value::Text(form.into()),
-            Value::Int(whole(size as u64)),
+            Value::Text(kind_of_lock.into()),
+            Value::Int(to_int(size as u64)),
             Value::List(fields),
-            Value::Int(whole(permits.len() as u64)),
-            Value::Int(whole(over.len() as u64)),
+            Value::Int(to_int(permits.len() as u64)),
+            Value::Int(to_int(over.len() as u64)),
             Value::List(live.iter().take(most).map(permit).collect()),
-            Value::Int(whole(line.len() as u64)),
+            Value::Int(to_int(line.len() as u64)),
             line_of(keyspace, &line, self.waiters, most)?,
-            marked(keyspace, self.writers, most)?,
-            marked(keyspace, self.readers, most)?,
+            reserving_waiters(keyspace, self.writers, most)?,
+            reserving_waiters(keyspace, self.readers, most)?,
             short_text(keyspace, self.tokens)?,
             Value::Int(keyspace.exists(self.opened).into()),
             list(&listening),
@@ -94,7 +94,7 @@ impl List<'_> {
                 Value::Text(kind.into()),
             ]));
         }
-        let total = Value::Int(whole(total as u64));
+        let total = Value::Int(to_int(total as u64));
         Ok(Value::List(vec![
             Value::Text(b"0".to_vec()),
             total,
@@ -123,11 +123,11 @@ impl NoteForced<'_> {
     }
 }
 
-pub(crate) static ALL: [&Step; 3] = [&LOOK, &LIST, &NOTE_FORCED];
+pub(crate) static ALL: [&Step; 3] = [&INSPECT, &LIST, &NOTE_FORCED];
 
 /// Looks at a name, and returns at most `most` holds, permits and waiters.
-pub(crate) fn look(key: &Key, most: usize) -> Operation {
-    Look {
+pub(crate) fn inspect(key: &Key, most: usize) -> Operation {
+    Inspect {
         name: key.as_str().as_bytes(),
         leases: key.timeout_key().as_bytes(),
         queue: key.fair_queue().as_bytes(),
@@ -172,7 +172,7 @@ const LONGEST_NAME: usize = 1000;
 /// The expiry that Redisson notes for a permit that never ends.
 pub(super) const NEVER: i64 = 922_337_203_685_477;
 
-type Scored = Vec<(Vec<u8>, i64)>;
+type ScoredMembers = Vec<(Vec<u8>, i64)>;
 
 fn cut(text: &[u8]) -> Value {
     Value::Text(text[..text.len().min(LONGEST)].to_vec())
@@ -215,30 +215,30 @@ fn hold_of(
 ) -> Result<Value, Refusal> {
     let count = std::str::from_utf8(value).ok();
     let count = count.filter(|text| !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit()));
-    let (mut ends, mut entered) = (None, None);
+    let (mut ends, mut stored_count) = (None, None);
     if !has_mode && count.is_none() && value.len() <= LONGEST {
         let stem = [field, b":", value].concat();
         ends = keyspace.hget(name, &[&stem[..], b":expire_time"].concat())?;
-        entered = keyspace.hget(name, &[&stem[..], b":lock_count"].concat())?;
+        stored_count = keyspace.hget(name, &[&stem[..], b":lock_count"].concat())?;
     }
     // Without a mode the hash is not a read-write lock, so there is no need to read the keys of
     // each field.
     let count = count
         .filter(|_| has_mode)
         .and_then(|text| text.parse().ok());
-    let left_ms = count.map_or(-2, |count| left(keyspace, name, field, count));
+    let left_ms = count.map_or(-2, |count| remaining_ms(keyspace, name, field, count));
     Ok(Value::List(vec![
         cut(field),
         cut(value),
         Value::Int(left_ms),
         cut(&ends.unwrap_or_default()),
-        cut(&entered.unwrap_or_default()),
+        cut(&stored_count.unwrap_or_default()),
     ]))
 }
 
 /// Returns a sorted set. A key of another type belongs to another program, and a look must not fail
 /// on it.
-fn scored(keyspace: &mut Keyspace, key: &[u8]) -> Result<Scored, Refusal> {
+fn scored(keyspace: &mut Keyspace, key: &[u8]) -> Result<ScoredMembers, Refusal> {
     match keyspace.kind(key) {
         "zset" => keyspace.zrange(key),
         _ => Ok(Vec::new()),
@@ -246,8 +246,8 @@ fn scored(keyspace: &mut Keyspace, key: &[u8]) -> Result<Scored, Refusal> {
 }
 
 /// Returns how many entries are over.
-fn ended(set: &Scored, now_ms: u64) -> usize {
-    set.partition_point(|(_, ends)| *ends <= whole(now_ms))
+fn ended(set: &ScoredMembers, now_ms: u64) -> usize {
+    set.partition_point(|(_, ends)| *ends <= to_int(now_ms))
 }
 
 fn permit((id, ends): &(Vec<u8>, i64)) -> Value {
@@ -274,8 +274,14 @@ fn line_of(
     Ok(Value::List(shown))
 }
 
-fn marked(keyspace: &mut Keyspace, marks: &[u8], most: usize) -> Result<Value, Refusal> {
-    let marks = scored(keyspace, marks)?;
-    let live = marks[ended(&marks, keyspace.now_ms())..].iter().take(most);
+fn reserving_waiters(
+    keyspace: &mut Keyspace,
+    reservations: &[u8],
+    most: usize,
+) -> Result<Value, Refusal> {
+    let reservations = scored(keyspace, reservations)?;
+    let live = reservations[ended(&reservations, keyspace.now_ms())..]
+        .iter()
+        .take(most);
     Ok(Value::List(live.map(|(waiter, _)| cut(waiter)).collect()))
 }

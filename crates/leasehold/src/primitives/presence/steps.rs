@@ -7,7 +7,7 @@ use crate::backend::memory::Keyspace;
 use crate::backend::step::{Operation, Refusal, Step, Value, step};
 use crate::config::wire_ms;
 use crate::key::{CLIENTS, client_key};
-use crate::primitives::twin::{NOW_MS, whole};
+use crate::primitives::twin::{NOW_MS, to_int};
 
 step! {
     ANNOUNCE: Announce = presence.announce, grants: false,
@@ -50,7 +50,7 @@ step! {
 
 impl Enrol<'_> {
     fn twin(self, keyspace: &mut Keyspace) -> Result<Value, Refusal> {
-        let now = whole(keyspace.now_ms());
+        let now = to_int(keyspace.now_ms());
         for gone in keyspace.zrange_by_score(self.clients, now, usize::MAX)? {
             keyspace.zrem(self.clients, &gone)?;
         }
@@ -58,7 +58,7 @@ impl Enrol<'_> {
             keyspace.zrem(self.clients, self.id)?;
             return Ok(Value::Int(1));
         }
-        keyspace.zadd(self.clients, self.id, now + whole(self.ms))?;
+        keyspace.zadd(self.clients, self.id, now + to_int(self.ms))?;
         keyspace.pexpire(self.clients, self.ms);
         Ok(Value::Int(1))
     }
@@ -79,7 +79,7 @@ impl ReadClient<'_> {
             return Ok(Value::Int(0));
         };
         let at = at.clamp(0, 1 << 50);
-        let mut reply = vec![Value::Int(whole(keyspace.now_ms())), Value::Int(at)];
+        let mut reply = vec![Value::Int(to_int(keyspace.now_ms())), Value::Int(at)];
         for (field, longest) in TEXTS {
             let text = keyspace.hget(self.client, field.as_bytes())?;
             let text = text.unwrap_or_default();
@@ -103,7 +103,7 @@ const TEXTS: [(&str, usize); 8] = [
 ];
 
 step! {
-    CLIENTS_THERE: Clients = presence.clients, grants: false,
+    LIST_CLIENTS: Clients = presence.clients, grants: false,
     keys: [clients],
     args: [most: u64],
     uses: [NOW_MS],
@@ -111,7 +111,7 @@ step! {
 
 impl Clients<'_> {
     fn twin(self, keyspace: &mut Keyspace) -> Result<Value, Refusal> {
-        let now = whole(keyspace.now_ms());
+        let now = to_int(keyspace.now_ms());
         let all = keyspace.zrange(self.clients).unwrap_or_default();
         let there = all.into_iter().filter(|(_, until)| *until > now);
         let some = there.take(usize::try_from(self.most).unwrap_or(usize::MAX));
@@ -120,10 +120,10 @@ impl Clients<'_> {
     }
 }
 
-pub(crate) static ALL: [&Step; 4] = [&ANNOUNCE, &ENROL, &READ, &CLIENTS_THERE];
+pub(crate) static ALL: [&Step; 4] = [&ANNOUNCE, &ENROL, &READ, &LIST_CLIENTS];
 
 /// A client's announcement of itself.
-pub(super) struct Said<'a> {
+pub(super) struct Announcement<'a> {
     pub(super) id: &'a str,
     pub(super) label: &'a str,
     pub(super) host: &'a str,
@@ -134,25 +134,25 @@ pub(super) struct Said<'a> {
 }
 
 /// Announces the client. The announcement is believed for `ms`.
-pub(super) fn announce(said: &Said<'_>, ms: u64) -> Operation {
+pub(super) fn announce(announcement: &Announcement<'_>, ms: u64) -> Operation {
     Announce {
-        client: client_key(said.id).as_bytes(),
-        label: said.label.as_bytes(),
-        host: said.host.as_bytes(),
+        client: client_key(announcement.id).as_bytes(),
+        label: announcement.label.as_bytes(),
+        host: announcement.host.as_bytes(),
         pid: std::process::id().to_string().as_bytes(),
         version: env!("CARGO_PKG_VERSION").as_bytes(),
-        address: said.address.as_bytes(),
-        age_ms: wire_ms(said.age),
-        holds: said.holds.as_bytes(),
-        waits: said.waits.as_bytes(),
+        address: announcement.address.as_bytes(),
+        age_ms: wire_ms(announcement.age),
+        holds: announcement.holds.as_bytes(),
+        waits: announcement.waits.as_bytes(),
         ms,
     }
     .operation()
 }
 
 /// Withdraws the announcement of a client.
-pub(super) fn forget(id: &str) -> Operation {
-    let nothing = Said {
+pub(super) fn withdraw(id: &str) -> Operation {
+    let nothing = Announcement {
         id,
         label: "",
         host: "",

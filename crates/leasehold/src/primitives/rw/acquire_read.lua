@@ -6,22 +6,22 @@
 -- writers   sorted set: our waiting writers, each with the time its mark ends
 -- readers   sorted set: our readers that have waited for long, each with the time its mark ends
 -- hold      this hold's field
--- within    the field of the write hold of the same owner, or an empty text
+-- inside    the field of the write hold of the same owner, or an empty text
 -- lease_ms  how long the hold lasts without renewal
--- polite    1: it stays out while one of our writers waits, unless it has a mark; 2: as 1, and it
+-- yields    1: it stays out while one of our writers waits, unless it has a mark; 2: as 1, and it
 --           also leaves its mark while the lock is free
 -- waiter    the id of the waiter in `readers`
--- mark_ms   how long the mark keeps our writers out; 0 for no mark
+-- reserve_ms   how long the mark keeps our writers out; 0 for no mark
 -- Returns   nil  granted; a repeated request changes nothing
 --           n    kept out for n ms more; -1 without expiry
 --           text WRONGKIND: not a read-write lock
 
-local function acquire_read(lock, timeout, writers, readers, hold, within, lease_ms, polite, waiter, mark_ms)
+local function acquire_read(lock, timeout, writers, readers, hold, inside, lease_ms, yields, waiter, reserve_ms)
   local mode = redis.call('HGET', lock, 'mode')
   local fields = redis.call('HLEN', lock)
   if fields > 0 then
-    --[[USES other_than]]
-    local other = other_than('a read-write lock', lock, fields, mode)
+    --[[USES wrong_kind]]
+    local other = wrong_kind('a read-write lock', lock, fields, mode)
     if other then
       return other
     end
@@ -31,24 +31,24 @@ local function acquire_read(lock, timeout, writers, readers, hold, within, lease
     return false
   end
   if mode == 'write' then
-    if within == '' or redis.call('HEXISTS', lock, within) == 0 then
+    if inside == '' or redis.call('HEXISTS', lock, inside) == 0 then
       -- A writer has passed this reader. The reader's mark keeps our next writers out until the
       -- reader has had its turn.
-      mark(readers, waiter, mark_ms)
+      reserve(readers, waiter, reserve_ms)
       return redis.call('PTTL', lock)
     end
-  elseif mark_ms ~= '0' and redis.pcall('ZREM', readers, waiter) == 1 then
+  elseif reserve_ms ~= '0' and redis.pcall('ZREM', readers, waiter) == 1 then
     -- This reader left the mark during a write, so its turn is before the next writer's.
-  elseif polite ~= '0' then
-    local rest = marked_for(writers)
+  elseif yields ~= '0' then
+    local rest = reserved_for(writers)
     if rest > 0 then
       -- While other readers hold the lock, this reader leaves no mark and lets at least one writer
       -- go first: that writer waits for those readers, and would otherwise never enter. While the
       -- lock is free, this reader asks again soon: a living writer enters at once, but the mark of
       -- a dead writer may last for seconds. For a while, this reader lets writers that are quicker
       -- pass. Then it leaves its mark here too.
-      if not mode and mark_ms ~= '0' then
-        if polite == '2' then mark(readers, waiter, mark_ms) end
+      if not mode and reserve_ms ~= '0' then
+        if yields == '2' then reserve(readers, waiter, reserve_ms) end
         rest = math.min(rest, 50)
       end
       return rest

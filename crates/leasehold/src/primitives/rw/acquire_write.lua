@@ -10,20 +10,20 @@
 -- hold      this hold's field
 -- lease_ms  how long the hold lasts without renewal
 -- waiter    the id of the waiter in `writers`
--- mark_ms   how long the mark keeps our new readers out; 0 for no mark
+-- reserve_ms   how long the mark keeps our new readers out; 0 for no mark
 -- client    this client's item in `asking`; empty if no release calls it
--- called    1 if a release has called this client, and another client was quicker
+-- notified  1 if a release has called this client, and another client was quicker
 -- Returns   nil            granted; a repeated request changes nothing
 --           { n, before }  kept out for n ms more, -1 without expiry; `before` clients are
 --                          called before this one, -1 if this one is not called
 --           text           WRONGKIND: not a read-write lock
 
-local function acquire_write(lock, writers, readers, asking, hold, lease_ms, waiter, mark_ms, client, called)
+local function acquire_write(lock, writers, readers, asking, hold, lease_ms, waiter, reserve_ms, client, notified)
   local mode = redis.call('HGET', lock, 'mode')
   local fields = redis.call('HLEN', lock)
   if fields > 0 then
-    --[[USES other_than]]
-    local other = other_than('a read-write lock', lock, fields, mode)
+    --[[USES wrong_kind]]
+    local other = wrong_kind('a read-write lock', lock, fields, mode)
     if other then
       return other
     end
@@ -40,9 +40,9 @@ local function acquire_write(lock, writers, readers, asking, hold, lease_ms, wai
     end
   end
   -- If the lock is free, readers that a writer has passed go first.
-  local turn = mode and 0 or marked_for(readers)
-  if turn > 0 then
-    wait = turn
+  local reserved = mode and 0 or reserved_for(readers)
+  if reserved > 0 then
+    wait = reserved
   elseif not mode then
     redis.call('HSET', lock, 'mode', 'write', hold, '1')
     local expiry = redis.pcall('PEXPIRE', lock, lease_ms)
@@ -53,7 +53,7 @@ local function acquire_write(lock, writers, readers, asking, hold, lease_ms, wai
       return expiry.err
     end
     -- This writer has had its turn. Its mark would keep readers out after its release.
-    if mark_ms ~= '0' then redis.pcall('ZREM', writers, waiter) end
+    if reserve_ms ~= '0' then redis.pcall('ZREM', writers, waiter) end
     -- A call of a client that has the lock would be wasted, and delay the next client.
     if client ~= '' then redis.pcall('LREM', asking, 0, client) end
     return false
@@ -62,6 +62,6 @@ local function acquire_write(lock, writers, readers, asking, hold, lease_ms, wai
     -- The first copy of this request set the lease, and a renewal may have lengthened it since.
     return false
   end
-  mark(writers, waiter, mark_ms)
-  return { wait, client ~= '' and place_of(asking, client, called) or -1 }
+  reserve(writers, waiter, reserve_ms)
+  return { wait, client ~= '' and clients_before(asking, client, notified) or -1 }
 end

@@ -12,7 +12,7 @@
 
 local function force_unlock(lock, marker, side, channel)
   local mode = redis.call('HGET', lock, 'mode')
-  local other = other_than('a read-write lock', lock, redis.call('HLEN', lock), mode)
+  local other = wrong_kind('a read-write lock', lock, redis.call('HLEN', lock), mode)
   if other then
     return other
   end

@@ -6,22 +6,22 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use super::super::lock::kind::{Acquire, Made};
+use super::super::lock::kind::{Acquire, FromLockGuard};
 use super::super::lock::{Lock, LockGuard};
-use super::holds::{ReadAsk, ReadHold, WriteAsk};
-use super::kind::{Common, Read, Write};
-use crate::backend::failure::{Outcome, refusal_counts};
-use crate::backend::retry::{Failed, Pauses, until_answered};
+use super::holds::{ReadHold, ReadOptions, WriteIntent};
+use super::kind::{Read, RwSettings, Write};
+use crate::backend::failure::{Outcome, accept_refusal};
+use crate::backend::retry::{FailedAttempt, RetryDelays, until_answered};
 use crate::backend::step::{Operation, Value};
 use crate::context::Context;
 use crate::error::{Error, ErrorKind, Result};
 use crate::guard::Share;
-use crate::hold::acks::Word;
+use crate::hold::confirm::Confirmation;
 use crate::hold::watchdog::why_lost;
 use crate::hold::{Grant, Undo};
-use crate::local::reentry::{Entry, Held};
+use crate::local::reentry::{Held, OwnerEntry};
 use crate::loss::LossReason;
-use crate::observe::Kind;
+use crate::observe::ObservedKind;
 use crate::owner::{Owner, Role};
 use crate::wait::Deadline;
 
@@ -84,15 +84,17 @@ impl WriteGuard {
             .map(|owner| context.locals.of(&key).enter(owner, share.terms()))
             .transpose()?
         {
-            None if share.begin_to_turn() => return turn(share, None).await.map(read_guard),
-            Some(Entry::Ask(asking)) if share.begin_to_turn() => {
-                let read = turn(share, reader).await?;
-                asking.holds(read.held());
+            None if share.begin_conversion() => {
+                return downgrade(share, None).await.map(read_guard);
+            }
+            Some(OwnerEntry::Ask(branch)) if share.begin_conversion() => {
+                let read = downgrade(share, reader).await?;
+                branch.granted(read.held());
                 return Ok(read_guard(read));
             }
             // The owner already has a read hold. It is joined once more below, on the terms of this
             // hold.
-            Some(Entry::Joined(held, joined)) => {
+            Some(OwnerEntry::Joined(held, joined)) => {
                 drop(Share::joined(Arc::clone(&context), held, joined));
             }
             // The hold can't be turned: other guards of the owner share it, or another branch of
@@ -104,7 +106,7 @@ impl WriteGuard {
         let read = lock_like(&share, Read::new(common(&share)))
             .acquire()
             .await?;
-        read.0.share().limit_as(share.limited());
+        read.0.share().inherit_limit(share.max_hold_limit());
         // Released after the read is acquired: between a release and a later read, another writer
         // could enter.
         share.release().await?;
@@ -186,12 +188,12 @@ impl ReadGuard {
         }
         let read = share.hold().steps.wire_id().into();
         let mut kind = Write::new(common(share));
-        kind.ask = WriteAsk::Upgrade { read };
+        kind.intent = WriteIntent::Upgrade { read };
         let lock = lock_like(share, kind);
         match Write::acquire_by(&lock, Deadline::Now).await {
             // The read hold is inside the write hold, and is given back in the background.
             Ok(Some(write)) => {
-                write.share().limit_as(share.limited());
+                write.share().inherit_limit(share.max_hold_limit());
                 Ok(WriteGuard(write))
             }
             Ok(None) => {
@@ -282,14 +284,19 @@ impl std::error::Error for NotUpgraded {
 
 /// Turns a write hold into a read hold, after the downgrade has begun. After an error both holds
 /// are released.
-async fn turn(write: Share, reader: Option<Owner>) -> Result<Share> {
+async fn downgrade(write: Share, reader: Option<Owner>) -> Result<Share> {
     let context = Arc::clone(write.context());
     let (key, terms) = (write.hold().key.clone(), write.terms());
     let written = &write.hold().steps;
     let id = written
         .take_read_id()
         .unwrap_or_else(|| context.fresh_wire_id());
-    let read = ReadHold::new(key.clone(), key.rw_channel().into(), id, ReadAsk::default());
+    let read = ReadHold::new(
+        key.clone(),
+        key.rw_channel().into(),
+        id,
+        ReadOptions::default(),
+    );
     let operation = read.downgrade(written.wire_id(), terms.lease);
     let (clock, margin) = (context.clock, context.margin);
     let hold = Grant::new(
@@ -299,22 +306,22 @@ async fn turn(write: Share, reader: Option<Owner>) -> Result<Share> {
         clock,
         margin,
         clock.now(),
-        context.observer.of(Kind::Read, &key),
+        context.observer.of(ObservedKind::Read, &key),
     );
     // The undo of the write hold stays armed too: until the answer arrives, the server may have
     // either hold.
     let mut undo = Undo::arm(&context.cleanup, Arc::clone(&hold));
     // This answer also informs earlier holders of the write hold in this process, as the answer to
     // a release would.
-    let mark = write.hold().ends_or_turns();
-    match ask_until_answered(&context, &mut undo, operation).await? {
-        Turned::Yes => write.hold().tell(mark, &Word::Held),
-        Turned::No { asked_before } => {
-            let reason = why(&context, &write).await;
-            if asked_before {
+    let mark = write.hold().mark_end();
+    match send_until_answered(&context, &mut undo, operation).await? {
+        DowngradeReply::Done => write.hold().deliver(mark, &Confirmation::Held),
+        DowngradeReply::NotHeld { may_have_run } => {
+            let reason = loss_reason(&context, &write).await;
+            if may_have_run {
                 // If the earlier request has turned the hold, it was still held then, and both
                 // holds have been lost since.
-                write.hold().tell(mark, &Word::Unknown);
+                write.hold().deliver(mark, &Confirmation::Unknown);
             }
             return Err(write.hold().was_lost(mark, reason));
         }
@@ -323,69 +330,69 @@ async fn turn(write: Share, reader: Option<Owner>) -> Result<Share> {
     if !hold.granted(None) {
         return Err(Error::lost(&key, LossReason::Expired));
     }
-    context.watchdog.keep(&hold);
-    let limit = write.limited();
-    write.has_turned();
+    context.watchdog.watch(&hold);
+    let limit = write.max_hold_limit();
+    write.finish_conversion();
     let reader = reader.map(|owner| (context.locals.of(&key), owner));
-    let held = Held::new(&context.standing, undo, reader, None);
+    let held = Held::new(&context.live_holds, undo, reader, None);
     let read = Share::new(context, held);
-    read.limit_as(limit);
+    read.inherit_limit(limit);
     Ok(read)
 }
 
 /// The server's answer to a downgrade.
-enum Turned {
-    Yes,
+enum DowngradeReply {
+    Done,
     /// The write hold no longer exists. An earlier request may have run.
-    No {
-        asked_before: bool,
+    NotHeld {
+        may_have_run: bool,
     },
 }
 
 /// Sends the downgrade until it is answered, or for as long as a reply may take.
-async fn ask_until_answered(
+async fn send_until_answered(
     context: &Context,
     undo: &mut Undo,
     operation: Operation,
-) -> Result<Turned> {
+) -> Result<DowngradeReply> {
     let (clock, key) = (context.clock, undo.hold().key.clone());
     let route = undo.hold().route();
     let end = clock.now() + context.backend.reply_timeout();
     // The request can be sent again: a repeated request changes nothing.
-    let asked_before = AtomicBool::new(false);
-    let goes_on = |failed: Failed<'_>| {
-        let goes_on = failed.failure.may_heal() && clock.now() < end;
-        if goes_on && failed.failure.outcome == Outcome::MayHaveRun {
-            asked_before.store(true, Ordering::Relaxed);
+    let may_have_run = AtomicBool::new(false);
+    let should_retry = |failed: FailedAttempt<'_>| {
+        let should_retry = failed.failure.may_heal() && clock.now() < end;
+        if should_retry && failed.failure.outcome == Outcome::MayHaveRun {
+            may_have_run.store(true, Ordering::Relaxed);
         }
-        goes_on
+        should_retry
     };
-    let mut ask = || {
+    let mut send = || {
         let reply = context.backend.submit_by(operation.clone(), route);
-        if !asked_before.load(Ordering::Relaxed) {
+        if !may_have_run.load(Ordering::Relaxed) {
             // After a request that may have run, a later request is not watched: if the later one
             // were never sent, the undo would find nothing to give back.
             undo.watch(&reply);
         }
         reply
     };
-    let first = (ask(), clock.now());
-    let pauses = Pauses::from(Duration::from_millis(10));
-    let reply = until_answered(&context.timers, first, pauses, ask, goes_on).await;
-    match refusal_counts(reply, |reply| *reply == Value::Int(1)) {
-        Ok(Value::Int(1)) => Ok(Turned::Yes),
+    let first = (send(), clock.now());
+    let pauses = RetryDelays::from(Duration::from_millis(10));
+    let reply = until_answered(&context.timers, first, pauses, send, should_retry).await;
+    match accept_refusal(reply, |reply| *reply == Value::Int(1)) {
+        Ok(Value::Int(1)) => Ok(DowngradeReply::Done),
         Ok(Value::Int(_)) => {
-            let asked_before = asked_before.load(Ordering::Relaxed);
+            let may_have_run = may_have_run.load(Ordering::Relaxed);
             // An earlier request may have turned the hold before another client removed the lock.
             // Then the read hold's own key still exists, and its release removes that key.
-            if !asked_before {
+            if !may_have_run {
                 undo.disarm();
             }
-            Ok(Turned::No { asked_before })
+            Ok(DowngradeReply::NotHeld { may_have_run })
         }
         Ok(_) => Err(context.backend.malformed().into_error(&key)),
         Err(failure) => {
-            if !asked_before.load(Ordering::Relaxed) {
+            if !may_have_run.load(Ordering::Relaxed) {
                 undo.failed(failure.outcome);
             }
             Err(failure.into_error(&key))
@@ -393,7 +400,7 @@ async fn ask_until_answered(
     }
 }
 
-async fn why(context: &Context, write: &Share) -> LossReason {
+async fn loss_reason(context: &Context, write: &Share) -> LossReason {
     why_lost(&context.backend, write.hold(), &context.timers).await
 }
 
@@ -416,23 +423,23 @@ fn lock_like<K: super::super::lock::kind::Named + super::super::lock::Kind>(
 }
 
 /// Returns the settings that matter for a hold, from an existing hold.
-fn common(share: &Share) -> Common {
+fn common(share: &Share) -> RwSettings {
     let reminded = share
         .hold()
         .terms()
         .remind_every
-        .unwrap_or(Common::default().watchdog / 3);
-    Common {
-        // The inverse of `Common::terms`, which divides by 3.
+        .unwrap_or(RwSettings::default().watchdog / 3);
+    RwSettings {
+        // The inverse of `RwSettings::terms`, which divides by 3.
         watchdog: reminded * 3,
-        ..Common::default()
+        ..RwSettings::default()
     }
 }
 
 macro_rules! is_a_lock_guard {
     ($guard:ident) => {
-        impl Made for $guard {
-            fn made(guard: LockGuard) -> Self {
+        impl FromLockGuard for $guard {
+            fn from_lock_guard(guard: LockGuard) -> Self {
                 Self(guard)
             }
         }

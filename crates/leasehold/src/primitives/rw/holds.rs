@@ -9,7 +9,7 @@ use super::steps;
 use crate::backend::step::{Operation, Value};
 use crate::clock::Moment;
 use crate::config::wire_ms;
-use crate::hold::{Asked, Caller, HoldSteps};
+use crate::hold::{AcquireReply, HoldSteps, WaitingClient};
 use crate::key::Key;
 use crate::loss::LossReason;
 use crate::primitives::lock::steps as lock;
@@ -24,52 +24,52 @@ pub(super) struct ReadHold {
     channel: Arc<str>,
     /// The id `uuid:n`.
     id: String,
-    ask: ReadAsk,
+    options: ReadOptions,
 }
 
 /// The parts of a read hold's acquire that depend on its waiter.
 #[derive(Debug, Default)]
-pub(super) struct ReadAsk {
+pub(super) struct ReadOptions {
     /// The field of the write hold of the same owner.
-    pub(super) within: Option<String>,
-    pub(super) polite: Polite,
+    pub(super) inside: Option<String>,
+    pub(super) yields: Yield,
     /// The waiter, once it has waited for long. It leaves a mark.
-    pub(super) waiter: Option<Arc<Waiter>>,
+    pub(super) waiter: Option<Arc<RwWaiter>>,
 }
 
 /// The longest pause after which an overdue reader asks again if it has left a free lock to a
 /// writer.
 // As in `acquire_read.lua`.
-const LEFT_FREE_FOR_MS: i64 = 50;
+const FREE_LOCK_PAUSE_MS: i64 = 50;
 
 /// The behaviour of a reader while one of our writers waits.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) enum Polite {
+pub(super) enum Yield {
     #[default]
     No,
     Yes,
     /// The reader stays out, and leaves its mark even while the lock is free, because writers have
     /// been quicker for long.
-    ForTheLastTime,
+    Last,
 }
 
-impl Polite {
+impl Yield {
     fn argument(self) -> u64 {
         match self {
             Self::No => 0,
             Self::Yes => 1,
-            Self::ForTheLastTime => 2,
+            Self::Last => 2,
         }
     }
 }
 
 impl ReadHold {
-    pub(super) fn new(key: Key, channel: Arc<str>, id: String, ask: ReadAsk) -> Self {
+    pub(super) fn new(key: Key, channel: Arc<str>, id: String, options: ReadOptions) -> Self {
         Self {
             key,
             channel,
             id,
-            ask,
+            options,
         }
     }
 
@@ -96,35 +96,38 @@ impl ReadHold {
 
 impl HoldSteps for ReadHold {
     fn acquire(&self, lease: Duration) -> Operation {
-        let ReadAsk {
-            within,
-            polite,
+        let ReadOptions {
+            inside,
+            yields,
             waiter,
-        } = &self.ask;
+        } = &self.options;
         // Only an overdue reader has a waiter here: if all waiting readers left marks, they would
         // take away the priority that `prefer_writers` gives to writers.
-        let (waiter, mark) = waiter.as_ref().map_or(("", Duration::ZERO), Waiter::mark);
+        let (waiter, reservation) = waiter
+            .as_ref()
+            .map_or(("", Duration::ZERO), RwWaiter::reserve);
         steps::AcquireRead {
             lock: self.key.as_str().as_bytes(),
             timeout: self.timeout().as_bytes(),
             writers: self.key.waiting_writers().as_bytes(),
             readers: self.key.waiting_readers().as_bytes(),
             hold: self.id.as_bytes(),
-            within: within.as_deref().unwrap_or_default().as_bytes(),
+            inside: inside.as_deref().unwrap_or_default().as_bytes(),
             lease_ms: wire_ms(lease),
-            polite: polite.argument(),
+            yields: yields.argument(),
             waiter: waiter.as_bytes(),
-            mark_ms: wire_ms(mark),
+            reserve_ms: wire_ms(reservation),
         }
         .operation()
     }
 
-    fn read_acquire(&self, reply: Value) -> Option<Asked> {
-        let asked = lock::asked(&reply);
-        if let (Some(Asked::Busy { ttl_ms, .. }), Some(waiter)) = (&asked, &self.ask.waiter)
-            && *ttl_ms <= LEFT_FREE_FOR_MS
+    fn read_acquire(&self, reply: Value) -> Option<AcquireReply> {
+        let asked = lock::read_acquire_reply(&reply);
+        if let (Some(AcquireReply::Busy { ttl_ms, .. }), Some(waiter)) =
+            (&asked, &self.options.waiter)
+            && *ttl_ms <= FREE_LOCK_PAUSE_MS
         {
-            waiter.was_passed.store(true, Ordering::Relaxed);
+            waiter.has_yielded.store(true, Ordering::Relaxed);
         }
         asked
     }
@@ -170,77 +173,77 @@ pub(super) struct WriteHold {
     channel: Arc<str>,
     /// The id `uuid:n:write`.
     id: String,
-    ask: WriteAsk,
+    intent: WriteIntent,
     /// Whether a read hold has taken `uuid:n`.
     number_taken: AtomicBool,
 }
 
 /// The way in which a write hold is acquired.
 #[derive(Clone, Debug)]
-pub(super) enum WriteAsk {
+pub(super) enum WriteIntent {
     /// The acquire asks once.
     Once,
     /// The acquire leaves a mark if it must wait.
-    Waiting(Arc<Waiter>),
+    Waiting(Arc<RwWaiter>),
     /// The acquire is an upgrade by the holder of the read hold `read`.
     Upgrade { read: Arc<str> },
 }
 
 /// A waiter, and the mark that it may have left.
 #[derive(Debug)]
-pub(super) struct Waiter {
+pub(super) struct RwWaiter {
     id: String,
-    mark: Duration,
-    marked: AtomicBool,
+    reservation: Duration,
+    reserved: AtomicBool,
     /// Whether this reader has left a free lock to a writer.
-    was_passed: AtomicBool,
-    passed_since: OnceLock<Moment>,
+    has_yielded: AtomicBool,
+    yielding_since: OnceLock<Moment>,
 }
 
-impl Waiter {
-    pub(super) fn new(id: String, mark: Duration) -> Arc<Self> {
+impl RwWaiter {
+    pub(super) fn new(id: String, reservation: Duration) -> Arc<Self> {
         Arc::new(Self {
             id,
-            mark,
-            marked: AtomicBool::new(false),
-            was_passed: AtomicBool::new(false),
-            passed_since: OnceLock::new(),
+            reservation,
+            reserved: AtomicBool::new(false),
+            has_yielded: AtomicBool::new(false),
+            yielding_since: OnceLock::new(),
         })
     }
 
     /// Returns the time since which this reader leaves a free lock to writers; `None` if it never
     /// has. The first call after that sets the time to `now`.
-    pub(super) fn passed_since(&self, now: Moment) -> Option<Moment> {
-        let was_passed = self.was_passed.load(Ordering::Relaxed);
-        was_passed.then(|| *self.passed_since.get_or_init(|| now))
+    pub(super) fn yielding_since(&self, now: Moment) -> Option<Moment> {
+        let has_yielded = self.has_yielded.load(Ordering::Relaxed);
+        has_yielded.then(|| *self.yielding_since.get_or_init(|| now))
     }
 
     /// Returns the id and the duration of the mark that the waiter asks for.
-    fn mark(self: &Arc<Self>) -> (&str, Duration) {
+    fn reserve(self: &Arc<Self>) -> (&str, Duration) {
         // Noted before the request is sent: if its answer is lost, the mark may exist and must be
         // withdrawn.
-        self.marked.store(true, Ordering::Relaxed);
-        (&self.id, self.mark)
+        self.reserved.store(true, Ordering::Relaxed);
+        (&self.id, self.reservation)
     }
 
     /// Returns the id of the mark that the waiter may have left.
-    pub(super) fn marked(&self) -> Option<&str> {
-        self.marked.load(Ordering::Relaxed).then_some(&self.id)
+    pub(super) fn reserved(&self) -> Option<&str> {
+        self.reserved.load(Ordering::Relaxed).then_some(&self.id)
     }
 
     /// Notes that the waiter got the lock, and that the grant removed its mark.
-    pub(super) fn served(&self) {
-        self.marked.store(false, Ordering::Relaxed);
+    pub(super) fn granted(&self) {
+        self.reserved.store(false, Ordering::Relaxed);
     }
 }
 
 impl WriteHold {
-    pub(super) fn new(key: Key, channel: Arc<str>, number: &str, ask: WriteAsk) -> Self {
+    pub(super) fn new(key: Key, channel: Arc<str>, number: &str, intent: WriteIntent) -> Self {
         Self {
             key,
             channel,
             id: format!("{number}{WRITE}"),
-            ask,
+            intent,
             number_taken: AtomicBool::new(false),
         }
     }
@@ -248,9 +251,9 @@ impl WriteHold {
 
 impl WriteHold {
     /// Asks for the hold. With a `client`, also asks that releases call this client.
-    fn asks(&self, lease: Duration, client: Option<Caller>) -> Operation {
-        let (waiter, mark) = match &self.ask {
-            WriteAsk::Upgrade { read } => {
+    fn acquire_with(&self, lease: Duration, client: Option<WaitingClient>) -> Operation {
+        let (waiter, reservation) = match &self.intent {
+            WriteIntent::Upgrade { read } => {
                 // An upgrade has a step of its own, without a mark, and asks once. Two readers that
                 // waited for each other to leave would wait for ever.
                 let upgrade = steps::Upgrade {
@@ -261,20 +264,20 @@ impl WriteHold {
                 };
                 return upgrade.operation();
             }
-            WriteAsk::Once => ("", Duration::ZERO),
-            WriteAsk::Waiting(waiter) => waiter.mark(),
+            WriteIntent::Once => ("", Duration::ZERO),
+            WriteIntent::Waiting(waiter) => waiter.reserve(),
         };
         steps::AcquireWrite {
             lock: self.key.as_str().as_bytes(),
             writers: self.key.waiting_writers().as_bytes(),
             readers: self.key.waiting_readers().as_bytes(),
-            asking: self.key.asking_clients().as_bytes(),
+            asking: self.key.waiting_clients().as_bytes(),
             hold: self.id.as_bytes(),
             lease_ms: wire_ms(lease),
             waiter: waiter.as_bytes(),
-            mark_ms: wire_ms(mark),
-            client: Caller::waits_or_not(client, 1).as_bytes(),
-            called: client.is_some_and(|client| client.was_called),
+            reserve_ms: wire_ms(reservation),
+            client: WaitingClient::list_item_or_empty(client, 1).as_bytes(),
+            notified: client.is_some_and(|client| client.was_notified),
         }
         .operation()
     }
@@ -282,20 +285,20 @@ impl WriteHold {
 
 impl HoldSteps for WriteHold {
     fn acquire(&self, lease: Duration) -> Operation {
-        self.asks(lease, None)
+        self.acquire_with(lease, None)
     }
 
-    fn acquire_in_turn(&self, lease: Duration, client: Caller) -> Option<Operation> {
-        let waits = !matches!(self.ask, WriteAsk::Upgrade { .. });
-        waits.then(|| self.asks(lease, Some(client)))
+    fn acquire_and_enlist(&self, lease: Duration, client: WaitingClient) -> Option<Operation> {
+        let waits = !matches!(self.intent, WriteIntent::Upgrade { .. });
+        waits.then(|| self.acquire_with(lease, Some(client)))
     }
 
-    fn leave_turn(&self, client: Caller) -> Option<Operation> {
-        Some(lock::leave_turn(&self.key, client))
+    fn delist(&self, client: WaitingClient) -> Option<Operation> {
+        Some(lock::delist(&self.key, client))
     }
 
-    fn read_acquire(&self, reply: Value) -> Option<Asked> {
-        lock::asked(&reply)
+    fn read_acquire(&self, reply: Value) -> Option<AcquireReply> {
+        lock::read_acquire_reply(&reply)
     }
 
     fn renew(&self, lease: Duration, most: Option<Duration>) -> Operation {
@@ -361,7 +364,7 @@ fn release_read(key: &Key, hold: &str, channel: &str) -> Operation {
     steps::ReleaseRead {
         lock: key.as_str().as_bytes(),
         timeout: key.read_timeout(hold).as_bytes(),
-        asking: key.asking_clients().as_bytes(),
+        asking: key.waiting_clients().as_bytes(),
         hold: hold.as_bytes(),
         channel: channel.as_bytes(),
     }
@@ -371,7 +374,7 @@ fn release_read(key: &Key, hold: &str, channel: &str) -> Operation {
 fn release_write(key: &Key, hold: &str, channel: &str) -> Operation {
     steps::ReleaseWrite {
         lock: key.as_str().as_bytes(),
-        asking: key.asking_clients().as_bytes(),
+        asking: key.waiting_clients().as_bytes(),
         hold: hold.as_bytes(),
         channel: channel.as_bytes(),
     }
@@ -401,9 +404,9 @@ fn read_why_lost(reply: &Value) -> Option<LossReason> {
 }
 
 /// Withdraws the mark of a waiter that no longer waits.
-pub(super) fn withdraw(marks: &str, waiter: &str, channel: &str) -> Operation {
+pub(super) fn withdraw(reservations: &str, waiter: &str, channel: &str) -> Operation {
     steps::Withdraw {
-        marks: marks.as_bytes(),
+        reservations: reservations.as_bytes(),
         waiter: waiter.as_bytes(),
         channel: channel.as_bytes(),
     }

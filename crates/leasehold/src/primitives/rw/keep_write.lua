@@ -28,7 +28,7 @@ local function keep_write(lock, hold, span_ms, channel)
     end
   end
   -- The waiters must ask again to learn the new end.
-  if leave_to(span_ms, lock, hold) then
+  if keep_for_span(span_ms, lock, hold) then
     wake_all(channel)
   end
   return 1

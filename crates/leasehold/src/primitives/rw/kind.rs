@@ -4,9 +4,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::super::lock::kind::{Acquire, Named};
-use super::super::lock::{Kind, Lock, LockGuard, ask};
+use super::super::lock::{Kind, Lock, LockGuard, acquire};
 use super::guard::{ReadGuard, WriteGuard};
-use super::holds::{self, Polite, ReadAsk, ReadHold, Waiter, WriteAsk, WriteHold};
+use super::holds::{self, ReadHold, ReadOptions, RwWaiter, WriteHold, WriteIntent, Yield};
 use crate::backend::route::Route;
 use crate::backend::step::Operation;
 use crate::clock::Moment;
@@ -15,23 +15,24 @@ use crate::context::Context;
 use crate::error::{Error, ErrorKind, Result};
 use crate::hold::{Hold, HoldSteps};
 use crate::key::Key;
-use crate::local::line::Line;
+use crate::local::line::LineMode;
 use crate::local::reentry::Held;
 use crate::observe;
 use crate::owner::{Owner, Role};
-use crate::wait::{Deadline, LATE};
+use crate::wait::{Deadline, LATE_POLL_FACTOR};
 
 /// Time for which a waiter's mark keeps other clients out, and the longest time between two
 /// renewals of the mark.
-pub(super) const MARK: Duration = Duration::from_secs(5);
-// Less than half of `MARK`: if an answer is late, there is still time for one more request.
-const MARK_EVERY: Duration = Duration::from_secs(2);
+pub(super) const RESERVED_FOR: Duration = Duration::from_secs(5);
+// Less than half of `RESERVED_FOR`: if an answer is late, there is still time for one more request.
+const RESERVE_EVERY: Duration = Duration::from_secs(2);
 // A writer in the list after many others asks less often, but keeps its mark.
-const _: () = assert!(MARK_EVERY.as_millis() * (LATE as u128) < MARK.as_millis());
+const _: () =
+    assert!(RESERVE_EVERY.as_millis() * (LATE_POLL_FACTOR as u128) < RESERVED_FOR.as_millis());
 /// Time for which a waiting reader lets writers go first, one after the other.
-const PATIENCE: Duration = Duration::from_secs(1);
+const YIELDS_FOR: Duration = Duration::from_secs(1);
 /// Time for which an overdue reader, after its patience, leaves a free lock to writers.
-const LEAVES_FOR: Duration = Duration::from_millis(400);
+const YIELDS_FREE_LOCK_FOR: Duration = Duration::from_millis(400);
 
 /// The side of a lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -52,13 +53,13 @@ impl Side {
 
 /// The settings of both sides of a [`RwLock`](crate::RwLock).
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Common {
+pub(super) struct RwSettings {
     pub(super) prefer_writers: bool,
     /// The shortest watchdog timeout of the Redisson clients that share the lock.
     pub(super) watchdog: Duration,
 }
 
-impl Default for Common {
+impl Default for RwSettings {
     fn default() -> Self {
         Self {
             prefer_writers: true,
@@ -68,7 +69,7 @@ impl Default for Common {
     }
 }
 
-impl Common {
+impl RwSettings {
     /// Returns the terms of a hold. A Java reader's watchdog sets the expiry of the lock to its own
     /// timeout, and before Redisson 4.4 the expiry of every read hold too. A hold with a longer
     /// lease confirms it three times within that timeout, even if the lease is fixed.
@@ -89,19 +90,19 @@ impl Common {
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Read {
-    pub(super) common: Common,
+    pub(super) common: RwSettings,
     /// The write hold of the same owner.
-    within: Option<Hold>,
+    inside: Option<Hold>,
     /// The time at which the reader has waited long enough, and the waiter that leaves a mark then.
-    patience: Option<(Moment, Arc<Waiter>)>,
+    yields_until: Option<(Moment, Arc<RwWaiter>)>,
 }
 
 impl Read {
-    pub(super) fn new(common: Common) -> Self {
+    pub(super) fn new(common: RwSettings) -> Self {
         Self {
             common,
-            within: None,
-            patience: None,
+            inside: None,
+            yields_until: None,
         }
     }
 }
@@ -118,59 +119,61 @@ impl Acquire for Read {
         let mut kind = lock.kind().clone();
         // No mark and no wait in line: all waiters there wait for this owner's own write hold.
         if let Some(write) = held(context, key, lock.owner(), Role::Writer) {
-            kind.within = Some(write.hold().clone());
-            return ask::acquire_by(&lock.with_kind(kind), deadline).await;
+            kind.inside = Some(write.hold().clone());
+            return acquire::acquire_by(&lock.with_kind(kind), deadline).await;
         }
         if matches!(deadline, Deadline::Now) || !kind.common.prefer_writers {
-            return ask::acquire_by(lock, deadline).await;
+            return acquire::acquire_by(lock, deadline).await;
         }
-        let mark = Mark::new(lock, key.waiting_readers());
-        let overdue_at = context.clock.now() + PATIENCE;
-        kind.patience = Some((overdue_at, Arc::clone(&mark.waiter)));
+        let reservation = Reservation::new(lock, key.waiting_readers());
+        let yields_until = context.clock.now() + YIELDS_FOR;
+        kind.yields_until = Some((yields_until, Arc::clone(&reservation.waiter)));
         let mut waiting = lock.with_kind(kind);
-        waiting.ask_at_least_every(PATIENCE);
-        mark.until_served(ask::acquire_by(&waiting, deadline)).await
+        waiting.ask_at_least_every(YIELDS_FOR);
+        reservation
+            .until_granted(acquire::acquire_by(&waiting, deadline))
+            .await
     }
 }
 
 impl Named for Read {
-    const OBSERVED: observe::Kind = observe::Kind::Read;
+    const OBSERVED: observe::ObservedKind = observe::ObservedKind::Read;
     fn channel(&self, key: &Key) -> String {
         key.rw_channel()
     }
 
     fn is_shared(lock: &Lock<Self>) -> bool {
-        lock.kind().within.is_none()
+        lock.kind().inside.is_none()
     }
 
     fn hold(lock: &Lock<Self>, key: &Key, id: String) -> Box<dyn HoldSteps> {
         let kind = lock.kind();
-        let within = kind.within.as_ref().map(|write| &write.steps);
+        let inside = kind.inside.as_ref().map(|write| &write.steps);
         // The first read hold gets the number of the write hold, because a thread of Redisson has
         // one number for both. No later read hold gets it: an id belongs to one hold.
-        let id = within.and_then(|write| write.take_read_id()).unwrap_or(id);
+        let id = inside.and_then(|write| write.take_read_id()).unwrap_or(id);
         let now = lock.context().clock.now();
         // Decided here, at each ask: every ask makes a hold of its own, and the reader becomes
         // overdue between two asks.
-        let overdue = kind.patience.as_ref().filter(|(at, _)| now >= *at);
-        let has_left_it = |waiter: &Waiter| {
-            let since = waiter.passed_since(now);
-            since.is_some_and(|since| now >= since + LEAVES_FOR)
+        let done_yielding = kind.yields_until.as_ref().filter(|(at, _)| now >= *at);
+        let has_yielded_enough = |waiter: &RwWaiter| {
+            let since = waiter.yielding_since(now);
+            since.is_some_and(|since| now >= since + YIELDS_FREE_LOCK_FOR)
         };
-        let polite = match overdue {
-            _ if !kind.common.prefer_writers => Polite::No,
+        let yields = match done_yielding {
+            _ if !kind.common.prefer_writers => Yield::No,
             // At first an overdue reader leaves a free lock to the writer that waited for it. If
-            // writers are quicker for `LEAVES_FOR`, the reader claims its turn on a free lock too.
+            // writers are quicker for `YIELDS_FREE_LOCK_FOR`, the reader claims its turn on a free lock too.
             // Time in which other readers had the lock before does not count.
-            Some((_, waiter)) if has_left_it(waiter) => Polite::ForTheLastTime,
-            _ => Polite::Yes,
+            Some((_, waiter)) if has_yielded_enough(waiter) => Yield::Last,
+            _ => Yield::Yes,
         };
-        let ask = ReadAsk {
-            within: within.map(|write| write.wire_id().to_owned()),
-            polite,
-            waiter: overdue.map(|(_, waiter)| Arc::clone(waiter)),
+        let options = ReadOptions {
+            inside: inside.map(|write| write.wire_id().to_owned()),
+            yields,
+            waiter: done_yielding.map(|(_, waiter)| Arc::clone(waiter)),
         };
-        Box::new(ReadHold::new(key.clone(), lock.channel(), id, ask))
+        Box::new(ReadHold::new(key.clone(), lock.channel(), id, options))
     }
 
     fn inspect(&self, key: &Key) -> Operation {
@@ -185,11 +188,13 @@ impl Named for Read {
         self.common.terms(terms)
     }
 
-    fn line(lock: &Lock<Self>) -> Line {
-        match lock.kind().within {
+    fn line(lock: &Lock<Self>) -> LineMode {
+        match lock.kind().inside {
             // All waiters in that line wait for this owner.
-            Some(_) => Line::Alone,
-            None => Line::Together { patience: PATIENCE },
+            Some(_) => LineMode::Bypass,
+            None => LineMode::Reader {
+                yields_for: YIELDS_FOR,
+            },
         }
     }
 }
@@ -199,15 +204,15 @@ impl Named for Read {
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Write {
-    pub(super) common: Common,
-    pub(super) ask: WriteAsk,
+    pub(super) common: RwSettings,
+    pub(super) intent: WriteIntent,
 }
 
 impl Write {
-    pub(super) fn new(common: Common) -> Self {
+    pub(super) fn new(common: RwSettings) -> Self {
         Self {
             common,
-            ask: WriteAsk::Once,
+            intent: WriteIntent::Once,
         }
     }
 }
@@ -224,7 +229,7 @@ impl Acquire for Write {
         // Before the check of the owner's read hold: a try does not wait, so it can't wait for
         // itself. The server answers it that the lock is held.
         if matches!(deadline, Deadline::Now) {
-            return ask::acquire_by(lock, deadline).await;
+            return acquire::acquire_by(lock, deadline).await;
         }
         let (key, context) = (lock.key()?, lock.context());
         let has = |role| held(context, key, lock.owner(), role).is_some();
@@ -232,29 +237,31 @@ impl Acquire for Write {
             return Err(waits_for_itself(key));
         }
         if !kind.common.prefer_writers {
-            return ask::acquire_by(lock, deadline).await;
+            return acquire::acquire_by(lock, deadline).await;
         }
-        let mark = Mark::new(lock, key.waiting_writers());
+        let reservation = Reservation::new(lock, key.waiting_writers());
         let mut waiting = lock.with_kind(Self {
             common: kind.common,
-            ask: WriteAsk::Waiting(Arc::clone(&mark.waiter)),
+            intent: WriteIntent::Waiting(Arc::clone(&reservation.waiter)),
         });
-        waiting.ask_at_least_every(MARK_EVERY);
-        mark.until_served(ask::acquire_by(&waiting, deadline)).await
+        waiting.ask_at_least_every(RESERVE_EVERY);
+        reservation
+            .until_granted(acquire::acquire_by(&waiting, deadline))
+            .await
     }
 }
 
 impl Named for Write {
-    const OBSERVED: observe::Kind = observe::Kind::Write;
-    const TAKES_TURNS: bool = true;
+    const OBSERVED: observe::ObservedKind = observe::ObservedKind::Write;
+    const HAS_SLICE: bool = true;
 
     fn channel(&self, key: &Key) -> String {
         key.rw_channel()
     }
 
     fn hold(lock: &Lock<Self>, key: &Key, id: String) -> Box<dyn HoldSteps> {
-        let ask = lock.kind().ask.clone();
-        Box::new(WriteHold::new(key.clone(), lock.channel(), &id, ask))
+        let intent = lock.kind().intent.clone();
+        Box::new(WriteHold::new(key.clone(), lock.channel(), &id, intent))
     }
 
     fn inspect(&self, key: &Key) -> Operation {
@@ -269,36 +276,36 @@ impl Named for Write {
         self.common.terms(terms)
     }
 
-    fn line(lock: &Lock<Self>) -> Line {
-        match lock.kind().ask {
+    fn line(lock: &Lock<Self>) -> LineMode {
+        match lock.kind().intent {
             // An upgrade does not wait in line: the writers in line wait for this reader.
-            WriteAsk::Upgrade { .. } => Line::Alone,
-            _ if lock.kind().common.prefer_writers => Line::Exclusive,
-            _ => Line::OneAsks,
+            WriteIntent::Upgrade { .. } => LineMode::Bypass,
+            _ if lock.kind().common.prefer_writers => LineMode::Writer,
+            _ => LineMode::HeadAsks,
         }
     }
 }
 
 /// The mark that a waiter may have left. It is withdrawn when the wait ends without a grant, no
 /// matter how it ends.
-struct Mark<'a, K: Named> {
+struct Reservation<'a, K: Named> {
     lock: &'a Lock<K>,
     /// The key of the set of marks.
-    marks: String,
-    waiter: Arc<Waiter>,
+    reservations: String,
+    waiter: Arc<RwWaiter>,
 }
 
-impl<'a, K: Named> Mark<'a, K> {
-    fn new(lock: &'a Lock<K>, marks: String) -> Self {
-        let waiter = Waiter::new(lock.context().fresh_wire_id(), MARK);
+impl<'a, K: Named> Reservation<'a, K> {
+    fn new(lock: &'a Lock<K>, reservations: String) -> Self {
+        let waiter = RwWaiter::new(lock.context().fresh_wire_id(), RESERVED_FOR);
         Self {
             lock,
-            marks,
+            reservations,
             waiter,
         }
     }
 
-    async fn until_served(
+    async fn until_granted(
         self,
         wait: impl Future<Output = Result<Option<LockGuard>>>,
     ) -> Result<Option<LockGuard>> {
@@ -307,21 +314,21 @@ impl<'a, K: Named> Mark<'a, K> {
         let guard = wait.await?;
         // The server removes the mark with the grant. A waiter that shares or took over another
         // waiter's hold was granted nothing.
-        let served = |guard: &LockGuard| guard.share().was_asked_for();
-        if guard.as_ref().is_some_and(served) {
-            self.waiter.served();
+        let granted = |guard: &LockGuard| guard.share().has_own_grant();
+        if guard.as_ref().is_some_and(granted) {
+            self.waiter.granted();
         }
         Ok(guard)
     }
 }
 
-impl<K: Named> Drop for Mark<'_, K> {
+impl<K: Named> Drop for Reservation<'_, K> {
     fn drop(&mut self) {
-        if let Some(waiter) = self.waiter.marked() {
-            let withdraw = holds::withdraw(&self.marks, waiter, &self.lock.channel());
+        if let Some(waiter) = self.waiter.reserved() {
+            let withdraw = holds::withdraw(&self.reservations, waiter, &self.lock.channel());
             // No code waits for the answer, because a drop can't. If the request is lost, the mark
-            // ends by itself after `MARK`.
-            let route = Route::of(self.lock.settings().acknowledged).behind();
+            // ends by itself after `RESERVED_FOR`.
+            let route = Route::of(self.lock.settings().acknowledged).same_connection();
             self.lock.context().cleanup.send(withdraw, route);
         }
     }

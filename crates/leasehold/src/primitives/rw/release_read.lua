@@ -11,9 +11,9 @@
 
 local function release_read(lock, timeout, asking, hold, channel)
   -- HDEL and DEL, not HINCRBY: they work when the server is out of memory.
-  local stood = redis.call('HDEL', lock, hold)
+  local existed = redis.call('HDEL', lock, hold)
   local held = redis.call('DEL', timeout)
-  if stood == 0 then
+  if existed == 0 then
     return 0
   end
   local fields = redis.call('HLEN', lock)
@@ -29,14 +29,14 @@ local function release_read(lock, timeout, asking, hold, channel)
   -- readers. But the other readers may all be dead, and then a writer would wait for no live hold.
   -- So each release looks at a few.
   if fields > 64 then
-    local turn = redis.call('TIME')[2] + (tonumber(string.match(hold, '%d+$')) or 0)
-    if turn % fields >= 64 and longest_of_some(lock, 0) > 0 then
+    local sample = redis.call('TIME')[2] + (tonumber(string.match(hold, '%d+$')) or 0)
+    if sample % fields >= 64 and longest_of_some(lock, 0) > 0 then
       return held
     end
   end
   if trim_expiry(lock) then
-    local told = redis.pcall('PUBLISH', channel, '0')
-    if type(told) == 'number' and told > 0 then call_first(asking, channel) end
+    local receivers = redis.pcall('PUBLISH', channel, '0')
+    if type(receivers) == 'number' and receivers > 0 then notify_first(asking, channel) end
   end
   return held
 end

@@ -20,8 +20,8 @@ local function release_write(lock, asking, hold, channel)
     redis.call('HSET', lock, 'mode', 'read')
   end
   local is_free = trim_expiry(lock)
-  local told = wake_all(channel)
+  local receivers = wake_all(channel)
   -- Right after the messages: clients that are called by their numbers ignore those messages.
-  if is_free and told > 0 then call_first(asking, channel) end
-  return 1 + told
+  if is_free and receivers > 0 then notify_first(asking, channel) end
+  return 1 + receivers
 end

@@ -24,9 +24,9 @@ local function renew_read(lock, timeout, hold, lease_ms, most_ms)
   redis.call('PEXPIRE', timeout, ttl)
   -- The lock never expires before a hold. It may last longer because of another hold, so only a
   -- hold that is alone shortens it. (Redisson sets it to its own timeout.)
-  local whole = redis.call('PTTL', lock)
+  local lock_ttl = redis.call('PTTL', lock)
   local alone = redis.call('HLEN', lock) == 2
-  if (whole >= 0 and whole < ttl) or (alone and (whole == -1 or (most > 0 and whole > most))) then
+  if (lock_ttl >= 0 and lock_ttl < ttl) or (alone and (lock_ttl == -1 or (most > 0 and lock_ttl > most))) then
     redis.call('PEXPIRE', lock, ttl)
   end
   return ttl

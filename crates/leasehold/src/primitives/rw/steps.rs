@@ -2,27 +2,28 @@
 //! beside this file describe each step.
 
 use crate::backend::memory::Keyspace;
-use crate::backend::step::{Refusal, Shared, Step, Value, step};
-use crate::primitives::form::{self, FORM};
+use crate::backend::step::{Refusal, SharedLua, Step, Value, step};
+use crate::primitives::hash_kind::{self, HASH_KIND};
 use crate::primitives::twin::{
-    ASKING, KEPT, NOW_MS, WAKE_ALL, call_first, can_be_renewed, leave_to, lengthen, list, place_of,
-    wake_all, whole,
+    ASKING, KEPT, NOW_MS, WAKE_ALL, can_be_renewed, clients_before, keep_for_span, lengthen, list,
+    notify_first, to_int, wake_all,
 };
 
-static MARKS: Shared = Shared::new(include_str!("marks.lua"), &[&NOW_MS]);
-pub(in crate::primitives) static REMAINING: Shared =
-    Shared::new(include_str!("remaining.lua"), &[]);
-static TRIM_EXPIRY: Shared = Shared::new(include_str!("trim_expiry.lua"), &[&REMAINING]);
+static RESERVATIONS: SharedLua = SharedLua::new(include_str!("reservations.lua"), &[&NOW_MS]);
+pub(in crate::primitives) static REMAINING: SharedLua =
+    SharedLua::new(include_str!("remaining.lua"), &[]);
+static TRIM_EXPIRY: SharedLua = SharedLua::new(include_str!("trim_expiry.lua"), &[&REMAINING]);
 /// The script includes `trim_expiry.lua`, which a step runs when it finds that those holds are all
 /// over.
-static LONGEST_OF_SOME: Shared = Shared::new(include_str!("longest_of_some.lua"), &[&TRIM_EXPIRY]);
+static LONGEST_OF_SOME: SharedLua =
+    SharedLua::new(include_str!("longest_of_some.lua"), &[&TRIM_EXPIRY]);
 
 step! {
     ACQUIRE_READ: AcquireRead = rw.acquire_read, grants: true,
     while_moving: true,
     keys: [lock, timeout, writers, readers],
-    args: [hold, within, lease_ms: u64, polite: u64, waiter, mark_ms: u64],
-    uses: [FORM, MARKS],
+    args: [hold, inside, lease_ms: u64, yields: u64, waiter, reserve_ms: u64],
+    uses: [HASH_KIND, RESERVATIONS],
 }
 
 impl AcquireRead<'_> {
@@ -37,20 +38,20 @@ impl AcquireRead<'_> {
             return Ok(Value::Nil);
         }
         if mode == Some(Mode::Write) {
-            if self.within.is_empty() || !keyspace.hexists(self.lock, self.within)? {
-                mark(keyspace, self.readers, self.waiter, self.mark_ms);
+            if self.inside.is_empty() || !keyspace.hexists(self.lock, self.inside)? {
+                reserve(keyspace, self.readers, self.waiter, self.reserve_ms);
                 return Ok(Value::Int(keyspace.pttl(self.lock)));
             }
-        } else if self.mark_ms > 0 && keyspace.zrem(self.readers, self.waiter).unwrap_or(false) {
+        } else if self.reserve_ms > 0 && keyspace.zrem(self.readers, self.waiter).unwrap_or(false) {
             // This reader's turn is before the next writer's.
-        } else if self.polite > 0
-            && let Some(rest @ 1..) = marked_for(keyspace, self.writers)
+        } else if self.yields > 0
+            && let Some(rest @ 1..) = reserved_for(keyspace, self.writers)
         {
-            if mode.is_some() || self.mark_ms == 0 {
+            if mode.is_some() || self.reserve_ms == 0 {
                 return Ok(Value::Int(rest));
             }
-            if self.polite == 2 {
-                mark(keyspace, self.readers, self.waiter, self.mark_ms);
+            if self.yields == 2 {
+                reserve(keyspace, self.readers, self.waiter, self.reserve_ms);
             }
             return Ok(Value::Int(rest.min(50)));
         }
@@ -70,8 +71,8 @@ impl AcquireRead<'_> {
 step! {
     ACQUIRE_WRITE: AcquireWrite = rw.acquire_write, grants: true,
     keys: [lock, writers, readers, asking],
-    args: [hold, lease_ms: u64, waiter, mark_ms: u64, client, called: bool],
-    uses: [FORM, LONGEST_OF_SOME, MARKS, ASKING],
+    args: [hold, lease_ms: u64, waiter, reserve_ms: u64, client, notified: bool],
+    uses: [HASH_KIND, LONGEST_OF_SOME, RESERVATIONS, ASKING],
 }
 
 impl AcquireWrite<'_> {
@@ -84,19 +85,19 @@ impl AcquireWrite<'_> {
         if mode == Some(Mode::Read) && wait > 0 && keyspace.hlen(self.lock)? > 64 {
             wait = longest_of_some(keyspace, self.lock)?;
             if wait == 0 {
-                mode = mode.filter(|_| matches!(settle(keyspace, self.lock), Ok(false)));
+                mode = mode.filter(|_| matches!(trim_expiry(keyspace, self.lock), Ok(false)));
                 wait = keyspace.pttl(self.lock);
             }
         }
         let client = Some(self.client).filter(|client| !client.is_empty());
-        let turn = marked_for(keyspace, self.readers).unwrap_or(0);
-        if mode.is_none() && turn > 0 {
-            wait = turn;
+        let reserved = reserved_for(keyspace, self.readers).unwrap_or(0);
+        if mode.is_none() && reserved > 0 {
+            wait = reserved;
         } else if mode.is_none() {
             keyspace.hset(self.lock, b"mode", b"write")?;
             keyspace.hset(self.lock, self.hold, b"1")?;
             keyspace.pexpire(self.lock, self.lease_ms);
-            if self.mark_ms > 0 {
+            if self.reserve_ms > 0 {
                 // A key of another type is left alone, because the mark is only a courtesy.
                 let _ = keyspace.zrem(self.writers, self.waiter);
             }
@@ -108,9 +109,9 @@ impl AcquireWrite<'_> {
         if keyspace.hexists(self.lock, self.hold)? {
             return Ok(Value::Nil);
         }
-        mark(keyspace, self.writers, self.waiter, self.mark_ms);
+        reserve(keyspace, self.writers, self.waiter, self.reserve_ms);
         let before = client.map_or(-1, |client| {
-            place_of(keyspace, self.asking, client, self.called)
+            clients_before(keyspace, self.asking, client, self.notified)
         });
         Ok(list(&[wait, before]))
     }
@@ -118,15 +119,15 @@ impl AcquireWrite<'_> {
 
 step! {
     WITHDRAW: Withdraw = rw.withdraw, grants: false,
-    keys: [marks],
+    keys: [reservations],
     args: [waiter, channel],
     uses: [WAKE_ALL],
 }
 
 impl Withdraw<'_> {
     fn twin(self, keyspace: &mut Keyspace) -> Result<Value, Refusal> {
-        let gone = keyspace.zrem(self.marks, self.waiter)?;
-        if gone && !keyspace.exists(self.marks) {
+        let gone = keyspace.zrem(self.reservations, self.waiter)?;
+        if gone && !keyspace.exists(self.reservations) {
             wake_all(keyspace, self.channel);
         }
         Ok(Value::Int(gone.into()))
@@ -142,11 +143,11 @@ step! {
 
 impl ReleaseRead<'_> {
     fn twin(self, keyspace: &mut Keyspace) -> Result<Value, Refusal> {
-        let stood = keyspace.hdel(self.lock, self.hold)?;
+        let existed = keyspace.hdel(self.lock, self.hold)?;
         // Even if the field no longer exists, for example after a forced unlock: the key would stay
         // until its lease ends.
         let held = keyspace.del(self.timeout);
-        if !stood {
+        if !existed {
             return Ok(Value::Int(0));
         }
         let writes = keyspace.hget(self.lock, b"mode")?.as_deref() == Some(b"write");
@@ -154,16 +155,16 @@ impl ReleaseRead<'_> {
         // Otherwise readers that leave together would each look at all the others. The lock then
         // ends later than necessary, which does no harm while one of the readers is alive.
         let put_off = fields > 64
-            && !has_its_turn(keyspace, self.hold, fields)
+            && !sweeps_all(keyspace, self.hold, fields)
             && longest_of_some(keyspace, self.lock)? > 0;
         // Beside a write hold, the lock keeps the expiry of the write hold. Redisson sets it to the
         // expiry of the longest read hold even then, and so cuts the writer's lease.
         if fields == 1 || !(writes || put_off) {
-            let is_free = settle(keyspace, self.lock)?;
+            let is_free = trim_expiry(keyspace, self.lock)?;
             if is_free {
                 keyspace.publish(self.channel, b"0");
                 if keyspace.listeners(self.channel) > 0 {
-                    call_first(keyspace, self.asking, self.channel);
+                    notify_first(keyspace, self.asking, self.channel);
                 }
             }
         }
@@ -186,14 +187,14 @@ impl ReleaseWrite<'_> {
         if keyspace.hlen(self.lock)? > 1 {
             keyspace.hset(self.lock, b"mode", b"read")?;
         }
-        let is_free = settle(keyspace, self.lock)?;
+        let is_free = trim_expiry(keyspace, self.lock)?;
         // Even if read holds of the owner stay, because other readers may enter beside them now.
         // Redisson publishes nothing in this case, and its own readers wait for the expiry.
-        let told = wake_all(keyspace, self.channel);
-        if is_free && told > 0 {
-            call_first(keyspace, self.asking, self.channel);
+        let receivers = wake_all(keyspace, self.channel);
+        if is_free && receivers > 0 {
+            notify_first(keyspace, self.asking, self.channel);
         }
-        Ok(Value::Int(1 + told))
+        Ok(Value::Int(1 + receivers))
     }
 }
 
@@ -214,7 +215,7 @@ impl RenewRead<'_> {
         if ttl == -2 || !keyspace.hexists(self.lock, self.hold)? {
             return Ok(Value::Int(0));
         }
-        let (lease_ms, most_ms) = (whole(self.lease_ms), whole(self.most_ms));
+        let (lease_ms, most_ms) = (to_int(self.lease_ms), to_int(self.most_ms));
         if ttl < lease_ms || (most_ms > 0 && ttl > most_ms) {
             keyspace.pexpire(self.timeout, lease_ms.unsigned_abs());
             ttl = lease_ms;
@@ -246,7 +247,7 @@ impl RenewWrite<'_> {
         if !can_be_renewed(keyspace, self.lock, self.hold)? {
             return Ok(Value::Int(0));
         }
-        let (lease_ms, most_ms) = (whole(self.lease_ms), whole(self.most_ms));
+        let (lease_ms, most_ms) = (to_int(self.lease_ms), to_int(self.most_ms));
         let ttl = keyspace.pttl(self.lock);
         // The two fields are `mode` and this hold. With more fields, the owner reads inside the
         // write hold, perhaps for longer.
@@ -277,11 +278,11 @@ impl KeepWrite<'_> {
         if holds.iter().any(reads) {
             keyspace.hdel(self.lock, self.hold)?;
             keyspace.hset(self.lock, b"mode", b"read")?;
-            settle(keyspace, self.lock)?;
+            trim_expiry(keyspace, self.lock)?;
             wake_all(keyspace, self.channel);
             return Ok(Value::Int(-1));
         }
-        if leave_to(self.span_ms, keyspace, self.lock, self.hold)? {
+        if keep_for_span(self.span_ms, keyspace, self.lock, self.hold)? {
             wake_all(keyspace, self.channel);
         }
         Ok(Value::Int(1))
@@ -310,7 +311,7 @@ impl Downgrade<'_> {
         keyspace.hset(self.lock, b"mode", b"read")?;
         keyspace.hset(self.lock, self.read, b"1")?;
         keyspace.hdel(self.lock, self.hold)?;
-        settle(keyspace, self.lock)?;
+        trim_expiry(keyspace, self.lock)?;
         wake_all(keyspace, self.channel);
         Ok(Value::Int(1))
     }
@@ -320,7 +321,7 @@ step! {
     UPGRADE: Upgrade = rw.upgrade, grants: true,
     keys: [lock],
     args: [hold, read, lease_ms: u64],
-    uses: [FORM, REMAINING],
+    uses: [HASH_KIND, REMAINING],
 }
 
 impl Upgrade<'_> {
@@ -381,7 +382,7 @@ step! {
     FORCE_UNLOCK: ForceUnlock = rw.force_unlock, grants: false,
     keys: [lock, marker],
     args: [side, channel],
-    uses: [FORM, WAKE_ALL],
+    uses: [HASH_KIND, WAKE_ALL],
 }
 
 impl ForceUnlock<'_> {
@@ -416,7 +417,7 @@ step! {
     INSPECT: Inspect = rw.inspect, grants: false,
     keys: [lock],
     args: [side],
-    uses: [FORM, REMAINING],
+    uses: [HASH_KIND, REMAINING],
 }
 
 impl Inspect<'_> {
@@ -431,7 +432,7 @@ impl Inspect<'_> {
                 };
                 let shown = match (writes(&field), self.side) {
                     (true, b"write") => true,
-                    (false, b"read") => left(keyspace, self.lock, &field, holds) >= 0,
+                    (false, b"read") => remaining_ms(keyspace, self.lock, &field, holds) >= 0,
                     _ => false,
                 };
                 if shown {
@@ -481,7 +482,7 @@ impl Mode {
 /// Returns the mode of a lock, `None` when it is free, or an error that says what the key is
 /// instead.
 fn mode(keyspace: &mut Keyspace, lock: &[u8]) -> Result<Option<Mode>, Refusal> {
-    form::check(keyspace, lock, form::READ_WRITE)?;
+    hash_kind::check(keyspace, lock, hash_kind::READ_WRITE)?;
     Ok(match keyspace.hget(lock, b"mode")?.as_deref() {
         Some(b"read") => Some(Mode::Read),
         Some(_) => Some(Mode::Write),
@@ -506,7 +507,7 @@ fn read_holds(keyspace: &mut Keyspace, lock: &[u8]) -> Result<Vec<(Vec<u8>, i64)
     let mut holds = Vec::new();
     for (field, value) in keyspace.hgetall(lock)? {
         if let Some(count) = hold_count(&field, &value) {
-            let left = left(keyspace, lock, &field, count);
+            let left = remaining_ms(keyspace, lock, &field, count);
             holds.push((field, left));
         }
     }
@@ -514,7 +515,7 @@ fn read_holds(keyspace: &mut Keyspace, lock: &[u8]) -> Result<Vec<(Vec<u8>, i64)
 }
 
 /// The twin of `remaining.lua`.
-pub(in crate::primitives) fn left(
+pub(in crate::primitives) fn remaining_ms(
     keyspace: &mut Keyspace,
     lock: &[u8],
     field: &[u8],
@@ -546,7 +547,7 @@ pub(in crate::primitives) fn left(
 }
 
 /// The twin of `trim_expiry.lua`.
-fn settle(keyspace: &mut Keyspace, lock: &[u8]) -> Result<bool, Refusal> {
+fn trim_expiry(keyspace: &mut Keyspace, lock: &[u8]) -> Result<bool, Refusal> {
     let holds = read_holds(keyspace, lock)?;
     for (field, _) in holds.iter().filter(|(_, left)| *left < 0) {
         keyspace.hdel(lock, field)?;
@@ -564,13 +565,13 @@ fn settle(keyspace: &mut Keyspace, lock: &[u8]) -> Result<bool, Refusal> {
 }
 
 /// Returns whether this is the one release among many that looks at all read holds.
-fn has_its_turn(keyspace: &Keyspace, hold: &[u8], fields: usize) -> bool {
+fn sweeps_all(keyspace: &Keyspace, hold: &[u8], fields: usize) -> bool {
     let number = hold.rsplit(|letter| !letter.is_ascii_digit()).next();
     let number = number.and_then(|text| std::str::from_utf8(text).ok()?.parse().ok());
     // The script uses the microseconds of the server's time. So it gives the turn to other releases
     // than its twin, but to about the same number of them.
-    let turn = keyspace.now_ms().wrapping_add(number.unwrap_or(0));
-    turn % fields as u64 <= 63
+    let sample = keyspace.now_ms().wrapping_add(number.unwrap_or(0));
+    sample % fields as u64 <= 63
 }
 
 /// The twin of `longest_of_some.lua`. It looks at all holds, because that is cheap here.
@@ -584,27 +585,30 @@ fn longest_of_some(keyspace: &mut Keyspace, lock: &[u8]) -> Result<i64, Refusal>
         .max(0))
 }
 
-/// Notes that a waiter waits: the twin of `mark` in `marks.lua`. A key of another type is left
+/// Notes that a waiter waits: the twin of `reserve` in `reservations.lua`. A key of another type is left
 /// alone, because the mark is only a courtesy.
-fn mark(keyspace: &mut Keyspace, marks: &[u8], waiter: &[u8], mark_ms: u64) {
-    if mark_ms == 0 {
+fn reserve(keyspace: &mut Keyspace, reservations: &[u8], waiter: &[u8], reserve_ms: u64) {
+    if reserve_ms == 0 {
         return;
     }
-    let now = whole(keyspace.now_ms());
-    let Ok(dead) = keyspace.zrange_by_score(marks, now, usize::MAX) else {
+    let now = to_int(keyspace.now_ms());
+    let Ok(dead) = keyspace.zrange_by_score(reservations, now, usize::MAX) else {
         return;
     };
     for dead in dead {
-        let _ = keyspace.zrem(marks, &dead);
+        let _ = keyspace.zrem(reservations, &dead);
     }
-    if keyspace.zadd(marks, waiter, now + whole(mark_ms)).is_ok() {
-        keyspace.pexpire(marks, mark_ms);
+    if keyspace
+        .zadd(reservations, waiter, now + to_int(reserve_ms))
+        .is_ok()
+    {
+        keyspace.pexpire(reservations, reserve_ms);
     }
 }
 
-/// Returns how long the marks keep other clients out: the twin of `marked_for` in `marks.lua`.
-fn marked_for(keyspace: &mut Keyspace, marks: &[u8]) -> Option<i64> {
-    let marks = keyspace.zrange(marks).ok()?;
-    let (_, until) = marks.last()?;
-    Some(until - whole(keyspace.now_ms()))
+/// Returns how long the marks keep other clients out: the twin of `reserved_for` in `reservations.lua`.
+fn reserved_for(keyspace: &mut Keyspace, reservations: &[u8]) -> Option<i64> {
+    let reservations = keyspace.zrange(reservations).ok()?;
+    let (_, until) = reservations.last()?;
+    Some(until - to_int(keyspace.now_ms()))
 }

@@ -1,46 +1,46 @@
 -- Takes permits for the first asks of a line, in their order, as long as enough are free.
 --
 -- semaphore  text: the number of free permits
--- marker     the note of this request: "asks permits free", what was granted and what was left
+-- marker     the note of this request: "grants permits free", what was granted and what was left
 -- done       a marker that is no longer needed
 -- released   the request that last gave permits back
 -- asking     list: the clients to call, `number:permits`, in the order in which they asked
 -- sizes      how many permits each ask wants, separated by spaces
 -- client     this client and how many permits its first waiter wants, as in `asking`; empty if no
 --            release may call it
--- called     1 if a release has called it, but another client was quicker
--- Returns    { asks, free, there, released, before }
---                  asks: how many of the asks were granted
+-- notified   1 if a release has called it, but another client was quicker
+-- Returns    { grants, free, exists, released, before }
+--                  grants: how many of the asks were granted
 --                  free: the number of permits that are free now
---                  there: 0 if the semaphore does not exist, else 1
+--                  exists: 0 if the semaphore does not exist, else 1
 --                  released: the content of `released`, if no ask was granted
 --                  before: how many clients are called before this one, -1 if it is not called
 --            text WRONGKIND: not a semaphore; nothing was changed
 
-local function acquire(semaphore, marker, done, released, asking, sizes, client, called)
+local function acquire(semaphore, marker, done, released, asking, sizes, client, notified)
   local before = redis.call('GET', marker)
   if before then
     -- This request has run before, or its own undo has.
-    local asks, left = string.match(before, '^(%d+) %d+ (-?%d+)$')
-    return { tonumber(asks or 0), tonumber(left or 0), 1, '', -1 }
+    local grants, left = string.match(before, '^(%d+) %d+ (-?%d+)$')
+    return { tonumber(grants or 0), tonumber(left or 0), 1, '', -1 }
   end
   local free, other = number_at(semaphore)
   if other then
     return other
   end
-  local there = free and 1 or 0
+  local exists = free and 1 or 0
   free = free or 0
-  local asks, taken = 0, 0
+  local grants, taken = 0, 0
   for size in string.gmatch(sizes, '%d+') do
     -- The first ask that does not fit ends the loop: a waiter that wants many permits is not
     -- overtaken.
     if taken + size > free then break end
-    asks, taken = asks + 1, taken + size
+    grants, taken = grants + 1, taken + size
   end
   -- The marker is written first: permits without a marker could never be undone. A refusal leaves a
   -- marker, too: otherwise a repeated copy of the request could be granted with no waiter to take
   -- the permits.
-  local failed = remember(marker, asks .. ' ' .. taken .. ' ' .. free - taken)
+  local failed = remember(marker, grants .. ' ' .. taken .. ' ' .. free - taken)
   if failed then
     return failed
   end
@@ -53,16 +53,16 @@ local function acquire(semaphore, marker, done, released, asking, sizes, client,
   end
   redis.pcall('DEL', done)
   -- Only a hint, which an ACL may deny.
-  local last = asks == 0 and redis.pcall('GET', released)
+  local last = grants == 0 and redis.pcall('GET', released)
   last = type(last) == 'string' and last or ''
   local before = -1
   if client ~= '' then
-    if asks == 0 then
-      before = place_of(asking, client, called)
+    if grants == 0 then
+      before = clients_before(asking, client, notified)
     else
       -- A call of a client that has its permits would be wasted, and would delay the next client.
       redis.pcall('LREM', asking, 0, client)
     end
   end
-  return { asks, free - taken, there, last, before }
+  return { grants, free - taken, exists, last, before }
 end

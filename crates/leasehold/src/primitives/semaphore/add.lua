@@ -6,13 +6,13 @@
 -- released   the request that last gave permits back
 -- asking     list: the clients to call, `number:permits`, in the order in which they asked
 -- permits    how many more are free; negative for fewer
--- if_there   1: change only a semaphore that exists; 0: make it if it does not exist
+-- if_exists  1: change only a semaphore that exists; 0: make it if it does not exist
 -- channel    where the waiters listen: `publish_free.lua`
 -- Returns    { 1, listeners }  done; this number of connections was notified, -1 if it is not known
 --            { 0, -1 }         it did not exist, and was not made
 --            text WRONGKIND: not a semaphore; nothing was changed
 
-local function add(semaphore, marker, done, released, asking, permits, if_there, channel)
+local function add(semaphore, marker, done, released, asking, permits, if_exists, channel)
   local before = redis.call('GET', marker)
   if before then
     return { tonumber(before), -1 }
@@ -23,7 +23,7 @@ local function add(semaphore, marker, done, released, asking, permits, if_there,
   end
   -- A first write that succeeds even if the server is out of memory, because a release must.
   redis.call('DEL', done)
-  local reply = (free or if_there == '0') and 1 or 0
+  local reply = (free or if_exists == '0') and 1 or 0
   local failed = remember(marker, reply)
   if failed or reply == 0 then
     return failed or { 0, -1 }

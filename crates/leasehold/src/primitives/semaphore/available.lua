@@ -1,7 +1,7 @@
 -- Returns how many permits are free.
 --
 -- semaphore  text: the number of free permits
--- Returns    { n, there }  n is negative when permits are missing; there is 0 if the semaphore does
+-- Returns    { n, exists }  n is negative when permits are missing; exists is 0 if the semaphore does
 --                          not exist, else 1
 --            text WRONGKIND: not a semaphore
 

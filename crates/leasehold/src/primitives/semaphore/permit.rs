@@ -3,7 +3,7 @@
 use std::fmt;
 use std::sync::Arc;
 
-use super::returns::{self, Names};
+use super::returns::{self, SemaphoreNames};
 use crate::context::Context;
 use crate::error::Result;
 
@@ -26,12 +26,12 @@ use crate::error::Result;
 #[clippy::has_significant_drop]
 pub struct SemaphorePermit {
     context: Arc<Context>,
-    names: Names,
+    names: SemaphoreNames,
     permits: u32,
 }
 
 impl SemaphorePermit {
-    pub(super) fn new(context: &Arc<Context>, names: Names, permits: u32) -> Self {
+    pub(super) fn new(context: &Arc<Context>, names: SemaphoreNames, permits: u32) -> Self {
         Self {
             context: Arc::clone(context),
             names,
@@ -61,7 +61,7 @@ impl SemaphorePermit {
             0 => Ok(()),
             permits => returns::release(&self.context, &self.names, permits)
                 .await
-                .map_err(|failure| failure.into_error_of_return(&self.names.key)),
+                .map_err(|failure| failure.into_error_of_release(&self.names.key)),
         }
     }
 

@@ -1,4 +1,4 @@
-//! The return of permits. While it is this process's turn (`local/turn.rs`), other waiters of the
+//! The return of permits. While it is this process's turn (`local/slice.rs`), other waiters of the
 //! process get the permits at once. Otherwise, if other waiters of this process wait, all permits
 //! that are given back in one turn of the scheduler are sent as one request: only then are there
 //! many.
@@ -17,17 +17,17 @@ use crate::backend::step::{Operation, Value};
 use crate::clock::Moment;
 use crate::context::Context;
 use crate::hold::Undo;
-use crate::hold::cleanup::Return;
+use crate::hold::cleanup::Releasable;
 use crate::key::Key;
-use crate::local::returns::{Carrier, Member, Sent};
-use crate::local::{Local, repeatable_for};
+use crate::local::returns::{BatchMember, Carrier, SentReturn};
+use crate::local::{RecordRef, repeatable_for};
 use crate::observe::log;
 use crate::primitives::request;
 use crate::sync::{Mutex, MutexGuard};
 
 /// A semaphore's key and channel.
 #[derive(Clone)]
-pub(super) struct Names {
+pub(super) struct SemaphoreNames {
     pub(super) key: Key,
     pub(super) channel: Arc<str>,
 }
@@ -37,24 +37,24 @@ enum Returning {
     /// The permits were passed to other waiters of this process.
     PassedOn,
     /// The permits are in their own request.
-    Alone(Sent),
+    Alone(SentReturn),
     /// The permits are in a shared request, which is completed even if this value is dropped.
-    Together(Member),
+    Together(BatchMember),
 }
 
 /// Gives `permits` back, and returns the result. If this future is dropped after it was polled, the
 /// permits are still given back.
 pub(super) async fn release(
     context: &Arc<Context>,
-    names: &Names,
+    names: &SemaphoreNames,
     permits: u32,
 ) -> Result<(), Failure> {
     let local = context.locals.of(&names.key);
     match start(context, names, &local, permits) {
         Returning::PassedOn => Ok(()),
-        Returning::Alone(sent) => follow(context, &local, sent).await,
-        Returning::Together(member) => match member.ending().await {
-            Some(ending) => ending,
+        Returning::Alone(sent) => complete(context, &local, sent).await,
+        Returning::Together(member) => match member.result().await {
+            Some(result) => result,
             None => {
                 // The task that carries a batch always reports its end, unless the runtime drops
                 // the task.
@@ -66,20 +66,20 @@ pub(super) async fn release(
 }
 
 /// Gives `permits` back in the background.
-pub(super) fn give_back(context: &Arc<Context>, names: &Names, permits: u32) {
+pub(super) fn give_back(context: &Arc<Context>, names: &SemaphoreNames, permits: u32) {
     let local = context.locals.of(&names.key);
     let Returning::Alone(sent) = start(context, names, &local, permits) else {
         return;
     };
-    let is_here = matches!(sent.reply, Reply::Ready(_));
+    let is_ready = matches!(sent.reply, Reply::Ready(_));
     let context = Arc::clone(context);
     let cleanup = Arc::clone(&context.cleanup);
     let followed = async move {
-        let ended = follow(&context, &local, sent).await;
+        let ended = complete(&context, &local, sent).await;
         // No task waits for the result, so only this reports permits that stay in use.
-        tell_if_final(local.key(), &ended);
+        warn_if_final(local.key(), &ended);
     };
-    if is_here {
+    if is_ready {
         // An embedded backend has answered, so one poll completes this.
         followed.now_or_never();
     } else {
@@ -87,7 +87,12 @@ pub(super) fn give_back(context: &Arc<Context>, names: &Names, permits: u32) {
     }
 }
 
-fn start(context: &Arc<Context>, names: &Names, local: &Local, permits: u32) -> Returning {
+fn start(
+    context: &Arc<Context>,
+    names: &SemaphoreNames,
+    local: &RecordRef,
+    permits: u32,
+) -> Returning {
     let in_process = context.backend.is_in_process();
     let permits = match in_process {
         true => permits,
@@ -100,7 +105,7 @@ fn start(context: &Arc<Context>, names: &Names, local: &Local, permits: u32) -> 
     }
     // No waiter of this process waits, so there are not enough returns to be worth a batch. This
     // return is sent at once.
-    if in_process || !local.anyone_wants_permits() {
+    if in_process || !local.has_permit_waiters() {
         send(context, names, local);
         let sent = submit(context, names, local, permits.into());
         nudge(context, names, local);
@@ -123,8 +128,13 @@ fn start(context: &Arc<Context>, names: &Names, local: &Local, permits: u32) -> 
     Returning::Together(member)
 }
 
-async fn carry(context: Arc<Context>, names: Names, local: Local, mut carrier: Carrier) {
-    turn().await;
+async fn carry(
+    context: Arc<Context>,
+    names: SemaphoreNames,
+    local: RecordRef,
+    mut carrier: Carrier,
+) {
+    yield_once().await;
     // A request may have sent this batch already. Then this sends the batch that was opened after
     // it, if any, and the carrier of that batch finds it sent.
     if send(&context, &names, &local) {
@@ -132,16 +142,16 @@ async fn carry(context: Arc<Context>, names: Names, local: Local, mut carrier: C
     }
     // The batch has been sent: it was sent under the lock that `send` has just held.
     if let Some(sent) = carrier.sent() {
-        let ended = follow(&context, &local, sent).await;
+        let ended = complete(&context, &local, sent).await;
         // Perhaps no member of this batch waits for the result.
-        tell_if_final(&names.key, &ended);
+        warn_if_final(&names.key, &ended);
         carrier.end(ended);
     }
 }
 
 /// Lets other tasks that are ready run first: they may have something to give back, too. Not
 /// `yield_now`, which would wait for this thread although another thread is idle.
-async fn turn() {
+async fn yield_once() {
     let mut is_over = false;
     poll_fn(|context| {
         if std::mem::replace(&mut is_over, true) {
@@ -155,20 +165,25 @@ async fn turn() {
 
 /// Sends the permits that were given back so far, so that the next request runs after them. Returns
 /// whether there were any.
-pub(super) fn send(context: &Context, names: &Names, local: &Local) -> bool {
+pub(super) fn send(context: &Context, names: &SemaphoreNames, local: &RecordRef) -> bool {
     let submit = |permits| submit(context, names, local, permits);
     local.returns.send(submit)
 }
 
-fn submit(context: &Context, names: &Names, local: &Local, permits: i64) -> Sent {
-    let Names { key, channel } = names;
-    let marked = request::mark(context, local);
+fn submit(
+    context: &Context,
+    names: &SemaphoreNames,
+    local: &RecordRef,
+    permits: i64,
+) -> SentReturn {
+    let SemaphoreNames { key, channel } = names;
+    let marked = request::new_marker(context, local);
     let operation = steps::add(key, &marked, permits, false, channel);
-    Sent {
+    SentReturn {
         // Read before the request is sent, because the lifetime of its marker counts from here. If
         // it counted from later, a copy could be sent after the marker has expired, and would count
         // twice.
-        left_at: context.clock.now(),
+        sent_at: context.clock.now(),
         we_listen: context.backend.channels().is_live(channel),
         reply: context.backend.submit(operation.clone()),
         operation,
@@ -178,26 +193,26 @@ fn submit(context: &Context, names: &Names, local: &Local, permits: i64) -> Sent
 
 /// Lets our own waiters ask right after the release, before its message arrives. Not if other
 /// processes wait, too, because our waiters would hardly ever be first.
-fn nudge(context: &Context, names: &Names, local: &Local) {
-    if local.turn.lock().is_alone() {
+fn nudge(context: &Context, names: &SemaphoreNames, local: &RecordRef) {
+    if local.slice.lock().no_other_listener() {
         context.backend.channels().wake(&names.channel);
     }
 }
 
 /// Completes the release. If this future is dropped, or no reply arrives, the release ends in the
 /// background.
-async fn follow(context: &Context, local: &Local, sent: Sent) -> Result<(), Failure> {
-    let returned = Returned {
+async fn complete(context: &Context, local: &RecordRef, sent: SentReturn) -> Result<(), Failure> {
+    let returned = ReturnedPermits {
         key: local.key().clone(),
         operation: sent.operation.clone(),
         // Set for the case that this future is dropped meanwhile.
-        unsure_since: Mutex::new(Some(sent.left_at)),
+        unsure_since: Mutex::new(Some(sent.sent_at)),
     };
     let mut undo = Undo::arm(&context.cleanup, Arc::new(returned));
     // Like the undo of a hold: whatever the reply, there is something to give back. The clean-up
     // sends the same operation under the same marker, so the permits still count once.
     undo.granted();
-    match request::repeat(context, sent.left_at, sent.reply, sent.operation).await {
+    match request::repeat(context, sent.sent_at, sent.reply, sent.operation).await {
         Ok(reply) => {
             undo.disarm();
             if let Value::List(items) = reply.value
@@ -207,7 +222,7 @@ async fn follow(context: &Context, local: &Local, sent: Sent) -> Result<(), Fail
                 // -1 means that the number is not known, and is not a `u32`. Then others may
                 // listen, and they get their turn.
                 let others = u32::try_from(listeners - ours).ok();
-                local.turn.lock().published(others);
+                local.slice.lock().published(others);
             }
             if reply.is_only_copy {
                 let now = context.clock.now();
@@ -230,7 +245,7 @@ async fn follow(context: &Context, local: &Local, sent: Sent) -> Result<(), Fail
 }
 
 /// Warns of a failure after which the clean-up does not try again either.
-fn tell_if_final(key: &Key, ended: &Result<(), Failure>) {
+fn warn_if_final(key: &Key, ended: &Result<(), Failure>) {
     if let Err(failure) = ended
         && failure.is_about_the_key()
     {
@@ -240,7 +255,7 @@ fn tell_if_final(key: &Key, ended: &Result<(), Failure>) {
     }
 }
 
-fn given_up(key: &Key) {
+fn warn_given_up(key: &Key) {
     log(|| {
         tracing::warn!(
             key = %key,
@@ -250,24 +265,24 @@ fn given_up(key: &Key) {
 }
 
 /// Time for which to keep giving back to a server that can't be reached.
-const PATIENCE: Duration = Duration::from_secs(600);
+const GIVE_UP_AFTER: Duration = Duration::from_secs(600);
 
 /// Returns when to stop trying: after its marker has expired, the same request would count twice.
-fn over_at(started: Moment, unsure_since: Option<Moment>, reply_timeout: Duration) -> Moment {
-    unsure_since.map_or(started + PATIENCE, |since| {
+fn retry_until(started: Moment, unsure_since: Option<Moment>, reply_timeout: Duration) -> Moment {
+    unsure_since.map_or(started + GIVE_UP_AFTER, |since| {
         since + repeatable_for(reply_timeout)
     })
 }
 
 /// Permits that are being given back, under their own marker.
-struct Returned {
+struct ReturnedPermits {
     key: Key,
     operation: Operation,
     /// When a request was sent that may have run, before the clean-up took over.
     unsure_since: Mutex<Option<Moment>>,
 }
 
-impl Returned {
+impl ReturnedPermits {
     fn unsure_since(&self, moment: Option<Moment>) {
         *self.unsure() = moment;
     }
@@ -278,55 +293,55 @@ impl Returned {
     }
 }
 
-impl Return for Returned {
+impl Releasable for ReturnedPermits {
     fn key(&self) -> &Key {
         &self.key
     }
 
-    fn give_back(&self) -> Operation {
+    fn release_operation(&self) -> Operation {
         self.operation.clone()
     }
 
-    fn over_at(
+    fn retry_until(
         &self,
         started: Moment,
         unsure_since: Option<Moment>,
         reply_timeout: Duration,
     ) -> Moment {
         let before = *self.unsure();
-        over_at(started, before.or(unsure_since), reply_timeout)
+        retry_until(started, before.or(unsure_since), reply_timeout)
     }
 
     fn given_up(&self) {
-        given_up(&self.key);
+        warn_given_up(&self.key);
     }
 }
 
 /// Permits that an ask may have been granted.
-pub(super) struct Granted {
-    pub(super) names: Names,
+pub(super) struct GrantedPermits {
+    pub(super) names: SemaphoreNames,
     pub(super) marker: String,
 }
 
-impl Return for Granted {
+impl Releasable for GrantedPermits {
     fn key(&self) -> &Key {
         &self.names.key
     }
 
-    fn give_back(&self) -> Operation {
+    fn release_operation(&self) -> Operation {
         steps::undo(&self.names.key, &self.marker, &self.names.channel)
     }
 
-    fn over_at(
+    fn retry_until(
         &self,
         started: Moment,
         unsure_since: Option<Moment>,
         reply_timeout: Duration,
     ) -> Moment {
-        over_at(started, unsure_since, reply_timeout)
+        retry_until(started, unsure_since, reply_timeout)
     }
 
     fn given_up(&self) {
-        given_up(&self.names.key);
+        warn_given_up(&self.names.key);
     }
 }

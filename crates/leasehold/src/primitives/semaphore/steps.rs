@@ -6,18 +6,18 @@ use std::time::Duration;
 use crate::backend::memory::Keyspace;
 use crate::backend::step::{Operation, Refusal, Step, Value, number, step};
 use crate::config::wire_ms;
-use crate::hold::Caller;
+use crate::hold::WaitingClient;
 use crate::key::Key;
 use crate::local::Marked;
 use crate::primitives::twin::{
-    ASKING, Freed, IDEMPOTENCY, MARKER_MS, NOBODY_KNOWS, NUMBER_AT, PUBLISH_FREE, call_waiting,
-    list, note, number_at, place_of, replied, tell,
+    ASKING, Freed, IDEMPOTENCY, MARKER_MS, NUMBER_AT, PUBLISH_FREE, UNKNOWN_RECEIVERS,
+    clients_before, earlier_reply, list, note, notify_waiting, number_at, publish_free,
 };
 
 step! {
     ACQUIRE: Acquire = semaphore.acquire, grants: true,
     keys: [semaphore, marker, done, released, asking],
-    args: [sizes, client, called: bool],
+    args: [sizes, client, notified: bool],
     uses: [IDEMPOTENCY, NUMBER_AT, ASKING],
 }
 
@@ -26,12 +26,12 @@ impl Acquire<'_> {
         if let Some(before) = keyspace.get(self.marker)? {
             // The note of an undo has no numbers: a request that arrives after its undo is granted
             // nothing.
-            let (asks, _, left) = read_marker(&before).unwrap_or_default();
-            return Ok(acquired((asks, left, true), None, -1));
+            let (grants, _, left) = read_marker(&before).unwrap_or_default();
+            return Ok(acquired((grants, left, true), None, -1));
         }
         let free = number_at(keyspace, self.semaphore)?;
-        let (there, free) = (free.is_some(), free.unwrap_or(0));
-        let (mut asks, mut taken) = (0, 0);
+        let (exists, free) = (free.is_some(), free.unwrap_or(0));
+        let (mut grants, mut taken) = (0, 0);
         for size in self.sizes.split(|byte| *byte == b' ') {
             let size = number::<i64>(size)?;
             // The asks after it are not served either: a waiter that asks for many permits would be
@@ -39,12 +39,12 @@ impl Acquire<'_> {
             if taken + size > free {
                 break;
             }
-            (asks, taken) = (asks + 1, taken + size);
+            (grants, taken) = (grants + 1, taken + size);
         }
         note(
             keyspace,
             self.marker,
-            &format!("{asks} {taken} {}", free - taken),
+            &format!("{grants} {taken} {}", free - taken),
         );
         // The script removes its marker again when this is refused, which an ACL can cause. The
         // twin knows no ACL, and `number_at` has checked that the number is short enough.
@@ -52,36 +52,36 @@ impl Acquire<'_> {
             keyspace.incr_by(self.semaphore, -taken)?;
         }
         keyspace.del(self.done);
-        let last = match asks {
+        let last = match grants {
             0 => keyspace.get(self.released).ok().flatten(),
             _ => None,
         };
         let mut before = -1;
         if !self.client.is_empty() {
-            if asks == 0 {
-                before = place_of(keyspace, self.asking, self.client, self.called);
+            if grants == 0 {
+                before = clients_before(keyspace, self.asking, self.client, self.notified);
             } else {
                 let _ = keyspace.lrem(self.asking, self.client);
             }
         }
-        Ok(acquired((asks, free - taken, there), last, before))
+        Ok(acquired((grants, free - taken, exists), last, before))
     }
 }
 
 step! {
-    LEAVE_TURN: LeaveTurn = semaphore.leave_turn, grants: false,
+    DELIST: Delist = semaphore.delist, grants: false,
     keys: [semaphore, asking],
     args: [client, channel],
     uses: [NUMBER_AT, PUBLISH_FREE],
 }
 
-impl LeaveTurn<'_> {
+impl Delist<'_> {
     fn twin(self, keyspace: &mut Keyspace) -> Result<Value, Refusal> {
         let times = keyspace.lrem(self.asking, self.client)?;
         let free = number_at(keyspace, self.semaphore)?.unwrap_or(0);
         if times == 0 {
             let freed = Freed::new((self.asking, self.channel), free, 1);
-            call_waiting(keyspace, freed);
+            notify_waiting(keyspace, freed);
         }
         Ok(Value::Int(i64::try_from(times).unwrap_or(i64::MAX)))
     }
@@ -108,7 +108,7 @@ impl Undo<'_> {
             Some(_) if taken > 0 => {
                 let free = keyspace.incr_by(self.semaphore, taken)?;
                 let freed = Freed::new((self.asking, self.channel), free, taken);
-                tell(keyspace, freed);
+                publish_free(keyspace, freed);
             }
             // A semaphore that was deleted meanwhile is not made again.
             _ => taken = 0,
@@ -121,21 +121,21 @@ impl Undo<'_> {
 step! {
     ADD: Add = semaphore.add, grants: false,
     keys: [semaphore, marker, done, released, asking],
-    args: [permits: i64, if_there: bool, channel],
+    args: [permits: i64, if_exists: bool, channel],
     uses: [IDEMPOTENCY, NUMBER_AT, PUBLISH_FREE],
 }
 
 impl Add<'_> {
     fn twin(self, keyspace: &mut Keyspace) -> Result<Value, Refusal> {
-        if let Some(before) = replied(keyspace, self.marker)? {
-            return Ok(list(&[before, NOBODY_KNOWS]));
+        if let Some(before) = earlier_reply(keyspace, self.marker)? {
+            return Ok(list(&[before, UNKNOWN_RECEIVERS]));
         }
-        let there = number_at(keyspace, self.semaphore)?.is_some();
+        let exists = number_at(keyspace, self.semaphore)?.is_some();
         keyspace.del(self.done);
-        let reply = i64::from(there || !self.if_there);
+        let reply = i64::from(exists || !self.if_exists);
         note(keyspace, self.marker, &reply.to_string());
         if reply == 0 {
-            return Ok(list(&[0, NOBODY_KNOWS]));
+            return Ok(list(&[0, UNKNOWN_RECEIVERS]));
         }
         let free = keyspace.incr_by(self.semaphore, self.permits)?;
         // Taking permits away is not a release, and `released` tells waiters which request last
@@ -145,7 +145,7 @@ impl Add<'_> {
             keyspace.pexpire(self.released, MARKER_MS);
         }
         let freed = Freed::new((self.asking, self.channel), free, self.permits);
-        Ok(list(&[1, tell(keyspace, freed)]))
+        Ok(list(&[1, publish_free(keyspace, freed)]))
     }
 }
 
@@ -158,7 +158,7 @@ step! {
 
 impl Drain<'_> {
     fn twin(self, keyspace: &mut Keyspace) -> Result<Value, Refusal> {
-        if let Some(before) = replied(keyspace, self.marker)? {
+        if let Some(before) = earlier_reply(keyspace, self.marker)? {
             return Ok(Value::Int(before));
         }
         let free = number_at(keyspace, self.semaphore)?.unwrap_or(0);
@@ -180,7 +180,7 @@ step! {
 
 impl Set<'_> {
     fn twin(self, keyspace: &mut Keyspace) -> Result<Value, Refusal> {
-        if let Some(before) = replied(keyspace, self.marker)? {
+        if let Some(before) = earlier_reply(keyspace, self.marker)? {
             return Ok(Value::Int(before));
         }
         let made = number_at(keyspace, self.semaphore)?.is_none();
@@ -192,7 +192,7 @@ impl Set<'_> {
             }
             keyspace.del(self.done);
             let freed = Freed::new((self.asking, self.channel), self.permits, self.permits);
-            tell(keyspace, freed);
+            publish_free(keyspace, freed);
         }
         Ok(Value::Int(i64::from(made)))
     }
@@ -222,36 +222,29 @@ step! {
 
 impl Delete<'_> {
     fn twin(self, keyspace: &mut Keyspace) -> Result<Value, Refusal> {
-        if let Some(before) = replied(keyspace, self.marker)? {
+        if let Some(before) = earlier_reply(keyspace, self.marker)? {
             return Ok(Value::Int(before));
         }
-        let there = number_at(keyspace, self.semaphore)?.is_some();
+        let exists = number_at(keyspace, self.semaphore)?.is_some();
         keyspace.del(self.done);
-        note(keyspace, self.marker, &i64::from(there).to_string());
+        note(keyspace, self.marker, &i64::from(exists).to_string());
         keyspace.del(self.semaphore);
-        Ok(Value::Int(i64::from(there)))
+        Ok(Value::Int(i64::from(exists)))
     }
 }
 
 /// All steps, in the order of the script.
 pub(crate) static ALL: [&Step; 8] = [
-    &ACQUIRE,
-    &LEAVE_TURN,
-    &UNDO,
-    &ADD,
-    &DRAIN,
-    &SET,
-    &AVAILABLE,
-    &DELETE,
+    &ACQUIRE, &DELIST, &UNDO, &ADD, &DRAIN, &SET, &AVAILABLE, &DELETE,
 ];
 
 /// Builds the reply of an acquire.
 fn acquired(
-    (asks, free, there): (i64, i64, bool),
+    (grants, free, exists): (i64, i64, bool),
     released: Option<Vec<u8>>,
     before: i64,
 ) -> Value {
-    let numbers = [asks, free, there.into()].map(Value::Int);
+    let numbers = [grants, free, exists.into()].map(Value::Int);
     let released = Value::Text(released.unwrap_or_default());
     let rest = [released, Value::Int(before)];
     Value::List(numbers.into_iter().chain(rest).collect())
@@ -270,7 +263,7 @@ pub(crate) fn acquire(
     key: &Key,
     marked: &Marked,
     sizes: &[u32],
-    client: Option<Caller>,
+    client: Option<WaitingClient>,
 ) -> Operation {
     let wants = sizes.first().copied().unwrap_or_default();
     // One text, because a step has a fixed number of arguments.
@@ -280,25 +273,25 @@ pub(crate) fn acquire(
         marker: marked.marker.as_bytes(),
         done: marked.done.as_bytes(),
         released: key.released_marker().as_bytes(),
-        asking: key.asking_clients().as_bytes(),
+        asking: key.waiting_clients().as_bytes(),
         sizes: sizes.join(" ").as_bytes(),
-        client: Caller::waits_or_not(client, wants).as_bytes(),
-        called: client.is_some_and(|client| client.was_called),
+        client: WaitingClient::list_item_or_empty(client, wants).as_bytes(),
+        notified: client.is_some_and(|client| client.was_notified),
     }
     .operation()
 }
 
 /// Removes a client from the list of clients that wait for permits.
-pub(in crate::primitives) fn leave_turn(
+pub(in crate::primitives) fn delist(
     key: &Key,
-    client: Caller,
+    client: WaitingClient,
     permits: u32,
     channel: &str,
 ) -> Operation {
-    LeaveTurn {
+    Delist {
         semaphore: key.as_str().as_bytes(),
-        asking: key.asking_clients().as_bytes(),
-        client: client.waits_for(permits).as_bytes(),
+        asking: key.waiting_clients().as_bytes(),
+        client: client.list_item(permits).as_bytes(),
         channel: channel.as_bytes(),
     }
     .operation()
@@ -308,7 +301,7 @@ pub(crate) fn undo(key: &Key, marker: &str, channel: &str) -> Operation {
     Undo {
         semaphore: key.as_str().as_bytes(),
         marker: marker.as_bytes(),
-        asking: key.asking_clients().as_bytes(),
+        asking: key.waiting_clients().as_bytes(),
         channel: channel.as_bytes(),
     }
     .operation()
@@ -318,7 +311,7 @@ pub(crate) fn add(
     key: &Key,
     marked: &Marked,
     permits: i64,
-    only_if_there: bool,
+    only_if_exists: bool,
     channel: &str,
 ) -> Operation {
     Add {
@@ -326,9 +319,9 @@ pub(crate) fn add(
         marker: marked.marker.as_bytes(),
         done: marked.done.as_bytes(),
         released: key.released_marker().as_bytes(),
-        asking: key.asking_clients().as_bytes(),
+        asking: key.waiting_clients().as_bytes(),
         permits,
-        if_there: only_if_there,
+        if_exists: only_if_exists,
         channel: channel.as_bytes(),
     }
     .operation()
@@ -354,7 +347,7 @@ pub(crate) fn set(
         semaphore: key.as_str().as_bytes(),
         marker: marked.marker.as_bytes(),
         done: marked.done.as_bytes(),
-        asking: key.asking_clients().as_bytes(),
+        asking: key.waiting_clients().as_bytes(),
         permits: permits.into(),
         expiry_ms: expiry.map_or(0, wire_ms),
         channel: channel.as_bytes(),

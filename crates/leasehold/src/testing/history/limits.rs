@@ -30,7 +30,7 @@ use std::sync::Arc;
 use tokio::time::Instant;
 
 use super::recorder::Time;
-use super::sweep::{Point, Stay, sweep};
+use super::sweep::{Occupancy, Point, sweep};
 use crate::sync::Mutex;
 
 /// A use of permits: from the return of the acquire to the call to `release`, or to the holder's
@@ -100,30 +100,30 @@ impl Report {
 pub fn check(uses: &[Use], capacity: u64) -> Report {
     // Each use is a holder of its own. There is no re-entry here: a task that acquires twice takes
     // two permits.
-    let stays = uses.iter().enumerate().map(|(holder, one)| Stay {
+    let occupancies = uses.iter().enumerate().map(|(holder, one)| Occupancy {
         holder,
         places: one.permits.into(),
         asked: one.asked,
         from: one.from,
         until: one.until,
     });
-    let seen = sweep(&stays.collect::<Vec<_>>(), capacity);
+    let result = sweep(&occupancies.collect::<Vec<_>>(), capacity);
     Report {
         capacity,
         uses: uses.len(),
-        most: seen.most,
-        contended: seen.waited,
+        most: result.most,
+        contended: result.waited,
     }
 }
 
 /// A recorder of the permits of one process, on tokio's clock. Clones share the history.
 #[derive(Clone, Debug)]
 pub struct Recorder {
-    shared: Arc<Shared>,
+    shared: Arc<PermitRecorderShared>,
 }
 
 #[derive(Debug)]
-struct Shared {
+struct PermitRecorderShared {
     time: Time,
     /// The uses, each by the number with which it began. A use that has not ended counts up to its
     /// deadline, and forever if it has none.
@@ -135,7 +135,7 @@ impl Recorder {
     #[must_use]
     pub fn new() -> Self {
         Self {
-            shared: Arc::new(Shared {
+            shared: Arc::new(PermitRecorderShared {
                 time: Time::starts(),
                 uses: Mutex::default(),
             }),
@@ -171,7 +171,7 @@ impl Default for Recorder {
     }
 }
 
-impl Shared {
+impl PermitRecorderShared {
     fn deadline(&self, deadline: Option<Instant>) -> Point {
         // Without a lease, nothing returns the permits of a killed user.
         deadline.map_or((u64::MAX, 0), |deadline| (self.time.at(deadline), 0))
@@ -181,7 +181,7 @@ impl Shared {
 /// An acquire that has been called and has not returned.
 #[derive(Debug)]
 pub struct Asked {
-    shared: Arc<Shared>,
+    shared: Arc<PermitRecorderShared>,
     permits: u32,
     at: Point,
 }
@@ -215,7 +215,7 @@ impl Asked {
 /// the deadline of the permits.
 #[derive(Debug)]
 pub struct Inside {
-    shared: Arc<Shared>,
+    shared: Arc<PermitRecorderShared>,
     number: u64,
 }
 

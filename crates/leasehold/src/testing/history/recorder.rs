@@ -13,7 +13,7 @@ use crate::sync::Mutex;
 /// A recorder of the holds of one process, on tokio's clock. Clones share the history.
 #[derive(Clone, Debug)]
 pub struct Recorder {
-    shared: Arc<Shared>,
+    shared: Arc<RecorderShared>,
 }
 
 /// The instants of one history, in the order in which they are taken.
@@ -47,7 +47,7 @@ impl Time {
 }
 
 #[derive(Debug)]
-struct Shared {
+struct RecorderShared {
     time: Time,
     history: Mutex<History>,
 }
@@ -56,7 +56,7 @@ struct Shared {
 struct History {
     ended: Vec<Interval>,
     /// The holds that have not ended, each with its own id.
-    inside: BTreeMap<u64, Open>,
+    inside: BTreeMap<u64, UnfinishedHold>,
     faults: BTreeMap<String, u64>,
     /// The time at which a condition of the promise was last broken.
     broken: Option<Point>,
@@ -64,7 +64,7 @@ struct History {
 
 /// A hold that has not ended.
 #[derive(Debug)]
-struct Open {
+struct UnfinishedHold {
     hold: Interval,
     /// Whether the promise for this hold has ended, and its interval with it.
     void: bool,
@@ -75,7 +75,7 @@ impl Recorder {
     #[must_use]
     pub fn new() -> Self {
         Self {
-            shared: Arc::new(Shared {
+            shared: Arc::new(RecorderShared {
                 time: Time::starts(),
                 history: Mutex::default(),
             }),
@@ -164,7 +164,7 @@ impl Default for Recorder {
 /// An acquire that has been called and has not returned.
 #[derive(Debug)]
 pub struct Asked {
-    shared: Arc<Shared>,
+    shared: Arc<RecorderShared>,
     name: String,
     who: String,
     sharing: bool,
@@ -203,7 +203,7 @@ impl Asked {
                 (self.shared.time.at(guard.valid_until()), 0)
             },
         };
-        history.inside.insert(id, Open { hold, void });
+        history.inside.insert(id, UnfinishedHold { hold, void });
         drop(history);
         Inside {
             shared: self.shared,
@@ -217,7 +217,7 @@ impl Asked {
 /// deadline.
 #[derive(Debug)]
 pub struct Inside {
-    shared: Arc<Shared>,
+    shared: Arc<RecorderShared>,
     id: u64,
 }
 
@@ -227,7 +227,7 @@ impl Inside {
         let now = self.shared.time.point();
         let deadline = (self.shared.time.at(guard.valid_until()), 0);
         let mut history = self.shared.history.lock();
-        if let Some(Open { mut hold, void }) = history.inside.remove(&self.id) {
+        if let Some(UnfinishedHold { mut hold, void }) = history.inside.remove(&self.id) {
             // The present deadline, which renewals have moved since the grant. A holder that
             // releases after its deadline held nothing since the deadline.
             hold.until = now.min(if void { hold.until } else { deadline });

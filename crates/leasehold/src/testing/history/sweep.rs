@@ -8,7 +8,7 @@ pub(super) type Point = (u64, u64);
 
 /// The use of places, from the return of an acquire to the call to `release` or to the holder's
 /// deadline.
-pub(super) struct Stay<H> {
+pub(super) struct Occupancy<H> {
     /// The holder that takes them. Stays of the same holder do not exclude each other.
     pub(super) holder: H,
     pub(super) places: u64,
@@ -19,77 +19,83 @@ pub(super) struct Stay<H> {
 
 /// The findings of the sweep.
 #[derive(Debug, Default)]
-pub(super) struct Seen {
+pub(super) struct SweepResult {
     /// The largest number of places that were taken at once.
     pub(super) most: u64,
     /// Number of stays that had no room at some moment between their request and their begin.
     pub(super) waited: usize,
     /// The stays that began without room, each with a stay that was in its way, by their numbers.
-    pub(super) without_room: Vec<(usize, usize)>,
+    pub(super) overlapping: Vec<(usize, usize)>,
 }
 
 /// The events at one point, in the order in which they are processed.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-enum Event {
+enum SweepEvent {
     // First, so that a hand-over at one point is not an overlap. A request precedes the begins,
     // because its own begin may be one of them.
-    Ends,
-    Asks,
-    Begins,
+    End,
+    Request,
+    Begin,
 }
 
 /// Checks the stays under one name with `capacity` places.
-pub(super) fn sweep<H: PartialEq>(stays: &[Stay<H>], capacity: u64) -> Seen {
-    let mut events = Vec::with_capacity(3 * stays.len());
-    for (number, stay) in stays.iter().enumerate() {
+pub(super) fn sweep<H: PartialEq>(occupancies: &[Occupancy<H>], capacity: u64) -> SweepResult {
+    let mut events = Vec::with_capacity(3 * occupancies.len());
+    for (number, occupancy) in occupancies.iter().enumerate() {
         // A stay that was over before it began has taken nothing.
-        if stay.from < stay.until {
+        if occupancy.from < occupancy.until {
             // A request that was recorded after its own begin would never leave `unhindered`, and
             // could count as a wait when another holder begins.
-            events.push((stay.asked.min(stay.from), Event::Asks, number));
-            events.push((stay.from, Event::Begins, number));
-            events.push((stay.until, Event::Ends, number));
+            events.push((
+                occupancy.asked.min(occupancy.from),
+                SweepEvent::Request,
+                number,
+            ));
+            events.push((occupancy.from, SweepEvent::Begin, number));
+            events.push((occupancy.until, SweepEvent::End, number));
         }
     }
     events.sort_unstable();
     let mut now = Now {
-        stays,
+        occupancies,
         capacity,
         inside: Vec::new(),
     };
-    let mut seen = Seen::default();
+    let mut result = SweepResult::default();
     // The waiters for whom there has been room since they asked.
     let mut unhindered = Vec::new();
     for (_, event, number) in events {
         match event {
-            Event::Ends => now.inside.retain(|inside| *inside != number),
-            Event::Asks if now.has_room(number) => unhindered.push(number),
-            Event::Asks => seen.waited += 1,
-            Event::Begins => {
-                if !now.has_room(number) {
+            SweepEvent::End => now.inside.retain(|inside| *inside != number),
+            SweepEvent::Request if now.has_capacity(number) => unhindered.push(number),
+            SweepEvent::Request => result.waited += 1,
+            SweepEvent::Begin => {
+                if !now.has_capacity(number) {
                     // No stay is in the way of a stay that wants more places than there are. `most`
                     // shows that case.
-                    let first = now.in_the_way(number);
-                    seen.without_room.extend(first.map(|first| (first, number)));
+                    let first = now.blocker(number);
+                    result
+                        .overlapping
+                        .extend(first.map(|first| (first, number)));
                 }
                 // The stay counts as inside although it had no room: the next stay may overlap with
                 // it, too.
                 now.inside.push(number);
-                seen.most = seen.most.max(now.taken());
+                result.most = result.most.max(now.taken());
                 let before = unhindered.len();
                 // This also applies to `number` itself, if it began although there was no room.
-                unhindered.retain(|asker| now.has_room(*asker));
-                seen.waited += before - unhindered.len();
-                unhindered.retain(|asker| *asker != number);
+                unhindered.retain(|waiter| now.has_capacity(*waiter));
+                result.waited += before - unhindered.len();
+                unhindered.retain(|waiter| *waiter != number);
             }
         }
     }
-    seen
+    result
 }
 
 /// A moment of a history.
 struct Now<'a, H> {
-    stays: &'a [Stay<H>],
+    occupancies: &'a [Occupancy<H>],
     capacity: u64,
     /// The stays that have begun and have not ended.
     inside: Vec<usize>,
@@ -99,27 +105,32 @@ impl<H: PartialEq> Now<'_, H> {
     fn taken(&self) -> u64 {
         self.inside
             .iter()
-            .map(|inside| self.stays[*inside].places)
+            .map(|inside| self.occupancies[*inside].places)
             .sum()
     }
 
     /// Returns the present stays of other holders.
     fn others(&self, number: usize) -> impl Iterator<Item = usize> {
-        let holder = &self.stays[number].holder;
+        let holder = &self.occupancies[number].holder;
         let inside = self.inside.iter().copied();
-        inside.filter(move |inside| self.stays[*inside].holder != *holder)
+        inside.filter(move |inside| self.occupancies[*inside].holder != *holder)
     }
 
-    fn has_room(&self, number: usize) -> bool {
+    fn has_capacity(&self, number: usize) -> bool {
         let others = self.others(number);
-        let taken: u64 = others.map(|other| self.stays[other].places).sum();
-        taken + self.stays[number].places <= self.capacity
+        let taken: u64 = others.map(|other| self.occupancies[other].places).sum();
+        taken + self.occupancies[number].places <= self.capacity
     }
 
     /// Returns the largest stay of another holder. Of several stays with the same number of places,
     /// it is the stay that ends last.
-    fn in_the_way(&self, number: usize) -> Option<usize> {
-        let size = |other: &usize| (self.stays[*other].places, self.stays[*other].until);
+    fn blocker(&self, number: usize) -> Option<usize> {
+        let size = |other: &usize| {
+            (
+                self.occupancies[*other].places,
+                self.occupancies[*other].until,
+            )
+        };
         self.others(number).max_by_key(size)
     }
 }

@@ -12,7 +12,7 @@ use crate::error::Result;
 
 /// The kind of place that a URL names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Kind {
+pub(super) enum UrlKind {
     Server,
     Socket,
     Cluster,
@@ -22,7 +22,7 @@ pub(super) enum Kind {
 const SCHEMES: &str =
     "redis://, rediss:// (TLS), redis-cluster://, redis-sentinel:// or redis+unix://";
 
-impl Kind {
+impl UrlKind {
     /// Returns the kind that a scheme means, and whether the scheme means TLS.
     fn of(scheme: &str) -> Option<(Self, bool)> {
         Some(match scheme {
@@ -78,8 +78,8 @@ impl Login {
 }
 
 /// The parts of `SCHEME://USER:PASSWORD@HOST:PORT,HOST:PORT/PATH?QUERY`.
-pub(super) struct Parts<'a> {
-    pub(super) kind: Kind,
+pub(super) struct UrlParts<'a> {
+    pub(super) kind: UrlKind,
     pub(super) tls: bool,
     /// The scheme in lower case.
     scheme: String,
@@ -90,7 +90,7 @@ pub(super) struct Parts<'a> {
     query: &'a str,
 }
 
-impl<'a> Parts<'a> {
+impl<'a> UrlParts<'a> {
     pub(super) fn of(url: &'a str) -> Result<Self> {
         let url = url.trim();
         if url.starts_with(['"', '\'']) {
@@ -105,14 +105,14 @@ impl<'a> Parts<'a> {
             ));
         };
         let scheme = scheme.to_ascii_lowercase();
-        let Some((kind, tls)) = Kind::of(&scheme) else {
+        let Some((kind, tls)) = UrlKind::of(&scheme) else {
             return Err(misuse(format!(
                 "the scheme of the server's URL is unknown; use {SCHEMES}"
             )));
         };
         let (login, rest) = match rest.rsplit_once('@') {
             // A path and the rest after it may contain any character.
-            _ if kind == Kind::Socket => ("", rest),
+            _ if kind == UrlKind::Socket => ("", rest),
             Some(parts) => parts,
             None => ("", rest),
         };
@@ -130,10 +130,10 @@ impl<'a> Parts<'a> {
         }
         let (rest, query) = rest.split_once('?').unwrap_or((rest, ""));
         let (hosts, path) = match kind {
-            Kind::Socket => ("", rest),
+            UrlKind::Socket => ("", rest),
             _ => rest.split_once('/').unwrap_or((rest, "")),
         };
-        if kind == Kind::Socket && !path.starts_with('/') {
+        if kind == UrlKind::Socket && !path.starts_with('/') {
             return Err(misuse(format!(
                 "the URL of a socket needs three slashes and no host; write it as {}",
                 kind.form()
@@ -151,11 +151,11 @@ impl<'a> Parts<'a> {
     }
 
     /// Returns the scheme of a URL for one of the servers.
-    pub(super) fn scheme_of_one(&self) -> &str {
+    pub(super) fn single_server_scheme(&self) -> &str {
         match (self.kind, self.tls) {
-            (Kind::Server | Kind::Socket, _) => &self.scheme,
-            (Kind::Cluster | Kind::Master, false) => "redis",
-            (Kind::Cluster | Kind::Master, true) => "rediss",
+            (UrlKind::Server | UrlKind::Socket, _) => &self.scheme,
+            (UrlKind::Cluster | UrlKind::Master, false) => "redis",
+            (UrlKind::Cluster | UrlKind::Master, true) => "rediss",
         }
     }
 
@@ -173,9 +173,9 @@ impl<'a> Parts<'a> {
 
     pub(super) fn hosts(&self) -> Result<Vec<Host>> {
         let (what, form) = match self.kind {
-            Kind::Server | Kind::Socket => ("host", "redis://HOST:PORT"),
-            Kind::Cluster => ("node", "redis-cluster://HOST:PORT,HOST:PORT"),
-            Kind::Master => ("sentinel", "redis-sentinel://HOST:PORT,HOST:PORT/MASTER"),
+            UrlKind::Server | UrlKind::Socket => ("host", "redis://HOST:PORT"),
+            UrlKind::Cluster => ("node", "redis-cluster://HOST:PORT,HOST:PORT"),
+            UrlKind::Master => ("sentinel", "redis-sentinel://HOST:PORT,HOST:PORT/MASTER"),
         };
         let hosts = (1..).zip(self.hosts.split(','));
         let hosts = hosts.map(|(number, host)| {

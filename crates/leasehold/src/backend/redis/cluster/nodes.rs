@@ -11,7 +11,7 @@ use redis::aio::MultiplexedConnection;
 use crate::backend::failure::Failure;
 use crate::backend::redis::address::Address;
 use crate::backend::redis::node::Node;
-use crate::backend::redis::reconnect::ask_for_slots;
+use crate::backend::redis::reconnect::query_slots;
 use crate::backend::redis::server::Server;
 use crate::backend::redis::slots::{Range, SLOTS};
 use crate::clock::Moment;
@@ -20,28 +20,28 @@ use crate::clock::Moment;
 const UNUSED: Duration = Duration::from_secs(10);
 
 /// The entry of a slot that no node is known to have.
-const NOBODY: u16 = u16::MAX;
+const NO_OWNER: u16 = u16::MAX;
 
 /// The map from slots to the numbers of the nodes that have them.
-pub(super) struct Map(Vec<AtomicU16>);
+pub(super) struct SlotMap(Vec<AtomicU16>);
 
-impl Default for Map {
+impl Default for SlotMap {
     fn default() -> Self {
-        Self((0..SLOTS).map(|_| AtomicU16::new(NOBODY)).collect())
+        Self((0..SLOTS).map(|_| AtomicU16::new(NO_OWNER)).collect())
     }
 }
 
-impl Map {
+impl SlotMap {
     pub(super) fn owner(&self, slot: u16) -> Option<usize> {
         // Relaxed: an operation that is sent by an old entry is redirected.
         let owner = self.0[usize::from(slot)].load(Ordering::Relaxed);
-        (owner != NOBODY).then_some(usize::from(owner))
+        (owner != NO_OWNER).then_some(usize::from(owner))
     }
 
     /// Sets the owner of a slot. Returns whether that changes anything.
     pub(super) fn set(&self, slot: u16, number: Option<usize>) -> bool {
         let number = number.and_then(|number| u16::try_from(number).ok());
-        let number = number.unwrap_or(NOBODY);
+        let number = number.unwrap_or(NO_OWNER);
         self.0[usize::from(slot)].swap(number, Ordering::Relaxed) != number
     }
 
@@ -74,9 +74,9 @@ impl Map {
 
 /// The nodes by their numbers. The number of a removed node is used again.
 #[derive(Default)]
-pub(super) struct Nodes(Vec<Option<Entry>>);
+pub(super) struct Nodes(Vec<Option<NodeEntry>>);
 
-struct Entry {
+struct NodeEntry {
     server: Arc<Server>,
     /// The time since which the node has been known to have no slot.
     unused_since: Option<Moment>,
@@ -103,7 +103,7 @@ impl Nodes {
         let free = self.0.iter().position(Option::is_none);
         let number = free.unwrap_or(self.0.len());
         let server = Arc::new(start(number));
-        let entry = Entry {
+        let entry = NodeEntry {
             server: Arc::clone(&server),
             unused_since: None,
         };
@@ -114,7 +114,7 @@ impl Nodes {
         (number, server)
     }
 
-    fn iter(&self) -> impl Iterator<Item = (usize, &Entry)> {
+    fn iter(&self) -> impl Iterator<Item = (usize, &NodeEntry)> {
         let nodes = self.0.iter().enumerate();
         nodes.filter_map(|(number, entry)| Some((number, entry.as_ref()?)))
     }
@@ -125,16 +125,16 @@ impl Nodes {
         Arc::clone(&entry.server)
     }
 
-    pub(super) fn in_any_order(&self) -> Vec<Arc<Server>> {
+    pub(super) fn shuffled(&self) -> Vec<Arc<Server>> {
         let mut servers: Vec<_> = self.all().into_iter().map(|(_, server)| server).collect();
         fastrand::shuffle(&mut servers);
         servers
     }
 
     /// Removes and returns the nodes that have had no slot for a while.
-    pub(super) fn take_unused(&mut self, map: &Map, now: Moment) -> Vec<Arc<Server>> {
-        let mut gone = Vec::new();
-        let mut left = self.iter().count();
+    pub(super) fn take_unused(&mut self, map: &SlotMap, now: Moment) -> Vec<Arc<Server>> {
+        let mut removed = Vec::new();
+        let mut remaining = self.iter().count();
         for (number, slot) in self.0.iter_mut().enumerate() {
             let Some(entry) = slot else { continue };
             let since = match map.has_slots(number) {
@@ -144,12 +144,12 @@ impl Nodes {
             entry.unused_since = since;
             let is_over = since.is_some_and(|since| now.saturating_sub(since) > UNUSED);
             // One node stays even without slots: it reports when the cluster has other nodes again.
-            if is_over && left > 1 {
-                left -= 1;
-                gone.extend(slot.take().map(|entry| entry.server));
+            if is_over && remaining > 1 {
+                remaining -= 1;
+                removed.extend(slot.take().map(|entry| entry.server));
             }
         }
-        gone
+        removed
     }
 
     pub(super) fn all(&self) -> Vec<(usize, Arc<Server>)> {
@@ -160,7 +160,7 @@ impl Nodes {
 
     /// Allows operations with undeclared keys on all nodes again. A node that seemed to want
     /// declared keys may have refused for another reason.
-    pub(super) fn try_free_keys_again(&self) {
+    pub(super) fn try_undeclared_keys_again(&self) {
         for (_, entry) in self.iter() {
             entry.server.node.set_wants_declared_keys(false);
         }
@@ -168,12 +168,12 @@ impl Nodes {
 }
 
 /// A node to ask for the map.
-pub(super) struct Asked {
+pub(super) struct MapQuery {
     node: Arc<Node>,
     connection: MultiplexedConnection,
 }
 
-impl Asked {
+impl MapQuery {
     /// Returns `None` while there is no connection to the node.
     pub(super) fn of(server: &Server) -> Option<Self> {
         let connection = server.lane.connection()?;
@@ -183,8 +183,8 @@ impl Asked {
         })
     }
 
-    pub(super) async fn answer(self) -> Result<(Address, Vec<Range>), Failure> {
-        let ranges = ask_for_slots(&self.node, self.connection).await?;
+    pub(super) async fn run(self) -> Result<(Address, Vec<Range>), Failure> {
+        let ranges = query_slots(&self.node, self.connection).await?;
         Ok((self.node.connector.address.clone(), ranges))
     }
 }

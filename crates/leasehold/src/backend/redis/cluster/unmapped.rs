@@ -9,10 +9,10 @@ use crate::backend::failure::{Cause, Failure, Outcome};
 use crate::clock::Moment;
 
 /// The pause between two checks for the map.
-const LOOK_EVERY: Duration = Duration::from_millis(5);
+const CHECK_EVERY: Duration = Duration::from_millis(5);
 
 /// An attempt to read the map at which no connected node sent it.
-pub(super) struct Refused {
+pub(super) struct RefusedMapQuery {
     pub(super) asked_at: Moment,
     /// The last of the nodes' answers.
     pub(super) failure: Failure,
@@ -39,7 +39,7 @@ impl Cluster {
                 None => server.lane.why_down()?,
             });
         }
-        one_of(failures)
+        pick_failure(failures)
     }
 
     /// Returns the failure of the last attempt, if the attempt began at `since` or later.
@@ -50,13 +50,13 @@ impl Cluster {
     }
 
     /// Returns the failure for an operation while the nodes are still being connected to.
-    pub(super) fn nobody_has_answered(&self) -> Failure {
+    pub(super) fn no_node_answered(&self) -> Failure {
         let what = "none of the nodes has said yet which of them has its slot";
         Failure::no_answer(Outcome::DidNotRun, what, Arc::clone(&self.shown))
     }
 
     /// Waits for the first map, for as long as for a reply.
-    pub(super) async fn map_is_there(&self) -> Result<(), Failure> {
+    pub(super) async fn wait_for_map(&self) -> Result<(), Failure> {
         let Some(this) = self.this.upgrade().filter(|this| !this.has_map()) else {
             return Ok(());
         };
@@ -69,10 +69,10 @@ impl Cluster {
                     return Err(failure);
                 }
                 if this.common.clock.now() >= until {
-                    return Err(this.nobody_has_answered());
+                    return Err(this.no_node_answered());
                 }
-                this.common.look_at_slots();
-                tokio::time::sleep(LOOK_EVERY).await;
+                this.common.request_map_refresh();
+                tokio::time::sleep(CHECK_EVERY).await;
             }
             Ok(())
         });
@@ -83,7 +83,7 @@ impl Cluster {
 
 /// Picks one failure for all nodes: a failure that may heal, with the refusals of the other nodes
 /// added, or else the first failure.
-fn one_of(mut failures: Vec<Failure>) -> Option<Failure> {
+fn pick_failure(mut failures: Vec<Failure>) -> Option<Failure> {
     if failures.is_empty() {
         return None;
     }
@@ -109,14 +109,14 @@ mod tests {
     fn failure_that_heals_stands_for_all_and_names_the_refusals() {
         let denied = || failure("redis://a:1", Cause::Denied("WRONGPASS".into()));
         let closed = || failure("redis://b:1", Cause::NoAnswer("refused".into()));
-        let both = one_of(vec![denied(), closed()]).expect("one");
+        let both = pick_failure(vec![denied(), closed()]).expect("one");
         assert!(both.may_heal());
         assert_eq!(
             both.cause.to_string(),
             "refused; redis://a:1 says: WRONGPASS"
         );
-        let alone = one_of(vec![denied(), denied()]).expect("one");
+        let alone = pick_failure(vec![denied(), denied()]).expect("one");
         assert_eq!(alone.cause, denied().cause);
-        assert!(one_of(Vec::new()).is_none());
+        assert!(pick_failure(Vec::new()).is_none());
     }
 }

@@ -11,15 +11,15 @@ use crate::sync::{Mutex, MutexGuard};
 /// A call on its way, or about to leave.
 pub(super) struct Call {
     /// The exchange with the server; `None` once it is over.
-    travels: Option<Pin<Box<dyn Future<Output = ()> + Send>>>,
+    future: Option<Pin<Box<dyn Future<Output = ()> + Send>>>,
     /// Removes the call from the calls on their way, even if it is dropped with its runtime.
     done: CallDone,
 }
 
 impl Call {
-    pub(super) fn new(travels: impl Future<Output = ()> + Send + 'static, done: CallDone) -> Self {
+    pub(super) fn new(future: impl Future<Output = ()> + Send + 'static, done: CallDone) -> Self {
         Self {
-            travels: Some(Box::pin(travels)),
+            future: Some(Box::pin(future)),
             done,
         }
     }
@@ -29,11 +29,11 @@ impl Future for Call {
     type Output = ();
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<()> {
-        if let Some(travels) = &mut self.travels {
-            std::task::ready!(travels.as_mut().poll(context));
+        if let Some(future) = &mut self.future {
+            std::task::ready!(future.as_mut().poll(context));
         }
         // The call is over: `drop` must not treat it as a call whose reply is never read.
-        self.travels = None;
+        self.future = None;
         Poll::Ready(())
     }
 }
@@ -42,16 +42,16 @@ impl Drop for Call {
     fn drop(&mut self) {
         // The runtime ends. The driver skips a request whose reply is no longer awaited, so the
         // bytes of the request must move before it is dropped.
-        if self.travels.is_some() {
-            self.done.lane.ends_unheard();
+        if self.future.is_some() {
+            self.done.lane.flush_unanswered();
         }
     }
 }
 
 /// A call that the waiter for its reply carries, and that a task may take over.
-pub(super) struct Carried(Mutex<Slot>);
+pub(super) struct Carried(Mutex<CarryState>);
 
-enum Slot {
+enum CarryState {
     /// The call waits for its reply, which wakes this task.
     Waits(Call, Waker),
     /// The waiter is polling the call.
@@ -62,33 +62,33 @@ enum Slot {
 impl Carried {
     pub(super) fn new(call: Call) -> Self {
         // The waiter has not polled yet. Its first poll brings its waker.
-        Self(Mutex::new(Slot::Waits(call, Waker::noop().clone())))
+        Self(Mutex::new(CarryState::Waits(call, Waker::noop().clone())))
     }
 
-    fn slot(&self) -> MutexGuard<'_, Slot> {
+    fn state(&self) -> MutexGuard<'_, CarryState> {
         self.0.lock()
     }
 
     /// Polls the call. Ready when the call is over, or when a task has taken it over.
     pub(super) fn poll(&self, runtime: &Handle, context: &mut Context<'_>) -> Poll<()> {
-        // Taken out for the poll: a call whose operations are sent again locks this slot
-        // (`let_no_waiter_carry`), on the same thread.
-        let slot = std::mem::replace(&mut *self.slot(), Slot::Polled);
-        let Slot::Waits(mut call, _) = slot else {
+        // Taken out for the poll: a call whose operations are sent again locks this state
+        // (`carry_by_task`), on the same thread.
+        let state = std::mem::replace(&mut *self.state(), CarryState::Polled);
+        let CarryState::Waits(mut call, _) = state else {
             return Poll::Ready(());
         };
         if Pin::new(&mut call).poll(context).is_ready() {
             return Poll::Ready(());
         }
-        let mut slot = self.slot();
-        if matches!(*slot, Slot::Polled) {
-            *slot = Slot::Waits(call, context.waker().clone());
+        let mut state = self.state();
+        if matches!(*state, CarryState::Polled) {
+            *state = CarryState::Waits(call, context.waker().clone());
             return Poll::Pending;
         }
         // Another thread has taken the call over during the poll, but could not reach it. Spawned
         // without the lock: a runtime that has ended drops the call at once, and that locks the
         // driver.
-        drop(slot);
+        drop(state);
         runtime.spawn(call);
         Poll::Ready(())
     }
@@ -96,8 +96,8 @@ impl Carried {
     /// Moves the call to a task. If the waiter is polling the call now, the waiter spawns the task
     /// after its poll.
     pub(super) fn take_over(&self, runtime: &Handle) {
-        let slot = std::mem::replace(&mut *self.slot(), Slot::TakenOver);
-        if let Slot::Waits(call, waker) = slot {
+        let state = std::mem::replace(&mut *self.state(), CarryState::TakenOver);
+        if let CarryState::Waits(call, waker) = state {
             runtime.spawn(call);
             // Woken once, so that the waiter registers with the receiver of the reply.
             waker.wake();

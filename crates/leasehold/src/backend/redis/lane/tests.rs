@@ -185,7 +185,7 @@ fn what_nobody_polls_keeps_nothing_from_going_again() {
 }
 
 /// Connects, and leaves one operation carried by a future that is never polled.
-async fn beside_an_unpolled_call(server: &RedisServer) -> (Redis, Queued) {
+async fn beside_an_unpolled_call(server: &RedisServer) -> (Redis, QueuedReply) {
     let redis = connect(server).await;
     let first = redis.submit(operation("first", "ours", false)).await;
     assert!(first.is_ok(), "the connection stands: {first:?}");
@@ -193,7 +193,7 @@ async fn beside_an_unpolled_call(server: &RedisServer) -> (Redis, Queued) {
     (redis, unpolled)
 }
 
-async fn all_answered(replies: Vec<Queued>) {
+async fn all_answered(replies: Vec<QueuedReply>) {
     let replies = futures_util::future::join_all(replies);
     let replies = tokio::time::timeout(Duration::from_secs(20), replies).await;
     let replies = replies.expect("each is answered");

@@ -8,13 +8,13 @@ use futures_util::StreamExt as _;
 use futures_util::stream::FuturesUnordered;
 use tokio::time::Instant;
 
-use super::longest::Longest;
+use super::longest::LongestLease;
 use crate::backend::failure::{Cause, Failure, Outcome};
 use crate::clock::{Moment, Timers};
 use crate::error::{Error, ErrorKind, Result};
 use crate::key::Key;
 use crate::primitives::any::AnyLock;
-use crate::primitives::composite::member::{Said, Terms, one_server};
+use crate::primitives::composite::member::{MemberReply, MemberTerms, same_server_error};
 use crate::primitives::lock::LockGuard;
 use crate::sync::Mutex;
 use crate::wait::{Answer, Ask, Deadline};
@@ -24,11 +24,11 @@ pub(super) struct Ballot<'a> {
     pub(super) key: &'a Key,
     pub(super) members: &'a [AnyLock],
     pub(super) quorum: usize,
-    pub(super) terms: Terms<'a>,
+    pub(super) terms: MemberTerms<'a>,
     /// Time to wait for a server.
     pub(super) limit: Duration,
     /// Time for which a server has no vote after its start; `None`: it votes at once.
-    pub(super) longest: Option<&'a Arc<Longest>>,
+    pub(super) longest: Option<&'a Arc<LongestLease>>,
     /// Whether another ballot may follow.
     pub(super) waits: bool,
     /// Number of rounds in which some members were granted, but no majority.
@@ -86,20 +86,20 @@ impl<T> Default for Votes<'_, T> {
     }
 }
 
-/// Returns the next answer. `None` if none is left, or if `patience` ends first.
+/// Returns the next answer. `None` if none is left, or if `cutoff` ends first.
 async fn next_before<F: Future>(
-    patience: Option<Moment>,
+    cutoff: Option<Moment>,
     timers: &Timers,
     asked: &mut FuturesUnordered<F>,
 ) -> Option<F::Output> {
     let over = async {
-        match patience {
+        match cutoff {
             Some(moment) => timers.sleep_until(moment).await,
             None => std::future::pending().await,
         }
     };
     tokio::select! {
-        // An answer that has arrived counts, even if the patience is over.
+        // An answer that has arrived counts, even if the cutoff is over.
         biased;
         next = asked.next() => next,
         () = over => None,
@@ -129,25 +129,25 @@ impl<T> Votes<'_, T> {
 impl<'a> Ballot<'a> {
     /// Asks for one server's vote. If this future is dropped or takes too long, the vote is undone
     /// on that server.
-    async fn vote(&self, member: &'a AnyLock) -> Result<Said<LockGuard>> {
+    async fn vote(&self, member: &'a AnyLock) -> Result<MemberReply<LockGuard>> {
         self.trust(member)?;
-        let vote = member.ask(&self.terms, Deadline::Now, false);
+        let vote = member.acquire_as_member(&self.terms, Deadline::Now, false);
         // Sent after the vote, so that it reads a longer lease that was noted before the grant.
         let noted = async {
             match self.longest {
-                Some(longest) => longest.ask(member).await,
+                Some(longest) => longest.exchange_notes(member).await,
                 None => Ok(()),
             }
         };
         let both = futures_util::future::try_join(vote, noted);
-        let (granted, ()) = member.within(self.limit, both).await?;
+        let (granted, ()) = member.with_timeout(self.limit, both).await?;
         // The server may have been restarted meanwhile.
         self.trust(member)?;
         Ok(granted)
     }
 
     /// Finds out how one server would vote, without taking anything.
-    async fn look(&self, member: &'a AnyLock) -> Result<Said<()>> {
+    async fn probe(&self, member: &'a AnyLock) -> Result<MemberReply<()>> {
         self.trust(member)?;
         member.context().check_open(self.key)?;
         if self
@@ -156,13 +156,13 @@ impl<'a> Ballot<'a> {
             .is_some_and(|owner| member.is_held_by(owner))
         {
             // The owner's own hold is not in its way: the vote would enter it again.
-            return Ok(Said::Granted(()));
+            return Ok(MemberReply::Granted(()));
         }
-        member.within(self.limit, member.look()).await
+        member.with_timeout(self.limit, member.probe()).await
     }
 
     fn trust(&self, member: &AnyLock) -> Result<()> {
-        let longest = self.longest.map(|longest| longest.of_all());
+        let longest = self.longest.map(|longest| longest.of_all_clients());
         let restarted = longest.and_then(|longest| self.restarted(member, longest));
         restarted.map_or(Ok(()), Err)
     }
@@ -182,7 +182,7 @@ impl<'a> Ballot<'a> {
 
     /// Asks all members. Returns when all have answered. Once there is a majority, or none is
     /// possible any longer, the remaining members get as much time again as has passed.
-    async fn votes<T, F: Future<Output = Result<Said<T>>>>(
+    async fn votes<T, F: Future<Output = Result<MemberReply<T>>>>(
         &self,
         ask: impl Fn(&'a AnyLock) -> F,
     ) -> Votes<'a, T> {
@@ -196,9 +196,9 @@ impl<'a> Ballot<'a> {
             })
             .collect();
         let mut votes = Votes::default();
-        let mut patience = None;
-        while let Some((member, said)) = next_before(patience, self.timers, &mut asked).await {
-            self.count(&mut votes, member, said);
+        let mut cutoff = None;
+        while let Some((member, reply)) = next_before(cutoff, self.timers, &mut asked).await {
+            self.count(&mut votes, member, reply);
             let majority = votes.granted.len() >= self.quorum;
             let none = votes.granted.len() + asked.len() < self.quorum;
             if none {
@@ -215,16 +215,21 @@ impl<'a> Ballot<'a> {
                 // worth some time.
                 const LEAST: Duration = Duration::from_millis(5);
                 let now = self.timers.now();
-                patience.get_or_insert_with(|| now + now.saturating_sub(began).max(LEAST));
+                cutoff.get_or_insert_with(|| now + now.saturating_sub(began).max(LEAST));
             }
         }
         votes
     }
 
-    fn count<T>(&self, votes: &mut Votes<'a, T>, member: &'a AnyLock, said: Result<Said<T>>) {
-        match said {
-            Ok(Said::Granted(granted)) => votes.granted.push((member, granted)),
-            Ok(Said::Busy(left)) => votes.busy.push(left),
+    fn count<T>(
+        &self,
+        votes: &mut Votes<'a, T>,
+        member: &'a AnyLock,
+        reply: Result<MemberReply<T>>,
+    ) {
+        match reply {
+            Ok(MemberReply::Granted(granted)) => votes.granted.push((member, granted)),
+            Ok(MemberReply::Busy(left)) => votes.busy.push(left),
             Err(error) => {
                 // Judged by the server, because the error does not say: a server that has no vote
                 // yet and one that does not answer give errors of the same kind.
@@ -242,8 +247,8 @@ impl<'a> Ballot<'a> {
             // If enough servers answer, this is not an outage, which could end the wait: the
             // servers that were started a moment ago vote again at a known time.
             let enough_answer = self.silent(votes) <= spare;
-            if let (Cause::NoAnswer(said), true) = (&mut failure.cause, enough_answer) {
-                failure.cause = Cause::NoVoteYet(std::mem::take(said));
+            if let (Cause::NoAnswer(reasons), true) = (&mut failure.cause, enough_answer) {
+                failure.cause = Cause::NoVoteYet(std::mem::take(reasons));
             }
             return Err(failure);
         }
@@ -262,8 +267,8 @@ impl<'a> Ballot<'a> {
     /// Returns why there can be no majority, with the error of each server that gave no answer.
     /// `spare` such errors would not matter.
     fn failure(&self, errors: &[Error], spare: usize) -> Failure {
-        let said: Vec<_> = errors.iter().map(Error::brief).collect();
-        let said = said.join("; ");
+        let reasons: Vec<_> = errors.iter().map(Error::brief).collect();
+        let reasons = reasons.join("; ");
         // A kind of error is the cause only if it prevents a majority by itself: if more members
         // report it than can be spared.
         let most = |kinds: &[ErrorKind]| {
@@ -277,13 +282,13 @@ impl<'a> Ballot<'a> {
         let heals = [ErrorKind::Unavailable, ErrorKind::OutcomeUnknown];
         let hopeless = errors.iter().filter(|error| !heals.contains(&error.kind()));
         let cause = if most(&[ErrorKind::Denied]) {
-            Cause::Denied(said)
+            Cause::Denied(reasons)
         } else if most(&[ErrorKind::WrongKind]) {
-            Cause::WrongKind(said)
+            Cause::WrongKind(reasons)
         } else if hopeless.count() > spare {
-            Cause::Other(said)
+            Cause::Other(reasons)
         } else {
-            Cause::NoAnswer(said)
+            Cause::NoAnswer(reasons)
         };
         let unknown = |error: &Error| error.kind() == ErrorKind::OutcomeUnknown;
         let outcome = match errors.iter().any(unknown) {
@@ -300,7 +305,7 @@ impl<'a> Ballot<'a> {
 
     /// Makes sure that all members know the longest lease before the first hold. Otherwise another
     /// client might count a server too early after that server has forgotten the hold.
-    async fn longest_is_known(&self) -> Result<(), Failure> {
+    async fn ensure_longest_noted(&self) -> Result<(), Failure> {
         let Some(longest) = self.longest else {
             return Ok(());
         };
@@ -310,9 +315,9 @@ impl<'a> Ballot<'a> {
         }
         // All members must note it, so none can be spared.
         let mut failure = self.failure(&missing, 0);
-        if let Cause::NoAnswer(said) = &mut failure.cause {
-            *said = format!(
-                "each of them must first store the longest lease, {:?}: {said}",
+        if let Cause::NoAnswer(reasons) = &mut failure.cause {
+            *reasons = format!(
+                "each of them must first store the longest lease, {:?}: {reasons}",
                 longest.own()
             );
         }
@@ -320,8 +325,8 @@ impl<'a> Ballot<'a> {
     }
 
     /// Returns a failure if a server is given twice, because it would have two votes.
-    fn each_is_one_server(&self) -> Result<(), Failure> {
-        match one_server(self.members, |_| ()) {
+    fn check_distinct_servers(&self) -> Result<(), Failure> {
+        match same_server_error(self.members, |_| ()) {
             None => Ok(()),
             // The acquire reports this error again, as a misuse.
             Some(error) => Err(Failure::new(
@@ -354,12 +359,12 @@ impl Ask for Ballot<'_> {
         // Votes that are not a majority are given back, which wakes all waiters. So after a split
         // vote, a majority must look free before anything is taken.
         if self.split_votes.load(Ordering::Relaxed) > 0 {
-            let looks = self.votes(|member| self.look(member)).await;
-            if looks.granted.len() < self.quorum {
-                return self.refused(&looks);
+            let probes = self.votes(|member| self.probe(member)).await;
+            if probes.granted.len() < self.quorum {
+                return self.refused(&probes);
             }
         }
-        self.longest_is_known().await?;
+        self.ensure_longest_noted().await?;
         let began = Instant::now();
         let votes = loop {
             let asked = self.timers.now();
@@ -367,7 +372,7 @@ impl Ask for Ballot<'_> {
             // Checked only now, because a server identifies itself when it is connected to, and the
             // votes may have been the first to need the connection. The error drops the votes,
             // which undoes them.
-            self.each_is_one_server()?;
+            self.check_distinct_servers()?;
             if votes.granted.len() < self.quorum {
                 break votes;
             }

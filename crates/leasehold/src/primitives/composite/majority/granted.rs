@@ -23,7 +23,7 @@ impl Ballot<'_> {
         let members = granted.iter().map(|(member, _)| (*member).clone());
         let members = members.collect();
         let quorum = Quorum::new(self.key, granted, self.quorum, self.longest.is_some());
-        let whole = Arc::clone(&quorum.members);
+        let members_state = Arc::clone(&quorum.members);
         let guard = LockGuard::of_quorum(quorum);
         let left = guard
             .valid_until()
@@ -32,7 +32,7 @@ impl Ballot<'_> {
         let is_new = guard.hold_count() == 1;
         let lasts = left >= self.terms.settings.lease() / 3 || !is_new;
         if guard.is_held() && lasts && !self.is_too_late(began) {
-            self.outlives_restarts(members, whole);
+            self.rejoin_after_restarts(members, members_state);
             return Ok(guard);
         }
         // This drops the guard, so all votes are undone.
@@ -53,7 +53,7 @@ impl Ballot<'_> {
 
     /// Sets members again after restarts if the hold is renewed. A hold with a fixed lease ends by
     /// itself.
-    fn outlives_restarts(&self, members: Vec<AnyLock>, whole: Arc<Members>) {
+    fn rejoin_after_restarts(&self, members: Vec<AnyLock>, members_state: Arc<Members>) {
         let settings = self.terms.settings;
         if let (Some(longest), None) = (self.longest, settings.fixed_lease) {
             let rejoin = Rejoin {
@@ -63,7 +63,7 @@ impl Ballot<'_> {
                 limit: self.limit,
                 longest: Arc::clone(longest),
             };
-            rejoin.begin(whole);
+            rejoin.begin(members_state);
         }
     }
 }

@@ -17,21 +17,21 @@ use crate::error::{Error, Result};
 use crate::primitives::any::AnyLock;
 
 /// The longest lease, as far as a handle and its clones know it.
-pub(super) struct Longest {
+pub(super) struct LongestLease {
     /// The setting of this handle.
     own: Duration,
     /// The greatest note that this handle has read.
-    heard_ms: AtomicU64,
+    read_ms: AtomicU64,
     /// Whether each member has noted this handle's setting.
     noted: Box<[AtomicBool]>,
 }
 
-impl Longest {
+impl LongestLease {
     pub(super) fn new(own: Duration, members: usize) -> Self {
         let noted = std::iter::repeat_with(AtomicBool::default);
         Self {
             own,
-            heard_ms: AtomicU64::new(0),
+            read_ms: AtomicU64::new(0),
             noted: noted.take(members).collect(),
         }
     }
@@ -42,9 +42,9 @@ impl Longest {
     }
 
     /// Returns the longest lease of any client's hold, as far as this handle knows.
-    pub(super) fn of_all(&self) -> Duration {
-        let heard = Duration::from_millis(self.heard_ms.load(Ordering::SeqCst));
-        self.own.max(heard)
+    pub(super) fn of_all_clients(&self) -> Duration {
+        let read = Duration::from_millis(self.read_ms.load(Ordering::SeqCst));
+        self.own.max(read)
     }
 
     /// Returns the longest time that a ballot may take. It depends on the handle's own setting, or
@@ -57,22 +57,22 @@ impl Longest {
     /// Returns how long a server must have been up before the holder of a majority sets its member
     /// again. That is longer than a ballot may take, even if the clocks drift.
     pub(super) fn rejoin_after(&self) -> Duration {
-        self.of_all() / 2
+        self.of_all_clients() / 2
     }
 
     /// Reads the member's note. Notes this handle's longest lease if it is above the default.
-    pub(super) async fn ask(&self, member: &AnyLock) -> Result<()> {
-        let known = self.of_all();
-        let told = if known > DEFAULT_LONGEST_LEASE {
+    pub(super) async fn exchange_notes(&self, member: &AnyLock) -> Result<()> {
+        let known = self.of_all_clients();
+        let announced = if known > DEFAULT_LONGEST_LEASE {
             known
         } else {
             // Zero only reads. Every client assumes the default anyway, and a note would stay
             // forever.
             Duration::ZERO
         };
-        let noted = member.note_longest(told).await?;
+        let noted = member.note_longest(announced).await?;
         // Never lowered: a longer hold that this handle has read of may still be valid.
-        self.heard_ms.fetch_max(wire_ms(noted), Ordering::SeqCst);
+        self.read_ms.fetch_max(wire_ms(noted), Ordering::SeqCst);
         Ok(())
     }
 
@@ -86,7 +86,9 @@ impl Longest {
         let missing = members.iter().zip(&self.noted);
         let missing = missing.filter(|(_, noted)| !noted.load(Ordering::SeqCst));
         let notes = missing.map(|(member, noted)| async move {
-            member.within(limit, self.ask(member)).await?;
+            member
+                .with_timeout(limit, self.exchange_notes(member))
+                .await?;
             noted.store(true, Ordering::SeqCst);
             Ok(())
         });
@@ -95,7 +97,7 @@ impl Longest {
     }
 }
 
-impl fmt::Debug for Longest {
+impl fmt::Debug for LongestLease {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.own.fmt(f)
     }
@@ -123,27 +125,27 @@ mod tests {
     /// The greatest `drift_fraction` of a client.
     const MOST_DRIFT: f64 = 0.25;
 
-    fn all() -> impl Iterator<Item = Longest> {
+    fn all() -> impl Iterator<Item = LongestLease> {
         let pairs = SETTINGS
             .into_iter()
             .flat_map(|own| NOTES.map(|note| (own, note)));
         pairs.map(|(own, note)| {
-            let longest = Longest::new(own, 3);
-            longest.heard_ms.store(wire_ms(note), Ordering::SeqCst);
+            let longest = LongestLease::new(own, 3);
+            longest.read_ms.store(wire_ms(note), Ordering::SeqCst);
             longest
         })
     }
 
     /// Pairs each holder with each ballot of the same setting. Holders that know of at least the
     /// default are paired with ballots of every setting.
-    fn pairs() -> impl Iterator<Item = (Longest, Longest)> {
+    fn pairs() -> impl Iterator<Item = (LongestLease, LongestLease)> {
         all().flat_map(|holder| {
-            let (own, known) = (holder.own, holder.of_all());
+            let (own, known) = (holder.own, holder.of_all_clients());
             let ballots =
                 all().filter(move |ballot| ballot.own == own || known >= DEFAULT_LONGEST_LEASE);
             ballots.map(move |ballot| {
-                let holder = Longest::new(own, 3);
-                holder.heard_ms.store(wire_ms(known), Ordering::SeqCst);
+                let holder = LongestLease::new(own, 3);
+                holder.read_ms.store(wire_ms(known), Ordering::SeqCst);
                 (holder, ballot)
             })
         })
@@ -167,10 +169,10 @@ mod tests {
     fn member_rejoins_before_its_server_votes_again() {
         for (holder, ballot) in pairs().filter(|(holder, ballot)| {
             // Both have read the same note, because each majority has it.
-            holder.of_all() == ballot.of_all()
+            holder.of_all_clients() == ballot.of_all_clients()
         }) {
             assert!(
-                holder.rejoin_after() < ballot.of_all(),
+                holder.rejoin_after() < ballot.of_all_clients(),
                 "{holder:?} {ballot:?}"
             );
         }

@@ -10,10 +10,10 @@
 //!   (`Ballot::trust`). After that time, everything that the older hold, X, had there before the
 //!   restart is over. If X was set again meanwhile, its key kept Y out. This is also why X may
 //!   count the server until its old lease ends, although the server says that it no longer has X's
-//!   key (`Part::stands`).
+//!   key (`MemberHold::still_counts`).
 //! - The restart was after Y's vote, which was lost with it, and X was set again before Y had its
 //!   majority. To prevent this, **X waits**: it asks only a server that has been up for half a
-//!   longest lease (`Longest::rejoin_after`). A ballot takes at most two fifths of a longest lease,
+//!   longest lease (`LongestLease::rejoin_after`). A ballot takes at most two fifths of a longest lease,
 //!   or it is void (`Ballot::is_too_late`). The difference is a margin for clocks that drift. So
 //!   each ballot in which the server voted before its restart is over. Either Y had its majority,
 //!   and X had lost its own by then, or Y never gets one. A hold that an owner has there from
@@ -37,14 +37,14 @@ use std::time::Duration;
 use futures_util::future::join_all;
 use tokio::sync::oneshot;
 
-use super::longest::Longest;
+use super::longest::LongestLease;
 use crate::config::{self, Settings};
 use crate::hold::Hold;
 use crate::loss::LossReason;
 use crate::observe::log;
 use crate::owner::Owner;
 use crate::primitives::any::AnyLock;
-use crate::primitives::composite::member::{Said, Terms};
+use crate::primitives::composite::member::{MemberReply, MemberTerms};
 use crate::primitives::composite::quorum::Members;
 use crate::wait::Deadline;
 
@@ -56,7 +56,7 @@ pub(super) struct Rejoin {
     pub(super) owner: Option<Owner>,
     /// Time to wait for a server.
     pub(super) limit: Duration,
-    pub(super) longest: Arc<Longest>,
+    pub(super) longest: Arc<LongestLease>,
 }
 
 /// The chance to set a lost member again.
@@ -71,32 +71,32 @@ enum Chance {
 
 impl Rejoin {
     /// Sets members again until the whole is over.
-    pub(super) fn begin(self, whole: Arc<Members>) {
+    pub(super) fn begin(self, quorum: Arc<Members>) {
         let context = Arc::clone(self.members[0].context());
         let this = Arc::new(self);
-        context.cleanup.carry(async move {
+        context.cleanup.spawn_detached(async move {
             tokio::select! {
                 biased;
-                () = whole.over() => {}
-                () = this.watch(&whole) => {}
+                () = quorum.ended() => {}
+                () = this.watch(&quorum) => {}
             }
         });
     }
 
-    async fn watch(self: &Arc<Self>, whole: &Arc<Members>) {
+    async fn watch(self: &Arc<Self>, quorum: &Arc<Members>) {
         const SHORTEST: Duration = Duration::from_millis(5);
         const LONGEST: Duration = Duration::from_secs(1);
         let pause = (self.settings.lease() / 20).clamp(SHORTEST, LONGEST);
         let timers = &self.members[0].context().timers;
         let mut out = vec![false; self.members.len()];
         loop {
-            let lost = whole.lost_among(|place| !out[place]).await;
+            let lost = quorum.lost_among(|place| !out[place]).await;
             let mut attempts = Vec::new();
             for place in lost {
-                match self.chance(place, &whole.hold(place)) {
+                match self.chance(place, &quorum.hold(place)) {
                     Chance::None => out[place] = true,
                     Chance::Later => {}
-                    Chance::Now => attempts.push(self.attempt(whole, place)),
+                    Chance::Now => attempts.push(self.attempt(quorum, place)),
                 }
             }
             join_all(attempts).await;
@@ -113,7 +113,7 @@ impl Rejoin {
             Some(LossReason::Deleted | LossReason::Taken { .. }) => {
                 // The state when the server reported the loss counts: a later restart has not
                 // forgotten this hold.
-                match hold.stands_until() {
+                match hold.counts_until() {
                     Some(_) => Chance::Now,
                     None => Chance::None,
                 }
@@ -132,16 +132,16 @@ impl Rejoin {
 
     /// Makes one attempt. A close of the member's client waits for the attempt, because an attempt
     /// that is dropped leaves something to give back.
-    fn attempt(self: &Arc<Self>, whole: &Arc<Members>, place: usize) -> impl Future<Output = ()> {
-        let (this, whole) = (Arc::clone(self), Arc::clone(whole));
+    fn attempt(self: &Arc<Self>, quorum: &Arc<Members>, place: usize) -> impl Future<Output = ()> {
+        let (this, quorum) = (Arc::clone(self), Arc::clone(quorum));
         let (done, finished) = oneshot::channel::<()>();
         self.members[place].context().cleanup.spawn(async move {
             let _done = done;
             tokio::select! {
                 // Checked first: no request is sent for a guard that has ended.
                 biased;
-                () = whole.over() => {}
-                () = this.set_again(&whole, place) => {}
+                () = quorum.ended() => {}
+                () = this.rejoin(&quorum, place) => {}
             }
         });
         async {
@@ -150,47 +150,49 @@ impl Rejoin {
         }
     }
 
-    async fn set_again(&self, whole: &Arc<Members>, place: usize) {
+    async fn rejoin(&self, quorum: &Arc<Members>, place: usize) {
         let member = &self.members[place];
         // Noted at once, not when the server is old enough: other clients may apply a shorter bound
         // until they read this.
-        if self.longest.of_all() > config::DEFAULT_LONGEST_LEASE {
-            let noted = member.within(self.limit, self.longest.ask(member)).await;
+        if self.longest.of_all_clients() > config::DEFAULT_LONGEST_LEASE {
+            let noted = member
+                .with_timeout(self.limit, self.longest.exchange_notes(member))
+                .await;
             if noted.is_err() {
                 return;
             }
         }
-        if self.is_young(member) {
+        if self.restarted_recently(member) {
             return;
         }
         // The guard's present terms: it may have been extended.
         let mut settings = self.settings.clone();
         settings.take(config::Terms {
             max_hold: None,
-            ..whole.hold(place).terms()
+            ..quorum.hold(place).terms()
         });
-        let terms = Terms {
+        let terms = MemberTerms {
             settings: &settings,
             owner: self.owner.as_ref(),
         };
-        let asked = member.ask(&terms, Deadline::Now, false);
-        let Ok(Said::Granted(guard)) = member.within(self.limit, asked).await else {
+        let asked = member.acquire_as_member(&terms, Deadline::Now, false);
+        let Ok(MemberReply::Granted(guard)) = member.with_timeout(self.limit, asked).await else {
             return;
         };
         // The server may have been restarted again meanwhile.
-        if !self.is_young(member) {
+        if !self.restarted_recently(member) {
             log(
                 || tracing::info!(key = %guard.name(), server = member.address(), "a restarted server has the lock again"),
             );
-            whole.adopt(place, guard).await;
+            quorum.adopt(place, guard).await;
         }
     }
 
     /// Returns whether a ballot may still be under way in which the server voted before its start.
-    fn is_young(&self, member: &AnyLock) -> bool {
+    fn restarted_recently(&self, member: &AnyLock) -> bool {
         let context = member.context();
         let since = context.clock.now() - self.longest.rejoin_after();
-        let young = |key| context.backend.started_after(key, since).is_some();
-        member.key().map_or(true, young)
+        let recent = |key| context.backend.started_after(key, since).is_some();
+        member.key().map_or(true, recent)
     }
 }

@@ -12,8 +12,8 @@
 local function acquire(group, hold, lease_ms, fields)
   local size = redis.call('HLEN', group)
   if size > 0 then
-    --[[USES other_than]]
-    local other = other_than('a group lock', group, size)
+    --[[USES wrong_kind]]
+    local other = wrong_kind('a group lock', group, size)
     if other then
       return other
     end

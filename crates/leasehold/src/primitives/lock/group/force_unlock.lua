@@ -14,7 +14,7 @@ local function force_unlock(group, marker, channel, fields)
   if size == 0 then
     return 0
   end
-  local other = other_than('a group lock', group, size)
+  local other = wrong_kind('a group lock', group, size)
   if other then
     return other
   end

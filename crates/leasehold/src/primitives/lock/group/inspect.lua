@@ -9,7 +9,7 @@
 
 local function inspect(group, fields)
   local size = redis.call('HLEN', group)
-  local other = other_than('a group lock', group, size)
+  local other = wrong_kind('a group lock', group, size)
   if other then
     return other
   end

@@ -6,29 +6,29 @@ use std::time::Duration;
 
 use super::Values;
 use crate::backend::memory::Keyspace;
-use crate::backend::step::{Operation, Refusal, Shared, Step, Value, number, step};
+use crate::backend::step::{Operation, Refusal, SharedLua, Step, Value, number, step};
 use crate::config::wire_ms;
-use crate::hold::{Asked, HoldSteps};
+use crate::hold::{AcquireReply, HoldSteps};
 use crate::key::Key;
 use crate::loss::LossReason;
-use crate::primitives::form::{self, FORM};
+use crate::primitives::hash_kind::{self, HASH_KIND};
 use crate::primitives::twin::{NOW_MS, WAKE_ALL, lengthen, wake_all};
 
-static SHAPE: Shared = Shared::new(include_str!("shape.lua"), &[&NOW_MS]);
-static TRIM_EXPIRY: Shared = Shared::new(include_str!("trim_expiry.lua"), &[&SHAPE]);
+static SHAPE: SharedLua = SharedLua::new(include_str!("shape.lua"), &[&NOW_MS]);
+static TRIM_EXPIRY: SharedLua = SharedLua::new(include_str!("trim_expiry.lua"), &[&SHAPE]);
 
 step! {
     ACQUIRE: Acquire = group.acquire, grants: true,
     while_moving: true,
     keys: [group],
     args: [hold, lease_ms: u64, fields],
-    uses: [SHAPE, FORM],
+    uses: [SHAPE, HASH_KIND],
 }
 
 impl Acquire<'_> {
     fn twin(self, keyspace: &mut Keyspace) -> Result<Value, Refusal> {
         let (size, lease_ms) = (keyspace.hlen(self.group)?, self.lease_ms);
-        form::check(keyspace, self.group, form::GROUP)?;
+        hash_kind::check(keyspace, self.group, hash_kind::GROUP)?;
         let (now, mut busy_ms, mut dead) = (keyspace.now_ms(), 0, Vec::new());
         for f in split(self.fields) {
             let Some(holder) = keyspace.hget(self.group, f)? else {
@@ -102,7 +102,7 @@ impl Release<'_> {
         if !had {
             return Ok(Value::Int(0));
         }
-        settle(keyspace, self.group)?;
+        trim_expiry(keyspace, self.group)?;
         wake_all(keyspace, self.channel);
         Ok(match lost.is_empty() {
             true => Value::Int(1),
@@ -186,7 +186,7 @@ step! {
     FORCE_UNLOCK: ForceUnlock = group.force_unlock, grants: false,
     keys: [group, marker],
     args: [channel, fields],
-    uses: [FORM, TRIM_EXPIRY, WAKE_ALL],
+    uses: [HASH_KIND, TRIM_EXPIRY, WAKE_ALL],
 }
 
 impl ForceUnlock<'_> {
@@ -195,7 +195,7 @@ impl ForceUnlock<'_> {
         if size == 0 {
             return Ok(Value::Int(0));
         }
-        form::check(keyspace, self.group, form::GROUP)?;
+        hash_kind::check(keyspace, self.group, hash_kind::GROUP)?;
         let (now, mut ended) = (keyspace.now_ms(), 0);
         for f in split(self.fields) {
             let Some(holder) = keyspace.hget(self.group, f)? else {
@@ -216,7 +216,7 @@ impl ForceUnlock<'_> {
                 lengthen(keyspace, self.marker, left.max(1));
             }
         }
-        settle(keyspace, self.group)?;
+        trim_expiry(keyspace, self.group)?;
         wake_all(keyspace, self.channel);
         Ok(Value::Int(ended))
     }
@@ -227,12 +227,12 @@ step! {
     while_moving: true,
     keys: [group],
     args: [fields],
-    uses: [SHAPE, FORM],
+    uses: [SHAPE, HASH_KIND],
 }
 
 impl Inspect<'_> {
     fn twin(self, keyspace: &mut Keyspace) -> Result<Value, Refusal> {
-        form::check(keyspace, self.group, form::GROUP)?;
+        hash_kind::check(keyspace, self.group, hash_kind::GROUP)?;
         let (now, mut ttl, mut holders) = (keyspace.now_ms(), -2, Vec::<Value>::new());
         for f in split(self.fields) {
             let Some((holder, ends)) = live_holder(keyspace, self.group, f)? else {
@@ -334,7 +334,7 @@ fn life_ms(lease_ms: u64) -> u64 {
 }
 
 /// The twin of `trim_expiry.lua`.
-fn settle(keyspace: &mut Keyspace, group: &[u8]) -> Result<(), Refusal> {
+fn trim_expiry(keyspace: &mut Keyspace, group: &[u8]) -> Result<(), Refusal> {
     // Reading a large hash at each release would keep the server busy. A large group is swept when
     // it is acquired, and lives as long as its longest lease asked for.
     if keyspace.hlen(group)? > SWEPT {
@@ -400,10 +400,10 @@ impl HoldSteps for GroupHold {
         .operation()
     }
 
-    fn read_acquire(&self, reply: Value) -> Option<Asked> {
+    fn read_acquire(&self, reply: Value) -> Option<AcquireReply> {
         match reply {
-            Value::Nil => Some(Asked::Granted { token: None }),
-            Value::Int(ttl_ms) => Some(Asked::Busy {
+            Value::Nil => Some(AcquireReply::Granted { token: None }),
+            Value::Int(ttl_ms) => Some(AcquireReply::Busy {
                 ttl_ms,
                 before: None,
             }),

@@ -1,0 +1,218 @@
+//! The connections' side of the channels. Each node has one connection for messages, and a section
+//! with the channels whose messages it brings. A single server has all channels. When a channel
+//! moves to another node, the entry and its listeners remain, and only the connection changes.
+
+use std::sync::Arc;
+#[cfg(feature = "redis")]
+use std::sync::atomic::Ordering;
+
+use tokio::sync::Notify;
+
+use super::message::Message;
+use super::{ChannelEntry, Channels, ConnectionWork};
+use crate::shrink::ShrinkIfIdle;
+
+/// The channels of one connection.
+#[derive(Clone, Debug)]
+pub(crate) struct NodeChannels {
+    channels: Arc<Channels>,
+    node: usize,
+    changed: Arc<Notify>,
+}
+
+impl Channels {
+    /// Returns the channels of this node's connection.
+    pub(crate) fn node_channels(self: &Arc<Self>, node: usize) -> NodeChannels {
+        let changed = Arc::clone(&self.table.lock().work(node).changed);
+        NodeChannels {
+            channels: Arc::clone(self),
+            node,
+            changed,
+        }
+    }
+
+    /// Gives each channel to the connection that brings its messages now, after slots have moved
+    /// between nodes.
+    #[cfg(feature = "redis")]
+    pub(crate) fn reassign_nodes(&self) {
+        let mut table = self.table.lock();
+        let table = &mut *table;
+        for (name, entry) in &mut table.entries {
+            let node = (self.resolver.0)(name);
+            if node == entry.node {
+                continue;
+            }
+            if let Some(old) = entry.node {
+                // The old node's connection must end the subscription.
+                table.work.entry(old).or_default().remove_channel(name);
+            }
+            entry.mark_down();
+            entry.node = node;
+            entry.marked_idle = entry.listeners == 0;
+            if let Some(new) = node {
+                table
+                    .work
+                    .entry(new)
+                    .or_default()
+                    .add_channel(name, entry.marked_idle);
+            }
+        }
+    }
+}
+
+impl ConnectionWork {
+    #[cfg(feature = "redis")]
+    fn remove_channel(&mut self, name: &Arc<str>) {
+        self.entries -= 1;
+        self.to_unsubscribe.push(Arc::clone(name));
+        self.changed.notify_one();
+    }
+
+    #[cfg(feature = "redis")]
+    fn add_channel(&mut self, name: &Arc<str>, idle: bool) {
+        self.entries += 1;
+        self.to_subscribe.push(Arc::clone(name));
+        if idle {
+            self.to_unsubscribe.push(Arc::clone(name));
+        }
+        self.changed.notify_one();
+    }
+}
+
+impl ChannelEntry {
+    /// Notes that no more messages arrive.
+    fn mark_down(&self) {
+        self.signal.send_modify(|signal| {
+            signal.count += 1;
+            signal.live = false;
+        });
+    }
+}
+
+impl NodeChannels {
+    /// Handles a message that has arrived.
+    pub(crate) fn on_message(&self, message: Message<'_>) {
+        self.channels.on_message(message);
+    }
+
+    /// Returns whether only this client is notified on this channel.
+    #[cfg(feature = "redis")]
+    pub(crate) fn is_own(&self, name: &str) -> bool {
+        self.channels.is_own(name)
+    }
+
+    /// Notes that the server does not know sharded messages.
+    #[cfg(feature = "redis")]
+    pub(crate) fn use_single_transport(&self) {
+        self.channels
+            .both_transports
+            .store(false, Ordering::Relaxed);
+    }
+
+    /// Notes that the connection is lost, and with it all messages published since.
+    pub(crate) fn all_down(&self) {
+        let mut table = self.channels.table.lock();
+        let ours = |entry: &&ChannelEntry| entry.node == Some(self.node);
+        table
+            .entries
+            .values()
+            .filter(ours)
+            .for_each(ChannelEntry::mark_down);
+        // All channels must be subscribed again, including those whose subscription was on its way.
+        let names = table.entries.iter().filter(|(_, entry)| ours(entry));
+        let names = names.map(|(name, _)| Arc::clone(name)).collect();
+        table.work(self.node).to_subscribe = names;
+    }
+
+    /// Notes that the server no longer brings the messages of `name`. Another node brings them now,
+    /// which [`reassign_nodes`](Channels::reassign_nodes) finds.
+    #[cfg(feature = "redis")]
+    pub(crate) fn lost(&self, name: &str) {
+        let mut table = self.channels.table.lock();
+        if let Some(entry) = table.entries.get_mut(name)
+            && entry.node == Some(self.node)
+        {
+            entry.mark_down();
+            entry.node = None;
+            let name = Arc::from(name);
+            table.work(self.node).remove_channel(&name);
+        }
+    }
+
+    /// Notes the server's answer to the subscription to `name`.
+    pub(crate) fn subscribed(&self, name: &str, denied: bool) {
+        let mut table = self.channels.table.lock();
+        // If the channel has moved to another connection, the answer there counts.
+        if let Some(entry) = table.entries.get_mut(name)
+            && entry.node == Some(self.node)
+        {
+            // Done before the listeners wake, because they look at their zeros then.
+            entry.note_confirmed();
+            entry.signal.send_if_modified(|signal| {
+                // The counter moves because no waiter heard of a release between its request and
+                // the subscription, so the waiter asks again. If the subscription was already
+                // confirmed (`listen_from_now`), the confirmation is not news to the other
+                // listeners.
+                let news = signal.live == denied || signal.denied != denied;
+                signal.count += u64::from(news);
+                signal.live = !denied;
+                signal.denied = denied;
+                news
+            });
+        }
+    }
+
+    /// Returns whether this connection has no entries: there are no listeners, and no subscription
+    /// lingers.
+    #[cfg(feature = "redis")]
+    pub(crate) fn is_empty(&self) -> bool {
+        self.channels.table.lock().work(self.node).entries == 0
+    }
+
+    /// Takes the channels whose subscription must be requested. The caller requests it.
+    pub(crate) fn take_to_subscribe(&self) -> Vec<Arc<str>> {
+        let mut table = self.channels.table.lock();
+        let mut fresh = std::mem::take(&mut table.work(self.node).to_subscribe);
+        // A channel that was forgotten before it was subscribed to may be here twice, or may no
+        // longer have an entry.
+        fresh.sort_unstable();
+        fresh.dedup();
+        fresh.retain(|name| {
+            let entry = table.entries.get_mut(name);
+            let entry = entry.filter(|entry| entry.node == Some(self.node));
+            // Noted before the request leaves: a listener that arrives while the request is on its
+            // way needs a later confirmation.
+            entry.map(ChannelEntry::note_requested).is_some()
+        });
+        fresh
+    }
+
+    /// Forgets the channels without listeners. The caller ends their subscriptions, and the
+    /// subscriptions of channels that another connection has now.
+    pub(crate) fn remove_idle(&self) -> Vec<Arc<str>> {
+        let mut table = self.channels.table.lock();
+        let mut ended = std::mem::take(&mut table.work(self.node).to_unsubscribe);
+        let mut removed = 0;
+        ended.retain(|name| {
+            let entry = table.entries.get_mut(name);
+            // The channel belongs to another connection now, or did and was forgotten there.
+            let Some(entry) = entry.filter(|entry| entry.node == Some(self.node)) else {
+                return true;
+            };
+            // Also cleared for a channel that is wanted again, which must be noted again when its
+            // last listener leaves.
+            entry.marked_idle = false;
+            let is_idle = entry.listeners == 0 && table.entries.remove(name).is_some();
+            removed += usize::from(is_idle);
+            is_idle
+        });
+        table.work(self.node).entries -= removed;
+        table.entries.shrink_if_idle();
+        ended
+    }
+
+    /// Resolves when a channel is wanted or no longer wanted.
+    pub(crate) async fn changed(&self) {
+        self.changed.notified().await;
+    }
+}

@@ -1,0 +1,89 @@
+//! The waiter's side of an operation.
+
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use tokio::sync::oneshot;
+
+use super::Lane;
+use super::carry::Carried;
+use crate::backend::failure::{Failure, Outcome};
+use crate::backend::redis::queue::{QueueTicket, QueuedOperation};
+use crate::backend::route::Route;
+use crate::backend::step::{Operation, Value};
+
+/// The future reply to an operation in the queue.
+pub(crate) struct QueuedReply {
+    ticket: QueueTicket,
+    receiver: oneshot::Receiver<Result<Value, Failure>>,
+    grants: bool,
+    pub(super) lane: Arc<Lane>,
+    /// The operation's call, if this future carries it.
+    pub(super) carried: Option<Arc<Carried>>,
+}
+
+impl QueuedReply {
+    /// Creates an operation for the queue, and its future reply.
+    pub(crate) fn new(
+        operation: Operation,
+        route: Route,
+        arrival: u64,
+        lane: Arc<Lane>,
+    ) -> (QueuedOperation, Self) {
+        let grants = operation.step.grants;
+        let (waiting, ticket, receiver) = QueuedOperation::new(operation, route, arrival);
+        let queued = Self {
+            ticket,
+            receiver,
+            grants,
+            lane,
+            carried: None,
+        };
+        (waiting, queued)
+    }
+
+    pub(crate) fn ticket(&self) -> QueueTicket {
+        self.ticket.clone()
+    }
+
+    fn poll_carried(&mut self, context: &mut Context<'_>) {
+        if let Some(carried) = &self.carried
+            && carried.poll(&self.lane.runtime, context).is_ready()
+        {
+            self.carried = None;
+        }
+    }
+}
+
+impl Future for QueuedReply {
+    type Output = Result<Value, Failure>;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        self.poll_carried(context);
+        if self.carried.is_some() {
+            // The receiver must not know this task yet. The poll of the call delivers the reply, so
+            // the task would wake itself, and another thread with it.
+            return Poll::Pending;
+        }
+        Pin::new(&mut self.receiver).poll(context).map(|reply| {
+            reply.unwrap_or_else(|_| {
+                // The task that carried the call ended with its runtime.
+                Err(self.lane.runtime_ended(Outcome::MayHaveRun))
+            })
+        })
+    }
+}
+
+impl Drop for QueuedReply {
+    fn drop(&mut self) {
+        // An operation that gives something back runs even if nothing waits for it.
+        if self.grants {
+            self.ticket.give_up();
+        }
+        // A task reads the reply. The undo of what the operation may have taken runs after it.
+        if let Some(carried) = self.carried.take() {
+            carried.take_over(&self.lane.runtime);
+        }
+    }
+}

@@ -1,0 +1,234 @@
+//! The holders that wait for the server's word about a grant that was handed over. If a holder's
+//! hold passed to another waiter of its process, the next reply says whether it was held until
+//! then.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::oneshot;
+
+use super::Grant;
+use super::watchdog::{Renewed, try_renew, why_lost};
+use crate::backend::Backend;
+use crate::backend::failure::{Cause, Failure};
+use crate::backend::retry::RetryDelays;
+use crate::clock::Timers;
+use crate::error::Error;
+use crate::loss::LossReason;
+use crate::sync::Mutex;
+
+/// The server's statement about a grant to its earlier holders.
+#[derive(Clone, Debug)]
+pub(crate) enum Confirmation {
+    /// The hold lasted until now.
+    Held,
+    Lost(LossReason),
+    /// The outcome can't be known: the hold does not exist, and its lease is over, or a request
+    /// without a reply may have ended it.
+    Unknown,
+    /// The server refuses to answer.
+    Failed(Failure),
+}
+
+impl Confirmation {
+    /// Converts a loss for the holders that gave the hold up before it. A lease that ran out later
+    /// says nothing about their time.
+    fn of_loss(reason: &LossReason) -> Self {
+        match reason {
+            LossReason::Expired | LossReason::RenewalFailed { .. } | LossReason::Closed => {
+                Self::Unknown
+            }
+            reason => Self::Lost(reason.clone()),
+        }
+    }
+}
+
+/// The waiting holders. Each waits until the reply to a request that was sent after its release.
+#[derive(Default)]
+pub(super) struct PendingConfirmations(Mutex<Option<Box<ConfirmationWaiters>>>);
+
+#[derive(Default)]
+struct ConfirmationWaiters {
+    /// Number of holders that have ever waited.
+    last_number: u64,
+    senders: VecDeque<(u64, oneshot::Sender<Confirmation>)>,
+    /// Whether a task asks for them.
+    has_task: bool,
+    /// Whether a release was sent, whose reply is for all of them.
+    released: bool,
+    /// Whether a request was sent that ends the hold or replaces it, and whose reply may be missed.
+    may_have_ended: bool,
+}
+
+/// The holders that waited when a request was sent.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct ConfirmationMark(u64);
+
+impl PendingConfirmations {
+    /// Adds a waiting holder. Returns `true` if no task asks for it yet.
+    fn wait(&self) -> (oneshot::Receiver<Confirmation>, bool) {
+        let (sender, receiver) = oneshot::channel();
+        let mut waiting = self.0.lock();
+        let waiting = waiting.get_or_insert_default();
+        waiting.last_number += 1;
+        waiting.senders.push_back((waiting.last_number, sender));
+        let starts_task = !std::mem::replace(&mut waiting.has_task, true);
+        (receiver, starts_task)
+    }
+
+    /// Marks a release that is about to be sent. No holder waits after it: its reply is for all
+    /// that wait.
+    pub(super) fn mark_release(&self) -> ConfirmationMark {
+        let mut waiting = self.0.lock();
+        ConfirmationMark(waiting.as_mut().map_or(0, |waiting| {
+            waiting.released = true;
+            waiting.last_number
+        }))
+    }
+
+    /// Marks a request like [`mark_release`](Self::mark_release) does, but its reply may be missed.
+    fn mark_end(&self) -> ConfirmationMark {
+        let mut waiting = self.0.lock();
+        ConfirmationMark(waiting.as_mut().map_or(0, |waiting| {
+            (waiting.released, waiting.may_have_ended) = (true, true);
+            waiting.last_number
+        }))
+    }
+
+    fn may_have_ended(&self) -> bool {
+        let waiting = self.0.lock();
+        waiting
+            .as_ref()
+            .is_some_and(|waiting| waiting.may_have_ended)
+    }
+
+    fn is_released(&self) -> bool {
+        let waiting = self.0.lock();
+        waiting.as_ref().is_some_and(|waiting| waiting.released)
+    }
+
+    /// Returns the holders that wait now, for the task that asks. `None` if no holder waits: the
+    /// task then ends.
+    fn next_to_confirm(&self) -> Option<ConfirmationMark> {
+        let mut waiting = self.0.lock();
+        let waiting = waiting.as_mut()?;
+        // A holder that no longer waits needs no request.
+        waiting.senders.retain(|(_, sender)| !sender.is_closed());
+        // Decided under the lock: the next holder that waits finds this task at work, or starts
+        // another.
+        waiting.has_task = !waiting.released && !waiting.senders.is_empty();
+        waiting
+            .has_task
+            .then_some(ConfirmationMark(waiting.last_number))
+    }
+
+    /// Delivers the server's reply to a request that was sent at `mark`.
+    pub(super) fn deliver(&self, mark: ConfirmationMark, confirmation: &Confirmation) {
+        let mut ready = Vec::new();
+        if let Some(waiting) = self.0.lock().as_mut() {
+            let before = |(number, _): &(u64, _)| *number <= mark.0;
+            let count = waiting.senders.iter().take_while(|one| before(one)).count();
+            ready.extend(waiting.senders.drain(..count));
+        }
+        // After unlocking: a woken holder may hand over the next hold at once.
+        for (_, sender) in ready {
+            // If this fails, the holder no longer waits.
+            let _ = sender.send(confirmation.clone());
+        }
+    }
+}
+
+impl Grant {
+    /// Waits for the server's next word. If the returned flag is `true`, the caller must run
+    /// [`ask_for_confirmation`].
+    pub(crate) fn await_confirmation(&self) -> (oneshot::Receiver<Confirmation>, bool) {
+        self.pending_confirmations.wait()
+    }
+
+    /// Returns whether any holder waits.
+    pub(crate) fn has_confirmation_waiters(&self) -> bool {
+        let waiting = self.pending_confirmations.0.lock();
+        let mut senders = waiting.iter().flat_map(|waiting| &waiting.senders);
+        senders.any(|(_, sender)| !sender.is_closed())
+    }
+
+    /// Notes that a release is sent.
+    pub(crate) fn mark_release(&self) -> ConfirmationMark {
+        self.pending_confirmations.mark_release()
+    }
+
+    /// Notes that a request is sent that ends this hold or replaces it. Its future may be dropped
+    /// before the reply. So from then on, the absence of the hold does not mean that it was lost.
+    pub(crate) fn mark_end(&self) -> ConfirmationMark {
+        self.pending_confirmations.mark_end()
+    }
+
+    /// Reports whether such a request has left.
+    pub(super) fn may_have_ended(&self) -> bool {
+        self.pending_confirmations.may_have_ended()
+    }
+
+    /// Delivers the server's reply to a release.
+    pub(crate) fn deliver(&self, mark: ConfirmationMark, confirmation: &Confirmation) {
+        self.pending_confirmations.deliver(mark, confirmation);
+    }
+
+    /// Notes that the server found the hold lost when it answered a request that ends it. Notifies
+    /// all waiting holders.
+    pub(crate) fn was_lost(&self, mark: ConfirmationMark, reason: LossReason) -> Error {
+        self.deliver(mark, &Confirmation::of_loss(&reason));
+        self.ended_lost(&reason);
+        Error::lost(&self.key, reason)
+    }
+}
+
+/// Renews a grant that is handed over from holder to holder, as long as a holder waits for a word
+/// of the server. One request at a time answers all holders that waited when it was sent. The task
+/// ends when a release is sent, whose reply answers the rest. A hold that was left to its lease has
+/// no release, and this task does not lengthen it.
+pub(crate) async fn ask_for_confirmation(backend: Backend, timers: Timers, grant: Arc<Grant>) {
+    let pauses = || RetryDelays::from(Duration::from_millis(10)).up_to(Duration::from_secs(1));
+    let mut pause = pauses();
+    while let Some(mark) = grant.pending_confirmations.next_to_confirm() {
+        let lease = match grant.is_over() {
+            // The hold is left to its lease, which this request must not lengthen.
+            true => Duration::from_millis(1),
+            false => grant.lease_to_request(timers.now()),
+        };
+        match try_renew(&backend, &timers, &grant, lease).await {
+            Ok(Renewed::Yes) => {
+                pause = pauses();
+                grant
+                    .pending_confirmations
+                    .deliver(mark, &Confirmation::Held);
+            }
+            // The hold was released before this request was sent. The reply to the release has the
+            // answer.
+            Ok(Renewed::Lost) if grant.pending_confirmations.is_released() => {}
+            Ok(Renewed::Lost) => {
+                let reason = match grant.loss() {
+                    Some(reason) => reason,
+                    None => why_lost(&backend, &grant, &timers).await,
+                };
+                grant
+                    .pending_confirmations
+                    .deliver(mark, &Confirmation::of_loss(&reason));
+                grant.ended_lost(&reason);
+            }
+            Err(failure) if failure.may_heal() => {
+                // Earlier holders only need the server's own reply, without confirmations of
+                // replicas.
+                if matches!(failure.cause, Cause::Unconfirmed(_)) {
+                    grant
+                        .pending_confirmations
+                        .deliver(mark, &Confirmation::Held);
+                }
+                timers.sleep(pause.next_delay()).await;
+            }
+            Err(failure) => grant
+                .pending_confirmations
+                .deliver(mark, &Confirmation::Failed(failure)),
+        }
+    }
+}

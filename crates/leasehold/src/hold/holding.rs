@@ -1,0 +1,60 @@
+//! One stay under a grant: what its guards want, and what they have received.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use super::GuardExit;
+use super::claims::Claims;
+use crate::clock::Moment;
+use crate::config::Terms;
+use crate::observe::MaybeSpan;
+
+/// Returns a number that no other hold of this process has.
+pub(crate) fn next_number() -> u64 {
+    static NUMBERS: AtomicU64 = AtomicU64::new(1);
+    NUMBERS.fetch_add(1, Ordering::Relaxed)
+}
+
+/// The state of one hold under a grant. The next holder of the grant begins a new stay.
+pub(super) struct Holding {
+    pub(super) number: u64,
+    /// The begin of the stay. For the first stay of a grant, the time at which the granted request
+    /// was sent.
+    pub(super) since: Moment,
+    /// The claims of its guards.
+    pub(super) claims: Claims,
+    /// The fencing token of the hold.
+    pub(super) token: Option<u64>,
+    /// The token of several locks to which this hold's lock was raised.
+    pub(super) raised_to: Option<u64>,
+    /// Whether the last guard has left: no guard can join any more.
+    pub(super) guards_gone: bool,
+    /// Whether its guard wants the hold for itself: no other guard can share it any more.
+    pub(super) closed: bool,
+    /// The span of the hold.
+    pub(super) span: MaybeSpan,
+}
+
+impl Holding {
+    pub(super) fn new(terms: Terms, now: Moment) -> Self {
+        Self {
+            number: next_number(),
+            since: now,
+            claims: Claims::new(terms, now),
+            token: None,
+            raised_to: None,
+            guards_gone: false,
+            closed: false,
+            span: MaybeSpan::default(),
+        }
+    }
+
+    /// Notes that the last guard has left.
+    pub(super) fn last_guard_left(&mut self) -> GuardExit {
+        self.guards_gone = true;
+        // A forgotten guard relies on the hold until its lease ends.
+        match self.claims.any_forgotten() {
+            true => GuardExit::LeftToLease,
+            false => GuardExit::Last,
+        }
+    }
+}

@@ -1,0 +1,101 @@
+//! The holds of a client's guards, including leaked guards. Closing the client leaves them to their
+//! leases.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Weak};
+
+use tokio::sync::oneshot;
+
+use super::{Grant, Hold};
+use crate::sync::Mutex;
+
+#[derive(Default)]
+pub(crate) struct LiveHolds {
+    table: Mutex<LiveHoldsTable>,
+}
+
+#[derive(Default)]
+struct LiveHoldsTable {
+    holds: BTreeMap<u64, Weak<Grant>>,
+    closed: bool,
+    /// Notified of the next hold.
+    awaited: Option<oneshot::Sender<()>>,
+}
+
+impl LiveHoldsTable {
+    fn all(&self) -> Vec<Arc<Grant>> {
+        let holds = self.holds.iter().filter_map(|(number, grant)| {
+            let grant = grant.upgrade()?;
+            // A guard that has handed its hold over may still wait for the server's word. The hold
+            // belongs to the next guard.
+            (grant.hold_number() == *number).then_some(grant)
+        });
+        holds.collect()
+    }
+}
+
+impl LiveHolds {
+    /// Adds a hold that a guard has from now on.
+    pub(crate) fn insert(&self, hold: &Hold) {
+        // Under the lock under which the client is closed: a hold that is granted meanwhile is
+        // already in the table, or finds the client closed. Otherwise its renewal would continue.
+        let mut table = self.table.lock();
+        table.holds.insert(hold.number, Arc::downgrade(hold));
+        if table.closed {
+            hold.stop_renewing();
+        }
+        let awaited = table.awaited.take();
+        drop(table);
+        if let Some(awaited) = awaited {
+            // If this fails, the waiter no longer exists.
+            let _ = awaited.send(());
+        }
+    }
+
+    /// Resolves when a guard has a hold.
+    pub(crate) fn wait_for_any(&self) -> oneshot::Receiver<()> {
+        let (sender, received) = oneshot::channel();
+        let mut table = self.table.lock();
+        if table.holds.is_empty() {
+            table.awaited = Some(sender);
+        } else {
+            let _ = sender.send(());
+        }
+        received
+    }
+
+    /// Removes a hold that no guard has any longer.
+    pub(crate) fn remove(&self, hold: &Hold) {
+        self.table.lock().holds.remove(&hold.number);
+    }
+
+    /// Stops the renewal of all holds, and returns the holds that guards have.
+    pub(crate) fn close(&self) -> Vec<Arc<Grant>> {
+        let mut table = self.table.lock();
+        table.closed = true;
+        let holds = table.all();
+        for hold in &holds {
+            hold.stop_renewing();
+        }
+        drop(table);
+        holds
+    }
+
+    #[cfg(test)]
+    pub(crate) fn len(&self) -> usize {
+        self.table.lock().holds.len()
+    }
+
+    /// Returns all holds that were neither released nor left to their leases.
+    pub(crate) fn all(&self) -> Vec<Arc<Grant>> {
+        let mut holds = self.table.lock().all();
+        holds.retain(|hold| !hold.is_over());
+        holds
+    }
+
+    /// Returns the number of valid holds.
+    pub(crate) fn count_valid(&self) -> usize {
+        let holds = self.all();
+        holds.iter().filter(|hold| hold.loss().is_none()).count()
+    }
+}

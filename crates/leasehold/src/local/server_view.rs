@@ -1,0 +1,160 @@
+//! The experience of the waiters of a line: a server that does not answer, a lock without an end.
+
+use std::time::Duration;
+
+use crate::backend::failure::Failure;
+use crate::clock::Moment;
+
+/// The state of the server as the line knows it: the waiters behind the first one need not find it
+/// out again, one after the other.
+#[derive(Default)]
+pub(crate) struct ServerView {
+    /// The time at which the last answered request left.
+    answered: Option<Moment>,
+    outage: Option<Outage>,
+    without_expiry: Option<Moment>,
+}
+
+/// An outage: no server answers.
+#[derive(Clone)]
+pub(crate) struct Outage {
+    /// The time at which the first unanswered request left.
+    pub(crate) since: Moment,
+    /// The last failure. `sent` is when its request left, `seen` when the failure was noticed.
+    pub(crate) failure: Failure,
+    sent: Moment,
+    seen: Moment,
+}
+
+impl Outage {
+    /// Returns whether the outage continues: the last failure is no longer ago than `gap`. If it
+    /// is, no waiter has asked since: none was polled, or the machine slept.
+    fn continues(&self, now: Moment, gap: Duration) -> bool {
+        self.failure.is_outage() && now.saturating_sub(self.seen) <= gap
+    }
+}
+
+impl ServerView {
+    /// Notes that the server has said, to a request that left at `sent`, that the name is held for
+    /// `ttl` more. A waiter has read that at `now`.
+    pub(crate) fn held(&mut self, sent: Moment, now: Moment, ttl: Option<Duration>) {
+        // All events are ordered by when the requests left. A waiter that is polled late reads an
+        // old answer, which does not end an outage that began after it.
+        self.answered = self.answered.max(Some(sent));
+        self.outage.take_if(|outage| outage.sent <= sent);
+        self.without_expiry = match ttl {
+            Some(_) => None,
+            None => self.without_expiry.or(Some(now)),
+        };
+    }
+
+    /// Notes that the server has granted something to a request that left at `sent`, so the next in
+    /// line knows that the server answers.
+    pub(crate) fn granted(&mut self, sent: Moment) {
+        self.held(sent, sent, Some(Duration::ZERO));
+    }
+
+    /// Notes at `now` that a request that left at `sent` has failed. Returns `true` for the first
+    /// failure in a row. A failure more than `gap` after the one before begins a new row.
+    pub(crate) fn unanswered(
+        &mut self,
+        sent: Moment,
+        now: Moment,
+        gap: Duration,
+        failure: &Failure,
+    ) -> bool {
+        // The server has answered a later request: whatever happened to this one, there is no
+        // outage now.
+        if self.answered.is_some_and(|answered| sent <= answered) {
+            return false;
+        }
+        // If no waiter asked for a time, it is unknown whether the server answered then.
+        let before = self.outage.take_if(|outage| outage.continues(now, gap));
+        self.outage = Some(Outage {
+            since: before.as_ref().map_or(sent, |outage| outage.since),
+            failure: failure.clone(),
+            sent: before.as_ref().map_or(sent, |outage| outage.sent.max(sent)),
+            seen: now,
+        });
+        before.is_none() && failure.is_outage()
+    }
+
+    /// Returns whether the server has answered a waiter of this line.
+    pub(crate) fn has_answered(&self) -> bool {
+        self.answered.is_some()
+    }
+
+    pub(crate) fn outage(&self) -> Option<&Outage> {
+        self.outage.as_ref()
+    }
+
+    /// Returns since when no server has answered, if a waiter has met that within `gap`.
+    pub(crate) fn outage_since(&self, now: Moment, gap: Duration) -> Option<Moment> {
+        let outage = self
+            .outage
+            .as_ref()
+            .filter(|outage| outage.continues(now, gap));
+        outage.map(|outage| outage.since)
+    }
+
+    /// Returns since when the name has been held without an end.
+    pub(crate) fn without_expiry(&self) -> Option<Moment> {
+        self.without_expiry
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::backend::failure::{Cause, Outcome};
+
+    const GAP: Duration = Duration::from_secs(3);
+
+    fn at(seconds: u64) -> Moment {
+        Moment::from_millis(seconds * 1000)
+    }
+
+    fn no_answer() -> Failure {
+        Failure {
+            outcome: Outcome::MayHaveRun,
+            cause: Cause::NoAnswer("cut".into()),
+            address: "redis://h".into(),
+            source: None,
+        }
+    }
+
+    fn since(view: &ServerView) -> Option<Moment> {
+        view.outage().map(|outage| outage.since)
+    }
+
+    #[test]
+    fn failure_older_than_last_answer_is_ignored() {
+        let mut view = ServerView::default();
+        view.held(at(40), at(40), Some(GAP));
+        assert!(!view.unanswered(at(10), at(55), GAP, &no_answer()));
+        assert_eq!(since(&view), None);
+        assert!(view.unanswered(at(56), at(57), GAP, &no_answer()));
+        assert_eq!(since(&view), Some(at(56)));
+    }
+
+    #[test]
+    fn answer_older_than_last_failure_is_ignored() {
+        let mut view = ServerView::default();
+        view.unanswered(at(10), at(12), GAP, &no_answer());
+        view.held(at(9), at(13), Some(GAP));
+        assert_eq!(since(&view), Some(at(10)));
+        view.granted(at(13));
+        assert_eq!(since(&view), None);
+    }
+
+    #[test]
+    fn an_outage_counts_while_failures_follow_each_other() {
+        let mut view = ServerView::default();
+        assert!(view.unanswered(at(10), at(12), GAP, &no_answer()));
+        assert!(!view.unanswered(at(13), at(15), GAP, &no_answer()));
+        assert_eq!(since(&view), Some(at(10)));
+        // No waiter was polled meanwhile.
+        assert!(view.unanswered(at(50), at(52), GAP, &no_answer()));
+        assert_eq!(since(&view), Some(at(50)));
+    }
+}

@@ -1,0 +1,486 @@
+//! The turns that processes take when they want one name, or permits of it.
+//!
+//! A grant from the server starts a turn (10 ms by default). During the turn, returned permits, or
+//! a returned hold of a lock, are given to this process's own waiters. The first return after that
+//! time ends the turn: it is sent to the server, and the process stands down for a while, so that
+//! other processes can ask first. So a process that uses a name all the time does not starve
+//! another process, and waits for one round trip in each turn. Beside several such processes, it
+//! lets others ask first until one turn has ended for each of them that listens. Otherwise the two
+//! nearest processes would take all turns.
+
+use std::time::Duration;
+
+use crate::clock::Moment;
+use crate::config::DEFAULT_SLICE;
+
+/// The longest absence of a hold within one turn: the time between its release, with no waiter of
+/// this process in line, and the next grant. Two tasks that use one lock all the time wait for the
+/// server's answers at the same moment. Their turn must end anyway.
+const MAX_AWAY: Duration = Duration::from_millis(2);
+/// The time for which a process then lets others ask first. A waiter of Redisson near the server
+/// asks half a millisecond after the message.
+const STAND_DOWN: Duration = Duration::from_millis(2);
+/// The longer time for others that are far away or slow. Applies every fourth time that no other
+/// process has taken anything.
+const LONG_STAND_DOWN: Duration = Duration::from_millis(16);
+/// Number of turns in a row without standing down while no other process listens. After these the
+/// process stands down anyway: a client that asks without listening, like Redisson's spin lock, is
+/// not counted.
+const MAX_SLICES_ALONE: u32 = 10;
+
+/// A process's knowledge of the turns for one name.
+#[derive(Default)]
+pub(crate) struct Slice {
+    phase: Phase,
+    /// Number of other processes that listened when a release was last published; `None` if
+    /// unknown.
+    others: Option<u32>,
+    /// Number of releases that other processes have published since our turn ended, as far as we
+    /// know; `None` if we have had no turn.
+    releases_heard: Option<u32>,
+    /// The moment until which the process lets others ask whose turn is first.
+    yields_until: Option<Moment>,
+    /// Number of turns that have ended since the process stood down.
+    slices_alone: u32,
+    /// Number of times in a row that the process stood down and no other process took anything.
+    unused_slices: u32,
+    /// Whether the last ask has left nothing free.
+    all_taken: bool,
+}
+
+#[derive(Default)]
+enum Phase {
+    /// The turn belongs to the process that asks first.
+    #[default]
+    Idle,
+    /// The turn is ours, since a grant of the server.
+    Ours { since: Moment },
+    /// The turn is ours, but a hold was given back to the server at `at`: no waiter of this process
+    /// could have it.
+    Away { since: Moment, at: Moment },
+    /// The turn belongs to other processes: none of our waiters asks before `until`. `given_back`
+    /// is the number of permits that were given back to the server since it began.
+    StandingDown { until: Moment, given_back: i64 },
+}
+
+/// An ask and its answer.
+pub(crate) struct SliceReport {
+    /// Number of permits that were given back before the ask left, if others have had their turn.
+    pub(crate) given_back: Option<i64>,
+    /// Number of permits that were free when the ask reached the server.
+    pub(crate) free: i64,
+    /// Whether no permit is known to be left.
+    pub(crate) none_left: bool,
+    pub(crate) granted: bool,
+    /// The time of the answer.
+    pub(crate) now: Moment,
+}
+
+impl Slice {
+    /// Notes that a release was published, and that `others` other processes heard it; `None` if
+    /// unknown.
+    pub(crate) fn published(&mut self, others: Option<u32>) {
+        self.others = others;
+    }
+
+    /// Notes that a waiter has heard of a release. If the release ended a turn of another process,
+    /// the processes that have had no turn since ours ask first: as many others as listen must have
+    /// had a turn. Otherwise the nearest two processes would take all turns, and a third one none.
+    pub(crate) fn release_heard(&mut self, now: Moment) {
+        if !matches!(self.phase, Phase::Idle) {
+            return;
+        }
+        if let (Some(heard), Some(others)) = (&mut self.releases_heard, self.others) {
+            *heard = heard.saturating_add(1);
+            self.yields_until = (*heard < others).then_some(now + STAND_DOWN);
+        }
+    }
+
+    /// Notes that a hold that the server granted at `since` was given back to it at `at`, and that
+    /// other processes wait for it.
+    pub(crate) fn others_wait(&mut self, since: Moment, at: Moment) {
+        self.others = None;
+        if self.is_idle() {
+            self.phase = Phase::Away { since, at };
+        }
+    }
+
+    /// Returns whether this knows no more than a new one.
+    pub(crate) fn remembers_nothing(&self) -> bool {
+        matches!(self.phase, Phase::Idle) && !self.no_other_listener() && self.unused_slices == 0
+    }
+
+    /// Returns whether no turn has been taken, and none is over.
+    pub(crate) fn is_idle(&self) -> bool {
+        matches!(self.phase, Phase::Idle)
+    }
+
+    pub(crate) fn no_other_listener(&self) -> bool {
+        self.others == Some(0)
+    }
+
+    /// Returns the moment before which our waiters let other processes ask.
+    pub(crate) fn not_before(&self, now: Moment) -> Option<Moment> {
+        let until = match self.phase {
+            Phase::StandingDown { until, .. } => Some(until),
+            _ => self.yields_until,
+        };
+        until.filter(|until| now < *until)
+    }
+
+    /// Returns the moment before which none of our waiters asks for a hold, because one of them has
+    /// it and hands it over on its release.
+    pub(crate) fn ours_until(&self, now: Moment, length: Duration) -> Option<Moment> {
+        match self.phase {
+            Phase::Ours { since } if now < since + length => Some(since + length),
+            _ => None,
+        }
+    }
+
+    /// Like [`ours_until`](Self::ours_until), for permits: some may be free until an ask has found
+    /// none.
+    pub(crate) fn all_ours_until(&self, now: Moment, length: Duration) -> Option<Moment> {
+        let until = self.ours_until(now, length);
+        until.filter(|_| self.all_taken)
+    }
+
+    /// Returns how many permits were given back during the turn of others, if that turn is over.
+    pub(crate) fn given_back(&self, now: Moment) -> Option<i64> {
+        match self.phase {
+            Phase::StandingDown { until, given_back } if now >= until => Some(given_back),
+            _ => None,
+        }
+    }
+
+    /// Ends the turn without a turn of others: more permits may be in use than there are. Returned
+    /// permits are sent to the server until the server grants something again.
+    pub(crate) fn end(&mut self) {
+        if matches!(self.phase, Phase::Ours { .. } | Phase::Away { .. }) {
+            self.phase = Phase::Idle;
+        }
+    }
+
+    /// Notes that the server has answered an ask.
+    pub(crate) fn answered(&mut self, report: &SliceReport) {
+        self.all_taken = report.none_left;
+        if report.free < 0 {
+            self.end();
+        }
+        match (&self.phase, report.given_back) {
+            (Phase::Idle, _) => {}
+            (Phase::StandingDown { .. }, Some(given_back)) => {
+                // All returned permits are still there: no other process wanted them, or none was
+                // quick enough.
+                let is_unused = report.free >= given_back;
+                self.unused_slices = if is_unused {
+                    self.unused_slices.wrapping_add(1)
+                } else {
+                    0
+                };
+                self.phase = Phase::Idle;
+            }
+            // The ask left before the turn of the others was over, or during ours. If its grant
+            // began a turn, one of our turns could follow the other.
+            (Phase::StandingDown { .. }, None) | (Phase::Ours { .. } | Phase::Away { .. }, _) => {
+                return;
+            }
+        }
+        if report.granted {
+            self.phase = Phase::Ours { since: report.now };
+        }
+    }
+
+    /// Returns whether returned permits stay in this process.
+    pub(crate) fn permits_stay_local(&mut self, permits: u32, now: Moment) -> bool {
+        self.stays_local(permits, now, DEFAULT_SLICE)
+    }
+
+    /// Returns whether a returned hold may stay in this process. The server granted it at
+    /// `granted`, and it has `permits` permits.
+    pub(crate) fn hold_stays_local(
+        &mut self,
+        (granted, permits): (Moment, u32),
+        now: Moment,
+        length: Duration,
+    ) -> bool {
+        // The turn begins here and not with the grant: most holds have no waiter behind them, and
+        // nothing must be remembered for them.
+        match self.phase {
+            Phase::Idle => self.phase = Phase::Ours { since: granted },
+            Phase::Away { since, at } => {
+                let since = if granted <= at + MAX_AWAY {
+                    since
+                } else {
+                    granted
+                };
+                self.phase = Phase::Ours { since };
+            }
+            Phase::Ours { .. } | Phase::StandingDown { .. } => {}
+        }
+        self.stays_local(permits, now, length)
+    }
+
+    /// Notes that a waiter of this process has a hold that passes to the next in line, of any
+    /// process.
+    pub(crate) fn begin(&mut self, now: Moment) {
+        self.phase = Phase::Ours { since: now };
+    }
+
+    /// Notes that a hold is given back to the server.
+    pub(crate) fn hold_returned(&mut self, now: Moment) {
+        if let Phase::Ours { since } = self.phase {
+            self.phase = Phase::Away { since, at: now };
+        }
+    }
+
+    fn stays_local(&mut self, permits: u32, now: Moment, length: Duration) -> bool {
+        let alone = self.no_other_listener();
+        match &mut self.phase {
+            Phase::Ours { since } if now.saturating_sub(*since) <= length => return true,
+            // No other process listens: standing down would only cost time.
+            Phase::Ours { .. } if alone && self.slices_alone < MAX_SLICES_ALONE => {
+                self.slices_alone += 1;
+                self.phase = Phase::Idle;
+            }
+            // A return ends the turn, not the clock: until something is given back, there is
+            // nothing that other processes could ask for.
+            Phase::Ours { .. } => {
+                self.slices_alone = 0;
+                self.releases_heard = Some(0);
+                self.phase = Phase::StandingDown {
+                    until: now + self.stand_down(),
+                    given_back: permits.into(),
+                };
+            }
+            Phase::StandingDown { given_back, .. } => *given_back += i64::from(permits),
+            Phase::Idle | Phase::Away { .. } => {}
+        }
+        false
+    }
+
+    fn stand_down(&self) -> Duration {
+        // Other processes may be too far away to ask within the short time. The long time is rare:
+        // mostly no other process wants a permit, and then the time is lost.
+        match self.unused_slices % 4 {
+            3 => LONG_STAND_DOWN,
+            _ => STAND_DOWN,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SLICE: Duration = DEFAULT_SLICE;
+
+    fn after(span: Duration) -> Moment {
+        Moment::from_millis(1000) + span
+    }
+
+    fn at_once() -> Moment {
+        after(Duration::ZERO)
+    }
+
+    /// Creates a turn that a grant of the server has begun.
+    fn begun() -> Slice {
+        let mut slice = Slice::default();
+        ask(&mut slice, at_once(), 1);
+        slice
+    }
+
+    /// Makes an ask that is answered at once, and granted if permits are free.
+    fn ask(slice: &mut Slice, now: Moment, free: i64) {
+        let given_back = slice.given_back(now);
+        answer(slice, given_back, now, free);
+    }
+
+    fn answer(slice: &mut Slice, given_back: Option<i64>, now: Moment, free: i64) {
+        slice.answered(&SliceReport {
+            given_back,
+            free,
+            none_left: free <= 1,
+            granted: free > 0,
+            now,
+        });
+    }
+
+    #[test]
+    fn release_after_the_turn_starts_standing_down() {
+        let mut slice = begun();
+        assert!(slice.permits_stay_local(1, after(SLICE)));
+        let over = after(SLICE) + Duration::from_millis(1);
+        assert_eq!(slice.not_before(over), None, "nothing is free");
+        assert!(!slice.permits_stay_local(1, over));
+        let until = over + STAND_DOWN;
+        assert_eq!(slice.not_before(over), Some(until));
+        // An ask that was on its way does not begin a new turn, and a release does not change the
+        // end.
+        answer(&mut slice, None, until, 1);
+        assert!(!slice.permits_stay_local(1, over));
+        assert_eq!(slice.not_before(over), Some(until));
+        assert_eq!(slice.not_before(until), None);
+        ask(&mut slice, until, 2);
+        assert!(slice.permits_stay_local(1, until));
+    }
+
+    /// Returns until when the process stands down after a turn that began at `since`, and for how
+    /// long.
+    fn stands_down(slice: &mut Slice, since: Moment) -> (Moment, Duration) {
+        let over = since + SLICE + Duration::from_millis(1);
+        assert!(!slice.permits_stay_local(1, over));
+        let until = slice.not_before(over).expect("it stands down");
+        (until, until.saturating_sub(over))
+    }
+
+    #[test]
+    fn every_fourth_stand_down_is_long() {
+        let (mut slice, mut since) = (begun(), at_once());
+        let spans: Vec<_> = (0..8)
+            .map(|_| {
+                let (until, span) = stands_down(&mut slice, since);
+                ask(&mut slice, until, 1);
+                since = until;
+                span
+            })
+            .collect();
+        let cycle = [STAND_DOWN, STAND_DOWN, STAND_DOWN, LONG_STAND_DOWN];
+        assert_eq!(spans, [cycle, cycle].concat());
+    }
+
+    #[test]
+    fn who_takes_something_is_near_enough() {
+        let (mut slice, mut since) = (begun(), at_once());
+        for round in 0..8 {
+            let (until, span) = stands_down(&mut slice, since);
+            assert_eq!(span, STAND_DOWN, "round {round}");
+            ask(&mut slice, until, 0);
+            ask(&mut slice, until, 1);
+            since = until;
+        }
+    }
+
+    #[test]
+    fn each_other_process_has_a_turn_before_the_next() {
+        let mut slice = begun();
+        slice.published(Some(3));
+        let (until, _) = stands_down(&mut slice, at_once());
+        // Another process has taken it.
+        ask(&mut slice, until, 0);
+        let at = |ms| until + Duration::from_millis(ms);
+        for other in [10, 20] {
+            assert_eq!(slice.not_before(at(other)), None);
+            slice.release_heard(at(other));
+            assert_eq!(slice.not_before(at(other)), Some(at(other + 2)));
+            assert_eq!(slice.not_before(at(other + 2)), None);
+        }
+        slice.release_heard(at(30));
+        assert_eq!(slice.not_before(at(30)), None, "all three have had one");
+        // A client that has had no turn lets no other client ask first.
+        let mut new = Slice::default();
+        new.published(Some(3));
+        new.release_heard(at_once());
+        assert_eq!(new.not_before(at_once()), None);
+    }
+
+    #[test]
+    fn permits_returned_after_asking_do_not_count() {
+        let (mut slice, mut since) = (begun(), at_once());
+        for round in 0..4 {
+            let (until, span) = stands_down(&mut slice, since);
+            assert_eq!(span == LONG_STAND_DOWN, round == 3, "round {round}");
+            let before = slice.given_back(until);
+            assert!(!slice.permits_stay_local(5, until));
+            answer(&mut slice, before, until, 1);
+            since = until;
+        }
+    }
+
+    #[test]
+    fn nobody_stands_down_for_nobody() {
+        let mut slice = begun();
+        slice.published(Some(0));
+        let over = after(SLICE + STAND_DOWN);
+        assert!(!slice.permits_stay_local(1, over));
+        assert_eq!(slice.not_before(over), None);
+    }
+
+    /// A waiter that asks without listening is not counted.
+    #[test]
+    fn every_eleventh_turn_alone_stands_down() {
+        let (mut slice, mut since) = (begun(), at_once());
+        slice.published(Some(0));
+        for round in 1..=22 {
+            let over = since + SLICE + Duration::from_millis(1);
+            assert!(!slice.permits_stay_local(1, over));
+            let until = slice.not_before(over);
+            assert_eq!(until.is_some(), round % 11 == 0, "round {round}");
+            since = until.unwrap_or(over);
+            ask(&mut slice, since, 1);
+        }
+    }
+
+    #[test]
+    fn turn_with_free_permits_keeps_nobody_from_asking() {
+        let mut slice = Slice::default();
+        ask(&mut slice, at_once(), 2);
+        assert_eq!(slice.all_ours_until(at_once(), SLICE), None);
+        ask(&mut slice, at_once(), 1);
+        assert_eq!(slice.all_ours_until(at_once(), SLICE), Some(after(SLICE)));
+        slice.hold_returned(at_once());
+        assert_eq!(slice.all_ours_until(at_once(), SLICE), None);
+    }
+
+    #[test]
+    fn turn_ends_when_more_are_in_use_than_there_are() {
+        let mut slice = begun();
+        assert!(slice.permits_stay_local(1, at_once()));
+        ask(&mut slice, at_once(), 0);
+        assert!(slice.permits_stay_local(1, at_once()), "all are in use");
+        ask(&mut slice, at_once(), -1);
+        assert!(!slice.permits_stay_local(1, at_once()));
+        assert_eq!(
+            slice.not_before(at_once()),
+            None,
+            "others get nothing either"
+        );
+        ask(&mut slice, at_once(), 1);
+        assert!(slice.permits_stay_local(1, at_once()));
+    }
+
+    #[test]
+    fn own_turn_keeps_waiters_from_asking() {
+        let slice = begun();
+        assert_eq!(slice.ours_until(at_once(), SLICE), Some(after(SLICE)));
+        assert_eq!(slice.ours_until(after(SLICE), SLICE), None);
+        assert_eq!(Slice::default().ours_until(at_once(), SLICE), None);
+    }
+
+    /// Gives a hold that was granted at `granted` back to the server a millisecond later.
+    fn returned(slice: &mut Slice, granted: Moment) -> bool {
+        let now = granted + Duration::from_millis(1);
+        let stays = slice.hold_stays_local((granted, 1), now, SLICE);
+        slice.hold_returned(now);
+        stays
+    }
+
+    #[test]
+    fn short_absences_do_not_prolong_a_turn() {
+        let mut slice = Slice::default();
+        // Each grant follows the release before it by less than two milliseconds.
+        let grants = (0..10).map(|round| after(Duration::from_millis(2) * round));
+        let stays: Vec<_> = grants
+            .map(|granted| returned(&mut slice, granted))
+            .collect();
+        assert_eq!(stays[..5], [true; 5]);
+        assert_eq!(stays[5..], [false; 5], "its ten milliseconds are over");
+    }
+
+    #[test]
+    fn a_long_absence_begins_a_new_turn() {
+        let mut slice = Slice::default();
+        assert!(returned(&mut slice, at_once()));
+        let later = after(SLICE) + MAX_AWAY;
+        assert!(returned(&mut slice, later), "others could have taken it");
+    }
+}

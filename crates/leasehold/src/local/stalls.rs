@@ -1,0 +1,97 @@
+//! The search for waiters that were called and are not polled.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::runtime::Handle;
+
+use super::line::WaitLine;
+use crate::clock::Clock;
+use crate::sync::Mutex;
+
+/// The interval of the looks at lines in which a waiter was called. A waiter that two looks find
+/// called is passed over. Two, because after a pause of the whole runtime the first look may run
+/// before the waiter's poll.
+const CHECK_INTERVAL: Duration = Duration::from_millis(50);
+
+/// The lines of a client in which a waiter was called.
+pub(super) struct StallCheck {
+    due: Mutex<LinesToCheck>,
+    runtime: Handle,
+    clock: Clock,
+}
+
+#[derive(Default)]
+struct LinesToCheck {
+    lines: Vec<Arc<WaitLine>>,
+    /// Whether a task looks at them.
+    running: bool,
+}
+
+impl StallCheck {
+    pub(super) fn new(runtime: Handle, clock: Clock) -> Arc<Self> {
+        Arc::new(Self {
+            due: Mutex::default(),
+            runtime,
+            clock,
+        })
+    }
+
+    /// Has this line looked at until each waiter that was called has been polled or is passed over.
+    pub(super) fn add(self: &Arc<Self>, line: &Arc<WaitLine>) {
+        let mut due = self.due.lock();
+        due.lines.push(Arc::clone(line));
+        let starts = !std::mem::replace(&mut due.running, true);
+        // A runtime that has ended drops the task at once, and `StallCheckTask::drop` takes this lock.
+        drop(due);
+        if starts {
+            let task = StallCheckTask(Some(Arc::clone(self)));
+            self.runtime.spawn(task.run());
+        }
+    }
+
+    /// Looks at each of these lines once. Returns `false` when no line is left.
+    fn check(&self) -> bool {
+        // Looked at without the lock: waiters are woken meanwhile, and their seats take this lock
+        // (`add`).
+        let mut lines = std::mem::take(&mut self.due.lock().lines);
+        let now = self.clock.now();
+        lines.retain(|line| line.check_stalls(now));
+        // Decided under the lock: a thread that adds a line finds this task at work, or starts one.
+        let mut due = self.due.lock();
+        due.lines.append(&mut lines);
+        due.running = !due.lines.is_empty();
+        due.running
+    }
+}
+
+/// The task that looks at lines.
+struct StallCheckTask(Option<Arc<StallCheck>>);
+
+impl StallCheckTask {
+    async fn run(mut self) {
+        loop {
+            tokio::time::sleep(CHECK_INTERVAL).await;
+            if !self
+                .0
+                .as_ref()
+                .is_some_and(|stall_check| stall_check.check())
+            {
+                // From here on another task may be at work, whose lines `drop` must not clear.
+                self.0 = None;
+                return;
+            }
+        }
+    }
+}
+
+impl Drop for StallCheckTask {
+    fn drop(&mut self) {
+        // Dropped with its runtime: no waiter is passed over any more.
+        if let Some(stall_check) = self.0.take() {
+            // Dropped after unlocking: what is dropped with a line may take this lock.
+            let remaining = std::mem::take(&mut *stall_check.due.lock());
+            drop(remaining);
+        }
+    }
+}

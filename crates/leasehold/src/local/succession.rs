@@ -1,0 +1,169 @@
+//! Waiters whose line is on the server, and which of them gets a hold next.
+//!
+//! A release can grant the lock in the same request to the first in line, if that is a waiter of
+//! the same client. The server names the waiters behind it, as long as they are of this client too.
+//! The hold is handed along this run, in order, like any other hold (`hand_over.rs`): no waiter is
+//! overtaken. The places of the waiters that were served are removed when the hold is given back.
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::Arc;
+use std::task::Wake as _;
+
+use super::Record;
+use super::hand_over::{HoldWaiter, give_back};
+use super::line::{WaitLine, WaiterWaker};
+use super::order::Number;
+use crate::clock::Moment;
+use crate::config::Terms;
+use crate::hold::{Grant, Undo};
+
+/// The next waiters for a hold.
+pub(super) struct Succession {
+    /// The id of that hold. If another hold has replaced it, the order may have changed.
+    hold: Box<str>,
+    next: VecDeque<Number>,
+}
+
+impl WaitLine {
+    /// Returns whether there is a waiter, and each waiter would take a hold on these terms.
+    fn all_want(&self, terms: Terms) -> bool {
+        let state = self.state.lock();
+        let all = state.hold_waiters.len() == state.wakers.len() && !state.wakers.is_empty();
+        // A waiter that was passed over still has its place on the server, and would be granted the
+        // lock there.
+        let all = all && state.order.len() == state.wakers.len();
+        all && (state.hold_waiters.values()).all(|hold_waiter| hold_waiter.terms == terms)
+    }
+
+    /// Starts a run: the server has granted this hold to the first of these waiters, and the others
+    /// are behind it.
+    fn begin_succession(&self, hold: Undo, ids: &[String]) -> PlaceGrant {
+        let mut state = self.state.lock();
+        let hold_waiters = state.hold_waiters.iter();
+        let numbers: HashMap<_, _> = hold_waiters
+            .filter_map(|(number, hold_waiter)| Some((hold_waiter.place_id.as_deref()?, *number)))
+            .collect();
+        let next = ids.iter().map_while(|id| numbers.get(id.as_str()));
+        let next: VecDeque<_> = next.copied().collect();
+        let first = next.front().copied();
+        state.succession = ids.first().map(|hold| Succession {
+            hold: hold.as_str().into(),
+            next,
+        });
+        let Some(first) = first else {
+            return PlaceGrant::WaiterGone(hold);
+        };
+        let (waker, hold_waiter) = (state.wakers.get(&first), state.hold_waiters.get(&first));
+        let (Some(waker), Some(hold_waiter)) = (waker, hold_waiter) else {
+            return PlaceGrant::WaiterGone(hold);
+        };
+        // The order is locked, so the waiter is not passed over between the check and the gift.
+        if state.order.contains(first) && hold_waiter.terms == hold.hold().terms() {
+            return match hold_waiter.slot.give(hold) {
+                Ok(()) => PlaceGrant::Given(Arc::clone(waker)),
+                Err(hold) => PlaceGrant::WaiterGone(hold),
+            };
+        }
+        match hold_waiter.slot.close_empty() {
+            true => PlaceGrant::WaiterStalled(hold),
+            false => PlaceGrant::WaiterGone(hold),
+        }
+    }
+
+    /// Returns the waiter that gets this hold next.
+    pub(super) fn next_in_succession(
+        &self,
+        hold: &Grant,
+    ) -> Option<(Arc<WaiterWaker>, Arc<HoldWaiter>)> {
+        let mut state = self.state.lock();
+        let mut succession = state
+            .succession
+            .take_if(|succession| *succession.hold == *hold.steps.wire_id())?;
+        while let Some(number) = succession.next.front() {
+            let waits = state.hold_waiters.get(number);
+            let waits = waits.filter(|hold_waiter| hold_waiter.slot.is_empty());
+            let waits = waits.filter(|_| state.order.contains(*number));
+            if let (Some(hold_waiter), Some(waker)) = (waits, state.wakers.get(number)) {
+                let found = (Arc::clone(waker), Arc::clone(hold_waiter));
+                state.succession = Some(succession);
+                return Some(found);
+            }
+            // The waiter has had the hold, has left, or was passed over.
+            succession.next.pop_front();
+        }
+        None
+    }
+}
+
+impl Record {
+    /// Returns whether the server may grant the lock, on these terms, to any waiter of this process
+    /// that is first in line.
+    pub(crate) fn all_waiters_want_this(&self, terms: Terms) -> bool {
+        let line = self.line.line();
+        line.is_some_and(|line| line.all_want(terms))
+    }
+
+    /// Gives the hold to the first of these waiters: the server has granted it, and the others are
+    /// behind it. Returns `false` if none of them gets it from here.
+    pub(crate) fn grant_first(&self, hold: Undo, ids: &[String], now: Moment) -> bool {
+        let Some(line) = self.line.line() else {
+            drop_unreleased(hold);
+            return false;
+        };
+        let confirmed_at = hold.hold().confirmed_at();
+        match line.begin_succession(hold, ids) {
+            PlaceGrant::Given(waker) => {
+                line.answered(confirmed_at, now);
+                self.slice.lock().begin(now);
+                waker.wake();
+                return true;
+            }
+            PlaceGrant::WaiterGone(hold) => drop_unreleased(hold),
+            PlaceGrant::WaiterStalled(hold) => give_back(hold),
+        }
+        false
+    }
+}
+
+/// The outcome for a hold that the server has granted to the place of a waiter.
+enum PlaceGrant {
+    /// The waiter has the hold, and must be woken.
+    Given(Arc<WaiterWaker>),
+    /// The waiter has left with its place, or has the hold by the reply to its own request.
+    WaiterGone(Undo),
+    /// The waiter is not polled. It gets nothing more in this place.
+    WaiterStalled(Undo),
+}
+
+/// Drops a hold without a release: the undo of a waiter's place gives the same hold back, or the
+/// waiter's guard has that undo.
+pub(super) fn drop_unreleased(mut hold: Undo) {
+    hold.hold().end();
+    hold.disarm();
+}
+
+impl HoldWaiter {
+    fn has_place_id(&self, id: &str) -> bool {
+        self.place_id.as_deref() == Some(id)
+    }
+
+    /// Returns whether the hold was granted to this waiter's own place.
+    pub(super) fn owns(&self, hold: &Grant) -> bool {
+        self.has_place_id(hold.steps.wire_id())
+    }
+
+    /// Notes that the waiter's own request was granted the hold of its place. Returns `false` if
+    /// that hold, which a release had granted too, has been given back meanwhile.
+    pub(super) fn accept_own_grant(&self) -> bool {
+        if self.slot.close_empty() {
+            return true;
+        }
+        match self.slot.take_back(|_| true) {
+            Some(hold) if self.owns(hold.hold()) => drop_unreleased(hold),
+            // The server has granted the lock to this waiter, so the other hold is lost.
+            Some(other) => give_back(other),
+            None => return false,
+        }
+        true
+    }
+}

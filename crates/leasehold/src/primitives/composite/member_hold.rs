@@ -1,0 +1,137 @@
+//! One member of a hold that is made of several.
+
+use std::sync::OnceLock;
+use std::time::Duration;
+
+use futures_util::future::Either;
+use tokio::time::Instant;
+
+use crate::clock::{Clock, Moment, Timers};
+use crate::context::Context;
+use crate::hold::Hold;
+use crate::loss::LossReason;
+use crate::sync::Mutex;
+
+pub(super) struct MemberHold {
+    /// The hold that the acquire was granted.
+    first: Hold,
+    /// The hold that has replaced it since, on a server that had forgotten the previous hold.
+    rejoined: Mutex<Option<Hold>>,
+    clock: Clock,
+    timers: Timers,
+    member: String,
+    /// Whether no other client counts a server that was started a moment ago.
+    distrusts_restarted: bool,
+    limit: OnceLock<(Moment, Duration)>,
+}
+
+impl MemberHold {
+    pub(super) fn new(
+        hold: &Hold,
+        context: &Context,
+        member: String,
+        distrusts_restarted: bool,
+    ) -> Self {
+        Self {
+            first: hold.clone(),
+            rejoined: Mutex::default(),
+            clock: context.clock,
+            timers: context.timers.clone(),
+            member,
+            distrusts_restarted,
+            limit: OnceLock::new(),
+        }
+    }
+
+    pub(super) fn first(&self) -> &Hold {
+        &self.first
+    }
+
+    /// Returns the hold that counts.
+    pub(super) fn hold(&self) -> Hold {
+        let rejoined = self.rejoined.lock();
+        rejoined.as_ref().unwrap_or(&self.first).clone()
+    }
+
+    /// Makes `hold` the one that counts from now on.
+    pub(super) fn replace(&self, hold: Hold) {
+        let before = self.rejoined.lock().replace(hold);
+        // Dropped after unlocking: this may drop the last reference to a grant.
+        drop(before);
+    }
+
+    /// Returns why the member is lost for the whole; `None` while it counts.
+    pub(super) fn loss(&self) -> Option<LossReason> {
+        let hold = self.hold();
+        let reason = hold.loss()?;
+        self.counts_until(&hold).is_none().then_some(reason)
+    }
+
+    /// Returns whether the member counts although its server has forgotten it.
+    pub(super) fn still_counts(&self) -> bool {
+        self.counts_until(&self.hold()).is_some()
+    }
+
+    fn counts_until(&self, hold: &Hold) -> Option<Moment> {
+        let until = hold.counts_until().filter(|_| self.distrusts_restarted)?;
+        (self.clock.now() < until).then_some(until)
+    }
+
+    /// Returns whether the member has counted until now, if its server had forgotten it and has no
+    /// vote until `until`.
+    pub(super) fn would_have_counted(&self, until: Option<Moment>) -> bool {
+        self.distrusts_restarted && until.is_some_and(|until| self.clock.now() < until)
+    }
+
+    /// Resolves when the member's loss must be checked again; never if the member is lost for good.
+    pub(super) fn wait_for_change(&self) -> impl Future<Output = ()> + Send + use<> {
+        let (hold, timers) = (self.hold(), self.timers.clone());
+        let until = self.counts_until(&hold);
+        if hold.loss().is_some() {
+            return Either::Left(async move {
+                match until {
+                    Some(until) => timers.sleep_until(until).await,
+                    None => std::future::pending().await,
+                }
+            });
+        }
+        Either::Right(async move {
+            hold.lost(&timers).await;
+        })
+    }
+
+    /// Returns the member's loss as a loss of the whole.
+    pub(super) fn lost(&self, reason: LossReason) -> LossReason {
+        LossReason::Member {
+            member: self.member.clone(),
+            reason: Box::new(reason),
+        }
+    }
+
+    pub(super) fn deadline(&self) -> Instant {
+        let hold = self.hold();
+        let until = self.counts_until(&hold);
+        self.clock
+            .to_instant(until.unwrap_or_else(|| hold.deadline()))
+    }
+
+    #[cfg(feature = "testing")]
+    pub(super) fn confirmed_at(&self) -> Instant {
+        self.clock.to_instant(self.hold().confirmed_at())
+    }
+
+    /// Limits the whole to `limit` from now. Returns the current time of this client's clock, from
+    /// which the limit counts.
+    pub(super) fn start_limit(&self, limit: Duration) -> Moment {
+        self.limit.get_or_init(|| (self.clock.now(), limit)).0
+    }
+
+    /// Returns since when the maximum hold time of the whole counts, and how long it is.
+    pub(super) fn limit(&self) -> Option<(Moment, Duration)> {
+        self.limit.get().copied()
+    }
+
+    pub(super) fn timers(&self) -> &Timers {
+        &self.timers
+    }
+}

@@ -1,0 +1,171 @@
+//! A waiter's view of the clients that wait for the same name. A release calls one of these
+//! clients, or one for each permit, so that not all of them ask.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+
+use crate::backend::Backend;
+use crate::backend::channels::Listener;
+use crate::backend::route::Route;
+use crate::backend::step::Operation;
+use crate::context::Context;
+use crate::hold::WaitingClient;
+use crate::sync::Mutex;
+
+/// Returns the channel on which only this client listens. A client that waits for permits is called
+/// there, because messages on the release channel are numbers of permits, which Redisson counts.
+/// For a lock, no message is published there: a release only checks whether the client listens.
+/// `None` for a client that no release calls. That is a client whose requests cost nothing, or a
+/// client of a cluster, where a release does not know whether anything listens to a call.
+pub(super) fn own_channel(context: &Context, channel: &str) -> Option<Arc<str>> {
+    let backend = &context.backend;
+    let can_be_notified = backend.counts_listeners() && !backend.is_in_process();
+    can_be_notified.then(|| format!("{channel}:{}", backend.channels().number()).into())
+}
+
+/// A waiter's registration with the releases, which call clients. It ends with the waiter.
+pub(super) struct Enlistment<'a> {
+    pub(super) state: EnlistmentState,
+    backend: &'a Backend,
+    route: Route,
+}
+
+impl<'a> Enlistment<'a> {
+    /// `route` is the route of the waiter's own request.
+    pub(super) fn new(backend: &'a Backend, route: Route) -> Self {
+        Self {
+            state: EnlistmentState::new(),
+            backend,
+            route: route.same_connection(),
+        }
+    }
+
+    /// Returns the identity under which the waiter asks; `None` if it would not hear a call.
+    pub(super) fn caller(&self) -> Option<WaitingClient> {
+        self.state.caller(self.backend.channels().number())
+    }
+}
+
+impl Drop for Enlistment<'_> {
+    fn drop(&mut self) {
+        // If another waiter of this client has asked meanwhile, this removes its registration, too.
+        // That waiter is then not called, and asks some milliseconds late.
+        if let Some(delist) = self.state.take_delist() {
+            drop(self.backend.submit_by(delist, self.route));
+        }
+    }
+}
+
+/// One waiter's part in these calls. A client has one number for all its waiters, and only the
+/// first of its waiters asks.
+pub(super) struct EnlistmentState {
+    /// Whether the waiter listens or has ever listened, so that its client may be in the list.
+    listens: AtomicBool,
+    /// Number of calls to this client when the waiter last asked; [`NEVER`] before that.
+    notified: AtomicU64,
+    /// Whether the waiter asks because its client was called.
+    was_notified: AtomicBool,
+    /// Number of clients that are called before this one; [`NOT_ENLISTED`] if it is not called.
+    before: AtomicU32,
+    /// The request that removes this client from the list, while it may be in there.
+    delist: Mutex<Option<Operation>>,
+}
+
+const NOT_ENLISTED: u32 = u32::MAX;
+const NEVER: u64 = u64::MAX;
+
+impl EnlistmentState {
+    pub(super) const fn new() -> Self {
+        Self {
+            listens: AtomicBool::new(false),
+            notified: AtomicU64::new(NEVER),
+            was_notified: AtomicBool::new(false),
+            before: AtomicU32::new(NOT_ENLISTED),
+            delist: Mutex::new(None),
+        }
+    }
+
+    /// Notes that the waiter is about to ask. One of these listeners hears calls, and any of them
+    /// hears releases.
+    pub(super) fn heard(&self, listeners: &[Listener]) {
+        let signals = listeners.iter().map(Listener::signal);
+        let live = !listeners.is_empty() && signals.clone().all(|signal| signal.live);
+        let notified = signals.map(|signal| signal.notified).sum();
+        // Never reset: a client that is in the list must be removed when it is granted the lock,
+        // whether it still listens or not.
+        self.listens.fetch_or(live, Ordering::Relaxed);
+        let before = self.notified.swap(notified, Ordering::Relaxed);
+        let was_notified = before != NEVER && before != notified;
+        self.was_notified.store(was_notified, Ordering::Relaxed);
+        self.before.store(NOT_ENLISTED, Ordering::Relaxed);
+    }
+
+    /// Returns the identity under which the waiter asks; `None` if it would not hear a call.
+    pub(super) fn caller(&self, number: u64) -> Option<WaitingClient> {
+        let was_notified = self.was_notified.load(Ordering::Relaxed);
+        let listens = self.listens.load(Ordering::Relaxed);
+        listens.then_some(WaitingClient {
+            number,
+            was_notified,
+        })
+    }
+
+    /// Notes that the waiter asks to be called. `delist` removes its client from the list again.
+    pub(super) fn enlist(&self, delist: Option<Operation>) {
+        *self.delist.lock() = delist;
+    }
+
+    /// Notes that the waiter was granted what it wants. The server has removed its client from the
+    /// list.
+    pub(super) fn granted(&self) {
+        *self.delist.lock() = None;
+    }
+
+    /// Takes the request that removes this client from the list, if the client may be in there. The
+    /// waiter waits no longer.
+    pub(super) fn take_delist(&self) -> Option<Operation> {
+        self.delist.lock().take()
+    }
+
+    /// Notes the server's answer: how many clients are called before this one.
+    pub(super) fn answered(&self, before: Option<u32>) {
+        let before = before.unwrap_or(NOT_ENLISTED);
+        self.before.store(before, Ordering::Relaxed);
+    }
+
+    pub(super) fn before(&self) -> Option<u32> {
+        let before = self.before.load(Ordering::Relaxed);
+        (before != NOT_ENLISTED).then_some(before)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::backend::channels::{Channels, Message, Transport};
+
+    #[test]
+    fn client_that_was_called_in_vain_says_so() {
+        let channels = Channels::new(true);
+        let (listener, own) = (channels.listen("c"), channels.number());
+        let call = |number| {
+            channels.on_message(Message {
+                notified: Some(number),
+                ..Message::new("c", b"0", Transport::Global)
+            });
+        };
+        call(own);
+        let state = EnlistmentState::new();
+        assert!(state.caller(own).is_none(), "it does not listen yet");
+        let asks = || {
+            state.heard(std::slice::from_ref(&listener));
+            state.caller(own).expect("it listens").was_notified
+        };
+        assert!(!asks(), "another waiter was called");
+        call(own);
+        assert!(asks());
+        assert!(!asks(), "it has asked behind that call");
+        call(own - 1);
+        assert!(!asks());
+    }
+}

@@ -1,0 +1,10 @@
+-- Takes a client that no longer waits out of the list of clients to call.
+--
+-- asking   list: the clients to call, each as `number:1`, in order of arrival
+-- client   this client's item in `asking`
+-- Returns  n     the client was in the list n times
+--          text  the list can't be changed
+
+local function delist(asking, client)
+  return redis.call('LREM', asking, 0, client)
+end

@@ -1,0 +1,49 @@
+//! A warning for a program that uses both `x` and `{x}`, because the two names share auxiliary
+//! keys. Redisson named those keys, and this library can't change that.
+
+use super::semaphore::steps;
+use crate::backend::failure::Cause;
+use crate::backend::step::Value;
+use crate::context::Context;
+use crate::context::shared_keys::SharedKeysAction;
+use crate::key::Key;
+use crate::observe::log;
+
+/// Warns if the client uses both names. Called when `key` is about to be acquired or waited for.
+/// When a client first uses a name in braces, it also asks the server whether the other name
+/// exists.
+pub(super) fn check(context: &Context, key: &Key) {
+    match context.shared_keys.used(key) {
+        None => {}
+        Some(SharedKeysAction::Warn(other)) => warn(context.backend.address(), key, &other),
+        Some(SharedKeysAction::Check(other)) => {
+            // Any step that reports whether a key exists would do, for a key of any kind.
+            let reply = context.backend.submit(steps::available(&other));
+            let (key, address) = (key.clone(), context.backend.address().to_owned());
+            // In the background: no acquire waits for the sake of a warning.
+            context.cleanup.spawn(async move {
+                let exists = match reply.await {
+                    Ok(Value::List(items)) => matches!(items[..], [_, Value::Int(1)]),
+                    Ok(_) => false,
+                    // A key of another type is a name in use, too. Any other failure says nothing
+                    // about the key.
+                    Err(failure) => matches!(failure.cause, Cause::WrongKind(_)),
+                };
+                if exists {
+                    warn(&address, &key, &other);
+                }
+            });
+        }
+    }
+}
+
+fn warn(address: &str, key: &Key, other: &Key) {
+    log(|| {
+        tracing::warn!(
+            %key, %other, address,
+            "these two names share their additional keys, as in Redisson: permits of one name may \
+             return to the other, and waiters of one name block waiters of the other; rename one \
+             of the two"
+        )
+    });
+}
