@@ -1,5 +1,5 @@
-# Reads lines "FROM UNTIL SERVICE ITEM", in the order of FROM, with times in ms. Draws which service
-# held the lock at which time, and checks that no two holds overlapped.
+# Reads lines "FROM UNTIL SERVICE ITEM", in the order of FROM, with times in ms. Draws when each service
+# held the lock, and checks that no two holds overlapped.
 
 {
   from[NR] = $1; until[NR] = $2; who[NR] = $3

@@ -1,1 +1,1 @@
-"""Breaks a copy of the code and sees which check catches it: see `scripts/mutants`."""
+"""Breaks a copy of the code, and finds out which check catches it: see `scripts/mutants`."""

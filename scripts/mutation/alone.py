@@ -7,7 +7,7 @@ from .workspace import last_error, limited
 
 
 def run_alone(mutants, workspace, results, doubted=()):
-    """Judges mutants one after the other. The checks in `doubted` must first pass without one."""
+    """Judges mutants one after the other. The checks in `doubted` must first pass without a mutant."""
     workspace.restore()
     failing = {text for text in sorted(doubted) if fails_without(text, mutants, workspace)}
     for mutant in mutants:
@@ -25,14 +25,14 @@ def run_alone(mutants, workspace, results, doubted=()):
 
 
 def fails_without(text, mutants, workspace):
-    """Returns whether a check fails on the code as it is."""
+    """Returns whether a check fails on the code without a mutant."""
     check = next(mutant.check for mutant in mutants if mutant.check.text == text)
     status, out = output_of(check, workspace)
     return not check.passes(status, out)
 
 
 def run_check(check, workspace):
-    """Returns the check that caught what is in the copy, or None; and a line of its output."""
+    """Returns the check that caught the mutant in the copy, or None, and a line of its output."""
     status, out = output_of(check, workspace)
     if status == "no build":
         return None, "it does not compile: " + last_error(out)

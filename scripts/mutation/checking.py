@@ -1,4 +1,4 @@
-"""Checks that the patches still fit, without running anything."""
+"""Checks that the patches still fit, without running the checks."""
 import contextlib
 import os
 import re
@@ -27,7 +27,7 @@ def stale_or_broken(mutants, workspace):
 
 
 def is_stale(mutant, workspace, sources):
-    """Returns whether the patch does not fit or its test does not exist, and says which."""
+    """Returns whether the patch does not fit or its test does not exist, and prints which."""
     if not mutant.fits(workspace):
         print(f"STALE   {mutant.name}: the patch no longer applies", flush=True)
     elif not mutant.check.exists(sources):
@@ -38,7 +38,7 @@ def is_stale(mutant, workspace, sources):
 
 
 def words_of_sources(workspace):
-    """Returns the words of each Rust source. They include the names of tests that macros make."""
+    """Returns the words of each Rust source, which include the names of tests that macros generate."""
     words = {}
     for folder, _, files in os.walk(workspace.path("crates")):
         for file in files:
@@ -50,7 +50,7 @@ def words_of_sources(workspace):
 
 
 def do_not_compile(group, workspace, compile_lua):
-    """Returns the mutants of the group that don't compile, by halves."""
+    """Returns the mutants of the group that don't compile. Halves the group to find them."""
     for mutant in group:
         mutant.patch(workspace)
     error = first_error(group, workspace, compile_lua)
@@ -58,7 +58,7 @@ def do_not_compile(group, workspace, compile_lua):
     if error is None:
         return []
     if len(group) > 1:
-        # Some mutants may only fail together.
+        # The mutants may fail only together, so each half is compiled by itself.
         half = len(group) // 2
         return (do_not_compile(group[:half], workspace, compile_lua)
                 + do_not_compile(group[half:], workspace, compile_lua))
@@ -67,7 +67,7 @@ def do_not_compile(group, workspace, compile_lua):
 
 
 def first_error(group, workspace, compile_lua):
-    """Returns what Redis or the compiler says against the present copy, or None."""
+    """Returns the first error of Redis or the compiler about the present copy, or None."""
     files = {file for mutant in group for file in mutant.files}
     for file in sorted(file for file in files if file.endswith(".lua")):
         error = compile_lua(workspace.path(file))

@@ -1,8 +1,8 @@
-"""Puts many mutants into one copy of the code. A variable of the environment chooses one at run time.
+"""Puts many mutants into one copy of the code. An environment variable chooses one at run time.
 
 A function that a mutant breaks begins with `if crate::mutant_chosen(N) { return { ... }; }`, with the
-mutant's body of the function inside. A Lua file is included in the programs word by word: its end
-is filled up, so that the text of each mutant has the same length, and can replace it there.
+mutant's body of the function inside. The text of a Lua file is part of the programs. Its end is
+padded, so that the texts of all mutants have the same length and can replace each other there.
 """
 import os
 import re
@@ -25,17 +25,17 @@ pub fn mutant_chosen(number: u32) -> bool {{
 
 @dataclass
 class Change:
-    """Is what one mutant does to the files."""
+    """The changes of one mutant to the files."""
     number: int
-    # For each Rust file, the place of a function among its functions, and the other body.
+    # For each Rust file, the position of a function among its functions, and the mutant's body.
     bodies: dict = field(default_factory=dict)
-    # For each Lua file, the whole other text.
+    # For each Lua file, the mutant's whole text.
     texts: dict = field(default_factory=dict)
 
 
 @dataclass
 class Span:
-    """Is a range of lines of a combined file that mutants have written or changed."""
+    """A range of lines of a combined file that mutants have written or changed."""
     file: str
     first: int
     last: int
@@ -44,11 +44,11 @@ class Span:
 
 
 class Combination:
-    """Is a copy of the code with many mutants inside."""
+    """A copy of the code with many mutants inside."""
 
     def __init__(self, workspace):
         self.workspace = workspace
-        # Patches are tried in another copy, so that cargo sees no change of what it has built.
+        # Patches are tried in another copy, so that cargo sees no change of the files it has built.
         self.plan = Workspace("plan")
         self.plan.restore()
         self.changes = {}
@@ -57,7 +57,7 @@ class Combination:
         self.parsed = {}
 
     def add(self, mutant, number):
-        """Takes a mutant in. Returns False if it can't be chosen at run time."""
+        """Adds a mutant. Returns False if it can't be chosen at run time."""
         if not all(self.can_choose(file) for file in mutant.files):
             return False
         before = {file: self.original(file) for file in mutant.files}
@@ -92,13 +92,13 @@ class Combination:
         return [root for root in roots if os.path.isfile(self.plan.path(root))]
 
     def parse(self, file):
-        """Returns the skeleton and the functions of a file as it was."""
+        """Returns the skeleton and the functions of the original file."""
         if file not in self.parsed:
             self.parsed[file] = functions_of(self.original(file))
         return self.parsed[file]
 
     def compare(self, file, mutated, change):
-        """Notes what a mutant changes in a file. Returns whether these are bodies or Lua only."""
+        """Records a mutant's changes of a file. Returns whether it only changes bodies or Lua."""
         if file.endswith(".lua"):
             change.texts[file] = mutated
             return True
@@ -128,7 +128,7 @@ class Combination:
         for file in lua:
             self.workspace.write(file, self.filled(file, self.original(file)))
         written = {*rust, *roots, *lua}
-        # Files of mutants that were thrown out become as they were.
+        # Files of removed mutants get their original text.
         self.workspace.restore(except_for=written)
 
     def combined(self, file):
@@ -156,13 +156,13 @@ class Combination:
         return "".join(parts) + original[at:]
 
     def filled(self, file, text):
-        """Returns a text of a Lua file, filled up to the length of the longest."""
+        """Returns a text of a Lua file, padded to the length of the longest."""
         texts = [change.texts[file] for change in self.changes.values() if file in change.texts]
         longest = max(len(other.encode()) for other in [*texts, self.original(file)])
         return text + "\n" * (longest + 1 - len(text.encode()))
 
     def replacements(self, name):
-        """Returns the bytes of the programs that make them this mutant, and what they become."""
+        """Returns the bytes to replace in the programs for this mutant, and their replacements."""
         return [(self.filled(file, self.original(file)).encode(), self.filled(file, text).encode())
                 for file, text in self.changes[name].texts.items()]
 

@@ -1,4 +1,4 @@
-"""Reads a patch, and judges what its check has said."""
+"""Reads a patch, and judges the output of its check."""
 import os
 import re
 import shlex
@@ -8,7 +8,7 @@ SEEDS = 60000
 
 
 class Mutant:
-    """Is one patch, with the head that says what it breaks and what must catch it."""
+    """A patch, with the head that says what it breaks and which check must catch it."""
 
     def __init__(self, path):
         self.path = path
@@ -31,7 +31,7 @@ class Mutant:
 
 
 class Check:
-    """Is the check that must catch a mutant: a test, or the simulator."""
+    """The check that must catch a mutant: a test, or the simulator."""
 
     def __init__(self, text):
         self.text = text
@@ -40,7 +40,7 @@ class Check:
         self.is_simulator = kind == "sim"
 
     def cargo_arguments(self):
-        """Returns what selects the test program."""
+        """Returns the arguments that select the test program."""
         return self.arguments[:self.arguments.index("--")]
 
     def program_arguments(self, seeds=SEEDS):
@@ -50,7 +50,7 @@ class Check:
         return self.arguments[self.arguments.index("--") + 1:]
 
     def exists(self, sources):
-        """Returns whether the test is there. `sources` has the words of each Rust source."""
+        """Returns whether the test exists. `sources` has the words of each Rust source."""
         if self.is_simulator:
             return True
         *modules, function = self.arguments[-1].split("::")
@@ -62,7 +62,7 @@ class Check:
         return any(function in words for words in sources.values())
 
     def judge(self, out):
-        """Returns what has caught the mutant by this output, or None; and a line of the output."""
+        """Returns what caught the mutant by this output, or None, and a line of the output."""
         if self.is_simulator:
             found = re.findall(r"^VIOLATION (.*)$", out, re.M)
             if found:
@@ -75,7 +75,7 @@ class Check:
         return f"test {wanted}", said.group(2) if said else "no word"
 
     def passes(self, status, out):
-        """Returns whether the check has passed. A test that did not run has not."""
+        """Returns whether the check has passed. A test that did not run has not passed."""
         if self.is_simulator:
             return status == 0 and self.judge(out)[0] is None
         return status == 0 and re.search(r"^test .* \.\.\. ok$", out, re.M) is not None

@@ -13,7 +13,7 @@ SIMULATOR = ("--release", "-p", "leasehold-sim")
 
 
 class Programs:
-    """Knows the programs that cargo has built from the copy."""
+    """The programs that cargo has built from the copy."""
 
     def __init__(self, workspace):
         self.workspace = workspace
@@ -22,7 +22,7 @@ class Programs:
         self.built = {}
 
     def build(self, checks):
-        """Builds what these checks run. Returns the errors of the compiler, none if it is built."""
+        """Builds the programs of these checks. Returns the compiler's errors; none means success."""
         groups = {}
         for check in checks:
             if check.is_simulator:
@@ -51,7 +51,7 @@ class Programs:
         return []
 
     def note(self, common, message):
-        """Keeps where a test program is."""
+        """Records the path of a test program."""
         target = message["target"]
         kind, name = target["kind"][0], target["name"]
         selected = ("--" + kind, name) if kind in ("test", "bin") else ("--lib",)
@@ -76,7 +76,7 @@ class Programs:
 
 
 def selection(check):
-    """Returns the arguments that a program shares with others of its package, and its own."""
+    """Returns the arguments that all programs of a package share, and the program's own."""
     common, selected, words = [], ("--lib",), iter(check.cargo_arguments())
     for word in words:
         if word in SELECTORS:
@@ -87,7 +87,7 @@ def selection(check):
 
 
 def errors_of(messages):
-    """Returns the places of each error, the primary ones first."""
+    """Returns the places of each error, the primary places first."""
     errors = []
     for message in messages:
         if message["reason"] == "compiler-message" and message["message"]["level"] == "error":
@@ -99,7 +99,7 @@ def errors_of(messages):
 
 
 def all_spans(diagnostic):
-    """Returns the spans of a diagnostic, with the ones of its notes and of macros' calls."""
+    """Returns the spans of a diagnostic, including spans of its notes and of macro calls."""
     spans = list(diagnostic["spans"])
     for child in diagnostic["children"]:
         spans += [dict(span, is_primary=False) for span in all_spans(child)]
@@ -111,7 +111,7 @@ def all_spans(diagnostic):
 
 @contextlib.contextmanager
 def replaced(binary, number, replacements, target):
-    """Yields the program with these bytes replaced, or None if they are not there."""
+    """Yields the program with these bytes replaced, or None if it does not contain them."""
     if not replacements:
         yield binary
         return
@@ -121,7 +121,7 @@ def replaced(binary, number, replacements, target):
         stack.callback(shutil.rmtree, folder, ignore_errors=True)
         os.makedirs(folder)
         command = os.path.join(target, "debug", "leasehold")
-        # As long as `debug`.
+        # The name of this folder is as long as `debug`.
         other_command = os.path.join(folder, "leasehold")
         copies = [copy_replaced(binary, os.path.join(folder, os.path.basename(binary)),
                                 replacements, (command.encode(), other_command.encode()))]
@@ -131,7 +131,7 @@ def replaced(binary, number, replacements, target):
 
 
 def copy_replaced(source, target, replacements, *others):
-    """Copies a program with bytes replaced. Returns whether all but the others were there."""
+    """Copies a program with bytes replaced. Returns whether it contained all of `replacements`."""
     with open(source, "rb") as file:
         text = file.read()
     found = all(old in text for old, _ in replacements)

@@ -1,4 +1,4 @@
-"""Prints the verdicts, and keeps them in a file for a run that goes on later."""
+"""Prints the verdicts, and keeps them in a file for a run that is continued later."""
 import hashlib
 import os
 import sys
@@ -20,7 +20,7 @@ class Results:
             self.read(digest())
 
     def read(self, code):
-        """Reads the verdicts of an earlier run. They only hold for the code that it has broken."""
+        """Reads the verdicts of an earlier run. They are valid only for the code of that run."""
         lines = []
         if os.path.exists(self.path):
             with open(self.path) as file:
@@ -45,7 +45,7 @@ class Results:
             print(f"{word:7} {mutant.name}: {more}{time}", flush=True)
 
     def judge(self, mutant, found, said, seconds):
-        """Prints and keeps what a check has said to a broken copy."""
+        """Prints and keeps the verdict of a check on a broken copy."""
         self.say(mutant, CAUGHT if found else MISSED,
                  f"{mutant.what}\n        by {found}: {said}", seconds)
 
@@ -59,8 +59,8 @@ class Results:
 
 
 def digest():
-    """Returns a number that changes with the code and with the patches. Logs and files of
-    results that are in the same folder don't change it."""
+    """Returns a digest that changes with the code and with the patches. Logs and files of results
+    in the same folder don't change it."""
     sums = hashlib.sha256()
     for name in source_names("crates", "mutants", "Cargo.toml", "Cargo.lock"):
         with open(os.path.join(ROOT, name), "rb") as file:

@@ -1,4 +1,4 @@
-"""Reads as much Rust as it takes to find the bodies of functions."""
+"""Parses just enough Rust to find the bodies of functions."""
 import re
 from dataclasses import dataclass
 
@@ -18,14 +18,14 @@ OPEN, CLOSED = set("([{"), set(")]}")
 
 @dataclass
 class Function:
-    """Is an outermost function: where its body with the braces begins and ends."""
+    """An outermost function, and the start and end of its body with the braces."""
     is_const: bool
     start: int
     end: int
 
 
 def tokens_of(text):
-    """Returns the tokens with their places, without spaces and comments."""
+    """Returns the tokens with their positions, without spaces and comments."""
     tokens, at = [], 0
     while at < len(text):
         found = TOKEN.match(text, at)
@@ -38,7 +38,7 @@ def tokens_of(text):
 
 
 def end_of_comment(text, at):
-    """Returns the end of a comment, which can have others inside."""
+    """Returns the end of a comment, which can contain other comments."""
     depth = 1
     while depth > 0:
         mark = NESTED.search(text, at)
@@ -50,7 +50,7 @@ def end_of_comment(text, at):
 
 
 def functions_of(text):
-    """Returns the tokens outside of the bodies of outermost functions, and these functions."""
+    """Returns the tokens outside the bodies of outermost functions, and these functions."""
     tokens = tokens_of(text)
     skeleton, functions, at = [], [], 0
     while at < len(tokens):
@@ -67,8 +67,8 @@ def functions_of(text):
 
 
 def body_of(tokens, at):
-    """Returns the tokens of the braces around the body of the function whose `fn` is here, or
-    None for the type of a function and for a function without a body."""
+    """Returns the brace tokens around the body of the function whose `fn` is at `at`, or None for
+    the type of a function and for a function without a body."""
     name = at + 2 if tokens[at + 1:at + 2] and tokens[at + 1][0] == "$" else at + 1
     if name >= len(tokens) or not re.match(r"\w", tokens[name][0]):
         return None
@@ -84,7 +84,7 @@ def body_of(tokens, at):
 
 
 def closing(tokens, first):
-    """Returns the token that closes the bracket of this one."""
+    """Returns the token that closes the bracket at `first`."""
     depth = 0
     for at in range(first, len(tokens)):
         word = tokens[at][0]
@@ -95,7 +95,7 @@ def closing(tokens, first):
 
 
 def is_const(tokens, at):
-    """Returns whether the function whose `fn` is here can run at build time."""
+    """Returns whether the function whose `fn` is at `at` can run at build time."""
     before = at - 1
     while before >= 0 and (tokens[before][0] in ("async", "unsafe", "extern")
                            or tokens[before][0].startswith('"')):

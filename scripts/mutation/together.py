@@ -10,10 +10,10 @@ SEEDS_WITHOUT = 2000
 
 
 def run_together(mutants, workspace, results, jobs):
-    """Judges the mutants that can be combined. Returns the ones that are left, and the checks
-    among them that have failed on a copy in which no mutant was chosen."""
-    # Mutants that have a verdict are in the copy as well, so that a run that is continued has
-    # nothing to build.
+    """Judges the mutants that can be combined. Returns the mutants that have no verdict yet, and the
+    checks that have failed on a copy in which no mutant was chosen."""
+    # The copy also contains mutants that have a verdict, so that a continued run has nothing to
+    # build.
     combination = combine(mutants, workspace)
     combined = [mutant for mutant in mutants if mutant.name in combination.changes]
     programs = Programs(workspace)
@@ -33,23 +33,23 @@ def run_together(mutants, workspace, results, jobs):
 
 
 def in_parallel(jobs, items, work):
-    """Returns what `work` makes of each item, for a few of them at a time."""
+    """Returns the result of `work` for each item. Works on `jobs` items at a time."""
     with ThreadPoolExecutor(jobs) as pool:
         return list(pool.map(work, items))
 
 
 def combine(mutants, workspace):
-    """Combines what can be combined."""
+    """Combines all mutants that can be combined."""
     combination = Combination(workspace)
     for number, mutant in enumerate(mutants, 1):
-        # The tests of the project read the code itself.
+        # The tests in `project` read the sources, so they would see all mutants at once.
         if "project" not in mutant.check.arguments:
             combination.add(mutant, number)
     return combination
 
 
 def compile_all(mutants, combination, programs):
-    """Builds the copy, and removes mutants until it compiles. Returns the ones in it."""
+    """Builds the copy, and removes mutants until it compiles. Returns the remaining mutants."""
     start = time.time()
     while mutants:
         combination.write()
@@ -67,8 +67,8 @@ def compile_all(mutants, combination, programs):
 
 
 def sort_checks(mutants, programs, jobs):
-    """Runs each check without a mutant, because a check that fails then proves nothing. Returns
-    the checks that pass beside others, the ones that only pass alone, and the ones that fail."""
+    """Runs each check without a mutant, because a check that fails even then proves nothing. Returns
+    the checks that pass while others run, those that pass only alone, and those that fail."""
     checks = {mutant.check.text: mutant.check for mutant in mutants}
     start = time.time()
     busy = passing(checks, programs, jobs)
@@ -82,7 +82,7 @@ def sort_checks(mutants, programs, jobs):
 
 
 def passing(checks, programs, jobs):
-    """Returns the checks that pass when no mutant is chosen, with so many at a time."""
+    """Returns the checks that pass when no mutant is chosen. Runs `jobs` checks at a time."""
     def passes(text):
         arguments = checks[text].program_arguments(seeds=SEEDS_WITHOUT)
         return checks[text].passes(*programs.run(checks[text], arguments=arguments))
@@ -92,8 +92,8 @@ def passing(checks, programs, jobs):
 
 
 def run_one(mutant, combination, programs, results):
-    """Judges one mutant. One that is not caught has no verdict yet, because the combination
-    itself could hide it."""
+    """Judges one mutant. If it is not caught, it has no verdict yet, because the combination itself
+    could hide it."""
     start = time.time()
     number = combination.changes[mutant.name].number
     _, out = programs.run(mutant.check, number, combination.replacements(mutant.name))

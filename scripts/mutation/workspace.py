@@ -1,4 +1,4 @@
-"""Keeps the copy of the code that is broken, and runs commands there."""
+"""Maintains the copy of the code that is broken, and runs commands there."""
 import contextlib
 import filecmp
 import os
@@ -10,15 +10,15 @@ import subprocess
 ROOT = os.path.realpath(os.path.join(os.path.dirname(__file__), "..", ".."))
 FOLDER = os.path.join(ROOT, "target", "mutants")
 LIMIT_S = 300
-# Enough for a full build on a busy machine.
+# This is enough for a full build on a busy machine.
 BUILD_LIMIT_S = 1800
 
 
 class Workspace:
-    """Is a copy of the code in a folder of its own.
+    """A copy of the code in a folder of its own.
 
-    Copies share no target directory unless it is given, because cargo does not tell them apart
-    there: it can take a program of one copy for the same program of another.
+    Copies share no target directory unless one is given, because cargo could take a program of one
+    copy for the same program of another copy.
     """
 
     def __init__(self, name, target=None):
@@ -33,7 +33,7 @@ class Workspace:
             return file.read()
 
     def write(self, name, text):
-        """Writes only text that differs, because cargo rebuilds files with a new time."""
+        """Writes the text only if it differs, because cargo rebuilds files with a new time."""
         path = self.path(name)
         if not os.path.exists(path) or self.read(name) != text:
             os.makedirs(os.path.dirname(path), exist_ok=True)
@@ -41,7 +41,7 @@ class Workspace:
                 file.write(text)
 
     def restore(self, except_for=()):
-        """Makes the copy equal to the code again, but leaves the files in `except_for` alone."""
+        """Makes the copy equal to the code again, except for the files in `except_for`."""
         names = {name for name in source_names() if not name.startswith("mutants/")}
         for folder, _, files in os.walk(self.folder):
             for file in files:
@@ -68,7 +68,7 @@ class Workspace:
 
 
 def source_names(*places):
-    """Returns the names of the files in these places, or in all."""
+    """Returns the names of the files in these places, or of all files."""
     names = subprocess.run(["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard",
                             "--", *places], cwd=ROOT, capture_output=True, check=True).stdout
     return sorted(name for name in names.decode().split("\0")
@@ -76,7 +76,7 @@ def source_names(*places):
 
 
 def limited(command, limit_s=LIMIT_S, **options):
-    """Runs a command, for this time at most, and returns its status and output."""
+    """Runs a command for at most this time, and returns its status and output."""
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, errors="replace",
                           stderr=subprocess.STDOUT, start_new_session=True, **options) as process:
         try:
@@ -91,6 +91,6 @@ def limited(command, limit_s=LIMIT_S, **options):
 
 
 def last_error(out):
-    """Returns the line of cargo's output that says what is wrong."""
+    """Returns the first error line of cargo's output."""
     errors = re.findall(r"^error.*$", out, re.M)
     return errors[0] if errors else out.strip()[-200:]

@@ -144,7 +144,7 @@ impl From<Figure> for String {
     }
 }
 
-/// Formats a number for people: with three significant digits.
+/// Formats a number for people, with three significant digits.
 pub(crate) fn short(number: f64) -> String {
     let digits = match number.abs() {
         n if n >= 100.0 => 0,

@@ -24,7 +24,7 @@ pub(crate) struct Floor {
 pub(crate) enum Verdict {
     Met(f64),
     Missed(f64),
-    /// One of the two figures was not measured.
+    /// At least one of the two figures was not measured.
     Unknown,
 }
 

@@ -1,7 +1,6 @@
-//! Counts bytes on the heap that are allocated and not yet freed, whatever code allocated them. The
-//! memory that a process has from its system says more about the allocator than about a lock. Also
-//! counts blocks, which are allocations. Each allocation costs time, and the count is the same on a
-//! busy machine.
+//! Counts bytes on the heap that are allocated and not yet freed, by any code. The memory that a
+//! process has from its system says more about the allocator than about a lock. Also counts blocks,
+//! which are allocations. Each allocation costs time, and the count is the same on a busy machine.
 #![allow(
     unsafe_code,
     reason = "an allocator is unsafe to write; this one only counts"
@@ -16,7 +15,7 @@ static ON: AtomicBool = AtomicBool::new(false);
 static BYTES: AtomicI64 = AtomicI64::new(0);
 static BLOCKS: AtomicI64 = AtomicI64::new(0);
 
-/// The system's allocator, which is counted while a measurement needs it.
+/// The system's allocator, with counters that are on while a measurement needs them.
 #[derive(Debug)]
 #[allow(
     clippy::exhaustive_structs,
@@ -58,7 +57,7 @@ fn add(bytes: usize, sign: i64) {
     }
 }
 
-// SAFETY: every call is passed on unchanged to the system's allocator.
+// SAFETY: every call is forwarded unchanged to the system's allocator.
 unsafe impl GlobalAlloc for Counted {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         add(layout.size(), 1);

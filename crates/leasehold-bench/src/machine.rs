@@ -14,7 +14,7 @@ pub(crate) struct Machine {
     pub(crate) cpu: String,
     pub(crate) cores: usize,
     pub(crate) system: String,
-    /// Number of processes that wanted to run at the start, averaged over a minute.
+    /// Number of processes that were ready to run at the start, averaged over a minute.
     pub(crate) load: String,
     pub(crate) server: String,
     pub(crate) java: String,
@@ -67,7 +67,7 @@ fn system() -> String {
     format!("{name}, Linux {}", kernel.trim())
 }
 
-/// Returns how many processes wanted to run, averaged over a minute.
+/// Returns how many processes are ready to run, averaged over a minute.
 fn load() -> String {
     let load = fs::read_to_string("/proc/loadavg").unwrap_or_default();
     load.split(' ').next().unwrap_or_default().to_owned()

@@ -152,7 +152,7 @@ mod tests {
         );
     }
 
-    /// Otherwise the page would still show a scenario that no longer exists, or lack a new one.
+    /// Fails if the page still shows a scenario that no longer exists, or lacks a new one.
     #[test]
     fn rows_of_the_page_are_the_scenarios() {
         let page = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/performance.md");

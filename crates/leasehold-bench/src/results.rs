@@ -27,14 +27,14 @@ pub(crate) struct Row {
     pub(crate) scenario: String,
     pub(crate) system: String,
     pub(crate) rounds: Vec<BTreeMap<Figure, f64>>,
-    /// Delays of all rounds: each percentage with the delay that this share of the pairs did not
-    /// exceed.
+    /// The delays of all rounds: pairs of a percentage and the delay that this share of the pairs
+    /// did not exceed.
     pub(crate) delays_us: Vec<(f64, f64)>,
 }
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Skipped {
-    /// The scenario; `None` means every scenario.
+    /// The scenario, or `None` for every scenario.
     pub(crate) scenario: Option<String>,
     pub(crate) system: String,
     pub(crate) why: String,
@@ -54,7 +54,7 @@ impl Results {
         self.rows.iter().find(is_it)
     }
 
-    /// Adds the rows of a scenario. If it was measured before, they replace the old ones.
+    /// Adds the rows of a scenario. They replace the rows of an earlier measurement.
     pub(crate) fn put(&mut self, rows: Vec<Row>) {
         for row in rows {
             let same = |old: &&mut Row| old.scenario == row.scenario && old.system == row.system;
@@ -105,8 +105,8 @@ impl Row {
         spread(values.collect::<Option<Vec<f64>>>()?)
     }
 
-    /// Divides the figure of each round by the other row's figure of the same round. A machine that
-    /// becomes slow slows both in that round.
+    /// Divides the figure of each round by the other row's figure of the same round. If the machine
+    /// becomes slow, it slows both in that round.
     pub(crate) fn ratio(&self, to: &Self, figure: Figure) -> Option<Spread> {
         let both = self.rounds.iter().zip(&to.rounds);
         let ratios = both.map(|(ours, theirs)| Some(ours.get(&figure)? / theirs.get(&figure)?));

@@ -1,4 +1,5 @@
-//! Runs a scenario: measures all its systems on the same servers, in turns, several times.
+//! Runs a scenario: measures all its systems on the same servers, one after the other, several
+//! times.
 
 mod measure;
 mod moved;
@@ -23,7 +24,7 @@ pub(crate) struct Settings {
     pub(crate) run: Duration,
     /// Whether everything is as small and short as possible.
     pub(crate) tiny: bool,
-    /// The systems to measure in each scenario; all of them if `None`.
+    /// The systems to measure in each scenario, or all of them if `None`.
     pub(crate) systems: Option<BTreeSet<System>>,
 }
 
@@ -65,7 +66,7 @@ impl Bench<'_> {
         (lanes.into_iter().map(Lane::row).collect(), skipped)
     }
 
-    /// Returns the number of rounds. Locks that are only held are measured for two renewals a
+    /// Returns the number of rounds. Locks that are only held are measured for two renewals in each
     /// round, which takes long.
     fn rounds(&self, kind: Kind) -> usize {
         match kind {
@@ -77,7 +78,7 @@ impl Bench<'_> {
     }
 
     fn warm_up_time(&self, system: System) -> Duration {
-        /// The JVM needs seconds to compile the code that runs often.
+        /// The time that the JVM needs to compile the code that runs often.
         const JVM: Duration = Duration::from_secs(3);
         let run = self.settings.run;
         match system.redisson() {

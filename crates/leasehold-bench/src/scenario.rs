@@ -3,7 +3,7 @@
 use crate::system::System;
 use crate::task::What;
 
-/// A scenario. The table has one row of it for each system that can run it.
+/// A scenario. The table has one row for each system that can run it.
 #[derive(Clone, Debug)]
 pub(crate) struct Scenario {
     pub(crate) name: &'static str,
@@ -12,7 +12,7 @@ pub(crate) struct Scenario {
     pub(crate) kind: Kind,
     pub(crate) on: Topology,
     pub(crate) systems: &'static [System],
-    /// The systems that the short form compares; none if it leaves the scenario out.
+    /// The systems that the short form compares, or none if it leaves the scenario out.
     pub(crate) short: &'static [System],
 }
 
@@ -50,7 +50,7 @@ pub(crate) enum Kind {
         tasks: usize,
         waiter: System,
     },
-    /// Two processes that pass a lock back and forth.
+    /// Two processes that acquire a lock alternately.
     HandOver,
     /// A client gets a lock from another client just after the lock's slot has moved. Repeated
     /// `times` times.
@@ -73,7 +73,8 @@ pub(crate) enum Kind {
 }
 
 impl Kind {
-    /// Returns the system whose waiter, in another process, competes with the measured system.
+    /// Returns the system of the waiter, in another process, that competes with the measured
+    /// system.
     pub(crate) fn waiter(self) -> Option<System> {
         match self {
             Self::Beside { waiter, .. } => Some(waiter),

@@ -69,8 +69,8 @@ pub fn script_times(server: &RedisServer) -> Result<String> {
 }
 
 /// Returns how many script calls took the server longer than about 1 ms, and a bound in us that no
-/// call exceeded. They are read from the server's histogram: its log of slow calls would be memory
-/// that grows.
+/// call exceeded. They are read from the server's histogram, because the server's log of slow calls
+/// would use memory that grows.
 ///
 /// # Errors
 ///
@@ -133,7 +133,7 @@ impl Work {
         Ok(Self { calls, cpu })
     }
 
-    /// Returns how many commands have run since then, including those of scripts.
+    /// Returns how many commands have run since then, including commands of scripts.
     pub(crate) fn commands_since(&self, then: &Self) -> u64 {
         self.calls.values().sum::<u64>() - then.calls.values().sum::<u64>()
     }

@@ -24,7 +24,7 @@ use crate::{Error, Result};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum System {
     Leasehold,
-    /// Leasehold without hand-over within the process: each release goes to the server. See
+    /// Leasehold without hand-over within the process: each release is sent to the server. See
     /// `Lock::local_hand_over`.
     NoHandOver,
     /// Leasehold whose names are not shared with Redisson: see `Peers::RustOnly`.
@@ -112,7 +112,7 @@ pub(crate) trait Worker: Send + Sync {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Place {
     Here,
-    /// In its own process. Clients of Redisson always share one JVM, which costs less.
+    /// A process of its own. Clients of Redisson always share one JVM, which costs less.
     Apart,
 }
 
@@ -131,7 +131,7 @@ pub(crate) async fn here(system: System, url: &str) -> Result<Arc<dyn Worker>> {
     })
 }
 
-/// Opens clients, and keeps the JVMs in which they run.
+/// Opens clients, and owns the JVMs in which they run.
 pub(crate) struct Systems {
     url: String,
     jvms: Mutex<BTreeMap<System, Arc<Redisson>>>,
@@ -148,7 +148,7 @@ impl Systems {
         }
     }
 
-    /// Returns why a system can't be measured here; `None` if it can.
+    /// Returns why a system can't be measured here, or `None` if it can.
     pub(crate) async fn missing(&self, system: System) -> Option<String> {
         system.redisson()?;
         if !java_available() {

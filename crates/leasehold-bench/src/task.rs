@@ -10,7 +10,7 @@ use crate::delays::Delays;
 pub(crate) enum Task {
     /// Acquires and releases for a while.
     Pairs(Pairs),
-    /// Acquires a lock again and again, with a pause in which another client acquires it.
+    /// Acquires a lock in a loop, with a pause in which another client acquires it.
     HandOver {
         name: String,
         run_ms: u64,
@@ -19,11 +19,11 @@ pub(crate) enum Task {
     },
     /// `tasks` tasks wait for one latch, which is then counted down.
     Latch { name: String, tasks: usize },
-    /// Acquires `locks` locks and keeps them.
+    /// Acquires `locks` locks and holds them.
     Hold { name: String, locks: usize },
-    /// Watches the locks that are kept.
+    /// Watches the locks that are held.
     Watch { run_ms: u64 },
-    /// Releases the locks that are kept.
+    /// Releases the locks that are held.
     LetGo { name: String, locks: usize },
     /// `tasks` tasks wait for one lock, which is then released.
     Line { name: String, tasks: usize },
@@ -38,7 +38,7 @@ pub(crate) struct Pairs {
     pub(crate) own_names: bool,
     pub(crate) tasks: usize,
     pub(crate) run_ms: u64,
-    /// For a read-write lock: on average, one in this number of pairs is a write, chosen at random.
+    /// For a read-write lock: the mean number of pairs of which one is a write, chosen at random.
     pub(crate) writes_every: u64,
     /// Number of permits of a semaphore.
     pub(crate) permits: u32,
@@ -57,7 +57,7 @@ pub(crate) enum What {
     Rw,
     Semaphore,
     Expirable,
-    /// A lock of a client that connects for it.
+    /// A lock of a client that connects for each pair.
     Connect,
 }
 
@@ -71,7 +71,7 @@ pub(crate) struct Done {
     pub(crate) delays: Delays,
     /// The duration of the whole task.
     pub(crate) took_ns: u64,
-    /// The times at which a lock was requested, granted and given back.
+    /// The times at which a lock was requested, granted and released.
     pub(crate) holds: Vec<[u64; 3]>,
     /// The growth of the memory of the process, and of its heap, in bytes.
     pub(crate) rss: i64,
@@ -80,7 +80,7 @@ pub(crate) struct Done {
     pub(crate) lost: u64,
     /// The smallest share of its lease that a lock had left, in percent.
     pub(crate) least_validity: Option<f64>,
-    /// CPU time spent on looking, which the locks do not cause.
+    /// CPU time spent on watching, which the locks do not cause.
     pub(crate) looking_ns: u64,
 }
 

@@ -1,6 +1,5 @@
-//! Counts the memory allocations of a pair of acquire and release. Times differ from run to run,
-//! but these counts do not. So this test finds regressions that a busy machine hides from the
-//! floors.
+//! Counts the memory allocations for a pair of acquire and release. Times differ from run to run,
+//! but these counts do not. So this test finds regressions that the floors miss on a busy machine.
 
 use leasehold::{Client, Lock, Owner};
 use leasehold_bench::heap::{self, Counted};
@@ -12,7 +11,7 @@ static HEAP: Counted = Counted;
 const PAIRS: u32 = 1000;
 
 async fn blocks_a_pair(lock: &Lock) -> f64 {
-    // The first pairs make tables that stay.
+    // The first pairs make tables that are never freed.
     for _ in 0..10 {
         pair(lock).await;
     }

@@ -50,7 +50,7 @@ fn every_scenario_runs_with_every_system() {
         .collect();
     let can_run =
         |(_, system): &(String, String)| java_available() || !system.starts_with("redisson");
-    // The waiter of such a scenario is a Redisson, whatever system it competes with.
+    // The waiter of such a scenario is a Redisson, with every system that competes with it.
     let needs_java = |(scenario, _): &(String, String)| scenario.ends_with("-java");
     // The server on the path may not be able to confirm that data is on its disk.
     let skipped = results["skipped"].as_array().expect("rows").iter();
@@ -107,7 +107,7 @@ fn missed_floor_ends_with_one() {
     assert_eq!(output.status.code(), Some(1), "{}", printed(&output));
 }
 
-/// Checks that the floors of the short form detect what they are for.
+/// Checks that the floors of the short form detect a release that is not handed over.
 #[test]
 fn short_form_finds_a_lost_hand_over() {
     let args = ["--short", "--check", "--scenario", "hot-64"];

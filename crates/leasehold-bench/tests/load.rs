@@ -1,4 +1,4 @@
-//! Runs the loads in small. They are judged in the same way.
+//! Runs small forms of the loads, which are judged in the same way.
 
 use std::process::Command;
 

@@ -81,7 +81,7 @@ pub(crate) fn run(cli: Cli) -> Result<Exit, Failure> {
             finish(latch::latch(args, &server))
         }
         Command::Demo(args) => {
-            // Only a server of the command line: the demo is for the first minute with
+            // Only the command line can name a server. The demo is for the first minute with
             // leasehold, and must not write to a server that the environment names.
             let server = cli
                 .connection
@@ -144,7 +144,7 @@ fn shut_down(runtime: Runtime) {
     runtime.shutdown_timeout(Duration::from_millis(50));
 }
 
-/// Reads a name from the command line, for a sub-command that looks at it or releases it.
+/// Parses a name on the command line, for a sub-command that shows or releases it.
 fn name_to_look_at(name: OsString) -> Result<String, Failure> {
     name.into_string().map_err(|name| {
         Failure::usage(format!(
@@ -154,7 +154,7 @@ fn name_to_look_at(name: OsString) -> Result<String, Failure> {
     })
 }
 
-/// Reads a lock's name from the command line. The library reports other errors in it when the lock
+/// Parses a lock's name on the command line. The library reports other errors in it when the lock
 /// is used.
 fn name_of_lock(name: OsString) -> Result<String, Failure> {
     name.into_string().map_err(|name| {

@@ -34,7 +34,7 @@ pub(crate) fn shown(duration: Duration) -> String {
     humantime::format_duration(Duration::from_millis(ms)).to_string()
 }
 
-/// Returns when a span is over, in words.
+/// Returns a description of the time that is left.
 pub(crate) fn soon(left: Duration) -> String {
     match left.as_millis() {
         0 => "at once".to_owned(),

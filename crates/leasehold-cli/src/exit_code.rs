@@ -4,8 +4,8 @@ use std::process::ExitCode;
 
 use leasehold::ErrorKind;
 
-/// The outcome of a run of `leasehold`. The numbers are from `sysexits.h`, or are the numbers that
-/// a shell gives to a command.
+/// The outcome of a run of `leasehold`. The numbers are from `sysexits.h`, or are the ones that a
+/// shell uses for a command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Exit {
     Success,
@@ -71,7 +71,7 @@ impl From<ErrorKind> for Exit {
             ErrorKind::Lost => Self::Lost,
             ErrorKind::Denied => Self::Denied,
             ErrorKind::WrongKind => Self::OtherKind,
-            // The caller's mistake: another try fails again.
+            // The caller made a mistake, so another try would fail too.
             ErrorKind::Misuse | ErrorKind::Deadlock => Self::Usage,
             _ => Self::Failed,
         }

@@ -26,8 +26,9 @@ pub(crate) async fn end() -> io::Result<()> {
     .await
 }
 
-/// Runs a read on a separate thread: a read can't be cancelled, and the caller must handle signals
-/// meanwhile. The thread does not belong to the runtime, which would wait for it at shutdown.
+/// Runs a read on a separate thread, because a read can't be cancelled, and the caller must handle
+/// signals while it waits. The thread does not belong to the runtime, which would wait for it at
+/// shutdown.
 async fn read<T: Send + 'static>(
     read: impl FnOnce() -> io::Result<T> + Send + 'static,
 ) -> io::Result<T> {

@@ -30,7 +30,7 @@ pub(crate) fn start(cli: &Cli) {
         verbose => {
             let filter = match verbose {
                 0 => filter(&directives),
-                // More of them log no more.
+                // More of these flags don't log more.
                 _ => of_leasehold(LevelFilter::TRACE),
             };
             log.with_writer(|| Plain).finish().with(filter).try_init()
@@ -42,8 +42,8 @@ fn of_leasehold(level: LevelFilter) -> Targets {
     Targets::new().with_target("leasehold", level)
 }
 
-/// Reads `TARGET=LEVEL` directives, separated by commas. A target without a level logs everything,
-/// and a level without a target is for all other targets. Wrong directives are left out.
+/// Parses `TARGET=LEVEL` directives, separated by commas. A target without a level logs everything,
+/// and a level without a target is for all other targets. Wrong directives are ignored.
 fn filter(directives: &str) -> Targets {
     // An empty directive would be parsed as `error` for all targets.
     let directives = directives.split(',').map(str::trim);

@@ -21,7 +21,7 @@ impl Mapping {
     }
 }
 
-/// Writes the form that [`parse`] reads.
+/// Formats a mapping as [`parse`] accepts it.
 impl fmt::Display for Mapping {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let written = |(host, port): &Host| match host.contains(':') {
@@ -69,7 +69,7 @@ fn host(text: &str) -> Option<Host> {
     Some((host, port))
 }
 
-/// Returns one form of a host, however it is written.
+/// Returns the same text for all spellings of a host.
 fn in_one_form(host: &str) -> String {
     match host.parse::<Ipv6Addr>() {
         Ok(host) => host.to_string(),

@@ -66,7 +66,7 @@ pub(crate) fn tell(text: impl fmt::Display) {
     write(told(&text.to_string()));
 }
 
-/// Formats a message as a line, in JSON if [`tell_json`] asked for it.
+/// Formats a message as a line, in JSON after [`tell_json`].
 fn told(text: &str) -> String {
     match JSON.load(Ordering::Relaxed) {
         false => format!("leasehold: {text}\n"),
@@ -175,7 +175,7 @@ pub(crate) fn event(
 /// Whether only failures are printed.
 static QUIET: AtomicBool = AtomicBool::new(false);
 
-/// Length of a wait before a user at a terminal learns what it is for.
+/// Length of a wait before a user at a terminal learns what the command waits for.
 pub(crate) const SILENT_FOR: Duration = Duration::from_secs(2);
 
 /// Suppresses all messages except failures.

@@ -23,13 +23,13 @@ use crate::failure::Failure;
 use crate::mapping::{self, Mapping};
 use crate::output::Shown;
 
-/// The variable that passes the URL to child processes. Every user of the machine can read
-/// arguments, and a URL may contain a password.
+/// The environment variable that passes the URL to child processes. Every user of the machine can
+/// read a process's arguments, and a URL may contain a password.
 pub(crate) const URL_VARIABLE: &str = "LEASEHOLD_URL";
 const VARIABLES: [&str; 2] = ["$LEASEHOLD_URL", "$REDIS_URL"];
-/// The variable that names a password file, which may change while a command runs.
+/// The environment variable that names a password file, which may change while a command runs.
 const PASSWORD_FILE: &str = "LEASEHOLD_PASSWORD_FILE";
-/// The variable with mappings of addresses, like `--map`.
+/// The environment variable with mappings of addresses, like `--map`.
 const MAP: &str = "LEASEHOLD_MAP";
 const DEFAULT_URL: &str = "redis://127.0.0.1:6379";
 
@@ -41,7 +41,7 @@ pub(crate) struct Server {
 }
 
 impl Server {
-    /// Returns the server of the flag, else of the environment, else the default.
+    /// Returns the server of the flag, or else of the environment, or else the default.
     pub(crate) fn find(flag: Option<OsString>) -> Result<Self, Failure> {
         let (source, url) = match flag {
             Some(url) => ("--redis", url),
@@ -94,7 +94,7 @@ impl Server {
     }
 
     /// Creates a client that connects in the background, and keeps trying. A wait tolerates a
-    /// server that does not answer yet as long as a server that has stopped answering.
+    /// server that does not answer yet for as long as a server that has stopped answering.
     pub(crate) fn connect_in_background(&self, terms: Terms) -> Result<Client, Failure> {
         Ok(terms.builder()?.connect_in_background(&self.url)?)
     }
@@ -223,7 +223,7 @@ fn mappings(access: &Access) -> Result<Vec<Mapping>, Failure> {
 /// be read only once, and this process may have several clients.
 static READ_ONCE: Mutex<Option<String>> = Mutex::new(None);
 
-/// Lets the client read the password file at each connect, and now and then while it is connected.
+/// Makes the client read the password file at each connect, and now and then while it is connected.
 fn with_password_file(builder: ClientBuilder, path: PathBuf) -> Result<ClientBuilder, Failure> {
     let unreadable = |what| Failure::new(Exit::Unreadable, what);
     if !path.is_file() {
@@ -241,7 +241,8 @@ fn with_password_file(builder: ClientBuilder, path: PathBuf) -> Result<ClientBui
     Ok(builder.credentials(move || {
         let (path, reading) = (path.clone(), Arc::clone(&reading));
         async move {
-            // A file system that does not answer blocks at most one thread, which renews nothing.
+            // If the file system does not answer, at most one thread is blocked, and that thread
+            // renews nothing.
             let reads = reading.lock_owned().await;
             let read = move || {
                 let _reads = reads;

@@ -33,8 +33,8 @@ impl Signals {
         let ignored = ignored();
         let streams = ENDING
             .into_iter()
-            // `nohup` and a shell's `&` make us and the command ignore a signal. A
-            // listener would switch it on again.
+            // `nohup` and a shell's `&` make this process and the command ignore a signal. A
+            // listener would end that.
             .filter(|signal| ignored & (1 << (*signal as i32 - 1)) == 0)
             .map(|signal| {
                 let stream = unix::signal(SignalKind::from_raw(signal as i32))?;
@@ -58,14 +58,15 @@ impl Signals {
         .await
     }
 
-    /// Forgets the signals that have arrived.
+    /// Discards the signals that have arrived.
     pub(crate) fn forget(&mut self) {
         while self.next().now_or_never().is_some() {}
     }
 }
 
-/// Starts a thread that takes no signals. Signals for the process go to the other threads, and a
-/// terminal does not stop the process when this thread reads or writes in the background.
+/// Starts a thread that blocks all signals. Signals for the process are delivered to the other
+/// threads, and a terminal does not stop the process when this thread reads or writes in the
+/// background.
 pub(crate) fn on_thread(name: &str, work: impl FnOnce() + Send + 'static) -> io::Result<()> {
     // A new thread inherits the signal mask of its parent.
     let before = SigSet::all().thread_swap_mask(SigmaskHow::SIG_BLOCK)?;

@@ -19,7 +19,7 @@ pub(crate) fn parse() -> Result<Cli, Exit> {
         && complete == "complete"
         && dashes == "--"
     {
-        // No names where no name belongs.
+        // Print no names where no name belongs.
         words = at_name::listing(&cli::command(), line).ok_or(Exit::Success)?;
     }
     if let [_, help, topic] = &words[..]

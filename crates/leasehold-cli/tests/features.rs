@@ -1,4 +1,4 @@
-//! Builds that lack a feature say so. With all features there is nothing to test here.
+//! Builds that lack a feature report that. With all features, there is nothing to test here.
 #![cfg(not(all(feature = "metrics", feature = "tls", feature = "top")))]
 #![allow(clippy::unwrap_used, clippy::disallowed_methods, reason = "a test")]
 

@@ -16,7 +16,7 @@ pub enum Kind {
     RequestDoubled,
     /// A request reaches the server after its caller has given up.
     RequestLate,
-    /// The connections are cut, and everything on its way is lost.
+    /// The connections are cut, and all requests and replies under way are lost.
     Cut,
     /// The connections are cut, and requests on the old connection arrive after later ones.
     CutReordered,
@@ -26,7 +26,7 @@ pub enum Kind {
     MessageLost,
     /// A wake-up or a subscription is slow.
     MessageLate,
-    /// Nothing passes for a while, and neither side is notified.
+    /// Nothing passes for a while, and neither side notices.
     Frozen,
     /// No connection can be opened for a while.
     Refused,
@@ -54,7 +54,7 @@ pub enum Kind {
     Killed,
     /// A client is closed while its tasks continue.
     Closed,
-    /// A lock is unlocked by force.
+    /// A lock is force-unlocked.
     Forced,
     /// A lock's key is removed.
     Removed,
@@ -68,9 +68,9 @@ pub enum Kind {
     ReleaseDropped,
     /// A guard is forgotten.
     Forgotten,
-    /// A lock is kept for a span.
+    /// `keep_for()` keeps a lock for a duration.
     Kept,
-    /// A holder stays for longer than its fixed lease.
+    /// A holder holds the lock for longer than its fixed lease.
     Overstayed,
 }
 
@@ -111,8 +111,8 @@ impl Kind {
         matches!(self, Unconfirmed | FailedOver)
     }
 
-    /// Returns whether an old request can reach the server after later ones, or the server can go
-    /// back to an earlier state.
+    /// Returns whether an old request can reach the server after later ones, or the server can
+    /// return to an earlier state.
     #[must_use]
     pub fn repeats(self) -> bool {
         !self.is_conduct()
@@ -132,7 +132,7 @@ impl Kind {
         )
     }
 
-    /// Returns whether a server is restarted and has forgotten what it granted.
+    /// Returns whether a server is restarted and forgets its grants.
     #[must_use]
     pub fn is_empty_restart(self) -> bool {
         matches!(self, RestartEmpty | RestartUntold)

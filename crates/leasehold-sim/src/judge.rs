@@ -28,7 +28,7 @@ pub(crate) async fn nothing_left(stage: &Stage) {
         if left.is_empty() {
             return;
         }
-        // The limit is checked last, so that the final look happens after the limit.
+        // The limit is checked last, so that there is one more check after the limit.
         if start.elapsed() > limit {
             stage.violation(format!("left behind after {limit:?}: {left}"));
             return;
@@ -44,7 +44,7 @@ pub(crate) async fn everybody_can(stage: &Stage) {
         if machine.life.is_dead() || machine.closed.load(Ordering::SeqCst) {
             continue;
         }
-        // Faults that have not struck so far do not strike any more.
+        // Faults that have not struck yet never strike.
         for network in &machine.networks {
             network.on_request(|_| Fate::default());
             network.on_message(|_| Some(Duration::ZERO));
@@ -73,21 +73,22 @@ pub(crate) async fn everybody_can(stage: &Stage) {
     }
 }
 
-/// The time limit for acquiring the lock after everything is over.
+/// The time limit for acquiring the lock after the history has ended.
 const LONGEST_TURN: Duration = Duration::from_secs(20);
 
 /// Returns the time limit for cleaning up: the time that messages take and for which a subscription
-/// lingers. If a fault leaves nothing to wait for but the end of a lease, also the longest lease.
+/// lingers. If a fault leaves something that ends only with a lease, the limit includes the longest
+/// lease.
 fn time_to_clean(stage: &Stage) -> Duration {
     let scenario = &stage.scenario;
     let mut limit = Duration::from_millis(1000 + scenario.latency_ms * 10);
     limit += Duration::from_millis(scenario.longest_kept_ms());
     if stage.any(Kind::disturbs_calls) || stage.any(|kind| kind == Kind::RequestDoubled) {
-        // A late copy of a request puts a client into the list of clients to call.
+        // A late duplicate of a request adds a client to the list of clients to notify.
         let undone = REPLY_LIMIT * 6 + Duration::from_secs(3);
         limit += undone.max(scenario.subject.dead_waiters_last());
     }
-    // A lock that is kept for a span is left to its lease if no server answers.
+    // A lock for which `keep_for` reaches no server remains locked until its lease ends.
     let is_left = stage.any(|kind| kind == Kind::Kept) && stage.any(Kind::disturbs_calls);
     if is_left || stage.any(|kind| kind.needs_leases_to_end() || kind == Kind::Forced) {
         limit += Duration::from_millis(scenario.longest_lease_ms());
@@ -136,7 +137,7 @@ fn ids_used_again(stage: &Stage) -> Vec<String> {
         .collect()
 }
 
-/// Checks that no grant happens within the span for which a lock was kept.
+/// Checks that no grant happens during the time for which a lock was kept.
 fn kept_too_short(stage: &Stage) -> Vec<String> {
     if stage.any(|kind| kind.ends_the_promise() || kind == Kind::FailedOver) {
         return Vec::new();

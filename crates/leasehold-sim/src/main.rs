@@ -282,9 +282,9 @@ impl Begun {
         }
     }
 
-    /// Returns whether a history that began then has taken too long. On a busy machine a process may
-    /// have little CPU time for minutes, so what it has used decides. A history that uses none, and
-    /// never ends either, is found by the machine's clock.
+    /// Returns whether a history that began then has taken too long. On a busy machine a process
+    /// may get little CPU time for minutes, so the CPU time that it has used decides. The machine's
+    /// clock finds a history that uses none and never ends.
     fn is_long_ago(self, threads: usize) -> bool {
         const CPU: Duration = Duration::from_secs(20);
         const CLOCK: Duration = Duration::from_secs(600);
@@ -294,7 +294,7 @@ impl Begun {
     }
 }
 
-/// Returns the CPU time that this process has used; zero where the system does not show it.
+/// Returns the CPU time that this process has used, or zero where the system does not show it.
 fn cpu_time() -> Duration {
     /// Number of clock ticks in a second, on each system that Linux runs on.
     const TICKS: u64 = 100;

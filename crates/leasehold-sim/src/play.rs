@@ -87,7 +87,7 @@ fn text_of(panic: &(dyn std::any::Any + Send)) -> String {
 /// The virtual time by which every history has ended. Leases whose end no task waits for are much
 /// longer.
 const LONGEST: Duration = Duration::from_secs(600);
-/// Like [`LONGEST`], for histories whose tasks don't poll their acquires all the time.
+/// Like [`LONGEST`], for histories whose tasks leave their acquires unpolled at times.
 const LONGEST_UNPOLLED: Duration = Duration::from_secs(3000);
 
 async fn run(scenario: &Scenario) -> Played {
@@ -158,7 +158,7 @@ async fn inflict(stage: Arc<Stage>, fault: Fault) {
             for network in stage.networks_to(fault.server) {
                 network.hide_start(fault.kind == RestartUntold);
             }
-            // A majority can do without the servers that have forgotten.
+            // A majority works without the servers that have forgotten.
             if stage.scenario.subject == Subject::Red {
                 server.restart();
             } else {
@@ -220,7 +220,7 @@ async fn refuse(networks: impl IntoIterator<Item = &Network> + Clone, span: Dura
     }
 }
 
-/// Cuts the replicas off: writes of this time reach no replica.
+/// Cuts the replicas off, so that they receive no writes during `span`.
 async fn unconfirmed(stage: &Stage, fault: &Fault, span: Duration) {
     let confirm_by = |replicas| {
         let networks = stage.networks_to(fault.server);

@@ -23,7 +23,7 @@ pub struct Scenario {
     pub seed: u64,
     /// Number of clients, each with its own network.
     pub machines: usize,
-    /// Number of servers; more than one for a majority lock.
+    /// Number of servers. A majority lock has more than one.
     pub servers: usize,
     /// The longest time that a message takes in one direction, in ms.
     pub latency_ms: u64,
@@ -36,9 +36,9 @@ pub struct Scenario {
     /// The faults that happen.
     pub faults: Vec<Fault>,
     /// Whether the only faults are restarts of the servers of a majority, one after the other. They
-    /// must not cost any hold.
+    /// must not end any hold.
     pub rolls_gently: bool,
-    /// Whether its tasks don't poll their acquires all the time, so that everything takes longer.
+    /// Whether its tasks leave their acquires unpolled at times, so that everything takes longer.
     pub unpolled: bool,
 }
 
@@ -50,7 +50,7 @@ pub struct Worker {
     pub machine: usize,
     /// Whether a replica must confirm its holds.
     pub acknowledged: bool,
-    /// Its actions, one after the other.
+    /// The worker's actions, in this order.
     pub turns: Vec<Turn>,
 }
 
@@ -62,13 +62,13 @@ pub struct Turn {
     pub think_ms: u64,
     /// A number that chooses one of the subject's ways to lock. Any number is valid.
     pub way: u8,
-    /// The way in which it asks.
+    /// The limit of the attempt's wait.
     pub ask: Ask,
-    /// A fixed lease; `None` for a renewed hold.
+    /// A fixed lease, or `None` for a renewed hold.
     pub fixed_lease_ms: Option<u64>,
     /// The maximum duration of the hold, renewed or not, in ms.
     pub max_hold_ms: Option<u64>,
-    /// Whether it has an owner and re-enters while it holds the lock.
+    /// Whether the attempt has an owner, and re-enters while it holds the lock.
     pub reenters: bool,
     /// The lease that it requests halfway through the hold, in ms from that point.
     pub extends_to_ms: Option<u64>,
@@ -79,11 +79,11 @@ pub struct Turn {
     pub dropped_at_poll: Option<u32>,
     /// The duration of the hold, in ms.
     pub stay_ms: u64,
-    /// The way in which it releases the lock.
+    /// The way in which the lock is released.
     pub end: End,
 }
 
-/// The way in which a turn asks.
+/// The limit of a turn's wait.
 #[derive(Clone, Copy, Debug)]
 #[expect(clippy::exhaustive_enums, reason = "matched by this workspace only")]
 pub enum Ask {
@@ -107,7 +107,7 @@ pub enum End {
     Drop,
     /// `forget()`.
     Forget,
-    /// `keep_for()` with this span in ms.
+    /// `keep_for()` with this duration in ms.
     Keep(u64),
 }
 
@@ -133,7 +133,7 @@ pub struct Fault {
 /// A lease whose end no task waits for.
 const LONG_LEASE_MS: u64 = 3_600_000;
 
-/// The longest lease that every client of a majority expects by default. A longer one must be set
+/// The longest lease that every client of a majority expects by default. A longer lease must be set
 /// explicitly.
 const DEFAULT_LONGEST_MS: u64 = 30_000;
 
@@ -166,8 +166,8 @@ impl Scenario {
             rolls_gently: false,
             unpolled: false,
         };
-        // If many tasks of one process want the lock for a moment each, they hand it over to each
-        // other.
+        // If many tasks of one process want the lock for a moment each, the process hands it over
+        // among them.
         let crowded = subject == Subject::Lock && rng.u32(0..3) == 0;
         let (most, longest) = if crowded { (6, 10) } else { (2, 5) };
         for machine in 0..machines {
@@ -202,7 +202,7 @@ impl Scenario {
         scenario
     }
 
-    /// Makes most turns short and alike, and the server near.
+    /// Makes most turns short and similar, and the server near.
     fn crowd(&mut self, rng: &mut Rng) {
         self.latency_ms = self.latency_ms.min(1);
         for turn in self.workers.iter_mut().flat_map(|worker| &mut worker.turns) {
@@ -216,7 +216,7 @@ impl Scenario {
         }
     }
 
-    /// Returns whether a minority of the servers may forget what they have granted.
+    /// Returns whether a minority of the servers may forget their grants.
     fn distrusts(&self) -> bool {
         let mut faults = self.faults.iter();
         self.subject == Subject::Red && faults.any(|fault| fault.kind.is_empty_restart())
@@ -258,7 +258,7 @@ impl Scenario {
         }
     }
 
-    /// Restarts all servers, one after the other, and lets some tasks hold the lock for as long.
+    /// Restarts all servers, one after the other, and makes some tasks hold the lock all that time.
     fn restart_all(&mut self, rng: &mut Rng) {
         self.rolls_gently = rng.bool();
         if self.rolls_gently {
@@ -345,7 +345,7 @@ impl Scenario {
         leases.max().unwrap_or(0).max(self.lease_ms)
     }
 
-    /// Returns the number of parts that can be left out.
+    /// Returns the number of parts that can be omitted.
     #[must_use]
     pub fn parts(&self) -> usize {
         let turns: usize = self.workers.iter().map(|worker| worker.turns.len()).sum();
@@ -429,8 +429,8 @@ fn draw_turn(rng: &mut Rng, kinds: &[Kind], lease_ms: u64) -> Turn {
     let stay_ms = if overstays {
         rng.u64(short_lease_ms..short_lease_ms * 2)
     } else if let Some(longer_ms) = extends_to_ms.filter(|_| rng.bool()) {
-        // The hold is longer than the lease that it requested, so that it must be renewed after
-        // that.
+        // The hold is longer than the lease that it requested, so that it must be renewed after the
+        // request.
         rng.u64(0..longer_ms * 4)
     } else if rng.u32(0..5) == 0 {
         rng.u64(0..short_lease_ms * 2)
@@ -485,7 +485,7 @@ fn draw_fault(rng: &mut Rng, kind: Kind, scenario: &Scenario) -> Fault {
         _ => 0,
     };
     let steps = scenario.subject.steps();
-    // Only servers that do not make up a majority may forget.
+    // Fewer servers than a majority may forget.
     let servers = match kind {
         kind if kind.is_empty_restart() => scenario.servers.div_ceil(2).max(2) - 1,
         _ => scenario.servers,

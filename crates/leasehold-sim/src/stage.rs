@@ -34,19 +34,20 @@ pub(crate) struct Stage {
 #[derive(Default)]
 struct State {
     violations: Vec<String>,
-    /// The greatest fencing token that any holder was given.
+    /// The greatest fencing token of any holder so far.
     last_token: u64,
     /// The time and kind of the last fault that broke the promise.
     broken: Option<(Instant, Kind)>,
-    /// Number of workers that want or have the lock. `entered` is the number that have wanted it so
-    /// far.
+    /// `active` is the number of workers that want or have the lock; `entered` is the number that
+    /// have ever wanted it.
     active: usize,
     entered: usize,
     /// The times of the grants.
     granted: Vec<Instant>,
-    /// The start and end of each span for which the lock was kept.
+    /// The start and end of each time for which the lock was kept.
     kept: Vec<(Instant, Instant)>,
-    /// The time until which a request that no task waits for may acquire the lock and give it back.
+    /// The time until which a request that no task waits for may acquire the lock, before it is
+    /// undone.
     ghosts_until: Option<Instant>,
 }
 
@@ -107,12 +108,13 @@ impl Stage {
         self.state().granted.push(at);
     }
 
-    /// Notes that the server has kept the lock at least for this time.
+    /// Records that the server has kept the lock at least for this time.
     pub(crate) fn kept(&self, from: Instant, until: Instant) {
         self.state().kept.push((from, until));
     }
 
-    /// Returns by how much a grant was too early after a lock was kept for a span.
+    /// Returns how early grants were, for grants before the end of a time for which a lock was
+    /// kept.
     pub(crate) fn granted_too_early(&self) -> Vec<Duration> {
         let state = self.state();
         let early = state.kept.iter().flat_map(|(from, until)| {
@@ -126,13 +128,13 @@ impl Stage {
         self.recorder.fault_happened(&kind.name());
     }
 
-    /// Notes a fault that breaks the promise: from now on, earlier holds do not count.
+    /// Records a fault that breaks the promise: from now on, earlier holds do not count.
     pub(crate) fn promise_ends(&self, kind: Kind) {
         self.recorder.promise_ends_here();
         self.state().broken = Some((Instant::now(), kind));
     }
 
-    /// Notes a fencing token. Returns whether it is greater than all earlier ones.
+    /// Records a fencing token. Returns whether it is greater than all earlier tokens.
     pub(crate) fn token_rises(&self, token: u64) -> bool {
         let mut state = self.state();
         let rises = token > state.last_token;
@@ -162,7 +164,7 @@ impl Stage {
         self.any(|kind| !forgets(kind) && kind.loses_holds(lease_ms, acknowledged))
     }
 
-    /// Notes that a worker starts to want the lock.
+    /// Records that a worker starts to want the lock.
     pub(crate) fn enter(self: &Arc<Self>) -> Wanting {
         let mut state = self.state();
         state.active += 1;
@@ -232,7 +234,7 @@ impl Machine {
     }
 }
 
-/// Makes a network delay requests and messages, and inflict its faults on them.
+/// Makes a network delay requests and messages, and applies its faults to them.
 fn weather(network: &Network, latency_ms: u64, seed: u64, faults: Vec<Fault>, recorder: &Recorder) {
     let mut rng = fastrand::Rng::with_seed(seed);
     let mut seen = vec![0; faults.len()];
@@ -250,7 +252,7 @@ fn weather(network: &Network, latency_ms: u64, seed: u64, faults: Vec<Fault>, re
             let Some(struck) = strike(fault, fate) else {
                 continue;
             };
-            // A single doubled request is rarely the one that matters.
+            // A single duplicate is rarely of a request that matters.
             let times = if fault.kind == Kind::RequestDoubled {
                 8
             } else {
@@ -288,7 +290,7 @@ fn weather(network: &Network, latency_ms: u64, seed: u64, faults: Vec<Fault>, re
     network.on_subscription(move |_| Duration::from_millis(rng.u64(0..=latency_ms) + slow_ms));
 }
 
-/// Returns the fate that a fault gives a request; `None` if the fault does not concern requests.
+/// Returns the fate that a fault gives a request, or `None` if the fault does not concern requests.
 fn strike(fault: &Fault, fate: Fate) -> Option<Fate> {
     let span = Duration::from_millis(fault.span_ms);
     match fault.kind {
@@ -356,7 +358,7 @@ impl Life {
     }
 }
 
-/// A task of a machine, which stops and dies with the machine.
+/// A task of a machine, which is stopped and dies with the machine.
 pub(crate) struct Living<F> {
     life: Life,
     task: Option<Pin<Box<F>>>,

@@ -47,7 +47,7 @@ const CONFIRMED_WITHIN: Duration = Duration::from_millis(100);
 pub(crate) struct Wish<'a> {
     pub(crate) turn: &'a Turn,
     pub(crate) poll_interval: Duration,
-    /// The longest lease, for a majority whose servers may forget what they have granted.
+    /// The longest lease, for a majority whose servers may forget their grants.
     pub(crate) longest_lease: Option<Duration>,
     /// Whether a replica must confirm the hold.
     pub(crate) acknowledged: bool,
@@ -110,7 +110,7 @@ impl Subject {
                     // No server forgets a hold, and leases may have any length.
                     None => lock.distrust_restarted(false),
                 };
-                // For the shortest leases, the default is less than the time that an answer takes.
+                // For the shortest leases, the default is less than the time that a reply takes.
                 wish.of(lock.member_timeout(Duration::from_millis(100)))
             }
         }
@@ -127,7 +127,7 @@ impl Subject {
         }
     }
 
-    /// Returns whether a turn's hold can be kept for a span.
+    /// Returns whether `keep_for` can keep a turn's hold.
     pub(crate) fn can_be_kept(self, turn: &Turn) -> bool {
         match self {
             Self::Lock | Self::Fenced | Self::Fair => true,
@@ -136,7 +136,7 @@ impl Subject {
         }
     }
 
-    /// Returns whether a key may remain after all holds are over.
+    /// Returns whether a key may remain after all holds have ended.
     pub(crate) fn leaves(self, key: &str) -> bool {
         match self {
             Self::Fenced | Self::Multi => key.starts_with("redisson_lock_token:"),
@@ -158,7 +158,7 @@ impl Subject {
         }
     }
 
-    /// Breaks the lock, as an operator would.
+    /// Force-unlocks the lock, as an operator would.
     pub(crate) async fn force_unlock(self, operators: &[Client]) {
         for operator in operators {
             let _ = match self {
@@ -175,13 +175,13 @@ impl Subject {
     pub(crate) fn dead_waiters_last(self) -> Duration {
         match self {
             Self::Fenced | Self::Group | Self::Red => Duration::ZERO,
-            // Such a process is still in the list of clients to call.
+            // Such a process is still in the list of clients to notify.
             Self::Lock | Self::Rw | Self::Multi => Duration::from_secs(12),
             Self::Fair => Duration::from_secs(6),
         }
     }
 
-    /// Asks for the lock once. This removes dead waiters from the line.
+    /// Asks for the lock once, which removes dead waiters from the line.
     pub(crate) async fn come_by(self, operators: &[Client]) {
         let name = match self {
             Self::Fair => NAME,
@@ -219,7 +219,7 @@ impl fmt::Display for Subject {
 #[allow(clippy::large_enum_variant, reason = "there is one per turn")]
 pub(crate) enum Wanted {
     Lock(AnyLock),
-    /// A read-write lock, perhaps acquired in two steps.
+    /// A read-write lock, which may be acquired in two steps.
     OneWay(OneWay),
 }
 

@@ -1,7 +1,7 @@
-//! Semaphores and latches in random histories: networks of clients lose, double, delay and cut;
-//! tasks acquire, hold, release, drop and give up. There are never more permits in use than exist,
-//! and at the end all permits are free. No task passes a latch before its last count, or misses its
-//! opening.
+//! Semaphores and latches in random histories: the clients' networks lose, duplicate, delay and
+//! cut; tasks acquire, hold, release, drop and give up. There are never more permits in use than
+//! exist, and at the end all permits are free. No task passes a latch before its last count, or
+//! misses its opening.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -95,7 +95,7 @@ impl fmt::Display for Synchronizer {
     }
 }
 
-/// The notes that the tasks of a history take.
+/// The records that the tasks of a history write.
 #[derive(Clone, Default)]
 struct Notes(Arc<Mutex<State>>);
 
@@ -207,7 +207,7 @@ fn heal(network: &Network) {
     network.on_message(|_| Some(Duration::ZERO));
 }
 
-/// Waits until all tasks have ended, and notes a violation if one panicked.
+/// Waits until all tasks have ended, and records a violation if one panicked.
 async fn all_end(tasks: &mut JoinSet<()>, notes: &Notes) -> Result<(), String> {
     let all = async {
         while let Some(done) = tasks.join_next().await {
@@ -272,7 +272,8 @@ async fn semaphore(mut rng: Rng, notes: &Notes) -> Shown {
 }
 
 async fn use_permits(semaphore: Semaphore, recorder: Recorder, mut rng: Rng, notes: Notes) {
-    // Either so short that many waiters get permits within one turn, or longer than a turn.
+    // The hold is either so short that many waiters get permits within one slice, or longer than a
+    // slice.
     let hold = if rng.bool() { 4 } else { 300 };
     for _ in 0..8 {
         let permits = rng.u32(1..=CAPACITY);
@@ -284,7 +285,7 @@ async fn use_permits(semaphore: Semaphore, recorder: Recorder, mut rng: Rng, not
                 let acquire = semaphore.try_acquire_many_for(permits, patience);
                 notes.polled(&mut rng, acquire).await
             }
-            // The acquire is given up at a random point.
+            // The acquire is dropped at a random point.
             _ => {
                 let acquire = notes.polled(&mut rng, semaphore.acquire_many(permits));
                 match timeout(patience, acquire).await {
@@ -293,7 +294,7 @@ async fn use_permits(semaphore: Semaphore, recorder: Recorder, mut rng: Rng, not
                 }
             }
         };
-        // An error is an unknown outcome. Permits that the acquire took are given back.
+        // An error is an unknown outcome. Permits that the acquire took are released.
         let Ok(Some(mut permit)) = acquired else {
             continue;
         };
@@ -354,7 +355,7 @@ async fn use_leases(semaphore: ExpirableSemaphore, recorder: Recorder, mut rng: 
             notes.violation("was given permits that were lost already".into());
         }
         let inside = asked.inside(Some(permit.valid_until()));
-        // A holder stops when it is notified. It knows no later deadline.
+        // A holder stops when it learns of a loss. It knows no later deadline.
         let _ = permit.protect(sleep(ms(&mut rng, 5000))).await;
         inside.leaving(Some(permit.valid_until()));
         match rng.u8(..3) {
@@ -402,7 +403,7 @@ async fn latch(mut rng: Rng, notes: &Notes) -> Shown {
             counted.fetch_add(1, Ordering::SeqCst);
             witness.count_down().await.map_err(failed)?;
         }
-        // The latch is set again at once. No waiter misses the first opening anyway.
+        // The latch is set again at once. No waiter may miss the first opening because of that.
         made(witness.try_set_count(1).await)?;
         all_end(&mut tasks, notes).await?;
         let left = witness.count().await.map_err(failed)?;

@@ -65,7 +65,7 @@ impl Taking<'_> {
         self.subject().lock(&self.machine.clients, &wish)
     }
 
-    /// Notes a request in the history for every name for which the turn's hold excludes other
+    /// Records a request in the history for every name for which the turn's hold excludes other
     /// holds.
     fn record(&self) -> Vec<Asked> {
         let names = self.subject().names(self.turn).into_iter();
@@ -157,8 +157,8 @@ impl Taking<'_> {
         }
     }
 
-    /// Checks the holder's belief against the server: it has the hold's id, at least until the
-    /// guard's deadline.
+    /// Checks the holder's belief against the server: the server has a hold with this id, at least
+    /// until the guard's deadline.
     async fn check_belief(&self, guard: &LockGuard) {
         if self.stage.any(Kind::ends_the_promise) || !guard.is_held() {
             return;
@@ -205,8 +205,8 @@ impl Taking<'_> {
         }
     }
 
-    /// Returns whether members of a hold may be acquired again. The guard does not show which holds
-    /// these are.
+    /// Returns whether members of a hold may rejoin. The guard does not show which of its members
+    /// have done so.
     fn sets_members_again(&self) -> bool {
         self.subject() == Subject::Red && self.stage.any(Kind::is_empty_restart)
     }
@@ -237,7 +237,7 @@ impl Taking<'_> {
         }
     }
 
-    /// Keeps the lock for a span. No other holder may get it before the span ends.
+    /// Keeps the lock with `keep_for`. No other holder may get it before that time ends.
     async fn keep(&self, guard: LockGuard, span: Duration, was_lost: bool) {
         let from = Instant::now();
         match guard.keep_for(span).await {
@@ -259,7 +259,7 @@ impl Taking<'_> {
         }
         let limit = match self.turn.ask {
             Ask::For(ms) => Duration::from_millis(ms),
-            // Requests that are late are repeated twice.
+            // A request that is late is retried twice.
             Ask::Try => REPLY_LIMIT * 3,
             Ask::Acquire => return,
         };
@@ -302,7 +302,7 @@ impl Taking<'_> {
         let no_answer = [ErrorKind::Unavailable, ErrorKind::OutcomeUnknown];
         let by_conduct = match what {
             "acquire" => {
-                // A waiter before this one that is not polled may use up all of its time.
+                // If an earlier waiter in line is not polled, this one may use up all of its time.
                 let is_short =
                     self.waits_too_short() || self.stage.any(|kind| kind == Kind::Unpolled);
                 is_short && no_answer.contains(&error.kind())
@@ -310,7 +310,7 @@ impl Taking<'_> {
             _ => match error.kind() {
                 ErrorKind::Lost => self.may_be_lost_by_conduct(),
                 // A downgrade is part of an acquire here. If it is dropped halfway, its undo can't
-                // report the fate of its hold to the writers before it.
+                // report the fate of its hold to the earlier writers.
                 ErrorKind::OutcomeUnknown => {
                     self.subject() == Subject::Rw
                         && self.stage.any(|kind| kind == Kind::AcquireDropped)
@@ -340,23 +340,24 @@ impl Taking<'_> {
         self.turn.overstays() || self.turn.max_hold_ms.is_some()
     }
 
-    /// Returns whether the turn waits for less than the time that an answer may take to a waiter
+    /// Returns whether the turn waits for less than the time that a reply may take to a waiter
     /// behind other waiters of its machine.
     fn waits_too_short(&self) -> bool {
-        // If an acquire of a majority gets only a part, giving that part back belongs to it.
+        // If an acquire of a majority gets only some members, it also releases those before it
+        // ends.
         let steps_back_ms = if self.subject() == Subject::Red {
             250
         } else {
             0
         };
         let answer_ms = self.stage.scenario.latency_ms * 2 + steps_back_ms;
-        // One waiter asks at a time. A waiter that leaves without an answer has also used up that
-        // time for the waiter behind it, which then gets no answer either.
+        // One waiter asks at a time. A waiter that leaves without a reply has also used up that
+        // time for the waiter behind it, which then gets no reply either.
         let in_front = self.leave_unanswered(answer_ms);
         matches!(self.turn.ask, Ask::For(ms) if ms <= answer_ms * (1 + in_front))
     }
 
-    /// Returns how many other workers of this machine may leave the line before their answer
+    /// Returns how many other workers of this machine may leave the line before their reply
     /// arrives.
     fn leave_unanswered(&self, answer_ms: u64) -> u64 {
         let scenario = &self.stage.scenario;
@@ -372,7 +373,7 @@ impl Taking<'_> {
         others.count() as u64
     }
 
-    /// Checks that the holder is notified by its deadline, and not without a reason. Returns
+    /// Checks that the holder learns of a loss by its deadline, and not without a reason. Returns
     /// whether the lock is lost.
     fn check_told(&self, guard: &LockGuard, told: &Told, granted: Instant) -> bool {
         let deadline = guard.valid_until() + ROUNDING;
@@ -414,7 +415,7 @@ impl Taking<'_> {
             return;
         }
         let period = Duration::from_millis(self.stage.scenario.lease_ms) / 3;
-        // This covers a renewal that was on its way, the request for the reason, and a cut
+        // This covers a renewal that was under way, the request for the reason, and a cut
         // connection.
         let slack = REPLY_LIMIT + Duration::from_millis(500);
         if broken.elapsed() > period + slack && guard.is_held() {
@@ -452,7 +453,7 @@ impl Taking<'_> {
         }
     }
 
-    /// Checks that a lost guard stays lost.
+    /// Checks that a lost guard remains lost.
     async fn check_stays_lost(&self, guard: &LockGuard) {
         for _ in 0..3 {
             if guard.is_held() || guard.loss().is_none() {
@@ -466,7 +467,7 @@ impl Taking<'_> {
     }
 }
 
-/// When and why a holder was notified that its lock is lost.
+/// The time and the reason of the loss that a holder learned of.
 #[derive(Clone, Default)]
 struct Told(Arc<Mutex<Option<(Instant, LossReason)>>>);
 
@@ -490,8 +491,8 @@ impl Told {
     }
 }
 
-/// Returns whether two guards belong to one hold. For several locks, whether any of their members
-/// do.
+/// Returns whether two guards belong to one hold. For guards of several locks, returns whether any
+/// of their members do.
 fn shares_a_hold(one: &LockGuard, other: &LockGuard) -> bool {
     let of_other = |member: &LockGuard| {
         let mut members = other.members().iter();
@@ -500,7 +501,7 @@ fn shares_a_hold(one: &LockGuard, other: &LockGuard) -> bool {
     one.number() == other.number() || one.members().iter().any(of_other)
 }
 
-/// Returns the reason of the member, for several locks that act as one.
+/// Returns the member's reason, for several locks that act as one.
 fn of_the_member(reason: &LossReason) -> &LossReason {
     match reason {
         LossReason::Member { reason, .. } => of_the_member(reason),
@@ -508,7 +509,7 @@ fn of_the_member(reason: &LossReason) -> &LossReason {
     }
 }
 
-/// Polls a future up to `polls` times, then drops it. Returns `None` if it was not done by then.
+/// Polls a future up to `polls` times, then drops it. Returns `None` if it was not ready by then.
 async fn drop_at_poll<F: Future>(polls: u32, future: F) -> Option<F::Output> {
     let mut future = pin!(future);
     let mut left = polls;

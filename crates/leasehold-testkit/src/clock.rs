@@ -5,7 +5,7 @@ use nix::time::{ClockId, clock_gettime};
 /// Returns nanoseconds of the system's monotonic clock, comparable between processes of one
 /// machine.
 ///
-/// Java's `System.nanoTime()` reads the same clock on Linux. So the times in the Redisson driver's
+/// Java's `System.nanoTime()` reads the same clock on Linux, so the times in the Redisson driver's
 /// answers can be compared with this one.
 ///
 /// # Panics

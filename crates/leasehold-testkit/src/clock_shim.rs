@@ -146,7 +146,7 @@ mod tests {
 
     #[test]
     fn a_fast_clock_gains() {
-        // A hundred times as fast, to see it soon.
+        // The clock runs at a hundred times its speed, so that the test sees it soon.
         let clock = ClockShim::running_fast(99_000_000).expect("a C compiler is installed");
         let server = RedisServer::builder()
             .clock(&clock)

@@ -23,7 +23,8 @@ pub struct Cluster {
     /// The nodes, the initial masters first. A failover changes which nodes are masters, but not
     /// the order.
     nodes: Vec<RedisServer>,
-    /// The ids by which the nodes know each other, whatever address they announce.
+    /// The ids by which the nodes know each other, which do not depend on the addresses that they
+    /// announce.
     ids: Vec<String>,
 }
 
@@ -127,7 +128,7 @@ impl Cluster {
     }
 
     /// Waits until every running node accepts calls, all running nodes agree on the owner of each
-    /// slot, and each is connected to every other. A message that is published earlier does not
+    /// slot, and each is connected to every other. A message that is published earlier may not
     /// reach all nodes.
     ///
     /// # Panics
@@ -258,7 +259,7 @@ impl Cluster {
     pub fn assign(&self, slot: u16, to: usize) {
         let (from, slot, target) = (self.owner(slot), slot.to_string(), self.id(to));
         let assign = ["CLUSTER", "SETSLOT", &slot, "NODE", &target];
-        // The new owner learns it first. In the other order, the slot would have no owner for a
+        // The new owner is notified first. In the other order, the slot would have no owner for a
         // moment.
         expect_ok(&self.nodes[to], &assign);
         if from != to {
@@ -423,8 +424,8 @@ impl Cluster {
     ///
     /// Panics if this takes more than a minute.
     pub fn fail_over(&self, replica: usize) {
-        // A replica gives up after five seconds. If it is asked again before that, it can leave its
-        // master paused.
+        // A replica gives up a failover after five seconds. If it is asked again before that, its
+        // master may remain paused.
         const GIVEN_UP_AFTER: Duration = Duration::from_secs(6);
         let node = &self.nodes[replica];
         let mut next_ask = Instant::now();
@@ -558,7 +559,8 @@ fn owners(node: &RedisServer) -> Vec<String> {
 }
 
 fn answers(node: &RedisServer) -> bool {
-    // A stopped process is not asked: the answer would take the whole time limit.
+    // A stopped process is not asked, because waiting for its answer would take the whole time
+    // limit.
     node.is_running() && node.command(&["PING"]).is_ok()
 }
 

@@ -59,7 +59,7 @@ impl Request {
         self.text(0).to_uppercase()
     }
 
-    /// Returns a part as text; empty if there is no such part.
+    /// Returns a part as text, or an empty text if there is no such part.
     pub fn text(&self, part: usize) -> String {
         let part = self.parts.get(part).map_or(&[][..], Vec::as_slice);
         String::from_utf8_lossy(part).into_owned()
@@ -232,7 +232,7 @@ fn converse(
     }
 }
 
-/// Reads a list of strings, the only form in which clients send requests.
+/// Reads a list of strings, which is how clients send every request.
 fn read_request(stream: &mut impl BufRead) -> io::Result<Vec<Vec<u8>>> {
     let parts = read_length(stream, '*')?;
     (0..parts)

@@ -49,7 +49,7 @@ impl Heard {
         std::mem::take(&mut self.keys)
     }
 
-    /// Reads everything that is on its way: the server sends the answer to a `PING` after it.
+    /// Reads everything that is under way: the server sends the answer to a `PING` after it.
     fn catch_up(&mut self) {
         let ping = b"*1\r\n$4\r\nPING\r\n";
         self.stream.write_all(ping).expect("it runs");

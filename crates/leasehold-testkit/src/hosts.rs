@@ -15,7 +15,7 @@ pub struct Hosts {
 }
 
 /// The addresses of the hosts. They are not visible outside, so all pairs of hosts use the same
-/// ones.
+/// addresses.
 const ADDRESSES: [&str; 2] = ["10.211.0.1", "10.211.0.2"];
 /// The name that each host gives its end of the cable.
 const CABLE: &str = "cable";
@@ -69,7 +69,7 @@ impl Hosts {
         words.map(str::to_owned).into()
     }
 
-    /// Pulls the cable. Everything on its way is lost, and neither side is notified.
+    /// Pulls the cable. Everything under way is lost, and neither side notices.
     ///
     /// # Panics
     ///

@@ -2,7 +2,7 @@
 //!
 //! Everything here is for tests. Code that can't continue panics with a message that says why, and
 //! every child process is killed when its handle is dropped. Nothing here uses the `leasehold`
-//! crate. So a test looks at Redis with code that does not share the mistakes of `leasehold`.
+//! crate, so tests read Redis with code that does not share the mistakes of `leasehold`.
 
 mod clock;
 pub mod clock_shim;

@@ -90,7 +90,7 @@ impl Proxy {
 
 /// Switches, which affect all traffic.
 impl Proxy {
-    /// Closes all present connections on both sides, even if data is on its way. Returns their
+    /// Closes all present connections on both sides, even if data is under way. Returns their
     /// number.
     pub fn cut(&self) -> usize {
         self.cut_if(|_| true)
@@ -106,14 +106,14 @@ impl Proxy {
         self.cut_if(|link| !link.has_subscribed())
     }
 
-    /// Connects new clients to this port of the loopback interface. Present connections stay, as
-    /// when a host name is moved to another server.
+    /// Connects new clients to this port of the loopback interface. Present connections are not
+    /// closed, as when a host name is moved to another server.
     pub fn move_to(&self, port: u16) {
         self.shared.target.store(port, SeqCst);
     }
 
-    /// While `true`, closes each new connection as soon as it is accepted. Present connections
-    /// stay.
+    /// While `true`, closes each new connection as soon as it is accepted. Present connections are
+    /// not closed.
     pub fn refuse(&self, refuse: bool) {
         self.shared.state().refuse = refuse;
     }

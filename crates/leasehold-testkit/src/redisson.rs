@@ -148,7 +148,7 @@ impl Redisson {
         self.open(name, settings)
     }
 
-    /// Shuts a client down. The locks of its threads stay held until they expire.
+    /// Shuts a client down. The locks of its threads remain locked until they expire.
     ///
     /// # Errors
     ///

@@ -61,7 +61,7 @@ impl Replicas {
         &self.master
     }
 
-    /// Returns the replicas, whether they follow the master or not.
+    /// Returns the replicas, including those that do not follow the master.
     pub fn replicas(&self) -> &[RedisServer] {
         &self.replicas
     }
@@ -73,14 +73,15 @@ impl Replicas {
     /// Panics if it does not answer, or the master still feeds it after a minute.
     pub fn cut(&self, number: usize) {
         let fed = fed(&self.master);
-        // Stopping the process would not do: the kernel would still accept what the master sends.
+        // Stopping the process is not enough: the kernel would still accept the data that the
+        // master sends.
         self.run(number, &["REPLICAOF", "127.0.0.1", "1"]);
         eventually("the replica is cut off", IN_STEP_WITHIN, || {
             self::fed(&self.master) < fed
         });
     }
 
-    /// Lets the replica follow the master again, and waits until it is in step.
+    /// Makes the replica follow the master again, and waits until it is in step.
     ///
     /// # Panics
     ///
@@ -97,7 +98,7 @@ impl Replicas {
     }
 
     /// Waits until this replica has confirmed to the master everything that the master has written
-    /// until now.
+    /// so far.
     ///
     /// # Panics
     ///
@@ -148,7 +149,8 @@ mod tests {
             let wait = servers.master().command(&["WAIT", "2", "200"]);
             wait.expect("it runs")
         };
-        // The write was made on another connection. Only 7.0 waits for it, so this proves nothing.
+        // The write was made on another connection. Only 7.0 waits for it, so the reply proves
+        // nothing.
         let _ = set("x");
         eventually("both have it", IN_STEP_WITHIN, || {
             servers.replicas().iter().all(|one| one.keys() == ["x"])

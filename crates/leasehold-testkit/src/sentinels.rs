@@ -90,8 +90,8 @@ impl Sentinels {
         all
     }
 
-    /// Makes the sentinels look often. Also, a short stall of the machine no longer makes them give
-    /// up for half a minute. Older servers accept none of these settings, and are slower.
+    /// Makes the sentinels check more often. Also, a short stall of the machine no longer makes
+    /// them give up for half a minute. Older servers accept none of these settings, and are slower.
     fn hurry(&self) {
         for sentinel in &self.sentinels {
             let settings = ["publish-period", "300", "info-period", "300"];
@@ -137,7 +137,7 @@ impl Sentinels {
         self.url_of(hosts)
     }
 
-    /// Like [`url`](Self::url), but with these ports, for example those of proxies.
+    /// Like [`url`](Self::url), but with these ports, which may be ports of proxies.
     pub fn url_by(&self, ports: impl IntoIterator<Item = u16>) -> String {
         self.url_of(ports.into_iter().map(|port| self.host(port)))
     }
@@ -167,7 +167,7 @@ impl Sentinels {
         &self.sentinels
     }
 
-    /// Returns the certificate that signed all certificates; empty without TLS.
+    /// Returns the certificate that signed all certificates, or an empty text without TLS.
     pub fn ca_pem(&self) -> &str {
         self.servers[0].ca_pem()
     }
@@ -252,15 +252,15 @@ impl Sentinels {
         })
     }
 
-    /// Makes another server the master, and waits until everything is in order again. Returns its
-    /// number.
+    /// Makes another server the master, and waits until everything is in order again. Returns the
+    /// number of the new master.
     ///
     /// # Panics
     ///
     /// Panics if this takes more than a minute.
     pub fn fail_over(&self) -> usize {
-        // A sentinel gives up, and reports it to no client, when it has not heard from any replica
-        // recently. This happens on a machine that has stalled.
+        // A sentinel abandons a failover, and notifies no client, if it has not heard from any
+        // replica recently. This happens on a machine that has stalled.
         const GIVEN_UP_AFTER: Duration = Duration::from_secs(10);
         let old = self.master();
         let mut next_order = Instant::now();
@@ -362,7 +362,8 @@ fn start_all<'a>(settings: impl Iterator<Item = &'a Builder>) -> Vec<RedisServer
 }
 
 fn answers(server: &RedisServer) -> bool {
-    // A stopped process is not asked: the answer would take the whole time limit.
+    // A stopped process is not asked, because waiting for its answer would take the whole time
+    // limit.
     server.is_running() && server.command(&["PING"]).is_ok()
 }
 
@@ -379,8 +380,8 @@ fn is_in_step(server: &RedisServer) -> bool {
     replication(server).contains("master_link_status:up")
 }
 
-/// Returns how many replicas the server feeds. It starts to feed a replica when the replica has
-/// reported its position, not when the replica connects.
+/// Returns how many replicas the server feeds. It feeds a replica from the time at which the
+/// replica has reported its position, not from the time at which the replica connects.
 fn fed_by(server: &RedisServer) -> usize {
     let info = replication(server);
     let fed = info.lines().filter(|line| {
@@ -389,7 +390,7 @@ fn fed_by(server: &RedisServer) -> usize {
     fed.count()
 }
 
-/// Runs a command. Returns `Nil` when the server has just been killed.
+/// Runs a command. Returns `Nil` if the server has just been killed.
 fn run(server: &RedisServer, command: &[&str]) -> Reply {
     server.command(command).unwrap_or(Reply::Nil)
 }
@@ -422,7 +423,7 @@ mod tests {
         sentinels.servers[0].kill().expect("it is ours");
         assert_eq!(sentinels.wait_until_replaced(0), 1);
         sentinels.servers[0].restart().expect("it starts again");
-        // The test does not check which server is the master in the end. If the machine stalls for
+        // The test does not check which server is the master at the end. If the machine stalls for
         // long enough, the sentinels replace the new master too.
         eventually("the old master is a replica", AGREED_WITHIN, || {
             is_in_step(&sentinels.servers[0])

@@ -91,7 +91,7 @@ impl RedisServer {
         self.settings.address()
     }
 
-    /// Returns the TCP port; 0 when the server listens on a socket only.
+    /// Returns the TCP port, or 0 if the server listens on a socket only.
     pub fn port(&self) -> u16 {
         self.port
     }
@@ -101,7 +101,7 @@ impl RedisServer {
         self.child().id()
     }
 
-    /// Returns the certificate that signed the server's certificate; empty without TLS.
+    /// Returns the certificate that signed the server's certificate, or an empty text without TLS.
     pub fn ca_pem(&self) -> &str {
         &self.ca_pem
     }
@@ -226,7 +226,7 @@ impl RedisServer {
     }
 
     /// Ends the server without a chance to clean up, and starts it again on the same port. It is
-    /// then empty, or has the data of its `appendonly` file if it was told to keep one.
+    /// then empty, or has the data of its `appendonly` file if it was set to write one.
     ///
     /// # Errors
     ///
@@ -242,7 +242,7 @@ impl RedisServer {
     ///
     /// # Errors
     ///
-    /// Fails if the server was not told to keep such a file (`appendonly`).
+    /// Fails if the server was not set to write such a file (`appendonly`).
     pub fn log_length(&self) -> io::Result<u64> {
         Ok(fs::metadata(self.appended()?)?.len())
     }
@@ -280,7 +280,7 @@ impl RedisServer {
         ended.is_ok_and(|ended| ended.is_none()) && !process::is_paused(self.pid())
     }
 
-    /// Stops the process. Connections stay open, but nothing is answered.
+    /// Stops the process. Its connections are not closed, but nothing is answered.
     ///
     /// # Errors
     ///
@@ -323,8 +323,8 @@ impl RedisServer {
         self.child.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Waits until the socket answers. The ports are open by then, because the server opens all of
-    /// them before it serves any, and ends if it can't.
+    /// Waits until the socket answers. At that time the ports are open, because the server opens
+    /// all of them before it serves any, and ends if it can't.
     fn wait_until_ready(&self, child: &mut Child) -> io::Result<()> {
         let deadline = Instant::now() + START_LIMIT;
         loop {
@@ -386,13 +386,13 @@ pub struct Builder {
 }
 
 impl Builder {
-    /// Sets the default user's password. The default is none.
+    /// Sets the default user's password. By default there is none.
     pub fn password(mut self, password: &str) -> Self {
         self.password = Some(password.to_owned());
         self
     }
 
-    /// Adds a user who may do everything. [`RedisServer::url`] names this user. Without a password
+    /// Adds a user with all permissions. [`RedisServer::url`] names this user. Without a password
     /// for the default user, that user is locked, so that a client that forgets to authenticate
     /// fails.
     pub fn user(mut self, name: &str, password: &str) -> Self {
@@ -400,14 +400,13 @@ impl Builder {
         self
     }
 
-    /// Restricts the rights of the [`user`](Self::user) to these rules, in the server's notation:
-    /// `"~* &* +get"`.
+    /// Restricts the [`user`](Self::user) to these rules, in the server's notation: `"~* &* +get"`.
     pub fn rules(mut self, rules: &str) -> Self {
         self.rules = Some(rules.to_owned());
         self
     }
 
-    /// Sets the program to start, whatever the environment says.
+    /// Sets the program to start, which takes precedence over the environment.
     pub fn program(mut self, program: impl Into<PathBuf>) -> Self {
         self.program = Some(program.into());
         self
@@ -492,7 +491,8 @@ impl Builder {
         self
     }
 
-    /// Uses certificates of the other's authority if both use TLS, so that one authority is enough.
+    /// If both use TLS, signs this server's certificates with the other's authority, so that
+    /// clients need only one authority.
     pub(crate) fn certificates_as(mut self, other: &Self) -> Self {
         if self.tls.is_some() && other.tls.is_some() {
             self.tls.clone_from(&other.tls);
@@ -557,7 +557,7 @@ impl Builder {
     }
 
     /// Returns the text of a configuration file. A file is better than arguments: passwords with
-    /// odd characters survive, and do not appear in the process list.
+    /// unusual characters survive, and do not appear in the process list.
     fn config(&self, dir: &Path, port: u16) -> String {
         let path = |name: &str| format!("\"{}\"", dir.join(name).display());
         let mut lines = vec![
@@ -601,7 +601,8 @@ impl Builder {
     }
 
     fn spawn(&self, dir: &Path) -> io::Result<Child> {
-        // The log is emptied. Otherwise the log of the last process would be taken for this one's.
+        // The log is emptied. Otherwise the log of the last process would be taken for the log of
+        // this one.
         let log = fs::File::create(dir.join(LOG))?;
         let there = self.host.iter().flat_map(|(_, there)| there);
         let mut words = there.map(|word| PathBuf::from(word).into_os_string());

@@ -7,7 +7,7 @@ use rcgen::{
     KeyUsagePurpose, date_time_ymd,
 };
 
-/// Number of client certificates: one, and the ones that replace it later.
+/// Number of client certificates: one, and its later replacements.
 pub(crate) const CLIENTS: usize = 3;
 
 /// The authority that signs the certificates of servers and clients.

@@ -1,4 +1,4 @@
-//! Tests of both Redisson versions against one server, by way of the driver.
+//! Tests of the driver with both Redisson versions, against one server.
 
 use std::time::{Duration, Instant};
 

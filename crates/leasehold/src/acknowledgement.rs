@@ -29,7 +29,7 @@ use crate::key::Key;
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Acknowledgement {
-    // Kept small, so that it fits beside an operation that waits.
+    // Kept small, because each operation in a queue has one.
     within_ms: u16,
     replicas: u8,
     on_disk: bool,
@@ -44,8 +44,8 @@ impl Default for Acknowledgement {
 impl Acknowledgement {
     const DEFAULT_MS: u16 = 500;
     const MAX_MS: u16 = 60_000;
-    /// The minimum by which the wait for a reply must be longer. A server ends a `WAIT` up to 100
-    /// ms late.
+    /// The minimum by which the reply timeout must exceed this limit. A server ends a `WAIT` up to
+    /// 100 ms late.
     const REPLY_MARGIN: Duration = Duration::from_millis(200);
 
     /// Requires only the master's confirmation (the default).

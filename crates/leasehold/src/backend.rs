@@ -52,7 +52,8 @@ impl Backend {
 
     /// Like [`submit`](Self::submit), over `route`. An operation runs after all earlier operations
     /// of its name that took the same route. An embedded keyspace has no replicas and is never lost
-    /// by itself, so it confirms everything, unless the network of a test says otherwise.
+    /// by itself, so it confirms everything, unless the simulated network of a test decides
+    /// otherwise.
     #[cfg_attr(
         not(any(feature = "redis", feature = "testing")),
         expect(unused_variables)
@@ -69,7 +70,7 @@ impl Backend {
         }
     }
 
-    /// Returns whether each reply is already there when [`submit`](Self::submit) returns.
+    /// Returns whether the reply is already available when [`submit`](Self::submit) returns.
     pub(crate) fn is_in_process(&self) -> bool {
         matches!(self, Self::Memory(_))
     }
@@ -95,7 +96,7 @@ impl Backend {
         }
     }
 
-    /// Returns whether a request may have left, which means that there has been a connection.
+    /// Returns whether a request may have been sent: the client has been connected at least once.
     pub(crate) fn was_connected(&self) -> bool {
         #[cfg(feature = "redis")]
         if let Self::Redis(redis) = self {
@@ -117,12 +118,12 @@ impl Backend {
         self.failure(Outcome::MayHaveRun, Cause::Other(what.into()))
     }
 
-    /// Returns the failure for a grant whose reply took longer than the lease. The grant is given
-    /// back.
+    /// Returns the failure for a grant whose reply took longer than the lease. The caller's undo
+    /// releases the grant.
     pub(crate) fn granted_too_late(&self) -> Failure {
         let what = "it was granted, but the answer came after its lease was over; \
                     set a longer lease";
-        // The undo stays armed: by our clock the lease is over, but the key may still be there.
+        // The undo stays armed: by our clock the lease is over, but the key may still exist.
         self.failure(Outcome::MayHaveRun, Cause::NoAnswer(what.into()))
     }
 
@@ -140,7 +141,7 @@ impl Backend {
     }
 
     /// Returns when the server that has this key started, if that is known and was later than
-    /// `since`. Whatever the server had before then may be gone.
+    /// `since`. The server may have lost everything from before its start.
     #[cfg_attr(not(feature = "redis"), expect(unused_variables))]
     pub(crate) fn started_after(&self, key: &Key, since: Moment) -> Option<Moment> {
         let started = match self {
@@ -156,7 +157,7 @@ impl Backend {
     }
 
     /// Returns the earliest time at which the server can have started, if it is known to have been
-    /// restarted or replaced since a request left at `sent`. Always `None` for servers that
+    /// restarted or replaced since a request was sent at `sent`. Always `None` for servers that
     /// replicate to each other: one server may still have the data that another has lost.
     pub(crate) fn replaced_since(&self, sent: Moment) -> Option<Moment> {
         match self {
@@ -212,7 +213,7 @@ impl Backend {
     }
 
     /// Returns the number of the server that has this key. Operations on keys with the same number
-    /// can travel together.
+    /// can be sent in one call.
     #[cfg_attr(not(feature = "redis"), expect(unused_variables))]
     pub(crate) fn node_of(&self, key: &[u8]) -> usize {
         #[cfg(feature = "redis")]
@@ -222,8 +223,8 @@ impl Backend {
         0
     }
 
-    /// Returns whether the reply to a release says how many connections heard of the release. A
-    /// node of a cluster counts only its own connections.
+    /// Returns whether the reply to a release contains the number of connections that received its
+    /// message. A node of a cluster counts only its own connections.
     pub(crate) fn counts_listeners(&self) -> bool {
         #[cfg(feature = "redis")]
         if self.cluster().is_some() {
@@ -258,8 +259,8 @@ impl Backend {
         None
     }
 
-    /// Resolves when it is unknown whether the server still has the holds, because the server was
-    /// restarted or replaced by another one.
+    /// Resolves once the server may have lost the holds, because it was restarted or replaced by
+    /// another server.
     pub(crate) async fn holds_in_doubt(&self) {
         match self {
             #[cfg(feature = "redis")]
@@ -268,7 +269,8 @@ impl Backend {
         }
     }
 
-    /// Asks each server for facts about itself. The list is empty for an embedded keyspace.
+    /// Collects the facts that each server reports about itself. The list is empty for an embedded
+    /// keyspace.
     #[cfg_attr(not(feature = "redis"), expect(unused_variables))]
     pub(crate) async fn examine(&self, channel: &str) -> Result<Vec<ServerFacts>, Failure> {
         match self {
@@ -308,8 +310,8 @@ pub(crate) enum NameKind {
 
 /// The pending reply of one operation.
 ///
-/// If this is dropped before the operation has left, an operation that grants something is removed
-/// from the queue.
+/// Dropping this before the operation is sent removes the operation from the queue if it would
+/// grant something.
 pub(crate) enum Reply {
     Ready(Option<Result<Value, Failure>>),
     #[cfg(feature = "testing")]
@@ -319,7 +321,7 @@ pub(crate) enum Reply {
 }
 
 impl Reply {
-    /// Returns a ticket that says whether the operation may have run, even after this reply was
+    /// Returns a ticket that shows whether the operation may have run, even after this reply was
     /// dropped.
     pub(crate) fn ticket(&self) -> Ticket {
         match self {

@@ -356,7 +356,7 @@ impl Client {
     /// that hold are unlocked. For a semaphore with leases, `hold` is the id of a permit. Returns
     /// whether the hold existed.
     ///
-    /// No other hold is affected, even if the lock changes hands meanwhile. There are two limits:
+    /// No other hold is affected, even if the lock has a new holder by then. There are two limits:
     ///
     /// * For the first second after its grant, a hold may be [handed
     ///   over](crate::Lock::local_hand_over) to the next waiter of the same client, under the same
@@ -429,13 +429,11 @@ impl Client {
         if self.context.is_forked() {
             return Closed { holds_left: 0 };
         }
-        // Closed first: an acquire that is still let in could leave clean-up behind that the wait
-        // below would miss.
+        // Closed first: a later acquire could leave clean-up that the wait below would miss.
         self.context.close();
         self.context.say_goodbye();
         self.context.cleanup.done().await;
-        // Counted after the wait, which can last for a lease: some of these holds have ended
-        // meanwhile.
+        // Counted after the wait: it can last for a lease, and some of these holds end during it.
         Closed {
             holds_left: self.context.live_holds.count_valid(),
         }
@@ -681,7 +679,7 @@ impl ClientBuilder {
     /// Sets whether each operation in a cluster is sent alone and declares its keys to the server.
     /// `false` by default. A single server always gets all keys declared.
     ///
-    /// By default, the client sends operations that wait for the same node together, whatever the
+    /// By default, the client combines operations for the same node into one request, whatever the
     /// slots of their names, and without declared keys. Each operation itself checks that its keys
     /// are on the node. If a node refuses this, the client notices and declares the keys. But a
     /// proxy may send a request without declared keys to any node. So set this to `true` behind a
@@ -755,7 +753,8 @@ impl ClientBuilder {
     /// change while the client lives.
     ///
     /// A client has two connections to each server, and opens the second one when it first waits.
-    /// While it is connected, the client also asks `credentials` every 10 s
+    /// Holds that [replicas must confirm](Self::acknowledged_by) use one more. While it is
+    /// connected, the client also asks `credentials` every 10 s
     /// ([`credentials_every`](Self::credentials_every)). If the answer has changed, it logs in
     /// again (`AUTH`) on its open connections for requests. So the server may afterwards end all
     /// connections that logged in with the old credentials, without any effect on holds. This
@@ -1214,8 +1213,8 @@ mod tests {
     async fn holds_that_are_over_are_forgotten() {
         let client = Client::embedded();
         let owner = Owner::new();
-        // A hold can end in several ways without a release: by a drop, by a downgrade, or left to
-        // its lease and then ended by force. Each way must remove it from the table, or a client
+        // A hold can end without a release: its guard is dropped, downgraded, or forgotten and the
+        // lock then unlocked by force. Each way must remove the hold from the table, or a client
         // that lives for months grows with each hold.
         for _ in 0..100 {
             drop(client.lock("x").acquire().await.expect("free"));

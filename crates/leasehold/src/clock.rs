@@ -12,8 +12,8 @@ pub(crate) use timers::Timers;
 
 /// A point on a [`Clock`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-// In nanoseconds since the clock began, half as large as a `Duration`: a hold has six of them. The
-// range is 584 years. A later point becomes that end.
+// Nanoseconds since the clock began: half as large as a `Duration`, and a hold has several moments.
+// The range is 584 years, and any later point becomes the end of it.
 pub(crate) struct Moment(u64);
 
 impl Moment {
@@ -77,8 +77,8 @@ impl ClockPair {
         }
     }
 
-    /// Returns a hint for an error about a timeout of `limit`, if tokio's clock has jumped by that
-    /// time.
+    /// Returns a hint for the error about a timeout of `limit`, if most of that time passed only on
+    /// tokio's clock.
     pub(crate) fn paused_hint(self, limit: Duration) -> &'static str {
         let now = Self::now();
         let tokio_time = now.tokio_time.saturating_duration_since(self.tokio_time);
@@ -163,8 +163,7 @@ impl Clock {
             // A time that has passed must not look as if it ended just now.
             return now.checked_sub(here.saturating_sub(moment)).unwrap_or(now);
         }
-        // As far ahead as tokio's own far future. On some systems an instant can't hold a hundred
-        // years.
+        // Tokio uses the same far future. On some systems an instant can't hold a hundred years.
         now.checked_add(moment.saturating_sub(here))
             .unwrap_or_else(|| now + Duration::from_secs(30 * 365 * 24 * 3600))
     }
@@ -190,8 +189,8 @@ fn since_boot() -> Moment {
     ))
 }
 
-// On Windows this is the performance counter, which continues during sleep. The start of the
-// process is a year, because the server may have been started earlier than the process.
+// On Windows this is the performance counter, which continues during sleep. The clock begins at one
+// year, because the server may have been started before the process.
 #[cfg(not(unix))]
 fn since_boot() -> Moment {
     use std::sync::LazyLock;

@@ -11,8 +11,8 @@ use crate::key::Key;
 pub(crate) const DEFAULT_LEASE: Duration = Duration::from_secs(30);
 /// The longest lease of a majority, unless the clients have agreed on another one.
 pub(crate) const DEFAULT_LONGEST_LEASE: Duration = DEFAULT_LEASE;
-/// The maximum for the longest lease: a year. A server that was restarted has no vote for the
-/// longest lease.
+/// The maximum for the longest lease: a year. A restarted server has no vote until the longest
+/// lease has passed.
 const MAX_LONGEST_LEASE: Duration = Duration::from_secs(365 * 24 * 3600);
 /// The pause between two requests of a waiter that is not notified.
 const DEFAULT_POLL_INTERVAL: Duration = Duration::from_secs(1);
@@ -441,8 +441,8 @@ pub(crate) fn check_wait(wait: Duration, key: &Key) -> Result<()> {
 /// Checks the waiter timeout. If it is too short, a slow network costs a waiter its place. If it is
 /// too long, a dead waiter delays all other waiters.
 pub(crate) fn check_waiter_timeout(timeout: Duration, key: &Key) -> Result<()> {
-    // Equals `IDLE_EXPIRY_MS` in `fair/queue.lua`, after which the key of our waiters expires if no waiter
-    // asks. With a longer timeout that key would expire first, and the server would take our
+    // Equals `IDLE_EXPIRY_MS` in `fair/queue.lua`, after which the key of our waiters expires if no
+    // waiter asks. With a longer timeout that key would expire first, and the server would take our
     // waiters for Redisson's.
     let longest = Duration::from_secs(3600);
     check_span(

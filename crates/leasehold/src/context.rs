@@ -118,7 +118,7 @@ impl Context {
     pub(crate) fn fresh_wire_id(&self) -> String {
         // Relaxed is enough: the number must be unique, and no other data depends on it.
         let n = self.holds.fetch_add(1, Ordering::Relaxed);
-        // With room for exactly this text: an id is made for each acquire, and kept with its hold.
+        // With the exact capacity: an id is made for each acquire, and stored with its hold.
         let digits = n.checked_ilog10().unwrap_or(0) as usize + 1;
         let mut id = String::with_capacity(self.client_id.len() + 1 + digits);
         id.push_str(&self.client_id);
@@ -166,24 +166,24 @@ impl Context {
     }
 
     pub(crate) fn close(&self) {
-        // An acquire that has just passed `check_open` is still granted. Its hold enters `live_holds`
-        // after this, and learns there that it is not renewed.
+        // An acquire that has just passed `check_open` can still be granted. `LiveHolds::insert`
+        // then stops the renewal of its hold.
         self.closed.store(true, Ordering::SeqCst);
         for hold in self.live_holds.close() {
-            // Scheduled on its new terms: it is no longer renewed, but its maximum hold time still
-            // ends it.
+            // Scheduled again: the hold is no longer renewed, but its maximum hold time still ends
+            // it.
             self.watchdog.remove(&hold);
             self.watchdog.watch(&hold);
             self.leave_queue(&hold);
         }
-        // A waiter for several locks can no longer get the lock of this client. It learns so when
+        // A waiter for several locks can no longer get the lock of this client. It learns this when
         // it asks again.
         self.backend.channels().wake_all();
     }
 
-    /// Removes the waiters of a hold that is left to its lease from the queue. Waiters to which it
-    /// was handed over may still be in a queue on the server, and would be in the way after its
-    /// end.
+    /// Removes the waiters to which this hold was handed over from the queue on the server. Called
+    /// for a hold that is left to its lease: no release will remove these waiters, and they would
+    /// delay all later ones.
     pub(crate) fn leave_queue(&self, hold: &Grant) {
         let queued = hold.steps.queue_steps();
         if let Some(leave) = queued.and_then(QueueSteps::leave_queue) {
@@ -202,7 +202,7 @@ impl Context {
         goodbye: Vec<Operation>,
         send: impl FnOnce(&Backend) -> T,
     ) -> Option<T> {
-        // With this locked: nothing is announced after the goodbye.
+        // Sent under this lock, so that nothing is announced after the goodbye.
         let mut stored = self.goodbye.lock();
         if self.is_closed() || self.is_forked() {
             return None;
@@ -211,7 +211,8 @@ impl Context {
         Some(send(&self.backend))
     }
 
-    /// Removes the client's announcement. A close waits for that.
+    /// Removes the client's announcement. [`Client::close`](crate::Client::close) waits for this
+    /// until [`GOODBYE_WITHIN`] has passed.
     pub(crate) fn say_goodbye(&self) {
         if self.is_forked() {
             // The parent still exists.

@@ -68,7 +68,7 @@ impl CredentialsSource {
     #[cfg_attr(not(feature = "redis"), expect(dead_code))]
     pub(crate) async fn ask(&self) -> Result<Credentials, NoCredentials> {
         // A callback that panics must not end the connection's task. The call is inside, too: a
-        // callback can panic before there is a future.
+        // callback can panic before it returns a future.
         let asked = AssertUnwindSafe(async { (self.0)().await }).catch_unwind();
         let panicked = |_| Err("the callback panicked".into());
         asked.await.unwrap_or_else(panicked)

@@ -1,6 +1,6 @@
-//! The twins against the scripts: runs random steps on the embedded keyspace and on a server, and
-//! compares replies and state. A difference is shrunk to the shortest sequence that shows it. Each
-//! primitive has a file that defines how its steps are sent.
+//! The test of the twins against the scripts: it runs random steps on the embedded keyspace and on
+//! a server, and compares replies and state. A difference is shrunk to the shortest sequence that
+//! shows it. Each primitive has a file that defines how its steps are sent.
 
 mod expirable;
 mod fair;
@@ -52,7 +52,8 @@ struct Sample {
 }
 
 impl Sample {
-    /// Returns a marker. Some requests are repeated, and some markers are taken along.
+    /// Returns the marker of the request. Two variants share a marker, so some requests are
+    /// repeated. `done` is the marker of an earlier request in some cases.
     fn marker(&self) -> String {
         self.marker_of(self.step, self.variant / 2)
     }
@@ -90,8 +91,8 @@ fn beside(key: &str, other: &[u8]) -> Vec<u8> {
     [tag.as_bytes(), b":", other].concat()
 }
 
-/// Returns lease and maximum of a renewal: some holds are renewed for longer than they have, others
-/// for less.
+/// Returns the lease and the maximum of a renewal: some holds get a longer lease than they have,
+/// others a shorter one.
 fn renewed(hold: &str) -> (&'static str, &'static str) {
     match HOLDS.iter().position(|other| *other == hold) {
         Some(0) => ("30000", "0"),
@@ -113,8 +114,9 @@ const SUITES: [Suite; 10] = [
     presence::SUITE,
 ];
 
-/// Commands that replace the list of waiting clients by another type, and add odd items to it.
+/// A command that replaces the list of waiting clients with a text.
 const CLIENTS_OF_WRONG_TYPE: &[&str] = &["SET", "KEY:asking", "text"];
+/// A command that adds malformed items to that list.
 const MALFORMED_CLIENTS: &[&str] = &[
     "RPUSH",
     "KEY:asking",
@@ -257,9 +259,9 @@ impl Suite {
         let command = |parts: &[&str]| server.command(parts).unwrap();
         match action {
             Action::Run(operations) => {
-                // Submitted before the first reply is awaited. If each were awaited at once, it
-                // would be alone in its call. A renewal is sent before waiting operations, so it is
-                // submitted after them.
+                // Submitted before the first reply is awaited: otherwise each operation would be
+                // alone in its call. A renewal overtakes queued operations, so it is submitted only
+                // after their replies.
                 let mut shown_replies = Vec::new();
                 let renews = |sample: &_| self.operation(*sample).step.renews;
                 for together in operations.chunk_by(|_, next| !renews(next)) {
@@ -319,7 +321,7 @@ fn write(keyspace: &mut Keyspace, command: &[String]) {
 }
 
 /// Returns a step's reply without its legitimate differences: the order of the holders, which are
-/// the fields of a hash, and the exact time left.
+/// the fields of a hash, and the exact remaining time.
 fn shown_reply(step: &Step, reply: &Value) -> String {
     let Value::List(items) = reply else {
         return shown(reply);
@@ -353,18 +355,18 @@ fn shown(reply: &Value) -> String {
     }
 }
 
-/// Returns a number as text. A time left, or a time of the clock, is rounded.
+/// Returns a number as text. A remaining time, or a time of the clock, is rounded.
 fn shown_number(number: i64) -> String {
     let now_ms = i64::try_from(now_ms()).unwrap();
     match number {
-        // A count or a reply, which must be exact: except for 0, no lease of the samples is so
+        // A count or a reply, which must be exact. Except for 0, no time of the samples is so
         // short.
         ..=1000 => number.to_string(),
-        // The keyspace and the server are asked one after the other, on a machine that may be busy.
-        // Leases last thirty seconds or more, and shorter times are much shorter.
+        // The keyspace and the server run one after the other, on a machine that may be busy. No
+        // time of the samples is close to a value at which the rounded text changes.
         1001..=9000 => "some s".into(),
         9001..=100_000_000_000 => format!("{}0 s", (number + 5000) / 10_000),
-        // A time far ahead that another program has written, or the time left until then.
+        // A time far ahead that another program has written, or the remaining time until then.
         2_000_000_000_000..20_000_000_000_000 => "far".into(),
         // A fencing token: the time in microseconds, or slightly more.
         _ if (number / 1000 - now_ms).abs() < 10_000_000_000 => "a token".into(),
@@ -400,7 +402,7 @@ fn state(kind: &str, mut content: Vec<String>, ttl_ms: i64) -> (String, Vec<Stri
         let words: Vec<_> = item.split(' ').map(shown_word).collect();
         *item = words.join(" ");
     }
-    // If times were taken within the same millisecond, either may be first.
+    // Items whose times were taken within one millisecond may be in either order.
     if kind == "hash" || kind == "zset" {
         content.sort();
     }
@@ -475,8 +477,8 @@ fn twins_and_scripts_agree() {
         });
         let actions = prop::collection::vec(action(suite), 1..25);
         let result = runner.run(&actions, |actions| {
-            // For each sequence, including those of the shrinking: leftovers of an earlier sequence
-            // would make a short one fail without a reason of its own.
+            // Emptied for each sequence, also while a failure is shrunk: leftovers of an earlier
+            // sequence could make a shorter one fail for no reason of its own.
             server.command(&["FLUSHALL"]).unwrap();
             let mut keyspace = heard_keyspace();
             for action in &actions {

@@ -96,8 +96,8 @@ impl Error {
     }
 
     /// Returns the error of a lock over several members, some of which failed. `loss` is the loss
-    /// of the whole lock, if the failures lose it. Otherwise the kind is that of the member that
-    /// leaves the caller the least hope.
+    /// of the whole lock, if the failures lose it. Otherwise the error has the most serious kind of
+    /// the members' errors.
     pub(crate) fn of_members(
         key: &Key,
         what: &str,
@@ -107,7 +107,7 @@ impl Error {
         let briefs: Vec<_> = members.iter().map(Error::brief).collect();
         let kind = match loss {
             // Whatever the members report: a holder that has lost the whole lock must stop its
-            // work, and looks only at the kind.
+            // work, and may check only the kind.
             Some(_) => ErrorKind::Lost,
             None => worst(&members),
         };
@@ -192,7 +192,7 @@ impl Error {
     }
 }
 
-/// Returns the kind that leaves the caller the least hope.
+/// Returns the most serious kind of these errors.
 fn worst(errors: &[Error]) -> ErrorKind {
     // First the kinds that require action by the caller: if a transient kind had precedence,
     // `is_transient` would make the caller try again forever. Of the two transient kinds, the

@@ -33,15 +33,15 @@ pub(crate) struct Share {
     /// The claim of this guard on the hold.
     claim: ClaimId,
     given_up: bool,
-    /// The number of its holder. Readers that share a hold have one number each.
+    /// The number of its holder. Readers that share a hold have different numbers.
     number: u64,
     /// Whether the server granted the hold to this guard's own request.
     has_own_grant: bool,
     /// Whether the guard belongs to one of several readers that share the hold. Each reader learns
     /// from the server whether it had the lock.
     shares_read_hold: bool,
-    /// Whether the hold is becoming another one, as in a downgrade: no guard may join it, and it is
-    /// not renewed.
+    /// Whether the hold is being converted into another one, as in a downgrade: no guard may join
+    /// it, and it is not renewed.
     is_converting: bool,
     /// The duration of its acquire.
     waited: Duration,
@@ -76,7 +76,7 @@ impl Share {
         share
     }
 
-    /// Returns another share in a hold that [`Hold::join`] has counted.
+    /// Returns another share in a hold, for a guard that has joined it.
     pub(crate) fn joined(context: Arc<Context>, held: Arc<Held>, joined: Joined) -> Self {
         Self::with_claim(context, held, joined.claim)
     }
@@ -173,11 +173,11 @@ impl Share {
     }
 
     async fn give_up(mut self) -> Result<()> {
-        // First: if this future is dropped, the share must not leave the hold a second time. The
-        // undo, which is still armed, then sends the release.
+        // Set first: if this future is dropped, the share must not leave the hold a second time.
+        // The undo, which is still armed, then sends the release.
         self.given_up = true;
         let hold = Arc::clone(self.hold());
-        // Asked before the guard leaves: its own limit may be the one that is over.
+        // Checked before the guard leaves: its own limit may be the one that is over.
         let loss = hold.loss();
         // Registered before the share leaves: the last share may be given up at any time, and the
         // server's reply to that release also applies to this share.
@@ -206,7 +206,7 @@ impl Share {
     /// process, or releases it on the server.
     async fn leave_last(&self, loss: Option<LossReason>) -> Result<()> {
         let hold = self.hold();
-        // Not at each guard's end: the end of a re-entry costs no system call.
+        // Checked only here, so that the end of a re-entry costs no system call.
         self.context.check_process(&hold.key)?;
         let local = self.held.local(&self.context.locals);
         let now = self.context.clock.now();
@@ -228,7 +228,8 @@ impl Share {
                 }
             }
         }
-        // Ended before it is removed: a renewal in progress does not put back a hold that is over.
+        // Ended before it is removed: a renewal in progress does not put a hold that is over back
+        // into the watchdog's table.
         hold.end();
         self.context.watchdog.remove(hold);
         match loss {
@@ -244,7 +245,7 @@ impl Share {
     /// Asks the server to end the hold, and waits for its reply.
     async fn release_on_server(&self, local: Option<RecordRef>) -> Result<()> {
         let (release, first) = ReleaseRequest::send(&self.context, &self.held, local, false);
-        // After the release was sent: the owner's next request must run after it.
+        // Cleared after the release was sent: the owner's next request must run after it.
         self.clear_owner();
         if !self.hold().has_confirmation_waiters() && !release.grants_next {
             return release.answered(first).await;
@@ -253,8 +254,8 @@ impl Share {
         self.in_background(release.answered(first)).await
     }
 
-    /// Exchanges the permits for new ones of the next waiter of the process. The request has been
-    /// sent when this returns. `None` if no waiter wants the same number of permits.
+    /// Swaps the permits for new ones of the next waiter of the process. The request has been sent
+    /// when this returns. `None` if no waiter wants the same number of permits.
     fn swap(&self, local: &RecordRef) -> Option<impl Future<Output = Result<()>> + Send + use<>> {
         let swap = PermitSwap::send(&self.context, &self.held, local)?;
         let (context, held) = (Arc::clone(&self.context), Arc::clone(&self.held));
@@ -290,8 +291,8 @@ impl Share {
         })
     }
 
-    /// Waits for the server's word that the hold, which now belongs to other guards, was held until
-    /// it passed to them.
+    /// Waits for the server's confirmation that the hold, which now belongs to other guards, was
+    /// held until it passed to them.
     async fn confirmed(
         &self,
         confirmation: oneshot::Receiver<Confirmation>,
@@ -305,8 +306,7 @@ impl Share {
         } = &*self.context;
         let hold = self.hold();
         if starts_task {
-            // A task, not this future: the task asks for all that wait, and this future may be
-            // dropped.
+            // A task asks for all holders that wait, because this future may be dropped.
             cleanup.spawn_detached(ask_for_confirmation(
                 backend.clone(),
                 timers.clone(),
@@ -329,7 +329,7 @@ impl Share {
         Err(failure.into_error(&hold.key))
     }
 
-    /// Prepares the hold to become another one in one step: no guard can join it, and it is not
+    /// Prepares the hold for its conversion into another one: no guard can join it, and it is not
     /// renewed. Returns `false` and changes nothing if other guards share it.
     pub(crate) fn begin_conversion(&mut self) -> bool {
         self.is_converting = self.hold().end_if_last_guard();
@@ -339,8 +339,8 @@ impl Share {
         self.is_converting
     }
 
-    /// Notes that the hold has become another one. If the share is dropped without this call, the
-    /// hold is released.
+    /// Notes that the hold was converted into another one. If the share is dropped without this,
+    /// the hold is released.
     pub(crate) fn finish_conversion(mut self) {
         self.given_up = true;
         self.held.disarm();
@@ -355,7 +355,7 @@ impl Share {
         }
     }
 
-    /// Leaves the hold to its lease, which is `span` from now on, even if that is shorter.
+    /// Sets the lease to `span` from now, even if that is shorter, and leaves the hold to it.
     pub(crate) async fn keep_for(mut self, span: Duration) -> Result<()> {
         let (context, hold) = (Arc::clone(&self.context), Arc::clone(self.hold()));
         check_lease(span, &hold.key)?;
@@ -368,13 +368,13 @@ impl Share {
             ));
         };
         // Ended before the request is sent: no renewal begins later. If a renewal is about to be
-        // sent or on its way, and arrives after the request, the server refuses it.
+        // sent or in flight, and arrives after the request, the server refuses it.
         if !self.begin_conversion() {
             return Err(cannot_keep(&hold.key, self.sharing_reason()));
         }
         let (keeping, first) = KeepForRequest::send(&context, &self.held, operation);
-        // After the request, because the owner's next request must run later. Before its reply,
-        // because an unknown outcome leaves the hold to its lease, old or new.
+        // Done after the request, because the owner's next request must run later. Done before its
+        // reply, because an unknown outcome leaves the hold to its lease, old or new.
         self.given_up = true;
         self.leave_to_lease();
         if !hold.has_confirmation_waiters() {
@@ -425,8 +425,8 @@ impl Share {
         Ok(())
     }
 
-    /// Updates the watchdog if a guard that has joined or left has moved the time of its next look.
-    /// Most guards move nothing, so a re-entry usually costs nothing.
+    /// Updates the watchdog if a guard that has joined or left has moved the time at which the hold
+    /// is due. Most guards move nothing, so a re-entry usually costs nothing.
     pub(crate) fn reschedule(&self, moves_due: bool) {
         if moves_due {
             self.context.watchdog.watch(self.hold());
@@ -455,8 +455,8 @@ impl Share {
     /// answers.
     pub(crate) async fn confirm(&self) -> Result<()> {
         let hold = self.hold();
-        // All that the guards want, not what the watchdog may ask for: an extension works even
-        // after the client was closed.
+        // The full lease that the guards want, although the watchdog may ask for less: an extension
+        // works even after the client was closed.
         let lease = hold.lease_to_request(self.context.clock.now());
         match try_renew(&self.context.backend, &self.context.timers, hold, lease).await {
             Ok(Renewed::Yes) => {
@@ -504,8 +504,8 @@ pub(crate) fn cannot_keep(key: &Key, why: &str) -> Error {
     Error::new(ErrorKind::Misuse, message).with_key(key)
 }
 
-/// A request that leaves a hold to a span, and that was sent. The hold is over here: no guard
-/// relies on it. No renewal begins later, and the server refuses a renewal that arrives later.
+/// A request that was sent to keep a hold for a fixed time. The hold is over here: no guard relies
+/// on it. No renewal begins later, and the server refuses a renewal that arrives later.
 struct KeepForRequest {
     context: Arc<Context>,
     held: Arc<Held>,
@@ -525,8 +525,8 @@ impl KeepForRequest {
             context: Arc::clone(context),
             held: Arc::clone(held),
             operation,
-            // Taken before the request is sent: a task that renews the hold to get a word of the
-            // server stops, because the reply to this request is that word.
+            // Taken before the request is sent, so that the task that asks for confirmations ends:
+            // the reply to this request is a confirmation, too.
             mark: held.hold().mark_end(),
         };
         let first = (keeping.ask(), context.clock.now());
@@ -578,8 +578,8 @@ impl KeepForRequest {
         }
     }
 
-    /// Returns the error for a hold that no longer exists. `unheard` is the failure of an earlier
-    /// request. That request may have kept the hold for a span that is over.
+    /// Returns the error for a hold that no longer exists. `unanswered` is the failure of an
+    /// earlier request, which may have kept the hold for a time that is over.
     async fn gone_error(&self, unanswered: Option<Failure>) -> Error {
         let (context, hold) = (&self.context, self.held.hold());
         if let Some(failure) = unanswered {
@@ -591,8 +591,8 @@ impl KeepForRequest {
     }
 }
 
-/// A release that was sent. The undo of its hold stays armed until the reply arrives. So a dropped
-/// call and a lost reply end in the same way: in the background.
+/// A release that was sent. The undo of its hold stays armed until the reply arrives. So if the
+/// future is dropped or the reply is lost, the hold is released in the background.
 struct ReleaseRequest {
     context: Arc<Context>,
     held: Arc<Held>,
@@ -628,7 +628,7 @@ impl ReleaseRequest {
         let next = (steps.queue_steps().filter(|_| !is_confirmed))
             .filter(|_| local.as_ref().is_some_and(is_known));
         let notifies = match &local {
-            // If no other client is subscribed, there is no client to call.
+            // If no other client is subscribed, there is no client to notify.
             Some(local) => !local.slice.lock().no_other_listener(),
             None => held.was_contended(),
         };
@@ -636,7 +636,7 @@ impl ReleaseRequest {
         let release = match next {
             Some(queued) => queued.release_to_next(terms.lease),
             None => {
-                // Made only if it is sent: most releases call no client.
+                // Created only if it is sent: most releases notify no client.
                 let notify = notifies.then(|| steps.release_and_notify()).flatten();
                 notify.unwrap_or_else(|| steps.release())
             }
@@ -701,8 +701,8 @@ impl ReleaseRequest {
         }
     }
 
-    /// Notes how many other clients the release has notified. `receivers_plus_one` is 1 plus the number of
-    /// connections.
+    /// Notes how many other clients the release has notified. `receivers_plus_one` is 1 plus the
+    /// number of connections.
     fn published(&self, receivers_plus_one: i64, sent: Moment) {
         if let (Some(local), Some(own_connections)) = (&self.local, self.own_connections) {
             let others = u32::try_from(receivers_plus_one - 1 - own_connections).ok();
@@ -711,7 +711,7 @@ impl ReleaseRequest {
         if self.local.is_some() || receivers_plus_one <= 1 || !self.held.has_slice() {
             return;
         }
-        // A task that is alone in its process needs no turn as long as no other client wants the
+        // A task that is alone in its process needs no slice as long as no other client wants the
         // lock. So for most names nothing is remembered.
         let (backend, hold) = (&self.context.backend, self.held.hold());
         let is_subscribed = (hold.steps.counted_channel())
@@ -729,8 +729,8 @@ impl ReleaseRequest {
         let sent = first.1;
         let (mut limit, mut sent_before) = (None, self.sent_before);
         let should_retry = |failed: FailedAttempt<'_>| {
-            // For as long as one more reply may take. Then the caller gets the error, and the undo
-            // continues in the background.
+            // Retried for as long as one more reply may take. Then the caller gets the error, and
+            // the undo continues in the background.
             let limit = *limit.get_or_insert(timers.now() + backend.reply_timeout());
             let should_retry = failed.failure.may_heal() && timers.now() < limit;
             sent_before |= should_retry && failed.failure.outcome == Outcome::MayHaveRun;
@@ -763,7 +763,8 @@ impl ReleaseRequest {
             None => why_lost(backend, hold, timers).await,
         };
         // An earlier request that was not answered may have released the hold, which was then held
-        // until that request. The server only notes whose hold was ended by force.
+        // until that request. Only the reason `Forced` is certain, because the server notes which
+        // holds were ended by force.
         if sent_before && reason != LossReason::Forced {
             hold.deliver(self.mark, &Confirmation::Unknown);
             return Err(unknown_outcome(&self.context, hold));
@@ -821,8 +822,8 @@ impl Drop for Share {
                     if self.hold().is_swapped() {
                         if let Some(swap) = self.swap(local) {
                             self.context.cleanup.spawn(async move {
-                                // If the exchange fails, the undo continues, and no caller waits
-                                // for it.
+                                // If the swap fails, the undo continues, and no caller waits for
+                                // it.
                                 drop(swap.await);
                             });
                             return;

@@ -1,6 +1,6 @@
 //! A hold: the state that the guards of one acquire share. A grant of the server may have several
-//! holds in turn. The grant says until when the server keeps the lock (`grant.rs`). The stay says
-//! what the guards of one hold want and have received (`holding.rs`).
+//! holds, one after the other. `Grant` knows until when the server keeps the lock (`grant.rs`).
+//! `Holding` knows what the guards of the present hold want and have received (`holding.rs`).
 //!
 //! This module also watches, releases and ends grants. No other module decides when a lock is lost.
 
@@ -38,8 +38,8 @@ pub(crate) struct SafetyMargin {
 impl SafetyMargin {
     /// The rounding of a server. It counts in whole milliseconds when it sets the end of a lease,
     /// and when it checks whether the lease has ended.
-    // Up to 1 ms each time. The drift is a fraction of the lease that the client's builder sets
-    // (`drift_fraction` in `client.rs`).
+    // Each rounding is up to 1 ms. The drift is a fraction of the lease that the client's builder
+    // sets (`drift_fraction` in `client.rs`).
     const ROUNDING: Duration = Duration::from_millis(2);
 
     /// Returns the end of a hold whose confirmed request was sent at `sent`.
@@ -62,23 +62,24 @@ pub(crate) struct BatchRenewal<'a> {
 pub(crate) trait HoldSteps: Any + Send + Sync {
     /// Asks for the hold. If the hold already exists, asking again takes nothing more.
     fn acquire(&self, lease: Duration) -> Operation;
-    /// Asks for the hold, and for a call to this client when the present holder releases it. `None`
-    /// for a kind whose releases call no client.
+    /// Asks for the hold, and puts this client into the list of waiting clients if it is not
+    /// granted: a release will notify it. `None` for a kind without such a list.
     fn acquire_and_enlist(&self, _lease: Duration, _client: WaitingClient) -> Option<Operation> {
         None
     }
-    /// Withdraws this client from the queue of `acquire_and_enlist`.
+    /// Removes this client from the list of waiting clients.
     fn delist(&self, _client: WaitingClient) -> Option<Operation> {
         None
     }
     /// Reads the reply to either request; `None` if it makes no sense.
     fn read_acquire(&self, reply: Value) -> Option<AcquireReply>;
-    /// Extends the hold to at least `lease` from now. If more than `most` is left, shortens it to
-    /// `lease`. Replies with the time left in ms, or with 0 if the hold does not exist.
+    /// Extends the hold to at least `lease` from now. If more than `most` remains, shortens it to
+    /// `lease`. Replies with the remaining time in ms, or with 0 if the hold does not exist.
     fn renew(&self, lease: Duration, most: Option<Duration>) -> Operation;
-    /// Leaves the hold to a lease of `span` from now, even if that is shorter, and wakes the
-    /// waiters for its end. Replies 1, or 0 if the hold does not exist. Replies -1 if its owner has
-    /// another hold inside it that continues: then the hold was ended. `None` for a kind that
+    /// Sets the lease of the hold to `span` from now, even if that is shorter. No later renewal
+    /// changes it. If the hold ends earlier than before, wakes the waiters so that they learn the
+    /// new end. Replies 1, or 0 if the hold does not exist. Replies -1 if it has ended the hold
+    /// instead, because its owner has another hold inside it that continues. `None` for a kind that
     /// several clients can hold at a time.
     fn keep_for(&self, _span: Duration) -> Option<Operation> {
         None
@@ -87,8 +88,8 @@ pub(crate) trait HoldSteps: Any + Send + Sync {
     fn batch_renewal(&self) -> Option<BatchRenewal<'_>> {
         None
     }
-    /// Returns the exchange operations of a kind whose holders know the ids of what they hold;
-    /// `None` for other kinds.
+    /// Returns the swap operations of a kind whose holders know the ids of their permits; `None`
+    /// for other kinds.
     fn swap_steps(&self) -> Option<&dyn SwapSteps> {
         None
     }
@@ -99,8 +100,8 @@ pub(crate) trait HoldSteps: Any + Send + Sync {
     }
     /// Releases the hold. Replies 1 or more, or 0 if the hold does not exist.
     fn release(&self) -> Operation;
-    /// Releases the hold in the same way, and calls one of the clients that have asked for it.
-    /// `None` for a kind whose releases call no client.
+    /// Releases the hold in the same way, and notifies the first client in the list of waiting
+    /// clients. `None` for a kind without such a list.
     fn release_and_notify(&self) -> Option<Operation> {
         None
     }
@@ -115,8 +116,8 @@ pub(crate) trait HoldSteps: Any + Send + Sync {
         None
     }
 
-    /// Returns the longest time until the hold keeps no client out, if it is neither renewed nor
-    /// released.
+    /// Returns the longest time for which the hold excludes other clients, if it is neither renewed
+    /// nor released.
     fn ends_within(&self, lease: Duration) -> Duration {
         lease
     }
@@ -131,7 +132,7 @@ pub(crate) trait HoldSteps: Any + Send + Sync {
     /// Reads the reply to `why_lost`. `None` if nothing gives a reason.
     fn read_why_lost(&self, reply: Value) -> Option<LossReason>;
     /// Returns why such a hold has no fencing token, and what to do. `None` if it can have a token:
-    /// it keeps every other client out, and is one field of the hash that has the lock's name.
+    /// it excludes every other client, and is one field of the hash that has the lock's name.
     fn unfenced(&self) -> Option<&'static str> {
         None
     }
@@ -143,18 +144,18 @@ pub(crate) trait SwapSteps {
     /// Returns the number of permits.
     fn permits(&self) -> u32;
     /// Returns the same number of permits with new ids, for this lease, and the operation that
-    /// exchanges these permits for them. It replies 1, or 0 if one of these permits is no longer
+    /// replaces these permits with them. It replies 1, or 0 if one of these permits is no longer
     /// held.
     fn swap(&self, lease: Duration) -> (Box<dyn HoldSteps>, Operation);
 }
 
-/// A hold that the server grants to the first waiter in its queue.
+/// The further operations on a hold whose waiters are in a queue on the server.
 pub(crate) trait QueueSteps {
     /// Returns how long a place is kept after each request for it.
     fn waiter_timeout(&self) -> Duration;
-    /// Keeps the places of the waiters with these ids, each after a space. Replies with a list: how
-    /// long the lock is held in ms, like [`AcquireReply::Busy`], and the numbers, from 1, of the waiters
-    /// that must ask one by one.
+    /// Renews the places of the waiters with these ids, each after a space. Replies with a list. It
+    /// starts with the `ttl_ms` of [`AcquireReply::Busy`]. Then it has the numbers, from 1, of the
+    /// waiters that must ask one by one.
     fn keep_places(&self, ids: &str) -> Operation;
     /// Releases the hold, and grants a hold for `lease` to the first waiter in the queue, if it
     /// belongs to this client. Replies like [`HoldSteps::release`], or with the id of the new
@@ -168,8 +169,8 @@ pub(crate) trait QueueSteps {
     /// Notes that the hold was handed over to the waiter with this id. Its place in the queue is
     /// removed when the hold is released.
     fn note_handed_to(&self, id: &str);
-    /// Removes the places of the waiters that were handed the hold, which is left to its lease and
-    /// not released. `None` if there are no places.
+    /// Removes the places of the waiters to which the hold was handed over, for a hold that is left
+    /// to its lease and not released. `None` if there are no places.
     fn leave_queue(&self) -> Option<Operation>;
 }
 
@@ -178,18 +179,19 @@ pub(crate) trait QueueSteps {
 pub(crate) enum AcquireReply {
     /// The hold was granted, with its fencing token if one was requested.
     Granted { token: Option<u64> },
-    /// Another holder is in the way for `ttl_ms`; negative if that never expires. `before` is the
-    /// number of clients that are called before this one, if this one is called at all.
+    /// Another client holds it for `ttl_ms`; negative if its hold never expires. `before` is the
+    /// number of clients before this one in the list of waiting clients; `None` if it is not in the
+    /// list.
     Busy { ttl_ms: i64, before: Option<u32> },
 }
 
-/// A client that a release may call.
+/// A client that a release may notify.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct WaitingClient {
-    /// The number by which the client is called.
+    /// The number by which the client is notified.
     pub(crate) number: u64,
-    /// Whether the client was called before, and another client was quicker. It is called first
-    /// now.
+    /// Whether the client was notified before, and another client was quicker. It is the next to be
+    /// notified.
     pub(crate) was_notified: bool,
 }
 
@@ -209,7 +211,7 @@ impl WaitingClient {
 #[derive(Clone, Debug)]
 pub(crate) struct Hold {
     grant: Arc<Grant>,
-    /// The number of this hold in this process. Drawn here, so that two holds of one grant differ.
+    /// The number of this hold in this process. Two holds of one grant have different numbers.
     pub(crate) number: u64,
 }
 
@@ -221,7 +223,7 @@ impl Hold {
     }
 
     /// Like [`lost`](Self::lost), for one of several independent guards. Never resolves once that
-    /// guard has left.
+    /// guard has left the hold.
     pub(crate) async fn lost_by(&self, claim: ClaimId, timers: &Timers) -> LossReason {
         self.grant.lost(self.number, Some(claim), timers).await
     }
@@ -249,15 +251,15 @@ pub(crate) struct Joined {
     pub(crate) claim: ClaimId,
     /// Whether the guard wants more than the server has confirmed.
     pub(crate) must_confirm: bool,
-    /// Whether the watchdog must look at the hold at another time than before.
+    /// Whether the time at which the hold is due in the watchdog has moved.
     pub(crate) moves_due: bool,
 }
 
-/// The duty of a guard that leaves, on the server.
+/// The action that a guard's exit requires on the server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum GuardExit {
-    /// Nothing, because other guards still share the hold. The watchdog may have to look at it at
-    /// another time than before.
+    /// Nothing, because other guards still share the hold. `moves_due`: whether the time at which
+    /// the hold is due in the watchdog has moved.
     Shared { moves_due: bool },
     /// Release the hold: the guard was the last one.
     Last,

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use crate::error::{Error, ErrorKind, Result};
 use crate::text::Shown;
 
-/// The register of the clients that exist: a key of our own.
+/// The key of the register of all clients: a key of our own.
 pub(crate) const CLIENTS: &str = "leasehold:clients";
 
 /// Returns the key of a client's announcement: a key of our own.
@@ -16,9 +16,9 @@ pub(crate) fn client_key(id: &str) -> String {
     format!("leasehold:client:{id}")
 }
 
-/// A checked name, and the part of its data on the server that is meant. Cheap to clone.
+/// A checked name, or a part of the data under that name. Cheap to clone.
 ///
-/// The part is compared together with the name, so no name can be equal to the key of a part.
+/// Comparisons include the part, so a plain name never equals the key of a part.
 #[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) struct Key {
     /// The name on the server, with the client's prefix.
@@ -56,12 +56,12 @@ impl Ord for Prefix {
     }
 }
 
-/// The part that a key means, if it does not mean everything under one name.
+/// The part of the data that a key means, if it does not mean all data of one name.
 #[derive(PartialEq, Eq, Hash, PartialOrd, Ord)]
 enum KeyPart {
     /// These values of a group.
     Fields(String),
-    /// Locks of these names together.
+    /// The locks of all these names.
     Names(Vec<Arc<str>>),
     /// A majority of these locks: the server and the name of each lock.
     Members(Vec<(String, Key)>),
@@ -91,7 +91,7 @@ impl Key {
             ));
         }
         // Nothing else is refused: Redisson takes any text for a name, and both libraries must be
-        // able to lock it. `Shown` makes odd names harmless in messages.
+        // able to lock it. `Shown` makes unusual names harmless in messages.
         Ok(Self {
             name: name.into(),
             prefix: Prefix::default(),
@@ -185,8 +185,8 @@ impl Key {
     /// Returns `x` for `{x}`: both names have the same additional keys. `None` for any other name.
     pub(crate) fn without_braces(&self) -> Option<Self> {
         let name = self.name.strip_prefix('{')?.strip_suffix('}')?;
-        // No name is empty. A name with a `{` of its own gets no braces from Redisson: no
-        // additional key of `{x}` is equal to an additional key of `{{x}}`.
+        // `{}` has no such name, because no name is empty. Nor has `{{x}}`: Redisson adds no braces
+        // to `{x}`, which has some already, so the two share no additional key.
         let is_other = !name.is_empty() && !name.contains('{');
         is_other.then(|| Self {
             name: name.into(),
@@ -260,7 +260,7 @@ impl Key {
     }
 
     /// Returns the key of the clients that wait for a plain lock, with the numbers by which a
-    /// release calls them: a key of our own.
+    /// release notifies them: a key of our own.
     pub(crate) fn waiting_clients(&self) -> String {
         format!("{}:asking", self.with_prefix("leasehold"))
     }
@@ -357,7 +357,7 @@ pub(crate) enum ExtraKey {
     Queue,
     /// The leases of permits.
     Leases,
-    /// The note that a latch was open.
+    /// The time at which a latch was last opened.
     Opening,
     /// Any key that does not show whether the name is in use.
     Other,
@@ -394,8 +394,8 @@ mod tests {
 
     #[test]
     fn channel_hash_tags_names_without_a_brace() {
-        // Redisson looks for a `{` and for nothing else. If its result is odd, ours must be the
-        // same, or the two libraries would not wake each other.
+        // Redisson only checks for a `{`. However strange its result is, ours must be the same, or
+        // the two libraries would not wake each other's waiters.
         let channel = |name| Key::parse(name).unwrap().lock_channel();
         assert_eq!(channel("plain"), "redisson_lock__channel:{plain}");
         assert_eq!(channel("a{b}c"), "redisson_lock__channel:a{b}c");
@@ -486,7 +486,7 @@ mod tests {
             Key::joined(&[&key("x + a")]),
         ];
         for (n, part) in parts.iter().enumerate() {
-            // The names that a user might choose: each text as which a part could be written.
+            // Names that a user might choose, and that look like a part written as text.
             for name in ["x", "x\0a", "x\0a b", "xa", "x a", "x + a", part.as_str()] {
                 assert_ne!(*part, key(name), "{name:?}");
             }

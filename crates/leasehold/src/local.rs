@@ -1,9 +1,9 @@
 //! This process's knowledge of each name: one table for a client, one record for each name.
 //!
 //! Waiters, guards with an owner and requests under way use a record. When its last user is
-//! dropped, the record is removed, unless it remembers something that the next user needs: whose
-//! turn it is among processes, or markers on the server that a later request removes. Such records
-//! are swept out when there are many of them.
+//! dropped, the record is removed, unless it remembers something that the next user needs. That is
+//! the state of the process's slice, or markers on the server that a later request removes. Such
+//! records are removed in a sweep once there are many of them.
 
 mod arrivals;
 mod deadlock;
@@ -50,7 +50,8 @@ use single_flight::SingleFlight;
 use slice::Slice;
 use stalls::StallCheck;
 
-/// Largest number of records that stay without a user.
+/// Largest number of records that may be retained without a user between two sweeps. In a large
+/// table, half of its records.
 const MAX_UNUSED_RECORDS: usize = 1024;
 
 /// The records of a client, by name.
@@ -59,33 +60,32 @@ pub(crate) struct LocalRecords {
     wait_graph: WaitGraph,
     stall_check: Arc<StallCheck>,
     clock: Clock,
-    /// The process that made the records. In a child after a fork, no task waits.
+    /// The process that created the records. A forked child must not wait for its locks.
     process: Process,
-    /// Notified when a wait has ended that had been reported to operators.
+    /// Notified when a wait that was reported to operators has ended.
     pub(crate) reported_wait_over: Arc<Notify>,
 }
 
 #[derive(Default)]
 struct RecordTable {
     records: HashMap<Key, Arc<Record>>,
-    /// Number of records that have stayed without a user since the table was swept, each counted
-    /// once.
+    /// Number of records retained without a user since the last sweep, each counted once.
     newly_retained: usize,
 }
 
-/// The knowledge of one name. Each part has its own lock. The table may be locked before one of
-/// them, never after it.
+/// This process's knowledge of one name. Each part has its own lock. Code that needs the table and
+/// a part locks the table first.
 #[derive(Default)]
 pub(crate) struct Record {
     /// Number of users. Rises from 0, and falls to 0, only with the table locked.
     users: AtomicUsize,
-    /// Whether the record has stayed without a user.
+    /// Whether the record was ever retained without a user.
     was_retained: AtomicBool,
     line: LineSlot,
     arrivals: Arrivals,
     /// The waiter that arrived first, while it asks alone.
     sole_waiter: Mutex<Option<Arc<WaiterWaker>>>,
-    /// The turns that this process and other processes take.
+    /// The slice during which this process keeps the name to itself.
     pub(crate) slice: Mutex<Slice>,
     pub(crate) owners: Reentry,
     shared_hold: SharedHold,
@@ -117,7 +117,7 @@ impl LocalRecords {
     /// Returns the record of this name. Creates it if it does not exist.
     pub(crate) fn of(self: &Arc<Self>, key: &Key) -> RecordRef {
         let mut table = self.table.lock();
-        // With one look-up: hashing a name costs more than cloning it.
+        // One look-up with a cloned name: hashing a name twice costs more than cloning it.
         let record = Arc::clone(table.records.entry(key.clone()).or_default());
         self.add_user(key, record)
     }
@@ -126,7 +126,8 @@ impl LocalRecords {
     pub(crate) fn find(self: &Arc<Self>, key: &Key) -> Option<RecordRef> {
         let table = self.table.lock();
         let record = Arc::clone(table.records.get(key)?);
-        // With the table locked: the record must not be removed meanwhile.
+        // Still under the table's lock, so that the record is not removed before it is counted as
+        // used.
         Some(self.add_user(key, record))
     }
 
@@ -163,29 +164,30 @@ impl LocalRecords {
 }
 
 impl RecordTable {
-    /// Notes that a record stays without a user.
+    /// Notes that a record is retained without a user.
     fn retain(&mut self, record: &Record, clock: Clock) {
         if record.was_retained.swap(true, Ordering::Relaxed) {
             return;
         }
         self.newly_retained += 1;
-        // Rarely, as the table grows: that costs each name next to nothing, and a record that is
-        // unused for a moment keeps what it remembers.
+        // Swept rarely, as the table grows: the cost for each name is negligible, and a record that
+        // is unused for a moment keeps what it remembers.
         if self.newly_retained > MAX_UNUSED_RECORDS.max(self.records.len() / 2) {
             self.sweep(clock.now());
         }
     }
 
-    /// Removes records that are unused and rarely missed.
+    /// Removes unused records, except some whose markers are fresh.
     fn sweep(&mut self, now: Moment) {
         self.newly_retained = 0;
-        // Half of the limit, so that the next names do not need another sweep.
+        // Half of the limit, so that the next few records do not cause another sweep.
         let mut capacity = MAX_UNUSED_RECORDS / 2;
         self.records.retain(|_, record| {
             if record.users.load(Ordering::Relaxed) > 0 {
                 return true;
             }
-            // Whose turn it is matters only for a moment. A forgotten marker expires by itself.
+            // The state of a slice matters only for a moment. A marker that is forgotten here
+            // expires by itself.
             let retain = capacity > 0 && record.markers.are_fresh(now);
             capacity -= usize::from(retain);
             retain
@@ -195,7 +197,7 @@ impl RecordTable {
 }
 
 impl Record {
-    /// Returns whether the next user needs the record.
+    /// Returns whether the record remembers anything that its next user needs.
     fn remembers(&self) -> bool {
         !self.markers.is_empty() || !self.slice.lock().remembers_nothing()
     }

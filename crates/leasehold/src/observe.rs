@@ -123,7 +123,7 @@ impl Observed {
         self.series.hold_began();
     }
 
-    /// Notes that a hold ends, which lasted for `held`.
+    /// Notes the end of a hold that lasted for `held`.
     #[cfg_attr(not(feature = "metrics"), expect(unused_variables))]
     pub(crate) fn hold_ended(&self, held: Duration) {
         #[cfg(feature = "metrics")]
@@ -137,7 +137,7 @@ impl Observed {
         self.hooks.lost(self.kind, key, reason);
     }
 
-    /// Notes a confirmed renewal or extension. `remaining` is the part of the lease that was left then.
+    /// Notes a confirmed renewal or extension. `remaining` is how much of the lease was left then.
     #[cfg_attr(not(feature = "metrics"), expect(unused_variables))]
     pub(crate) fn renewed(&self, remaining: Duration, lease: Duration) {
         #[cfg(feature = "metrics")]
@@ -179,7 +179,7 @@ pub(crate) enum Entry {
 }
 
 impl ObservedAcquire<'_> {
-    /// Waits for the end of the acquire, and reports an acquire that takes long.
+    /// Waits for the end of the acquire, and reports it to the hook if it waits for too long.
     pub(crate) async fn watch<T>(&self, mut acquire: Pin<&mut impl Future<Output = T>>) -> T {
         if let Some(longest) = self.observed.hooks.longest_wait() {
             tokio::select! {
@@ -203,7 +203,7 @@ impl ObservedAcquire<'_> {
         &self.span
     }
 
-    /// Returns the observer of its name.
+    /// Returns the observer of the name that is acquired.
     pub(crate) fn observed(&self) -> &Observed {
         self.observed
     }
@@ -229,7 +229,7 @@ impl ObservedAcquire<'_> {
         Ended { waited, span }
     }
 
-    /// Returns its span, if there is a subscriber.
+    /// Records the end of the acquire. Returns its span, if there is a subscriber.
     #[cfg_attr(not(feature = "metrics"), expect(unused_variables))]
     fn note(&mut self, end: End, waited: Duration) -> MaybeSpan {
         #[cfg(feature = "metrics")]
@@ -296,7 +296,7 @@ impl ServerObserved {
     }
 
     /// Counts a redirect: the node has named another node of its cluster, which has the slot or is
-    /// about to.
+    /// about to get it.
     pub(crate) fn count_redirect(&self) {
         #[cfg(feature = "metrics")]
         self.series.count_redirect();

@@ -42,7 +42,7 @@ pub struct Owner(u64, Role);
 /// The role of an owner under a name. An owner can hold a name in each role at the same time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Role {
-    /// The whole lock.
+    /// The only side of an exclusive lock.
     Exclusive,
     /// The read side of a read-write lock.
     Reader,

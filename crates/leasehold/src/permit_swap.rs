@@ -1,6 +1,6 @@
-//! The exchange: gives permits up for permits of the next waiter of the process, in one request.
-//! Permits can't be handed over like a lock (`local/hand_over.rs`), because their holder knows
-//! their ids. So the request replaces them with permits that have new ids.
+//! The permit swap: one request that replaces the permits of a holder with permits for the next
+//! waiter of the process. Permits can't be handed over like a lock (`local/hand_over.rs`), because
+//! their holder knows their ids. So the next waiter's permits have new ids.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,8 +16,8 @@ use crate::local::RecordRef;
 use crate::local::hand_over::give_back;
 use crate::local::reentry::Held;
 
-/// A request in progress. The old permits keep their undo, and the new permits have one, too. If
-/// the exchange is dropped, both are released.
+/// A swap in progress. The old permits keep their undo, and the new permits have one, too. If the
+/// swap is dropped, both are released.
 pub(crate) struct PermitSwap {
     context: Arc<Context>,
     /// The permits that the request removes.
@@ -38,8 +38,8 @@ pub(crate) enum NotSwapped {
     Unanswered(Failure),
 }
 
-/// The return of the permits to the server unless the next waiter gets them. After it, waiters of
-/// the process may ask again.
+/// A wake-up that runs on drop, unless the next waiter got the permits: they return to the server,
+/// so waiters of the process may ask again.
 struct UndeliveredPermits {
     local: RecordRef,
     clock: Clock,
@@ -112,8 +112,9 @@ impl PermitSwap {
         let (backend, clock) = (&context.backend, context.clock);
         let (mut limit, mut sent_before) = (None, false);
         let should_retry = |failed: FailedAttempt<'_>| {
-            // Sent again for as long as a release. The server's reply to a repeated request still
-            // says whether the permits were held until now, even if only the first reply was lost.
+            // Repeated for as long as a release would be. The server's reply to a repeated request
+            // still says whether the permits were held until now, even if only the first reply was
+            // lost.
             let limit = *limit.get_or_insert(clock.now() + backend.reply_timeout());
             let should_retry = failed.failure.may_heal() && clock.now() < limit;
             sent_before |= failed.failure.outcome == Outcome::MayHaveRun;
@@ -130,8 +131,8 @@ impl PermitSwap {
                     return Ok(());
                 }
                 Ok(Value::Int(0)) => {
-                    // Otherwise an earlier request may have added the new permits, and another client
-                    // has ended them.
+                    // After an earlier request the undo stays armed: that request may have added
+                    // the new permits, and another client may have ended them since.
                     if !sent_before {
                         next.disarm();
                     }
@@ -158,11 +159,12 @@ impl PermitSwap {
 impl UndeliveredPermits {
     fn deliver(&mut self, next: Undo) {
         let now = self.clock.now();
-        // If not granted, the reply arrived after the lease was over.
+        // `false` means that the reply arrived after the lease was over.
         if next.hold().granted(None) {
             match self.local.give_new(next, now) {
                 Ok(()) => self.done = true,
-                // The first waiter in the queue now wants another number, or no waiter is left.
+                // The first waiter in line now wants another number of permits, or no waiter
+                // remains.
                 Err(next) => give_back(next),
             }
         }

@@ -1,4 +1,4 @@
-//! The primitives: one file for each, with its promise, its API, its guard and its steps.
+//! The primitives. Each has one file, with its promise, its API, its guard and its steps.
 
 mod absence;
 pub(crate) mod any;
@@ -23,7 +23,7 @@ mod twin;
 
 use crate::backend::step::Step;
 
-/// Returns the steps of all primitives, from which the call's script is assembled.
+/// Returns the steps of all primitives. The script of a call is assembled from them.
 #[cfg_attr(not(any(feature = "redis", test)), expect(dead_code))]
 pub(crate) fn steps() -> Vec<&'static Step> {
     [
@@ -60,7 +60,7 @@ mod tests {
         }
     }
 
-    /// Lists the guarded steps: a new step that grants something must be added here.
+    /// The list of guarded steps. A new step that grants something must be added here.
     #[cfg(feature = "redis")]
     #[test]
     fn acquires_are_guarded() {

@@ -3,7 +3,7 @@
 
 use crate::sync::{Mutex, MutexGuard};
 
-/// The process in which an object was made.
+/// The process in which an object was created.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Process(u32);
 
@@ -13,7 +13,7 @@ impl Process {
     }
 
     /// Returns whether this code runs in another process: in a child after a fork. A child with the
-    /// process id of its parent goes unnoticed. It can have that id in a new PID namespace.
+    /// process id of its parent is not recognized. It can have that id in a new PID namespace.
     // A system call each time: a fork leaves no trace in memory that safe code could read.
     pub(crate) fn is_forked(self) -> bool {
         self != Self::own()

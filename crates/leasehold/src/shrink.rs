@@ -1,4 +1,5 @@
-//! Memory that a table needed in a burst, and that is freed when few entries are left.
+//! Shrinking of tables: frees memory that was needed for a burst of entries, once few entries
+//! remain.
 
 use std::collections::{HashMap, VecDeque};
 use std::hash::Hash;
@@ -14,8 +15,8 @@ pub(crate) trait ShrinkIfIdle {
 
 impl<K: Eq + Hash, V> ShrinkIfIdle for HashMap<K, V> {
     fn shrink_if_idle(&mut self) {
-        // Only below an eighth, and then to twice the number of entries: shrinking copies the
-        // table, and a table whose size goes up and down must not pay for that each time.
+        // Shrunk only below an eighth, and then to twice the number of entries. Shrinking copies
+        // the table, and a table whose size varies must not pay for that each time.
         if self.capacity() > MIN_CAPACITY && self.len() < self.capacity() / 8 {
             self.shrink_to(self.len() * 2);
         }

@@ -1,8 +1,8 @@
-//! The only wait loop. A waiter asks, listens and asks again. Then it sleeps until a wake-up, the
-//! end of the lease, the poll interval or the deadline, and asks again.
+//! The only wait loop. A waiter asks the server, listens and asks again. Then it sleeps until a
+//! wake-up, the end of the lease, the poll interval or the deadline, and asks again.
 //!
 //! No wait depends on a message. Each sleep ends by itself, and a wake-up is a hint to ask the
-//! server, never a grant. One kind of grant needs no ask: another waiter of this process was
+//! server, never a grant. Only grants inside the process need no request: another waiter was
 //! granted something for this one, or a holder passes permits on to it (`Ask::granted_locally`).
 
 pub(crate) mod backoff;
@@ -36,10 +36,10 @@ pub(crate) use sleep::LATE_POLL_FACTOR;
 use sleep::Sleep;
 use throttle::Fingerprint;
 
-/// The server's answer to one ask.
+/// The server's answer to one request.
 pub(crate) enum Answer<T> {
     Granted(T),
-    /// Another client holds it, for `ttl` more; `None` if the hold has no expiry.
+    /// Another client holds it. Its hold expires after `ttl`; `None` if it has no expiry.
     Busy {
         ttl: Option<Duration>,
     },
@@ -51,7 +51,7 @@ pub(crate) enum Answer<T> {
     },
 }
 
-/// The waiter's next action after one ask.
+/// The waiter's next action after an answer.
 enum NextStep<T> {
     Granted(T),
     /// Ask again at once.
@@ -66,11 +66,11 @@ pub(crate) enum NotBefore {
     /// Other processes ask first. A wait that ends before that moment asks anyway: only a server
     /// can say that the name is held.
     Others(Moment),
-    /// The waiter's own process has the name, and hands over what is given back.
+    /// The waiter's own process has the name, and hands it over when it is returned.
     Own(Moment),
 }
 
-/// The way a waiter asks: what a primitive adds to the loop.
+/// The requests of a waiter: what a primitive adds to the loop.
 pub(crate) trait Ask: Sync {
     /// The value that the waiter gets when its request is granted.
     type Grant: Send;
@@ -90,7 +90,7 @@ pub(crate) trait Ask: Sync {
         std::future::pending()
     }
 
-    /// Keeps the waiter's place on the server, in one request with other waiters of its process.
+    /// Renews the waiter's place on the server, in one request with other waiters of its process.
     /// Returns `None` if the waiter must ask by itself.
     fn renew_place(
         &self,
@@ -102,11 +102,12 @@ pub(crate) trait Ask: Sync {
     /// Called when a message has woken the waiter.
     fn on_message(&self) {}
 
-    /// Called before each ask, so that the primitive can check what the channels have received.
+    /// Called before each request, so that the primitive can check what the channels have received.
     fn before_ask(&self, _listeners: &[Listener]) {}
 
-    /// Returns how many other clients a release calls before this one, if it calls this one. The
-    /// number is from the last answer.
+    /// Returns how many clients are before this one in the server's list of waiting clients,
+    /// according to the last answer. Releases notify these clients first. `None` if this client is
+    /// not in the list.
     fn clients_ahead(&self) -> Option<u32> {
         None
     }
@@ -135,14 +136,14 @@ pub(crate) struct Wait<'a> {
 
 /// The answer to a request.
 pub(crate) struct TimedAnswer<T> {
-    /// The time at which the request left.
+    /// The time at which the request was sent.
     pub(crate) sent: Moment,
     pub(crate) answer: Result<Answer<T>, Failure>,
 }
 
 /// The time before its end at which a wait asks at the latest, if no server has answered it yet. It
-/// asks even when it is another process's turn, because it ends with an error if no answer arrives
-/// in time.
+/// then asks even while other processes should ask first, because it ends with an error if no
+/// answer arrives in time.
 pub(crate) const TIME_FOR_ANSWER: Duration = Duration::from_millis(100);
 /// The time for which a waiter tolerates a key without expiry. An operator may have made a holder's
 /// key persistent. The holder gives the key an expiry again at its next renewal: after 10 s, if it
@@ -158,8 +159,7 @@ impl Wait<'_> {
         }
     }
 
-    /// Asks as the first waiter for the name, for as long as this wait may last. Returns `None`
-    /// when that time is over.
+    /// Asks as the process's only waiter for the name. Returns `None` if the deadline passes first.
     pub(crate) async fn as_sole_waiter<A: Ask>(
         &self,
         asker: &A,
@@ -178,8 +178,8 @@ impl Wait<'_> {
         Some(TimedAnswer { sent, answer })
     }
 
-    /// Waits until the lock is granted or the deadline has passed. `first_answer` is the answer to a request
-    /// that this waiter has sent already.
+    /// Waits until the lock is granted or the deadline has passed. `first_answer` is the answer to
+    /// a request that this waiter has sent already.
     pub(crate) async fn continue_from<A: Ask>(
         self,
         asker: &A,
@@ -198,8 +198,8 @@ impl Wait<'_> {
         // polled in time is passed over.
         match poll_fn(|context| place.poll_through(context, waiting.as_mut())).await {
             Ok(Some(granted)) => Ok(Some(granted)),
-            // Another waiter may have been granted something for this one just before the end.
-            // Unclaimed, the grant would return to the server although its waiter is still here.
+            // Another waiter may have been granted something for this one just before the end. If
+            // it were not claimed, it would be given back although this waiter still wants it.
             missed => match self.granted_locally(asker).now_or_never() {
                 Some(granted) => Ok(Some(granted)),
                 None => missed,
@@ -207,7 +207,7 @@ impl Wait<'_> {
         }
     }
 
-    /// Runs the wait within this waiter's own time limits, wherever in the line it is.
+    /// Runs the wait within this waiter's own time limits, whatever its position in the line.
     async fn in_line<A: Ask>(
         &self,
         asker: &A,
@@ -222,7 +222,7 @@ impl Wait<'_> {
             // Polled first: an answer that has arrived when the time is up still counts.
             biased;
             result = self.ask_until_granted(asker, place, first_answer) => result,
-            // Dropping the ask undoes what it may have been granted.
+            // Dropping the request undoes what it may have been granted.
             () = self.time_is_up(place, began) => self.ended(place),
         }
     }
@@ -246,8 +246,8 @@ impl Wait<'_> {
                     () = self.stand_down(asker, place) => {}
                 }
             }
-            // Marked before the request leaves: a release between the server's answer and a later
-            // mark would wake no waiter.
+            // The channels' signals are read before the request is sent. If they were read later, a
+            // release after the server's answer could wake no waiter.
             let marks = sleep.marks();
             let answered = match first_answer.take() {
                 Some(first_answer) => first_answer,
@@ -266,7 +266,7 @@ impl Wait<'_> {
             let behind = self.is_behind(place);
             tokio::select! {
                 // Polled during the sleep too: permits that a holder of this process passes on
-                // arrive without a message, and would lie unused until the next ask.
+                // arrive without a message, and would lie unused until the next request.
                 biased;
                 granted = self.granted_locally(asker) => return Ok(Some(granted)),
                 woken = sleep.until(&marks, clock.now() + pause) => {
@@ -277,8 +277,8 @@ impl Wait<'_> {
                 }
                 () = place.until_head(), if behind => {}
             }
-            // `in_line` polls this side first. Without this check one more request would leave when
-            // the sleep and the time end together.
+            // `in_line` polls this side first. Without this check, one more request would be sent
+            // when the sleep and the wait end together.
             if self.deadline.has_passed(clock) {
                 return self.ended(place);
             }
@@ -294,12 +294,12 @@ impl Wait<'_> {
 
     /// Returns whether this waiter has a place in a line on the server, with other waiters of its
     /// process before it. Those waiters hand the lock over, or the first of them listens. This
-    /// waiter only keeps its place.
+    /// waiter only renews its place.
     fn is_behind(&self, place: &Place) -> bool {
         matches!(self.line, LineMode::OnServer { .. }) && !place.is_head()
     }
 
-    /// Asks once, as the waiter that asks for its line.
+    /// Asks the server once, and notes that this waiter has asked.
     async fn ask<A: Ask>(
         &self,
         asker: &A,
@@ -309,14 +309,14 @@ impl Wait<'_> {
         let clock = self.context.clock;
         asker.before_ask(&sleep.listeners);
         let sent = clock.now();
-        // Noted before the request leaves: if the time is up meanwhile, the error must not say that
-        // nothing ran.
+        // Noted before the request is sent: if the time is up before the answer, the error must not
+        // say that nothing ran.
         place.note_asked();
         let answer = self.in_time(asker).await;
         TimedAnswer { sent, answer }
     }
 
-    /// Keeps the place of a waiter that is behind others of its process, together with their
+    /// Renews the place of a waiter that is behind others of its process, together with their
     /// places. Continues with `None` if the waiter must ask by itself. Breaks if it gets what it
     /// wants before that.
     async fn renew_place<A: Ask>(
@@ -325,7 +325,7 @@ impl Wait<'_> {
         place: &Place,
         sleep: &Sleep<'_>,
     ) -> ControlFlow<A::Grant, Option<TimedAnswer<A::Grant>>> {
-        // A waiter that listens has had the turn before. It asks at once when a message wakes it.
+        // A waiter that listens was the head before. It asks at once when a message wakes it.
         let listens = !sleep.listeners.is_empty();
         let ask_every = match self.line {
             LineMode::OnServer { ask_every } if self.is_behind(place) && !listens => ask_every,
@@ -333,12 +333,13 @@ impl Wait<'_> {
         };
         tokio::select! {
             biased;
-            // Polled before the request is sent, too: a hold that is handed over to this waiter
-            // would lie unused until the answer.
+            // Polled here, too: a hold that is handed over to this waiter would otherwise lie
+            // unused until the answer.
             granted = self.granted_locally(asker) => ControlFlow::Break(granted),
             () = place.until_head() => ControlFlow::Continue(None),
             renewed = asker.renew_place(ask_every) => ControlFlow::Continue(renewed),
-            // The waiters of a request drive it, and one that is about to answer it may be dropped.
+            // A joint request makes progress only while its waiters are polled, so its answer may
+            // never arrive.
             () = self.context.timers.sleep(place_renewals::gather_time(ask_every) + self.gap()) => {
                 ControlFlow::Continue(None)
             }
@@ -364,9 +365,9 @@ impl Wait<'_> {
                     return Ok(NextStep::Pause(sleep.after_busy(ttl)));
                 }
                 if sleep.listen() {
-                    // The subscription was live already, for another waiter, but this waiter had no
-                    // mark when it asked. A release since the server's answer has not woken it, so
-                    // it asks again.
+                    // The subscription was live already, for another waiter, but this waiter did
+                    // not listen yet when it asked. A release since the server's answer has not
+                    // woken it, so it asks again.
                     return Ok(NextStep::Again);
                 }
                 sleep.throttle.busy(sent, clock.now(), ttl);
@@ -400,8 +401,8 @@ impl Wait<'_> {
         }))
     }
 
-    /// Waits until this waiter is the one that asks for its line. Returns `Some` if it gets what it
-    /// wants before that.
+    /// Waits until this waiter is the head of its line. Returns `Some` if it gets what it wants
+    /// before that.
     async fn until_head<A: Ask>(&self, asker: &A, place: &Place) -> Result<Option<A::Grant>> {
         match self.line {
             LineMode::Reader { yields_for } => {
@@ -444,8 +445,8 @@ impl Wait<'_> {
             let mut went_down = pin!(place.went_down().notified());
             went_down.as_mut().enable();
             let since = place.server_view().outage_since(clock.now(), self.gap());
-            // An outage that other waiters of the line met earlier counts for this waiter from its
-            // own arrival: each waiter has its own limit.
+            // If other waiters of the line noticed the outage earlier, it counts for this waiter
+            // from its own arrival: each waiter has its own limit.
             let since = since.map(|since| since.max(began));
             let end = since.map_or(self.deadline, |since| {
                 self.deadline
@@ -503,7 +504,8 @@ impl Wait<'_> {
     async fn stand_down<A: Ask>(&self, asker: &A, place: &Place) {
         while let Some(until) = self.stand_down_until(asker, place) {
             let mut sleep = pin!(self.context.timers.sleep_until(until));
-            // Checked again with each poll: the turn of other processes can end early.
+            // Checked again with each poll: the time for which other processes ask first can end
+            // early.
             poll_fn(
                 |context| match self.stand_down_until(asker, place) == Some(until) {
                     true => sleep.as_mut().poll(context),
@@ -517,10 +519,10 @@ impl Wait<'_> {
     fn stand_down_until<A: Ask>(&self, asker: &A, place: &Place) -> Option<Moment> {
         match asker.not_before()? {
             NotBefore::Others(until) => {
-                // Waiters behind this one may end soon, and only this one asks.
+                // Waiters behind this one may have little time left, and only this one asks.
                 //
-                // The two locks are taken one after the other: a waiter that takes a place locks
-                // the line first, and then the outage.
+                // These two locks are never held together here: a waiter that takes a place locks
+                // the line first, and then the view of the server.
                 let answered = place.server_view().has_answered();
                 let others = place.has_others();
                 let ends = if answered {
@@ -531,14 +533,15 @@ impl Wait<'_> {
                 let stands_down = !self.deadline.is_before(ends) && (answered || !others);
                 stands_down.then_some(until)
             }
-            // A wait may report "held" only if a server has said so, and a waiter behind may end
-            // soon.
+            // A wait may report "held" only if a server has said so, and a waiter behind this one
+            // may have little time left.
             NotBefore::Own(until) => place.server_view().has_answered().then_some(until),
         }
     }
 
-    /// Waits as one of the readers that enter together. They ask at once. If that fails, one of
-    /// them has the turn: it waits for the server, and its grant makes the others ask again.
+    /// Waits as one of the readers that enter together. They ask at once. Of the readers that are
+    /// refused, one becomes the leading reader: it waits for the server, and its grant makes the
+    /// others ask again.
     async fn wait_as_reader<A: Ask>(
         &self,
         asker: &A,
@@ -546,15 +549,15 @@ impl Wait<'_> {
         yields_for: Duration,
     ) -> Result<Option<A::Grant>> {
         let clock = self.context.clock;
-        // A reader does not wait for ever behind the writers of its process: the first of them may
-        // itself wait for long, beside another process that writes all the time.
+        // A reader does not wait for ever behind the writers of its process. The first of them may
+        // itself wait for long, if another process writes all the time.
         tokio::select! {
             biased;
             () = place.until_admitted() => {}
             () = self.context.timers.sleep(yields_for) => place.pass_writers(),
         }
         while !place.is_head() {
-            // Registered before the ask, or a grant between the two would be missed.
+            // Registered before the request, or a grant between the two would be missed.
             let mut reader_granted = pin!(place.reader_granted().notified());
             reader_granted.as_mut().enable();
             let sent = self.context.clock.now();
@@ -628,7 +631,8 @@ impl Wait<'_> {
                 cause: Cause::Guarded { remaining: left },
                 ..
             }) => {
-                // No client can have the lock now, and an earlier holder may still have it.
+                // The server grants the lock to no client now, because an earlier holder may still
+                // have it.
                 self.observe(|span| span.note_wait(WaitReason::Held));
                 return Ok(Answer::Busy { ttl: Some(*left) });
             }
@@ -671,7 +675,7 @@ pub(crate) fn no_answer_in_time(context: &Context) -> Failure {
     let what = "no answer before the wait was over";
     let outcome = match context.backend.was_connected() {
         true => Outcome::MayHaveRun,
-        // Without a connection no request has left.
+        // Without a connection no request was sent.
         false => Outcome::DidNotRun,
     };
     context
@@ -679,7 +683,7 @@ pub(crate) fn no_answer_in_time(context: &Context) -> Failure {
         .failure(outcome, Cause::NoAnswer(what.into()))
 }
 
-/// Returns the error for a wait that met a lock without expiry.
+/// Returns the error for a wait that has found a lock without expiry.
 fn never_expires(key: &Key, address: &str) -> Error {
     Error::new(
         ErrorKind::WrongKind,

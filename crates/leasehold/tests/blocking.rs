@@ -202,7 +202,7 @@ fn thread_waits_for_the_loss_reason() {
     assert_eq!(guard.release().unwrap_err().kind(), ErrorKind::Lost);
 }
 
-/// A thread enters again without making an owner of its own.
+/// /// A thread re-enters its lock without creating an [`Owner`](leasehold::Owner).
 #[test]
 fn thread_reentry_gets_its_own_lease() {
     let client = Client::embedded();
@@ -221,7 +221,7 @@ fn thread_reentry_gets_its_own_lease() {
     long.acquire().unwrap().release().unwrap();
     assert!(outer.valid_until() <= first_end + LEASE / 10);
     assert_eq!(outer.lost_within(SOON), Some(LossReason::Expired));
-    // The lock is given back then, and not when the re-entry would have ended.
+    // The server frees the lock at this time, and not at the end of the re-entry's longer lease.
     let lost = Instant::now();
     while lock.is_locked().unwrap() {
         assert!(lost.elapsed() < SOON, "it is kept for the re-entry");
@@ -449,7 +449,7 @@ fn composite_locks_keep_all_client_threads_alive() {
         .distrust_restarted(false);
     drop(clients);
     let guards = (multi.acquire().unwrap(), red.acquire().unwrap());
-    // A guard keeps the clients too.
+    // A guard keeps the clients open too.
     drop((multi, red));
     thread::sleep(LEASE * 4);
     assert!(guards.0.is_held(), "{:?}", guards.0.loss());
@@ -479,8 +479,7 @@ fn group_lock_keeps_its_clients_thread_alive() {
     assert!(server.keys().is_empty());
 }
 
-/// The network holds requests back for a while, and the test looks at the server right after the
-/// drop.
+/// The network delays requests for a while, and the test checks the server right after the drop.
 #[test]
 fn every_blocking_drop_releases_before_it_returns() {
     let server = RedisServer::start().unwrap();

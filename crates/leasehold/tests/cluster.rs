@@ -1,5 +1,5 @@
-//! Faults that only a cluster can cause: slots that move, masters that change, nodes that send a
-//! client to and fro. Every test waits for the fault it expects.
+//! Faults that only a cluster can cause: slots that move, masters that change, nodes that redirect
+//! a client to each other. Every test waits for the fault it expects.
 #![allow(
     clippy::unwrap_used,
     clippy::print_stdout,

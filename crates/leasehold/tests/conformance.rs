@@ -198,7 +198,7 @@ mod fair_on_server {
     mod wait;
 }
 
-/// The tests of the plain lock, except that the counter of a fenced lock stays.
+/// The tests of the plain lock, except that the counter of a fenced lock outlives its holds.
 #[path = "conformance"]
 mod fenced_on_embedded {
     pub(super) use crate::support::embedded_place as place;

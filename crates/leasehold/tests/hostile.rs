@@ -1,6 +1,6 @@
 //! Servers and publishers that send garbage: half a reply, too much, or a reply for another client.
-//! Whatever arrives, no code panics, no call hangs, nothing grows, and the client never reports a
-//! hold that was not granted.
+//! No input makes the code panic, a call hang or memory grow, and the client never reports a hold
+//! that was not granted.
 #![allow(
     clippy::unwrap_used,
     clippy::print_stdout,

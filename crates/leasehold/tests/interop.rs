@@ -1,4 +1,4 @@
-//! The library beside a live Redisson, in both versions that the wire format is promised for.
+//! The library beside a live Redisson, in both versions for which the wire format is promised.
 #![allow(clippy::duplicate_mod, reason = "mounted once per version on purpose")]
 #![allow(
     clippy::unwrap_used,
@@ -9,7 +9,7 @@
 
 mod support;
 
-/// Makes tests of the checks on one primitive, in a module of its name.
+/// Generates tests of the checks on one primitive, in a module of its name.
 macro_rules! each_check {
     ($primitive:ident, $what:expr) => {
         crate::each_check!(@ $primitive, $what, [

@@ -28,7 +28,7 @@ static ALONE: tokio::sync::Mutex<()> = tokio::sync::Mutex::const_new(());
 /// then.
 const BEFORE: usize = 4096;
 const NAMES: usize = 20_000;
-/// Number of names in use at the same time.
+/// Number of names in use at a time.
 const AT_ONCE: usize = 200;
 /// Bytes that may be kept. A client that kept each name would keep more.
 const MOST: usize = NAMES * 50;
@@ -170,7 +170,8 @@ leaves_nothing! {
     };
 }
 
-/// A burst of names that are all in use at once leaves no allocation that only a burst needs.
+/// After a burst of names that are all in use at once, no allocation remains that only a burst
+/// needs.
 #[tokio::test]
 async fn a_burst_of_names_leaves_no_room_behind() {
     let _alone = ALONE.lock().await;
@@ -208,7 +209,7 @@ async fn a_burst_of_names_leaves_no_room_behind() {
     drop(place.server);
 }
 
-/// A walk over many keys, of which some are locks, keeps no more names at a time than it looks at.
+/// A listing of many keys, of which some are locks, keeps only the names that it is reading.
 #[tokio::test]
 async fn a_listing_keeps_no_names() {
     const KEYS: usize = 200_000;
@@ -238,7 +239,7 @@ async fn a_listing_keeps_no_names() {
     }
     let (looked_at, total) = names.progress();
     println!("listing: {most} bytes at most, {looked_at} of {total} keys");
-    // A walk may find a key twice.
+    // A listing may find a key twice.
     assert!((LOCKS..LOCKS * 2).contains(&found), "{found}");
     assert!(looked_at >= (KEYS + LOCKS) as u64, "{looked_at} of {total}");
     // All of the names would take a megabyte.
@@ -246,7 +247,7 @@ async fn a_listing_keeps_no_names() {
     drop(place.server);
 }
 
-/// If each member were compared with each other one, the cost of a member would grow with their
+/// If each member were compared with every other member, the cost of a member would grow with their
 /// number.
 #[tokio::test]
 async fn members_of_a_multi_lock_cost_the_same_however_many_they_are() {
@@ -255,7 +256,7 @@ async fn members_of_a_multi_lock_cost_the_same_however_many_they_are() {
     let blocks_a_member = async |members: usize| {
         let names = (0..members).map(|number| place.client.lock(&format!("{members}:{number}")));
         let lock = MultiLock::new(names).unwrap();
-        // The first acquire makes tables that stay, and learns which server it is.
+        // The first acquire makes tables that are never freed, and learns which server it has.
         lock.acquire().await.unwrap().release().await.unwrap();
         place.settled().await;
         let region = Region::new(COUNTED);

@@ -123,8 +123,8 @@ async fn new_connection_for_messages_makes_the_waiter_ask_often_again() {
     let asks = asks.lock().unwrap().split_off(asked_before);
     let after = asks.iter().map(|at| (*at - start).as_millis());
     let after: Vec<_> = after.collect();
-    // When the connection is lost, when the server has confirmed the new subscription, and 1, 2
-    // and 4 s after each other.
+    // The waiter asks when the connection is lost, when the server has confirmed the new
+    // subscription, and then after 1, 2 and 4 s more.
     assert_eq!(after, [0, 50, 1050, 3050, 7050]);
 }
 
@@ -171,7 +171,7 @@ async fn max_hold_ends_by_the_holders_clock() {
     let start = Instant::now();
     let lock = client.lock("x").max_hold(500 * MS);
     let guard = lock.acquire().await.unwrap();
-    // A renewal is on its way when the maximum is over, and its reply does not arrive.
+    // The maximum ends while a renewal is under way, and the reply to that renewal is lost.
     network.freeze(true);
     let limit = 500 * MS;
     assert_eq!(guard.lost().await, LossReason::MaxHold { limit });
@@ -329,7 +329,7 @@ async fn waiter_behind_a_holder_times_out() {
     let lock = client.lock("x");
     network.on_request(takes(25 * MS));
     let behind = lock.clone();
-    // The second waiter's turn begins when the first is granted. The reply to the second would
+    // The second waiter becomes the head when the first is granted. The reply to the second would
     // arrive at 100 ms.
     let (first, second) = tokio::join!(lock.acquire(), behind.try_acquire_for(60 * MS));
     assert!(second.unwrap().is_none());
@@ -522,7 +522,8 @@ async fn overdue_reader_takes_an_idle_lock() {
     let server = Embedded::new();
     let (near, _) = near_and_far(&server);
     let reading = server.client().rw_lock("x").read().await.unwrap();
-    // The writer leaves its mark and then asks no more, so the lock is free while the mark is set.
+    // The writer sets its reservation and never asks again, so the lock is free while the
+    // reservation lasts.
     let (gone, network) = over_network(&server);
     let lock = gone.rw_lock("x");
     let writer = tokio::spawn(async move { lock.write().await });
@@ -546,8 +547,8 @@ async fn far_writers_never_starve_near_readers() {
     let server = Embedded::new();
     let (near, far) = near_and_far(&server);
     let lock = far.rw_lock("x");
-    // A process that hands its hold over lets other processes have their turn now and then. A
-    // process that does not hand over never does.
+    // A process that hands its hold over lets other processes acquire it now and then. A process
+    // that does not hand over never does.
     for lock in [lock.clone(), lock.local_hand_over(Duration::ZERO)] {
         let mut writers = tokio::task::JoinSet::new();
         for _ in 0..3 {
@@ -628,8 +629,8 @@ async fn max_hold_releases_after_an_outage() {
     guard.lost().await;
     sleep(2000 * MS).await;
     network.refuse(false);
-    // The client that held the lock gives it back: its holder has learned of the loss, but keeps
-    // its guard.
+    // The client that held the lock releases it: its holder has learned of the loss, but keeps its
+    // guard.
     let beside = server.client().lock("x");
     let next = beside.try_acquire_for(5000 * MS).await.unwrap();
     next.expect("freed").release().await.unwrap();
@@ -661,7 +662,8 @@ async fn failed_majority_reentry_counts_own_members() {
     let lock = lock.owned_by(&owner).poll_interval(3600 * 1000 * MS);
     let third = masters[2].client().lock("x").acquire().await.unwrap();
     let outer = lock.acquire().await.unwrap();
-    // One of its members can't be entered any more, and another client holds the third.
+    // The first member's client is closed, so it can't be re-entered, and another client holds the
+    // third member.
     clients[0].close().await;
     let inner = tokio::spawn(async move { lock.acquire().await });
     sleep(100 * MS).await;
@@ -735,8 +737,8 @@ async fn duplicated_lease_cut_shortens_nothing() {
     while server.ttl_ms("x") > 2000 {
         sleep(MS).await;
     }
-    // Now the guard's lease is the one that was asked for. The holder extends it, and then a copy
-    // of the request arrives that had shortened it.
+    // Now the guard's lease is the one that was asked for. The holder extends it. Then a duplicate
+    // arrives of the request that had shortened it.
     guard.extend(3000 * MS).await.unwrap();
     let start = Instant::now();
     while start.elapsed() < 200 * MS {

@@ -22,7 +22,7 @@ pub(super) struct Measured {
     pub(super) client_cpu: Duration,
 }
 
-/// Lets all clients do their tasks at the same time.
+/// Makes all clients do their tasks at the same time.
 pub(super) async fn measure(
     servers: &[RedisServer],
     tasks: Vec<(&Arc<dyn Worker>, Task)>,

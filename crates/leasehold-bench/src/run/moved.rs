@@ -11,8 +11,8 @@ use super::site::Site;
 use crate::Result;
 use crate::delays::Delays;
 
-/// Measures the time from the call of a release to the return of the other client's acquire,
-/// `times` times, each after the slot has moved.
+/// Measures the time from the call of a release until the other client's acquire returns, `times`
+/// times, each after the slot has moved.
 pub(super) async fn hand_overs(site: &Site, name: &str, times: usize) -> Result<Delays> {
     let Site::Cluster(cluster) = site else {
         return Err("a single server has no slots".into());
@@ -33,11 +33,11 @@ pub(super) async fn hand_overs(site: &Site, name: &str, times: usize) -> Result<
 /// Like [`hand_overs`], but with failovers instead of moves, on a cluster with replicas.
 pub(super) async fn failed_over(name: &str, times: usize) -> Result<Delays> {
     const MASTERS: usize = 3;
-    // Within twice the node timeout, a voter does not vote for a second replica of the same master.
+    // A voter does not vote for a second replica of the same master within twice the node timeout.
     const VOTES_AGAIN: Duration = Duration::from_secs(3);
     let cluster = block_in_place(|| Cluster::start(MASTERS, 1));
     let names = (0..MASTERS).map(|node| name_at(&cluster, name, node));
-    // The slots stay where they are. Only their masters change.
+    // The slots are not moved. Only their masters change.
     let mut shards: Vec<_> = names.map(|name| (name, Instant::now())).collect();
     let pair = Pair::connect(&cluster.url()).await?;
     let mut delays = Delays::default();
@@ -55,7 +55,7 @@ pub(super) async fn failed_over(name: &str, times: usize) -> Result<Delays> {
     Ok(delays)
 }
 
-/// Returns a name whose slot this node has.
+/// Returns a name in a slot of this node.
 fn name_at(cluster: &Cluster, name: &str, node: usize) -> String {
     let mut names = (0..).map(|n| format!("{name}:{n}"));
     let found = names.find(|name| cluster.owner(cluster.slot_of(name)) == node);

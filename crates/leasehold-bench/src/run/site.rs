@@ -8,7 +8,7 @@ use crate::scenario::Topology;
 use crate::{Result, server};
 
 /// The environment variable that names a server for locks that must be on its disk. It is for
-/// machines where the server on the path can't confirm that. Redis 7.2 and later can, and Valkey.
+/// machines where the server on the path can't confirm that. Redis from 7.2 on and Valkey can.
 const DISK_SERVER: &str = "LEASEHOLD_DISK_SERVER";
 
 #[allow(clippy::large_enum_variant, reason = "there are a few per run")]

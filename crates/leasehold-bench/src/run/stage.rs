@@ -45,8 +45,8 @@ impl<'a> Stage<'a> {
             Kind::Beside { waiter, .. } => vec![(system, Place::Here), (waiter, Place::Apart)],
             Kind::Processes { processes, .. } => vec![(system, Place::Apart); processes],
             Kind::HandOver => vec![(system, Place::Apart); 2],
-            // The memory of this process is measured. An earlier measurement in the process would
-            // hide it.
+            // The memory of this process is measured, and an earlier measurement in the same
+            // process would hide it.
             Kind::Held { .. } | Kind::Line { .. } => vec![(system, Place::Apart)],
         };
         let mut stage = Self {
@@ -150,7 +150,7 @@ impl<'a> Stage<'a> {
                 vec![pairs(What::Lock, tasks, 1), pairs(What::Lock, 1, 1)]
             }
             Kind::HandOver => {
-                // While one client holds the lock, the other asks and goes to sleep.
+                // While one client holds the lock, the other client asks, and then sleeps.
                 let task = Task::HandOver {
                     name: name(),
                     run_ms,
@@ -253,7 +253,7 @@ fn evenness(done: &[Done]) -> Figures {
     ])
 }
 
-/// Returns the figures of the first client, and of the waiter beside it.
+/// Returns the figures of the first client, and of the waiter that competes with it.
 fn beside(mut measured: Measured) -> (Figures, Delays) {
     let all = measured.done.iter().map(Done::all_pairs).sum();
     let cost = costs(&measured, all);
@@ -272,7 +272,7 @@ fn beside(mut measured: Measured) -> (Figures, Delays) {
 /// Returns the delays from one client's release to the other's grant, if the other had been
 /// waiting.
 fn hand_overs(measured: &Measured) -> (Figures, Delays) {
-    /// The time after which a waiter has asked and gone to sleep.
+    /// The time after which a waiter has asked and sleeps.
     const ASLEEP_NS: u64 = 1_000_000;
     let clients = measured.done.iter().enumerate();
     let mut holds: Vec<(usize, [u64; 3])> = clients
@@ -320,8 +320,8 @@ mod tests {
     fn only_delays_of_those_that_waited_count() {
         const MS: u64 = 1_000_000;
         let one = [[0, 1, 5 * MS], [6 * MS, 12 * MS, 16 * MS]];
-        // This client waited for the first hold. It had not asked before the release of the second
-        // one.
+        // This client waited for the first hold. It had not asked for the second one before its
+        // release.
         let other = [[2 * MS, 7 * MS, 10 * MS], [17 * MS, 25 * MS, 26 * MS]];
         let client = |holds: [[u64; 3]; 2]| Done {
             holds: holds.to_vec(),

@@ -1,6 +1,6 @@
 //! The smallest scripts that acquire and release, one call each, through the driver that Leasehold
-//! uses. They run five commands a pair, where Redisson's run seven. In a cluster, each call is sent
-//! to the node of its name, by a map of the slots that is read at the start.
+//! uses. They run five commands for a pair, where Redisson's scripts run seven. In a cluster, each
+//! call is sent to the node of its name, according to a slot map that is read at the start.
 
 use std::ops::RangeInclusive;
 use std::sync::Arc;

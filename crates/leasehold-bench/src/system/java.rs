@@ -13,7 +13,7 @@ use super::{Worker, cannot};
 use crate::Result;
 use crate::task::{Done, Task};
 
-/// The time limit for a call, only to end calls that are never answered.
+/// The time limit for a call, which only ends calls that are never answered.
 const LIMIT: Duration = Duration::from_secs(300);
 
 pub(super) struct Java {
@@ -60,7 +60,7 @@ impl Worker for Java {
     fn run(&self, task: Task) -> BoxFuture<'_, Result<Done>> {
         Box::pin(async move {
             match task {
-                // The client's watchdog renews the locks by itself.
+                // The client's watchdog renews the locks on its own.
                 Task::Watch { run_ms } => {
                     tokio::time::sleep(Duration::from_millis(run_ms)).await;
                     Ok(Done::default())
@@ -79,7 +79,7 @@ impl Worker for Java {
 impl Drop for Java {
     fn drop(&mut self) {
         let (jvm, client) = (Arc::clone(&self.jvm), std::mem::take(&mut self.client));
-        // No task waits for this: it may take a second, and the client's threads sleep from now on.
+        // No task waits for this: it may take a second, and the client's threads do nothing more.
         std::thread::spawn(move || jvm.close_client(&client));
     }
 }

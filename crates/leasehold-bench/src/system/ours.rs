@@ -110,7 +110,7 @@ impl Ours {
         };
         let lock = self.lock(&self.client, name);
         let [run, hold, pause] = [run_ms, hold_ms, pause_ms].map(|ms| Duration::from_millis(*ms));
-        // The turns run in a spawned task, as in a service. The runtime wakes such a task sooner
+        // The loop runs in a spawned task, as in a service. The runtime wakes such a task sooner
         // than the thread that blocks on the whole program.
         let holds = tokio::spawn(take_turns(lock, run, hold, pause)).await??;
         Ok(Done {
@@ -120,7 +120,8 @@ impl Ours {
     }
 }
 
-/// Acquires and releases in a loop. Returns when each hold was requested, granted and released.
+/// Acquires and releases in a loop. Returns the times at which each hold was requested, granted and
+/// released.
 async fn take_turns(
     lock: Lock,
     run: Duration,

@@ -20,7 +20,7 @@ pub(crate) struct Apart {
 }
 
 impl Apart {
-    /// Does the tasks that arrive on stdin, line by line, until stdin ends.
+    /// Does the tasks that arrive on stdin, one for each line, until stdin ends.
     pub(crate) async fn run(self) -> Result<()> {
         let worker = here(self.system, &self.url).await?;
         let mut requests = BufReader::new(stdin()).lines();

@@ -1,5 +1,5 @@
-//! The crate rslock, with its default settings. A task that finds the lock held asks again after up
-//! to 200 ms.
+//! The crate rslock, with its default settings. A task that finds the lock held retries after up to
+//! 200 ms.
 
 use std::time::Duration;
 

@@ -25,12 +25,13 @@ pub(super) const TIDY_LIMIT: Duration = Duration::from_secs(3);
 /// Waits until nothing is left to release and the clients have closed, for a limited time.
 pub(super) async fn tidy(clients: &[Client]) {
     let close = join_all(clients.iter().map(Client::close));
-    // After a timeout, the end of the lease does the rest.
+    // After a timeout, the lock is free at the end of its lease.
     let _ = tokio::time::timeout(TIDY_LIMIT, close).await;
 }
 
-/// Waits for the end of this work. After a signal, it is [`in_a_hurry`]. Signals that arrived before,
-/// with the end of the command for example, do not count.
+/// Waits for the end of this work. The first signal limits the wait to [`TIDY_LIMIT`]; a second
+/// signal ends it ([`in_a_hurry`]). Signals that arrived before the call do not count: they may
+/// have ended the command.
 pub(super) async fn unless_hurried<T>(
     work: impl Future<Output = T>,
     signals: &mut Signals,
@@ -45,7 +46,7 @@ pub(super) async fn unless_hurried<T>(
     in_a_hurry(work, signals).await
 }
 
-/// Waits for the end of this work for as long as any clean-up may take. A signal ends the wait.
+/// Waits for the end of this work, at most for [`TIDY_LIMIT`]. A signal ends the wait.
 async fn in_a_hurry<T>(work: impl Future<Output = T>, signals: &mut Signals) -> Option<T> {
     tokio::select! {
         biased;
@@ -58,8 +59,8 @@ async fn in_a_hurry<T>(work: impl Future<Output = T>, signals: &mut Signals) -> 
 /// The reason why a lock was not released, if [`unless_hurried`] gave up.
 pub(super) const HURRIED: &str = "a signal has ended the wait for the server's answer";
 
-/// Returns what to say of a hold that may last for the rest of its lease. `rest` is the span for which
-/// it was to be kept.
+/// Returns a message about a hold that may last for the rest of its lease. `rest` is the time for
+/// which the server should have kept it.
 pub(super) fn not_released(
     name: &str,
     why: &str,

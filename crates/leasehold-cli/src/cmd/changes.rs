@@ -1,4 +1,4 @@
-//! The changes between two looks at a name.
+//! The changes of a name between two queries.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -34,7 +34,7 @@ pub(super) enum Change {
     Released(Who),
     Waits(Who),
     WaitsNoMore(Who),
-    /// A client has reported who it is.
+    /// A client has announced itself.
     Known(Who),
     Listening(u64),
     Count(i64),
@@ -86,7 +86,7 @@ impl Seen {
         }
     }
 
-    /// Returns the changes since an earlier look. Without an earlier look, returns all facts as
+    /// Returns the changes since an earlier query. Without an earlier query, returns all facts as
     /// changes.
     pub(super) fn since(self, before: Option<&Self>) -> Vec<Change> {
         let none = Self {
@@ -104,7 +104,7 @@ impl Seen {
         changes.extend(beside(&self.waiters, &before.waiters).map(Change::Waits));
         let known = newly_known(&before.holders, &self.holders)
             .chain(newly_known(&before.waiters, &self.waiters));
-        // A client may hold and wait.
+        // A client that holds and waits is reported once.
         let mut told = BTreeSet::new();
         let known = known.filter(|who| told.insert(who.client.as_ref().map(|one| one.id.clone())));
         changes.extend(known.map(Change::Known));
@@ -130,7 +130,7 @@ fn beside<'a>(in_one: &'a Known, other: &'a Known) -> impl Iterator<Item = Who> 
     })
 }
 
-/// Returns the ids that were there before, and whose clients have now reported who they are.
+/// Returns the ids that were there before, and whose clients have now announced themselves.
 fn newly_known<'a>(before: &'a Known, now: &'a Known) -> impl Iterator<Item = Who> + 'a {
     let known = now
         .iter()

@@ -1,5 +1,5 @@
-//! `leasehold demo`: workers sell a stock that is outside the lock, and a picture shows when each
-//! worker held the lock.
+//! `leasehold demo`: workers sell a stock under the lock, and a picture shows when each worker held
+//! the lock.
 
 mod crew;
 mod event;
@@ -29,7 +29,7 @@ use story::Story;
 
 /// The lease of the workers. It is short, so that the survivors of a killed holder soon continue.
 const LEASE: Duration = Duration::from_secs(2);
-/// The longest time that a worker waits for a server that does not answer.
+/// The longest time for which a worker waits for a server that does not answer.
 const OUTAGE_LIMIT: Duration = Duration::from_secs(5);
 /// The longest silence of the workers, without the time for an outage, a lease and two pauses.
 const SILENCE_LIMIT: Duration = Duration::from_secs(20);

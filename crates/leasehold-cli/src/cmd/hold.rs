@@ -20,7 +20,8 @@ use crate::signals::Signals;
 
 pub(crate) async fn hold(args: Hold, servers: Vec<Server>) -> Result<Exit, Failure> {
     let name = name_of_lock(args.name.clone())?;
-    // Listen before the first request is sent: a signal from now on ends with a clean-up.
+    // Listening begins before the first request is sent, so a signal from now on ends with a
+    // clean-up.
     let mut signals = Signals::listen()?;
     let waiting = Waiting::new(&args.wanted, &name, &servers);
     let (clients, held) = match waiting.until_held(&mut signals).await? {
@@ -51,7 +52,7 @@ pub(crate) async fn hold(args: Hold, servers: Vec<Server>) -> Result<Exit, Failu
         None => {
             let what = not_released(&name, HURRIED, None, valid_until);
             match exit {
-                // The end of the input alone would look like a release.
+                // Success would look like a confirmed release.
                 Ok(Exit::Success) => Err(Failure::new(Exit::Unavailable, what)),
                 exit => {
                     tell(what);
@@ -60,7 +61,7 @@ pub(crate) async fn hold(args: Hold, servers: Vec<Server>) -> Result<Exit, Failu
             }
         }
     };
-    // Close the clients, so that operators do not see a command that has ended.
+    // The clients are closed, so that operators do not see a command that has ended.
     let _ = unless_hurried(tidy(&clients), &mut signals).await;
     end
 }

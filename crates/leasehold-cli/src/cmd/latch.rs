@@ -45,7 +45,7 @@ async fn act(args: Latch, server: &Server) -> Result<Exit, Failure> {
                 exit = open_in_time(&latch, wait) => exit,
                 never = tell_waiting(&latch) => match never {},
             };
-            // Close the client, so that operators do not see a wait that has ended.
+            // The client is closed, so that operators do not see a wait that has ended.
             tidy(std::slice::from_ref(&client)).await;
             exit
         }
@@ -123,7 +123,7 @@ async fn open_in_time(
     let left = match latch.count().await {
         Ok(0) => return Ok(Exit::Success),
         Ok(left) => format!(": its count is {left}"),
-        // The time is over, even if the count is unknown.
+        // The time is up, even if the count is unknown.
         Err(_) => String::new(),
     };
     note(format_args!(

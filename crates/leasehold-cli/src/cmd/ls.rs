@@ -142,7 +142,7 @@ fn left_out_in_words(left_out: LeftOut) -> Option<String> {
     (!counted.is_empty()).then(|| format!("left out: {}", counted.join(", ")))
 }
 
-/// Returns how to look at a name that is not UTF-8, and how to free it. leasehold itself uses UTF-8
+/// Returns the commands that inspect and free a name that is not UTF-8. leasehold itself uses UTF-8
 /// only.
 pub(super) fn by_hand(name: &[u8]) -> String {
     // Quoted for redis-cli, within the quotes of a shell.
@@ -235,7 +235,8 @@ pub(super) struct Holder<'a> {
     pub(super) id: &'a str,
     pub(super) client: Option<&'a ClientInfo>,
     held_for: Option<Duration>,
-    /// Whether no client renews the hold, because it was left to a span.
+    /// Whether no client renews the hold, because its holder has left it to the server for a time
+    /// (`keep_for`).
     pub(super) kept: bool,
 }
 
@@ -279,7 +280,7 @@ pub(super) fn first_holder(info: &NameInfo) -> Option<&str> {
     holders(info).first().map(|holder| holder.id)
 }
 
-/// Returns the longest known time that a holder has had the name.
+/// Returns the longest known time for which a holder has had the name.
 pub(super) fn held_for(info: &NameInfo) -> Option<Duration> {
     holders(info)
         .iter()
@@ -296,7 +297,7 @@ pub(super) fn left(info: &NameInfo) -> Ttl {
     }
 }
 
-/// Returns the holder in a few words. A client that has not reported who it is appears with its id.
+/// Returns the holder in a few words. A client that has not announced itself appears with its id.
 pub(super) fn held(info: &NameInfo) -> String {
     held_by(info, |holder, _| Shown(holder.id).to_string())
 }
@@ -312,8 +313,8 @@ pub(super) fn held_in_short(info: &NameInfo) -> String {
             is_uuid.then(|| format!("{}:{thread}", &client[..8]))
         });
         match short {
-            // The holder may be a client of leasehold: the server does not list its clients, or the
-            // client has ended.
+            // The holder may be a client of leasehold: either the server does not list its clients,
+            // or the client has ended.
             Some(short) if info.clients_denied || holder.kept => Shown(&short).to_string(),
             Some(short) => format!("Redisson? {}", Shown(&short)),
             None => Shown(id).to_string(),
@@ -373,7 +374,7 @@ pub(super) fn free(info: &NameInfo) -> String {
     }
 }
 
-/// The progress of the walk, shown on a terminal at stderr.
+/// The progress of the listing, shown on a terminal at stderr.
 struct Progress {
     shows: bool,
     is_shown: bool,

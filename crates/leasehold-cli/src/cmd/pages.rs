@@ -121,7 +121,7 @@ fn visible_below(command: &Command, globals: &[&Arg]) -> Command {
     let globals: Vec<_> = globals.collect();
     let below = command.get_subcommands().filter(|one| !one.is_hide_set());
     let arguments = all.iter().filter(|one| !one.is_hide_set());
-    // A page has no short form.
+    // A page has only one form, so nothing is hidden in it.
     let arguments = arguments.map(|one| (*one).clone().hide_short_help(false).global(false));
     let mut copy = Command::new(name)
         .args(arguments)
@@ -178,7 +178,7 @@ fn page(above: Option<&str>, command: &Command) -> io::Result<Vec<u8>> {
     let parts = Parts::of(help.as_deref().unwrap_or_default());
     let about = command.get_about().map(ToString::to_string);
     let man = Man::new(command.clone())
-        // An empty date would not be written, and what follows would take its place.
+        // An empty date would not be written, and the next field would take its place.
         .date(" ")
         .source(concat!("leasehold ", env!("CARGO_PKG_VERSION")))
         .manual("Leasehold");
@@ -186,7 +186,7 @@ fn page(above: Option<&str>, command: &Command) -> io::Result<Vec<u8>> {
     man.render_title(&mut page)?;
     man.render_name_section(&mut page)?;
     match command.get_name() {
-        // The generated one lacks the `--`.
+        // The generated synopsis lacks the `--`.
         "run" => section(&mut page, "SYNOPSIS", RUN_USAGE.lines())?,
         _ => man.render_synopsis_section(&mut page)?,
     }

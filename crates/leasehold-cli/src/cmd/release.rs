@@ -22,15 +22,16 @@ pub(crate) async fn release(args: Release, server: Server) -> Result<Exit, Failu
     until_signal(free(args, server)).await
 }
 
-/// A hold, and how long its holder can go on after the hold was taken away.
+/// A hold, and how long its holder can continue after the hold was taken away.
 struct Hold {
     id: String,
     ttl: Ttl,
-    /// The holder, if its client reports who it is.
+    /// The holder, if its client has announced itself.
     who: Option<String>,
     /// Number of the client's guards that share the hold, if the client reports it.
     guards: Option<u32>,
-    /// Whether no client renews the hold, because it was left to a span.
+    /// Whether no client renews the hold, because its holder has left it to the server for a time
+    /// (`keep_for`).
     kept: bool,
 }
 
@@ -53,7 +54,7 @@ impl Hold {
         }
     }
 
-    /// Formats a hold that was left to a span, for a sentence.
+    /// Formats a hold that was left to the server for a time, for a sentence.
     fn kept(&self) -> String {
         let left = match self.ttl {
             Ttl::Left(left) => format!(" for another {}", duration::shown(left)),
@@ -189,8 +190,8 @@ async fn is_wanted(name: &str, holds: &[Hold]) -> Result<bool, Failure> {
     is_confirmed(&taken, told, "take it away").await
 }
 
-/// Reports these facts at the terminal, asks the question, and returns whether the answer is yes.
-/// Without a terminal, it is an error that says that `what` needs `--yes`.
+/// Shows these facts at the terminal, asks the question, and returns whether the answer is yes.
+/// Without a terminal, it is an error, which says that `what` needs `--yes`.
 pub(super) async fn is_confirmed(
     what: &str,
     facts: impl IntoIterator<Item = String>,

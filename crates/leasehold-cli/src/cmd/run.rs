@@ -64,7 +64,7 @@ pub(crate) fn run(args: &Run, servers: &[Server]) -> Result<Exit, Failure> {
         schedule: Schedule::new(args.wanted.lease, args.grace)?,
     };
     check_min_hold(args)?;
-    // The runtime's threads must not take the stop signal of the terminal.
+    // No thread of the runtime may take the stop signal of the terminal.
     terminal::hold_back_stops(true);
     let runtime = runtime()?;
     terminal::hold_back_stops(false);
@@ -145,7 +145,8 @@ fn under_lock(
     servers: &[Server],
     metrics: Option<&MetricsFile>,
 ) -> Result<Exit, Failure> {
-    // Listen before the first request is sent: a signal from now on ends with a clean-up.
+    // Listening begins before the first request is sent, so a signal from now on ends with a
+    // clean-up.
     let mut signals = {
         let _context = runtime.enter();
         Signals::listen()?
@@ -163,7 +164,7 @@ fn under_lock(
         metrics.refresh();
     }
     if output::is_watched() {
-        // In the background: the command does not wait for warnings.
+        // This runs in the background, because the command does not wait for warnings.
         for client in clients.clone() {
             runtime.spawn(async move {
                 if let Some(warning) = brief(&client).await {
@@ -199,15 +200,15 @@ async fn supervise(job: &Job<'_>, guard: &Holding, signals: &mut Signals) -> End
     }
 }
 
-/// Starts the command. Returns `None` if the lock is lost already.
+/// Starts the command. Returns `None` if the lock has already been lost.
 fn start<'a>(
     job: &'a Job<'_>,
     guard: &'a Holding,
     signals: &'a mut Signals,
 ) -> Result<Option<Watch<'a>>, Failure> {
     let stops = StopRequests::listen()?;
-    // Listen before the command starts: if our parent ignores SIGCHLD, a quick command would
-    // otherwise leave no exit code.
+    // Listening begins before the command starts. If our parent ignores SIGCHLD, a quick command
+    // would otherwise leave no exit code.
     let children = signal(SignalKind::child())
         .map_err(|error| Failure::io("can't watch for the command's exit", error))?;
     let mut terminal = Terminal::open();
@@ -229,8 +230,8 @@ fn start<'a>(
     );
     terminal::hold_back_stops(true);
     let group = group?;
-    // Before the command begins: if this process is stopped or killed right after that, the command
-    // must still end in time.
+    // The switch learns of the group before the command begins: if this process is stopped or
+    // killed right after that, the command must still end in time.
     deadman.guard(group.id());
     terminal.hand_over_at_start(&group);
     group.begin();
@@ -262,7 +263,8 @@ fn rest_of(least: Duration, held: Duration) -> Option<Duration> {
     (!rest.is_zero()).then(|| rest.max(SHORTEST_REST))
 }
 
-/// Releases the lock, or leaves it for the rest of `--min-hold`, however the command ended.
+/// Releases the lock, or leaves it to the server for the rest of `--min-hold`. This does not depend
+/// on how the command ended.
 async fn give_back(
     job: &Job<'_>,
     clients: Vec<Client>,
@@ -280,7 +282,8 @@ async fn give_back(
     let valid_until = guard.valid_until();
     let loss = guard.loss();
     if matches!(end, Ok(Exit::Lost)) {
-        // The loss was reported already. Release the rest of the lock before its lease ends.
+        // The loss has been reported already. What remains of the lock is released before its lease
+        // ends.
         let limit = valid_until.min(Instant::now() + TIDY_LIMIT);
         let _ = tokio::time::timeout_at(limit, guard.release()).await;
         if matches!(loss, Some(LossReason::Taken { .. })) {
@@ -312,12 +315,12 @@ async fn give_back(
             return end;
         }
     };
-    // Close the clients, so that operators do not see a command that has ended.
+    // The clients are closed, so that operators do not see a command that has ended.
     let _ = unless_hurried(tidy(&clients), signals).await;
     end
 }
 
-/// Returns the outcome of a command that has ended, but whose lock was lost before.
+/// Returns the outcome of a command that has ended after its lock was lost.
 fn lost_before_the_end(
     job: &Job<'_>,
     error: &leasehold::Error,

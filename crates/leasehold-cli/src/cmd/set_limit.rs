@@ -86,8 +86,8 @@ async fn remove(
     Ok(Exit::Success)
 }
 
-/// Refuses a number that can't be the count of a latch or a limit: these never expire, and a count is
-/// never below zero. Any other number may be one, because Redisson writes a plain number too.
+/// Refuses a number that can't be the count of a latch or a limit, which never expire and are never
+/// negative. Any other number may be one, because Redisson writes a plain number too.
 pub(super) fn is_not_foreign(name: &str, seen: &NameInfo, what: &str) -> Result<(), Failure> {
     let Found::Count(count) = seen.found else {
         return Ok(());
@@ -112,7 +112,7 @@ pub(super) fn is_not_foreign(name: &str, seen: &NameInfo, what: &str) -> Result<
 pub(crate) fn limit_of(name: &str, found: &Found) -> Result<Option<i64>, Failure> {
     match found {
         Found::Nothing => Ok(None),
-        // A new limit would not count the commands that run already.
+        // A new limit would not count the commands that already run.
         Found::Leases {
             free: None, held, ..
         } => Err(Failure::new(

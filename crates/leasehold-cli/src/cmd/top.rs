@@ -23,7 +23,7 @@ use crate::exit_code::Exit;
 use crate::failure::Failure;
 use crate::server::Server;
 
-/// The most names to look at. No user reads more.
+/// The most names to list. No user reads more.
 const MOST_NAMES: usize = 1000;
 /// The interval between examinations of the servers themselves.
 const EXAMINED_EVERY: Duration = Duration::from_secs(60);
@@ -35,7 +35,7 @@ pub(crate) async fn top(args: Top, server: Server) -> Result<Exit, Failure> {
         ));
     }
     let client = server.connect(None).await?;
-    // The first look is before the picture, so that a failure is printed on the unchanged terminal.
+    // The first query precedes the picture, so that a failure is printed on the unchanged terminal.
     let first = look(&client, &args).await?;
     if first.found.is_empty() && first.others == 0 && first.left_out.denied > 0 {
         return Err(all_denied(client.address(), first.left_out.denied));
@@ -48,14 +48,14 @@ pub(crate) async fn top(args: Top, server: Server) -> Result<Exit, Failure> {
     end
 }
 
-/// The result of a look: the names to show, and how many are left out.
+/// The result of a query: the names to show, and how many are left out.
 #[derive(Default)]
 struct Looked {
     found: Vec<Listed>,
     /// Number of names of other kinds than the wanted one.
     others: u64,
     left_out: LeftOut,
-    /// Number of keys looked at and number of all keys, if not all were looked at.
+    /// The number of keys that were examined and the number of all keys, if not all were examined.
     keys: Option<(u64, u64)>,
 }
 
@@ -124,7 +124,7 @@ async fn follow(
     }
 }
 
-/// Looks for the doctor's warnings, now and at intervals.
+/// Asks for the doctor's warnings, now and at intervals.
 fn warnings(client: Client) -> watch::Receiver<Option<String>> {
     let (told, warnings) = watch::channel(None);
     tokio::spawn(async move {
@@ -138,10 +138,10 @@ fn warnings(client: Client) -> watch::Receiver<Option<String>> {
 /// Returns a channel with the keys that the user types. A change of the terminal's size is `None`.
 fn keys() -> mpsc::Receiver<Option<KeyCode>> {
     let (typed, keys) = mpsc::channel(16);
-    // A separate thread, outside the runtime, because a read can't be cancelled.
+    // This is a separate thread, outside the runtime, because a read can't be cancelled.
     std::thread::spawn(move || {
         while !typed.is_closed() {
-            // With a limit, because the receiver may have been dropped.
+            // The wait has a limit, because the receiver may have been dropped.
             let key = match event::poll(Duration::from_millis(200)) {
                 Ok(true) => match event::read() {
                     Ok(Event::Key(key)) => Some(code(key)),

@@ -32,7 +32,7 @@ async fn follow(args: Watch, server: Server) -> Result<Exit, Failure> {
     let client = server.connect(None).await?;
     let mut before: Option<NameInfo> = None;
     let mut is_away = false;
-    // `--for` counts from the end of the first look, which is always shown.
+    // `--for` counts from the end of the first query, whose result is always shown.
     let mut end = None;
     let mut ticks = interval(args.every);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);

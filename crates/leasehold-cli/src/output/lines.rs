@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 /// Number of bytes that may wait before lines are dropped.
 const ROOM: usize = 1 << 20;
 
-/// A bounded queue of lines. Putting a line in never waits for the reader of the stream.
+/// A bounded queue of lines. Adding a line never waits for the reader of the stream.
 pub(super) struct Lines {
     state: Mutex<State>,
     changed: Condvar,
@@ -211,7 +211,7 @@ mod tests {
             }
         });
         assert!(lines.flush(LONG));
-        // Before the reader's end: the last line must be written by now.
+        // The last line must be written before the reader has ended.
         assert_eq!(written.try_iter().count(), 5);
         reader.join().expect("it has read");
     }
@@ -221,7 +221,7 @@ mod tests {
         let (lines, allow, _written) = gated(1000);
         lines.push("line\n".to_owned());
         lines.settle(SHORT);
-        // With this patience a second wait would not end.
+        // With this patience, a second wait would never end.
         lines.settle(Duration::MAX);
         allow.send(()).expect("it writes");
         assert!(lines.flush(LONG));

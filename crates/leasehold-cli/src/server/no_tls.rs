@@ -1,4 +1,4 @@
-//! The place of the settings of TLS in a build without the feature `tls`.
+//! The replacement for the settings of TLS in a build without the feature `tls`.
 
 use leasehold::ClientBuilder;
 

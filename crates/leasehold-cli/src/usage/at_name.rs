@@ -1,12 +1,12 @@
-//! The word at the cursor of a shell: whether it is the name of a lock.
+//! The word at the cursor of a shell: finds out whether it is the name of a lock.
 
 use std::ffi::{OsStr, OsString};
 
 use clap::{Arg, Command};
 
-/// Returns the command line that prints the names for the word at the cursor; `None` if the word is
-/// no name. `words` are those after `leasehold`, and the last one is at the cursor. Options of the
-/// connection are kept.
+/// Returns the command line that prints the names for the word at the cursor, or `None` if the word
+/// is not a name. `words` are the words after `leasehold`, and the last one is at the cursor.
+/// Options of the connection are kept.
 pub(super) fn listing(root: &Command, words: &[OsString]) -> Option<Vec<OsString>> {
     let (begun, before) = words.split_last()?;
     let mut line: Vec<OsString> = vec!["leasehold".into()];
@@ -50,7 +50,7 @@ pub(super) fn option_before_value<'a>(commands: &[&'a Command], word: &OsStr) ->
     if word.starts_with("--") {
         return option_named(commands, &word).filter(takes_value);
     }
-    // Of several letters, the first one with a value takes the rest of the word.
+    // If the word has several letters, the first option with a value takes the rest of the word.
     let letters = word.strip_prefix('-')?;
     let mut options = letters.char_indices().filter_map(|(at, letter)| {
         let option = option_named(commands, &format!("-{letter}")).filter(takes_value)?;

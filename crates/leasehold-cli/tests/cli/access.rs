@@ -43,7 +43,7 @@ fn password_is_read_from_a_file_that_changes() {
 
 #[test]
 fn local_file_that_cannot_be_read_is_named() {
-    // No server listens on port 1: the file is read first.
+    // No server listens on port 1, so this fails before it connects: the file is read first.
     let url = "rediss://app@127.0.0.1:1";
     let of = |words: &[&str]| {
         let mut show = leasehold();
@@ -209,13 +209,13 @@ fn url_that_is_not_understood_says_what_to_write() {
     }
 }
 
-/// Returns a password from letters that no message here contains, and from all characters that have
-/// a meaning in a URL.
+/// Returns a password of letters that no message contains, and of all characters that have a
+/// meaning in a URL.
 fn password() -> String {
     const LETTERS: &[u8] = b"qxzQXZ048";
     const SIGNS: &[u8] = b"/?#@:%&=+,[];\"\\ !";
     let letters = (0..12).map(|n| {
-        // Never two signs in a row: messages contain `://`.
+        // No two signs follow each other, because messages contain `://`.
         let alphabet = if n % 3 == 1 { SIGNS } else { LETTERS };
         char::from(alphabet[fastrand::usize(..alphabet.len())])
     });
@@ -228,7 +228,7 @@ fn shows_no_part_of(secret: &str, url: &str, how: usize) {
         0 => command.env("LEASEHOLD_URL", url).args(["show", "job"]),
         1 => command.args(["-vv", "--redis", url, "run", "-n", "job", "--", "true"]),
         2 => command.args(["run", "-n", "--redlock", url, "job", "--", "true"]),
-        // The URL in the wrong place.
+        // The URL is in the wrong place.
         _ => command.args(["show", "job", url]),
     };
     let done = done(&mut command);

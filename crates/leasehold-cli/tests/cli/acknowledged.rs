@@ -32,7 +32,7 @@ fn command_runs_when_its_lock_is_confirmed() {
 #[test]
 fn acquire_that_is_not_confirmed_in_time_leaves_no_lock() {
     let servers = Replicas::start(0);
-    // At the end of these waits, an acquire is at the server and waits for its replicas.
+    // When one of these waits ends, the server has an acquire and waits for its replicas.
     for wait in ["400ms", "700ms", "1s", "1300ms"] {
         let options = ["--replicas", "1", "--wait", wait];
         let run = done(&mut run_script(servers.master(), &options, "echo runs"));

@@ -138,8 +138,8 @@ fn worker_paused_past_its_lease_sells_nothing() {
         let first = holders.as_array()?.first()?.as_text()?.to_owned();
         Some(first)
     };
-    // Stop the holder in the middle of a sale: not when it may not know of its lock yet, and
-    // not when it may be writing. Ignore a holder that was seen too late.
+    // The holder is stopped in the middle of a sale: after it has learned of its lock, and before
+    // it writes. A holder that was noticed too late is skipped.
     let (mut last, mut looked, mut seen) = (holder(), Instant::now(), None);
     eventually("a worker stands in the middle of a sale", LIMIT, || {
         let (before, now) = (std::mem::replace(&mut looked, Instant::now()), holder());

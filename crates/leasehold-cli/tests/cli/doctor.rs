@@ -32,7 +32,7 @@ fn json(url: &str, code: i32) -> Value {
     report
 }
 
-/// Asserts that each finding names its server, what to do, and the sentence of the page that does
+/// Asserts that each finding names its server, the advice, and the sentence of the page that does
 /// not hold.
 #[track_caller]
 fn each_finding_is_whole(report: &Value) {
@@ -62,7 +62,7 @@ fn found(report: &Value) -> Vec<(String, String)> {
         .collect()
 }
 
-/// Asserts that the doctor finds this alone, and exits with the code of its severity.
+/// Asserts that the doctor finds only this, and exits with the code of its severity.
 #[track_caller]
 fn expect(url: &str, about: &str, severity: &str) -> Value {
     let code = match severity {
@@ -226,7 +226,7 @@ fn replicas_that_are_wanted_and_there_are_a_note() {
     assert!(found(&report).contains(&note), "{report:#}");
 }
 
-/// Before Redis 7.2, a client can wait for replicas but not for their disks.
+/// Before Redis 7.2, a client can wait for replicas, but not for their disks.
 #[test]
 fn replicas_whose_disks_can_not_be_waited_for_are_a_note() {
     let sentinels = Sentinels::of(&sound(), &RedisServer::builder(), 1);

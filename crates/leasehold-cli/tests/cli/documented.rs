@@ -63,7 +63,7 @@ fn documents() -> Vec<(PathBuf, String)> {
     documents
 }
 
-/// Returns the commands after a `$` in blocks, with their continued lines, and the commands of
+/// Returns the commands after a `$` in blocks, with their continuation lines, and the commands of
 /// cargo in the text.
 fn commands(text: &str) -> Vec<String> {
     let mut commands: Vec<String> = Vec::new();
@@ -171,7 +171,7 @@ fn shown_commands_of_leasehold_run() {
     let ours = ours.iter().filter(|one| !one.command.contains("cargo "));
     let mut run = 0;
     for Shown { document, command } in ours {
-        // Each command starts with an empty server, without the leftovers of the one before.
+        // Each command starts with an empty server, without the leftovers of the previous one.
         server.command(&["FLUSHALL"]).expect("the server runs");
         let is_majority = command.contains("--redlock");
         // The servers of a majority do not exist. `--no-wait` finds this out at once.
@@ -204,8 +204,8 @@ fn shown_commands_of_leasehold_run() {
     assert!(run >= 45, "{run} were found");
 }
 
-/// Returns the words of a sub-command with flags that a page names in its text, such as
-/// `leasehold run --fair NAME` or `run --fair NAME`.
+/// Returns the words of a sub-command with flags that the text of a page names, such as `leasehold
+/// run --fair NAME` or `run --fair NAME`.
 fn named(code: &str) -> Option<Vec<&str>> {
     let ours = code.split(" -- ").next().unwrap_or_default();
     let words: Vec<_> = ours.split_whitespace().collect();
@@ -274,7 +274,7 @@ impl Workspace {
     /// Returns whether cargo would find the target in this package, or in the default package
     /// without a name.
     fn has(&self, package: Option<&str>, kind: &str, name: Option<&str>) -> bool {
-        // The workspace's default member.
+        // This is the workspace's default member.
         let package = self.package(package.unwrap_or("leasehold-cli"));
         let targets = package.and_then(|package| package["targets"].as_array());
         targets.is_some_and(|targets| {
@@ -329,7 +329,7 @@ impl Workspace {
                 (!known).then(|| "there is no such package".to_owned())
             }
             ["cargo", "build" | "test" | "doc", ..] => None,
-            // A tool from the registry.
+            // This tool is from the registry.
             ["cargo", "install", "mdbook", ..] | ["cargo", "install", "--locked", "cargo-deb"] => {
                 None
             }

@@ -47,7 +47,7 @@ fn loss_of_a_held_lock_ends_with_70() {
 fn failover_guard_keeps_the_lock_back() {
     let server = server();
     let guarded = ["--failover-guard", "1h", "-n"];
-    // This client has never seen the server.
+    // To the guard of this client, the server is new.
     let kept_back = done(&mut run_script(&server, &guarded, "true"));
     kept_back.expect_code(75).expect_on_stderr("failover guard");
     done(

@@ -122,8 +122,8 @@ fn java_waiters_are_seen_and_get_what_is_released() {
     let (java, waiter) = (redisson.thread("c", "t"), redisson.thread("c", "waiter"));
     let waits_as = format!(":{}", waiter.thread_id().expect("an id").value);
     for (kind, name, names, _) in LOCKS {
-        // Waiters of spin locks and red locks poll, and do not listen for long. A reader does not
-        // wait for a reader.
+        // Waiters of spin locks and red locks poll, and listen only for short times. A reader does
+        // not wait for a reader.
         if matches!(kind, LockKind::Spin | LockKind::Red | LockKind::Read) {
             continue;
         }

@@ -98,7 +98,7 @@ fn run_with_a_different_limit_is_refused() {
 fn one_of_two_racing_limits_is_refused() {
     let server = server();
     let proxy = Proxy::to(server.port());
-    // The first run has seen that there is no limit, and its own limit is still on the way.
+    // The first run has found no limit, and its request to set one is still under way.
     let held = proxy.strike_next(b".set\r\n", Strike::HoldRequest);
     let mut first = leasehold();
     first
@@ -128,7 +128,7 @@ fn set_limit_changes_a_limit_in_use() {
     limited(&server, "2").expect_code(75);
     set_limit(&server, "1").expect_code(0);
     first.done();
-    // One command too many ran, so no permit is free yet.
+    // One command too many was running, so no permit is free yet.
     limited(&server, "1").expect_code(75);
     second.done();
     limited(&server, "1").expect_code(0);
@@ -167,7 +167,8 @@ fn limit_is_compared_without_asking_who_the_clients_are() {
     let server = server();
     let holder = running(&server, "1");
     let proxy = Proxy::to(server.port());
-    // A herd of processes would otherwise read all clients once for each of them.
+    // If the query included clients, each process of a herd would read all clients. This fault
+    // never strikes.
     let reads = proxy.strike_next(b"presence.clients\r\n", Strike::CutBefore);
     let mut busy = leasehold();
     busy.env("LEASEHOLD_URL", proxy.url());
@@ -227,7 +228,7 @@ fn limit_is_removed_when_no_command_runs_under_it() {
     done(leasehold_at(&server).args(["set-limit", "job", "2", "--remove"])).expect_code(2);
 }
 
-/// Neither a limit nor a latch expires, and no latch is below zero.
+/// Neither a limit nor a latch expires, and neither is below zero.
 #[test]
 fn number_of_another_program_is_not_changed() {
     let server = server();

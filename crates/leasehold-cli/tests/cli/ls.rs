@@ -43,7 +43,7 @@ fn names_are_listed_by_pattern_and_kind() {
         ],
         &["SET", "leasehold:{a:latch}:opened", "1"],
         &["RPUSH", "redisson_lock_queue:{a:line}", &hold],
-        // Keys that belong to these names, or to other programs.
+        // These keys belong to these names, or to other programs.
         &["SET", "redisson_lock_token:{a:lock}", "7"],
         &["SET", &format!("{{a:rw}}:{UUID}:1:rwlock_timeout:1"), "1"],
         &[
@@ -89,7 +89,7 @@ fn names_are_listed_by_pattern_and_kind() {
         let listed = done(leasehold_at(&server).args(listed)).expect_code(0);
         for line in listed.stdout.lines() {
             let json: serde_json::Value = serde_json::from_str(line).expect("JSON");
-            // The second one is a fair lock without a holder, but with waiters.
+            // The second case is a fair lock without a holder, but with waiters.
             assert!(json["kind"] == kind || json["kind"] == "none", "{json}");
         }
     }
@@ -171,7 +171,8 @@ fn progress_of_a_long_walk_is_told_at_a_terminal() {
     let line = format!("exec {BINARY} ls > /dev/null");
     let seen = format!(" of {KEYS} keys");
     let (shown, code) = thread::scope(|scope| {
-        // The server is busy with other work, and the walk needs dozens of requests in turn.
+        // The server is busy with other work, and the listing needs dozens of requests, one after
+        // the other.
         scope.spawn(|| {
             let begun = Instant::now();
             while begun.elapsed() < BUSY {
@@ -221,7 +222,7 @@ fn names_of_others_keys_are_left_out_for_a_user_who_may_not_look() {
     assert_eq!(listed.stdout.lines().count(), 1, "{listed}");
     assert!(listed.stdout.contains("ours:1"), "{listed}");
     listed.expect_on_stderr("left out: 1 key that your user is not allowed to read");
-    // If no key can be looked at, an empty list would wrongly say that nothing is held.
+    // If no key can be examined, an empty list would wrongly say that nothing is held.
     let pattern = "theirs:*";
     for words in [
         &["ls", pattern][..],

@@ -184,7 +184,7 @@ fn every_count_is_there_when_the_command_starts() {
     let folder = tempfile::tempdir().expect("a folder");
     let file = folder.path().join("job.prom");
     let path = file.to_str().expect("text");
-    // The time ends before the first periodic write, after 10s.
+    // The limit ends the command before the first periodic write, after 10 s.
     let options = ["--metrics-file", path, "--max-run", "9s"];
     let script = format!(
         "until grep -q 'losses_total.*deleted.* 0$' {path} && grep -q 'last_start' {path}; do sleep 0.05; done"
@@ -223,7 +223,7 @@ fn metrics_file_that_is_a_pipe_or_a_link_stays_one() {
     let pipe = folder.path().join("pipe");
     let made = Command::new("mkfifo").arg(&pipe).status().expect("mkfifo");
     assert!(made.success());
-    // Open for reading and writing, so that a write finds a reader.
+    // The pipe is open for reading and writing, so that a write finds a reader.
     let mut reader = File::options()
         .read(true)
         .write(true)
@@ -240,7 +240,7 @@ fn metrics_file_that_is_a_pipe_or_a_link_stays_one() {
     let (file, link) = (folder.path().join("a.prom"), folder.path().join("b.prom"));
     symlink("a.prom", &link).expect("a link");
     let options = ["--metrics-file", link.to_str().expect("text")];
-    // At first the link's target does not exist. Then it is the file of the run before.
+    // At first the link's target does not exist. Then it is the file of the previous run.
     for run in 1..=2 {
         done(&mut run_script(&server, &options, "true")).expect_code(0);
         let kind = fs::symlink_metadata(&link).expect("the link").file_type();

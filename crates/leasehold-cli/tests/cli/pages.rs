@@ -51,7 +51,7 @@ fn each_sub_command_has_a_page_with_its_sections() {
     let help = done(leasehold().arg("--help")).expect_code(0);
     let commands = help.stdout.split("Commands:").nth(1).expect("commands");
     let commands = commands.split("Options:").next().expect("options");
-    // Continued lines of a description begin further right.
+    // Continuation lines of a description begin further right.
     let names = commands
         .lines()
         .filter(|line| line.starts_with("  ") && !line.starts_with("   "));
@@ -72,8 +72,8 @@ fn each_sub_command_has_a_page_with_its_sections() {
                 "{name}: {section}: {page}"
             );
         }
-        // Each page has the options of the connection, if the command connects. The environment
-        // names some of them, too.
+        // If the command connects, its page has the options of the connection. The section on the
+        // environment names some of them, too.
         let connects = !["completions", "man"].contains(&name);
         let option = "\\fB\\-\\-password\\-file\\fR";
         assert_eq!(page.contains(option), connects, "{name}: {page}");
@@ -130,18 +130,18 @@ fn help_of_pages_is_without_a_connection() {
         assert!(!help.stdout.contains("--password-file"), "{help}");
         assert!(!help.stdout.contains("Connection"), "{help}");
     }
-    // A wrapper may add them to each command line.
+    // A wrapper may add such options to each command line.
     done(leasehold().args(["completions", "bash", "--redis", "redis://h"])).expect_code(0);
     done(leasehold().args(["--prefix", "app:", "man"])).expect_code(0);
 }
 
-/// Returns the folders of programs, with the one of the binary.
+/// Returns the folders of programs, including the binary's folder.
 fn path() -> String {
     let folder = Path::new(BINARY).parent().expect("a folder").display();
     format!("{folder}:{}", std::env::var("PATH").unwrap_or_default())
 }
 
-/// Returns what bash completes at the end of this line.
+/// Returns bash's completions for the end of this line.
 fn completed(server: &RedisServer, line: &str) -> Vec<String> {
     const AT_THE_END: &str = r#"
         eval "$(leasehold completions bash)"
@@ -171,7 +171,7 @@ fn bash_completes_names_commands_and_values() {
         .into();
     holders.iter_mut().for_each(|holder| holder.until("held"));
     let at = |line: &str| completed(&server, line);
-    // Bash replaces what follows the last colon.
+    // Bash replaces only the text after the last colon.
     for line in ["show", "watch --every 1s", "release -y", "run -nw 5s"] {
         assert_eq!(
             at(&format!("leasehold {line} orders:")),
@@ -198,7 +198,7 @@ fn completing_names_ends_without_a_server() {
     assert_eq!(nothing.stdout, "");
 }
 
-/// Returns what a shell prints that is not on every machine.
+/// Returns what a shell prints that some machines lack.
 fn printed_by(shell: &str, server: &RedisServer, script: &str) -> Option<String> {
     let folder = tempfile::tempdir().expect("a folder");
     let mut command = Command::new(shell);
@@ -237,7 +237,7 @@ fn fish_and_zsh_complete_names_and_commands() {
             "{text}"
         );
     }
-    // It completes at a terminal only. So this checks that the script can be read.
+    // zsh completes only at a terminal, so this only checks that it can parse the script.
     let script = "leasehold completions zsh >_leasehold && zsh -n _leasehold && cat _leasehold";
     if let Some(text) = printed_by("zsh", &server, script) {
         assert!(text.contains("Name to look at:_leasehold_names'"), "{text}");

@@ -1,4 +1,4 @@
-//! `leasehold run` with a lock that is not lost: exit codes, waiting, signals.
+//! `leasehold run` without the loss of a lock: exit codes, waiting, signals.
 
 use std::process::Stdio;
 
@@ -116,7 +116,7 @@ fn conflicting_lock_kind_flags_are_refused() {
     for options in [
         &["--fair", "--read"][..],
         &["--read", "--write"],
-        // Several clients hold these at a time.
+        // Several clients hold locks of these kinds at a time.
         &["--fenced", "--read"],
         &["--fenced", "--limit", "2"],
     ] {
@@ -200,7 +200,7 @@ fn second_run_starts_when_the_first_ends() {
     let server = server();
     let mut first = start(&mut run_script(&server, &[], "echo held; read end"));
     first.until("held");
-    // Only a notification can be in time.
+    // Only a notification can be early enough.
     let mut second = start(&mut run_script(
         &server,
         &["--poll-interval", "1h"],

@@ -12,7 +12,7 @@ use crate::support::{
     run_script, server, start,
 };
 
-/// Returns how much of the lease of `job` is left on the server.
+/// Returns how much of the lease of `job` remains on the server.
 fn left(server: &RedisServer) -> Duration {
     let left = server.command(&["PTTL", "job"]).expect("the server runs");
     let left = left.as_int().expect("a number");
@@ -26,7 +26,8 @@ fn lock_is_kept_for_its_least_time() {
     let options = ["--min-hold", "3s", "--lease", "1m"];
     let first = done(&mut run_script(&server, &options, "exit 7")).expect_code(7);
     assert_eq!(first.stderr, "");
-    // No process runs any more, so nothing renews the lock: the server keeps it for the rest.
+    // No process runs any more, so nothing renews the lock, but the server keeps it for the rest of
+    // the time.
     assert!(processes(&server.url()).is_empty());
     let rest = left(&server);
     assert!(rest <= Duration::from_secs(3), "{rest:?}");
@@ -67,7 +68,8 @@ fn kept_lock_can_be_released() {
         run.signal(Signal::SIGTERM);
         run.done().expect_code(143);
         assert!(left(&server) > Duration::from_secs(1800), "{options:?}");
-        // The client has ended: nothing suggests that anybody renews the lock or works under it.
+        // The client has ended, so the message must not suggest that any process renews the lock or
+        // works under it.
         let busy = [&options[..], &["-n"]].concat();
         let busy = done(&mut run_script(&server, &busy, "true")).expect_code(75);
         assert!(
@@ -123,7 +125,7 @@ fn processes_of_a_command_that_ran_too_long_are_killed() {
 #[test]
 fn loss_while_a_command_ends_for_its_time_is_met() {
     let server = server();
-    // A renewal, which finds the loss, is due long before the grace time is over.
+    // The renewal that finds the loss is due long before the grace time ends.
     let grace = ["--grace", "12s", "--lease", "24s"];
     let options = [&grace[..], &["--max-run", "300ms", "--on-loss", "kill"]].concat();
     let script = "trap 'echo told' TERM; echo held; while :; do sleep 0.05; done";
@@ -172,7 +174,7 @@ fn loss_is_met_as_it_was_asked_for() {
     let mut run = start(run_script(&server, &options, script).env("GO", &go));
     run.until("held");
     take(&server);
-    // Longer than the lease: a kill would have happened by now.
+    // This is longer than the lease, so a kill would have happened by now.
     std::thread::sleep(Duration::from_secs(3));
     std::fs::write(&go, "").expect("it can be written");
     let done = run.done().expect_code(4);

@@ -1,4 +1,4 @@
-//! `leasehold run` when it is killed or stopped itself: its command must not continue without it.
+//! `leasehold run` that is killed or stopped: its command must not continue without it.
 
 use std::io::Write as _;
 use std::os::fd::OwnedFd;
@@ -88,12 +88,12 @@ fn command_of_stopped_run_dies_before_expiry() {
     run.signal(Signal::SIGCONT);
     run.done().expect_code(70);
     let last_ms = trace.last_number();
-    // A twentieth of the lease and the drift, or half of this on a busy machine.
+    // A twentieth of the lease and the drift remain, or half of this on a busy machine.
     assert!((500..4000).contains(&last_ms), "{last_ms} ms were left");
 }
 
-/// The switch sends TERM while there is time to clean up. The `leasehold` that continues before the
-/// lease is over says why the command has ended.
+/// The switch sends TERM while there is time to clean up. If `leasehold` continues before the lease
+/// ends, it reports why the command has ended.
 #[test]
 fn command_of_stopped_run_gets_its_grace_period() {
     let (server, trace) = (server(), Trace::new());
@@ -110,12 +110,13 @@ fn command_of_stopped_run_gets_its_grace_period() {
     run.done()
         .expect_code(70)
         .expect_on_stderr("it was not renewed in time");
-    // Three quarters of the grace time before the kill, or half of that on a busy machine.
+    // TERM is sent three quarters of the grace time before the kill, or half of that on a busy
+    // machine.
     let left_ms = trace.last_number();
     assert!((4000..8000).contains(&left_ms), "{left_ms} ms were left");
 }
 
-/// `kill` and `exec` do not begin with a TERM, and neither does the switch.
+/// With `kill` and `exec`, `leasehold` sends no TERM first, and neither does the switch.
 #[test]
 fn switch_sends_no_term_that_was_not_asked_for() {
     let server = server();
@@ -135,11 +136,11 @@ fn run_stopped_at_launch_loses_its_command() {
     let script = "trap '' TERM HUP; while :; do sleep 0.1; done";
     // A launcher whose command has not begun waits for its parent, and then runs nothing.
     let is_ours = |line: &str| line.starts_with("sh ");
-    // The moment of the stop is random, so try several times.
+    // The moment of the stop is random, so this tries several times.
     let stopped = [(); 5].map(|()| {
         let server = server();
         let run = start(&mut run_script(&server, &LEASE, script));
-        // Poll without a pause: a look every few milliseconds would be too late.
+        // Poll without a pause, because a check every few milliseconds would be too late.
         let children = format!("/proc/{0}/task/{0}/children", run.pid());
         let both_run = || {
             std::fs::read_to_string(&children)
@@ -168,7 +169,7 @@ fn command_dies_when_run_and_switch_die() {
     let mut run = start(&mut run_script(&server, &[], script));
     let command = run.line().parse().expect("a process id");
     let deadman = process(&server.url(), "run-deadman");
-    // Stop the run, so that it does not start another switch in between.
+    // The run is stopped, so that it does not start another switch in between.
     run.signal(Signal::SIGSTOP);
     send(deadman, Signal::SIGKILL);
     eventually("the switch is gone", LIMIT, || !is_alive(deadman));
@@ -189,7 +190,7 @@ fn killed_dead_mans_switch_is_replaced() {
     eventually("it has gone", LIMIT, || !is_alive(first));
     let second = process(&server.url(), "run-deadman");
     assert_ne!(first, second);
-    // The run sends the new switch the group before it passes on another signal.
+    // The run sends the group to the new switch before it forwards another signal.
     run.signal(Signal::SIGUSR1);
     run.until("heard");
     run.signal(Signal::SIGKILL);
@@ -207,7 +208,7 @@ fn replaced_dead_mans_switch_knows_the_deadline() {
     send(first, Signal::SIGKILL);
     eventually("it has gone", LIMIT, || !is_alive(first));
     process(&server.url(), "run-deadman");
-    // The run sends the new switch all orders before it passes on another signal.
+    // The run sends all orders to the new switch before it forwards another signal.
     run.signal(Signal::SIGUSR1);
     run.until("heard");
     run.signal(Signal::SIGSTOP);
@@ -250,7 +251,7 @@ fn lost_lock_ends_command_despite_stopped_switch() {
 #[test]
 fn launch_without_its_parent_runs_nothing() {
     let mut launch = leasehold();
-    // Process 1 is not its parent.
+    // Process 1 is not the launcher's parent.
     launch.args(["run-launch", "--parent", "1", "--", "echo", "ran"]);
     let done = done(&mut launch)
         .expect_code(1)
@@ -283,14 +284,14 @@ fn switch_without_a_group_kills_nothing() {
     let mut switch = leasehold();
     switch.arg("run-deadman").stdin(OwnedFd::from(its_end));
     let mut switch = switch.spawn().expect("it starts");
-    // A child of the same parent. Services are children of the first process of the machine, which
-    // becomes the parent of an orphaned switch.
+    // The stranger is a child of the same parent. Services are children of the first process of the
+    // machine, which becomes the parent of an orphaned switch.
     let mut stranger = Command::new("sleep");
     let mut stranger = stranger.arg("300").process_group(0).spawn().expect("sleep");
     (&line).write_all(b"until 1\n").expect("it listens");
     drop(line);
     assert!(switch.wait().expect("it ends").success());
-    // The signal that ends it is this one, and not an earlier KILL.
+    // This signal ends the stranger, and not an earlier KILL.
     send(
         stranger.id().try_into().expect("a process id"),
         Signal::SIGTERM,
@@ -361,7 +362,7 @@ fn many_short_runs_leave_nothing_behind() {
 #[test]
 fn first_process_of_a_container_reaps_orphans() {
     let server = server();
-    // The middle shell ends, so the shell that it has started becomes an orphan.
+    // The shell in the middle ends, so the shell that it has started becomes an orphan.
     let script = "sh -c 'sh -c \"echo \\$\\$; read end </dev/null\" &'; read end; exit 7";
     let mut run = Command::new("python3");
     run.args(["-c", SUBREAPER, BINARY])
@@ -383,9 +384,10 @@ const SUBREAPER: &str = "import ctypes, os, sys; \
 #[test]
 fn first_process_of_a_container_waits_for_no_ended_process() {
     let server = server();
-    // Longer than a test may take.
+    // This is longer than a test may take.
     let grace = ["--grace", "2m", "--lease", "4m", "--max-run", "300ms"];
-    // The command ends first, and the process that it has started is an orphan when it ends.
+    // The command ends first, and the process that it has started is already an orphan when it
+    // ends.
     let script = "(trap 'sleep 0.2; exit' TERM; while :; do sleep 0.05; done) & \
         trap 'exit 0' TERM; wait";
     let mut run = Command::new("python3");
@@ -412,7 +414,7 @@ fn helper_processes_have_names() {
 #[test]
 fn missing_proc_is_named() {
     let server = server();
-    // A separate mount namespace, like in a build without /proc.
+    // A separate mount namespace is like a system without /proc.
     let script = "mount -t tmpfs none /proc && exec \"$0\" run job -- echo ran";
     let mut run = Command::new("unshare");
     run.args(["-rm", "sh", "-c", script, BINARY])

@@ -9,14 +9,14 @@ use crate::support::{
     LIMIT, STUBBORN_CHILD, done, is_alive, is_free, leasehold_at, run_script, server, start,
 };
 
-/// A lease that is renewed so often that a loss is seen soon, even if a busy machine misses a
+/// A lease that is renewed so often that a loss is noticed soon, even if a busy machine misses a
 /// renewal now and then.
 const SHORT: [&str; 2] = ["--lease", "3s"];
 
 #[test]
 fn command_is_ended_when_the_key_is_deleted() {
     let server = server();
-    // The longest possible grace time: a busy machine is slow to run the trap.
+    // This is the longest possible grace time, because a busy machine is slow to run the trap.
     let options = ["--lease", "6s", "--grace", "3s"];
     let script = "trap 'echo told; exit 0' TERM; echo held; sleep 300 & wait";
     let mut run = start(&mut run_script(&server, &options, script));
@@ -147,7 +147,7 @@ fn stopped_command_is_ended_too() {
 #[test]
 fn stopped_command_gets_its_grace_period() {
     let server = server();
-    // The longest possible grace time: a busy machine is slow to run the trap.
+    // This is the longest possible grace time, because a busy machine is slow to run the trap.
     let options = ["--lease", "6s", "--grace", "3s"];
     let script = "trap 'echo told; exit 0' TERM; echo held; kill -STOP $$; echo never";
     let mut run = start(&mut run_script(&server, &options, script));

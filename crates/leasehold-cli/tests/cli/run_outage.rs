@@ -33,7 +33,7 @@ fn cut_off(proxy: &Proxy) {
     proxy.cut();
 }
 
-/// Returns how much of the lease is left on the server.
+/// Returns how much of the lease remains on the server.
 fn ttl_ms(server: &RedisServer) -> i64 {
     match server.command(&["PTTL", "job"]).expect("the server runs") {
         Reply::Int(ms) => ms,
@@ -48,7 +48,7 @@ fn gap_shorter_than_the_lease_is_ridden_over() {
     let mut run = run_through(&proxy, &["--lease", "10s"], script, &trace);
     run.until("held");
     cut_off(&proxy);
-    // A renewal was due, and did not arrive.
+    // A renewal was due, but did not arrive.
     eventually("a part of the lease is over", LIMIT, || {
         ttl_ms(&server) < 6000
     });
@@ -200,11 +200,11 @@ fn signals_that_wait_leave_a_release_its_time() {
     let ((server, proxy), trace) = (behind_proxy(), Trace::new());
     let mut run = run_through(&proxy, &[], "echo $$; exec sleep 60", &trace);
     let command: i32 = run.line().parse().expect("a process id");
-    // After the scripts were loaded: they have this word, too.
+    // This follows the loading of the scripts, which contain this word, too.
     let asked = proxy.strike_next(b"lock.release", Strike::HoldRequest);
     run.signal(Signal::SIGSTOP);
     send(command, Signal::SIGTERM);
-    // Otherwise leasehold would pass the signals on to it.
+    // Otherwise leasehold would forward the signals to the command.
     eventually("the command has ended", LIMIT, || !is_alive(command));
     for signal in [
         Signal::SIGTERM,
@@ -216,7 +216,7 @@ fn signals_that_wait_leave_a_release_its_time() {
     }
     run.signal(Signal::SIGCONT);
     eventually("it is released", LIMIT, || asked.fired());
-    // If the signals counted, leasehold would end now. Nothing shows that it has seen them.
+    // If the signals counted, leasehold would end now. Nothing shows that it has received them.
     std::thread::sleep(Duration::from_millis(500));
     proxy.let_go(&asked);
     let done = run.done().expect_code(143);
@@ -235,7 +235,8 @@ fn signals_end_a_release_that_takes_long() {
         "-c",
         "echo held; read end; exit 3",
     ];
-    // Without a command, the first signal ends the hold, and only the others can end the release.
+    // Without a command, the first signal ends the hold, and only later signals can end the
+    // release.
     let hold = ["hold", "job"];
     for (words, signals, code) in [
         (&words[..], &[Signal::SIGTERM, Signal::SIGINT][..], 3),
@@ -334,7 +335,7 @@ fn cut_off_before_the_first_request(proxy: &Proxy, options: &[&str], trace: &Tra
 fn setting_a_limit_survives_an_outage() {
     let ((_server, proxy), trace) = (behind_proxy(), Trace::new());
     let mut run = cut_off_before_the_first_request(&proxy, &[], &trace);
-    // Longer than the library retries a single request.
+    // This is longer than the library retries a single request.
     std::thread::sleep(Duration::from_secs(6));
     proxy.refuse(false);
     run.until("held");
@@ -363,7 +364,7 @@ fn refused_limit_reports_the_server_error() {
     server
         .command(&["CONFIG", "SET", "maxmemory", "1"])
         .expect("it is set");
-    // Longer than the library retries a single request.
+    // This is longer than the library retries a single request.
     let options = ["--limit", "2", "--outage-timeout", "12s"];
     done(&mut run_script(&server, &options, "echo ran"))
         .expect_code(69)

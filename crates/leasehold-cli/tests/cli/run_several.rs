@@ -53,7 +53,7 @@ fn redlock_run_needs_a_majority() {
         run
     };
     // A server that has just started may have lost grants. It does not count until the longest
-    // lease of any client is over.
+    // lease of any client has ended.
     let lease = ["--lease", "10s"];
     let wait = [&lease[..], &["--wait", "90s", "--outage-timeout", "90s"]].concat();
     servers[1].kill().expect("it runs");

@@ -86,7 +86,7 @@ fn unwritable_log_does_not_end_the_run() {
             .args(["sh", "-c", script]);
         let mut run = start_telling(&mut run, stderr);
         run.until("held");
-        // From now on there is something to log.
+        // From now on, there are warnings to log.
         server.kill().expect("it can be killed");
         run
     });

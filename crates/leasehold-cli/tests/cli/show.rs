@@ -315,7 +315,7 @@ fn unknown_key_error_gives_no_removal_advice() {
             let json = shown.stdout.contains(r#""kind":"unknown""#);
             assert_eq!(json, words.len() == 3, "{command:?}: {shown}");
         }
-        // A run that can't get the lock because of this key gets no such advice either.
+        // If a run can't get the lock because of this key, it gets no such advice either.
         let run = done(&mut run_script(&server, &["--no-wait", "--fair"], "true"));
         let run = run.expect_code(65);
         assert!(!run.stderr.contains("remove"), "{command:?}: {run}");
@@ -334,7 +334,7 @@ fn control_characters_do_not_reach_the_terminal() {
     assert!(shown.stdout.contains(r"`a\u{1b}[2Jb` is held"), "{shown}");
 }
 
-/// Each process holds one name and waits for the name of the other.
+/// Each process holds one name and waits for the other's name.
 #[test]
 fn circle_over_processes_is_told() {
     let server = server();
@@ -489,7 +489,7 @@ fn exit_code_says_whether_it_is_held() {
         .command(&["HSET", "job", "7e57c0de-0000-4000-8000-000000000000:1", "1"])
         .expect("the server runs");
     done(leasehold_at(&server).args(show)).expect_code(0);
-    // A semaphore with a free permit, and one without.
+    // First the semaphore has a free permit, then none.
     for (free, code) in [("1", 1), ("0", 0)] {
         server
             .command(&["SET", "job", free])
@@ -527,7 +527,7 @@ fn large_hashes_are_shown_in_part() {
     );
     let read = done(leasehold_at(&server).args(["show", "--json", "read"])).expect_code(0);
     let json: serde_json::Value = serde_json::from_str(&read.stdout).expect("JSON");
-    // The keys of these readers do not exist, so their holds are over.
+    // The keys of these readers do not exist, so their holds have ended.
     assert_eq!(
         (&json["kind"], &json["held"]),
         (&"rw".into(), &false.into())

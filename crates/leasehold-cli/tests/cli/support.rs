@@ -16,17 +16,16 @@ use nix::sys::signal::{Signal, kill};
 use nix::sys::termios::{FlowArg, tcflow};
 use nix::unistd::Pid;
 
-/// A limit longer than anything here takes, even on a busy machine.
+/// A limit longer than any wait in these tests, even on a busy machine.
 pub(crate) const LIMIT: Duration = Duration::from_secs(60);
 
-/// A script that ends on TERM. It prints the process id of a child that it has started, which
-/// ignores TERM.
+/// A script that ends on TERM. It prints the process id of its child, which ignores TERM.
 pub(crate) const STUBBORN_CHILD: &str =
     "(trap '' TERM; while :; do sleep 1; done) & echo $!; trap 'exit 0' TERM; wait";
 
 pub(crate) const BINARY: &str = env!("CARGO_BIN_EXE_leasehold");
 
-/// Returns the binary, with no settings from the environment.
+/// Returns a command for the binary, without settings from the environment.
 pub(crate) fn leasehold() -> Command {
     let mut command = Command::new(BINARY);
     for name in [
@@ -46,7 +45,7 @@ pub(crate) fn leasehold() -> Command {
     command
 }
 
-/// Returns the binary, for this server.
+/// Returns a command for the binary, with this server.
 pub(crate) fn leasehold_at(server: &RedisServer) -> Command {
     let mut command = leasehold();
     command.env("LEASEHOLD_URL", server.url());
@@ -183,7 +182,7 @@ pub(crate) fn full_pipe() -> (PipeReader, Stdio) {
     };
     set_blocking(false);
     let mut filling = writer.try_clone().expect("a second one");
-    // Whole pages first, then the rest of the last page.
+    // Write whole pages first, then fill the rest of the last page.
     for part in [&[b'.'; 4096][..], b"."] {
         while filling.write(part).is_ok() {}
     }
@@ -217,7 +216,7 @@ pub(crate) fn done(command: &mut Command) -> Done {
 }
 
 impl Running {
-    /// Returns the next line of stdout, or an empty one at the end. A process that is silent for
+    /// Returns the next line of stdout, or an empty line at the end. A process that is silent for
     /// [`LIMIT`] is killed, so that the test ends.
     pub(crate) fn line(&mut self) -> String {
         let pid = self.pid();
@@ -263,8 +262,8 @@ impl Running {
     pub(crate) fn done(mut self) -> Done {
         self.close_stdin();
         let mut status = None;
-        // Read meanwhile: a full pipe would keep the process from ending. The pipe ends when the
-        // last writer ends.
+        // Read stdout at the same time, because a full pipe would keep the process from ending. The
+        // pipe ends when its last writer does.
         let stdout = self.stdout.take().map(|mut stdout| {
             thread::spawn(move || {
                 let mut text = Vec::new();
@@ -294,7 +293,7 @@ impl Running {
 
 impl Drop for Running {
     fn drop(&mut self) {
-        // Fails after a successful test, in which the process has ended by itself.
+        // This fails after a successful test, in which the process has ended by itself.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
@@ -387,7 +386,7 @@ impl Trace {
         Self(tempfile::NamedTempFile::new().expect("a file"))
     }
 
-    /// Lets the command append its marks to this file.
+    /// Makes the command append its marks to this file.
     pub(crate) fn of<'a>(&self, command: &'a mut Command) -> &'a mut Command {
         command.env("TRACE", self.0.path())
     }
@@ -406,7 +405,7 @@ impl Trace {
         marks.contains('\n')
     }
 
-    /// Fails if an `A` is after a `B`. No process is allowed to write any more.
+    /// Fails if an `A` follows a `B`. No process may write when this is called.
     #[track_caller]
     pub(crate) fn expect_no_overlap(&self) {
         let marks = std::fs::read_to_string(self.0.path()).expect("it can be read");

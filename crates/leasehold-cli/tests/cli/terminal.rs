@@ -7,7 +7,7 @@ use leasehold_testkit::RedisServer;
 
 use crate::support::{BINARY, is_free, run_script, server, start};
 
-/// Runs a command on a terminal. For each step, types the second text after the first was seen.
+/// Runs a command on a terminal. For each step, types the second text after the first has appeared.
 pub(crate) fn on_terminal(
     server: &RedisServer,
     command: &[&str],
@@ -85,8 +85,8 @@ fn resumed_job_reads_from_the_terminal() {
     assert!(is_free(&server));
 }
 
-/// Stops a job with Ctrl-Z until its lease of 3 s is over, and continues it. `run` is the rest of its
-/// command line; its command first says `ready`. The `rest` of the steps follows `fg`.
+/// Stops a job with Ctrl-Z until its lease of 3 s has ended, and continues it. `run` is the rest of
+/// the job's command line. Its command first prints `ready`. The `rest` of the steps follows `fg`.
 fn stopped_past_its_lease(run: &str, rest: &[(&str, &str)]) -> (String, i32) {
     let server = server();
     let run = format!("{BINARY} run --lease 3s {run}\n");
@@ -127,7 +127,7 @@ fn pipe_reader_keeps_the_terminal() {
     let pipe = format!(
         "{BINARY} run job -- sh -c 'echo ready; sleep 1' | (cat; read x </dev/tty; echo got $x)"
     );
-    // Interactive, so that the shell gives each job a group of its own.
+    // The shell is interactive, so that it gives each job a group of its own.
     let shell = ["bash", "--norc", "--noprofile", "-ic", &pipe];
     let (shown, code) = on_terminal(&server, &shell, &[("ready", "hello\n")]);
     assert!(shown.contains("got hello"), "{shown}");

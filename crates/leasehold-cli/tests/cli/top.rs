@@ -10,7 +10,7 @@ fn picture_shows_who_holds_and_releases_what_is_selected() {
     let mut holder = start(&mut run_script(&server, &options, "echo held; sleep 60"));
     holder.until("held");
     let line = format!("stty rows 24 cols 120; exec {BINARY} top --every 50ms");
-    // The keys: down, details, back, release, yes, quit. The picture sends only changes, so the
+    // The keys are: down, details, back, release, yes, quit. The picture sends only changes, so the
     // test waits for single words.
     let steps = [("HELD", "j\r"), ("count", "\rr"), ("y/n", "yq")];
     let command = ["sh", "-c", &line];

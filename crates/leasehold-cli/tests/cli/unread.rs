@@ -15,7 +15,7 @@ use crate::support::{
 const STDOUT: i32 = 1;
 const STDERR: i32 = 2;
 
-/// Returns how much of the lease of `job` is left on the server.
+/// Returns how much of the lease of `job` remains on the server.
 fn ttl_ms(server: &RedisServer) -> i64 {
     let left = server.command(&["PTTL", "job"]).expect("the server runs");
     left.as_int().expect("a number")
@@ -100,7 +100,7 @@ fn signals_end_a_run_without_a_reader() {
     expect_writes(&run, STDERR);
     let (_reader, stderr) = full_pipe();
     let waiter = start_telling(&mut run_script(&server, &["--json"], "echo ran"), stderr);
-    // The waiter has waited long enough to report it.
+    // The waiter has waited long enough to report its wait.
     expect_writes(&waiter, STDERR);
     waiter.signal(Signal::SIGINT);
     waiter.done().expect_code(130);

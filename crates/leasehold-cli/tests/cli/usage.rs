@@ -135,7 +135,7 @@ fn name_of_another_kind_gives_65_in_every_sub_command() {
             assert!(done.stderr.contains("`job`"), "{words:?}: {done}");
             assert_eq!(done.stdout, "", "{words:?}");
         }
-        // A watch says what the name is, and does not fail.
+        // A watch reports the kind of the name, and does not fail.
         let watched = ["watch", "--for", "100ms", "job"];
         let watched = done(leasehold_at(&server).args(watched)).expect_code(0);
         assert!(watched.stdout.contains("  is a "), "{watched}");

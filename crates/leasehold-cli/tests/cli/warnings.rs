@@ -1,4 +1,4 @@
-//! Warnings that are printed unasked, and the messages that `--quiet` suppresses.
+//! Warnings that are printed without a request, and the messages that `--quiet` suppresses.
 
 use leasehold_testkit::{Proxy, RedisServer, eventually};
 
@@ -60,7 +60,7 @@ fn quiet_runs_still_tell_why_they_failed() {
     done(&mut run_script(&server, &["-q", "--limit", "3"], "true")).expect_code(78);
 }
 
-/// A user at a terminal and a program that reads events get the doctor's warning.
+/// A user at a terminal gets the doctor's warning, and so does a program that reads events.
 #[test]
 fn who_looks_is_told_in_one_line_when_the_doctor_would_warn() {
     const ADVICE: &str = "see leasehold doctor";
@@ -78,7 +78,7 @@ fn who_looks_is_told_in_one_line_when_the_doctor_would_warn() {
     let (shown, code) = on_terminal(&server, &["sh", "-c", &top], &[("doctor", "q")]);
     assert_eq!(code, 0, "{shown}");
     assert!(shown.contains("doctor"), "{shown}");
-    // No line for a script, and none without a warning.
+    // A script gets no line, and neither does a user without a warning.
     let piped = done(leasehold_at(&server).args(["show", "job"])).expect_code(0);
     assert_eq!(piped.stderr, "");
     let sound = RedisServer::builder()
@@ -95,7 +95,7 @@ fn each_step_is_told_with_verbose() {
     let mut holder = leasehold_at(&server);
     let holder = start(holder.args(["run", "job", "--", "sh", "-c", "read end"]));
     let show = || done(leasehold_at(&server).args(["show", "job"])).stdout;
-    // The label is the name of the command.
+    // The label is the command's name.
     eventually("it has said who it is", LIMIT, || {
         show().contains("client  sh on ")
     });

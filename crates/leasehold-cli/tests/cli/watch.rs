@@ -75,7 +75,7 @@ fn watch_says_who_a_holder_is() {
 #[test]
 fn changes_are_json_for_a_program() {
     let server = server();
-    // However short the span is, the first look is shown.
+    // Even if the time is very short, the first result is shown.
     let words = ["watch", "--for", "1ms", "--json", "job"];
     let watched = done(leasehold_at(&server).args(words)).expect_code(0);
     let first = watched.stdout.lines().next().expect("a line");

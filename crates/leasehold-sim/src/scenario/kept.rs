@@ -1,4 +1,4 @@
-//! Histories in which some tasks keep the lock for a span.
+//! Histories in which some tasks keep the lock with `keep_for`.
 
 use fastrand::Rng;
 
@@ -6,8 +6,8 @@ use super::{End, LONG_LEASE_MS, Scenario, Turn};
 use crate::faults::Kind;
 
 impl Scenario {
-    /// Lets some turns end in this way, in one history of six. This uses a random source of its
-    /// own, so everything else is drawn as without it.
+    /// Makes some turns end with `keep_for`, in one history of six. This uses a random source of
+    /// its own, so everything else is drawn as without it.
     pub(super) fn draw_kept(&mut self) {
         let mut rng = Rng::with_seed(self.seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) ^ 0x4B45);
         if rng.u32(0..6) > 0 || !self.may_keep() {
@@ -21,8 +21,8 @@ impl Scenario {
         }
     }
 
-    /// Returns whether locks may be kept. If no server answers, the lock is left to its lease,
-    /// which must then be short enough to end.
+    /// Returns whether locks may be kept. If no server answers, a lock remains locked until its
+    /// lease ends, so leases must then be short enough to end.
     fn may_keep(&self) -> bool {
         let kinds = self.kinds();
         let is_disturbed = kinds.iter().any(|kind| kind.disturbs_calls());
@@ -30,7 +30,7 @@ impl Scenario {
         ends && !kinds.contains(&Kind::Closed)
     }
 
-    /// Returns the longest span for which a task keeps the lock, in ms.
+    /// Returns the longest duration for which a task keeps the lock, in ms.
     pub(crate) fn longest_kept_ms(&self) -> u64 {
         let turns = self.workers.iter().flat_map(|worker| &worker.turns);
         turns.filter_map(Turn::kept_ms).max().unwrap_or(0)

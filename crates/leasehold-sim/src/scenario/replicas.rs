@@ -6,7 +6,7 @@ use super::{Fault, LONG_LEASE_MS, Scenario};
 use crate::faults::Kind;
 
 impl Scenario {
-    /// In some histories, makes a replica confirm the holds of some or all workers, and makes it
+    /// Makes a replica confirm the holds of some or all workers in some histories, and makes it
     /// fail to do so for a while. This uses a random source of its own, so everything else is drawn
     /// as without it.
     pub(super) fn draw_replicas(&mut self) {
@@ -45,7 +45,7 @@ impl Scenario {
         }
     }
 
-    /// Makes leases short. A failover loses releases, so a lock may be held again without any
+    /// Makes leases short. A failover loses releases, so a lock may become locked again without any
     /// client knowing of it.
     fn let_leases_end(&mut self, rng: &mut Rng) {
         if self.lease_ms == LONG_LEASE_MS {

@@ -1,4 +1,4 @@
-//! Histories of tasks that are busy with other things.
+//! Histories of tasks that are busy with other things, so that they don't poll their waits.
 
 use fastrand::Rng;
 
@@ -7,8 +7,8 @@ use crate::faults::Kind;
 use crate::subject::Subject;
 
 impl Scenario {
-    /// Draws a scenario in which tasks don't poll their acquires for a while, give up many of them,
-    /// and hold the lock only for a moment. Requests may be lost or doubled.
+    /// Draws a scenario in which tasks leave their acquires unpolled for a while, give up many of
+    /// them, and hold the lock only for a moment. Requests may be lost or duplicated.
     #[must_use]
     pub fn draw_unpolled(subject: Subject, seed: u64) -> Self {
         let mut rng = Rng::with_seed(seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) ^ 0x0F01);

@@ -1,4 +1,4 @@
-//! The servers' state of a hold, read past the network.
+//! The servers' state of a hold, read without the network.
 
 use std::time::Duration;
 
@@ -13,7 +13,7 @@ pub(crate) enum Belief {
     /// The servers keep the hold for this duration.
     Held(Duration),
     NotHeld,
-    /// A server can't be asked at the moment.
+    /// A server does not answer at the moment.
     Unknown,
 }
 

@@ -13,9 +13,9 @@ use crate::scenario::{Ask, Turn};
 pub(super) enum Way {
     Read,
     Write,
-    /// Writes, then keeps reading.
+    /// Writes, then downgrades.
     Downgrade,
-    /// Reads, then keeps writing.
+    /// Reads, then upgrades.
     Upgrade,
 }
 
@@ -26,8 +26,8 @@ impl Way {
 }
 
 pub(super) fn way(turn: &Turn) -> Way {
-    // An ask with a time limit can't cover two steps. And an owner that was downgraded would
-    // re-enter as a reader.
+    // A wait with a limit can't cover two steps. Also, an owner that was downgraded would re-enter
+    // as a reader.
     let simple = turn.reenters || !matches!(turn.ask, Ask::Acquire);
     match turn.way % 8 {
         6 if !simple => Way::Downgrade,
@@ -89,8 +89,8 @@ impl OneWay {
         Ok(guard.map(Into::into))
     }
 
-    /// Acquires as a writer, then downgrades. If a fault breaks the downgrade, starts again as a
-    /// reader: the lock itself can be acquired.
+    /// Acquires as a writer, then downgrades. If a fault breaks the downgrade, acquires again as a
+    /// reader, because the lock itself can be acquired.
     async fn downgrade(&self) -> Result<Option<LockGuard>> {
         match self.lock.write().await?.downgrade().await {
             Ok(guard) => Ok(Some(guard.into())),

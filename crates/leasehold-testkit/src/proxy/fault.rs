@@ -9,9 +9,9 @@ use crate::frames::Frame;
 
 /// The effect of an armed fault on the request that it hits.
 ///
-/// TCP loses nothing from the middle of a stream. So if a request or reply is lost while the
-/// connection stays open, everything after it is lost too. A request or reply that is held also
-/// holds up everything after it.
+/// TCP loses nothing from the middle of a stream. So if a request or reply is lost and the
+/// connection is not closed, everything after it is lost too. A request or reply that is held also
+/// delays everything after it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Strike {
@@ -25,9 +25,9 @@ pub enum Strike {
     CutInReply,
     /// The reply reaches the client, then the connection is closed.
     CutBehindReply,
-    /// The request is lost, and the connection stays open.
+    /// The request is lost, and the connection is not closed.
     LoseRequest,
-    /// The request runs, its reply is lost, and the connection stays open.
+    /// The request runs, its reply is lost, and the connection is not closed.
     LoseReply,
     /// The request reaches the server twice in a row. The second reply is dropped.
     Double,
@@ -55,7 +55,7 @@ impl Fault {
         self.0.fired.load(SeqCst)
     }
 
-    /// Returns the bytes of the request that was hit; empty before that.
+    /// Returns the bytes of the request that was hit, or no bytes before that.
     pub fn request(&self) -> Vec<u8> {
         let request = self.0.request.lock();
         request.unwrap_or_else(PoisonError::into_inner).clone()

@@ -30,7 +30,7 @@ pub(super) struct Link {
 struct Flow {
     /// Whether the client has subscribed, so that messages can arrive.
     subscribed: bool,
-    /// The fates of the replies that are still missing, in their order.
+    /// The fates of the replies that have not arrived yet, in their order.
     replies: VecDeque<Fate>,
     requests_vanish: bool,
     replies_vanish: bool,
@@ -57,7 +57,7 @@ impl Link {
         self.flow.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Notes the fates of the replies to `request`. `first` is for the first reply.
+    /// Records the fates of the replies to `request`. `first` is for the first reply.
     fn expect(&self, request: &Frame, first: Fate) {
         let mut flow = self.flow();
         flow.subscribed |= request.subscribes();
@@ -83,7 +83,7 @@ impl Shared {
         for direction in [Direction::Requests, Direction::Replies] {
             let (shared, link) = (Arc::clone(self), Arc::clone(&link));
             thread::spawn(move || {
-                // Any error ends the link, and both peers see that.
+                // Any error ends the link, and both peers notice that.
                 let _ = shared.forward(&link, direction);
                 shared.close(&link);
             });
@@ -124,7 +124,8 @@ impl Shared {
         }
         let mut server = &link.server;
         let Some(Armed { strike, fault, .. }) = self.take_armed(frame) else {
-            // The reply is noted before the request is sent, because the server may answer at once.
+            // The reply is recorded before the request is sent, because the server may answer at
+            // once.
             link.expect(frame, Fate::Passes);
             return server.write_all(&frame.0);
         };
@@ -175,7 +176,7 @@ impl Shared {
     fn reply(&self, link: &Link, frame: &Frame) -> io::Result<()> {
         let is_message = frame.is_message(link.has_subscribed());
         if self.swallows(is_message) {
-            // The client would take later replies for the one that is lost.
+            // The client would take later replies for the lost one.
             link.flow().replies_vanish |= !is_message;
             return Ok(());
         }
@@ -188,7 +189,7 @@ impl Shared {
             return Ok(());
         }
         match fate {
-            // A reply to no request also passes, for example a refusal to accept the connection.
+            // A reply to no request, such as the refusal of a connection, passes too.
             Some(Fate::Passes) | None => client.write_all(&frame.0),
             Some(Fate::IsDropped) => Ok(()),
             Some(Fate::Meets(strike, fault)) => self.strike_reply(link, frame, strike, &fault),
@@ -249,7 +250,7 @@ impl Shared {
 
     /// Closes the link, and returns the error that ends its threads.
     fn cut_by(&self, fault: &Fault, link: &Link) -> io::Error {
-        // The link is closed first: a test that sees the fault relies on the connection being
+        // The link is closed first: a test that notices the fault relies on the connection being
         // closed.
         self.close(link);
         self.fire(fault);

@@ -99,7 +99,7 @@ fn swallowed_reply_belongs_to_a_command_that_ran() {
     let next = setup.connect();
     send(&next, "GET x\r\n");
     assert_eq!(receive(&next), "$1\r\n1\r\n");
-    // The first client would take any reply for the one that is lost.
+    // The first client would take any reply for the lost one.
     send(&client, "DEL x\r\n");
     eventually("x is gone", LIMIT, || !setup.is_set("x"));
     setup.proxy.cut();
@@ -221,7 +221,7 @@ fn lost_request_or_reply_drops_later_ones() {
         eventually("what reached the server has run", LIMIT, || {
             (setup.is_set("x"), setup.is_set("z")) == (runs, runs)
         });
-        // The connection stays open until one side closes it.
+        // The connection is open until one side closes it.
         client.shutdown(std::net::Shutdown::Write).expect("open");
         assert_eq!(receive(&client), "", "{strike:?}");
         assert_eq!((setup.is_set("x"), setup.is_set("z")), (runs, runs));

@@ -84,7 +84,7 @@ impl<T: DeserializeOwned> Pending<T> {
         self.slot.answer().is_some()
     }
 
-    /// Waits at most `limit` for the answer. Can be called again.
+    /// Waits at most `limit` for the answer. It can be called again after that.
     ///
     /// # Errors
     ///
@@ -133,7 +133,7 @@ impl Slot {
     }
 
     pub(super) fn fill(&self, answer: Answer<Value>) {
-        // The first answer stays: it is the true one if the JVM ended right after it.
+        // The first answer is kept: it is the true one if the JVM ended right after it.
         self.answer().get_or_insert(answer);
         self.filled.notify_all();
     }

@@ -13,7 +13,7 @@ use super::{ANSWER_LIMIT, Answer, HammerReport, Pending, fields, jvm::Jvm, milli
 pub enum LockKind {
     /// `getLock`: re-entrant, woken by messages.
     Plain,
-    /// `getSpinLock`: asks again and again.
+    /// `getSpinLock`: asks repeatedly, and receives no messages.
     Spin,
     /// `getFairLock`: waiters are served in order of arrival.
     Fair,
@@ -49,7 +49,7 @@ impl LockKind {
 
 /// One Java thread of a Redisson client, which is one holder.
 ///
-/// Every call has two methods. `start_..` sends it and returns at once; the other one waits up to a
+/// Every call has two methods. `start_..` sends it and returns at once; the other waits up to a
 /// minute for the answer. Calls of one thread run in the order in which they were sent.
 #[derive(Clone, Debug)]
 pub struct RedissonThread {
@@ -82,7 +82,8 @@ impl RedissonThread {
     }
 
     /// Returns the same Java thread, but with one Java object for each name, which it shares with
-    /// all threads of its client that do this too. By default, each call has its own object.
+    /// all threads of its client for which this was called. By default, each call has its own
+    /// object.
     #[must_use = "the thread it is called on stays as it is"]
     pub fn shared(&self) -> Self {
         Self {
@@ -249,7 +250,8 @@ impl RedissonThread {
         self.start("unlock", name)
     }
 
-    /// Calls `forceUnlock()`, whichever thread holds the lock. `false` when no thread held it.
+    /// Calls `forceUnlock()`, which ends the hold of any thread. `false` when no thread held the
+    /// lock.
     ///
     /// # Errors
     ///
@@ -321,8 +323,8 @@ impl RedissonThread {
         self.start("ttl", name)
     }
 
-    /// Lets `threads` new Java threads of the client acquire the lock `name` and increment the
-    /// string at key `counter` in two steps, again and again, for the duration `run`.
+    /// Makes `threads` new Java threads of the client acquire the lock `name` and increment the
+    /// string at key `counter` in two steps, in a loop, for the duration `run`.
     pub fn hammer(
         &self,
         name: &str,
@@ -334,14 +336,14 @@ impl RedissonThread {
         self.start_with("hammer", name, plan)
     }
 
-    /// Lets `threads` new Java threads claim the numbers of the string `counter` under the lock
+    /// Makes `threads` new Java threads claim the numbers of the string `counter` under the lock
     /// `name`, until the key `over` exists. Each claim is written to the hash `claims`, as
     /// `who-thread asked_ns acquired_ns claimed_ns`, so that no claim is lost when the JVM is
     /// killed. Claiming a number that already has an owner is an error. The value is the number of
     /// claims.
     ///
-    /// With `wait`, a thread waits at most this long and then asks again. So the thread's entry in
-    /// the queue of a fair lock does not last for long after it dies.
+    /// With `wait`, a thread waits at most this long and then asks again. So if the thread dies,
+    /// its entry in the queue of a fair lock does not last for long.
     pub fn torment(
         &self,
         name: &str,

@@ -19,8 +19,8 @@ struct KnownFacts {
     /// The last id that was reported, kept even if the server of the present connection reports
     /// none.
     last_run_id: Option<Arc<str>>,
-    /// The time at which a connection reported another id than the connection before it, and the
-    /// earliest time at which that server can have started.
+    /// The time at which a connection reported a different id than the connection before it, and
+    /// the earliest time at which that server can have started.
     replaced: Option<(Moment, Moment)>,
 }
 
@@ -41,8 +41,8 @@ impl About {
             return;
         }
         // All facts are replaced: another server may have the address now. A server that does not
-        // report its age may have started just now. What it forgot can't be looked up, so it counts
-        // as just started.
+        // report its age may have started just now. Nothing shows what it has lost, so it counts as
+        // just started.
         let run_id: Option<Arc<str>> = run_id.map(Arc::from);
         // A missing id proves nothing, and neither does the first id.
         let is_another =

@@ -1,16 +1,18 @@
 //! Wake-ups: which waiters of this process listen to which channel. Each channel has one entry and
 //! one subscription, however many waiters listen. (This module is not next to the wait loop,
-//! because the connection's task shares it with the waiters, and imports point down.)
+//! because the connection's task needs it, too, and a lower layer imports nothing from a higher
+//! one.)
 //!
-//! A message is only a hint. A listener sees a counter: if the counter has moved since the listener
-//! asked, the listener asks again. Messages, confirmations of a subscription and lost connections
-//! all move the counter, so a lost message is not a special case. (After a lost connection, the
-//! confirmation of the next subscription makes the waiter ask, which finds out what was missed.)
+//! A message is only a hint. A listener watches a counter: if the counter has moved since the
+//! waiter's last request, the waiter sends the request again. Messages, confirmations of a
+//! subscription and lost connections all move the counter, so a lost message is not a special case.
+//! (After a lost connection, the confirmation of the next subscription makes the waiter retry, and
+//! the reply shows what it missed.)
 //!
 //! A release can notify one client by its number, in a message right after its `0`. The two
-//! messages are read together ([`MessageJoiner`]). For the client with that number they mean "ask again",
-//! for all others that another client asks. Permits that are given back notify each client on a
-//! channel of its own.
+//! messages are joined into one ([`MessageJoiner`]). The client with that number must retry. All
+//! other clients learn that another client retries. Returned permits notify each client on that
+//! client's own channel.
 
 mod message;
 #[cfg(any(feature = "redis", feature = "testing"))]
@@ -42,14 +44,14 @@ pub(crate) struct Channels {
     /// The number by which a release notifies this client. Never 0 or 1, which have a meaning in
     /// Redisson.
     number: u64,
-    /// The process that made the channels. In a child after a fork, a dropped listener does
-    /// nothing.
+    /// The process that created the channels. In a forked child, dropping a listener does nothing.
     process: Process,
-    /// Whether messages arrive by both transports. Some clients may hear only one of them.
+    /// Whether messages arrive by both transports. Some clients may receive only one of them.
     both_transports: AtomicBool,
 }
 
-/// Finds the node whose connection brings the messages of a channel; `None` while no node is known.
+/// Finds the node whose connection delivers the messages of a channel; `None` while no node is
+/// known.
 pub(crate) struct NodeResolver(Box<ResolveNode>);
 
 type ResolveNode = dyn Fn(&str) -> Option<usize> + Send + Sync;
@@ -60,7 +62,7 @@ impl NodeResolver {
         Self(Box::new(resolve))
     }
 
-    /// Makes a place for one connection that brings the messages of all channels.
+    /// Makes the resolver for a single connection that delivers the messages of all channels.
     fn single() -> Self {
         Self(Box::new(|_| Some(0)))
     }
@@ -85,39 +87,39 @@ impl ChannelTable {
     }
 }
 
-/// The work of one connection's task. It is proportional to the entries that change, not to all
-/// entries.
+/// The work of one connection's task. It grows with the number of entries that change, not with the
+/// number of all entries.
 #[derive(Debug, Default)]
 struct ConnectionWork {
     /// Entries for which no subscription has been requested yet.
     to_subscribe: Vec<Arc<str>>,
-    /// Entries whose last listener has left, and entries that another connection has now.
+    /// Entries without listeners, and entries that another connection has now.
     to_unsubscribe: Vec<Arc<str>>,
     /// Number of entries that this connection has.
     entries: usize,
-    /// Notified when a channel is wanted or no longer wanted.
+    /// Notified when there is work for the connection's task.
     changed: Arc<Notify>,
 }
 
 #[derive(Debug)]
 struct ChannelEntry {
-    /// The node whose connection brings the channel's messages; `None` while it is unknown.
+    /// The node whose connection delivers the channel's messages; `None` while it is unknown.
     node: Option<usize>,
     signal: watch::Sender<Signal>,
     listeners: usize,
     /// Whether the entry is in `to_unsubscribe`. It may have listeners again.
     marked_idle: bool,
-    /// `wanted` is for listeners that want the subscription confirmed once more, `requested` for
-    /// listeners whose confirmation is on its way.
+    /// `wanted` is the baseline of listeners whose confirmation must still be requested,
+    /// `requested` the baselines of listeners whose confirmation is on its way.
     wanted: Option<ZeroBaseline>,
     requested: Vec<ZeroBaseline>,
-    /// The number of zeros that the channel had brought when a waiter last passed one on.
+    /// The zeros that had arrived when a waiter last republished one.
     republished_at: Option<ZeroCounts>,
 }
 
-/// The number of zeros that a channel had brought when a confirmation arrived; unset until then. It
-/// is noted when the confirmation arrives: a listener that looked later would count from a later
-/// confirmation.
+/// The number of zeros that had arrived on a channel when a confirmation arrived; unset until then.
+/// It is recorded at that moment: a listener that read the count later would miss zeros that
+/// arrived in between.
 pub(crate) type ZeroBaseline = Arc<OnceLock<ZeroCounts>>;
 
 /// Number of messages `0` by each transport. Each says that a latch was opened.
@@ -153,11 +155,12 @@ impl ChannelEntry {
         self.requested.extend(self.wanted.take());
     }
 
-    /// Notes that the confirmation requested last has arrived, and so have all earlier ones.
+    /// Notes that the confirmation that was requested last has arrived, and with it all earlier
+    /// ones.
     fn note_confirmed(&mut self) {
         let zeros = self.signal.borrow().zeros;
-        // This includes confirmations that were lost with a connection. The present one is even
-        // later, so no zero counts that was published before its listener began to listen.
+        // This includes confirmations that were lost with a connection. The present confirmation is
+        // later than those, so a zero from before a listener began to listen never counts for it.
         for baseline in self.requested.drain(..) {
             // The list is drained, so each baseline is set once.
             let _ = baseline.set(zeros);
@@ -168,7 +171,7 @@ impl ChannelEntry {
 /// The state of a channel, as a listener sees it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Signal {
-    /// A counter that moves with everything that may mean "ask again".
+    /// A counter that moves with each event that may require a retry.
     count: u64,
     /// Whether the server has confirmed the subscription, and its connection is up.
     pub(crate) live: bool,
@@ -178,20 +181,20 @@ pub(crate) struct Signal {
     zeros: ZeroCounts,
     /// Number of releases that have notified this client so far.
     pub(crate) notified: u64,
-    /// Number of clients that releases have notified so far. Releases of locks count only other
-    /// clients here.
+    /// Number of clients that releases have notified so far. The release of a lock counts here only
+    /// if it notified another client. Returned permits count every client that they notified.
     pub(crate) others_notified: u64,
 }
 
 impl Signal {
-    /// Returns the counter that moves with everything that may mean "ask again".
+    /// Returns the counter that moves with each event that may require a retry.
     pub(crate) fn count(&self) -> u64 {
         self.count
     }
 }
 
-/// Draws a client's number. It has 15 or 16 digits, so that no two clients have the same, and is
-/// exact in every script.
+/// Draws a client's number. It has 15 or 16 digits: enough that no two clients draw the same, and
+/// few enough to be exact in every script.
 fn draw_number() -> u64 {
     const LEAST: u64 = 100_000_000_000_000;
     // Drawn from the system, like the id of a client. A fork copies the random generator of a
@@ -260,8 +263,7 @@ impl Channels {
             let work = table.work(node);
             work.entries += 1;
             work.to_subscribe.push(Arc::clone(&name));
-            // After the entry is inserted: the connection's task looks when it is notified.
-            // Notified before that, the task would find nothing to subscribe to.
+            // The connection's task checks for new entries only when it is notified.
             work.changed.notify_one();
         }
         drop(table);
@@ -285,16 +287,16 @@ impl Channels {
     /// Listens to `name`, and has the subscription confirmed once more. A message after that
     /// confirmation was published after this call; a message of an older subscription may have been
     /// on its way for any length of time. Latches use this, because for them a message is more than
-    /// a hint: Redisson leaves no trace of an opened latch, and once it has set the latch again,
-    /// only the message shows that the latch was open.
+    /// a hint: Redisson keeps no trace of an opened latch, and once the latch is set again, only
+    /// the message shows that it was open.
     pub(crate) fn listen_from_now(self: &Arc<Self>, name: &str) -> Listener {
         let mut listener = self.listen(name);
         let mut table = self.table.lock();
         let Some(entry) = table.entries.get_mut(name) else {
             return listener;
         };
-        // All listeners that arrive before the next request share this. One confirmation answers
-        // that request.
+        // All listeners that arrive before the next request share this. One confirmation serves all
+        // of them.
         let baseline = Arc::clone(entry.wanted.get_or_insert_default());
         listener.baseline = Some(baseline);
         if self.always_live {
@@ -340,8 +342,9 @@ impl Channels {
         }
     }
 
-    /// Returns whether a waiter that was let in by an open latch must publish that once more, for
-    /// clients that hear only the other transport. `true` for one waiter of this process at a time.
+    /// Returns whether a waiter that found a latch open must publish the zero once more, for
+    /// clients that receive only the other transport. `true` for one waiter of this process at a
+    /// time.
     pub(crate) fn should_republish(&self, name: &str, baseline: &ZeroBaseline) -> bool {
         if !self.both_transports.load(Ordering::Relaxed) {
             return false;
@@ -364,20 +367,20 @@ impl Channels {
         self.number
     }
 
-    /// Makes the listeners of `name` ask again.
+    /// Makes the waiters that listen to `name` retry.
     pub(crate) fn wake(&self, name: &str) {
         self.on_message(Message::new(name, b"", Transport::Global));
     }
 
-    /// Makes all listeners ask again.
+    /// Makes the waiters of all channels retry.
     pub(crate) fn wake_all(&self) {
         for entry in self.table.lock().entries.values() {
             entry.signal.send_modify(|signal| signal.count += 1);
         }
     }
 
-    /// Counts the channels with an entry, for checks that nothing is left over. Channels on which
-    /// only this client is notified don't count.
+    /// Counts the channels with an entry, for checks that no entry leaks. Channels on which only
+    /// this client is notified don't count.
     pub(crate) fn len(&self) -> usize {
         let table = self.table.lock();
         let names = table.entries.keys();
@@ -397,13 +400,13 @@ pub(crate) struct Listener {
     channels: Arc<Channels>,
     name: Arc<str>,
     signal: watch::Receiver<Signal>,
-    /// The confirmation that the listener has requested, if any.
+    /// The baseline that is set by the confirmation that this listener has requested, if any.
     baseline: Option<ZeroBaseline>,
 }
 
 impl Listener {
-    /// Returns the channel's present state. A waiter takes it before it sends the request whose
-    /// reply it will trust.
+    /// Returns the channel's present state. A waiter reads it before it sends a request: a later
+    /// change means that the reply may be stale.
     pub(crate) fn signal(&self) -> Signal {
         *self.signal.borrow()
     }
@@ -421,7 +424,7 @@ impl Listener {
         self.baseline.as_ref()
     }
 
-    /// Resolves when the channel has moved since `earlier`, whether or not a release has notified this
+    /// Resolves when the counter has moved since `earlier`, or a release has notified another
     /// client.
     pub(crate) async fn changed_since(&mut self, earlier: Signal) {
         // This can't fail: the sender is in the entry, and the entry lives as long as this
@@ -454,8 +457,8 @@ impl Drop for Listener {
             return;
         };
         if !std::mem::replace(&mut entry.marked_idle, true) {
-            // The channel is left to the connection's task, which forgets it after a while. Until
-            // then, the next waiter for a busy name finds the subscription in place.
+            // The connection's task removes the channel after a while. Until then, the next waiter
+            // for a busy name finds the subscription in place.
             let work = table.work(node);
             work.to_unsubscribe.push(Arc::clone(&self.name));
             work.changed.notify_one();

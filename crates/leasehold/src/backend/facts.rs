@@ -14,8 +14,8 @@ pub struct ServerFacts {
     /// The server's settings (`CONFIG`) that matter for locks; empty if the server refuses to show
     /// them.
     pub settings: BTreeMap<String, String>,
-    /// Whether the server has each of the commands `WAIT`, `WAITAOF` and `SPUBLISH`, which not
-    /// every server has. A command that the user is not allowed to run is missing here.
+    /// Whether the server has the commands `WAIT`, `WAITAOF` and `SPUBLISH`. A command that the
+    /// user is not allowed to run is not in this map.
     pub commands: BTreeMap<String, bool>,
     /// The time of the server's clock minus the time of this machine's clock, in milliseconds.
     pub clock_offset_ms: Option<i64>,
@@ -25,6 +25,6 @@ pub struct ServerFacts {
     pub clock_moved_ms: Option<i64>,
     /// The time that the fastest answer took.
     pub round_trip: Option<Duration>,
-    /// The questions that the server refused, each with the text of the refusal.
+    /// The queries that the server refused, each with the text of the refusal.
     pub refused: BTreeMap<String, String>,
 }

@@ -34,8 +34,8 @@ pub(crate) enum Outcome {
 pub(crate) enum Cause {
     /// No answer: the server is not reachable, was cut off, or is too slow. May heal.
     NoAnswer(String),
-    /// The client could not read or make what it needs to log in. May heal: each attempt asks for
-    /// it again.
+    /// The client could not read or create its credentials or certificate. May heal: each attempt
+    /// reads them again.
     #[cfg_attr(not(feature = "redis"), expect(dead_code))]
     NoCredentials(String),
     /// An error reply for a state that ends by itself: loading, busy, out of memory. May heal.
@@ -45,13 +45,13 @@ pub(crate) enum Cause {
     NoVoteYet(String),
     /// The call reached the server after its deadline and granted nothing.
     Late,
-    /// The server was replaced or restarted, and a failover guard grants nothing for `remaining`. This
-    /// is not an outage.
+    /// The server was replaced or restarted, and a failover guard grants nothing for `remaining`.
+    /// This is not an outage.
     #[cfg_attr(not(feature = "redis"), expect(dead_code))]
     Guarded { remaining: Duration },
     /// A permission or a password is missing. Does not heal by itself.
     Denied(String),
-    /// The key holds something else. Does not heal by itself.
+    /// The key holds another kind of value. Does not heal by itself.
     WrongKind(String),
     /// The key does not exist, and the caller requires it to. Does not heal by itself.
     Missing,
@@ -136,12 +136,12 @@ impl Failure {
         Self::new(Outcome::DidNotRun, Cause::Forked, address)
     }
 
-    /// Returns whether it is worth asking again.
+    /// Returns whether a retry may succeed.
     pub(crate) fn may_heal(&self) -> bool {
         matches!(
             self.cause,
-            // Not `RuntimeEnded`: nothing carries a later request, and a wait would continue until
-            // its outage limit.
+            // `RuntimeEnded` is not here: no task would carry a retry, and a wait would continue
+            // until its outage limit.
             Cause::NoAnswer(_)
                 | Cause::NoCredentials(_)
                 | Cause::NotNow(_)
@@ -154,19 +154,19 @@ impl Failure {
 
     /// Returns whether a waiter counts the time until this heals as an outage.
     pub(crate) fn is_outage(&self) -> bool {
-        // In these cases the servers answer. By default a longest lease is as long as the outage
+        // In these cases the servers answer. By default the longest lease is as long as the outage
         // limit, so a wait would end just before the servers vote again.
         !matches!(self.cause, Cause::NoVoteYet(_) | Cause::Guarded { .. })
     }
 
     /// Returns whether the failure lasts for as long as the key holds its present content.
     pub(crate) fn is_about_the_key(&self) -> bool {
-        // No other lasting cause counts here: a permission may be granted again while a release is
-        // still being sent, and permits without a lease would be lost.
+        // No other lasting cause counts. A denied release is retried, because the permission may be
+        // granted again. Without the release, permits without a lease would be lost.
         matches!(self.cause, Cause::WrongKind(_))
     }
 
-    /// Sorts an error reply of the server by its code. The texts differ between servers and
+    /// Classifies an error reply of the server by its code. The texts differ between servers and
     /// versions, but the codes don't.
     pub(crate) fn from_reply(text: &str, address: &Arc<str>) -> Self {
         let text = without_arguments(without_location(text.trim_end()));
@@ -185,7 +185,7 @@ impl Failure {
             {
                 Cause::Denied(said)
             }
-            // A plain `ERR`, which ends when another client disconnects.
+            // A plain `ERR` for a state that ends when another client disconnects.
             _ if text.contains("max number of clients") => Cause::NotNow(said),
             _ => Cause::Other(said),
         };
@@ -202,8 +202,8 @@ impl Failure {
     }
 }
 
-/// Accepts a reply without its confirmation if it is a refusal: a refused caller got nothing that
-/// could be lost. A reply for which `gives` is true stays unconfirmed.
+/// Accepts an unconfirmed reply if it is a refusal: the refused caller got nothing that could be
+/// lost. A reply for which `gives` is true stays unconfirmed.
 pub(crate) fn accept_refusal(
     result: Result<Value, Failure>,
     gives: impl FnOnce(&Value) -> bool,
@@ -237,13 +237,13 @@ impl Failure {
         }
     }
 
-    /// Makes the error of a question, which changed nothing, whether it ran or not.
+    /// Makes the error of a query, which changes nothing.
     pub(crate) fn into_error_of_query(mut self, key: &Key) -> Error {
         self.outcome = Outcome::DidNotRun;
         self.into_error(key)
     }
 
-    /// Makes the error of a change that nothing undoes if it was made.
+    /// Makes the error of a change that is never undone.
     pub(crate) fn into_error_of_change(mut self, key: &Key) -> Error {
         // Whatever the server replied to the last request, an earlier request may have made the
         // change.
@@ -290,7 +290,7 @@ impl Failure {
         self.explain("", "nothing was changed")
     }
 
-    /// Makes the error of a question that is not about one name.
+    /// Makes the error of a query that is not about one name.
     pub(crate) fn into_error_of_listing(mut self) -> Error {
         self.outcome = Outcome::DidNotRun;
         self.explain("", "nothing was changed")
@@ -331,8 +331,8 @@ impl Failure {
 }
 
 /// Removes the script location that servers before 7 put before the error code, as in
-/// `@user_script: 34: -OOM command not allowed`. An error that ended the whole script has the
-/// location twice, after a text of its own.
+/// `@user_script: 34: -OOM command not allowed`. An error that ended the script has the location
+/// twice, after another prefix.
 fn without_location(text: &str) -> &str {
     let mut rest = match text.strip_prefix("ERR Error running script (call to ") {
         Some(rest) => rest.split_once("): ").map_or(text, |(_, error)| error),
@@ -354,7 +354,7 @@ pub(crate) fn without_arguments(text: &str) -> &str {
     repeated.map_or(text, |(text, _)| text)
 }
 
-/// One cause that the failures of all operations of a call share.
+/// The source error that the failures of all operations of one call share.
 #[derive(Debug)]
 struct SharedSource(Arc<dyn StdError + Send + Sync>);
 

@@ -75,7 +75,7 @@ impl fmt::Debug for Embedded {
     }
 }
 
-/// The backend itself.
+/// The embedded backend. Clones share the keyspace.
 #[derive(Clone)]
 pub(crate) struct Memory {
     keyspace: Arc<Mutex<Keyspace>>,
@@ -83,9 +83,10 @@ pub(crate) struct Memory {
     /// The clients that reach the keyspace through a network.
     links: Links,
     clock: Clock,
-    /// Server time minus the clock's time. Far enough from zero that a test can step it back.
+    /// Server time minus the clock's time. Large enough that a test can step the server's clock
+    /// back.
     offset_ms: Arc<AtomicI64>,
-    /// The time of the last restart; `None` before the first one, because the first start forgets
+    /// The time of the last restart; `None` before the first one, because the first start loses
     /// nothing.
     started: Arc<Mutex<Option<Moment>>>,
     /// The number of this keyspace in this process.
@@ -100,8 +101,8 @@ impl Memory {
         let audience = {
             let (channels, links) = (Arc::clone(&channels), links.clone());
             Box::new(move |channel: &str| {
-                // Clients without a network share one set of channels, so their number is unknown:
-                // none listens, or possibly several do.
+                // Clients without a network share these channels, so only two cases are known: no
+                // client listens, or several may.
                 let shared = if channels.is_live(channel) { 2 } else { 0 };
                 links.subscribed(channel).saturating_add(shared)
             })
@@ -122,7 +123,8 @@ impl Memory {
         keyspace.sweep();
         let reply = (operation.step.twin)(&mut keyspace, &operation.parts);
         let published = std::mem::take(&mut keyspace.published);
-        // Published after unlocking: a test that decides about a message may look at this keyspace.
+        // Published after unlocking: the closure with which a test decides about a message may use
+        // this keyspace.
         drop(keyspace);
         let mut joiner = MessageJoiner::default();
         for (channel, message) in published {

@@ -1,10 +1,10 @@
-//! The network between one client and an embedded keyspace, for tests of faults on the way. The
-//! steps are the same as on a server, but requests, replies and wake-ups take time, get lost,
-//! arrive twice or arrive too late.
+//! The network between one client and an embedded keyspace, for tests of network faults. The steps
+//! are the same as on a server, but requests, replies and wake-ups can be delayed, lost, duplicated
+//! or late.
 //!
-//! Like the connections to a server, the network has one line for calls, one for acknowledged calls
-//! and one for messages. Each line keeps its order. One task carries everything, so with a paused
-//! clock the same faults give the same history.
+//! Like a client of a server, the simulated client has one connection for calls, one for
+//! acknowledged calls and one for messages. Each connection keeps its order. One task carries
+//! everything, so with a paused clock the same faults give the same history.
 
 mod step;
 mod traffic;
@@ -34,7 +34,7 @@ use crate::sync::{Mutex, MutexGuard};
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub struct Request<'a> {
-    /// The change or the question that the request sends.
+    /// The change or the query that the request sends.
     pub step: Step,
     /// The first key that the request touches: the name of the primitive.
     pub name: &'a str,
@@ -102,8 +102,8 @@ type OnRequest = Box<dyn FnMut(&Request<'_>) -> Fate + Send>;
 type OnMessage = Box<dyn FnMut(&str) -> Option<Duration> + Send>;
 type OnSubscription = Box<dyn FnMut(&str) -> Duration + Send>;
 
-/// The simulated network between one client and an [`Embedded`](crate::Embedded) keyspace, as
-/// [`client_over_network`](crate::Embedded::client_over_network) makes it. At first it delivers
+/// The simulated network between one client and an [`Embedded`](crate::Embedded) keyspace, created
+/// by [`client_over_network`](crate::Embedded::client_over_network). At first it delivers
 /// everything immediately.
 ///
 /// ```
@@ -197,7 +197,7 @@ impl Network {
     /// is enough for any setting.
     ///
     /// If fewer replicas confirm than the lock requires, the reply arrives only when the time for
-    /// the confirmations is over. Until then, this client sends no other request for a lock with
+    /// the confirmations has passed. Until then, this client sends no other request for a lock with
     /// this setting. An answer that the lock is held arrives equally late, but still counts. With
     /// [`on_disk`](crate::Acknowledgement::on_disk), the server and these replicas have the write
     /// on their disks.
@@ -315,11 +315,11 @@ type OperationResult = Result<Value, Failure>;
 pub(crate) struct Link {
     memory: Memory,
     channels: Arc<Channels>,
-    /// The connection's side of the channels.
+    /// The channels as the connection sees them.
     node_channels: NodeChannels,
     clock: Clock,
     reply_timeout: Duration,
-    /// Each closure has a lock of its own, because it may use the network.
+    /// Each closure has its own lock, because it may use the network.
     on_request: Mutex<OnRequest>,
     on_message: Mutex<OnMessage>,
     on_subscription: Mutex<OnSubscription>,
@@ -347,11 +347,11 @@ struct NetworkState {
     offset_ms: i64,
     /// The channels that the server has a subscription to.
     at_server: HashSet<Arc<str>>,
-    /// Number of subscriptions that are not confirmed yet. Until they are, no other channel is
-    /// subscribed to or given up, as on the connection to a server: a confirmation could be taken
-    /// for another one.
+    /// Number of subscriptions that are not confirmed yet. Until they are, no other subscription
+    /// begins or ends, as on a connection to a server: one confirmation could be mistaken for
+    /// another.
     unconfirmed: usize,
-    /// The time at which channels without listeners are given up.
+    /// The time at which the subscriptions without listeners end.
     linger_until: Option<Moment>,
 }
 
@@ -475,8 +475,8 @@ impl Link {
         let waiting = state.pending.take_all();
         let opened_again = !state.refused;
         drop(state);
-        // Done before the waiters get their failures: they ask again at once, and a majority judges
-        // the new reply by the start that this connection has reported.
+        // Before the waiters get their failures: they retry at once, and a majority judges the new
+        // reply by the start that this connection has reported.
         if opened_again {
             self.connected();
         }
@@ -517,7 +517,7 @@ impl Link {
         self.changed.notify_one();
     }
 
-    /// Carries everything that is due. Returns when more is due.
+    /// Carries everything that is due. Returns when the next event is due.
     fn carry_due(&self) -> Option<Moment> {
         self.subscribe_wanted();
         let now = self.clock.now();
@@ -525,7 +525,7 @@ impl Link {
             self.arrive(event);
         }
         self.end_overdue(now);
-        // Subscriptions that waited for a confirmation.
+        // Requests the subscriptions that waited for a confirmation.
         self.subscribe_wanted();
         let state = self.state();
         let carried = (!state.frozen).then(|| state.traffic.next()).flatten();
@@ -563,7 +563,7 @@ impl Link {
                 }
                 let waiting = state.pending.take(id);
                 drop(state);
-                // The waiter may have given up; then it has seen to the undo.
+                // The waiter may have given up, and has then arranged the undo.
                 let _ = waiting.map(|sender| sender.send(reply));
             }
             TrafficEvent::Subscribe(channel) => {
@@ -598,7 +598,7 @@ impl Link {
     ) {
         let now = self.clock.now();
         let server_now_ms = clock_ms(now).saturating_add(self.memory.offset_ms());
-        // Judged as in `call.lua`. A step that gives something back runs whenever it arrives.
+        // The same check as in `call.lua`. A step that releases something runs whenever it arrives.
         let result = if operation.step.grants && server_now_ms > not_after_ms {
             Err(Failure::new(Outcome::DidNotRun, Cause::Late, ADDRESS))
         } else {
@@ -626,8 +626,8 @@ impl Link {
             state.missed_replies += 1;
             if state.missed_replies == MAX_MISSED_REPLIES {
                 drop(state);
-                // The requests still arrive, as from a connection whose bytes the kernel still
-                // sends after the client has given it up.
+                // Requests on their way still arrive: the kernel still sends the bytes of a
+                // connection that the client has closed.
                 self.cut(Some(Duration::ZERO));
             }
         }
@@ -672,8 +672,8 @@ struct LinkDropGuard(Arc<Link>);
 impl Drop for LinkDropGuard {
     fn drop(&mut self) {
         let mut state = self.0.state();
-        // Set under the lock under which `submit` adds a request: a later request sees that the
-        // runtime has ended, so no waiter is left over.
+        // Set under the lock that `submit` holds to add a request: a later request sees that the
+        // runtime has ended, so no waiter waits forever.
         state.ended = true;
         let waiting = state.pending.take_all();
         drop(state);

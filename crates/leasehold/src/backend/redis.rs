@@ -1,11 +1,11 @@
 //! The backend on servers: a single server, the master that sentinels name, or the nodes of a
-//! cluster. Each server has a connection for calls and one for messages, and tasks that open a lost
-//! connection again. Only this folder names the driver.
+//! cluster. Each server has a connection for calls and one for messages, and tasks that reopen a
+//! lost connection. Only this folder uses the driver, the crate `redis`.
 //!
 //! A [`Node`] owns the facts about one server, a [`Lane`](lane::Lane) is one connection to it, and
 //! a [`Server`] is both with their tasks. Function calls between the files have one direction: from
-//! lane to queue, codec and node. [`Redirects`](lane::Redirects) takes back operations that a node of a
-//! cluster did not run.
+//! lane to queue, codec and node. [`Redirects`](lane::Redirects) takes back operations that a node
+//! of a cluster did not run.
 //!
 //! The first key of an operation is its name (`parts[0]`). A name has one slot, and a slot one
 //! node, so primitives see only operations and replies, whatever the servers are.
@@ -63,11 +63,11 @@ use crate::error::Result;
 #[cfg(feature = "tls")]
 use crate::tls::TlsSettings;
 
-/// The settings by which a server is reached.
+/// The settings of the connections to servers.
 #[derive(Clone, Debug)]
 pub(crate) struct Endpoint {
     pub(crate) url: String,
-    /// The server's name for our connection; empty for no name.
+    /// The name that the server shows for our connections; empty for no name.
     pub(crate) label: String,
     pub(crate) credentials: Option<CredentialsSource>,
     pub(crate) credentials_every: Duration,
@@ -75,9 +75,11 @@ pub(crate) struct Endpoint {
     pub(crate) addresses: AddressMap,
     pub(crate) connect_timeout: Duration,
     pub(crate) reply_timeout: Duration,
-    /// The clients that must hear of releases, and whose releases are heard.
+    /// The clients that must receive this client's messages about releases, and whose messages it
+    /// must receive.
     pub(crate) peers: Peers,
-    /// Whether each operation is sent to a node of a cluster alone, with its keys declared.
+    /// Whether each operation is sent to a node of a cluster in its own call, with its keys
+    /// declared.
     pub(crate) declare_keys: bool,
     /// The time for which nothing is granted after a failover or a restart.
     pub(crate) failover_guard: Option<Duration>,
@@ -97,7 +99,7 @@ impl Endpoint {
     }
 }
 
-/// The backend itself.
+/// The backend on servers.
 pub(crate) enum Redis {
     Single {
         server: Server,
@@ -131,7 +133,8 @@ impl Redis {
         let first = prepare(&node).await;
         let first = first.map_err(Failure::into_connect_error)?;
         // Learned here, and not in the task that uses the connection, which might not have run yet:
-        // an acquire of a majority compares the run ids of its servers before it asks them.
+        // an acquire of a majority compares the run ids of its servers before it sends them
+        // requests.
         node.learn(&first.hello);
         Ok(Self::run(node, Some(first)))
     }
@@ -191,7 +194,7 @@ impl Redis {
         }
     }
 
-    /// Returns what the URL names, without credentials.
+    /// Returns the address in the URL, without credentials.
     pub(crate) fn address(&self) -> &str {
         match self {
             Self::Single { server, .. } => server.node.connector.address.shown(),
@@ -263,8 +266,8 @@ impl Redis {
         }
     }
 
-    /// Resolves when the server was restarted or replaced by another one, so that it is unknown
-    /// whether it has the holds.
+    /// Resolves once the server may have lost the holds, because it was restarted or replaced by
+    /// another server.
     pub(crate) async fn holds_in_doubt(&self) {
         match self {
             Self::Single { server, .. } => server.node.holds_in_doubt.notified().await,

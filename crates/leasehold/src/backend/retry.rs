@@ -1,4 +1,4 @@
-//! Sending a request again until it is answered.
+//! Retries of a request until it is answered.
 
 use std::time::Duration;
 
@@ -7,7 +7,7 @@ use super::failure::Failure;
 use super::step::Value;
 use crate::clock::{Moment, Timers};
 
-/// The pauses between two requests. Each pause is twice the one before it, up to a limit.
+/// The delays between two attempts. Each delay is twice the one before it, up to a limit.
 pub(crate) struct RetryDelays {
     next: Duration,
     longest: Duration,
@@ -35,14 +35,14 @@ impl RetryDelays {
 /// A request that has failed.
 pub(crate) struct FailedAttempt<'a> {
     pub(crate) failure: &'a Failure,
-    /// The time at which the request left.
+    /// The time at which the request was sent.
     pub(crate) sent: Moment,
-    /// The pause before the next request, if there is one.
+    /// The delay before the next attempt, if there is one.
     pub(crate) pause: Duration,
 }
 
-/// Waits for `first`, which left at `sent`. Sends the request again until one is answered, or until
-/// `keep_trying` returns `false`. Then it returns the last failure.
+/// Waits for `first`, which was sent at `sent`. Sends the request again until an attempt is
+/// answered, or until `keep_trying` returns `false`. Then it returns the last failure.
 pub(crate) async fn until_answered(
     timers: &Timers,
     (first, mut sent): (Reply, Moment),
@@ -66,8 +66,8 @@ pub(crate) async fn until_answered(
             return Err(failure);
         }
         timers.sleep(pause).await;
-        // Taken before the request leaves. A marker that the request makes on the server is
-        // younger, so a limit counted from here never outlives the marker.
+        // Read before the request is sent. A marker that the request sets on the server is younger,
+        // so a limit counted from here never outlives the marker.
         sent = timers.now();
         reply = send();
     }

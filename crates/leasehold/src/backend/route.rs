@@ -16,15 +16,14 @@ pub(crate) enum Route {
     /// The connection for ordinary calls.
     #[default]
     Plain,
-    /// The connection for acknowledged calls. This operation itself needs no confirmation.
+    /// The connection for acknowledged calls. The operation itself needs no confirmation.
     SameConnection,
-    /// The connection for acknowledged calls. The operation counts once it is confirmed as wanted
-    /// here.
+    /// The connection for acknowledged calls. The operation counts only after this confirmation.
     Confirmed(Acknowledgement),
 }
 
 impl Route {
-    /// Returns the route of an operation that must be confirmed as `acknowledged` says.
+    /// Returns the route of an operation that must be confirmed as `acknowledged` requires.
     pub(crate) fn of(acknowledged: Acknowledgement) -> Self {
         match acknowledged.is_needed() {
             true => Self::Confirmed(acknowledged),
@@ -51,7 +50,8 @@ impl Route {
     }
 
     /// Judges the reply to an operation on this route by the confirmations of its call. `too_few`
-    /// says why the confirmations are not enough. `address` is the server's.
+    /// is the reason why the confirmations are not enough; `None` if they are. `address` is the
+    /// server's.
     pub(crate) fn confirmed(
         self,
         reply: Result<Value, Failure>,

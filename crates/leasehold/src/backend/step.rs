@@ -1,6 +1,6 @@
-//! A step: one atomic change in three forms, which are kept together. The forms are the Lua
-//! function, the keys and arguments sent to it, and its twin on the embedded keyspace. Each step is
-//! declared next to its primitive, once, with [`step!`].
+//! Steps. A step is one atomic change in three forms: a Lua function, the keys and arguments sent
+//! to it, and its twin on the embedded keyspace. Each step is declared once, next to its primitive,
+//! with [`step!`].
 
 mod parts;
 
@@ -25,31 +25,32 @@ pub(crate) struct Step {
     /// The number of parameters that are keys.
     #[cfg_attr(not(feature = "redis"), expect(dead_code))]
     pub(crate) keys: usize,
-    /// Whether the step takes any number of keys. It is sent with its keys, one argument for all of
-    /// them, and one argument for each. Its function gets the number of keys and where they begin
-    /// in `KEYS` and `ARGV`.
+    /// Whether the step takes any number of keys. Such a step is sent with its keys, one argument
+    /// for all of them, and one argument for each. Its function receives the number of keys and
+    /// where they begin in `KEYS` and `ARGV`.
     pub(crate) many: bool,
     /// Whether the step gives the caller something: a grant, or more time. The server does not run
     /// such a step when its call arrives too late, because no client would use the grant. The queue
     /// drops such a step when its waiter has given up.
     #[cfg_attr(not(any(feature = "redis", feature = "testing")), expect(dead_code))]
     pub(crate) grants: bool,
-    /// Whether the step gives something only to present holders, in place of what they hold: more
-    /// time, a token, the same hold in another form. A failover guard lets such a step run.
+    /// Whether the step gives a client something only in place of what it already has: more time, a
+    /// token, other permits, or the same hold in another form. A failover guard lets such a step
+    /// run.
     #[cfg_attr(not(any(feature = "redis", test)), expect(dead_code))]
     pub(crate) for_holders: bool,
-    /// Whether the step only makes holds last longer. Such a step leaves before all others in the
-    /// queue: a hold must not end because thousands of waiters ask.
+    /// Whether the step only makes holds last longer. The queue sends such a step before all
+    /// others: a hold must not expire because thousands of waiters send requests.
     #[cfg_attr(not(feature = "redis"), expect(dead_code))]
     pub(crate) renews: bool,
     /// Whether the step touches only declared keys, and none that it may have removed earlier. Such
     /// a step may run while its slot moves from one node of a cluster to another, as soon as all
-    /// its keys are on one side. Any other step waits until the slot is whole.
+    /// its keys are on one side. Any other step waits until the slot has moved completely.
     #[cfg_attr(not(feature = "redis"), expect(dead_code))]
     pub(crate) while_moving: bool,
-    /// Whether the step has a script of its own on a single server, for when it travels alone. Such
-    /// a script costs the server a fifth less. Every connection loads each of these scripts, so
-    /// only steps that often travel alone have one.
+    /// Whether the step has its own script, used when it is the only operation of a call to a
+    /// single server. This costs the server a fifth less. Every connection loads each of these
+    /// scripts, so only steps that are often sent alone have one.
     #[cfg_attr(not(feature = "redis"), expect(dead_code))]
     pub(crate) own_script: bool,
     /// The function that makes the same change on the embedded keyspace.
@@ -73,9 +74,9 @@ impl SharedLua {
 }
 
 /// Declares a step: a [`Step`], and a struct of its keys and arguments, named as in the Lua file.
-/// The file is named after the last word of the step's name. A caller fills in the struct and makes
-/// an [`Operation`] of it. The step's twin is the method `twin` of the struct, so it reads the same
-/// names. An argument without a type is text.
+/// The file is named after the second part of the step's name. A caller fills in the struct and
+/// makes an [`Operation`] of it. The step's twin is the method `twin` of the struct, so it reads
+/// the same names. An argument without a type is text.
 macro_rules! step {
     (
         $STEP:ident: $Arguments:ident = $family:ident.$function:ident, grants: $grants:literal,
@@ -222,7 +223,8 @@ impl Step {
         self.grants && !self.for_holders
     }
 
-    /// Returns what the step works on, in words, by the first part of its name.
+    /// Returns the kind of primitive that the step works on, for messages. The first part of the
+    /// step's name determines it.
     pub(super) fn kind(&self) -> &'static str {
         match self.name.split('.').next() {
             Some("lock") => "a plain lock",

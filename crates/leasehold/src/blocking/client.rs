@@ -57,7 +57,7 @@ impl Client {
         // A client belongs to the runtime in which it is made. The calling thread is in no runtime.
         let entered = runtime.handle().enter();
         let inner = builder.connect_in_background(url)?;
-        // Left explicitly: `entered` borrows the runtime, which is about to move into the client.
+        // Dropped explicitly: `entered` borrows the runtime, which moves into the client below.
         drop(entered);
         Ok(Self { inner, runtime })
     }

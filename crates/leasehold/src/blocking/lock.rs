@@ -71,7 +71,7 @@ pub struct Lock<O: Ownership = PerThread, K = Plain> {
     /// `None` for the thread that acquires.
     owner: Option<Owner>,
     runtime: Runtime,
-    // A function and not an `O`: handles may be sent to other threads, guards may not.
+    // `fn() -> O` and not `O`: handles may be sent to other threads, guards may not.
     ownership: PhantomData<fn() -> O>,
 }
 
@@ -182,8 +182,8 @@ impl<O: Ownership, K: Kind> Lock<O, K> {
 
     /// Returns the async lock, with the owner of this handle or of the calling thread.
     fn twin(&self) -> crate::Lock<K> {
-        // Asked at each call, not when the handle was made: clones of the handle may be on any
-        // thread.
+        // Determined at each call, not when the handle was made: clones of the handle may be used
+        // on any thread.
         match &self.owner {
             Some(owner) => self.inner.clone().owned_by(owner),
             None => THREAD.with(|thread| self.inner.clone().owned_by(thread)),
@@ -351,7 +351,7 @@ impl<O: Ownership, G: Into<crate::LockGuard>> LockGuard<O, G> {
         &self.runtime
     }
 
-    /// Returns the guard into which `turn` converts this one, for the same thread or owner.
+    /// Returns the guard into which `convert` turns this one, for the same thread or owner.
     pub(super) fn converted<T, E, F>(
         mut self,
         twin: &str,

@@ -113,7 +113,7 @@ impl Runtime {
         // channel has room for the result, so the client's only worker never waits for this thread.
         let (sender, done) = mpsc::sync_channel(1);
         self.handle().spawn(async move {
-            // An error needs no handling: no thread waits for the result then.
+            // If this fails, no thread waits for the result any longer.
             let _ = sender.send(work.await);
         });
         // The sender is dropped without a result when the runtime ends and drops the task.

@@ -128,7 +128,7 @@ impl SemaphorePermit {
     /// [`SemaphorePermit::split`](crate::SemaphorePermit::split).
     #[must_use]
     pub fn split(&mut self, permits: u32) -> Option<Self> {
-        // Each part keeps the thread alive: either may be the last part of the client that remains.
+        // Both parts keep the client's thread alive, because either may be dropped last.
         let inner = self.inner.as_mut()?.split(permits)?;
         Some(Self {
             inner: Some(inner),

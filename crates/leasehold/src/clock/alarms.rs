@@ -26,7 +26,7 @@ static FIRST: OnceLock<Alarms> = OnceLock::new();
 /// The sleepers that the thread of one process wakes.
 struct Alarms {
     /// The process of the thread. In a forked child the thread is missing, and the lock may be
-    /// taken forever.
+    /// locked forever.
     process: Process,
     sleepers: Mutex<Sleepers>,
     /// The function that starts the thread.
@@ -73,8 +73,8 @@ impl Alarms {
             let now = CLOCK.now();
             let (due, next) = self.sleepers.lock().take_due(now);
             for waker in due {
-                // The waker is code of the executor. A panic there must not end the sleep of
-                // others.
+                // The waker is code of the executor. A panic there must not end this thread, which
+                // wakes all other sleepers.
                 let _ = catch_unwind(AssertUnwindSafe(|| waker.wake()));
             }
             match next {
@@ -86,13 +86,13 @@ impl Alarms {
 
     /// Adds a sleeper. `None` if there is no thread that could wake it.
     fn add(&'static self, at: Moment, waker: &Waker) -> Option<(Moment, u64)> {
-        // Cloned with nothing locked, because this is code of the executor, and so is its drop.
+        // Cloned with nothing locked: the clone and the drop of a waker are code of the executor.
         let waker = waker.clone();
         let mut sleepers = self.sleepers.lock();
         let thread = match &sleepers.thread {
             Some(thread) => thread.clone(),
-            // With the lock taken: there must not be two threads. The new thread waits for the
-            // lock.
+            // Started under the lock, so that only one thread is started. The new thread waits for
+            // the lock.
             None => sleepers.thread.insert((self.start)(self).ok()?).clone(),
         };
         sleepers.number += 1;
@@ -127,7 +127,7 @@ impl Alarms {
 }
 
 impl Sleepers {
-    /// Removes the wakers whose time is over, and returns the time of the next one.
+    /// Removes and returns the wakers that are due, with the time of the next one.
     fn take_due(&mut self, now: Moment) -> (Vec<Waker>, Option<Moment>) {
         let later = self.wakers.split_off(&(now, u64::MAX));
         let due = std::mem::replace(&mut self.wakers, later);
@@ -155,7 +155,7 @@ impl Nap {
         own: impl Fn() -> &'static Alarms,
         context: &mut Context<'_>,
     ) -> Poll<()> {
-        // A place from before a fork belongs to the thread of the parent.
+        // A registration from before a fork belongs to the thread of the parent.
         self.registration
             .take_if(|(alarms, _)| alarms.process.is_forked());
         let still_sleeps = match self.registration {

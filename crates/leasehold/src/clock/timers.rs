@@ -13,7 +13,8 @@ use super::alarms::Nap;
 use super::{Clock, Moment};
 use crate::process::Process;
 
-/// The maximum delay of a sleep whose machine has slept, and the period of the check for that.
+/// The period at which the clocks are compared. After the machine has slept, a sleep ends late by
+/// this time at most.
 const NAP: Duration = Duration::from_millis(200);
 /// The minimum difference between the two clocks that counts as a sleep of the machine.
 const MIN_JUMP: Duration = Duration::from_millis(1);
@@ -22,7 +23,7 @@ const MAX_SLEEP: Duration = Duration::from_secs(24 * 3600);
 
 /// The timers of one client. Clones share them.
 ///
-/// A timer of the runtime is a hint to look at the clock. It stops while the machine sleeps. So a
+/// A timer of the runtime is a hint to check the clock. It stops while the machine sleeps. So a
 /// task of the client compares the two clocks, in short naps, while there are long sleeps, and
 /// wakes all of them. There is one task for all, because a nap for each hold and each waiter would
 /// be thousands of wake-ups a second.
@@ -153,7 +154,7 @@ impl<'a> Sleeper<'a> {
     fn new(shared: &'a Arc<TimersShared>) -> Self {
         shared.sleepers.fetch_add(1, Ordering::SeqCst);
         if !shared.watched.swap(true, Ordering::SeqCst) {
-            // Compared from before the sleeper reads the clock.
+            // Read before the sleeper reads the clock, so that no sleep of the machine is missed.
             let watch = ClockWatch {
                 ahead: shared.ahead(),
                 shared: Arc::clone(shared),
@@ -174,8 +175,8 @@ impl Drop for Sleeper<'_> {
 /// The task that compares the clocks while there are long sleeps.
 struct ClockWatch {
     shared: Arc<TimersShared>,
-    /// The value that the clock would have had at the start, if it had always run like the
-    /// runtime's.
+    /// The clock's value at `start`, computed as if the two clocks always ran at the same speed. It
+    /// rises when the machine has slept.
     ahead: Moment,
     is_needed: bool,
 }
@@ -198,8 +199,8 @@ impl ClockWatch {
 
 impl Drop for ClockWatch {
     fn drop(&mut self) {
-        // Dropped by a runtime that ends. A sleeper that began there continues elsewhere, and must
-        // not poll its timer again.
+        // Dropped by a runtime that ends. A sleeper that another runtime polls must not poll its
+        // timer of this runtime again, so it is woken here.
         if self.is_needed {
             self.shared.slept.notify_waiters();
         }
@@ -225,7 +226,7 @@ impl TimersShared {
             return true;
         }
         self.watched.store(false, Ordering::SeqCst);
-        // A sleeper that began before that line has seen that there is a task.
+        // A sleeper that was counted before this store has seen `true`, and has started no task.
         is_needed() && !self.watched.swap(true, Ordering::SeqCst)
     }
 }
@@ -261,7 +262,7 @@ mod tests {
     #[tokio::test]
     async fn a_sleep_by_the_boot_clock_ends_behind_a_sleep_of_the_machine() {
         let timers = Timers::new(Clock::Boot, Handle::current());
-        // On a machine without time for this thread, the timer may be over, too.
+        // On a busy machine this thread may run late, and then the timer has ended, too.
         for _ in 0..5 {
             if ends_before_its_timer(&timers).await {
                 return;

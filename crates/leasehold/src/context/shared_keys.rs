@@ -1,5 +1,5 @@
-//! The names in braces that a client has used. `{x}` and `x` share the additional keys, because
-//! Redisson builds those of `x` with `{x}`.
+//! The names in braces that a client has used. `{x}` and `x` share their additional keys, because
+//! Redisson derives the additional keys of `x` from `{x}`.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -11,20 +11,20 @@ use crate::sync::Mutex;
 /// have braces around them.
 const MAX_NAMES: usize = 1024;
 
-/// The names in braces. The key is the name without braces. The value is whether this client was
-/// warned that it uses both.
+/// The names in braces. In `braced`, the key is the name without braces, and the value is whether
+/// this client was warned that it uses both names.
 #[derive(Default)]
 pub(crate) struct SharedKeys {
     any: AtomicBool,
     braced: Mutex<HashMap<Key, bool>>,
 }
 
-/// An action of a client because it uses a name.
+/// The action of a client that is about to use a name.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum SharedKeysAction {
-    /// To check whether another client uses this other name.
+    /// Check on the server whether this other name is in use.
     Check(Key),
-    /// To warn that this client has used this other name.
+    /// Warn that this client has also used this other name.
     Warn(Key),
 }
 
@@ -32,7 +32,7 @@ impl SharedKeys {
     pub(crate) fn used(&self, key: &Key) -> Option<SharedKeysAction> {
         if let Some(bare) = key.without_braces() {
             let mut braced = self.braced.lock();
-            // Once for each name: checking costs a request, and each acquire passes through here.
+            // Once for each name: the check costs a request, and each acquire calls this function.
             if braced.contains_key(&bare) {
                 return None;
             }
@@ -40,7 +40,8 @@ impl SharedKeys {
                 braced.clear();
             }
             braced.insert(bare.clone(), false);
-            // With the map locked: a thread that sees this waits for the lock, and finds the entry.
+            // Set while the map is locked: a thread that reads `true` waits for the lock, and then
+            // finds the entry.
             self.any.store(true, Ordering::Release);
             return Some(SharedKeysAction::Check(bare));
         }

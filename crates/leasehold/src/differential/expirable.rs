@@ -24,7 +24,7 @@ pub(super) const SUITE: Suite = Suite {
     ],
 };
 
-/// Returns ids of 16 bytes that can be printed.
+/// Returns `count` printable ids of 16 bytes.
 fn ids(hold: &str, count: usize) -> String {
     let holder = HOLDS.iter().position(|other| *other == hold).unwrap();
     let letter = ["a", "b", "c"][holder];

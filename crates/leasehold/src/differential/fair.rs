@@ -22,7 +22,7 @@ pub(super) const SUITE: Suite = Suite {
         &["RPUSH", "KEY:queue", "<c>:1", "<a>:1", "<c>:2"],
         &["ZADD", "KEY:timeouts", "9000000000000", "<a>:1"],
         &["ZADD", "KEY:timeouts", "1", "<a>:1"],
-        // Our waiters that are dead, or have no place.
+        // Waiters of this library that have died, or are not in the queue.
         &["ZADD", "KEY:waiters", "1", "<c>:1"],
         &["ZADD", "KEY:waiters", "1", "<c>:2"],
         &["ZADD", "KEY:waiters", "9000000000000", "<d>:1"],
@@ -31,7 +31,8 @@ pub(super) const SUITE: Suite = Suite {
 
 fn argument(to: &Sample, name: &str) -> String {
     let Sample { key, hold, .. } = *to;
-    // Not close to a value at which the comparison rounds. In most variants waiters do not expire.
+    // Times that are not close to a value at which the rounded text changes. In most variants
+    // waiters do not expire.
     let (lease_ms, place_ms) = match to.variant {
         0 => ("60000", "0"),
         1 => ("30000", "2000"),

@@ -1,6 +1,6 @@
 //! Runs each step while its slot moves: some of its keys are on one node and the rest on another.
-//! Either the step runs correctly, or it waits and has changed nothing. When the slot is whole
-//! again, it has done the same as its twin.
+//! Either the step runs correctly, or it waits and has changed nothing. When the slot is complete
+//! again, the step has done the same as its twin.
 //!
 //! `LEASEHOLD_MOVING_CASES` is the number of states that are tried for each step.
 //! `LEASEHOLD_MOVING_SEED` repeats the states of another run.
@@ -10,7 +10,7 @@ use leasehold_testkit::Cluster;
 use super::*;
 use crate::backend::redis::QueuedReply;
 
-/// The longest time for a step that need not wait. A slot is left open for much longer.
+/// The longest time for a step that need not wait. A slot stays open for much longer.
 const AT_ONCE: Duration = Duration::from_millis(20);
 
 struct Stage {
@@ -51,7 +51,7 @@ impl Stage {
         }
     }
 
-    /// Returns a step of the suite for the one key, with a random hold and variant.
+    /// Returns a sample of this step for the first key, with a random hold and variant.
     fn sample(&mut self, step: usize) -> (usize, usize, usize, usize) {
         let (hold, variant) = (self.random.usize(..HOLDS.len()), self.random.usize(..8));
         (step, 0, hold, variant)
@@ -92,7 +92,8 @@ impl Stage {
         self.try_case(suite, &past, sample, &mut |_| random.bool())
     }
 
-    /// Tries this past and this sample, with those keys moved that `moves` selects.
+    /// Runs the actions of `past`, then the sample while the keys that `moves` selects have moved.
+    /// Returns whether the sample had to wait.
     fn try_case(
         &self,
         suite: &Suite,
@@ -132,8 +133,9 @@ impl Stage {
         let mut reply = self.redis.submit(operation);
         let mut at_once = self.replied(&mut reply, AT_ONCE);
         if at_once.is_none() {
-            // A step that has changed something has run, however late its reply arrives on a busy
-            // machine. A step that is half done waits for its slot, and has no reply.
+            // If the step has changed anything, it must have run completely, and its reply must
+            // arrive, perhaps late on a busy machine. A step that ran in part would wait for its
+            // slot, and have no reply.
             if self.state() != before {
                 at_once = self.replied(&mut reply, Duration::from_secs(20));
                 assert!(at_once.is_some(), "it waits: {case}");
@@ -193,8 +195,8 @@ fn steps_are_whole_while_their_slot_moves() {
     let (mut at_once, mut waited) = (0, 0);
     for suite in &SUITES {
         for step in 0..suite.steps.len() {
-            // Skipped: its keys are in many slots, and it reports for each whether it exists. Or it
-            // has no keys.
+            // Skipped: a step with keys in many slots, which reports for each key whether it
+            // exists, and a step without keys.
             if suite.steps[step].many || suite.steps[step].keys == 0 {
                 continue;
             }
@@ -212,8 +214,8 @@ fn steps_are_whole_while_their_slot_moves() {
     );
 }
 
-/// Checks an acquire that was given up after it ran. Its undo removes its marker and writes another
-/// one, which an open slot refuses.
+/// Checks the undo of an acquire that was given up after it ran. The undo removes the marker of the
+/// acquire and writes another one, which an open slot refuses.
 #[test]
 fn undo_gives_permits_back_while_its_slot_moves() {
     const PERMITS: usize = 5;
@@ -227,8 +229,8 @@ fn undo_gives_permits_back_while_its_slot_moves() {
     let set = Action::Run(vec![(step("semaphore.set"), 0, 0, PERMITS)]);
     // In these two steps, the variant selects the marker. All permits are taken.
     let acquire = Action::Run(vec![(step("semaphore.acquire"), 0, 0, 2)]);
-    // Another client waits, so every key of the undo exists. The server itself holds back a step
-    // that names a missing key of an open slot.
+    // Another client waits, so every key of the undo exists. A step with a missing key of an open
+    // slot would not run: the server itself refuses it.
     let wait = Action::Run(vec![(step("semaphore.acquire"), 0, 1, 6)]);
     let undo = (step("semaphore.undo"), 0, 0, 2);
     for moved in [[false, false], [true, false], [false, true], [true, true]] {

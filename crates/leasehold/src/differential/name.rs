@@ -1,4 +1,4 @@
-//! The test setup for the step that looks at a name: it runs on keys that other programs write.
+//! The test setup for the steps that inspect a name: they run on keys that other programs write.
 
 use super::{HOLDS, KEYS, Sample, Suite, renewed};
 use crate::key::Key;
@@ -11,7 +11,7 @@ pub(super) const SUITE: Suite = Suite {
     foreign: &[
         &["SET", "KEY", "text"],
         &["SET", "KEY", "3"],
-        // Cut by `GETRANGE` in the script, and by hand in the twin.
+        // Cut by `GETRANGE` in the script, and by code of its own in the twin.
         &["SET", "KEY", "a text that is much longer than any number"],
         &["HSET", "KEY", "<c>:1", "1"],
         &["HSET", "KEY", "mode", "read", "<c>:1", "2", "<d>:1", "x"],
@@ -39,8 +39,8 @@ pub(super) const SUITE: Suite = Suite {
     ],
 };
 
-/// Returns the name and its additional keys, sometimes exchanged, so that each key sometimes has
-/// the wrong type.
+/// Returns the value of an argument. In some variants, an additional key is another name, so that
+/// each key sometimes has the wrong type.
 fn argument(to: &Sample, name: &str) -> String {
     let at = INSPECT.parameters.iter().position(|other| *other == name);
     let at = at.unwrap_or_default();

@@ -27,7 +27,7 @@ pub(super) const SUITE: Suite = Suite {
             "1",
         ],
         &["HSET", "KEY", "mode", "read", "name", "Ann"],
-        // Values that are not marks: they keep no client out.
+        // Values that are not reservations: they keep no client out.
         &["SET", "KEY:writers", "text"],
         &["SET", "KEY:readers", "text"],
         &["SET", "KEY:asking", "text"],

@@ -38,8 +38,8 @@ fn argument(to: &Sample, name: &str) -> String {
         (_, "notified") => (to.variant % 2).to_string(),
         (_, "channel") => format!("channel:{key}"),
         (_, "sizes") => {
-            // Some lists begin with a request that rarely fits: requests behind it must not
-            // overtake it.
+            // Some lists begin with a waiter that wants many permits: the waiters behind it must
+            // not overtake it.
             let sizes = ["1", "2", "3 1 1", "1 5 1", "10", "2 2 2", "1 1", "40 1"];
             sizes[to.variant].into()
         }

@@ -47,7 +47,7 @@ impl Claim {
         Self {
             terms: one.and(two),
             end: self.end.max(other.end),
-            // No guard is left that the limit could end.
+            // No guard remains whose hold the limit could end.
             limit: None,
             ..self
         }
@@ -89,8 +89,8 @@ impl Claims {
         id
     }
 
-    /// Returns whether one guard alone has asked for the hold, on these terms, which the watchdog
-    /// can keep for the next guard, too.
+    /// Returns whether the hold has a single claim, on these terms, that the watchdog can continue
+    /// to renew for the next holder.
     pub(super) fn is_only_claim(&self, terms: Terms) -> bool {
         let [claim] = &self.list[..] else {
             return false;
@@ -158,8 +158,8 @@ impl Claims {
 
     /// Merges the claims without a guard into at most two, whatever their number.
     fn fold_forgotten(&mut self) {
-        // One renewed and one fixed claim: as a single claim, a fixed lease would be renewed
-        // forever, or a renewed lease would end.
+        // Renewed and fixed claims are merged separately: in a single claim, a fixed lease would be
+        // renewed forever, or a renewed lease would end.
         for renewed in [true, false] {
             let alike =
                 |claim: &mut Claim| claim.forgotten && claim.terms.renew_every.is_some() == renewed;
@@ -205,7 +205,7 @@ impl Claims {
         each.min()
     }
 
-    /// Returns terms that are good enough for all claims.
+    /// Returns terms that satisfy all claims.
     pub(super) fn terms(&self) -> Terms {
         let each = self.list.iter().map(|claim| claim.terms);
         let all = each.reduce(Terms::and).expect("there is always one");
@@ -216,16 +216,16 @@ impl Claims {
         }
     }
 
-    /// Fails if the hold would last longer than other clients rely on, if any of its guards belongs
-    /// to a majority.
+    /// Fails if a guard of the hold belongs to a majority, and the hold would last longer than the
+    /// longest lease on which other clients rely.
     pub(super) fn check(
         &self,
         lease: Duration,
         longest: Option<Duration>,
         key: &Key,
     ) -> Result<()> {
-        // Both ways: a guard of a majority may enter a longer hold, and another guard may enter or
-        // extend the hold of a majority.
+        // Checked in both directions: a guard of a majority may enter a longer hold, and another
+        // guard may enter or extend the hold of a majority.
         let all = self.terms();
         check_longest(lease.max(all.lease), longest.max(all.longest_lease), key)
     }

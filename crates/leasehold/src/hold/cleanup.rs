@@ -1,5 +1,5 @@
-//! The background work that dropped guards and dropped waits leave: releasing what the server
-//! granted, or may have granted.
+//! The background work after guards and waits were dropped: releases what the server granted, or
+//! may have granted.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -28,7 +28,7 @@ pub(crate) trait Releasable: Send + Sync + 'static {
     /// Returns the operation that gives it back. Repeating the operation changes nothing more.
     fn release_operation(&self) -> Operation;
 
-    /// Returns the route of that operation: after the request for the hold.
+    /// Returns the route of that operation, on which it runs after the request for the hold.
     fn undo_route(&self) -> Route {
         Route::Plain
     }
@@ -46,7 +46,8 @@ pub(crate) trait Releasable: Send + Sync + 'static {
     /// Notes the server's reply. `sure` means that no earlier request may have run.
     fn answered(&self, _reply: &Value, _sure: bool) {}
 
-    /// Notes that this moment has passed, and no server has answered.
+    /// Notes that the release was given up: the moment of `retry_until` has passed, and no server
+    /// has answered.
     fn given_up(&self) {}
 }
 
@@ -132,7 +133,7 @@ impl Cleanup {
     }
 
     /// Runs work in the background that releases something. The connection stays open for it, even
-    /// if the last handle of the client is dropped meanwhile.
+    /// if the last handle of the client is dropped earlier.
     pub(crate) fn spawn(&self, work: impl Future<Output = ()> + Send + 'static) {
         if self.process.is_forked() {
             return;
@@ -165,8 +166,8 @@ impl Cleanup {
         if self.process.is_forked() {
             return;
         }
-        // Here, not in the task, which begins later: other requests for the name would run before
-        // it.
+        // Sent here, not in the task, which begins later: other requests for the name would run
+        // before it.
         let first = self
             .backend
             .submit_by(hold.release_operation(), hold.undo_route());
@@ -218,8 +219,8 @@ impl Cleanup {
                 });
                 return false;
             }
-            // Sent again anyway: an operator may repair a permission, a password or an error that
-            // we don't know while there is still time.
+            // The release is sent again anyway: an operator may repair a permission, a password or
+            // an unknown error in time.
             if !failure.may_heal() && !std::mem::replace(&mut warned, true) {
                 log(|| {
                     tracing::warn!(

@@ -1,6 +1,5 @@
-//! The holders that wait for the server's word about a grant that was handed over. If a holder's
-//! hold passed to another waiter of its process, the next reply says whether it was held until
-//! then.
+//! Releases that wait for a confirmation by the server. A holder that hands its hold to another
+//! waiter of its process learns from the next reply whether it still held the lock at that moment.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -18,7 +17,7 @@ use crate::error::Error;
 use crate::loss::LossReason;
 use crate::sync::Mutex;
 
-/// The server's statement about a grant to its earlier holders.
+/// The server's confirmation to the earlier holders of a grant.
 #[derive(Clone, Debug)]
 pub(crate) enum Confirmation {
     /// The hold lasted until now.
@@ -32,8 +31,8 @@ pub(crate) enum Confirmation {
 }
 
 impl Confirmation {
-    /// Converts a loss for the holders that gave the hold up before it. A lease that ran out later
-    /// says nothing about their time.
+    /// Converts a loss into the confirmation for holders that gave the hold up before it. If the
+    /// lease ran out later, that says nothing about the time when they had the hold.
     fn of_loss(reason: &LossReason) -> Self {
         match reason {
             LossReason::Expired | LossReason::RenewalFailed { .. } | LossReason::Closed => {
@@ -44,7 +43,7 @@ impl Confirmation {
     }
 }
 
-/// The waiting holders. Each waits until the reply to a request that was sent after its release.
+/// The holders that wait, each for the reply to a request that is sent after its release.
 #[derive(Default)]
 pub(super) struct PendingConfirmations(Mutex<Option<Box<ConfirmationWaiters>>>);
 
@@ -53,7 +52,7 @@ struct ConfirmationWaiters {
     /// Number of holders that have ever waited.
     last_number: u64,
     senders: VecDeque<(u64, oneshot::Sender<Confirmation>)>,
-    /// Whether a task asks for them.
+    /// Whether a task asks the server for them.
     has_task: bool,
     /// Whether a release was sent, whose reply is for all of them.
     released: bool,
@@ -61,12 +60,13 @@ struct ConfirmationWaiters {
     may_have_ended: bool,
 }
 
-/// The holders that waited when a request was sent.
+/// The last holder that waited when a request was sent. Holders that wait later need another reply.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ConfirmationMark(u64);
 
 impl PendingConfirmations {
-    /// Adds a waiting holder. Returns `true` if no task asks for it yet.
+    /// Adds a waiting holder. The flag is `true` if the caller must start the task that asks the
+    /// server.
     fn wait(&self) -> (oneshot::Receiver<Confirmation>, bool) {
         let (sender, receiver) = oneshot::channel();
         let mut waiting = self.0.lock();
@@ -77,8 +77,8 @@ impl PendingConfirmations {
         (receiver, starts_task)
     }
 
-    /// Marks a release that is about to be sent. No holder waits after it: its reply is for all
-    /// that wait.
+    /// Marks a release that is about to be sent. Its reply is for all waiting holders: no holder
+    /// begins to wait later.
     pub(super) fn mark_release(&self) -> ConfirmationMark {
         let mut waiting = self.0.lock();
         ConfirmationMark(waiting.as_mut().map_or(0, |waiting| {
@@ -87,7 +87,7 @@ impl PendingConfirmations {
         }))
     }
 
-    /// Marks a request like [`mark_release`](Self::mark_release) does, but its reply may be missed.
+    /// Like [`mark_release`](Self::mark_release), for a request whose reply may be missed.
     fn mark_end(&self) -> ConfirmationMark {
         let mut waiting = self.0.lock();
         ConfirmationMark(waiting.as_mut().map_or(0, |waiting| {
@@ -108,14 +108,14 @@ impl PendingConfirmations {
         waiting.as_ref().is_some_and(|waiting| waiting.released)
     }
 
-    /// Returns the holders that wait now, for the task that asks. `None` if no holder waits: the
-    /// task then ends.
+    /// Returns the mark of the next request of the task that asks the server. `None` if no holder
+    /// needs one: the task then ends.
     fn next_to_confirm(&self) -> Option<ConfirmationMark> {
         let mut waiting = self.0.lock();
         let waiting = waiting.as_mut()?;
         // A holder that no longer waits needs no request.
         waiting.senders.retain(|(_, sender)| !sender.is_closed());
-        // Decided under the lock: the next holder that waits finds this task at work, or starts
+        // Decided under the lock: the next holder that waits finds this task running, or starts
         // another.
         waiting.has_task = !waiting.released && !waiting.senders.is_empty();
         waiting
@@ -123,7 +123,7 @@ impl PendingConfirmations {
             .then_some(ConfirmationMark(waiting.last_number))
     }
 
-    /// Delivers the server's reply to a request that was sent at `mark`.
+    /// Delivers the server's reply to a request to the holders that waited when `mark` was taken.
     pub(super) fn deliver(&self, mark: ConfirmationMark, confirmation: &Confirmation) {
         let mut ready = Vec::new();
         if let Some(waiting) = self.0.lock().as_mut() {
@@ -131,7 +131,7 @@ impl PendingConfirmations {
             let count = waiting.senders.iter().take_while(|one| before(one)).count();
             ready.extend(waiting.senders.drain(..count));
         }
-        // After unlocking: a woken holder may hand over the next hold at once.
+        // Sent after unlocking: a woken holder may hand over the next hold at once.
         for (_, sender) in ready {
             // If this fails, the holder no longer waits.
             let _ = sender.send(confirmation.clone());
@@ -140,8 +140,8 @@ impl PendingConfirmations {
 }
 
 impl Grant {
-    /// Waits for the server's next word. If the returned flag is `true`, the caller must run
-    /// [`ask_for_confirmation`].
+    /// Returns a receiver for the server's next confirmation. If the returned flag is `true`, the
+    /// caller must run [`ask_for_confirmation`].
     pub(crate) fn await_confirmation(&self) -> (oneshot::Receiver<Confirmation>, bool) {
         self.pending_confirmations.wait()
     }
@@ -164,7 +164,7 @@ impl Grant {
         self.pending_confirmations.mark_end()
     }
 
-    /// Reports whether such a request has left.
+    /// Returns whether a request was sent that may have ended the hold or replaced it.
     pub(super) fn may_have_ended(&self) -> bool {
         self.pending_confirmations.may_have_ended()
     }
@@ -183,8 +183,8 @@ impl Grant {
     }
 }
 
-/// Renews a grant that is handed over from holder to holder, as long as a holder waits for a word
-/// of the server. One request at a time answers all holders that waited when it was sent. The task
+/// Renews a grant that is handed over from holder to holder, as long as a holder waits for a
+/// confirmation. One request at a time answers all holders that waited when it was sent. The task
 /// ends when a release is sent, whose reply answers the rest. A hold that was left to its lease has
 /// no release, and this task does not lengthen it.
 pub(crate) async fn ask_for_confirmation(backend: Backend, timers: Timers, grant: Arc<Grant>) {

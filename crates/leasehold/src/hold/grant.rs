@@ -26,33 +26,33 @@ use crate::sync::{Mutex, MutexGuard};
 /// One grant of the server.
 pub(crate) struct Grant {
     pub(crate) key: Key,
-    /// The number of its first hold, which orders grants in the watchdog.
+    /// The number of its first hold, which identifies the grant in debug output.
     pub(super) number: u64,
     pub(crate) steps: Box<dyn HoldSteps>,
-    /// The route for its release and its undo, which keeps them after the request for it.
+    /// The route of its release and its undo: the connection of its acquire, so that they run after
+    /// it.
     undo_route: Route,
     clock: Clock,
     margin: SafetyMargin,
     state: Mutex<GrantState>,
-    /// The time of the watchdog's next look, in nanoseconds; [`NEVER`] if there is none. Written
-    /// with the watchdog's table locked.
+    /// The time at which it is due in the watchdog, in nanoseconds, or [`NEVER`]. Written with the
+    /// watchdog's table locked.
     due: AtomicU64,
-    /// Its index among the grants that are due at that time. Read and written with that table
-    /// locked.
+    /// Its index in its list of the watchdog's table. Read and written with that table locked.
     wheel_index: AtomicUsize,
     /// Notified when the hold is lost or its deadline has moved.
     changed: Notify,
-    /// The earlier holders that wait for a word of the server since the hold was handed over.
+    /// The earlier holders that have handed the hold over and wait for the server's confirmation.
     pub(super) pending_confirmations: PendingConfirmations,
     pub(crate) observed: Observed,
     /// Whether the loss was reported.
     loss_is_reported: AtomicBool,
 }
 
-/// The due time of a grant at which the watchdog does not look.
+/// The due time of a grant that is not in the watchdog's table.
 const NEVER: u64 = u64::MAX;
 
-/// The task of the watchdog for a hold.
+/// The next action of the watchdog for a hold.
 #[derive(Debug)]
 pub(crate) enum WatchdogAction {
     /// Nothing: the hold was released, or the server has ended it, too.
@@ -69,8 +69,8 @@ pub(crate) enum WatchdogAction {
     End(LossReason),
 }
 
-/// The time at which the watchdog looks at a hold, and by how much earlier its renewal may travel
-/// with others.
+/// The time at which a hold is due in the watchdog, and by how much earlier it may be renewed
+/// together with other holds.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct DueTime {
     pub(crate) at: Moment,
@@ -105,7 +105,7 @@ impl Grant {
         })
     }
 
-    /// Returns whether the next holder gets another grant instead, because it can't have this one.
+    /// Returns whether the next holder gets another grant, because its permits need new ids.
     pub(crate) fn is_swapped(&self) -> bool {
         self.steps.swap_steps().is_some()
     }
@@ -121,7 +121,7 @@ impl Grant {
         self.state.lock().holding.number
     }
 
-    /// Returns terms that are good enough for all its guards.
+    /// Returns terms that satisfy all its guards.
     pub(crate) fn terms(&self) -> Terms {
         self.state.lock().holding.claims.terms()
     }
@@ -131,18 +131,18 @@ impl Grant {
         self.state.lock().holding.claims.terms_of(claim)
     }
 
-    /// Returns the route of operations that release it: after the request for it.
+    /// Returns the route of operations that release it, which run after its acquire.
     pub(crate) fn undo_route(&self) -> Route {
         self.undo_route
     }
 
-    /// Returns the route of operations that give its guards more. They must be confirmed for the
-    /// guard with the strictest setting.
+    /// Returns the route of operations that extend the hold. They must be confirmed as the guard
+    /// with the strictest setting wants.
     pub(crate) fn route(&self) -> Route {
         let mut state = self.state.lock();
         let wanted = state.holding.claims.terms().acknowledged;
-        // Noted before the operation is sent: a guard that joins meanwhile must not mistake what it
-        // wants itself for what was confirmed.
+        // Noted before the operation is sent: a guard that joins before the reply must not take its
+        // own setting for confirmed.
         state.confirmed_by = state.confirmed_by.common(wanted);
         drop(state);
         match Route::of(wanted) {
@@ -181,8 +181,9 @@ impl Grant {
         }
     }
 
-    /// Returns when the watchdog looks at the hold next. That is one renewal period after the last
-    /// confirmation, earlier by `part` of the period, or when the hold must end. `None` for never.
+    /// Returns when the hold is due in the watchdog: one renewal period after the last
+    /// confirmation, earlier by `part` of the period. If the hold must end before that, it is due
+    /// then. `None` for never.
     pub(crate) fn next_due(&self, part: f64) -> Option<DueTime> {
         let state = self.state.lock();
         let renewal = state.watch_every();
@@ -191,12 +192,12 @@ impl Grant {
         state.due_at(at)
     }
 
-    /// Returns the next look if the watchdog looks at `at`, whatever the terms are.
+    /// Returns the due time of a hold that is due at `at`, whatever its terms are.
     pub(crate) fn due_at(&self, at: Moment) -> Option<DueTime> {
         self.state.lock().due_at(at)
     }
 
-    /// Makes the lease a fixed one from here on, whatever the terms are.
+    /// Makes the lease a fixed one from now on, whatever the terms are.
     pub(crate) fn stop_renewing(&self) {
         self.state.lock().closed = true;
     }
@@ -259,7 +260,7 @@ impl Grant {
         self.state.lock().holding.raised_to
     }
 
-    /// Returns the lease to ask for now: the whole lease that its guards want, or the rest of a
+    /// Returns the lease to ask for now: the full lease that its guards want, or the rest of a
     /// fixed one.
     pub(crate) fn lease_to_request(&self, now: Moment) -> Duration {
         self.state.lock().wanted_lease(now)
@@ -270,9 +271,9 @@ impl Grant {
         self.state.lock().granted_at
     }
 
-    /// Begins the next holder's hold, on the same terms. Returns `false` and changes nothing if the
-    /// grant is not good for another holder: it may be lost soon or unnoticed, or another claim on
-    /// it remains. Called when no guard has it.
+    /// Begins the next holder's hold, on the same terms. Returns `false` and changes nothing if no
+    /// other holder may have the grant. (It may be lost soon, or already be lost unnoticed, or
+    /// another claim on it remains.) Called when no guard has it.
     pub(crate) fn hand_over(&self, terms: Terms, now: Moment) -> bool {
         let mut state = self.state.lock();
         let may = state.can_be_handed_over(terms, now);
@@ -286,7 +287,7 @@ impl Grant {
         may
     }
 
-    /// Links the span of an acquire that got this grant with the span of its hold.
+    /// Links the span of an acquire that obtained this grant with the span of its hold.
     pub(crate) fn acquired(&self, ended: &Ended, entry: Entry) {
         let mut state = self.state.lock();
         let before = state.previous_span.replace(MaybeSpan::default());
@@ -375,12 +376,12 @@ impl Grant {
         state.failing = None;
         drop(state);
         self.changed.notify_waiters();
-        // After unlocking: the recorder is code of the user.
+        // Called after unlocking: the recorder is code of the user.
         self.observed.renewed(remaining, lease);
         longest
     }
 
-    /// Notes that a renewal is sent without a request of the watchdog. Returns `true` for the first
+    /// Notes that a caller other than the watchdog sends a renewal. Returns `true` for the first
     /// renewal since one was confirmed.
     pub(crate) fn renewal_sent(&self, sent: Moment) -> bool {
         self.state.lock().renewal_sent(sent)
@@ -414,8 +415,8 @@ impl Grant {
         self.report_loss();
     }
 
-    /// Notes that the server has forgotten the hold in a restart, at `started` at the earliest. A
-    /// client that asks a majority does not count that server for the longest lease.
+    /// Notes that the server has forgotten the hold in a restart, at `started` at the earliest.
+    /// Clients that ask a majority do not count that server until the longest lease has passed.
     pub(crate) fn forgotten(&self, started: Moment) {
         let until = self.no_vote_until(started);
         self.state.lock().no_vote_until = until;
@@ -425,7 +426,7 @@ impl Grant {
     /// client relies on that.
     pub(crate) fn no_vote_until(&self, started: Moment) -> Option<Moment> {
         let longest = self.terms().longest_lease?;
-        // Minus the drift, as for any lease.
+        // The drift is subtracted, as for any lease.
         Some(self.margin.end(started, longest))
     }
 
@@ -454,7 +455,7 @@ impl Grant {
         }
     }
 
-    /// Returns why the hold is lost; `None` while it is good.
+    /// Returns why the hold is lost; `None` while it is valid.
     pub(crate) fn loss(&self) -> Option<LossReason> {
         self.state.lock().check(self.clock.now()).cloned()
     }
@@ -514,8 +515,7 @@ impl Grant {
         loop {
             let changed = self.changed.notified();
             tokio::pin!(changed);
-            // Registered before the state is read, or a loss between the two
-            // would be missed.
+            // Registered before the state is read, or a loss in between would be missed.
             changed.as_mut().enable();
             let has_left = claim.is_some_and(|claim| !self.has(claim));
             if has_left || self.hold_number() != number {
@@ -545,7 +545,7 @@ impl Grant {
     }
 
     /// Adds a guard to the hold, on its own terms. `None` if the hold is lost or ends. Fails if the
-    /// lease is longer than other clients rely on.
+    /// lease is longer than the longest one on which other clients rely.
     pub(crate) fn join(&self, terms: Terms) -> Result<Option<Joined>> {
         let now = self.clock.now();
         let mut state = self.state.lock();
@@ -563,7 +563,7 @@ impl Grant {
             // A fixed lease counts from this re-entry, as if its guard were alone.
             None => state.valid_until < self.margin.end(now, terms.lease),
             // The watchdog takes care of a renewed lease, unless this one is longer than the
-            // others, or less than a third of it is left.
+            // others, or less than a third of it remains.
             Some(_) => {
                 let remaining = state.valid_until.saturating_sub(now);
                 state.holding.claims.renewed_lease() < Some(terms.lease)
@@ -656,7 +656,7 @@ impl Grant {
     pub(crate) fn forget(&self, claim: ClaimId) -> GuardExit {
         let mut state = self.state.lock();
         if state.holding.claims.forget(claim) {
-            // The claim remains. Without the guard's limit, the next look is too early at worst.
+            // The claim remains. Without the guard's limit, the hold is due too early at worst.
             return GuardExit::Shared { moves_due: false };
         }
         state.last_guard_left()
@@ -677,7 +677,7 @@ impl Grant {
         self.state.lock().holding.claims.guards()
     }
 
-    /// Ends the hold: nothing is left to renew or to report.
+    /// Ends the hold: from now on nothing is renewed or reported.
     pub(crate) fn end(&self) {
         self.state.lock().over = true;
     }
@@ -687,13 +687,13 @@ impl Grant {
     }
 
     /// Raises a guard's claim to at least `lease` from now. Fails and changes nothing if that is
-    /// longer than other clients rely on.
+    /// longer than the longest lease on which other clients rely.
     pub(crate) fn raise(&self, claim: ClaimId, lease: Duration) -> Result<()> {
         let now = self.clock.now();
         let mut state = self.state.lock();
         state.holding.claims.check(lease, None, &self.key)?;
         state.holding.claims.raise(claim, lease, now);
-        // Before the request is sent: the server may grant it even if its reply is lost.
+        // Noted before the request is sent: the server may grant it even if its reply is lost.
         state.longest_requested = state.longest_requested.max(lease);
         Ok(())
     }
@@ -715,7 +715,7 @@ impl Grant {
         self.state.lock().outlasts(reason)
     }
 
-    /// Notes when the watchdog looks at the hold next, and returns what was noted before. Called
+    /// Sets when the hold is due in the watchdog, and returns the time that was set before. Called
     /// with the watchdog's table locked.
     pub(crate) fn set_due(&self, due: Option<Moment>) -> Option<Moment> {
         let nanos = due.map_or(NEVER, Moment::as_nanos);
@@ -723,7 +723,7 @@ impl Grant {
         (before != NEVER).then(|| Moment::from_nanos(before))
     }
 
-    /// Returns its index among the grants that are due at its time.
+    /// Returns its index in its list of the watchdog's table.
     pub(super) fn wheel_index(&self) -> usize {
         self.wheel_index.load(Ordering::Relaxed)
     }

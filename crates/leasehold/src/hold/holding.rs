@@ -1,4 +1,4 @@
-//! One stay under a grant: what its guards want, and what they have received.
+//! One hold under a grant: what its guards want, and what they have received.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -14,17 +14,17 @@ pub(crate) fn next_number() -> u64 {
     NUMBERS.fetch_add(1, Ordering::Relaxed)
 }
 
-/// The state of one hold under a grant. The next holder of the grant begins a new stay.
+/// The state of one hold under a grant. Each new holder of the grant begins another.
 pub(super) struct Holding {
     pub(super) number: u64,
-    /// The begin of the stay. For the first stay of a grant, the time at which the granted request
-    /// was sent.
+    /// The time at which the hold began. For the first hold of a grant, the time at which the
+    /// granted request was sent.
     pub(super) since: Moment,
     /// The claims of its guards.
     pub(super) claims: Claims,
     /// The fencing token of the hold.
     pub(super) token: Option<u64>,
-    /// The token of several locks to which this hold's lock was raised.
+    /// The token to which this hold's lock was raised because it is one of several locks.
     pub(super) raised_to: Option<u64>,
     /// Whether the last guard has left: no guard can join any more.
     pub(super) guards_gone: bool,

@@ -26,8 +26,8 @@ impl LiveHoldsTable {
     fn all(&self) -> Vec<Arc<Grant>> {
         let holds = self.holds.iter().filter_map(|(number, grant)| {
             let grant = grant.upgrade()?;
-            // A guard that has handed its hold over may still wait for the server's word. The hold
-            // belongs to the next guard.
+            // A guard that has handed its hold over may still wait for the server's confirmation.
+            // The hold belongs to the next guard.
             (grant.hold_number() == *number).then_some(grant)
         });
         holds.collect()
@@ -37,7 +37,7 @@ impl LiveHoldsTable {
 impl LiveHolds {
     /// Adds a hold that a guard has from now on.
     pub(crate) fn insert(&self, hold: &Hold) {
-        // Under the lock under which the client is closed: a hold that is granted meanwhile is
+        // Closing the client takes the same lock: a hold that is granted at the same time is
         // already in the table, or finds the client closed. Otherwise its renewal would continue.
         let mut table = self.table.lock();
         table.holds.insert(hold.number, Arc::downgrade(hold));

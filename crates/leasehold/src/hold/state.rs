@@ -19,7 +19,7 @@ const MAX_UNCONFIRMED: Duration = Duration::from_millis(5);
 const TRANSFERABLE_FOR: Duration = Duration::from_secs(1);
 /// The cause of a renewal that is in progress.
 pub(super) const NO_REPLY_YET: &str = "no reply yet";
-/// The latest time that can be noted, 584 years after the clock began.
+/// The latest time that can be stored, 584 years after the clock began.
 const LATEST: Moment = Moment::from_nanos(u64::MAX - 1);
 
 pub(super) struct GrantState {
@@ -57,7 +57,7 @@ pub(super) struct GrantState {
     pub(super) failing: Option<(Moment, Cow<'static, str>)>,
 }
 
-/// The times at which a hold is looked at, and its end.
+/// The values that decide when a hold is due in the watchdog, and when it ends.
 #[derive(PartialEq, Eq)]
 pub(super) struct Schedule {
     watch_every: Option<Duration>,
@@ -120,8 +120,8 @@ impl GrantState {
         {
             return false;
         }
-        // The next holder relies on the last word of the server. It must be recent, because another
-        // client may have ended the hold by force since.
+        // The next holder relies on the server's last confirmation. It must be recent, because
+        // another client may have ended the hold by force since.
         let unconfirmed = now.saturating_sub(self.confirmed_at);
         self.check(now).is_none()
             && unconfirmed <= MAX_UNCONFIRMED.min(terms.lease / 20)
@@ -160,7 +160,7 @@ impl GrantState {
         matches!(reason, LossReason::MaxHold { .. }) || self.is_shortened()
     }
 
-    /// Returns the lease that the watchdog asks for: the whole lease that its guards want, or the
+    /// Returns the lease that the watchdog asks for: the full lease that its guards want, or the
     /// rest of a fixed one. After the client was closed, the request only reminds the server of the
     /// rest.
     pub(super) fn lease_to_renew(&self, now: Moment) -> Duration {
@@ -191,7 +191,7 @@ impl GrantState {
             && (self.closed || terms.reasserts_fixed_lease() && self.renewing_waits == 0)
     }
 
-    /// Returns whether the hold is renewed without an end.
+    /// Returns whether the hold is renewed until it is released.
     pub(super) fn lasts_until_release(&self) -> bool {
         let claims = &self.holding.claims;
         let is_renewed = self.renewing_waits > 0 || claims.terms().renew_every.is_some();
@@ -209,8 +209,8 @@ impl GrantState {
     /// Returns whether a guard that wanted more than the others has left: the server keeps the hold
     /// for longer than they want.
     pub(super) fn is_shortened(&self) -> bool {
-        // With a margin: when a request for a fixed lease is sent, slightly less is left than when
-        // the lease was computed.
+        // The margin is needed because slightly less of a fixed lease remains when its request is
+        // sent than when the lease was computed.
         self.valid_until + SafetyMargin::ROUNDING < self.kept_until
     }
 
@@ -221,7 +221,8 @@ impl GrantState {
         exit
     }
 
-    /// Judges by the clock, so that a late timer can't keep a dead hold alive.
+    /// Returns why the hold is lost. Judges by the clock, so that a late timer can't keep a dead
+    /// hold alive.
     pub(super) fn check(&mut self, now: Moment) -> Option<&LossReason> {
         if self.lost.is_none() && !self.over && now >= self.deadline() {
             self.lost = Some(match self.holding.claims.first_limit() {

@@ -65,7 +65,7 @@ impl<H: Releasable> Undo<H> {
     }
 
     /// Returns whether the hold has a place in the queue, as far as the client knows: the last
-    /// request was answered with it, or did not run.
+    /// request was answered with a place, or did not run after an earlier one had taken it.
     pub(crate) fn has_place(&self) -> bool {
         matches!(self.state, UndoState::Queued)
     }
@@ -92,7 +92,8 @@ impl<H: Releasable> Undo<H> {
             Outcome::DidNotRun if self.may_be_queued => self.state = UndoState::Queued,
             Outcome::DidNotRun => self.disarm(),
             Outcome::MayHaveRun => {
-                // The request may have taken a place, which the next request has to know.
+                // The request may have taken a place, so the undo stays armed even if the next
+                // request does not run.
                 self.may_be_queued = true;
                 let limit = self.cleanup.backend.reply_timeout();
                 self.late_until = Some(self.cleanup.timers.now() + limit);
@@ -107,13 +108,12 @@ impl<H: Releasable> Undo<H> {
         other.disarm();
     }
 
-    /// Returns whether an earlier request may still take what it asks for when no waiter wants it
-    /// any more.
+    /// Returns whether an earlier request may still be granted when no waiter wants it any more.
     pub(crate) fn has_late_request(&self) -> bool {
         self.may_arrive_late()
     }
 
-    /// Moves the undo out. The rest has nothing to undo.
+    /// Moves the undo out, and leaves a disarmed one.
     pub(crate) fn take(&mut self) -> Self {
         let rest = Self {
             cleanup: Arc::clone(&self.cleanup),

@@ -40,17 +40,17 @@ struct WatchdogShared {
     timers: Timers,
     holds: Mutex<WatchedHolds>,
     /// The time at which the task wakes by itself, in ms; `u64::MAX` for never. Only a hold that is
-    /// due earlier must wake the task, and few are.
+    /// due earlier must wake the task, which is rare.
     wakes_at_ms: AtomicU64,
     changed: Notify,
 }
 
-/// The watched holds, by the time of their next look.
+/// The watched holds, by the time at which they are due.
 type WatchedHolds = Wheel<Watched>;
 
 struct Watched {
     hold: Arc<Grant>,
-    /// The time by which its renewal may be early, to travel with others.
+    /// The time by which its renewal may be early, so that it is sent together with others.
     slack: Duration,
 }
 
@@ -112,14 +112,14 @@ impl Drop for Watchdog {
 }
 
 impl WatchdogShared {
-    /// Schedules the hold for the time that it wants, or somewhat earlier.
+    /// Schedules the hold for the time at which it is due, or somewhat earlier.
     fn schedule(&self, hold: &Arc<Grant>) {
-        // Lets holds drift apart that were acquired together, or renewed together after an outage.
-        // Otherwise thousands of holds would be due in one burst each time, and the client's other
-        // requests would wait behind that burst.
+        // Spreads holds that were acquired together, or renewed together after an outage. Otherwise
+        // thousands of holds would be due in one burst each time, and the client's other requests
+        // would wait behind that burst.
         let part = SPREAD * fastrand::f64();
-        // Asked with the table locked: a hold that is released meanwhile is removed from the table
-        // after this, or is already over.
+        // Computed with the table locked: a hold that is released at the same time is removed from
+        // the table after this, or is already over.
         let holds = self.holds.lock();
         let due = hold.next_due(part);
         self.put(holds, hold, due);
@@ -166,8 +166,9 @@ impl WatchdogShared {
         drop(watched);
     }
 
-    /// Takes the holds that are due, and holds that are due so soon that they may travel with them.
-    /// Takes no more than there is room for. Their task puts them back.
+    /// Takes the holds that are due, and holds that are due so soon that they may be renewed
+    /// together with them. Takes `capacity` holds at most. The task that renews them puts them
+    /// back.
     fn take_due(&self, now: Moment, capacity: usize) -> Vec<Arc<Grant>> {
         let mut due = Vec::new();
         let mut holds = self.holds.lock();
@@ -204,8 +205,8 @@ impl WatchdogShared {
     /// Returns when the task wakes by itself. An earlier time that was set remains, even if its
     /// hold no longer exists: one idle wake-up costs less than a notification for each short hold.
     fn next_wake(&self) -> Option<Moment> {
-        // Under the lock: a hold that is added later sees the new time, and wakes the task if it is
-        // due earlier.
+        // The time is set under the lock: a hold that is added later sees it, and wakes the task if
+        // it is due earlier.
         let holds = self.holds.lock();
         let now_ms = self.timers.now().as_millis();
         let set_ms = self.wakes_at_ms.load(Ordering::SeqCst);
@@ -220,15 +221,15 @@ impl WatchdogShared {
 
 /// The part of its period by which a renewal may be early.
 const SPREAD: f64 = 0.2;
-/// Number of renewals that fill a call: then no further ones travel along.
+/// Number of renewals that fill a call. No renewal that is not due yet is added to a full call.
 const RENEWALS_PER_CALL: usize = 256;
 /// Maximum number of holds that one operation renews. The server runs an operation without
 /// interruption, and this number takes it half a millisecond.
 const RENEWALS_PER_OPERATION: usize = 128;
 
 /// Maximum number of renewals in progress. After a pause of the process, all holds can be due at
-/// once. The rest waits here. In the connection's queue, the client's other requests would wait
-/// behind them.
+/// once. The rest wait in the table. In the connection's queue, they would delay the client's other
+/// requests.
 const MAX_IN_FLIGHT: usize = 8 * RENEWALS_PER_CALL;
 
 /// Returns the first whole millisecond at which the hold is due.
@@ -240,8 +241,8 @@ async fn run(shared: Arc<WatchdogShared>) {
     let mut renewals = JoinSet::new();
     let mut in_flight = 0;
     loop {
-        // In one task, so that renewals are queued together and become one call: a task for each
-        // would cost more than the renewal.
+        // One task renews many holds, so that their renewals are queued together and become one
+        // call. A task for each would cost more than the renewal.
         let due = shared.take_due(shared.timers.now(), MAX_IN_FLIGHT - in_flight);
         in_flight += due.len();
         for due in due.chunks(RENEWALS_PER_CALL) {
@@ -323,13 +324,13 @@ struct Renewal {
 }
 
 impl Renewal {
-    /// Returns the step with which the renewal travels with others, and its server.
+    /// Returns the step that renews the hold together with others, and the server that has it.
     fn group(&self) -> Option<(&'static str, usize)> {
         let batch = self.hold.steps.batch_renewal()?;
         Some((batch.step.name, self.node))
     }
 
-    /// Returns the sort key that makes renewals adjacent that can travel together.
+    /// Returns the sort key by which renewals that can travel together are adjacent.
     fn order(&self) -> (Option<(&'static str, usize)>, Route, Duration) {
         (self.group(), self.route, self.lease)
     }
@@ -408,7 +409,7 @@ impl WatchdogShared {
             ..
         } = one;
         if hold.is_over() {
-            // The hold was released, or left to a span, after its renewal had become due.
+            // The hold was released, or kept for a fixed time, after its renewal had become due.
             return;
         }
         let request = RenewalRequest {
@@ -448,7 +449,7 @@ fn batch_request(group: &[Renewal]) -> Option<Operation> {
 
 impl Grant {
     fn renewal_failed(&self, sent: Moment, first: bool, failure: &Failure) {
-        // Once per outage: the renewal is retried many times before the lease ends.
+        // Logged once per outage: the renewal is retried many times before the lease ends.
         if first {
             log(
                 || tracing::warn!(key = %self.key, cause = %failure.cause, "renewal failed; trying again"),
@@ -485,7 +486,7 @@ fn end_hold(shared: &WatchdogShared, hold: &Arc<Grant>, reason: &LossReason) {
     log(
         || tracing::warn!(key = %hold.key, %reason, "releasing a lost hold that the server still keeps"),
     );
-    // Not left to the guard, which may exist for a long time.
+    // The release is not left to the guard, which may exist for a long time.
     shared.cleanup.give_back(Arc::clone(hold), false);
 }
 
@@ -493,7 +494,7 @@ fn end_hold(shared: &WatchdogShared, hold: &Arc<Grant>, reason: &LossReason) {
 pub(crate) enum Renewed {
     /// The hold was confirmed.
     Yes,
-    /// The server no longer has the hold, which knows the reason.
+    /// The server no longer has the hold. Its `Grant::loss` has the reason.
     Lost,
 }
 
@@ -557,12 +558,13 @@ impl RenewalRequest<'_> {
             return Ok(Renewed::Lost);
         };
         // More than any guard asked for: the server's clock was set back, or another client has
-        // changed the expiry. If the holder died, the lock would stay for that long. The comparison
-        // uses the longest lease that is requested by now, not when this request was sent: an
-        // extension may have been sent meanwhile.
+        // changed the expiry. If the holder died, the lock would remain for that long. The
+        // comparison uses the longest lease requested until now, not until this request was sent:
+        // an extension may have been sent since.
         let RenewalReply { remaining, longest } = confirmed;
         if remaining > longest + Duration::from_secs(1) && !self.hold.is_over() {
-            // Half-way: a copy of this request that arrives late must find nothing to shorten.
+            // The limit is half-way between the two: a copy of this request that arrives late must
+            // find nothing to shorten.
             let most = longest + (remaining - longest) / 2;
             let now = self.timers.now();
             let sent = (now, self.hold.renewal_sent(now));
@@ -573,7 +575,7 @@ impl RenewalRequest<'_> {
         Ok(Renewed::Yes)
     }
 
-    /// Asks once. `None` if the hold is lost, which then knows the reason.
+    /// Asks once. `None` if the hold is lost. Its `Grant::loss` then has the reason.
     async fn send_once(
         &self,
         lease: Duration,
@@ -610,10 +612,10 @@ impl RenewalRequest<'_> {
     }
 }
 
-/// Marks a hold as lost that the server no longer has, and reports the reason to its holder.
+/// Marks a hold that the server no longer has as lost, and reports the reason to its holder.
 pub(crate) async fn mark_gone(backend: &Backend, hold: &Grant, timers: &Timers) {
     if !hold.is_over() {
-        // Asked first: this concerns the reply that has arrived, and the server may be restarted at
+        // Read first: this concerns the reply that has arrived, and the server may restart again at
         // any time.
         let started = backend.replaced_since(hold.confirmed_at());
         let reason = why_lost(backend, hold, timers).await;
@@ -625,13 +627,13 @@ pub(crate) async fn mark_gone(backend: &Backend, hold: &Grant, timers: &Timers) 
     }
 }
 
-/// Returns why the server no longer has a hold, as far as the server can tell.
+/// Returns why the server no longer has a hold, as far as the server knows.
 pub(crate) async fn why_lost(backend: &Backend, hold: &Grant, timers: &Timers) -> LossReason {
     // A hold past its deadline has run out, whether another client has the lock since or not.
     if timers.now() >= hold.valid_until() {
         return LossReason::Expired;
     }
-    // The holder must not wait long for the reason: it is still working.
+    // Short, because the holder does not know of the loss yet and is still working.
     const LIMIT: Duration = Duration::from_millis(250);
     let asked = backend.submit(hold.steps.why_lost());
     match timers.timeout(LIMIT, asked).await {
@@ -667,7 +669,7 @@ mod tests {
         let apart = last.and_then(|last| Some(*last - *first?));
         assert!(apart >= Some(Duration::from_secs(1)), "{apart:?}");
         let largest = groups.values().max();
-        // Holds that are due already travel along, and there are a few of them each millisecond.
+        // A group also contains holds that are due anyway, a few for each millisecond.
         assert!(
             largest <= Some(&(2 * RENEWALS_PER_CALL)),
             "{largest:?} at once"

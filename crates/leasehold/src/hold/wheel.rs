@@ -1,6 +1,6 @@
-//! A table of due times for very many things. Inserting, removing and moving a thing costs the same
-//! for any number of them. Things that are due in the same 67 ms are in one list, in no order. Each
-//! thing knows its index in the list.
+//! A table of due times for very many entries, called things. Inserting, removing and moving one
+//! costs the same however many there are. Things that are due in the same 67 ms are in one list, in
+//! no order. Each thing knows its index in the list.
 
 use std::collections::BTreeMap;
 
@@ -51,8 +51,8 @@ impl<T: Indexed> Wheel<T> {
         Some(thing)
     }
 
-    /// Removes the next thing for which `wanted` is true. It checks each thing in the first list.
-    /// If none is wanted there, it checks no other list.
+    /// Removes a thing for which `wanted` is true from the list that is due first. Checks no other
+    /// list, even if no thing is wanted in this one.
     pub(super) fn take_next(&mut self, wanted: impl Fn(Moment, &T) -> bool) -> Option<T> {
         let (number, list) = self.lists.iter_mut().next()?;
         let index = list.iter().rposition(|(at, thing)| wanted(*at, thing))?;
@@ -140,7 +140,7 @@ mod tests {
         for thing in &things {
             wheel.insert(at(thing.number), Rc::clone(thing));
         }
-        // In an order unrelated to the due times: each thing leaves its index to another.
+        // The order is unrelated to the due times, so each removal moves another thing.
         for step in 0..300 {
             let thing = &things[step * 7 % 300];
             let taken = wheel.remove(at(thing.number), thing.index.get());

@@ -1,5 +1,5 @@
-//! The times since when waiters of this process wait for a name. Operators see the oldest wait of
-//! each name.
+//! The times at which waiters of this process began to wait for a name. Operators see the oldest
+//! wait of each name.
 
 use std::collections::{BTreeMap, BinaryHeap};
 
@@ -31,7 +31,8 @@ impl Arrivals {
         number
     }
 
-    /// Notes that a wait has ended. Notifies `reported_over` if this wait was reported to operators.
+    /// Notes that a wait has ended. Notifies `reported_over` if this wait was reported to
+    /// operators.
     pub(super) fn leave(&self, number: u64, reported_over: &Notify) {
         let mut waits = self.0.lock();
         waits.since.remove(&number);
@@ -45,7 +46,7 @@ impl Arrivals {
         }
     }
 
-    /// Returns when the oldest of the present waits began.
+    /// Returns when the oldest wait that still continues began.
     fn oldest(&self) -> Option<Moment> {
         let waits = self.0.lock();
         waits.since.first_key_value().map(|(_, since)| *since)
@@ -62,9 +63,10 @@ impl Arrivals {
 }
 
 impl LocalRecords {
-    /// Returns the names for which a waiter has waited since `before` or longer, with the beginning
-    /// of each name's oldest wait. These are the `limit` names with the oldest waits, the oldest
-    /// first. When one of these waits ends, [`reported_wait_over`](LocalRecords::reported_wait_over) is notified.
+    /// Returns the names with a wait that began at `before` or earlier, and when the oldest wait of
+    /// each name began. Returns at most `limit` names: those with the oldest waits, the oldest
+    /// first. When one of these waits ends, [`reported_wait_over`](Self::reported_wait_over) is
+    /// notified.
     pub(crate) fn report_waits(&self, before: Moment, limit: usize) -> Vec<(String, Moment)> {
         let table = self.table.lock();
         let waits = table.records.iter().filter_map(|(key, record)| {
@@ -72,7 +74,7 @@ impl LocalRecords {
             (since <= before).then_some((since, key))
         });
         let reported = smallest(waits, limit).into_iter().filter_map(|(_, key)| {
-            // The oldest wait may have ended, so that a younger one is the oldest now.
+            // That wait may have ended since, so that a younger one is the oldest now.
             let since = table.records.get(key)?.arrivals.report_oldest()?;
             Some((key.as_str().to_owned(), since))
         });
@@ -80,8 +82,8 @@ impl LocalRecords {
     }
 }
 
-/// Returns the `limit` smallest items, the smallest first. Compares each item with a few only: one
-/// client may wait for tens of thousands of names.
+/// Returns the `limit` smallest items, the smallest first. Compares each item with only a few
+/// others: one client may wait for tens of thousands of names.
 fn smallest<T: Ord>(all: impl Iterator<Item = T>, limit: usize) -> Vec<T> {
     let mut heap = BinaryHeap::new();
     for one in all {

@@ -1,10 +1,9 @@
-//! The detection of owners of this process that wait for each other for ever. The last of them gets
-//! an error.
+//! Deadlock detection: finds owners of this process that wait for each other for ever. The last of
+//! them to wait gets an error.
 //!
-//! An owner waits as a whole: it does one thing at a time, like a thread. An edge of the graph
-//! leads from an owner that waits without a limit to each owner that has the name in a way that
-//! keeps it out. The owner that adds the edge that closes a circle looks for the circle, so no
-//! circle is missed.
+//! An owner does one thing at a time, like a thread: while it waits, it releases nothing. In the
+//! graph, edges lead from an owner that waits without a limit to each owner whose hold excludes it.
+//! Each new wait searches for a circle that it closes, so no circle is missed.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -23,7 +22,8 @@ pub(super) struct WaitGraph(Mutex<WaitGraphState>);
 #[derive(Default)]
 struct WaitGraphState {
     next: u64,
-    /// The waits by the owner's number. Several acquires of one owner may wait, in branches.
+    /// The waits of each owner, by the owner's number. Several acquires of one owner may wait, in
+    /// concurrent branches.
     by_owner: HashMap<u64, Vec<Edge>>,
 }
 
@@ -36,15 +36,15 @@ struct Edge {
     owner: Owner,
 }
 
-/// A guard of an owner's wait: the owner waits for as long as this lives.
+/// The entry of a wait in the graph. Dropping it ends the wait.
 pub(crate) struct OwnerWait {
     locals: Arc<LocalRecords>,
     edge: Edge,
 }
 
 impl LocalRecords {
-    /// Notes that the owner begins to wait for a name without a limit. Returns an error if it would
-    /// wait for ever, because all owners of a circle would.
+    /// Notes that the owner begins to wait for a name without a limit. Returns an error if this
+    /// wait closes a circle, in which all owners would wait for ever.
     pub(crate) fn begin_unlimited_wait(
         self: &Arc<Self>,
         key: &Key,
@@ -54,8 +54,9 @@ impl LocalRecords {
             locals: Arc::clone(self),
             edge: self.wait_graph.add(key, owner),
         };
-        // Searched with the table unlocked, because the way may be long. The waits on it can end
-        // meanwhile, so a circle counts only if all of it exists at one time.
+        // The graph is not locked during the search, because the path may be long. Waits on the
+        // path can end before the search does, so a circle counts only if all of it exists at one
+        // time.
         while let Some(circle) = self.circle(&wait.edge) {
             if self.circle_exists(&circle) {
                 let others = circle.iter().skip(1).map(|edge| &edge.key);
@@ -65,12 +66,12 @@ impl LocalRecords {
         Ok(wait)
     }
 
-    /// Returns the waits on a way from `first` to a name that its own owner has. Of the waits of a
-    /// circle, the last one sees all others, so each looks at earlier waits only.
+    /// Returns the waits on a path from `first` to a name that its own owner holds. Follows only
+    /// waits that began earlier: the last wait of a circle finds all others.
     fn circle(&self, first: &Edge) -> Option<Vec<Edge>> {
         let mut seen = HashSet::new();
-        // Each edge has the index of the edge before it. No recursion: a chain of owners may be
-        // longer than the stack is deep.
+        // Each edge has the index of the edge before it. The search does not recurse: a long chain
+        // of owners would overflow the stack.
         let mut reached = vec![(first.clone(), 0)];
         let mut index = 0;
         while let Some((edge, _)) = reached.get(index).cloned() {
@@ -88,9 +89,10 @@ impl LocalRecords {
         None
     }
 
-    /// Returns whether these waits exist now, each for a name that the next one's owner has.
+    /// Returns whether these waits exist now, and each is for a name that the owner of the next
+    /// wait holds.
     fn circle_exists(&self, circle: &[Edge]) -> bool {
-        // None of them ends while the table is locked.
+        // No wait ends while the graph is locked.
         let table = self.wait_graph.0.lock();
         let next = circle.iter().cycle().skip(1);
         circle.iter().zip(next).all(|(edge, next)| {
@@ -99,13 +101,13 @@ impl LocalRecords {
         })
     }
 
-    /// Returns the owners that have this name until they give it back, and keep the waiter out.
+    /// Returns the owners that hold this name until they release it, and that exclude the waiter.
     fn holders_excluding(&self, key: &Key, waiter: &Owner) -> Vec<u64> {
         let record = self.table.lock().records.get(key).cloned();
         let holders = record.map(|record| record.owners.lasting());
         let holders = holders.into_iter().flatten();
-        // The waiter's own hold never keeps it out: the waiter enters again, or reads inside its
-        // write hold. An owner that reads and wants to write is refused before it waits.
+        // The waiter's own hold never excludes it: the waiter re-enters the hold, or reads inside
+        // its write hold. An owner that reads and wants to write is refused before it waits.
         let others = holders.filter(|holder| holder.excludes(waiter));
         others.map(|holder| holder.number()).collect()
     }
@@ -193,7 +195,8 @@ mod tests {
     use super::*;
     use crate::Client;
 
-    /// Large enough that a recursion of this depth would not fit on the stack of the test's thread.
+    /// Length of the chain. A recursion of this depth would not fit on the stack of the test's
+    /// thread.
     const OWNERS: usize = 10_000;
     const STACK: usize = 512 << 10;
 

@@ -3,8 +3,8 @@
 //! how long it stays.
 //!
 //! The hold is *moved*, with its armed undo: it is either with its holder, or in the slot of one
-//! waiter. That waiter is given a number of its own (`Grant::hand_over`), so that no two holders
-//! are ever confused.
+//! waiter. It gets a new number each time (`Grant::hand_over`), so that no two holders are ever
+//! confused.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -28,7 +28,7 @@ pub(crate) struct HoldWaiter {
     /// The id of the waiter's place, if the line is on the server.
     pub(super) place_id: Option<String>,
     pub(super) slot: WaiterSlot<Undo>,
-    /// The time for which the process keeps what it has, from the server's grant on.
+    /// Length of the process's slice, from the server's grant on.
     pub(super) slice: Duration,
 }
 
@@ -54,7 +54,7 @@ impl HoldWaiter {
 }
 
 impl Record {
-    /// Returns whether a returned hold is for this process, because its turn continues.
+    /// Returns whether a returned hold stays in this process, because its slice continues.
     pub(super) fn hold_stays_local(&self, hold: &Grant, now: Moment, slice: Duration) -> bool {
         let granted = (hold.granted_at(), hold.permits());
         self.slice.lock().hold_stays_local(granted, now, slice)
@@ -72,10 +72,10 @@ impl Record {
         self.give(undo, now, |hold, terms| hold.hand_over(terms, now))
     }
 
-    /// Gives a hold that has had no holder to the first waiter in line, in the same way.
+    /// Like [`hand_over`](Self::hand_over), for a hold that has had no holder yet.
     pub(crate) fn give_new(&self, undo: Undo, now: Moment) -> Result<(), Undo> {
-        // Compares the terms of its claim: the terms of all its guards together have no maximum
-        // hold time.
+        // The terms of the first claim are compared. `Grant::terms` leaves out the maximum hold
+        // time.
         let fits = |hold: &Grant, terms| hold.terms_of(ClaimId::FIRST) == terms;
         self.give(undo, now, fits)
     }
@@ -105,7 +105,7 @@ impl Record {
             if hold.steps.queue_steps().is_some() {
                 self.slice.lock().begin(now);
             }
-            // The waiters behind need not ask to learn that the name is held.
+            // The other waiters need not ask the server to learn that the name is held.
             line.answered(hold.confirmed_at(), now);
             match line.give(&waker, &hold_waiter, undo) {
                 Ok(()) => return Ok(()),
@@ -116,8 +116,8 @@ impl Record {
         Err(undo)
     }
 
-    /// Notes that a hold is given back to the server: the request has been queued, and the next in
-    /// line may ask after it.
+    /// Notes that the release of a hold has been queued, and wakes the head of the line: its
+    /// request runs after the release.
     pub(crate) fn hold_returned(&self, now: Moment) {
         self.slice.lock().hold_returned(now);
         if let Some(line) = self.line.line() {
@@ -127,7 +127,7 @@ impl Record {
 }
 
 impl Place {
-    /// Returns the process's knowledge of the turns for the name.
+    /// Returns the state of the process's slice of the name.
     pub(crate) fn slice(&self) -> &Mutex<Slice> {
         &self.local().slice
     }
@@ -137,8 +137,8 @@ impl Place {
         let Some(hold_waiter) = self.hold_waiter() else {
             return std::future::pending().await;
         };
-        // No waker is registered here: the giver that fills the slot wakes the waker, which is the
-        // waker of the whole wait.
+        // No waker is registered here: code that fills the slot wakes the `WaiterWaker`, with which
+        // the entire wait is polled.
         std::future::poll_fn(|_| match hold_waiter.claim() {
             Some(undo) => {
                 undo.hold().observed.handed_over();
@@ -149,8 +149,8 @@ impl Place {
         .await
     }
 
-    /// Resolves when the hold of the place on the server was given to this waiter, and has been
-    /// given back since. The id of the place belongs to that hold and to no other.
+    /// Resolves when the hold that was granted to this waiter's place on the server has been given
+    /// back. The id of the place belongs to that hold and to no other.
     pub(crate) async fn was_given_back(&self) {
         std::future::poll_fn(|_| match self.wants_more() {
             true => std::task::Poll::Pending,
@@ -164,15 +164,15 @@ impl Place {
             .is_none_or(|hold_waiter| !hold_waiter.slot.is_closed())
     }
 
-    /// Returns whether a request for the place on the server may leave. If not, the waiter has been
-    /// given a hold, or has had one.
+    /// Returns whether a request for the place on the server may be sent. If not, the waiter has
+    /// been given a hold, or has had one.
     pub(crate) fn may_ask_in_line(&self) -> bool {
         self.hold_waiter()
             .is_none_or(|hold_waiter| hold_waiter.slot.is_empty())
     }
 
-    /// Notes that the server has granted the lock to that request. Returns `false` if the hold has
-    /// been given back meanwhile.
+    /// Notes that the server has granted the lock to the request for the place. Returns `false` if
+    /// that hold has already been given back.
     pub(crate) fn accept_own_grant(&self) -> bool {
         self.hold_waiter()
             .is_none_or(|hold_waiter| hold_waiter.accept_own_grant())
@@ -184,8 +184,8 @@ impl Place {
             .is_some_and(|hold_waiter| hold_waiter.owns(hold.hold()))
     }
 
-    /// Notes that the request for the place was given up: the hold of the place is given back with
-    /// it.
+    /// Notes that the request for the place was given up. Its undo also gives back `hold`, which
+    /// was granted to the place.
     pub(crate) fn gave_up(&self, hold: Undo) {
         drop_unreleased(hold);
         self.local().hold_returned(self.local().now());
@@ -213,17 +213,18 @@ impl Place {
 }
 
 impl HoldWaiter {
-    /// Takes a hold that was handed over, if it is still good.
+    /// Takes a hold that was handed over, unless it is lost.
     fn claim(&self) -> Option<Undo> {
         let undo = self.slot.claim()?;
         if undo.hold().loss().is_none() {
             return Some(undo);
         }
         let is_own = self.owns(undo.hold());
-        // The hold was lost while it was in the slot. The server may still have it: its undo gives
-        // it back.
+        // The hold was lost while it was in the slot. The server may still have it, so its undo
+        // runs.
         give_back(undo);
-        // A release under the id of the waiter's own place may end a later hold with that id.
+        // The slot stays closed after a hold of the waiter's own place: the release that was just
+        // queued may end any later hold with the same id.
         if !is_own {
             self.slot.reopen();
         }
@@ -231,20 +232,20 @@ impl HoldWaiter {
     }
 }
 
-/// Gives back a hold that has no holder.
+/// Releases a hold that has no holder.
 pub(crate) fn give_back(undo: Undo) {
-    // Ended first: the watchdog, which still has the hold, renews nothing that is over.
+    // Ended first, so that the watchdog, which still has the hold, does not renew it.
     undo.hold().end();
     drop(undo);
 }
 
-/// Hands the hold in the slot of a waiter that has left to the next waiter.
+/// Hands the unclaimed hold of a waiter that has left the line to the next waiter.
 pub(super) fn waiter_left(record: &Arc<Record>, hold_waiter: &HoldWaiter, now: Moment) {
     let Some(undo) = hold_waiter.slot.close() else {
         return;
     };
     if hold_waiter.owns(undo.hold()) {
-        // No other waiter may have it.
+        // The undo of the waiter's place gives this hold back, so no other waiter may have it.
         drop_unreleased(undo);
         return record.hold_returned(now);
     }
@@ -259,7 +260,7 @@ pub(super) fn waiter_stalled(record: &Arc<Record>, hold_waiter: &HoldWaiter, now
         return;
     };
     if is_own(&undo) {
-        // The undo of the waiter's place would give the hold back once more, so no other waiter may
+        // The undo of the waiter's place would release the hold once more, so no other waiter may
         // have it.
         give_back(undo);
         return record.hold_returned(now);

@@ -1,10 +1,10 @@
-//! Idempotency keys. A request that can't be repeated without harm leaves its reply on the server
-//! under such a key, its marker, so that it counts once.
+//! Idempotency keys. A request that can't be repeated without harm stores its reply on the server
+//! under such a key, its marker. If the request arrives twice, it counts once.
 //!
 //! A marker expires by itself, but until then it takes memory, and a busy semaphore would fill the
 //! server. So each request removes the marker of an earlier request, answered so long ago that no
-//! copy of it can still be on its way. The marker of a request that was sent again stays until it
-//! expires: a network that held back the first copy for long may still deliver it.
+//! copy of it can still be on its way. The marker of a request that was sent again is never removed
+//! and only expires. The network may still deliver a copy that it has held back for long.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -13,22 +13,22 @@ use crate::clock::Moment;
 use crate::key::Key;
 use crate::sync::Mutex;
 
-/// The time for which a marker outlives its answer.
+/// The time after the answer at which a marker may be removed.
 const REMOVED_AFTER: Duration = Duration::from_secs(5);
-/// Largest number of markers that are kept for one name, however fresh they are.
+/// Largest number of markers that one name keeps, however fresh they are.
 const MAX_MARKERS: usize = 512;
-/// The time for which a marker stays on the server.
+/// The time after which a marker expires on the server.
 const MARKER_LIFE: Duration = Duration::from_secs(60);
 
-/// Returns how long after it first left a request may be sent again. It still finds its marker
-/// then, and there is time for a connection and a reply.
+/// Returns for how long a request may be sent again, counted from its first attempt. The marker
+/// exists for longer, so that there is time to connect and to reply.
 pub(crate) fn repeatable_for(reply_timeout: Duration) -> Duration {
     MARKER_LIFE
         .saturating_sub(Duration::from_secs(10))
         .saturating_sub(reply_timeout)
 }
 
-/// The markers of one request: its own, and one that is no longer needed.
+/// The markers that one request names: its own, and one that is no longer needed.
 #[derive(Clone, Debug)]
 pub(crate) struct Marked {
     pub(crate) marker: String,
@@ -45,8 +45,8 @@ impl IdempotencyKeys {
     /// Returns the markers of a new request, whose `id` is unique.
     pub(crate) fn mark(&self, key: &Key, id: &str, now: Moment) -> Marked {
         let mut answered = self.answered.lock();
-        // Beyond `MAX_MARKERS` the oldest marker is removed although it is fresh: a busy name must fill
-        // neither the server's memory nor ours.
+        // Beyond `MAX_MARKERS` the oldest marker is removed although it is fresh: a busy name must
+        // fill neither the server's memory nor ours.
         let too_many = answered.len() > MAX_MARKERS;
         let old = match answered.front() {
             Some((since, _)) if too_many || now.saturating_sub(*since) >= REMOVED_AFTER => {

@@ -4,13 +4,13 @@
 //!
 //! A future is polled by its caller, and a caller may stop polling: a loop around `select!` does.
 //! So a waiter that was woken must be polled within a short time (`stalls.rs`). If it is not, it is
-//! passed over (`order.rs`): the turn passes to the next in line, and the waiter keeps its place
-//! for when it is polled again. Its request is not taken back: if the server has granted it the
-//! lock, the waiter holds the lock.
+//! passed over (`order.rs`): the next in line becomes the head, and the waiter keeps its place for
+//! when it is polled again. Its request is not taken back: if the server has granted it the lock,
+//! the waiter holds the lock.
 //!
-//! To find such a waiter, its future is polled with a waker of the line ([`WaiterWaker`]), which notes
-//! that the waiter was called. A poll clears the note. So a waiter in a line must not be woken by
-//! another waker: that would leave no note.
+//! To find such a waiter, its future is polled with a waker of the line ([`WaiterWaker`]), which
+//! notes that the waiter was woken. A poll clears the note. So a waiter in a line must not be woken
+//! by another waker: that would leave no note.
 
 use std::collections::BTreeMap;
 use std::pin::Pin;
@@ -41,13 +41,13 @@ pub(crate) enum LineMode {
     HeadAsks,
     /// Like [`HeadAsks`](LineMode::HeadAsks), but readers that enter together wait behind it too.
     Writer,
-    /// All ask at once. If that fails, one of them waits for the server, and its grant lets the
-    /// others ask again.
+    /// Readers ask at once. Of the readers that are refused, one waits for the server, and its
+    /// grant lets the others ask again.
     Reader {
         /// The time for which a reader waits behind the writers that keep it back.
         yields_for: Duration,
     },
-    /// The waiter waits behind no other.
+    /// The waiter waits behind no other waiter of the process.
     Bypass,
     /// No waiter waits for another: all ask, and share the answer.
     SingleFlight,
@@ -83,8 +83,8 @@ impl LineSlot {
         slot.as_ref().map(|(line, _)| Arc::clone(line))
     }
 
-    /// Takes one more place. If this creates the line, the waiter in `sole_waiter` gets the place before
-    /// it.
+    /// Takes one more place. If this creates the line, the waiter in `sole_waiter` gets the place
+    /// before it.
     fn enter(&self, record: &Arc<Record>) -> Arc<WaitLine> {
         let mut slot = self.0.lock();
         let (line, places) = slot.get_or_insert_with(|| {
@@ -103,9 +103,9 @@ impl LineSlot {
         Arc::clone(line)
     }
 
-    /// Gives up a place. The line is dropped with its last place, and so is all that its waiters
-    /// have met: the next waiter may arrive much later. No other waiter is in the line then, so a
-    /// waiter that arrives before this one's waker has left may begin a new line.
+    /// Gives up a place. The line is dropped with its last place, and so is its knowledge of the
+    /// server: the next waiter may arrive much later. A waiter that arrives before the last
+    /// waiter's waker has left may begin a new line, because the old line has no other waiter.
     fn leave(&self) {
         let mut slot = self.0.lock();
         let is_last = slot.as_mut().is_some_and(|(_, places)| {
@@ -146,18 +146,18 @@ pub(super) struct LineState {
     pub(super) permit_waiters: BTreeMap<Number, Arc<PermitWaiter>>,
     /// The waiters to which a hold can be handed over.
     pub(super) hold_waiters: BTreeMap<Number, Arc<HoldWaiter>>,
-    /// The waiters that a hold is handed along, after the server has granted it to the first of
-    /// them.
+    /// The waiters to which a hold is handed one after the other, after the server has granted it
+    /// to the first of them.
     pub(super) succession: Option<Succession>,
 }
 
 /// A waiter in a line, and the waker with which its future is polled. The waker notes that the
-/// waiter was called.
+/// waiter was woken.
 pub(super) struct WaiterWaker {
     stall_check: Arc<StallCheck>,
     /// The waiter's line. Not set for the first waiter while it asks alone.
     line: OnceLock<Arc<WaitLine>>,
-    /// Whether the waiter was called while it had no line, and has not been polled since.
+    /// Whether the waiter was woken while it had no line, and has not been polled since.
     woken: AtomicBool,
     number: Number,
     role: LineRole,
@@ -170,7 +170,8 @@ impl LocalRecords {
         self.table.lock().records.get(key)?.line.line()
     }
 
-    /// Returns whether there is a waiter that a try must not overtake, and that the server answers.
+    /// Returns whether a waiter is in line that a try must not overtake, and the server answers the
+    /// waiters of this line.
     pub(crate) fn has_waiters(&self, key: &Key, line_up: LineMode) -> bool {
         let Some(line) = self.line(key) else {
             return false;
@@ -179,11 +180,11 @@ impl LocalRecords {
         let anyone = match line_up.role() {
             Some(LineRole::Plain | LineRole::Writer) => !state.order.is_empty(),
             Some(LineRole::Reader) => state.order.any_writer(),
-            // The server knows the waiters.
+            // The line is on the server.
             Some(LineRole::Queued) | None => false,
         };
-        // A waiter that is alone in line is not checked otherwise. If it is not polled, it would
-        // keep a free lock from every try.
+        // A waiter that is alone in line is not checked otherwise. If it were not polled, no try
+        // could get the free lock.
         let needs_check = anyone && state.order.any_woken();
         let needs_check = needs_check && !std::mem::replace(&mut state.is_checked, true);
         drop(state);
@@ -273,8 +274,8 @@ impl RecordRef {
             state.hold_waiters.insert(number, Arc::clone(hold_waiter));
         }
         let mut to_wake = state.order.polled(number, role);
-        // The waiter before this one may have been called long ago, when no waiter was behind it
-        // and no check was needed.
+        // The waiter before this one may have been woken long ago, when no waiter was behind it and
+        // no check was needed.
         let needs_check = state.needs_check();
         if !line.server.lock().has_answered() {
             // The head may be letting other processes ask first. This waiter may have no time for
@@ -297,7 +298,7 @@ impl WaitLine {
         let mut state = self.state.lock();
         state.next = FIRST + 1;
         state.order.polled(FIRST, waker.role);
-        // The line is set before the call is checked: a simultaneous call finds the line, or is
+        // The line is set before `woken` is read: a simultaneous wake-up finds the line, or is
         // found here.
         let _ = waker.line.set(Arc::clone(self));
         if waker.woken.load(Ordering::SeqCst) {
@@ -306,7 +307,7 @@ impl WaitLine {
         state.wakers.insert(FIRST, waker);
     }
 
-    /// Passes over the waiters that were called and not polled. Returns whether the line must be
+    /// Passes over the waiters that were woken and not polled. Returns whether the line must be
     /// checked again.
     pub(super) fn check_stalls(&self, now: Moment) -> bool {
         let mut state = self.state.lock();
@@ -315,7 +316,7 @@ impl WaitLine {
         let stalled: Vec<_> = stalled
             .filter_map(|number| state.hold_waiters.get(number).cloned())
             .collect();
-        // Where one waiter is not polled, many may not be. If all are called at once, they are
+        // If one waiter is not polled, others may not be either. If all are woken at once, they are
         // passed over together. Otherwise each would cost the next in line two checks.
         let to_wake = match stalls.head_stalled {
             true => state.wakers.values().cloned().collect(),
@@ -324,7 +325,8 @@ impl WaitLine {
         state.is_checked = state.order.any_woken();
         let again = state.is_checked;
         drop(state);
-        // After they have lost their places in line: nothing more is given to them.
+        // The holds in their slots are taken back after they were removed from the order, so that
+        // nothing more is given to them.
         if let Some(record) = self.record.upgrade() {
             (stalled.iter())
                 .for_each(|hold_waiter| hand_over::waiter_stalled(&record, hold_waiter, now));
@@ -348,7 +350,7 @@ impl WaitLine {
     }
 
     /// Gives a hold to a waiter and wakes it. Returns the hold if the waiter has left, or was
-    /// passed over: no check would then find that it is not polled.
+    /// passed over: no stall check would take the hold back from it.
     pub(super) fn give(
         &self,
         waker: &Arc<WaiterWaker>,
@@ -372,7 +374,7 @@ impl WaitLine {
         self.server.lock().held(sent, now, Some(Duration::ZERO));
     }
 
-    /// Wakes the waiter that asks: it need not wait for its own process any more.
+    /// Wakes the head of the line: it need not wait for its own process any more.
     pub(super) fn wake_head(&self) {
         let state = self.state.lock();
         let head = state.order.head();
@@ -394,7 +396,7 @@ impl LineState {
         given.any(|hold_waiter| hold_waiter.slot.is_full())
     }
 
-    /// Returns whether checks of this line must begin.
+    /// Returns whether stall checks of this line must begin, and notes that they do.
     fn needs_check(&mut self) -> bool {
         // A waiter that is alone holds up no other waiter, unless it has been given a hold.
         let wants =
@@ -403,8 +405,8 @@ impl LineState {
     }
 }
 
-/// Wakes these wakers. Must not run with a line locked: a waker locks the line to note the call, and
-/// so may the waiter that is woken.
+/// Wakes these waiters. Must not run with a line locked: a waker locks the line to note the
+/// wake-up, and the woken waiter may lock it, too.
 fn wake(wakers: Vec<Arc<WaiterWaker>>) {
     for waker in wakers {
         waker.wake();
@@ -425,7 +427,7 @@ impl WaiterWaker {
 
     /// Notes that the waiter is polled.
     fn polled(&self, waker: &Waker) {
-        // The waker is set first: a call right after the note is cleared must not wake the task
+        // The waker is set first: a wake-up right after the note is cleared must not wake the task
         // that polled the waiter before.
         let before = self.task_waker.lock().replace(waker.clone());
         drop(before);
@@ -461,12 +463,14 @@ impl Wake for WaiterWaker {
     }
 
     fn wake_by_ref(self: &Arc<Self>) {
-        // The note precedes the wake-up. Another thread may poll the waiter at once. With a note
-        // set after that poll, the waiter would be passed over although it was polled.
+        // Noted before the task is woken, because another thread may poll the waiter at once. If
+        // the note were set after that poll, the waiter would be passed over although it was
+        // polled.
         if self.line.get().is_none() {
             self.woken.store(true, Ordering::SeqCst);
         }
-        // After that note: a thread that creates the line at the same time finds it.
+        // Read after the note is set: a thread that creates the line at the same time finds the
+        // note.
         if let Some(line) = self.line.get() {
             let mut state = line.state.lock();
             state.order.woken(self.number);
@@ -486,20 +490,21 @@ impl Wake for WaiterWaker {
 /// The number of a waiter that arrived first and asks alone.
 const FIRST: Number = 0;
 
-/// The first waiter for a name. No other waiter of its process waits for the name, so it asks
-/// without a place in line. Waiters that arrive meanwhile are placed behind it.
+/// The only waiter of its process for a name. It asks without a place in line. Waiters that arrive
+/// later are placed behind it.
 pub(crate) struct SoleWaiter {
     local: Option<RecordRef>,
     waker: Arc<WaiterWaker>,
 }
 
 impl RecordRef {
-    /// Makes this waiter the first. Returns the record if there is another waiter before it.
+    /// Lets this waiter ask without a place in line. Returns the record if it must line up: another
+    /// waiter is present, the process has a slice or stands down, or the mode needs a place.
     pub(crate) fn sole_waiter(self, line: LineMode) -> Result<SoleWaiter, Self> {
         let Some(role) = line.role().filter(|role| *role != LineRole::Queued) else {
             return Err(self);
         };
-        // With the line locked, so that no other thread creates a line meanwhile.
+        // The line's slot is locked, so that no other thread creates a line at the same time.
         let slot = self.line.0.lock();
         let mut sole_waiter = self.sole_waiter.lock();
         if slot.is_some() || sole_waiter.is_some() || !self.slice.lock().is_idle() {
@@ -530,8 +535,8 @@ impl SoleWaiter {
         request.poll(&mut Context::from_waker(&waker))
     }
 
-    /// Ends the wait of a waiter that has what it wants. Returns the waiter if others are behind
-    /// it.
+    /// Ends the wait of a waiter that has what it wants. Returns the waiter if others are in line
+    /// behind it.
     pub(crate) fn leave(mut self) -> Option<Self> {
         let alone = self.local.as_ref()?.sole_waiter.lock().take();
         if alone.is_some() {
@@ -541,10 +546,11 @@ impl SoleWaiter {
         Some(self)
     }
 
-    /// Gives the waiter a place in line, where it waits on.
+    /// Gives the waiter a place in line, where it continues to wait.
     pub(crate) fn line_up(mut self, hold_waiter: Option<HoldWaiter>) -> Option<Place> {
         let local = self.local.take()?;
-        // The thread that creates the line counts the first waiter. `enter` counts it once more.
+        // Whichever thread creates the line counts the place of the first waiter. This `enter`
+        // counts it once more.
         let line = local.line.enter(&local);
         local.line.leave();
         let hold_waiter = hold_waiter.map(Arc::new);
@@ -596,16 +602,16 @@ pub(crate) struct Place {
 }
 
 impl Place {
-    /// Ends a waiter for permits, which has what it asked for, or has given up. Returns `true` if
-    /// something was granted that it has not claimed.
+    /// Ends the wait of a waiter for permits that has what it asked for, or has given up. Returns
+    /// `true` if it was granted permits that it has not claimed.
     pub(crate) fn give_up(&self) -> bool {
         let unclaimed = self
             .permit_waiter
             .as_ref()
             .is_some_and(|waiter| waiter.close());
         if let Some(waker) = self.waker.as_ref().filter(|_| unclaimed) {
-            // Removed before the permits are given back: they must not wait for others on account
-            // of a waiter that wants none any more.
+            // Removed before the permits are given back. If this waiter still counted, they would
+            // wait to be sent in a batch.
             self.line.state.lock().permit_waiters.remove(&waker.number);
         }
         unclaimed
@@ -617,7 +623,8 @@ impl Place {
         let own = self.waker.as_ref().map(|waker| waker.number);
         let state = self.line.state.lock();
         let others = state.permit_waiters.iter();
-        // Only waiters that still wait: permits for the rest would travel for nothing.
+        // Waiters that no longer wait are left out: the server would grant permits to them for
+        // nothing.
         let others = others.filter(|(number, waiter)| Some(**number) != own && waiter.is_waiting());
         let others = others.take(limit).map(|(_, waiter)| Arc::clone(waiter));
         others.collect()
@@ -637,7 +644,7 @@ impl Place {
         waker.is_some_and(|waker| waker.role == LineRole::Queued)
     }
 
-    /// Returns whether other waiters are in its line.
+    /// Returns whether other waiters are in the line.
     pub(crate) fn has_others(&self) -> bool {
         self.line.state.lock().order.has_several()
     }
@@ -647,8 +654,8 @@ impl Place {
     }
 }
 
-/// The waiter's turn. A wait for the turn must be polled by [`poll_through`](Self::poll_through), which handles
-/// the wake-ups.
+/// The order of the line. A wait to become the head must be polled by
+/// [`poll_through`](Self::poll_through), which handles the wake-ups.
 impl Place {
     /// Polls the wait for which this place is taken.
     pub(crate) fn poll_through<F: Future>(
@@ -659,8 +666,8 @@ impl Place {
         let Some(waker) = &self.waker else {
             return wait.poll(context);
         };
-        // Before the wait is polled: a waiter that was passed over is back in its place when the
-        // wait checks whose turn it is.
+        // Noted before the wait is polled: a waiter that was passed over is back in its place when
+        // the wait checks whether it is the head.
         waker.polled(context.waker());
         let waker = Waker::from(Arc::clone(waker));
         wait.poll(&mut Context::from_waker(&waker))
@@ -678,8 +685,8 @@ impl Place {
     }
 
     async fn until(&self, condition: impl Fn() -> bool) {
-        // No waker is registered here: a thread that changes the order wakes the wakers concerned,
-        // and a waker is the waker of the whole wait.
+        // No waker is registered here: a thread that changes the order wakes the `WaiterWaker`s
+        // concerned, with which the entire waits are polled.
         let poll = |_: &mut Context<'_>| match condition() {
             true => Poll::Ready(()),
             false => Poll::Pending,
@@ -687,17 +694,19 @@ impl Place {
         std::future::poll_fn(poll).await;
     }
 
-    /// Resolves when this waiter has the turn. A waiter that gets the turn asks first.
+    /// Resolves when this waiter is the head of the line. A new head first asks the server, and
+    /// only then sleeps.
     pub(crate) async fn until_head(&self) {
         self.until(|| self.is_head()).await;
     }
 
-    /// Resolves when this reader may ask beside others.
+    /// Resolves when no writer keeps this reader back, so that it may ask together with other
+    /// readers.
     pub(crate) async fn until_admitted(&self) {
         self.until(|| self.check_order(Order::admits)).await;
     }
 
-    /// Lets this reader ask beside writers from here on.
+    /// Lets this reader ask from now on, even if writers are before it.
     pub(crate) fn pass_writers(&self) {
         let Some(waker) = &self.waker else { return };
         let mut state = self.line.state.lock();
@@ -714,7 +723,7 @@ impl Place {
         self.line.server.lock()
     }
 
-    /// Notes that a request of this waiter leaves.
+    /// Notes that a request of this waiter is sent.
     pub(crate) fn note_asked(&self) {
         self.has_asked.store(true, Ordering::Relaxed);
     }
@@ -723,7 +732,7 @@ impl Place {
         self.has_asked.load(Ordering::Relaxed)
     }
 
-    /// Notes that a request that left at `sent` was not answered.
+    /// Notes that a request that was sent at `sent` was not answered.
     pub(crate) fn unanswered(&self, sent: Moment, now: Moment, gap: Duration, failure: &Failure) {
         let is_new_outage = self.line.server.lock().unanswered(sent, now, gap, failure);
         if is_new_outage {
@@ -732,18 +741,19 @@ impl Place {
         }
     }
 
-    /// Notified when a request was not answered, and the one before it was.
+    /// Returns the `Notify` for the beginning of an outage: a request was not answered, and the one
+    /// before it was.
     pub(crate) fn went_down(&self) -> &Notify {
         &self.line.went_down
     }
 
-    /// Notes that the server has granted something to a request that left at `sent`.
+    /// Notes that the server has granted something to a request that was sent at `sent`.
     pub(crate) fn granted(&self, sent: Moment) {
         self.line.server.lock().granted(sent);
         self.line.reader_granted.notify_waiters();
     }
 
-    /// Notified when one of the readers that enter together got in.
+    /// Returns the `Notify` for a grant to one of the readers that enter together.
     pub(crate) fn reader_granted(&self) -> &Notify {
         &self.line.reader_granted
     }
@@ -760,7 +770,8 @@ impl Drop for Place {
         if let Some(waker) = &self.waker {
             waker.leave();
         }
-        // After the waker has left: the hold in its slot must not be handed back to this waiter.
+        // Called after the waiter has left the order: the hold in its slot must not be handed to
+        // this waiter again.
         if let Some(hold_waiter) = &self.hold_waiter {
             hand_over::waiter_left(&self.local, hold_waiter, self.local.now());
         }

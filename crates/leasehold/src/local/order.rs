@@ -1,9 +1,8 @@
-//! The order of a line's waiters, and which of them has the turn. Nothing here wakes a waiter: the
+//! The order of a line's waiters, and which of them is the head. Nothing here wakes a waiter: the
 //! methods return the waiters to wake.
 //!
-//! A waiter is *called* when it is woken, and *comes* when it is polled. A waiter that was called
-//! and does not come is passed over: it is out of the order, but keeps its number, which brings it
-//! back to its place when it comes.
+//! A waiter that is not polled soon after it was woken is *stalled*, and is passed over: it is
+//! removed from the order, but keeps its number. The next poll puts it back in its place.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -13,11 +12,11 @@ pub(super) type Number = u64;
 /// The aim of a waiter in a line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum LineRole {
-    /// To be the one that asks.
+    /// To become the head of the line, which asks.
     Plain,
-    /// To be the one that asks, once no reader is before it. Later readers wait behind it.
+    /// To become the head, once no reader is before it. Later readers wait behind it.
     Writer,
-    /// To ask beside other readers, one of which waits for the server: the scout.
+    /// To ask together with other readers, one of which waits for the server: the leading reader.
     Reader,
     /// To ask, and keep a place in a line on the server. The first waiter of the process listens.
     Queued,
@@ -28,17 +27,17 @@ pub(super) struct Order {
     plain: BTreeSet<Number>,
     writers: BTreeSet<Number>,
     readers: BTreeSet<Number>,
-    /// Readers that no longer wait behind any writer.
+    /// Readers that have waited for so long that no writer keeps them back any more.
     patient_enough: BTreeSet<Number>,
-    /// The waiter that has the turn, until it leaves or is passed over.
-    // Stored, and not read from the sets: a waiter that returns to an earlier place must not take
-    // the turn from a waiter whose request is on its way.
+    /// The waiter that asks for the line, until it leaves or is passed over.
+    // Stored, and not read from the sets: a waiter that returns to an earlier place must not
+    // displace a head whose request is in flight.
     head: Option<Number>,
     leading_reader: Option<Number>,
-    /// The first writer when the turns were last settled: readers before it have entered.
+    /// The first writer at the last `reassign`. The readers before it have entered.
     writer_gate: Option<Number>,
-    /// The waiters that were called and have not come yet, and whether a look has found them
-    /// called.
+    /// The waiters that were woken and not polled since, and whether a stall check has already
+    /// found them so.
     woken: BTreeMap<Number, bool>,
 }
 
@@ -52,29 +51,30 @@ impl Order {
         }
     }
 
-    /// Returns whether a waiter is in the order: it has come, and has not been passed over since.
+    /// Returns whether a waiter is in the order: it was polled, and has not been passed over since.
     pub(super) fn contains(&self, number: Number) -> bool {
         [&self.plain, &self.writers, &self.readers]
             .iter()
             .any(|set| set.contains(&number))
     }
 
-    /// Adds a waiter that comes for the first time, or because it was called. Returns the waiters
-    /// to wake.
+    /// Notes that a waiter is polled. Adds it to the order if it is new, or was passed over.
+    /// Returns the waiters to wake.
     pub(super) fn polled(&mut self, number: Number, role: LineRole) -> Vec<Number> {
         self.woken.remove(&number);
         if !self.set_of(role).insert(number) {
             return Vec::new();
         }
         let mut to_wake = self.reassign();
-        // This waiter is being polled, and looks by itself.
+        // This waiter is being polled, and checks the order itself.
         to_wake.retain(|waiter| *waiter != number);
         to_wake
     }
 
     pub(super) fn leave(&mut self, number: Number) -> Vec<Number> {
         self.remove(number);
-        // Only here: a reader that was passed over is still overdue when it comes back.
+        // Removed here and not in `remove`: a reader that was passed over need not wait behind
+        // writers when it is back.
         self.patient_enough.remove(&number);
         self.reassign()
     }
@@ -89,7 +89,8 @@ impl Order {
         }
     }
 
-    /// Gives away the turns that are free. Returns the waiters to wake for that.
+    /// Chooses a head and a leading reader if there is none, and admits readers that a writer kept
+    /// back until now. Returns the waiters to wake.
     fn reassign(&mut self) -> Vec<Number> {
         let mut to_wake = Vec::new();
         let (writer, reader) = (self.writers.first(), self.readers.first());
@@ -102,8 +103,8 @@ impl Order {
             to_wake.extend(self.head);
         }
         if self.leading_reader.is_none() {
-            // An overdue reader has entered wherever it is, while a writer may keep back the first
-            // of all readers.
+            // A reader that has waited long enough may ask, even if a writer still keeps back
+            // readers before it.
             let patient_enough = || {
                 self.patient_enough
                     .iter()
@@ -114,7 +115,7 @@ impl Order {
             to_wake.extend(self.leading_reader);
         }
         let writer_gate = std::mem::replace(&mut self.writer_gate, writer.copied());
-        // Only from the old gate on: the readers before it entered earlier and already ask.
+        // Readers before the previous gate are left out: they entered earlier and already ask.
         if let Some(from) = writer_gate.filter(|_| writer_gate != self.writer_gate) {
             let entered = self.readers.range(from..);
             to_wake.extend(entered.take_while(|reader| self.admits(**reader)));
@@ -134,9 +135,8 @@ impl Order {
         no_writer || self.patient_enough.contains(&reader)
     }
 
-    /// Lets a reader enter that has waited for long enough behind writers: the first of them may
-    /// itself wait for long, beside another process that writes all the time. Returns the waiters
-    /// to wake.
+    /// Lets a reader that has waited long enough pass the writers before it. Otherwise it could
+    /// wait for ever, if another process writes all the time. Returns the waiters to wake.
     pub(super) fn pass_writers(&mut self, reader: Number) -> Vec<Number> {
         self.patient_enough.insert(reader);
         let mut to_wake = self.reassign();
@@ -154,16 +154,16 @@ impl Order {
 
     /// Notes that a waiter is woken.
     pub(super) fn woken(&mut self, number: Number) {
-        // A waiter that has left, or was passed over, keeps no other waiting: a note of it would
-        // only keep the looks running. A second call keeps the first note. Otherwise a waiter that
-        // is called often and never polled would never be passed over.
+        // A waiter that has left, or was passed over, delays no other waiter: a note of it would
+        // only keep the stall checks running. A second wake-up keeps the first note. Otherwise a
+        // waiter that is woken often and never polled would never be passed over.
         if self.contains(number) {
             self.woken.entry(number).or_insert(false);
         }
     }
 
     /// Returns the waiters at the head of the line that want the name for themselves, in order.
-    /// Returns none while a reader is overdue.
+    /// Returns none while a reader has waited long enough to pass writers.
     pub(super) fn exclusive(&self) -> impl Iterator<Item = &Number> {
         let patient_enough = self
             .patient_enough
@@ -183,7 +183,7 @@ impl Order {
         self.head
     }
 
-    /// Returns whether a waiter was called and has not come yet.
+    /// Returns whether a waiter was woken and has not been polled since.
     pub(super) fn any_woken(&self) -> bool {
         !self.woken.is_empty()
     }
@@ -193,16 +193,16 @@ impl Order {
         self.plain.len() + self.writers.len() + self.readers.len()
     }
 
-    /// Returns whether another waiter may be waiting for the one that was called.
+    /// Returns whether another waiter may be waiting for the woken one.
     pub(super) fn has_several(&self) -> bool {
         self.len() > 1
     }
 
-    /// Passes over the waiters that the last look has already found called.
+    /// Passes over the waiters that the last stall check had already found woken and not polled.
     pub(super) fn pass_over_stalled(&mut self) -> Stalls {
         let seen = self.woken.iter().filter(|(_, seen)| **seen);
         let stalled: Vec<_> = seen.map(|(number, _)| *number).collect();
-        // Checked before they are removed, which takes their turns.
+        // Checked before they are removed, because then none of them is the head any more.
         let head_stalled = stalled.iter().any(|number| self.is_head(*number));
         for number in &stalled {
             self.remove(*number);
@@ -218,13 +218,13 @@ impl Order {
     }
 }
 
-/// The result of a look.
+/// The result of a stall check.
 pub(super) struct Stalls {
     pub(super) to_wake: Vec<Number>,
     /// The waiters that were passed over.
     pub(super) stalled: Vec<Number>,
-    /// Whether a waiter has not taken its turn. More waiters may be like it: all must be called
-    /// now, so that they are found together and not one after the other.
+    /// Whether the head or the leading reader was stalled. More waiters may not be polled: all must
+    /// be woken now, so that they are found together and not one after the other.
     pub(super) head_stalled: bool,
 }
 
@@ -309,7 +309,7 @@ mod tests {
         let mut order = line(&[Plain, Plain, Plain]);
         assert_eq!(passed_over(&mut order, 0), [1]);
         assert_eq!(heads(&order), [1]);
-        // The waiter that is back takes no other waiter's turn, and is the next.
+        // The waiter that is back does not displace the head, and is the next.
         assert!(order.polled(0, Plain).is_empty());
         assert_eq!(heads(&order), [1]);
         assert_eq!(order.leave(1), [0]);
@@ -324,7 +324,7 @@ mod tests {
             assert!(!order.pass_over_stalled().head_stalled);
             assert!(order.polled(0, Plain).is_empty());
         }
-        // The waiter has not been called, so it may sleep for as long as it likes.
+        // The waiter has not been woken, so it may sleep for as long as it likes.
         for _ in 0..5 {
             assert!(!order.any_woken());
             assert!(!order.pass_over_stalled().head_stalled);
@@ -408,7 +408,7 @@ mod tests {
         let mut order = line(&[Reader, Reader, Writer]);
         assert_eq!(order.leave(1), Vec::<Number>::new());
         assert_eq!(passed_over(&mut order, 0), [2]);
-        // The scout is back again.
+        // The leading reader is back again.
         assert!(order.polled(0, Reader).is_empty());
         assert_eq!(heads(&order), [0, 2]);
     }

@@ -1,6 +1,6 @@
 //! The waiters for the permits of one name. The first of them asks the server for all waiters
 //! behind it, so one request serves as many waiters as there are free permits. During this
-//! process's turn (`slice.rs`), returned permits are given to the waiters without a request.
+//! process's slice (`slice.rs`), returned permits are given to the waiters without a request.
 
 use std::sync::Arc;
 
@@ -10,10 +10,10 @@ use super::Record;
 use super::slot::WaiterSlot;
 use crate::clock::Moment;
 
-/// The wish of one waiter for permits, and whether it has been granted.
+/// A waiter for permits, and whether they were granted to it.
 pub(crate) struct PermitWaiter {
     pub(crate) permits: u32,
-    /// The grant, from a request of the first in line or from a holder that gave permits back.
+    /// The grant, by a request of the first in line or by a holder that gave permits back.
     slot: WaiterSlot<()>,
     granted: Notify,
 }
@@ -26,12 +26,12 @@ impl Record {
     }
 
     /// Gives returned permits to the waiters in line, in order and as long as the permits last, if
-    /// it is this process's turn. Returns how many are left for the server. An embedded client
-    /// passes nothing on: its requests cost nothing.
+    /// this process's slice continues. Returns how many must be sent to the server. An embedded
+    /// client passes nothing on: its requests cost nothing.
     pub(crate) fn pass_on(&self, permits: u32, now: Moment) -> u32 {
         let mut remaining = permits;
-        // One at a time: no waiter is woken with the line locked, because the wake-up takes that
-        // lock.
+        // Waiters are served one at a time, because none may be woken with the line locked: the
+        // wake-up takes that lock.
         while remaining > 0
             && let Some(waiter) = self.next_served(remaining, now)
         {
@@ -43,7 +43,7 @@ impl Record {
 
     fn next_served(&self, permits: u32, now: Moment) -> Option<Arc<PermitWaiter>> {
         // Asked even if there is no waiter: permits that are given back to the server may end the
-        // turn.
+        // slice.
         if !self.slice.lock().permits_stay_local(permits, now) {
             return None;
         }
@@ -56,8 +56,8 @@ impl Record {
                 return None;
             }
             // Removed from the line even if it has left, or was granted something already.
-            // Otherwise a release of many permits would look at each such waiter again for each of
-            // the next ones.
+            // Otherwise a release of many permits would check each such waiter again for every
+            // waiter that it serves.
             let waiter = first.remove();
             if waiter.slot.give(()).is_ok() {
                 return Some(waiter);
@@ -128,7 +128,8 @@ mod tests {
         Moment::from_millis(1000)
     }
 
-    /// Creates a line of waiters that ask for these numbers of permits, in the turn of its process.
+    /// Creates a line of waiters that ask for these numbers of permits, during their process's
+    /// slice.
     fn line(sizes: &[u32]) -> (RecordRef, Vec<Place>) {
         let locals = LocalRecords::new(Clock::runtime(), Handle::current());
         let local = locals.of(&Key::parse("x").expect("a name"));

@@ -1,5 +1,5 @@
-//! Places in a queue on the server that are kept together: waiters of one process whose places are
-//! due at about the same time share one request.
+//! Joint renewals of places in a queue on the server: waiters of one process whose places are due
+//! at about the same time share one request.
 //!
 //! Each waiter adds its place only when it is polled, so the place of an unpolled waiter lapses.
 
@@ -16,12 +16,13 @@ use crate::clock::{Moment, Timers};
 use crate::hold::Grant;
 use crate::sync::Mutex;
 
-/// Largest number of places in one request. The server runs nothing else while it keeps them.
+/// Largest number of places in one request. The server runs nothing else while it renews them.
 const MAX_PLACES: usize = 64;
-/// The part of the time between two requests for a place for which a request waits for more places.
+/// Divisor of the time between two requests for a place: a request waits for the resulting time for
+/// more places.
 const GATHER_DIVISOR: u32 = 16;
-/// The longest time for which a request waits for more places. It may be a waiter's turn, which only
-/// the answer tells it.
+/// The longest time for which a request waits for more places. A waiter may learn only from the
+/// answer that it is the first in the queue.
 const MAX_GATHER_TIME: Duration = Duration::from_millis(100);
 
 /// The open batch of a name, if there is one.
@@ -59,7 +60,7 @@ pub(crate) struct PlacesRenewed {
 }
 
 impl PlaceRenewals {
-    /// Keeps the place of this waiter, which must ask again after `due`. Returns the number of the
+    /// Renews the place of this waiter, which must ask again after `due`. Returns the number of the
     /// place in the request, from 1, and the answer; `None` if the waiter has no such place.
     pub(crate) async fn renew(
         &self,
@@ -76,7 +77,7 @@ impl PlaceRenewals {
             let waiter = Arc::clone(waiter);
             async move {
                 timers.sleep_until(sent_by).await;
-                // Taken out right before the request is sent: no place can be added to it later.
+                // Taken right before the request is sent: no place can be added later.
                 let ids = places.lock().ids.take().unwrap_or_default();
                 let sent = timers.now();
                 let reply = match waiter.steps.queue_steps() {
@@ -89,15 +90,15 @@ impl PlaceRenewals {
         };
         let (number, answer) = match self.join(place_ttl, now, waiter) {
             Ok(joined) => joined,
-            // The answer of the batch before may be the last share of its request, which is dropped
-            // here, not under the lock.
+            // `_before` may be the last share of the request of the batch before, which is then
+            // dropped with it. That must not happen under the lock.
             Err(_before) => self.open(place_ttl, sent_by, waiter, batch),
         };
         Some((number, answer.await))
     }
 
-    /// Adds a place to the open batch. Returns the answer that the batch waits for, if there is
-    /// one, if the place must be in another batch.
+    /// Adds a place to the open batch. The error means that the place needs another batch. It has a
+    /// share of the open batch's request, if there was one, which the caller drops.
     fn join(
         &self,
         place_ttl: Duration,

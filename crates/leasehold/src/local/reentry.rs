@@ -25,10 +25,10 @@ pub(crate) struct Held {
     since: Moment,
     live_holds: Arc<LiveHolds>,
     undo: Mutex<Undo>,
-    /// The name and the owner by which the hold can be entered again. Boxed, because few holds have
-    /// an owner.
+    /// The name and the owner by which the hold can be re-entered. Boxed, because few holds have an
+    /// owner.
     owner: Option<Box<(RecordRef, Owner)>>,
-    /// The time for which the process keeps the lock after its grant, if its waiters take turns.
+    /// The length of the process's slice, if waiters for the lock use slices.
     slice: Option<Duration>,
     /// Whether a waiter in line got the hold, so that others may still be waiting.
     was_contended: AtomicBool,
@@ -83,35 +83,38 @@ impl Held {
         self.owner.as_ref().map(|entered_as| &entered_as.1)
     }
 
-    /// Notes that the server has taken the hold back.
+    /// Notes that the server has released the hold.
     pub(crate) fn given_back(&self) {
         self.take_undo().given_back();
     }
 
-    /// Gives the hold back in the background. The request is queued when this returns.
+    /// Releases the hold in the background. The request is queued when this returns.
     pub(crate) fn give_back_now(&self) {
         self.take_undo().give_back_now();
     }
 
-    /// Moves the undo out, because nothing may be spawned with it locked.
+    /// Moves the undo out, because no task may be spawned while it is locked.
     fn take_undo(&self) -> Undo {
         self.undo.lock().take()
     }
 
-    /// Returns the record of the hold's name, if a waiter is there or was there just now.
+    /// Returns the record of the hold's name, if it exists and the hold has a slice. It exists if a
+    /// waiter is in line, or was a moment ago.
     pub(crate) fn local(&self, locals: &Arc<LocalRecords>) -> Option<RecordRef> {
         self.slice.and_then(|_| locals.find(&self.hold.key))
     }
 
     /// Returns whether the hold stays in this process, for its next waiter. Called once, after the
-    /// hold's last guard was dropped: a hold that is given back to the server may end the turn.
+    /// hold's last guard was dropped: a hold that is given back to the server may end the slice.
     pub(crate) fn stays_local(&self, local: &RecordRef, now: Moment) -> bool {
         let slice = self.slice;
-        // A line on the server decides who is next, so no process must stand down.
+        // If the line is on the server, the server decides which waiter is next, so no process must
+        // stand down.
         let is_queued = self.hold.steps.queue_steps().is_some();
         let stays =
             slice.is_some_and(|slice| is_queued || local.hold_stays_local(&self.hold, now, slice));
-        // An owner enters its hold through its own slot. Another holder must not be found there.
+        // An owner re-enters its hold through its slot, which must never lead to another holder's
+        // hold.
         stays && self.owner.is_none()
     }
 
@@ -143,18 +146,18 @@ impl Held {
         self.was_contended.load(Ordering::Relaxed)
     }
 
-    /// Returns whether its process keeps the lock for a turn.
+    /// Returns whether the process may keep the lock for a slice.
     pub(crate) fn has_slice(&self) -> bool {
         self.slice.is_some()
     }
 
-    /// Notes that there is nothing left to give back.
+    /// Notes that nothing remains to be released.
     pub(crate) fn disarm(&self) {
         self.undo.lock().disarm();
     }
 
-    /// Clears the owner's slot when the hold's last guard is dropped: the owner can't enter it any
-    /// more.
+    /// Clears the owner's slot when the hold's last guard is dropped: the owner can't re-enter the
+    /// hold any more.
     pub(crate) fn clear_owner(self: &Arc<Self>) {
         if let Some((local, owner)) = self.owner.as_deref() {
             local.owners.clear(owner, self);
@@ -207,7 +210,7 @@ pub(crate) enum OwnerEntry {
     Ask(BranchAcquire),
     /// The owner has joined this hold.
     Joined(Arc<Held>, Joined),
-    /// Another acquire of the same owner is on its way.
+    /// Another acquire of the same owner is in progress.
     Acquiring,
 }
 
@@ -217,7 +220,8 @@ impl RecordRef {
         self.enter_or_ask(owner, terms, false)
     }
 
-    /// Like [`enter`](Self::enter), for a branch that asks beside the other branches of its owner.
+    /// Like [`enter`](Self::enter), for a branch that asks at the same time as other branches of
+    /// its owner.
     pub(crate) fn enter_concurrently(&self, owner: &Owner, terms: Terms) -> Result<OwnerEntry> {
         self.enter_or_ask(owner, terms, true)
     }
@@ -237,8 +241,8 @@ impl RecordRef {
             }
             None => {}
         }
-        // Under the same lock as the check: of two branches of one owner one asks, and the other
-        // waits for the result, unless that takes too long.
+        // Added under the same lock as the check, so that only one of two branches of an owner
+        // asks. The other waits for the result, unless that takes too long.
         let number = next_number();
         branches.push(number);
         let lost = slots.insert(owner.clone(), OwnerSlot::Acquiring(branches));
@@ -273,7 +277,7 @@ impl Reentry {
         }
     }
 
-    /// Resolves when no other acquire of this owner is on its way.
+    /// Resolves when no other acquire of this owner is in progress.
     pub(crate) async fn settled(&self, owner: &Owner) {
         let is_settled = |slot: Option<&OwnerSlot>| !matches!(slot, Some(OwnerSlot::Acquiring(_)));
         self.wait_until(owner, is_settled).await;

@@ -27,7 +27,7 @@ struct ReturnBatch {
     result: watch::Receiver<ReturnResult>,
 }
 
-/// A request that has been sent.
+/// The request of a batch, once it was sent.
 pub(crate) struct SentReturn {
     pub(crate) marked: Marked,
     pub(crate) operation: Operation,
@@ -42,21 +42,22 @@ const MAX_RETURNS: u32 = 64;
 
 type ReturnResult = Option<Result<(), Failure>>;
 
-/// The sending half of a batch's result, for the task that sees the batch through. None of its
-/// holders does that: a future that is not polled must not hold up the others.
+/// The sending half of a batch's result, for the task that waits for the reply. No holder's future
+/// does that: if it were not polled, the other holders would get no result.
 pub(crate) struct Carrier {
     sent: oneshot::Receiver<SentReturn>,
     result: watch::Sender<ReturnResult>,
 }
 
-/// A place in a batch.
+/// One return in a batch.
 pub(crate) struct BatchMember(watch::Receiver<ReturnResult>);
 
 impl Returns {
     /// Adds `permits` to the open batch. Opens a batch if there is none, and then returns its
     /// carrier too. Returns `None` if the batch is full and must be sent first.
     pub(crate) fn join(&self, permits: u32) -> Option<(BatchMember, Option<Carrier>)> {
-        // Joined under the lock under which the batch is sent: no return follows its request.
+        // Joined under the lock under which the batch is sent, so that no return is added after its
+        // request.
         let mut batch = self.open.lock();
         if let Some(open) = &mut *batch {
             if open.members == MAX_RETURNS {
@@ -78,11 +79,11 @@ impl Returns {
         Some((member, Some(Carrier { sent, result: end })))
     }
 
-    /// Sends the open batch, if there is one.
+    /// Sends the open batch. Returns `false` if there is none.
     pub(crate) fn send(&self, submit: impl FnOnce(i64) -> SentReturn) -> bool {
-        // Locked while the request is submitted: a request that finds no batch in between could
-        // overtake it. (If the runtime has ended, requests are dropped under the lock, and none of
-        // them takes it.)
+        // Locked while the request is submitted: otherwise another request could find no open
+        // batch, and overtake this one. (If the runtime has ended, the request is dropped under the
+        // lock, which its drop does not take.)
         let mut batch = self.open.lock();
         let Some(open) = batch.take() else {
             return false;
@@ -105,7 +106,7 @@ impl Carrier {
 }
 
 impl BatchMember {
-    /// Waits for the result of the batch; `None` if no task sees the batch through any more.
+    /// Waits for the result of the batch; `None` if the task that waits for the reply has ended.
     pub(crate) async fn result(mut self) -> ReturnResult {
         let result = self.0.wait_for(Option::is_some).await;
         result.ok().and_then(|result| result.clone())

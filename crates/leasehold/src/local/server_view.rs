@@ -1,15 +1,16 @@
-//! The experience of the waiters of a line: a server that does not answer, a lock without an end.
+//! The server as the waiters of a line see it: whether it answers, and whether the lock has an
+//! expiry.
 
 use std::time::Duration;
 
 use crate::backend::failure::Failure;
 use crate::clock::Moment;
 
-/// The state of the server as the line knows it: the waiters behind the first one need not find it
-/// out again, one after the other.
+/// The state of the server as the line knows it. Without it, each waiter would have to find out
+/// again when it becomes the head.
 #[derive(Default)]
 pub(crate) struct ServerView {
-    /// The time at which the last answered request left.
+    /// The time at which the last answered request was sent.
     answered: Option<Moment>,
     outage: Option<Outage>,
     without_expiry: Option<Moment>,
@@ -18,28 +19,28 @@ pub(crate) struct ServerView {
 /// An outage: no server answers.
 #[derive(Clone)]
 pub(crate) struct Outage {
-    /// The time at which the first unanswered request left.
+    /// The time at which the first unanswered request was sent.
     pub(crate) since: Moment,
-    /// The last failure. `sent` is when its request left, `seen` when the failure was noticed.
+    /// The last failure, noticed at `seen`. `sent` is when the latest unanswered request was sent.
     pub(crate) failure: Failure,
     sent: Moment,
     seen: Moment,
 }
 
 impl Outage {
-    /// Returns whether the outage continues: the last failure is no longer ago than `gap`. If it
-    /// is, no waiter has asked since: none was polled, or the machine slept.
+    /// Returns whether the outage continues: the last failure was noticed at most `gap` ago. If it
+    /// was earlier, no waiter has asked since: none was polled, or the machine slept.
     fn continues(&self, now: Moment, gap: Duration) -> bool {
         self.failure.is_outage() && now.saturating_sub(self.seen) <= gap
     }
 }
 
 impl ServerView {
-    /// Notes that the server has said, to a request that left at `sent`, that the name is held for
-    /// `ttl` more. A waiter has read that at `now`.
+    /// Notes that the server has replied, to a request that was sent at `sent`, that the name is
+    /// held for another `ttl`. A waiter has read the reply at `now`.
     pub(crate) fn held(&mut self, sent: Moment, now: Moment, ttl: Option<Duration>) {
-        // All events are ordered by when the requests left. A waiter that is polled late reads an
-        // old answer, which does not end an outage that began after it.
+        // All events are ordered by when their requests were sent. A waiter that is polled late
+        // reads an old answer, which does not end an outage that began later.
         self.answered = self.answered.max(Some(sent));
         self.outage.take_if(|outage| outage.sent <= sent);
         self.without_expiry = match ttl {
@@ -48,14 +49,14 @@ impl ServerView {
         };
     }
 
-    /// Notes that the server has granted something to a request that left at `sent`, so the next in
-    /// line knows that the server answers.
+    /// Notes that the server has granted something to a request that was sent at `sent`, so the
+    /// next in line knows that the server answers.
     pub(crate) fn granted(&mut self, sent: Moment) {
         self.held(sent, sent, Some(Duration::ZERO));
     }
 
-    /// Notes at `now` that a request that left at `sent` has failed. Returns `true` for the first
-    /// failure in a row. A failure more than `gap` after the one before begins a new row.
+    /// Notes at `now` that a request that was sent at `sent` has failed. Returns `true` for the
+    /// first failure in a row. A failure more than `gap` after the one before begins a new row.
     pub(crate) fn unanswered(
         &mut self,
         sent: Moment,
@@ -68,7 +69,8 @@ impl ServerView {
         if self.answered.is_some_and(|answered| sent <= answered) {
             return false;
         }
-        // If no waiter asked for a time, it is unknown whether the server answered then.
+        // An earlier outage that does not continue is ignored: no waiter has asked since, so the
+        // server may have been up.
         let before = self.outage.take_if(|outage| outage.continues(now, gap));
         self.outage = Some(Outage {
             since: before.as_ref().map_or(sent, |outage| outage.since),
@@ -88,7 +90,7 @@ impl ServerView {
         self.outage.as_ref()
     }
 
-    /// Returns since when no server has answered, if a waiter has met that within `gap`.
+    /// Returns since when no server has answered, if the last failure was noticed within `gap`.
     pub(crate) fn outage_since(&self, now: Moment, gap: Duration) -> Option<Moment> {
         let outage = self
             .outage
@@ -97,7 +99,7 @@ impl ServerView {
         outage.map(|outage| outage.since)
     }
 
-    /// Returns since when the name has been held without an end.
+    /// Returns since when the name has been held without expiry.
     pub(crate) fn without_expiry(&self) -> Option<Moment> {
         self.without_expiry
     }
@@ -153,7 +155,7 @@ mod tests {
         assert!(view.unanswered(at(10), at(12), GAP, &no_answer()));
         assert!(!view.unanswered(at(13), at(15), GAP, &no_answer()));
         assert_eq!(since(&view), Some(at(10)));
-        // No waiter was polled meanwhile.
+        // No waiter was polled from 15 to 50.
         assert!(view.unanswered(at(50), at(52), GAP, &no_answer()));
         assert_eq!(since(&view), Some(at(50)));
     }

@@ -1,13 +1,13 @@
 //! Readers of one process that share a hold. One reader asks the server, and readers that arrive
-//! before its hold is a turn old enter the hold. So a lock that is mostly read costs one request a
-//! turn, not one a read.
+//! within a slice of the grant enter its hold. So a lock that is mostly read costs one request a
+//! slice, not one a read.
 //!
 //! Each reader has its own share, and its release waits for the server's answer like any other
-//! release (`hold/confirm.rs`). The last reader gives the hold back. The hold is not kept for readers
-//! that may arrive. But a quick holder must not give it back before the readers that waited for its
-//! answer have entered: a share for them keeps it until then ([`Grace`]). A hold takes no more
-//! than [`MAX_READERS`] readers, so each request has a crowd of its own. Thousands of readers make several
-//! requests at the same time, and each reader is woken by the answer to one of them.
+//! release (`hold/confirm.rs`). The last reader releases the hold. The hold is not kept for readers
+//! that may arrive later. But a quick holder must not release it before the readers that waited for
+//! its answer have entered: an extra share keeps it for them until then ([`Grace`]). A hold takes
+//! no more than [`MAX_READERS`] readers. Thousands of readers make several requests at the same
+//! time, and each reader is woken by the answer to one of them.
 //!
 //! A reader behind a writer of its process does not get here: its line keeps it back (`line.rs`).
 
@@ -25,15 +25,16 @@ use crate::config::Terms;
 use crate::hold::Joined;
 use crate::sync::Mutex;
 
-/// Largest number of readers that share one hold. Work that a hold does for one guard looks at all
-/// of its guards.
+/// Largest number of readers that share one hold. Many operations of one guard go through all
+/// guards of its hold.
 const MAX_READERS: u32 = 128;
 
-/// The time for which a reader waits for the answer to another reader's request, which may not be
-/// polled. A hold is kept for the same time for the readers that waited for its answer.
+/// The longest time for which a reader waits for another reader's request, because that reader's
+/// future might not be polled. For the same reason, a hold is kept only this long for the readers
+/// that waited for its answer.
 const MAX_UNPOLLED: Duration = Duration::from_millis(10);
 
-/// The readers of one name.
+/// The holds that readers share under one name.
 #[derive(Default)]
 pub(crate) struct SharedHold(Mutex<SharedHoldState>);
 
@@ -41,14 +42,14 @@ pub(crate) struct SharedHold(Mutex<SharedHoldState>);
 struct SharedHoldState {
     /// The request that was granted last.
     open: Option<Arc<SharedRequest>>,
-    /// The request that left last.
+    /// The request that was sent last.
     in_flight: Option<Arc<SharedRequest>>,
-    /// Number of requests that have ever left.
+    /// Number of requests that were ever sent.
     sent: u64,
 }
 
-/// A request of one reader, for itself and for the readers that wait for its answer. Locked after
-/// the crowd.
+/// A request of one reader, for itself and for the readers that wait for its answer. Its state is
+/// locked after [`SharedHold`].
 struct SharedRequest {
     number: u64,
     state: Mutex<SharedRequestState>,
@@ -67,13 +68,13 @@ struct SharedRequestState {
 
 enum SharedAnswer {
     Granted(OpenHold),
-    /// Others have the lock, for this duration.
+    /// Another client has the lock, for this duration.
     Refused(Option<Duration>),
     /// The reader that asked has left.
     GivenUp,
 }
 
-/// A share in a hold. The share ends when this is dropped.
+/// A share in a hold, which ends when it is dropped.
 pub(crate) type Grace = Box<dyn Any + Send + Sync>;
 
 /// A hold that readers may enter.
@@ -95,23 +96,24 @@ enum Skipped {
 /// The result of a reader's attempt to enter.
 pub(crate) enum Join<'a> {
     Entered(Arc<Held>, Joined),
-    /// A request that left after this reader's arrival was refused: others have the lock, for this
-    /// duration.
+    /// A request that was sent after this reader's arrival was refused: another client has the
+    /// lock, for this duration.
     Refused(Option<Duration>),
-    /// The reader must ask for all.
+    /// The reader must ask the server, for itself and for the readers that wait for its answer.
     Ask(InFlight<'a>),
 }
 
 impl Record {
-    /// Enters an open hold, or gets the answer to a request that leaves from now on. A reader that
-    /// has no time to wait for another reader's request asks at once.
+    /// Enters a hold that is open to readers, or returns the refusal of a request that another
+    /// reader sends from now on. Otherwise this reader must ask. A reader that has no time to wait
+    /// for another reader's request asks at once.
     pub(crate) async fn join_shared_hold(
         &self,
         terms: Terms,
         has_time: bool,
         timers: &Timers,
     ) -> Join<'_> {
-        // An earlier request may have been answered before the reader began to listen.
+        // A refusal of an earlier request does not count: the lock may have been released since.
         let first = self.shared_hold.0.lock().sent + 1;
         let mut skipped = (!has_time).then_some(Skipped::All);
         loop {
@@ -129,8 +131,8 @@ impl Record {
         }
     }
 
-    /// Enters the open hold, or starts a request. The error is a place among the readers that wait
-    /// for the request on its way, unless that request is `skipped` or full.
+    /// Enters the open hold, or starts a request. Returns a follower of the request in flight as
+    /// the error, unless that request is `skipped` or has no room.
     fn try_join(
         &self,
         terms: Terms,
@@ -194,7 +196,8 @@ impl SharedRequest {
 struct Follower(Arc<SharedRequest>);
 
 impl Follower {
-    /// Returns `None` if the answer has arrived, or the hold has no room for another reader.
+    /// Adds a reader that waits for the answer. Returns `None` if the answer has arrived, or the
+    /// hold has no room for another reader.
     fn of(request: &Arc<SharedRequest>) -> Option<Self> {
         let mut request_state = request.state.lock();
         // One place belongs to the reader that asks.
@@ -215,8 +218,7 @@ impl Follower {
         self.0.is_answered() || timers.timeout(MAX_UNPOLLED, answered).await.is_some()
     }
 
-    /// Returns the answer for a reader that has waited for it; `None` if the reader must look
-    /// again.
+    /// Returns the answer for a reader that has waited for it; `None` if the reader must try again.
     fn take(&self, terms: Terms, now: Moment) -> Option<Join<'static>> {
         let request_state = self.0.state.lock();
         match request_state.answer.as_ref()? {
@@ -238,7 +240,7 @@ impl Drop for Follower {
             0 => request_state.grace.take(),
             _ => None,
         };
-        // A share is dropped with nothing locked.
+        // The share is dropped after unlocking, because it may release the hold.
         drop(request_state);
         drop(grace);
     }
@@ -267,8 +269,8 @@ pub(crate) struct GracePeriod(Arc<SharedRequest>);
 
 impl InFlight<'_> {
     /// Notes that the server has granted the request: other readers may enter the hold until
-    /// `until`. If readers wait for that, a share from `grace` keeps the hold for them, and the
-    /// caller must end that ([`GracePeriod`]).
+    /// `until`. If readers wait for the answer, a share from `grace` keeps the hold for them, and
+    /// the caller must run [`GracePeriod::end`].
     pub(crate) fn publish(
         self,
         held: &Arc<Held>,
@@ -291,7 +293,7 @@ impl InFlight<'_> {
         has_grace.then(|| GracePeriod(Arc::clone(&self.request)))
     }
 
-    /// Notes a refusal: others have the lock, for this duration.
+    /// Notes a refusal: another client has the lock, for this duration.
     pub(crate) fn refused(self, remaining: Option<Duration>) {
         self.request.state.lock().answer = Some(SharedAnswer::Refused(remaining));
     }
@@ -307,8 +309,8 @@ impl Drop for InFlight<'_> {
 }
 
 impl GracePeriod {
-    /// Waits a short time, then ends the share that keeps the hold: some of the readers for which
-    /// it is kept may not be polled.
+    /// Waits a short time, then ends the share that keeps the hold, in case a reader for which it
+    /// is kept is not polled.
     pub(crate) async fn end(self) {
         tokio::time::sleep(MAX_UNPOLLED).await;
         let grace = self.0.state.lock().grace.take();

@@ -1,5 +1,5 @@
-//! One request for many waiters: waiters that would ask the same at the same time share the answer.
-//! A thousand waiters cost the server as much as one.
+//! One request for many waiters: waiters that would send the same request at the same time share
+//! the answer. A thousand waiters cost the server as much as one.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -15,7 +15,7 @@ use crate::sync::Mutex;
 type FlightReply = Result<Value, Failure>;
 type FlightRequest = BoxFuture<'static, FlightReply>;
 
-/// The request for a name that is on its way, if there is one.
+/// The request for a name that is in flight, if there is one.
 #[derive(Default)]
 pub(crate) struct SingleFlight {
     flight: Mutex<Option<Flight>>,
@@ -23,15 +23,16 @@ pub(crate) struct SingleFlight {
 
 struct Flight {
     answer: WeakShared<FlightRequest>,
-    /// Whether the request has left.
+    /// Whether the request was sent.
     sent: Arc<AtomicBool>,
-    /// The position of the channel before the request left.
+    /// The position of the channel before the request was sent.
     mark: Option<u64>,
 }
 
 impl SingleFlight {
-    /// Asks, or shares a request that is as good: one that has not left yet, or one that left when
-    /// the channel had moved as far as now. `mark` is the channel's position now.
+    /// Asks the server, or shares another waiter's request. It can share a request that was not
+    /// sent yet, or was sent when the channel had the same position as now. `mark` is the channel's
+    /// position now.
     pub(crate) async fn ask(
         &self,
         backend: &Backend,
@@ -61,8 +62,8 @@ impl SingleFlight {
             .as_ref()
             .and_then(|flight| Some((flight, flight.answer.upgrade()?)))
             .filter(|(_, answer)| answer.peek().is_none());
-        // A request that has left may have been answered already, before the latch opened. It
-        // serves only waiters whose channel has received nothing since the request left.
+        // The server may have executed a request that was sent, before the latch opened. It serves
+        // only waiters whose channel has received nothing since the request was sent.
         if let Some((flight, answer)) = &before
             && (!flight.sent.load(Ordering::SeqCst) || (mark.is_some() && flight.mark == mark))
         {
@@ -72,12 +73,13 @@ impl SingleFlight {
         let sent = Arc::new(AtomicBool::new(false));
         let was_sent = Arc::clone(&sent);
         let ask = async move {
-            // One request at a time: all waiters that arrive meanwhile share this one.
+            // Only one request is in flight at a time: all waiters that arrive during the earlier
+            // one share this one.
             if let Some(before) = before {
                 let _ = before.await;
             }
-            // Noted before the request leaves: a waiter that joined after the server's look would
-            // get an answer older than its question.
+            // Noted before the request is sent: a waiter that joined after the server had executed
+            // it would get an answer older than its question.
             was_sent.store(true, Ordering::SeqCst);
             backend.submit(operation).await
         };
@@ -104,9 +106,9 @@ impl Drop for FlightWaiter<'_> {
     fn drop(&mut self) {
         // Dropped first, so that this waiter's own share does not keep the request.
         drop(self.answer.take());
-        // The flight is forgotten, unless another waiter wants this answer or the answer of a later
-        // request. `ask` may be the last share by then, and the request is dropped with it. That
-        // must not happen under the lock.
+        // The flight is removed, unless a request is in flight that another waiter wants. `ask` may
+        // then be the last share, so that the request is dropped with it. That must not happen
+        // under the lock.
         let mut present = self.flight.lock();
         let ask = present.as_ref().and_then(|flight| flight.answer.upgrade());
         if ask.as_ref().is_none_or(|ask| ask.peek().is_some()) {

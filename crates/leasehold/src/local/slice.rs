@@ -1,75 +1,79 @@
-//! The turns that processes take when they want one name, or permits of it.
+//! The slice: the time for which a process keeps a lock, or permits, for its own waiters while
+//! other processes wait.
 //!
-//! A grant from the server starts a turn (10 ms by default). During the turn, returned permits, or
-//! a returned hold of a lock, are given to this process's own waiters. The first return after that
-//! time ends the turn: it is sent to the server, and the process stands down for a while, so that
-//! other processes can ask first. So a process that uses a name all the time does not starve
-//! another process, and waits for one round trip in each turn. Beside several such processes, it
-//! lets others ask first until one turn has ended for each of them that listens. Otherwise the two
-//! nearest processes would take all turns.
+//! A grant from the server starts a slice (10 ms by default). During the slice, returned permits,
+//! or a returned hold of a lock, are given to this process's own waiters. The first return after
+//! that time ends the slice: it is sent to the server, and the process *stands down* for a moment,
+//! so that other processes can ask first. So a process that uses a name all the time does not
+//! starve another process, and waits for one round trip in each slice. If several other processes
+//! listen, it lets them ask first until each of them has had a slice. Otherwise the two processes
+//! nearest to the server would take all slices.
 
 use std::time::Duration;
 
 use crate::clock::Moment;
 use crate::config::DEFAULT_SLICE;
 
-/// The longest absence of a hold within one turn: the time between its release, with no waiter of
-/// this process in line, and the next grant. Two tasks that use one lock all the time wait for the
-/// server's answers at the same moment. Their turn must end anyway.
+/// The longest absence of a hold within one slice: the time between its release, with no waiter of
+/// this process in line, and the next grant. If two tasks use one lock all the time, both may wait
+/// for the server at the same moment. The next grant must not begin a new slice each time, or
+/// theirs would never end.
 const MAX_AWAY: Duration = Duration::from_millis(2);
-/// The time for which a process then lets others ask first. A waiter of Redisson near the server
-/// asks half a millisecond after the message.
+/// The time for which a process stands down. A waiter of Redisson near the server asks half a
+/// millisecond after the message.
 const STAND_DOWN: Duration = Duration::from_millis(2);
-/// The longer time for others that are far away or slow. Applies every fourth time that no other
-/// process has taken anything.
+/// A longer time, for processes that are far away or slow. Used every fourth time in a row that no
+/// other process takes anything.
 const LONG_STAND_DOWN: Duration = Duration::from_millis(16);
-/// Number of turns in a row without standing down while no other process listens. After these the
-/// process stands down anyway: a client that asks without listening, like Redisson's spin lock, is
-/// not counted.
+/// Number of slices in a row without standing down while no other process listens. After the next
+/// slice the process stands down anyway: a client that asks without listening, like Redisson's spin
+/// lock, is not counted.
 const MAX_SLICES_ALONE: u32 = 10;
 
-/// A process's knowledge of the turns for one name.
+/// The state of a process's slice of one name.
 #[derive(Default)]
 pub(crate) struct Slice {
     phase: Phase,
     /// Number of other processes that listened when a release was last published; `None` if
     /// unknown.
     others: Option<u32>,
-    /// Number of releases that other processes have published since our turn ended, as far as we
-    /// know; `None` if we have had no turn.
+    /// Number of releases that other processes have published since our slice ended, as far as we
+    /// know; `None` if we have had no slice.
     releases_heard: Option<u32>,
-    /// The moment until which the process lets others ask whose turn is first.
+    /// The moment until which the process lets other processes ask that have had no slice since
+    /// ours.
     yields_until: Option<Moment>,
-    /// Number of turns that have ended since the process stood down.
+    /// Number of slices that have ended since the process last stood down.
     slices_alone: u32,
     /// Number of times in a row that the process stood down and no other process took anything.
     unused_slices: u32,
-    /// Whether the last ask has left nothing free.
+    /// Whether nothing was free after the last request.
     all_taken: bool,
 }
 
 #[derive(Default)]
 enum Phase {
-    /// The turn belongs to the process that asks first.
+    /// No slice: the next one begins with a grant to this process.
     #[default]
     Idle,
-    /// The turn is ours, since a grant of the server.
+    /// The slice is ours, since a grant of the server.
     Ours { since: Moment },
-    /// The turn is ours, but a hold was given back to the server at `at`: no waiter of this process
-    /// could have it.
+    /// The slice is ours, but a hold was given back to the server at `at`: no waiter of this
+    /// process could have it.
     Away { since: Moment, at: Moment },
-    /// The turn belongs to other processes: none of our waiters asks before `until`. `given_back`
-    /// is the number of permits that were given back to the server since it began.
+    /// Other processes ask first: none of our waiters asks before `until`. `given_back` is the
+    /// number of permits that were given back to the server since this phase began.
     StandingDown { until: Moment, given_back: i64 },
 }
 
-/// An ask and its answer.
+/// A request and its answer.
 pub(crate) struct SliceReport {
-    /// Number of permits that were given back before the ask left, if others have had their turn.
+    /// Number of permits that were given back while the process stood down, if the request was sent
+    /// after that time.
     pub(crate) given_back: Option<i64>,
-    /// Number of permits that were free when the ask reached the server.
+    /// Number of permits that were free when the request reached the server.
     pub(crate) free: i64,
-    /// Whether no permit is known to be left.
+    /// Whether no free permit is known to remain.
     pub(crate) none_left: bool,
     pub(crate) granted: bool,
     /// The time of the answer.
@@ -77,15 +81,16 @@ pub(crate) struct SliceReport {
 }
 
 impl Slice {
-    /// Notes that a release was published, and that `others` other processes heard it; `None` if
+    /// Notes that a release was published, and that `others` other processes received it; `None` if
     /// unknown.
     pub(crate) fn published(&mut self, others: Option<u32>) {
         self.others = others;
     }
 
-    /// Notes that a waiter has heard of a release. If the release ended a turn of another process,
-    /// the processes that have had no turn since ours ask first: as many others as listen must have
-    /// had a turn. Otherwise the nearest two processes would take all turns, and a third one none.
+    /// Notes that a waiter has heard of a release, which may have ended a slice of another process.
+    /// Until there were as many releases since our slice as other processes listen, this process
+    /// lets the others ask first. Otherwise the two processes nearest to the server would take all
+    /// slices, and a third one none.
     pub(crate) fn release_heard(&mut self, now: Moment) {
         if !matches!(self.phase, Phase::Idle) {
             return;
@@ -105,12 +110,12 @@ impl Slice {
         }
     }
 
-    /// Returns whether this knows no more than a new one.
+    /// Returns whether this state says no more than a new one.
     pub(crate) fn remembers_nothing(&self) -> bool {
         matches!(self.phase, Phase::Idle) && !self.no_other_listener() && self.unused_slices == 0
     }
 
-    /// Returns whether no turn has been taken, and none is over.
+    /// Returns whether the process neither has a slice nor stands down.
     pub(crate) fn is_idle(&self) -> bool {
         matches!(self.phase, Phase::Idle)
     }
@@ -137,14 +142,14 @@ impl Slice {
         }
     }
 
-    /// Like [`ours_until`](Self::ours_until), for permits: some may be free until an ask has found
-    /// none.
+    /// Like [`ours_until`](Self::ours_until), for permits: some may be free until a request has
+    /// found none.
     pub(crate) fn all_ours_until(&self, now: Moment, length: Duration) -> Option<Moment> {
         let until = self.ours_until(now, length);
         until.filter(|_| self.all_taken)
     }
 
-    /// Returns how many permits were given back during the turn of others, if that turn is over.
+    /// Returns how many permits were given back while the process stood down, if that time is over.
     pub(crate) fn given_back(&self, now: Moment) -> Option<i64> {
         match self.phase {
             Phase::StandingDown { until, given_back } if now >= until => Some(given_back),
@@ -152,7 +157,7 @@ impl Slice {
         }
     }
 
-    /// Ends the turn without a turn of others: more permits may be in use than there are. Returned
+    /// Ends the slice without standing down: more permits may be in use than exist. Returned
     /// permits are sent to the server until the server grants something again.
     pub(crate) fn end(&mut self) {
         if matches!(self.phase, Phase::Ours { .. } | Phase::Away { .. }) {
@@ -160,7 +165,7 @@ impl Slice {
         }
     }
 
-    /// Notes that the server has answered an ask.
+    /// Notes that the server has answered a request.
     pub(crate) fn answered(&mut self, report: &SliceReport) {
         self.all_taken = report.none_left;
         if report.free < 0 {
@@ -169,7 +174,7 @@ impl Slice {
         match (&self.phase, report.given_back) {
             (Phase::Idle, _) => {}
             (Phase::StandingDown { .. }, Some(given_back)) => {
-                // All returned permits are still there: no other process wanted them, or none was
+                // All returned permits are still free: no other process wanted them, or none was
                 // quick enough.
                 let is_unused = report.free >= given_back;
                 self.unused_slices = if is_unused {
@@ -179,8 +184,8 @@ impl Slice {
                 };
                 self.phase = Phase::Idle;
             }
-            // The ask left before the turn of the others was over, or during ours. If its grant
-            // began a turn, one of our turns could follow the other.
+            // The request was sent while the process stood down, or during its slice. If its grant
+            // began a slice, one of our slices could directly follow the other.
             (Phase::StandingDown { .. }, None) | (Phase::Ours { .. } | Phase::Away { .. }, _) => {
                 return;
             }
@@ -203,7 +208,7 @@ impl Slice {
         now: Moment,
         length: Duration,
     ) -> bool {
-        // The turn begins here and not with the grant: most holds have no waiter behind them, and
+        // The slice begins here and not with the grant: most holds have no waiter behind them, and
         // nothing must be remembered for them.
         match self.phase {
             Phase::Idle => self.phase = Phase::Ours { since: granted },
@@ -220,7 +225,7 @@ impl Slice {
         self.stays_local(permits, now, length)
     }
 
-    /// Notes that a waiter of this process has a hold that passes to the next in line, of any
+    /// Begins a slice for a hold whose line is on the server. The next waiter in line may be of any
     /// process.
     pub(crate) fn begin(&mut self, now: Moment) {
         self.phase = Phase::Ours { since: now };
@@ -242,8 +247,8 @@ impl Slice {
                 self.slices_alone += 1;
                 self.phase = Phase::Idle;
             }
-            // A return ends the turn, not the clock: until something is given back, there is
-            // nothing that other processes could ask for.
+            // The slice ends with a return, not by the clock: until something is given back, there
+            // is nothing that other processes could ask for.
             Phase::Ours { .. } => {
                 self.slices_alone = 0;
                 self.releases_heard = Some(0);
@@ -260,7 +265,7 @@ impl Slice {
 
     fn stand_down(&self) -> Duration {
         // Other processes may be too far away to ask within the short time. The long time is rare:
-        // mostly no other process wants a permit, and then the time is lost.
+        // usually no other process wants a permit, and then the time is lost.
         match self.unused_slices % 4 {
             3 => LONG_STAND_DOWN,
             _ => STAND_DOWN,
@@ -282,14 +287,14 @@ mod tests {
         after(Duration::ZERO)
     }
 
-    /// Creates a turn that a grant of the server has begun.
+    /// Creates a slice that a grant of the server has begun.
     fn begun() -> Slice {
         let mut slice = Slice::default();
         ask(&mut slice, at_once(), 1);
         slice
     }
 
-    /// Makes an ask that is answered at once, and granted if permits are free.
+    /// Reports a request that is answered at once, and granted if permits are free.
     fn ask(slice: &mut Slice, now: Moment, free: i64) {
         let given_back = slice.given_back(now);
         answer(slice, given_back, now, free);
@@ -314,8 +319,8 @@ mod tests {
         assert!(!slice.permits_stay_local(1, over));
         let until = over + STAND_DOWN;
         assert_eq!(slice.not_before(over), Some(until));
-        // An ask that was on its way does not begin a new turn, and a release does not change the
-        // end.
+        // A request that was in flight does not begin a new slice, and a return does not change the
+        // time until which the process stands down.
         answer(&mut slice, None, until, 1);
         assert!(!slice.permits_stay_local(1, over));
         assert_eq!(slice.not_before(over), Some(until));
@@ -324,7 +329,7 @@ mod tests {
         assert!(slice.permits_stay_local(1, until));
     }
 
-    /// Returns until when the process stands down after a turn that began at `since`, and for how
+    /// Returns until when the process stands down after a slice that began at `since`, and for how
     /// long.
     fn stands_down(slice: &mut Slice, since: Moment) -> (Moment, Duration) {
         let over = since + SLICE + Duration::from_millis(1);
@@ -376,7 +381,7 @@ mod tests {
         }
         slice.release_heard(at(30));
         assert_eq!(slice.not_before(at(30)), None, "all three have had one");
-        // A client that has had no turn lets no other client ask first.
+        // A client that has had no slice lets no other client ask first.
         let mut new = Slice::default();
         new.published(Some(3));
         new.release_heard(at_once());
@@ -405,7 +410,8 @@ mod tests {
         assert_eq!(slice.not_before(over), None);
     }
 
-    /// A waiter that asks without listening is not counted.
+    /// Clients that ask without listening are not counted, so the process must let them ask now and
+    /// then.
     #[test]
     fn every_eleventh_turn_alone_stands_down() {
         let (mut slice, mut since) = (begun(), at_once());

@@ -1,9 +1,9 @@
-//! A slot for a gift to a waiter: empty until the gift, and closed when the waiter wants nothing
-//! more.
+//! A slot in which a waiter receives a gift, such as a hold. It is empty until then, and closed
+//! when the waiter wants nothing more.
 
 use crate::sync::Mutex;
 
-/// The link between one waiter and any giver that has something for it.
+/// The slot of one waiter, which any task that has something for it may fill.
 pub(crate) struct WaiterSlot<T>(Mutex<SlotState<T>>);
 
 #[derive(Default)]
@@ -20,7 +20,7 @@ impl<T> WaiterSlot<T> {
         Self(Mutex::new(SlotState::Empty))
     }
 
-    /// Returns whether the waiter still waits, and was given nothing.
+    /// Returns whether the waiter still waits, and was given nothing yet.
     pub(crate) fn is_empty(&self) -> bool {
         matches!(*self.0.lock(), SlotState::Empty)
     }
@@ -58,13 +58,13 @@ impl<T> WaiterSlot<T> {
         }
     }
 
-    /// Reopens the slot, because what was claimed is of no use: the waiter waits on.
+    /// Reopens the slot, because the claimed gift is of no use: the waiter continues to wait.
     pub(crate) fn reopen(&self) {
         *self.0.lock() = SlotState::Empty;
     }
 
-    /// Takes back a gift that was not claimed. The waiter waits on for something else, unless the
-    /// gift `closes` the slot.
+    /// Takes back a gift that was not claimed. The waiter continues to wait for another gift,
+    /// unless this one `closes` the slot.
     pub(crate) fn take_back(&self, closes: impl FnOnce(&T) -> bool) -> Option<T> {
         let mut state = self.0.lock();
         match std::mem::take(&mut *state) {
@@ -94,8 +94,8 @@ impl<T> WaiterSlot<T> {
 
     /// Closes the slot: the waiter wants nothing more. Returns a gift that was not claimed.
     pub(crate) fn close(&self) -> Option<T> {
-        // In one exchange: a simultaneous gift is returned here, or to its giver. So one of the two
-        // gives it back.
+        // The slot is taken and closed under one lock: a simultaneous gift is returned either here
+        // or to its giver, and that side gives it back.
         match std::mem::replace(&mut *self.0.lock(), SlotState::Closed) {
             SlotState::Full(gift) => Some(gift),
             SlotState::Empty | SlotState::Closed => None,

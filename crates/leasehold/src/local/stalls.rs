@@ -1,4 +1,4 @@
-//! The search for waiters that were called and are not polled.
+//! The stall checks, which search for waiters that were woken and are not polled.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,12 +9,12 @@ use super::line::WaitLine;
 use crate::clock::Clock;
 use crate::sync::Mutex;
 
-/// The interval of the looks at lines in which a waiter was called. A waiter that two looks find
-/// called is passed over. Two, because after a pause of the whole runtime the first look may run
-/// before the waiter's poll.
+/// The interval at which lines with a woken waiter are checked. A waiter that two checks in a row
+/// find woken and not polled is passed over. Two, because after a pause of the whole runtime the
+/// first check may run before the waiter's poll.
 const CHECK_INTERVAL: Duration = Duration::from_millis(50);
 
-/// The lines of a client in which a waiter was called.
+/// The lines of a client in which a waiter was woken.
 pub(super) struct StallCheck {
     due: Mutex<LinesToCheck>,
     runtime: Handle,
@@ -24,7 +24,7 @@ pub(super) struct StallCheck {
 #[derive(Default)]
 struct LinesToCheck {
     lines: Vec<Arc<WaitLine>>,
-    /// Whether a task looks at them.
+    /// Whether a task checks them.
     running: bool,
 }
 
@@ -37,12 +37,13 @@ impl StallCheck {
         })
     }
 
-    /// Has this line looked at until each waiter that was called has been polled or is passed over.
+    /// Has this line checked until each woken waiter was polled or passed over.
     pub(super) fn add(self: &Arc<Self>, line: &Arc<WaitLine>) {
         let mut due = self.due.lock();
         due.lines.push(Arc::clone(line));
         let starts = !std::mem::replace(&mut due.running, true);
-        // A runtime that has ended drops the task at once, and `StallCheckTask::drop` takes this lock.
+        // A runtime that has ended drops the task at once, and `StallCheckTask::drop` takes this
+        // lock.
         drop(due);
         if starts {
             let task = StallCheckTask(Some(Arc::clone(self)));
@@ -50,14 +51,13 @@ impl StallCheck {
         }
     }
 
-    /// Looks at each of these lines once. Returns `false` when no line is left.
+    /// Checks each line once. Returns `false` if no line must be checked again.
     fn check(&self) -> bool {
-        // Looked at without the lock: waiters are woken meanwhile, and their seats take this lock
-        // (`add`).
+        // Checked without the lock: a check wakes waiters, whose wakers take this lock (`add`).
         let mut lines = std::mem::take(&mut self.due.lock().lines);
         let now = self.clock.now();
         lines.retain(|line| line.check_stalls(now));
-        // Decided under the lock: a thread that adds a line finds this task at work, or starts one.
+        // Decided under the lock: a thread that adds a line finds this task running, or starts one.
         let mut due = self.due.lock();
         due.lines.append(&mut lines);
         due.running = !due.lines.is_empty();
@@ -65,7 +65,7 @@ impl StallCheck {
     }
 }
 
-/// The task that looks at lines.
+/// The task that checks the lines.
 struct StallCheckTask(Option<Arc<StallCheck>>);
 
 impl StallCheckTask {
@@ -77,7 +77,7 @@ impl StallCheckTask {
                 .as_ref()
                 .is_some_and(|stall_check| stall_check.check())
             {
-                // From here on another task may be at work, whose lines `drop` must not clear.
+                // From here on another task may run, whose lines `drop` must not clear.
                 self.0 = None;
                 return;
             }

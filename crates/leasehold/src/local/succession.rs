@@ -1,9 +1,9 @@
 //! Waiters whose line is on the server, and which of them gets a hold next.
 //!
 //! A release can grant the lock in the same request to the first in line, if that is a waiter of
-//! the same client. The server names the waiters behind it, as long as they are of this client too.
-//! The hold is handed along this run, in order, like any other hold (`hand_over.rs`): no waiter is
-//! overtaken. The places of the waiters that were served are removed when the hold is given back.
+//! the same client. The reply also lists the waiters directly behind it that belong to this client.
+//! The hold is handed to them in this order, like any other hold (`hand_over.rs`): no waiter is
+//! overtaken. The places of the waiters that have had the hold are removed when it is released.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
@@ -35,8 +35,8 @@ impl WaitLine {
         all && (state.hold_waiters.values()).all(|hold_waiter| hold_waiter.terms == terms)
     }
 
-    /// Starts a run: the server has granted this hold to the first of these waiters, and the others
-    /// are behind it.
+    /// Starts a succession: the server has granted this hold to the first of these waiters, and the
+    /// others are behind it.
     fn begin_succession(&self, hold: Undo, ids: &[String]) -> PlaceGrant {
         let mut state = self.state.lock();
         let hold_waiters = state.hold_waiters.iter();
@@ -104,7 +104,7 @@ impl Record {
     }
 
     /// Gives the hold to the first of these waiters: the server has granted it, and the others are
-    /// behind it. Returns `false` if none of them gets it from here.
+    /// behind it. Returns `false` if it was not given to that waiter.
     pub(crate) fn grant_first(&self, hold: Undo, ids: &[String], now: Moment) -> bool {
         let Some(line) = self.line.line() else {
             drop_unreleased(hold);
@@ -131,7 +131,7 @@ enum PlaceGrant {
     Given(Arc<WaiterWaker>),
     /// The waiter has left with its place, or has the hold by the reply to its own request.
     WaiterGone(Undo),
-    /// The waiter is not polled. It gets nothing more in this place.
+    /// The waiter is not polled. It is given nothing more in this place.
     WaiterStalled(Undo),
 }
 
@@ -152,8 +152,8 @@ impl HoldWaiter {
         self.has_place_id(hold.steps.wire_id())
     }
 
-    /// Notes that the waiter's own request was granted the hold of its place. Returns `false` if
-    /// that hold, which a release had granted too, has been given back meanwhile.
+    /// Notes that the waiter's own request was granted the hold of its place. Returns `false` if a
+    /// release had granted that hold, too, and it has already been given back.
     pub(super) fn accept_own_grant(&self) -> bool {
         if self.slot.close_empty() {
             return true;

@@ -1,10 +1,10 @@
-//! The words for the ends of acquires and for losses, in metrics and spans.
+//! The label values for the ends of acquires and for losses, in metrics and spans.
 
 use super::{End, Entry};
 use crate::error::ErrorKind;
 use crate::loss::LossReason;
 
-/// Returns the word for the end of an acquire.
+/// Returns the label value for the end of an acquire.
 pub(super) fn result(end: End) -> &'static str {
     match end {
         End::Got(Entry::Granted) => "granted",
@@ -15,7 +15,7 @@ pub(super) fn result(end: End) -> &'static str {
     }
 }
 
-/// Returns the word for a failure.
+/// Returns the label value for a failure.
 pub(super) fn failed(kind: ErrorKind) -> &'static str {
     match kind {
         ErrorKind::Unavailable => "unavailable",
@@ -30,7 +30,7 @@ pub(super) fn failed(kind: ErrorKind) -> &'static str {
     }
 }
 
-/// Returns the word for the loss of a hold.
+/// Returns the label value for the loss of a hold.
 pub(super) fn reason(reason: &LossReason) -> &'static str {
     match reason {
         LossReason::Expired => "expired",

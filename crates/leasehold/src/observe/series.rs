@@ -139,7 +139,7 @@ impl Series {
         }
     }
 
-    /// Returns series without effect, if the recorder provides no handles.
+    /// Returns series without effect, for a recorder that panics.
     fn noop() -> Self {
         Self {
             ends: std::array::from_fn(|_| Counter::noop()),
@@ -256,7 +256,7 @@ impl ServerSeries {
 
     pub(super) fn count_call(&self, operations: usize) {
         PANICS.catch(|| self.calls.increment(1));
-        // A call has a thousand operations at most.
+        // A call has at most `MAX_OPERATIONS` operations (256).
         let operations = f64::from(u32::try_from(operations).unwrap_or(u32::MAX));
         PANICS.catch(|| self.operations.record(operations));
     }

@@ -24,12 +24,12 @@ pub(crate) fn log(event: impl FnOnce()) {
     let _ = PANICS.catch(event);
 }
 
-/// A span that a subscriber has taken, or nothing.
+/// A span that a subscriber records, or nothing.
 // Shared, because cloning the span itself would call the subscriber while a grant is locked.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct MaybeSpan(Option<Arc<RecordedSpan>>);
 
-/// A span whose drop is reported to the subscriber.
+/// A span whose drop catches a panic of the subscriber.
 #[derive(Debug)]
 struct RecordedSpan(Span);
 
@@ -46,7 +46,7 @@ impl MaybeSpan {
         Self(span.map(|span| Arc::new(RecordedSpan(span))))
     }
 
-    /// Links this span to another span, which led to it.
+    /// Links this span to the span that led to it.
     fn follows(&self, other: &Self) {
         if let (Some(span), Some(other)) = (&self.0, &other.0) {
             PANICS.catch(|| {
@@ -78,7 +78,7 @@ impl MaybeSpan {
 pub(crate) enum WaitReason {
     /// The server reports that other clients hold the lock, or that too few permits are free.
     Held,
-    /// Other waiters of its process wait already, and one of them asks.
+    /// Other waiters of the process were there first, and one of them asks the server.
     InLine,
     /// No server answers.
     NoAnswer,
@@ -131,7 +131,7 @@ impl AcquireSpan {
         }
     }
 
-    /// Counts a message that has ended its sleep.
+    /// Counts a message that has ended a sleep of the acquire.
     pub(crate) fn count_wake_up(&self) {
         if let Some(counted) = &self.0 {
             counted.wake_ups.fetch_add(1, Ordering::Relaxed);
@@ -145,7 +145,7 @@ impl AcquireSpan {
         }
     }
 
-    /// Notes that another task of the process has handed it what it wants.
+    /// Notes that another task of the process has handed its hold or permits to this acquire.
     pub(crate) fn note_handed_over(&self) {
         if let Some(counted) = &self.0 {
             counted.handed_over.store(true, Ordering::Relaxed);

@@ -1,14 +1,14 @@
-//! Calls of code that is not ours: hooks, the recorder of the `metrics` facade, and the subscriber
-//! of `tracing`.
+//! Calls into code that is not ours: hooks, the recorder of the `metrics` facade, and the
+//! subscriber of `tracing`.
 //!
-//! They run in the tasks that renew holds and answer waiters, and a panic there would also lose
-//! other holds. Nothing is locked during these calls, because that code may do anything.
+//! These calls run in the tasks that renew holds and grant them to waiters. A panic there would
+//! also lose other holds. Nothing is locked during a call, because the code may do anything.
 
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// The number of panics of one sort of code.
+/// The panics of one hook, or of the recorder or the subscriber.
 #[derive(Debug)]
 pub(super) struct Panics {
     what: &'static str,
@@ -38,7 +38,7 @@ impl Panics {
                 tracing::error!(what, panic, count, "a callback panicked");
             }));
         }
-        // Its drop may panic, too, and nothing would catch that.
+        // The drop of its payload may panic, too, and nothing would catch that.
         std::mem::forget(panic);
         None
     }

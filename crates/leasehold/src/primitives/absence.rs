@@ -1,4 +1,4 @@
-//! A semaphore that no client has made: an acquire of it fails, or warns that it waits.
+//! The case that a semaphore does not exist: an acquire fails, or warns that it waits.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -61,8 +61,8 @@ pub(super) async fn check_while_others_wait(
     let asks_once = matches!(deadline, Deadline::Now);
     let too_late = async {
         match asks_once {
-            // The deadline of a try has passed from the start, but a try still wants its one
-            // answer. The reply arrives, or the request fails.
+            // The deadline of a try has passed from the start, but a try still waits for its one
+            // answer. It ends with the reply or the failure of the request.
             true => std::future::pending().await,
             false => deadline.passed(&context.timers).await,
         }

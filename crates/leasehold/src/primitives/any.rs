@@ -59,7 +59,7 @@ pub type AnyLock = Lock<Any>;
 #[derive(Clone)]
 pub struct Any(pub(super) AnyKind);
 
-/// The kind.
+/// The kind of an [`AnyLock`], without its type.
 #[derive(Clone)]
 pub(super) enum AnyKind {
     /// A lock whose state has one name on one server.
@@ -75,26 +75,27 @@ pub(super) trait Erased: fmt::Debug + Send + Sync {
     fn acquire(&self, lock: &AnyLock, deadline: Deadline) -> AcquireFuture;
 }
 
-/// Everything that all locks with one name can do.
+/// The operations that all locks with one name have in common.
 pub(super) trait OneName: Erased {
     /// Asks the server for the lock's holders.
     fn inspect_operation(&self, key: &Key) -> Operation;
 
-    /// Whether a hold keeps all other owners out.
+    /// Returns whether a hold keeps all other owners out.
     fn excludes_others(&self) -> bool;
 
-    /// Returns the hold of `owner`, or its lost hold, as far as this process knows.
+    /// Returns the hold of `owner`, even a lost one, as far as this process knows.
     fn held_by(&self, context: &Context, key: &Key, owner: &Owner) -> Option<Hold>;
 }
 
-/// Everything that all locks made of several members can do.
+/// The operations that all locks made of several members have in common.
 pub(super) trait Composite: Erased {
     fn members(&self) -> &[AnyLock];
 
     /// Returns the number of members that must be held.
     fn quorum(&self) -> usize;
 
-    /// Whether no client counts a server that started less than a longest lease ago.
+    /// Returns whether clients distrust a server that has just restarted: its vote does not count
+    /// until a longest lease has passed.
     fn distrusts_restarted(&self) -> bool;
 
     /// Returns whether `owner` holds enough members, as far as this process knows.
@@ -125,8 +126,8 @@ impl<K: OneKey> OneName for K {
     }
 
     fn held_by(&self, context: &Context, key: &Key, owner: &Owner) -> Option<Hold> {
-        // A hold of an owner is noted under its role. An owner that reads is not found as the
-        // holder of a whole lock.
+        // Holds are recorded under the role of their owner, so an owner that reads is not found as
+        // the exclusive holder of a lock.
         let owner = owner.in_role(K::ROLE);
         let held = context.locals.held_by(&self.line_key(key), &owner)?;
         Some(held.hold().clone())
@@ -178,8 +179,8 @@ impl AnyLock {
         }
     }
 
-    /// Returns whether `owner` holds this member of a lock that is made of several. With
-    /// `distrusts_restarted`, a hold that its server has forgotten counts until that server has a vote again.
+    /// Returns whether `owner` holds this member of a composite lock. With `distrusts_restarted`, a
+    /// hold that its server has forgotten counts until that server may vote again.
     pub(super) fn counts_for(&self, owner: &Owner, distrusts_restarted: bool) -> bool {
         let AnyKind::One(kind) = &self.kind().0 else {
             return false;
@@ -211,7 +212,7 @@ impl AnyLock {
             AnyKind::One(_) => return Ok(self.inspect().await?.is_locked()),
             AnyKind::Composite(kind) => kind,
         };
-        // When more members are held than the lock can do without, too few are left to acquire it.
+        // If more members are held than the lock can spare, too few remain to acquire it.
         let spare = composite.members().len() - composite.quorum();
         let (mut locked, mut errors) = (0, Vec::new());
         for result in join_all(composite.members().iter().map(Self::inspect)).await {

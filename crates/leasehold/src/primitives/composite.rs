@@ -1,4 +1,5 @@
-//! Locks that are made of several: all of them ([`MultiLock`]), or a majority ([`RedLock`]).
+//! Locks that are made of several others. A holder has all of them ([`MultiLock`]) or a majority
+//! ([`RedLock`]).
 
 mod majority;
 mod member;
@@ -17,8 +18,8 @@ pub use majority::{Majority, RedLock};
 pub use multi::{Multi, MultiLock};
 pub(super) use quorum::Quorum;
 
-/// Makes an [`AnyLock`] of a lock of several. Each kind is listed, because Rust can't know that no
-/// kind both has one name and is made of several locks.
+/// Makes composite locks convertible to [`AnyLock`]. Each kind is listed: a blanket implementation
+/// would conflict with the one for `OneKey`, because Rust can't know that no kind is both.
 macro_rules! impl_composite {
     ($($kind:ty)+) => {
         $(

@@ -1,5 +1,5 @@
-//! A waiter's view of the clients that wait for the same name. A release calls one of these
-//! clients, or one for each permit, so that not all of them ask.
+//! A waiter's part in the server's list of waiting clients. A release notifies one client of this
+//! list, or one for each permit, so that not all of them ask.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
@@ -12,18 +12,19 @@ use crate::context::Context;
 use crate::hold::WaitingClient;
 use crate::sync::Mutex;
 
-/// Returns the channel on which only this client listens. A client that waits for permits is called
-/// there, because messages on the release channel are numbers of permits, which Redisson counts.
-/// For a lock, no message is published there: a release only checks whether the client listens.
-/// `None` for a client that no release calls. That is a client whose requests cost nothing, or a
-/// client of a cluster, where a release does not know whether anything listens to a call.
+/// Returns the channel on which only this client listens. A client that waits for permits is
+/// notified there, because Redisson reads every message on the release channel as a number of
+/// permits. For a lock, no message is published there: a release only checks whether the client
+/// listens. `None` for a client that no release notifies. That is a client whose requests cost
+/// nothing, or a client of a cluster, where a release does not know whether any client receives its
+/// message.
 pub(super) fn own_channel(context: &Context, channel: &str) -> Option<Arc<str>> {
     let backend = &context.backend;
     let can_be_notified = backend.counts_listeners() && !backend.is_in_process();
     can_be_notified.then(|| format!("{channel}:{}", backend.channels().number()).into())
 }
 
-/// A waiter's registration with the releases, which call clients. It ends with the waiter.
+/// The enlistment of one waiter's client. It ends with the waiter.
 pub(super) struct Enlistment<'a> {
     pub(super) state: EnlistmentState,
     backend: &'a Backend,
@@ -31,7 +32,7 @@ pub(super) struct Enlistment<'a> {
 }
 
 impl<'a> Enlistment<'a> {
-    /// `route` is the route of the waiter's own request.
+    /// Creates the enlistment of a waiter whose own requests take `route`.
     pub(super) fn new(backend: &'a Backend, route: Route) -> Self {
         Self {
             state: EnlistmentState::new(),
@@ -40,7 +41,8 @@ impl<'a> Enlistment<'a> {
         }
     }
 
-    /// Returns the identity under which the waiter asks; `None` if it would not hear a call.
+    /// Returns the client to enlist with the waiter's request; `None` if no notification would
+    /// reach it.
     pub(super) fn caller(&self) -> Option<WaitingClient> {
         self.state.caller(self.backend.channels().number())
     }
@@ -48,24 +50,25 @@ impl<'a> Enlistment<'a> {
 
 impl Drop for Enlistment<'_> {
     fn drop(&mut self) {
-        // If another waiter of this client has asked meanwhile, this removes its registration, too.
-        // That waiter is then not called, and asks some milliseconds late.
+        // If another waiter of this client has asked since, this removes its enlistment, too. That
+        // waiter is then not notified, and asks some milliseconds late.
         if let Some(delist) = self.state.take_delist() {
             drop(self.backend.submit_by(delist, self.route));
         }
     }
 }
 
-/// One waiter's part in these calls. A client has one number for all its waiters, and only the
+/// The state of one waiter's enlistment. A client has one number for all its waiters, and only the
 /// first of its waiters asks.
 pub(super) struct EnlistmentState {
     /// Whether the waiter listens or has ever listened, so that its client may be in the list.
     listens: AtomicBool,
-    /// Number of calls to this client when the waiter last asked; [`NEVER`] before that.
+    /// Number of notifications to this client when the waiter last asked; [`NEVER`] before that.
     notified: AtomicU64,
-    /// Whether the waiter asks because its client was called.
+    /// Whether the waiter asks because its client was notified.
     was_notified: AtomicBool,
-    /// Number of clients that are called before this one; [`NOT_ENLISTED`] if it is not called.
+    /// Number of clients that are notified before this one; [`NOT_ENLISTED`] if this one is not in
+    /// the list.
     before: AtomicU32,
     /// The request that removes this client from the list, while it may be in there.
     delist: Mutex<Option<Operation>>,
@@ -85,8 +88,7 @@ impl EnlistmentState {
         }
     }
 
-    /// Notes that the waiter is about to ask. One of these listeners hears calls, and any of them
-    /// hears releases.
+    /// Notes that the waiter is about to ask, and what its listeners have received so far.
     pub(super) fn heard(&self, listeners: &[Listener]) {
         let signals = listeners.iter().map(Listener::signal);
         let live = !listeners.is_empty() && signals.clone().all(|signal| signal.live);
@@ -100,7 +102,8 @@ impl EnlistmentState {
         self.before.store(NOT_ENLISTED, Ordering::Relaxed);
     }
 
-    /// Returns the identity under which the waiter asks; `None` if it would not hear a call.
+    /// Returns the client to enlist with the waiter's request; `None` if no notification would
+    /// reach it.
     pub(super) fn caller(&self, number: u64) -> Option<WaitingClient> {
         let was_notified = self.was_notified.load(Ordering::Relaxed);
         let listens = self.listens.load(Ordering::Relaxed);
@@ -110,7 +113,8 @@ impl EnlistmentState {
         })
     }
 
-    /// Notes that the waiter asks to be called. `delist` removes its client from the list again.
+    /// Notes that the waiter's request enlists its client. `delist` removes the client from the
+    /// list.
     pub(super) fn enlist(&self, delist: Option<Operation>) {
         *self.delist.lock() = delist;
     }
@@ -121,13 +125,12 @@ impl EnlistmentState {
         *self.delist.lock() = None;
     }
 
-    /// Takes the request that removes this client from the list, if the client may be in there. The
-    /// waiter waits no longer.
+    /// Takes the request that removes this client from the list, if the client may be in there.
     pub(super) fn take_delist(&self) -> Option<Operation> {
         self.delist.lock().take()
     }
 
-    /// Notes the server's answer: how many clients are called before this one.
+    /// Notes the server's answer: how many clients are notified before this one.
     pub(super) fn answered(&self, before: Option<u32>) {
         let before = before.unwrap_or(NOT_ENLISTED);
         self.before.store(before, Ordering::Relaxed);

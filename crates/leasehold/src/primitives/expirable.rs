@@ -1,4 +1,5 @@
-//! The semaphore whose permits have leases, so that the permits of a killed process come back.
+//! The semaphore whose permits have leases, so that the permits of a killed process become free
+//! again.
 
 mod acquire;
 mod permit;
@@ -26,8 +27,8 @@ use crate::wait::Deadline;
 pub use permit::{ExpirablePermit, PermitId};
 use steps::ExpirableNames;
 
-/// The most permits that one call acquires or releases. A call is one step of the server, which
-/// does nothing else meanwhile.
+/// The most permits that one call acquires or releases. The server does nothing else while it runs
+/// the step of that call.
 // This is also far below the limit of about 8000 for Lua's `unpack`: the step that gives permits
 // back passes all of them to one command.
 const MOST_AT_ONCE: u64 = 1000;
@@ -294,7 +295,8 @@ impl ExpirableSemaphore {
         shared_keys::check(&self.context, &names.key);
         if self.must_exist {
             // Not sent yet. The check polls this future only if other waiters are first: an acquire
-            // that asks for itself learns of the absence from its own request.
+            // that asks the server itself learns from its own request that the semaphore does not
+            // exist.
             let exists = async { Ok(self.counts().await?.exists) };
             absence::check_while_others_wait(&self.context, &names.key, deadline, exists).await?;
         }
@@ -597,7 +599,7 @@ impl fmt::Debug for ExpirableSemaphore {
 
 /// A semaphore's counts, as the server reports them.
 struct Counts {
-    /// Negative when permits were taken away while they were in use.
+    /// Negative if the total was reduced below the number of permits in use.
     free: i64,
     held: u64,
     /// Whether the semaphore exists.

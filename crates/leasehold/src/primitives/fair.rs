@@ -77,8 +77,8 @@ pub struct Fair {
 }
 
 impl Fair {
-    /// Number of times that a waiter asks within its timeout. It loses its place if it misses all
-    /// of them.
+    /// Number of times that a waiter asks within its timeout. It loses its place if none of these
+    /// requests arrives in time.
     const ASKS_PER_TIMEOUT: u32 = 3;
 
     pub(crate) fn new() -> Self {
@@ -108,8 +108,8 @@ impl Named for Fair {
     }
 
     fn hold(lock: &Lock<Self>, key: &Key, id: String) -> Box<dyn HoldSteps> {
-        // No stay on the server: only a try asks with a new hold each time, and it must not leave a
-        // place that no waiter would keep.
+        // No place on the server: only a try asks with a new hold each time, and it must not leave
+        // behind a place that no waiter keeps.
         Box::new(FairHold::new(
             key,
             lock.channel(),

@@ -76,7 +76,7 @@ impl Acquire for Fenced {
             // This is a re-entry into a hold that was acquired without a token.
             match draw::token_of(guard.share()).await {
                 Ok(_) => return Ok(Some(guard)),
-                // The hold was lost meanwhile, so this acquire asks again.
+                // The hold was lost in the meantime, so this acquire asks again.
                 Err(_) if !guard.is_held() => {}
                 Err(error) => return Err(error),
             }
@@ -90,8 +90,8 @@ impl Named for Fenced {
     }
 
     fn hold(lock: &Lock<Self>, key: &Key, id: String) -> Box<dyn HoldSteps> {
-        // The hash has the form of a plain lock, so that the two kinds exclude each other under one
-        // name.
+        // The hash is the same as for a plain lock, so that the two kinds exclude each other under
+        // one name.
         let hold = LockHold::new(key.clone(), lock.channel(), id);
         Box::new(FencedHold::new(hold, key, lock.context().peers))
     }

@@ -61,7 +61,8 @@ pub trait Guard: ConfirmedAt + Send + Sync {
     fn lost(&self) -> impl Future<Output = LossReason> + Send + 'static;
     /// Returns the instant until which the hold is certain to last.
     fn valid_until(&self) -> Instant;
-    /// Returns the failure of renewal since the last confirmation.
+    /// Returns why renewals have been failing since the last one that succeeded; `None` if they
+    /// succeed.
     fn renewal_failure(&self) -> Option<LossReason>;
     /// Extends the hold to at least `lease` from now. Never shortens it.
     ///
@@ -77,7 +78,7 @@ pub trait Guard: ConfirmedAt + Send + Sync {
     fn release(self) -> impl Future<Output = Result<()>> + Send
     where
         Self: Sized;
-    /// Leaves the hold to its lease: it is neither released nor renewed.
+    /// Ends the guard without releasing the hold. It is no longer renewed, and ends with its lease.
     fn forget(self)
     where
         Self: Sized;

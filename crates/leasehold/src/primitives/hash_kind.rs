@@ -1,5 +1,6 @@
-//! The one rule that tells apart the kinds of lock, and hashes that are not locks. Acquiring,
-//! waiting, inspecting, listing and forcing all follow it.
+//! The rule that distinguishes the kinds of locks from each other, and from hashes that are not
+//! locks. Every operation on a lock follows it: acquiring, waiting, inspecting, listing and forced
+//! unlock.
 
 use crate::backend::memory::Keyspace;
 use crate::backend::step::{Refusal, SharedLua};
@@ -11,8 +12,9 @@ pub(super) const READ_WRITE: &str = "a read-write lock";
 pub(super) const GROUP: &str = "a group lock";
 pub(super) const NOT_A_LOCK: &str = "a hash that is not a lock";
 
-/// Returns an error if the hash at `name` is a lock of another kind than `kind`, or not a lock. A
-/// name without a hash is a free lock of any kind. The twin of `wrong_kind` in `hash_kind.lua`.
+/// Returns an error if the hash at `name` is a lock of another kind than `kind`, or not a lock. If
+/// the key does not exist, it is a free lock of any kind. The twin of `wrong_kind` in
+/// `hash_kind.lua`.
 pub(super) fn check(keyspace: &mut Keyspace, name: &[u8], kind: &str) -> Result<(), Refusal> {
     match kind_of_hash(&keyspace.hgetall(name)?) {
         Some(found) if found != kind => Err(Refusal(format!("WRONGKIND {found}"))),
@@ -20,8 +22,8 @@ pub(super) fn check(keyspace: &mut Keyspace, name: &[u8], kind: &str) -> Result<
     }
 }
 
-/// Returns the kind of lock that has these fields; `None` without fields. For a large hash the
-/// script looks only at some fields; this twin looks at all of them.
+/// Returns the kind of lock that has these fields; `None` without fields. Of a large hash, the
+/// script reads only some fields; this twin reads all of them.
 pub(super) fn kind_of_hash(fields: &[(Vec<u8>, Vec<u8>)]) -> Option<&'static str> {
     let mode = fields.iter().find(|(field, _)| field == b"mode");
     let has_sides = mode.is_some_and(|(_, mode)| mode == b"read" || mode == b"write");
@@ -69,7 +71,8 @@ fn is_number(text: &[u8]) -> bool {
 /// Returns whether `text` is the id of a hold, ours or Redisson's: the random UUID of its client, a
 /// colon, and a number.
 pub(super) fn is_id(text: &[u8]) -> bool {
-    // The text after the number differs: nothing, `:write`, or the id of a transaction.
+    // The text after the colon is not checked: a number, which `:write` or the id of a transaction
+    // may follow.
     text.len() > CLIENT
         && text[..CLIENT]
             .iter()
@@ -115,7 +118,8 @@ mod tests {
             (&[("mode", "write"), (write, "1"), (ID, "1")], READ_WRITE),
             (&[("mode", "write"), (written_inside, "1")], READ_WRITE),
             (&[("f", ID), (end, "1700000000000"), (count, "1")], GROUP),
-            // A dead holder leaves these fields when Redisson takes over its value.
+            // Redisson leaves these two fields of a dead holder when it grants the value to another
+            // one.
             (&[(end, "1700000000000"), (count, "0")], GROUP),
         ] {
             assert_eq!(form(fields), Some(kind), "{fields:?}");

@@ -1,4 +1,4 @@
-//! The holds of a client, from the client's own knowledge.
+//! The list of a client's holds, as the client itself knows them.
 
 use tokio::time::Instant;
 

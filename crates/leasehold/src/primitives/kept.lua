@@ -1,5 +1,5 @@
--- The value of a hold's field after the hold was left to a span. As a number it is still 1. As a
--- text it differs, so that a renewal that arrives late does not lengthen the hold.
+-- The value of a hold's field once `keep_for_span` has fixed the end of the hold. As a number it is
+-- still 1. As a text it differs from 1, so a renewal that arrives late does not lengthen the hold.
 local KEPT = '01'
 
 -- Returns whether this hold has the lock and can be renewed.
@@ -8,8 +8,8 @@ local function can_be_renewed(lock, hold)
   return count and count ~= KEPT
 end
 
--- Leaves this hold to a span. Returns whether it ends sooner than before: the waiters sleep until
--- the end that they learned before, or for ever.
+-- Makes this hold end in `span_ms`. Returns whether that is sooner than before. Then the waiters
+-- must be notified, because they sleep until the end that they last learned, or for ever.
 local function keep_for_span(span_ms, lock, hold)
   local ttl = redis.call('PTTL', lock)
   -- Before `HSET`, because it works when the server is out of memory. After the first write of a

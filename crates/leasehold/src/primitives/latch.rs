@@ -178,7 +178,7 @@ impl CountDownLatch {
             channels: &[(self.context.backend.channels(), &self.channel)],
             settings: &self.settings,
             deadline,
-            // An open latch lets every waiter in, so no waiter must queue for another.
+            // An open latch lets every waiter in, so no waiter has to queue behind another.
             line: LineMode::SingleFlight,
             place: None,
             was_held: false,
@@ -324,12 +324,12 @@ struct LatchWait<'a> {
 
 #[derive(Clone, Default)]
 struct SeenOpenings {
-    /// The time of the latch's last opening, from the first answer that said it was not open. A
-    /// later opening is one that this waiter waited for.
+    /// The time at which the latch was last open, from the first answer that reported it as closed.
+    /// A later opening is one that this waiter waited for.
     since: Option<i64>,
-    /// Number of signals that the channel had delivered before the last ask.
+    /// Number of signals that the channel had delivered before the last request.
     signals: Option<u64>,
-    /// Whether a message has said that the latch opened, since this waiter began to listen.
+    /// Whether a message has reported that the latch opened, since this waiter began to listen.
     opened: bool,
     /// The position from which the waiter counts those messages.
     start: Option<ZeroBaseline>,
@@ -340,16 +340,17 @@ impl Ask for LatchWait<'_> {
 
     async fn ask(&self) -> Result<Answer<()>, Failure> {
         let seen = self.seen.lock().clone();
-        // Checked before the ask: the latch may have been set again already, and the server would
-        // report it as closed.
+        // Checked before a request is sent: the latch may have been set again already, and the
+        // server would report it as closed.
         if seen.opened {
             return Ok(Answer::Granted(()));
         }
         let context = &self.latch.context;
         let operation = steps::count(self.key);
         let local = context.locals.of(self.key);
-        // Shared only with the same mark: a request that was sent before the last signal may have
-        // run before the latch opened, so its answer must not be shared.
+        // Shared only among waiters that have seen the same number of signals: a request that was
+        // sent before the last signal may have run before the latch opened, so its answer must not
+        // be shared.
         let asked = local.flight.ask(&context.backend, seen.signals, operation);
         let reply = asked.await?;
         let now = read(&reply).ok_or_else(|| context.backend.malformed())?;
@@ -382,7 +383,7 @@ impl LatchWait<'_> {
     fn republish(&self) {
         let context = &self.latch.context;
         let start = self.seen.lock().start.take();
-        // A waiter without a start has not listened: its first request let it in.
+        // `None` for a waiter that has not listened, because its first request let it in.
         let needed = start.is_some_and(|start| {
             let channels = context.backend.channels();
             channels.should_republish(&self.latch.channel, &start)

@@ -1,5 +1,5 @@
 //! The lock: one holder at a time, over all processes. [`Lock`] is the handle of every kind of
-//! lock; `kind.rs` defines what differs between the kinds.
+//! lock; `kind.rs` defines the differences between the kinds.
 
 pub(in crate::primitives) mod acquire;
 pub(crate) mod group;
@@ -91,10 +91,11 @@ pub use kind::{Kind, OneKey, Plain};
 pub struct Lock<K = Plain> {
     context: Arc<Context>,
     /// The key of the lock's name. An invalid name is reported when the lock is used, so that
-    /// making a handle can't fail. For several locks: their names, as messages show them.
+    /// making a handle can't fail. For a composite lock, the names of its members, as messages show
+    /// them.
     key: Result<Key>,
-    /// The channel on which releases are published. Empty for several locks: each has its own
-    /// channel.
+    /// The channel on which releases are published. Empty for a composite lock: each of its members
+    /// has its own channel.
     channel: Arc<str>,
     settings: Settings,
     owner: Option<Owner>,
@@ -102,7 +103,7 @@ pub struct Lock<K = Plain> {
     kind: K,
 }
 
-/// The state of a lock that is acquired as a member of several locks.
+/// The state of an acquire of one member of a composite lock.
 #[derive(Clone, Default)]
 pub(super) struct MemberState {
     /// Receives the rest of the current holder's lease, if a server reports that the lock is held.
@@ -143,9 +144,9 @@ impl<K: kind::Named> Lock<K> {
         self
     }
 
-    /// Makes a waiter ask at least once every `pause`.
+    /// Makes a waiter ask the server at least once every `pause`.
     pub(super) fn ask_at_least_every(&mut self, pause: Duration) {
-        // With every wait strategy: after a longer pause the waiter's mark would have ended.
+        // With every wait strategy: the waiter's reservation expires after a longer pause.
         self.settings.ask_every = Some(pause);
     }
 
@@ -161,8 +162,8 @@ impl<K: kind::Named> Lock<K> {
 }
 
 impl<K> Lock<K> {
-    /// Creates a lock over several others. It has no name of its own. `context` belongs to the
-    /// first server's client.
+    /// Creates a composite lock, which has no name of its own. `context` belongs to the first
+    /// server's client.
     pub(super) fn composite(context: Arc<Context>, key: Key, kind: K) -> Self {
         Self {
             settings: context.settings(),
@@ -184,7 +185,7 @@ impl<K> Lock<K> {
             channel: self.channel,
             settings: self.settings,
             // An owner that was given to an `AnyLock` has the role of that type. The kind inside
-            // may hold the name as a reader or as a writer, and must find its own holds.
+            // may hold the name as a reader or as a writer, and finds its holds only in that role.
             owner: self.owner.map(|owner| owner.in_role(J::ROLE)),
             member: self.member,
             kind,
@@ -193,7 +194,8 @@ impl<K> Lock<K> {
 }
 
 impl<K: Clone> Lock<K> {
-    /// Returns the same lock as a member of several locks, with their settings and their owner.
+    /// Returns the same lock as a member of a composite lock that has these settings and this
+    /// owner.
     pub(super) fn as_member(
         &self,
         settings: &Settings,
@@ -295,7 +297,7 @@ impl<K: kind::Named> Lock<K> {
     /// - holder and waiter have the same lease and renew it, and
     /// - neither has an [`Owner`], a [`max_hold`](Self::max_hold) or a fencing token.
     ///
-    /// So no hold is handed over if the server's answers take longer than that. Members of a
+    /// So no hold is handed over if the server's answers take longer than 5 ms. Members of a
     /// [`MultiLock`](crate::MultiLock) or [`RedLock`](crate::RedLock) are never handed over.
     ///
     /// The next holder relies on the server's last answer. After a forced unlock, or when the
@@ -490,7 +492,7 @@ impl<K: OneKey> Lock<K> {
         Ok(info.holders.iter().any(|holder| holder.id == id))
     }
 
-    /// Returns how much time is left of the present hold's lease on the server.
+    /// Returns the remaining time of the current hold's lease on the server.
     ///
     /// # Errors
     ///

@@ -1,5 +1,5 @@
-//! The kind of a name, recognised by its keys. For operators, who know a name but not what it is
-//! used for.
+//! The inspection of a name: its keys show its kind and its holders. For operators, who know a name
+//! but not its use.
 
 mod force;
 mod holders;
@@ -37,7 +37,8 @@ pub struct NameInfo {
     pub found: Found,
     /// The time until the key expires on the server.
     pub ttl: Ttl,
-    /// Number of holds or permits that are not in `found`. The leases of some of these may be over.
+    /// Number of holds or permits that are not in `found`. The leases of some of these may have
+    /// ended.
     pub more: u64,
     /// The waiters. First are the waiters that the server has stored, at most 1000: the queue of a
     /// fair lock in its order, or the writers that wait for a read-write lock, and the readers that
@@ -93,14 +94,14 @@ pub enum Found {
     ReadWrite {
         /// The write hold.
         writer: Option<HoldInfo>,
-        /// The read holds whose leases are not over.
+        /// The read holds whose leases have not ended.
         readers: Vec<HoldInfo>,
     },
-    /// A group, with the values that are locked and whose leases are not over.
+    /// A group, with the values that are locked and whose leases have not ended.
     Group(Vec<ValueInfo>),
     /// A semaphore whose permits have leases, with some of them in use.
     Leases {
-        /// Number of free permits, including permits whose leases are over. Negative if the total
+        /// Number of free permits, including permits whose leases have ended. Negative if the total
         /// was reduced below the number of permits in use. `None` if the key with this number is
         /// missing.
         free: Option<i64>,
@@ -136,7 +137,7 @@ pub struct HoldInfo {
     /// Number of acquires that the holder has not released yet. Always 1 for holds of this library,
     /// which counts re-entries in the client.
     pub count: u64,
-    /// The time that is left of the lease.
+    /// The remaining time of the lease.
     pub ttl: Ttl,
     /// Whether the holder has ended its guard with [`keep_for`](crate::LockGuard::keep_for). If so,
     /// no client renews the hold, and it ends after `ttl`.
@@ -199,7 +200,7 @@ pub struct ValueInfo {
 pub struct PermitInfo {
     /// The id of the permit, as [`PermitId`](crate::PermitId) writes and reads it.
     pub id: String,
-    /// The time that is left of the lease.
+    /// The remaining time of the lease.
     pub ttl: Ttl,
     /// The client of the permit. `None` for Redisson's clients, and for a client that does not
     /// announce itself.

@@ -1,4 +1,4 @@
--- Returns the server's clock in ms. The time is the same during a whole call; `call.lua` may have
+-- Returns the server's clock in ms. The time does not change during a call, and `call.lua` may have
 -- read it already.
 local function now_ms()
   time = time or redis.call('TIME')

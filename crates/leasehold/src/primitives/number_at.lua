@@ -1,5 +1,5 @@
--- Returns the number at `key`; nil when there is none; nil and an error text when the key holds
--- something else.
+-- Returns the number at `key`; nil if the key does not exist; nil and an error text if the key
+-- holds anything else.
 local function number_at(key)
   local text = redis.pcall('GET', key)
   if not text then
@@ -11,7 +11,7 @@ local function number_at(key)
     end
     return nil, text.err
   end
-  -- Lua does not write numbers with more digits exactly.
+  -- With more digits, Lua does not convert a number back to a text exactly.
   if #text > 14 or not string.match(text, '^-?%d+$') then
     return nil, 'WRONGKIND a text that is not a count'
   end

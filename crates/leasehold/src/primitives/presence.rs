@@ -1,5 +1,5 @@
-//! Presence: each client announces itself in its own key, which expires by itself. The content
-//! changes only what is shown to an operator, because any program may have written it.
+//! Presence: each client announces itself in its own key, which expires by itself. The content of
+//! the key only affects what is shown to operators, because any program may have written it.
 
 #![cfg_attr(
     not(feature = "redis"),
@@ -27,10 +27,10 @@ use steps::{Announcement, LONGEST_LIST};
 
 /// Time between two announcements.
 const ANNOUNCE_EVERY: Duration = Duration::from_secs(20);
-/// Time for which an announcement is believed.
+/// Time for which an announcement is valid.
 const ANNOUNCEMENT_EXPIRY_MS: u64 = 60_000;
-/// Time before the first announcement, unless there is a hold earlier. A program that ends before
-/// needs none.
+/// Time before the first announcement, unless a hold is announced earlier. A program that ends
+/// before that needs no announcement.
 const FIRST_ANNOUNCEMENT_AFTER: Duration = Duration::from_secs(1);
 /// Time that the first hold must last before it is announced. It keeps the announcement out of the
 /// acquire, and a program that holds a lock for a moment needs no announcement.
@@ -106,14 +106,14 @@ impl Presence {
                 match reply.await {
                     Ok(_) => {}
                     Err(failure) if matches!(failure.cause, Cause::Denied(_)) => {
-                        // Each further announcement would cost a second attempt for the calls that
-                        // it travels with.
+                        // Each further announcement would cost a second attempt for the operations
+                        // in the same call.
                         log(
                             || tracing::debug!(cause = %failure.cause, "the client is not announced"),
                         );
                         return;
                     }
-                    // The next announcement follows soon enough.
+                    // Not retried, because the next announcement follows soon.
                     Err(_) => {}
                 }
             }
@@ -121,8 +121,8 @@ impl Presence {
         }
     }
 
-    /// Resolves when something has been held for a while. So another client that finds a lock busy
-    /// can read at once which client holds it.
+    /// Resolves when the client has had a hold for `SHORTEST_HOLD`. Announced early, so that
+    /// another client that finds a lock busy can read which client holds it.
     async fn first_hold(&self) {
         loop {
             let any = match self.context.upgrade() {
@@ -141,8 +141,8 @@ impl Presence {
         }
     }
 
-    /// Waits until it is time for the next announcement. An operator must not believe for long in a
-    /// wait that has ended.
+    /// Waits until it is time for the next announcement. That is soon after an announced wait has
+    /// ended, so that it is not shown to operators for long.
     async fn until_next(&self) {
         let (now, usual) = (self.timers.now(), self.begun + FIRST_ANNOUNCEMENT_AFTER);
         if now < usual {
@@ -361,7 +361,7 @@ mod tests {
         for _ in 0..300 {
             after(1).await;
             for (_, waited) in waiting(&operator, "x").await {
-                // The second before the announcement is withdrawn counts.
+                // The wait still counts during the second before its announcement is withdrawn.
                 assert!(waited <= 4, "{waited} s");
                 told += 1;
             }

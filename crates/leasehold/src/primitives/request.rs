@@ -1,6 +1,6 @@
-//! Requests that can't be repeated without harm. Each request leaves its reply under its own
-//! marker, and looks for that marker first. This file sends the requests. Their Lua is
-//! `idempotency.lua`, and its twin is in `twin.rs`.
+//! Requests that take effect once, even if they are sent several times. The step of such a request
+//! stores its reply under the request's own marker, and first checks whether the marker exists.
+//! This file sends the requests. Their Lua is `idempotency.lua`, and its twin is in `twin.rs`.
 
 use std::time::Duration;
 
@@ -42,11 +42,12 @@ pub(super) async fn idempotent(
     Ok(reply.value)
 }
 
-/// The answer to a request.
+/// The answer to a request that may have been sent several times.
 pub(super) struct RepeatedReply {
     pub(super) value: Value,
     /// Whether no other copy of the request can still be under way. The network may delay a copy on
-    /// a connection that was given up. In that case the marker stays until it expires.
+    /// a connection that was given up. If there may be such a copy, the marker remains until it
+    /// expires.
     pub(super) is_only_copy: bool,
 }
 
@@ -76,8 +77,8 @@ pub(super) async fn repeat(
             value,
             is_only_copy: !may_have_run,
         }),
-        // Whatever the last failure says, an earlier copy may have run. The caller must not be led
-        // to believe that nothing was changed.
+        // Even if the last copy did not run, an earlier one may have. The caller must not believe
+        // that nothing was changed.
         Err(failure) if may_have_run => Err(Failure {
             outcome: Outcome::MayHaveRun,
             ..failure

@@ -219,14 +219,14 @@ impl RwLock {
     /// Sets whether a waiting writer of this handle keeps new readers out, and whether readers of
     /// this handle stay out while a writer waits. `true` by default.
     ///
-    /// This works only between clients of this library. A waiting writer leaves a mark on the
-    /// server, which expires 5 s after the writer's last request. So the mark of a killed process
-    /// keeps readers out no longer than that. A reader whose owner holds the write side does not
-    /// wait for a mark, and neither does a re-entry.
+    /// This works only between clients of this library. A waiting writer makes a reservation on the
+    /// server, which expires 5 s after the writer's last request. So the reservation of a killed
+    /// process keeps readers out no longer than that. A reader whose owner holds the write side
+    /// ignores reservations, and so does a re-entry.
     ///
     /// If one writer follows another, a waiting reader lets writers enter for about a second. After
-    /// that, the reader leaves its own mark while another client writes or is about to write, and
-    /// enters before the next writer.
+    /// that, the reader makes a reservation of its own while another client writes or is about to
+    /// write, and enters before the next writer.
     ///
     /// With `false`, readers enter as Redisson's readers do, and a writer may wait for as long as
     /// reads overlap.
@@ -235,10 +235,10 @@ impl RwLock {
         self.change(|common| common.prefer_writers = preferred)
     }
 
-    /// Tells this handle the shortest `lockWatchdogTimeout` of the Redisson clients that share this
-    /// lock. 30 s by default, as in Redisson. Less than 3 ms counts as 3 ms. The renewals of such a
-    /// client can cut all leases of the lock to its timeout. So the client sends the lease of each
-    /// hold to the server at least once in each third of this time.
+    /// Sets the shortest `lockWatchdogTimeout` of the Redisson clients that share this lock. 30 s
+    /// by default, as in Redisson. Less than 3 ms counts as 3 ms. The renewals of such a client can
+    /// cut all leases of the lock to its timeout. So the client sends the lease of each hold to the
+    /// server at least once in each third of this time.
     #[doc(alias = "lockWatchdogTimeout")]
     #[must_use]
     pub fn redisson_watchdog(self, timeout: Duration) -> Self {
@@ -247,8 +247,8 @@ impl RwLock {
 
     fn change(self, change: impl Fn(&mut RwSettings)) -> Self {
         let (mut read, mut write) = (self.read.kind().clone(), self.write.kind().clone());
-        // Change both sides: a writer leaves its mark and the readers look for it, and the watchdog
-        // of a Java reader cuts holds of either side.
+        // Change both sides: a writer makes a reservation that readers check, and the watchdog of a
+        // Java reader cuts holds of either side.
         change(&mut read.common);
         change(&mut write.common);
         self.each(|lock| lock.with_kind(read), |lock| lock.with_kind(write))

@@ -50,13 +50,13 @@ pub(crate) const MOST_PERMITS: u64 = i32::MAX as u64;
 /// ask for.
 ///
 /// **Between processes** there is no order, but a busy process regularly lets other processes
-/// acquire permits. A grant from the server starts a turn of 10 ms. During its turn, a process
-/// passes the permits that it gives back to its own waiters, without a request. The first release
-/// after the turn is sent to the server. If another client waits, the process then asks for no
-/// permits for 2 ms, or occasionally for 16 ms if no other client takes them. If several processes
-/// are busy, a process lets each process that has had no turn since its own ask first, and waits 2
-/// ms each time. A [`drain`](Self::drain), a [`delete`](Self::delete) or a negative
-/// [`add_permits`](Self::add_permits) takes effect for the waiters of another client when the turn
+/// acquire permits. A grant from the server starts a time slice of 10 ms. During its slice, a
+/// process passes the permits that it gives back to its own waiters, without a request. The first
+/// release after the slice is sent to the server. If another client waits, the process then asks
+/// for no permits for 2 ms, or occasionally for 16 ms if no other client takes them. If several
+/// processes are busy, a process lets every process that has had no slice since its own go first,
+/// and waits 2 ms each time. A [`drain`](Self::drain), a [`delete`](Self::delete) or a negative
+/// [`add_permits`](Self::add_permits) takes effect for the waiters of another client when the slice
 /// of that client is over.
 ///
 /// # Examples
@@ -82,7 +82,7 @@ pub struct Semaphore {
     /// The name is checked when it is used, so that making a handle can't fail.
     key: Result<Key>,
     channel: Arc<str>,
-    /// The channel on which a release calls this client, if it is called.
+    /// The channel on which a release notifies this client; `None` if no release does.
     own_channel: Option<Arc<str>>,
     settings: Settings,
     must_exist: bool,
@@ -271,7 +271,7 @@ impl Semaphore {
         check_number("permits", permits.into(), MOST_PERMITS, key)?;
         self.context.check_open(key)?;
         shared_keys::check(&self.context, key);
-        // Answered here, as in Redisson: an ask for no permits would queue for nothing, and the
+        // Answered here, as in Redisson: a request for no permits would queue for nothing, and the
         // step refuses it while the number of free permits is negative.
         if permits == 0 {
             return Ok(Some(SemaphorePermit::new(
@@ -282,7 +282,8 @@ impl Semaphore {
         }
         if self.must_exist {
             // Not sent yet. The check polls this future only if other waiters are first: an acquire
-            // that asks for itself learns of the absence from its own request.
+            // that asks the server itself learns from its own request that the semaphore does not
+            // exist.
             let exists = async { Ok(self.counts().await?.1) };
             absence::check_while_others_wait(&self.context, key, deadline, exists).await?;
         }
@@ -460,14 +461,14 @@ impl Semaphore {
             return Ok(true);
         }
         let end_slice = || match self.context.locals.find(key) {
-            // More permits may be in use than exist: then none of them is for a waiter of this
-            // process.
+            // More permits may be in use than exist. Then no returned permit may go to a waiter of
+            // this process.
             Some(local) if permits < 0 => local.slice.lock().end(),
             _ => {}
         };
         let make = |marked: &_| steps::add(key, marked, permits, only_if_exists, &self.channel);
         // Before the request, because this future may be dropped. Also after it, because an earlier
-        // request may be granted meanwhile.
+        // request may be granted in between.
         end_slice();
         let reply = request::idempotent(&self.context, key, make).await;
         end_slice();
@@ -489,10 +490,11 @@ impl Semaphore {
         Ok(request::integer(&self.context, key, &reply)? == 1)
     }
 
-    /// Returns the name, for a request that must run after all permits given back so far.
+    /// Sends all permits that were given back so far, and returns the key, for a request that must
+    /// run after their return.
     fn key_after_returns(&self) -> Result<&Key> {
         let key = self.key()?;
-        // Without a record there is no open batch: the task that carries a batch keeps the record.
+        // Without a record there are no unsent permits: the task that sends them keeps the record.
         if let Some(local) = self.context.locals.find(key) {
             returns::send(&self.context, &self.names(key), &local);
         }

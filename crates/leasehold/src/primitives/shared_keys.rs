@@ -9,15 +9,14 @@ use crate::context::shared_keys::SharedKeysAction;
 use crate::key::Key;
 use crate::observe::log;
 
-/// Warns if the client uses both names. Called when `key` is about to be acquired or waited for.
-/// When a client first uses a name in braces, it also asks the server whether the other name
-/// exists.
+/// Warns if the client uses both `x` and `{x}`. Every acquire and every wait calls this. When a
+/// client first uses a name in braces, this also asks the server whether the other name exists.
 pub(super) fn check(context: &Context, key: &Key) {
     match context.shared_keys.used(key) {
         None => {}
         Some(SharedKeysAction::Warn(other)) => warn(context.backend.address(), key, &other),
         Some(SharedKeysAction::Check(other)) => {
-            // Any step that reports whether a key exists would do, for a key of any kind.
+            // The other name may be a key of any kind. This step reports whether it exists.
             let reply = context.backend.submit(steps::available(&other));
             let (key, address) = (key.clone(), context.backend.address().to_owned());
             // In the background: no acquire waits for the sake of a warning.
@@ -25,8 +24,8 @@ pub(super) fn check(context: &Context, key: &Key) {
                 let exists = match reply.await {
                     Ok(Value::List(items)) => matches!(items[..], [_, Value::Int(1)]),
                     Ok(_) => false,
-                    // A key of another type is a name in use, too. Any other failure says nothing
-                    // about the key.
+                    // A key of another type also means that the name is in use. Any other failure
+                    // says nothing about the key.
                     Err(failure) => matches!(failure.cause, Cause::WrongKind(_)),
                 };
                 if exists {

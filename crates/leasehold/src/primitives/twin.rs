@@ -1,4 +1,5 @@
-//! Parts that steps of several primitives share: the Lua, and its twin on the embedded keyspace.
+//! The parts that steps of several primitives share: their Lua, and its twin on the embedded
+//! keyspace.
 
 use crate::backend::memory::Keyspace;
 use crate::backend::step::{Refusal, SharedLua, Value, number};
@@ -13,16 +14,16 @@ pub(super) static WAKE_ALL: SharedLua = SharedLua::new(include_str!("wake_all.lu
 
 /// Extends the life of a key to at least `ms` from now.
 pub(super) fn lengthen(keyspace: &mut Keyspace, key: &[u8], ms: u64) {
-    // An earlier request can arrive after one that asked for more. A key without an expiry gives
-    // -1, which is not a `u64`: an operator may have made it persistent, and here it gets an expiry
-    // again.
+    // Never shortened: an earlier request can arrive after one that asked for more. A key without
+    // an expiry, which an operator may have made persistent, gets an expiry again: its TTL is -1,
+    // and so not a `u64`.
     if u64::try_from(keyspace.pttl(key)).is_ok_and(|left| left >= ms) {
         return;
     }
     keyspace.pexpire(key, ms);
 }
 
-/// The value in the field of a hold that is left to a span: see `kept.lua`.
+/// The value in the field of a hold whose end is fixed: see `kept.lua`.
 const KEPT_VALUE: &[u8] = b"01";
 
 /// The twin of `can_be_renewed` in `kept.lua`.
@@ -49,8 +50,8 @@ pub(super) fn keep_for_span(
 }
 
 /// Lifetime of a marker.
-// As long as in `idempotency.lua`. `local/idempotency.rs` relies on it: a request that is sent
-// again after its marker has expired counts twice.
+// The same lifetime as in `idempotency.lua`. `local/idempotency.rs` relies on it: a request that is
+// repeated after its marker has expired runs twice.
 pub(super) const MARKER_MS: u64 = 60_000;
 
 /// Returns the reply stored under a marker, if the marker exists.
@@ -76,7 +77,7 @@ pub(super) fn number_at(keyspace: &mut Keyspace, key: &[u8]) -> Result<Option<i6
         return Ok(None);
     };
     let digits = text.strip_prefix(b"-").unwrap_or(&text);
-    // Like `number_at.lua`: Lua does not write longer numbers out exactly.
+    // Like `number_at.lua`: Lua does not convert longer numbers back to text exactly.
     let counts = text.len() <= 14 && !digits.is_empty() && digits.iter().all(u8::is_ascii_digit);
     if !counts {
         return Err(Refusal("WRONGKIND a text that is not a count".into()));
@@ -84,7 +85,7 @@ pub(super) fn number_at(keyspace: &mut Keyspace, key: &[u8]) -> Result<Option<i6
     number(&text).map(Some)
 }
 
-/// Permits that have become free, and the keys of their waiters.
+/// Permits that have become free, with the list and the channel of the clients that wait for them.
 #[derive(Clone, Copy)]
 pub(super) struct Freed<'a> {
     pub(super) asking: &'a [u8],
@@ -98,7 +99,7 @@ pub(super) struct Freed<'a> {
 }
 
 impl<'a> Freed<'a> {
-    /// Describes a change by which `more` permits have become free, so that `free` are now.
+    /// Describes a change that has freed `more` permits, so that `free` permits are free now.
     pub(super) fn new((asking, channel): (&'a [u8], &'a [u8]), free: i64, more: i64) -> Self {
         Self {
             asking,
@@ -169,7 +170,7 @@ pub(super) fn publish_free(keyspace: &mut Keyspace, freed: Freed<'_>) -> i64 {
     keyspace.listeners(channel)
 }
 
-/// Says that the number of listeners is not known.
+/// The result if it is not known how many connections got a message.
 pub(super) const UNKNOWN_RECEIVERS: i64 = -1;
 
 /// The twin of `wake_all.lua`.
@@ -181,13 +182,13 @@ pub(super) fn wake_all(keyspace: &mut Keyspace, channel: &[u8]) -> i64 {
     receivers
 }
 
-/// Lifetime of a list of waiting clients after the last ask.
+/// Lifetime of a list of waiting clients after the last request.
 const LIST_EXPIRY_MS: u64 = 12_000;
 /// The largest number of clients in a list.
 const MOST_CLIENTS: usize = 1000;
 
-/// Returns how many clients are called before this one, -1 if it is not called. The twin of
-/// `clients_before` in `asking.lua`.
+/// Returns how many clients are notified before this one; -1 if this client is not in the list. The
+/// twin of `clients_before` in `asking.lua`.
 pub(super) fn clients_before(
     keyspace: &mut Keyspace,
     asking: &[u8],
@@ -201,7 +202,7 @@ pub(super) fn clients_before(
     before
 }
 
-/// The place of a client that is not called.
+/// The place of a client that is not in the list.
 const NOT_LISTED: i64 = -1;
 
 fn enlist(
@@ -237,7 +238,7 @@ fn client_of(item: &[u8]) -> Option<(&[u8], &[u8])> {
     (number.len() > 2 && digits(wants) == wants.len()).then_some((number, rest))
 }
 
-/// Calls the first client that still listens. The twin of `notify_first` in `asking.lua`.
+/// Notifies the first client that still listens. The twin of `notify_first` in `asking.lua`.
 pub(super) fn notify_first(keyspace: &mut Keyspace, asking: &[u8], channel: &[u8]) {
     while let Ok(Some(first)) = keyspace.lfirst(asking) {
         let Some((number, listens)) = client_of(&first) else {
@@ -252,7 +253,8 @@ pub(super) fn notify_first(keyspace: &mut Keyspace, asking: &[u8], channel: &[u8
     }
 }
 
-/// Converts a number of ms, or another unsigned number, to a signed one, as Redis counts.
+/// Converts a number to the signed integer type of replies. A number that is too large becomes the
+/// largest integer.
 pub(super) fn to_int(number: u64) -> i64 {
     i64::try_from(number).unwrap_or(i64::MAX)
 }

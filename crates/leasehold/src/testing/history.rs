@@ -256,8 +256,8 @@ mod tests {
         let report = check(&[
             Interval::new("x", "a", 0, 10, 100),
             Interval::new("x", "b", 0, 20, 30),
-            // `b` is between `c` and `a`: a check against the previous hold alone would miss this
-            // overlap.
+            // `b` began between `a` and `c`: a check against only the previous hold would miss the
+            // overlap of `a` and `c`.
             Interval::new("x", "c", 0, 40, 50),
         ]);
         assert_eq!(report.overlaps.len(), 2);
@@ -268,7 +268,7 @@ mod tests {
         let report = check(&[
             Interval::new("x", "reader a", 0, 10, 50).shared(),
             Interval::new("x", "reader b", 5, 15, 20).shared(),
-            // Begins at the very point at which the last reader leaves: a hand-over is not an
+            // Begins at the very point at which the last reader ends: a hand-over is not an
             // overlap.
             Interval::new("x", "writer", 18, 50, 60),
             Interval::new("x", "reader c", 55, 60, 70).shared(),

@@ -1,4 +1,4 @@
-//! The pauses between asks while no wake-up arrives.
+//! The pauses between requests while no wake-up arrives.
 
 use std::time::Duration;
 
@@ -18,7 +18,7 @@ impl BackoffPauses {
         }
     }
 
-    /// Returns the pauses after failed asks: 20 ms, doubled up to half a second. A server that
+    /// Returns the pauses after failed requests: 20 ms, doubled up to half a second. A server that
     /// recovers is found soon, and a dead server is not hammered.
     pub(crate) fn after_failures() -> Self {
         Self::new(Backoff {
@@ -33,7 +33,7 @@ impl BackoffPauses {
     }
 
     /// Returns the next pause. A growing pause has a random part, so that waiters that started
-    /// together do not stay together. A constant pause has none.
+    /// together drift apart. A constant pause has none.
     pub(crate) fn next(&mut self) -> Duration {
         let pause = self.next;
         if self.back_off.factor > 1 {

@@ -29,42 +29,44 @@ pub(super) struct Sleep<'a> {
     pub(super) throttle: WakeUpThrottle,
     /// Number of sleeps in a row that ended without a wake-up or a change.
     quiet_sleeps: u32,
-    /// Number of other clients that a release calls before this one, if it calls this one.
+    /// Number of clients before this one in the server's list of waiting clients, which releases
+    /// notify first. `None` if this client is not in the list.
     pub(super) clients_ahead: Option<u32>,
     /// The time of the last refusal.
     refused_at: Moment,
 }
 
-/// The time after which a client asks when a release has called the client before it, and nothing
-/// more has arrived: the called client may have disconnected. The next client in order waits for
-/// twice that time, and so on.
+/// The time that a notified client has to acquire the lock. If nothing is heard of it by then, it
+/// may have disconnected, and the next client in the list of waiting clients asks. The client after
+/// that waits for twice this time, and so on.
 const TIME_TO_ASK: Duration = Duration::from_millis(5);
 /// The limit of these doublings.
 const MAX_DOUBLINGS: u32 = 9;
 /// Number of clients at the head of the list that poll as often as a lone client, because the first
-/// ones may have disconnected. Clients after them poll less often, the later they are called, so a
+/// ones may have disconnected. Clients behind them poll less often the further back they are, so a
 /// long list costs the server few more polls.
 const POLL_FULLY: u32 = 4;
-/// The factor by which a client that is called late may lengthen its pause, if it must ask
-/// regularly to keep a mark. The mark outlasts the longer pause.
+/// The factor by which a client far back in the list may lengthen its pause, if it must ask
+/// regularly to keep a reservation. The reservation outlasts the longer pause.
 pub(crate) const LATE_POLL_FACTOR: u32 = 2;
-/// The longest pause between two polls of a client that releases call. The server forgets the list
-/// 2 s later.
+/// The longest pause between two polls of a client in the list. The server forgets the list 2 s
+/// later.
 const LONGEST_POLL: Duration = Duration::from_secs(10);
 
 impl<'a> Sleep<'a> {
-    /// Creates the sleep of a waiter. `has_asked`: a request has left before, without a mark of the
-    /// channels.
+    /// Creates the sleep of a waiter. `has_asked` means that a request was already sent, before the
+    /// waiter listened to any channel.
     pub(super) fn new(wait: &'a Wait<'a>, has_asked: bool) -> Self {
         let (listeners, pauses) = match &wait.settings.strategy {
-            // A waiter for a latch listens from its first answer on, after its own confirmation: an
-            // earlier message must not open the latch for it.
+            // A waiter for a latch begins to listen after its first answer, with a confirmation of
+            // its own. An earlier message must not open the latch for it.
             WaitStrategy::PubSub if wait.line == LineMode::SingleFlight => (Vec::new(), None),
-            // This waiter begins to listen after the answer, and then asks again.
+            // This waiter begins to listen after the answer to its first request, and then asks
+            // again.
             WaitStrategy::PubSub if has_asked => (Vec::new(), None),
             WaitStrategy::PubSub => {
                 let channels = wait.channels.iter();
-                // A channel that is live before the first ask saves the second one. The waiter
+                // A channel that is live before the first request saves the second one. The waiter
                 // takes all channels or none, because `listen` adds nothing to existing listeners.
                 let live = channels.map(|(channels, name)| channels.listen_if_live(name));
                 (live.collect::<Option<_>>().unwrap_or_default(), None)
@@ -120,13 +122,13 @@ impl<'a> Sleep<'a> {
             }
             None => self.poll_pause().after(self.clients_ahead),
         };
-        // Not the TTL alone: with a TTL of 0 the key is about to expire, and the waiter would ask
-        // at full speed until then.
+        // The TTL alone is not enough: with a TTL of 0 the key is about to expire, and the waiter
+        // would ask at full speed until then.
         ttl.map_or(pause, |ttl| pause.min(ttl + AFTER_EXPIRY))
     }
 
-    /// Returns the longest pause between two asks. The server regards a waiter that asks less often
-    /// as dead, and drops its place or its mark.
+    /// Returns the longest pause between two requests. The server regards a waiter that asks less
+    /// often as dead, and drops its place or its reservation.
     fn max_pause(&self) -> Option<Duration> {
         match self.wait.line {
             LineMode::OnServer { ask_every } => Some(ask_every),
@@ -149,7 +151,7 @@ impl<'a> Sleep<'a> {
         let max_pause = self.max_pause();
         PollPause {
             every: max_pause.map_or(every, |longest| every.min(longest)),
-            // An interval that the user has set is a promise.
+            // An interval that the user has set is never lengthened.
             grows: hears && settings.poll_interval.is_none(),
             longest: max_pause.map_or(Duration::MAX, |longest| longest * LATE_POLL_FACTOR),
         }
@@ -161,14 +163,14 @@ impl<'a> Sleep<'a> {
         self.failures.next()
     }
 
-    /// Sleeps until `moment`, or until a channel has moved since `marks` and the throttle lets the
-    /// waiter follow that. Returns `true` in the second case.
+    /// Sleeps until `moment`, or until a channel's signal has changed since `marks` and the
+    /// throttle lets the waiter follow that. Returns `true` in the second case.
     pub(super) async fn until(&mut self, marks: &[Signal], moment: Moment) -> bool {
         let timers = &self.wait.context.timers;
         let not_before = self.throttle.not_before();
         let (polls, refused_at) = (self.poll_pause(), self.refused_at);
         let deadline = self.wait.deadline;
-        // The clients that are called first may have died.
+        // The clients that are notified first may have disconnected.
         let ask_at = |clients_ahead: u32| {
             let (now, poll_at) = (timers.now(), refused_at + polls.after(Some(clients_ahead)));
             let over = now + TIME_TO_ASK * (1 << clients_ahead.min(MAX_DOUBLINGS));
@@ -216,9 +218,10 @@ impl<'a> Sleep<'a> {
     }
 }
 
-/// Returns the mark of the `n`th channel. Without a mark, listening began after the ask. Then
-/// anything that the channel has ever received counts, and so does the confirmation of the
-/// subscription: only an ask after it finds a release whose message was missed.
+/// Returns the signal of the `n`th channel from before the request. If there is none, the waiter
+/// began to listen after its request. Then anything that the channel has ever received counts as a
+/// change, even the confirmation of the subscription. Only a later request finds a release whose
+/// message was missed.
 fn mark_of(marks: &[Signal], n: usize) -> Signal {
     marks.get(n).copied().unwrap_or_default()
 }
@@ -238,15 +241,15 @@ async fn any_moves(listeners: &mut [Listener], marks: &[Signal]) {
 #[derive(Clone, Copy)]
 struct PollPause {
     every: Duration,
-    /// Whether a client that is called late may poll less often: only if, as far as it knows,
+    /// Whether a client far back in the list may poll less often: only if, as far as it knows,
     /// messages reach it.
     grows: bool,
-    /// The longest pause that keeps the waiter's mark or place.
+    /// The longest pause that keeps the waiter's reservation or place.
     longest: Duration,
 }
 
 impl PollPause {
-    /// Returns the pause of a waiter whose client is called after `clients_ahead` others.
+    /// Returns the pause of a waiter whose client is notified after `clients_ahead` others.
     fn after(self, clients_ahead: Option<u32>) -> Duration {
         let Some(clients_ahead) = clients_ahead else {
             return self.every;
@@ -273,8 +276,8 @@ fn last_ask(deadline: Deadline, now: Moment) -> Option<Moment> {
     Some(now + remaining.saturating_sub(TIME_FOR_ANSWER).max(remaining / 2))
 }
 
-/// Resolves when it is this client's time to ask, if releases call clients by number and `clients_ahead`
-/// other clients are called first. The more of them have had their turns, the more often it polls.
+/// Resolves when this client should ask, if `clients_ahead` other clients are notified before it.
+/// The more of them have been notified, the sooner it asks.
 async fn after_earlier_clients(
     listener: &mut Listener,
     mark: Signal,
@@ -300,7 +303,7 @@ async fn after_earlier_clients(
         };
         tokio::select! {
             biased;
-            // Each release shows that a client had the lock, so the time begins again.
+            // Each release shows that a client had the lock, so the time starts again.
             () = listener.changed_since(seen) => seen = listener.signal(),
             () = first => return,
         }
@@ -328,13 +331,13 @@ mod tests {
             ..polls
         };
         assert_eq!(deaf.after(Some(1000)), SECOND);
-        // All of a thousand clients together ask no more often than a hundred and ten would.
+        // A thousand clients together ask no more often than 111 lone clients would.
         let each =
             (0..1000).map(|clients_ahead| 1.0 / polls.after(Some(clients_ahead)).as_secs_f64());
         assert!(each.sum::<f64>() < 111.0);
     }
 
-    /// Otherwise the server would forget the client.
+    /// Checks that the pauses are short enough for the server to remember the client.
     #[test]
     fn client_that_is_called_keeps_its_place_and_its_mark() {
         for grows in [true, false] {

@@ -11,7 +11,8 @@ use crate::clock::Clock;
 use crate::config::Peers;
 use crate::hold::SafetyMargin;
 
-/// An asker that counts the asks for a lock that is always held, for as long as `remaining` says.
+/// An asker that counts the requests for a lock that is always held, for as long as `remaining`
+/// says.
 struct Counter<F> {
     asks: AtomicUsize,
     clock: Clock,
@@ -73,7 +74,7 @@ fn wait_for<'a>(
     }
 }
 
-/// Counts the asks and the wake-ups within five seconds in which a wake-up arrives every
+/// Counts the requests and the wake-ups within five seconds in which a wake-up arrives every
 /// millisecond or two.
 async fn asks_in_a_flood(remaining: impl Fn(Moment) -> Option<Duration> + Sync) -> (usize, usize) {
     let context = context();
@@ -166,7 +167,8 @@ impl Ask for YieldingAsker {
     }
 }
 
-/// The waiter behind may have no time for that, and only one of them asks.
+/// While no server has answered, the head asks although other processes should ask first. The
+/// waiter behind it may have no time for that.
 #[tokio::test]
 async fn no_server_has_answered_a_line_that_lets_others_ask_first() {
     let context = context();
@@ -186,7 +188,7 @@ async fn no_server_has_answered_a_line_that_lets_others_ask_first() {
     assert_eq!(asker.asks.load(Ordering::SeqCst), 1);
 }
 
-/// Counts the asks within `seconds` for a lock that is held for long.
+/// Counts the requests within `seconds` for a lock that is held for long.
 async fn asks_within(
     seconds: u64,
     poll_interval: Option<Duration>,
@@ -217,8 +219,8 @@ async fn asks_within(
 #[tokio::test]
 async fn a_waiter_that_listens_asks_less_and_less_often() {
     let live = Channels::new(true);
-    // Twice at first, because the waiter begins to listen after the first answer. Then after 1, 2
-    // and 4 s, and every 5 s.
+    // Two requests at first, because the waiter begins to listen after the first answer. Then one
+    // after 1, 2 and 4 s, and one every 5 s.
     assert_eq!(asks_within(60, None, &live).await, 15);
 }
 
@@ -247,11 +249,12 @@ async fn a_message_makes_the_waiter_ask_often_again() {
         asks = asks_within(25, None, &live) => asks,
         () = wakes => 0,
     };
-    // At 0, 0, 1, 3, 7, 12, 17 and 20.5 s, and one and three seconds after that.
+    // Requests at 0, 0, 1, 3, 7, 12, 17 and 20.5 s, and one and three seconds after the last of
+    // these.
     assert_eq!(asks, 10);
 }
 
-/// An asker that is always refused, and shows a change at one ask.
+/// An asker that is always refused, and shows a change in one answer.
 struct RefusedAsker {
     asks: AtomicUsize,
     changes_at: usize,
@@ -269,7 +272,7 @@ impl Ask for RefusedAsker {
     }
 }
 
-/// Counts the asks within a minute in which one ask shows a change.
+/// Counts the requests within a minute in which one answer shows a change.
 async fn asks_beside_a_change(changes_at: usize) -> usize {
     let context = context();
     let (clock, settings) = (context.clock, context.settings());

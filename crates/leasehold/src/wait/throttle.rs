@@ -2,21 +2,21 @@
 //! that followed each of them would turn a flood of messages into a flood of requests.
 //!
 //! A waiter must follow a real release at once, whether or not it then wins the race for the lock.
-//! It distinguishes a release from a flood by the instant at which the present hold will expire: as
+//! It distinguishes a release from a flood by the instant at which the present hold will expire. As
 //! long as that instant is the same, nothing was released and nothing renewed. It knows the instant
 //! only as an interval, because a reply takes time. If no instant fits all answers, the hold is a
 //! different one, so a slow network can't make one hold look like two. (Answers without an expiry
-//! all look alike. A primitive that has no other answers gives evidence of its own, which differs
-//! when something has changed on the server.)
+//! all look alike. A primitive that has no other answers gives a fingerprint, which differs when
+//! something has changed on the server.)
 
 use std::time::Duration;
 
 use crate::clock::Moment;
 
-/// Number of asks that may find the same hold before later ones are postponed: many short holds
+/// Number of requests that may find the same hold before later ones are postponed: many short holds
 /// within a millisecond or two look like one.
 const BURST: u32 = 20;
-/// The longest time after the last ask for which a wake-up is postponed.
+/// The longest time after the last request for which a wake-up is postponed.
 const LONGEST: Duration = Duration::from_millis(100);
 /// The unit of a TTL: the server reports whole milliseconds.
 const UNIT: Duration = Duration::from_millis(1);
@@ -24,29 +24,29 @@ const UNIT: Duration = Duration::from_millis(1);
 /// The interval in which a hold expires; `None` if it never does.
 type Expiry = Option<(Moment, Moment)>;
 
-/// The evidence of the server's state in an answer without an expiry. For permits: how many are
+/// A fingerprint of the server's state in an answer without an expiry. For permits: how many are
 /// free, and which request was the last to give some back; or, if permits have leases, the ids of
 /// those in use.
 pub(crate) type Fingerprint = (i64, Vec<u8>);
 
-/// The experience of one waiter with the wake-ups that it followed.
+/// The results of the wake-ups that one waiter has followed.
 #[derive(Debug, Default)]
 pub(crate) struct WakeUpThrottle {
     expiry: Expiry,
     fingerprint: Option<Fingerprint>,
     asked_at: Option<Moment>,
-    /// Number of asks in a row that found the same hold as the ask before.
+    /// Number of requests in a row that found the same hold as the request before.
     unchanged: u32,
 }
 
 impl WakeUpThrottle {
     /// Notes that the server was asked at `sent`, and that a reply read at `now` says that the lock
-    /// is held for `ttl` more.
+    /// is held for another `ttl`.
     pub(crate) fn busy(&mut self, sent: Moment, now: Moment, ttl: Option<Duration>) {
         // The server read its clock at some time between the request and the reply.
         let seen = ttl.map(|ttl| (sent + ttl - UNIT, now + ttl + UNIT));
-        // The first answer is compared with nothing: an expiry that is not known yet differs from a
-        // lock without an expiry.
+        // The first answer is not compared. `expiry` is `None` then, which looks like a lock
+        // without an expiry.
         match self.asked_at.and_then(|_| both(self.expiry, seen)) {
             Some(expiry) => {
                 self.expiry = expiry;
@@ -77,14 +77,15 @@ impl WakeUpThrottle {
     /// at once.
     pub(crate) fn not_before(&self) -> Option<Moment> {
         let over = self.unchanged.checked_sub(BURST)?;
-        // Counted from the last ask, not from the last wake-up: a flood must not postpone the next
-        // ask for ever.
+        // Counted from the last request, not from the last wake-up: a flood must not postpone the
+        // next request for ever.
         let pause = UNIT.saturating_mul(1 << over.min(10)).min(LONGEST);
         Some(self.asked_at? + pause)
     }
 }
 
-/// Returns the instants that fit both; `None` if no hold can have both.
+/// Returns the overlap of two intervals; `None` if they do not overlap, so that the hold is another
+/// one.
 fn both(known: Expiry, seen: Expiry) -> Option<Expiry> {
     match (known, seen) {
         (None, None) => Some(None),

@@ -12,7 +12,7 @@ use crate::support::HOUR;
 
 const SOON: Duration = Duration::from_secs(20);
 
-/// Every limit is over in the sleep. A timer that stopped in it would run for an hour more.
+/// All limits end during the sleep. A timer that stopped in it would run for an hour more.
 #[test]
 fn threads_notice_soon_that_their_machine_slept() {
     let machine = Machine::new();

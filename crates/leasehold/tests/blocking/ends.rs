@@ -1,4 +1,4 @@
-//! Threads and programs that end while they hold, by the blocking facade.
+//! Threads and programs that end while they hold something through the blocking facade.
 
 use std::cell::RefCell;
 use std::thread;
@@ -45,7 +45,7 @@ fn keep(kept: Kept) {
 }
 
 fn keep_some_of_each(client: &Client) {
-    // The thread-local is initialised before anything of tokio, so it is dropped after that.
+    // The thread-local is initialised before any of tokio's, so it is dropped after them.
     KEPT.with_borrow_mut(|all| all.clear());
     let dropped = |guard: Box<dyn std::any::Any>| keep(Kept::Dropped(guard));
     dropped(Box::new(client.lock("a").acquire().unwrap()));
@@ -61,8 +61,8 @@ fn keep_some_of_each(client: &Client) {
     keep(Kept::Expirable(Some(permit)));
 }
 
-/// A program that ends; as a test of its own it does nothing. It is a process of its own, because a
-/// panic in a destructor would abort it.
+/// A program that ends. It runs in a process of its own, because a panic in a destructor would
+/// abort it. When run as a test, this does nothing.
 #[test]
 fn a_program_that_ends() {
     let Some(job) = job() else {
@@ -72,7 +72,7 @@ fn a_program_that_ends() {
     match words[..] {
         ["thread-local", url] => {
             let url = url.to_owned();
-            // The last clone of the client is dropped with the thread too.
+            // The last clone of the client is dropped with the thread, too.
             let ends = thread::spawn(move || {
                 KEPT.with_borrow_mut(Vec::clear);
                 keep_some_of_each(&connect(&url));
@@ -106,7 +106,8 @@ fn a_program_that_ends() {
             runtime.block_on(runtime.spawn(task)).unwrap();
             let start = Instant::now();
             drop(client);
-            // `PATIENCE` in `blocking/runtime.rs`: after that time the rest may be lost.
+            // `SHUTDOWN_TIMEOUT` in `blocking/runtime.rs`: after that time the remaining releases
+            // may be lost.
             let in_time = start.elapsed() < Duration::from_millis(300);
             println!("ended {}", if in_time { "in time" } else { "late" });
         }
@@ -115,8 +116,8 @@ fn a_program_that_ends() {
     std::process::exit(0);
 }
 
-/// Runs a program that ends, and waits until all is given back. Returns `false`, without that wait,
-/// if the program says that it had no time.
+/// Runs a program that ends, and waits until everything is released. Returns `false`, without that
+/// wait, if the program says that it had no time.
 fn run(job: &str) -> bool {
     let server = RedisServer::start().unwrap();
     let client = Client::connect(&server.url()).unwrap();
@@ -155,8 +156,7 @@ fn a_program_that_returns_early_leaves_nothing() {
 
 #[test]
 fn task_dropping_a_guard_leaves_nothing() {
-    // On a busy machine the drop of the last clone may wait without result at times, but not
-    // always.
+    // On a busy machine the drop of the last clone sometimes times out, but not always.
     let in_time = (0..20).filter(|_| run("task"));
     assert_eq!(in_time.take(3).count(), 3);
 }

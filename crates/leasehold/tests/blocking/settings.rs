@@ -1,4 +1,4 @@
-//! Handles of threads with each setting, for each kind of lock: no two holders overlap, and every
+//! Each setting of the blocking handles, for each kind of lock: no two holders overlap, and every
 //! thread is served.
 
 use std::thread;
@@ -51,7 +51,7 @@ fn threads_use_each_kind_with_each_setting() {
                             let asked = recorder.ask(lock.name(), "a thread");
                             let guard = lock.acquire().unwrap();
                             let inside = asked.acquired(guard.as_async());
-                            // The thread enters its hold again.
+                            // The thread re-enters its hold.
                             lock.acquire().unwrap().release().unwrap();
                             guard.extend(SOON).unwrap();
                             inside.releasing(guard.as_async());

@@ -90,25 +90,24 @@ impl Account {
     }
 
     /// Judges all uses. `losses` are the times at which a master died, maybe with grants that no
-    /// replica had. The holder of such a grant learned of the loss, and another holder may have
-    /// acquired the lock meanwhile. Counts can be wrong from then on.
+    /// replica had. By the time its holder learned of the loss, another holder may have acquired
+    /// the lock. Counts can be wrong from then on.
     pub(crate) fn judge(&self, losses: &[u64]) {
         let lost = self.judge_but(losses.is_empty(), |overlap| self.was_lost(overlap, losses));
         assert!(losses.len() >= lost, "{} losses", losses.len());
     }
 
-    /// Judges all uses. In each of these spans a master was replaced behind sentinels, until no
-    /// client called the old one any more. The new master does not know what the old one granted
-    /// and took back meanwhile. A client that still held such a grant after the span learned of its
-    /// loss.
+    /// Judges all uses. Each of these spans lasts from the replacement of a master behind sentinels
+    /// until no client called the old master any more. The new master does not know what the old
+    /// one granted and took back during the span. A client that still held such a grant after the
+    /// span learned of its loss.
     pub(crate) fn judge_behind_sentinels(&self, spans: &[RangeInclusive<u64>]) {
         self.judge_but(spans.is_empty(), |overlap| {
             self.was_of_an_old_master(overlap, spans)
         });
     }
 
-    /// Judges all uses, except for the overlaps that the promise allows. Returns the number of
-    /// these.
+    /// Judges all uses, except for the overlaps that the promise allows. Returns their number.
     fn judge_but(&self, counts_are_right: bool, allows: impl Fn(&Overlap) -> bool) -> usize {
         println!("done: {:?}, told of a loss: {}", self.done, self.told.len());
         for error in &self.errors {
@@ -155,7 +154,7 @@ impl Account {
 
     fn was_lost(&self, overlap: &Overlap, losses: &[u64]) -> bool {
         let (first, second) = (&overlap.first, &overlap.second);
-        // The grant is a little older than the time at which it was noted.
+        // The grant is a little older than the time that was recorded for it.
         let span = first.from_ns().saturating_sub(100_000_000)..=second.from_ns();
         losses.iter().any(|loss| span.contains(loss)) && self.told.contains(first.holder())
     }

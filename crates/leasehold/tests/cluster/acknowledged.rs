@@ -14,7 +14,7 @@ fn replicas(number: u8) -> Acknowledgement {
     Acknowledgement::replicas(number).within(Duration::from_secs(20))
 }
 
-/// The operation is one of many in a call, and then alone with its keys declared.
+/// The operation is first one of many in a call, and then alone with its keys declared.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn operation_that_has_moved_is_confirmed_at_its_new_node() {
     let cluster = Cluster::start(2, 1);
@@ -29,7 +29,7 @@ async fn operation_that_has_moved_is_confirmed_at_its_new_node() {
             let waits = cluster.nodes()[to].calls("wait");
             block_in_place(|| cluster.migrate(slot, to));
             guard.extend(HOUR).await.unwrap();
-            // At first the client also asks the other node whether it has the command.
+            // At first the client also asks the other node whether it supports `WAIT`.
             let asked = u64::from(round == 0);
             assert!(cluster.nodes()[to].calls("wait") > waits + asked);
             let replica = &cluster.nodes()[cluster.replicas_of(to)[0]];
@@ -44,7 +44,7 @@ async fn operation_that_has_moved_is_confirmed_at_its_new_node() {
     }
 }
 
-/// The slot stays between two nodes: the client asks the new one, whose replicas confirm the grant.
+/// The slot remains half-moved: the client asks the new node, whose replicas confirm the grant.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn operation_in_an_open_slot_is_confirmed_at_its_new_node() {
     let cluster = Cluster::start(2, 1);
@@ -93,7 +93,7 @@ async fn confirmed_hold_outlives_the_master_of_its_slot() {
     guard.release().await.unwrap();
 }
 
-/// Operations that wait in the line of a moved slot continue together when the slot is settled.
+/// Operations queued for a moved slot continue together when the slot is settled.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn operations_that_wait_for_a_moved_slot_are_all_confirmed() {
     let cluster = Cluster::start(2, 1);

@@ -120,7 +120,7 @@ async fn first_connection_in_the_background_fails_with_what_the_nodes_say() {
     }
 }
 
-/// An earlier refusal by a node is not an answer to the next call.
+/// A node's earlier refusal does not answer the next call.
 #[tokio::test]
 async fn map_that_a_user_may_read_by_now_is_read_by_the_next_call() {
     let cluster = Cluster::start(1, 0);
@@ -355,7 +355,7 @@ async fn node_that_is_sent_to_itself_ends_with_the_time_for_a_reply() {
     assert!(error.to_string().contains(&slot.to_string()), "{error}");
 }
 
-/// The map leads to an address where no node ever was.
+/// The slot map leads to an address where no node ever was.
 #[tokio::test]
 async fn slot_that_leads_to_nowhere_is_refused_with_its_address() {
     let cluster = Cluster::start(2, 0);

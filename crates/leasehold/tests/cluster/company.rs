@@ -101,7 +101,7 @@ fn runtime_end_after_a_move_leaves_nothing() {
         company.clone().settles().await;
         let keys = cluster.keys();
         move_all(&cluster);
-        // A release at the end is sent once, so the clients have to know the way.
+        // A release at the end is sent once, so the clients must already know the new nodes.
         for client in [&company.ours, &company.theirs] {
             for key in &keys {
                 let _ = client.inspect(key).await;

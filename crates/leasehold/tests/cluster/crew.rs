@@ -67,11 +67,11 @@ impl Crew {
         }));
     }
 
-    /// Returns when each primitive was used once more since this was called.
+    /// Waits until each primitive has been used once more.
     pub(crate) async fn goes_on(&self) {
         let before: Vec<_> = self.done.iter().map(|n| n.load(Ordering::SeqCst)).collect();
         for (n, before) in before.into_iter().enumerate() {
-            // A request that waits for an open slot is given up after the limit for an outage.
+            // A request that waits for an open slot is abandoned after the limit for an outage.
             let used = eventually("it is used", async || {
                 self.done[n].load(Ordering::SeqCst) > before + 1
             });
@@ -81,8 +81,8 @@ impl Crew {
         }
     }
 
-    /// Ends the work and judges it: no two holders were inside together, no call hangs, and nothing
-    /// is left behind. Returns the errors.
+    /// Ends the work and judges it: no two holders overlapped, no call hangs, and nothing is left
+    /// behind. Returns the errors.
     pub(crate) async fn end(self, cluster: &Cluster) -> Vec<String> {
         drop(self.stop);
         for work in self.work {
@@ -98,7 +98,7 @@ impl Crew {
     }
 }
 
-/// Asserts that every permit is back, and that nothing else is left behind.
+/// Asserts that every permit has been returned, and that nothing else is left behind.
 pub(crate) async fn nothing_is_left(cluster: &Cluster, clients: &[&Client], places: &[&str]) {
     for place in places {
         let semaphore = clients[0].semaphore(&format!("{place}permits"));
@@ -116,7 +116,7 @@ pub(crate) async fn nothing_is_left(cluster: &Cluster, clients: &[&Client], plac
     }
     let keys = || {
         let keys = cluster.keys().into_iter();
-        // Counters of tokens stay, and markers end by themselves.
+        // Token counters are permanent, and markers expire.
         keys.filter(|key| !key.contains("_token:") && !key.starts_with("leasehold:"))
             .collect()
     };

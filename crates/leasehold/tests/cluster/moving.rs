@@ -63,7 +63,7 @@ async fn open_slot_loses_no_hold() {
         .unwrap();
     let crew = Crew::start(&cluster).await;
     crew.goes_on().await;
-    // They use the same client, so its renewals would have to wait for these requests.
+    // These requests use the same client, so its renewals would have to wait for them.
     let waiting: Vec<_> = (0..10)
         .map(|n| {
             let semaphore = client.semaphore(&format!("{TAG}waits {n}"));
@@ -79,8 +79,8 @@ async fn open_slot_loses_no_hold() {
         })
         .collect();
     cluster.open(slot, 1 - from);
-    // This is far longer than the leases of these holds: they are renewed meanwhile, whatever else
-    // waits.
+    // This is far longer than the leases of these holds, so they are renewed while the other
+    // requests wait.
     let (first, second) = (held.valid_until(), write.valid_until());
     eventually("they are renewed in the open slot", async || {
         let enough = Duration::from_secs(5);
@@ -89,7 +89,7 @@ async fn open_slot_loses_no_hold() {
     .await;
     assert_eq!((held.loss(), write.loss()), (None, None));
     waiting.iter().for_each(tokio::task::JoinHandle::abort);
-    // A free lock has no key here, so the other node grants it.
+    // A free lock has no key at the old node, so the other node grants it.
     free.acquire().await.unwrap().release().await.unwrap();
     block_in_place(|| {
         for key in cluster.keys_in(from, slot) {
@@ -112,7 +112,7 @@ async fn open_slot_loses_no_hold() {
     crew.end(&cluster).await;
 }
 
-/// The new node takes the request that follows `ASKING` on its connection, and no later one.
+/// The new node accepts the request that follows `ASKING` on its connection, and no later one.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn busy_node_takes_each_request_that_was_sent_on_to_it() {
     let cluster = Cluster::start(2, 0);
@@ -246,7 +246,8 @@ async fn reader_outlives_the_release_of_another_in_an_open_slot() {
     second.release().await.expect("it was held all the time");
 }
 
-/// An acquire is followed by its release before it was answered, as when a wait is dropped.
+/// Each acquire is followed by its release before the acquire is answered, as when a wait is
+/// dropped.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn hundreds_of_names_move_together() {
     const NAMES: usize = 300;

@@ -2,7 +2,7 @@
 //! masters change, die and are paused.
 //!
 //! `LEASEHOLD_NEMESIS_MOVES`, `_OPEN`, `_ATOMIC`, `_FAILOVERS`, `_KILLS`, `_FREEZES` and `_LOSSES`
-//! set how often each trouble happens. `LEASEHOLD_NEMESIS_SEED` repeats the choices of another run,
+//! set how often each fault happens. `LEASEHOLD_NEMESIS_SEED` repeats the choices of another run,
 //! but not what the processes make of them. `scripts/nemesis` runs a long form.
 
 use std::io::Read;
@@ -25,17 +25,16 @@ const PROCESSES: usize = 2;
 const TASKS: usize = 10;
 /// Number of locks of each place that are held all the time.
 const KEPT: usize = 20;
-/// The longest time for a trouble; it only ends a hopeless wait.
+/// The longest wait for the effect of a fault, so that a hopeless wait ends.
 const LIMIT: Duration = Duration::from_secs(60);
-/// A time for an open slot. A request that waits for the slot for longer may be given up; within
-/// this time none is.
+/// The time for which a slot is open. No request gives up waiting for the slot within this time.
 const OPEN: Duration = Duration::from_secs(2);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Trouble {
     /// A slot moves key by key.
     Move,
-    /// A slot moves key by key, and stays between its nodes for a while.
+    /// A slot moves key by key, and remains half-moved for a while.
     Open,
     /// A slot moves at once, on servers that can do that.
     Atomic,
@@ -50,7 +49,7 @@ enum Trouble {
 }
 
 impl Trouble {
-    /// Each trouble with its setting, and how often it happens without that setting.
+    /// Each fault with its setting, and how often it happens without that setting.
     const ALL: [(Self, &str, usize); 7] = [
         (Self::Move, "MOVES", 4),
         (Self::Open, "OPEN", 1),
@@ -172,7 +171,7 @@ impl Arena {
         (slot, masters[self.random.usize(..masters.len())])
     }
 
-    /// Returns a master, most often the one with most of the names.
+    /// Returns a master; in most cases, the one with most of the names.
     fn victim(&mut self) -> usize {
         let (slot, _) = match self.random.bool() {
             true => (self.cluster.slot_of(TAG), 0),
@@ -216,7 +215,7 @@ impl Arena {
     }
 }
 
-/// Makes the semaphores again: a permit's release, or its grant, may have been lost with a master.
+/// Recreates the semaphores: a permit's release, or its grant, may have been lost with a master.
 async fn set_counts_right(client: &Client, places: &[&str]) {
     for place in places {
         let semaphore = client.semaphore(&format!("{place}permits"));
@@ -230,7 +229,7 @@ async fn set_counts_right(client: &Client, places: &[&str]) {
     }
 }
 
-/// The job of a child; as a test of its own it does nothing.
+/// The job of a child process. When run as a test, this does nothing.
 #[test]
 fn a_process_of_its_own() {
     let Some(job) = job() else {
@@ -251,7 +250,7 @@ async fn work(url: &str, seed: u64) {
         let _ = std::io::stdin().read_to_end(&mut Vec::new());
         stopped.store(true, Ordering::SeqCst);
     });
-    // One of two processes declares its keys.
+    // Every second process declares its keys.
     let builder = Client::builder().lease(LEASE).declare_keys(seed % 2 == 1);
     let client = builder.connect(url).await.unwrap();
     let worker = Worker {

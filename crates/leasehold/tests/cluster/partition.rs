@@ -12,13 +12,13 @@ use super::worker::deadline_ns;
 use crate::support::child::{Child, job};
 
 const TEST: &str = "cluster::partition::a_client_of_its_own";
-/// A lease of which a third is longer than a master without the majority keeps serving. Such a
-/// master serves for the node timeout of a second and a little more. So no renewal falls into that
-/// time if the last one was just before it.
+/// A lease of which a third is longer than a master without the majority keeps serving, which is
+/// the node timeout of a second and a little more. So if the partition begins just after a renewal,
+/// no renewal falls into that time.
 const LEASE: Duration = Duration::from_secs(12);
 const LIMIT: Duration = Duration::from_secs(60);
 
-/// The host with a few of the nodes, and the host with most of them.
+/// The host with a minority of the nodes, and the host with the majority.
 const FEW: usize = 0;
 const MOST: usize = 1;
 
@@ -57,14 +57,14 @@ fn client_with_a_minority_is_told_and_never_holds_beside_the_majority() {
     println!("told {told:?} behind its deadline, granted {granted_behind:?} behind it");
     assert!(granted >= valid_until, "two held it");
 
-    // The network is whole again, and the client calls the node that has the lock now.
+    // The network is whole again, and the client now calls the new master.
     hosts.join();
     waiter.finished();
     said(&holder, "again");
     holder.finished();
 }
 
-/// Returns just after a renewal that the replica has. Returns the number of renewals.
+/// Waits for a renewal that has reached the replica. Returns the number of renewals.
 fn is_renewed(holder: &Child, cluster: &Cluster, replica: usize) -> usize {
     let before = holder.count("renewed");
     eventually("it is renewed", LIMIT, || holder.count("renewed") > before);
@@ -91,7 +91,7 @@ fn said(child: &Child, word: &str) -> Vec<u64> {
     numbers.map(|number| number.parse().unwrap()).collect()
 }
 
-/// The job of a child; as a test of its own it does nothing.
+/// The job of a child process. When run as a test, this does nothing.
 #[test]
 fn a_client_of_its_own() {
     let Some(job) = job() else {
@@ -137,7 +137,7 @@ async fn hold(url: &str, name: &str) {
     println!("again");
 }
 
-/// Waits for the lock, and gives it back when the parent closes this process's input.
+/// Waits for the lock, and releases it when the parent closes this process's input.
 async fn wait(url: &str, name: &str) {
     let client = builder().connect(url).await.unwrap();
     let lock = client.lock(name).outage_timeout(LIMIT);

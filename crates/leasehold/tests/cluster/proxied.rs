@@ -9,7 +9,7 @@ use crate::support::eventually;
 
 const NAME: &str = "x";
 
-/// Two masters, and a proxy before the one that has the name.
+/// Two masters, and a proxy in front of the one that has the name.
 struct Place {
     cluster: Cluster,
     proxy: Proxy,
@@ -43,7 +43,7 @@ impl Place {
     }
 }
 
-/// The operation may have run, and the client does not send it again.
+/// The operation may have run, so the client does not send it again.
 #[tokio::test]
 async fn lost_reply_is_told_and_does_not_go_again() {
     let place = Place::start();

@@ -16,28 +16,28 @@ async fn client(cluster: &Cluster, peers: Peers) -> Client {
     builder.connect(&cluster.url()).await.unwrap()
 }
 
-/// Starts a waiter for the lock that does not ask unless something wakes it.
+/// Starts a waiter for the lock that asks only when something wakes it.
 async fn waiter(cluster: &Cluster, client: &Client) -> JoinHandle<LockGuard> {
     let before = asks(cluster);
     let lock = client.lock(NAME).poll_interval(HOUR);
     let waiter = tokio::spawn(async move { lock.acquire().await.unwrap() });
     eventually("it listens", async || !cluster.channels().is_empty()).await;
-    // The waiter asks once when it begins, and once when it learns that it listens. The second
-    // request finds a release whose message did not arrive.
+    // The waiter asks once when it begins, and once when its subscription is confirmed. The second
+    // request notices a release whose message did not arrive.
     let asked = async || asks(cluster) >= before + 2;
     eventually("it has asked again", asked).await;
     waiter
 }
 
-/// Counts how often the node of the name was asked for something.
+/// Counts the scripts that the name's node was asked to run.
 fn asks(cluster: &Cluster) -> u64 {
     cluster.node_of(NAME).calls("evalsha")
 }
 
-/// Waits until a client listens at this node. That must be sooner than a client looks at the map by
-/// itself, which is every ten seconds.
+/// Waits until a client listens at this node. The limit is shorter than the ten seconds after which
+/// a client queries the slot map on its own.
 ///
-/// Servers before 7.0 have no channels of a slot. Each node passes a message on to all the others,
+/// Servers before 7.0 have no channels of a slot. Each node forwards a message to all other nodes,
 /// so a waiter hears it at any node, and this returns at once.
 async fn listens_at(cluster: &Cluster, node: usize) {
     let node = &cluster.nodes()[node];
@@ -51,8 +51,8 @@ async fn listens_at(cluster: &Cluster, node: usize) {
     soon.await.expect("it follows what the servers say");
 }
 
-/// Waits until no client looks at the map of the slots for a while. All clients look when they have
-/// just connected, and each looks again by itself ten seconds later.
+/// Waits until no client has queried the slot map for a while. Each client queries it when it has
+/// just connected, and again on its own ten seconds later.
 async fn map_is_left_alone(cluster: &Cluster) {
     let looks = || -> u64 {
         let nodes = cluster.nodes().iter();
@@ -100,7 +100,7 @@ async fn each_sort_of_peers_wakes_its_own_kind_and_all() {
     }
 }
 
-/// Starts a client's waiter for the latch that does not ask unless something wakes it.
+/// Starts a client's waiter for the latch that asks only when something wakes it.
 async fn latch_waiter(cluster: &Cluster, client: &Client) -> JoinHandle<()> {
     let before = asks(cluster);
     let latch = client.count_down_latch(NAME).poll_interval(HOUR);
@@ -110,8 +110,8 @@ async fn latch_waiter(cluster: &Cluster, client: &Client) -> JoinHandle<()> {
     waiter
 }
 
-/// Redisson's versions publish by different transports. A waiter of this library listens to both,
-/// and publishes a message again that it received by only one of them.
+/// The two versions of Redisson publish by different transports. A waiter of this library listens
+/// to both, and republishes a message that arrived by only one of them.
 #[tokio::test]
 async fn waiter_passes_an_opened_latch_on() {
     use Peers::{All, Redisson3, Redisson4};
@@ -139,15 +139,15 @@ async fn waiter_passes_an_opened_latch_on() {
             let woken = tokio::time::timeout(Duration::from_secs(20), waiter);
             woken.await.expect("it is woken").unwrap();
         }
-        // The count-down, one request of each client, and one message passed on for two waiters.
+        // The count-down, one request of each client, and one republished message for two waiters.
         assert!(asks(&cluster) <= before + 5, "{}", asks(&cluster) - before);
         drop((other, between));
         eventually("nobody listens", async || cluster.channels().is_empty()).await;
     }
 }
 
-/// The server refuses one sort of message: the user may not send it, or the server is too old to
-/// know it. Neither does the release fail, nor is the other sort of message held back.
+/// The server refuses one sort of message: the user is not allowed to send it, or the server is too
+/// old to know it. The release succeeds anyway, and the other sort of message is sent.
 #[tokio::test]
 async fn release_wakes_where_messages_of_a_slot_are_refused() {
     let rules = match knows_shards() {
@@ -176,7 +176,7 @@ async fn waiters_follow_their_slot() {
         let to = 1 - cluster.owner(slot);
         map_is_left_alone(&cluster).await;
         block_in_place(|| cluster.migrate(slot, to));
-        // The waiter subscribes at the node that the messages are sent from now.
+        // The waiter subscribes at the node that now sends the messages.
         listens_at(&cluster, to).await;
         guard.release().await.unwrap();
         is_served(waiter).await;
@@ -198,8 +198,8 @@ async fn waiters_follow_a_failover() {
     is_served(waiter).await;
 }
 
-/// A server counts only the clients that listen at itself. Redisson listens at any node, and its
-/// asynchronous waiters each need a message.
+/// A server counts only the clients that listen at itself. Redisson listens at any node, and each
+/// of its asynchronous waiters needs a message.
 #[tokio::test]
 async fn a_count_of_receivers_keeps_no_message_back() {
     const PERMITS: u32 = 3;
@@ -209,7 +209,8 @@ async fn a_count_of_receivers_keeps_no_message_back() {
     let semaphore = client.semaphore(NAME);
     let mut heard = cluster.nodes()[elsewhere].listen();
     semaphore.try_set_permits(PERMITS).await.unwrap();
-    // Redis 8 and Valkey may deliver them to the other node only when the permits are back.
+    // Redis 8 and Valkey may deliver the messages to the other node only after all permits are
+    // free.
     assert_eq!(next_of(&mut heard, PERMITS).await, ["3", "0", "0"]);
     let permits = semaphore.acquire_many(PERMITS).await.unwrap();
     permits.release().await.unwrap();
@@ -227,7 +228,8 @@ async fn next_of(heard: &mut Heard, count: u32) -> Vec<String> {
     texts
 }
 
-/// No release knows whether a client of that number hears it, so no number is noted.
+/// In a cluster, a release can't find out whether a particular client hears its notification, so no
+/// waiter is registered for one.
 #[tokio::test]
 async fn waiters_are_called_by_no_number() {
     let cluster = Cluster::start(2, 0);
@@ -248,8 +250,8 @@ async fn waiters_are_called_by_no_number() {
     assert!(!noted, "{touched:?}");
 }
 
-/// A client that asks again does not know at which node the others listen, so permits must be
-/// passed round.
+/// A client that asks again does not know at which nodes the other clients listen, so it must
+/// republish that permits are free.
 #[tokio::test]
 async fn receivers_are_not_counted() {
     let cluster = Cluster::start(2, 0);

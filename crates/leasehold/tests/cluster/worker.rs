@@ -12,12 +12,12 @@ use leasehold::testing::history::monotonic_ns;
 use leasehold::{Client, Error, Guard, LockGuard, MultiLock, Result};
 use tokio::time::Instant;
 
-/// A lease long enough that no hold ends when the machine has no time for a client.
+/// A lease long enough that no hold ends even if a client gets no processor time for a while.
 pub(crate) const LEASE: Duration = Duration::from_secs(20);
 pub(crate) const PERMITS: u32 = 2;
 /// The shortest time for which a lock is held.
 const INSIDE: Duration = Duration::from_millis(1);
-/// Time within which every call ends, whatever happens to the cluster.
+/// Time within which every call ends, under any fault of the cluster.
 const LONGEST: Duration = Duration::from_secs(90);
 
 /// The job that a task does again and again.
@@ -96,7 +96,7 @@ impl Worker {
         kept
     }
 
-    /// Releases the locks. Prints the reason for each one that was lost meanwhile.
+    /// Releases the locks. Prints the reason for each one that was lost in between.
     pub(crate) async fn give_back(&self, kept: Vec<LockGuard>) {
         for guard in kept {
             if let Err(error) = guard.release().await {
@@ -166,7 +166,7 @@ impl Worker {
                 };
                 latch.try_set_count(1).await?;
                 latch.count_down().await?;
-                // The worker that sets the latch again counts it down too.
+                // The worker that resets the latch also counts it down.
                 latch.wait().await
             }
         }
@@ -226,7 +226,7 @@ impl Worker {
         (self.say)(format!("out {number} {until}"));
     }
 
-    /// Accepts a release that reports a loss: that is not a failure of the call.
+    /// Accepts a release that reports a loss, which is not a failure of the call.
     fn told(&self, number: u64, released: Result<()>) -> Result<()> {
         match released {
             Err(error) if error.kind() == leasehold::ErrorKind::Lost => {
@@ -238,10 +238,11 @@ impl Worker {
     }
 }
 
-/// Returns the holder's deadline on the clock that all processes share; it may be over.
+/// Returns the holder's deadline on the clock that all processes share. The deadline may have
+/// passed.
 pub(crate) fn deadline_ns(guard: &impl Guard) -> u64 {
-    // The order matters: if the process is stopped between the two, the result is too early, never
-    // too late.
+    // The order matters: if the process is stopped between the two readings, the result is too
+    // early, never too late.
     let (now_ns, now) = (monotonic_ns(), Instant::now());
     let valid_until = guard.valid_until();
     let ns = |span: Duration| u64::try_from(span.as_nanos()).unwrap();

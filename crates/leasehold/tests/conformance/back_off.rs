@@ -1,4 +1,4 @@
-//! Waiting by asking again and again: each kind is served this way, and subscribes to nothing.
+//! Waiting with a back-off: a waiter of each kind is served, and subscribes to nothing.
 
 use std::time::Duration;
 
@@ -49,7 +49,7 @@ async fn lock_is_served<A: Kind, B: Kind>(clients: &[&Client], held: Lock<A>, wa
     is_served(clients, wait, async { guard.release().await.unwrap() }).await;
 }
 
-/// Asserts that a client is served that waits for the lock `wanted`, while another client holds
+/// Asserts that a client that waits for the lock `wanted` is served after another client has held
 /// `held`.
 async fn serves<A: Kind, B: Kind>(
     held: impl Fn(&Client) -> Lock<A>,

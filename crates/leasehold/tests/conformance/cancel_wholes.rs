@@ -1,5 +1,5 @@
-//! Cancellation of locks made of several: dropped at each await point they leave nothing on any
-//! server.
+//! Cancellation of multi-locks and majority locks: dropped at each await point, they leave nothing
+//! on any server.
 
 use std::time::Duration;
 

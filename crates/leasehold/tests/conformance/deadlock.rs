@@ -9,7 +9,7 @@ use tokio::time::timeout;
 use super::{LEASE, place};
 use crate::support::{HOUR, eventually};
 
-/// A limit longer than anything here takes.
+/// A limit longer than any wait in these tests.
 const LIMIT: Duration = Duration::from_secs(120);
 
 /// An owner that holds one lock.
@@ -29,7 +29,7 @@ impl Holder {
         client.lock(name).owned_by(&self.owner).poll_interval(HOUR)
     }
 
-    /// Starts a wait, and returns when it waits.
+    /// Starts a wait, and returns once it is in line.
     async fn waits(&self, client: &Client, name: &str) -> JoinHandle<LockGuard> {
         let (lock, before) = (self.lock(client, name), client.activity().lines);
         let waiter = tokio::spawn(async move { lock.acquire().await.unwrap() });
@@ -61,7 +61,7 @@ async fn owner_that_closes_a_circle_is_told_the_names() {
          wait with a limit"
     );
     assert!(!error.is_transient());
-    // A try waits for no owner, and a wait with a limit ends.
+    // A try waits for no owner, and a wait with a limit ends by itself: neither is a deadlock.
     let lock = one.lock(&client, "c");
     assert!(lock.try_acquire().await.unwrap().is_none());
     let limit = Duration::from_millis(50);
@@ -107,7 +107,7 @@ async fn reader_and_writer_close_a_circle() {
     other.guard.release().await.unwrap();
 }
 
-/// This is not a circle: the hold ends with its lease.
+/// This is not a deadlock: the hold ends with its lease.
 #[tokio::test]
 async fn hold_that_ends_by_itself_is_waited_for() {
     let place = place();

@@ -15,7 +15,7 @@ async fn semaphore(client: &Client, permits: u32) -> ExpirableSemaphore {
     semaphore
 }
 
-/// Returns the number of all permits, of free ones, and of permits in use.
+/// Returns the capacity, the number of free permits, and the number of permits in use.
 async fn counts(semaphore: &ExpirableSemaphore) -> (i64, i64, u64) {
     (
         semaphore.permits().await.unwrap(),

@@ -1,4 +1,4 @@
-//! The fair lock: the order in which waiters are served, and what becomes of waiters that leave the
+//! The fair lock: the order in which waiters are served, and the effect of waiters that leave the
 //! line.
 
 use std::pin::Pin;
@@ -12,7 +12,7 @@ use tokio::task::JoinHandle;
 use super::{LEASE, place};
 use crate::support::{HOUR, eventually};
 
-/// Makes a lock whose waiters are woken by messages, or by nothing before the test is over.
+/// Makes a lock whose waiters are woken by messages, because no poll is due during the test.
 fn lock_of(client: &Client) -> FairLock {
     client
         .fair_lock("x")
@@ -45,7 +45,7 @@ async fn served(waiter: JoinHandle<LockGuard>) -> LockGuard {
     guard.expect("served in time").unwrap()
 }
 
-/// A wait that has its place, and only proceeds when the test polls it.
+/// A wait that has its place, and that only proceeds when the test polls it.
 type Held = Pin<Box<dyn Future<Output = LockGuard>>>;
 
 async fn standing_still(lock: FairLock) -> Held {
@@ -80,7 +80,7 @@ async fn fair_waiters_of_four_clients_keep_order() {
     }
     guard.release().await.unwrap();
     for number in 0..16 {
-        // Each is called by its message: the lease of the previous holder ends much later.
+        // Each waiter is woken by its message: the lease of the previous holder ends much later.
         let next = tokio::time::timeout(Duration::from_secs(10), served.recv());
         assert_eq!(next.await.expect("called in time"), Some(number));
     }
@@ -113,8 +113,8 @@ async fn fair_try_never_overtakes_or_queues() {
     let guard = lock_of(&ours).acquire().await.unwrap();
     assert!(lock_of(&theirs).try_acquire().await.unwrap().is_none());
     assert!(lock_of(&ours).waiters().await.unwrap().is_empty());
-    // The head belongs to another client: a release gives the lock to a waiter of its own client at
-    // once.
+    // The head belongs to another client. If it belonged to this client, the release would hand the
+    // lock over at once.
     let head = standing_still(lock_of(&theirs)).await;
     guard.release().await.unwrap();
     assert!(lock_of(&ours).try_acquire().await.unwrap().is_none());
@@ -179,7 +179,7 @@ async fn silent_fair_waiter_is_timed_out() {
     let dead = standing_still(lock_of(&theirs).waiter_timeout(timeout)).await;
     let next = waiter(&lock.clone().waiter_timeout(timeout * 3)).await;
     guard.release().await.unwrap();
-    // `dead` is not polled, so it asks no more.
+    // `dead` is not polled, so it never asks again.
     served(next).await.release().await.unwrap();
     drop(dead);
     place.is_clean(&[&ours, &theirs]).await;
@@ -194,7 +194,7 @@ async fn a_waiter_keeps_its_place_beyond_many_timeouts() {
     let first = waiter(&lock_of(&theirs).waiter_timeout(timeout)).await;
     let line = lock_of(&ours).waiters().await.unwrap();
     let second = waiter(&lock_of(&ours).waiter_timeout(timeout)).await;
-    // This is longer than either of them would count as alive without asking.
+    // This is longer than a waiter that does not ask counts as alive.
     tokio::time::sleep(timeout * 4).await;
     assert_eq!(lock_of(&ours).waiters().await.unwrap().len(), 2);
     guard.release().await.unwrap();
@@ -225,8 +225,8 @@ async fn an_owner_enters_again_although_others_wait() {
 async fn head_gets_an_expired_fair_lock() {
     let place = place();
     let (ours, theirs) = (place.client().await, place.client().await);
-    // No message announces the end of a lease. A waiter that found the lock free, and another's
-    // turn, looks again after its poll interval.
+    // No message announces the end of a lease. A waiter that is not the head, and found the lock
+    // free, asks again after its poll interval.
     let lock_at = |client| lock_of(client).fixed_lease(LEASE).poll_interval(LEASE);
     let lock = lock_at(&ours);
     // This is long enough for three waiters to join, also on a busy machine.

@@ -53,7 +53,7 @@ async fn fenced_reentry_shares_the_holds_token() {
     let outer = lock.acquire().await.unwrap();
     let inner = lock.acquire().await.unwrap();
     assert_eq!((inner.token(), inner.hold_count()), (outer.token(), 2));
-    // The plain lock enters the same hold, and has its token too.
+    // The plain lock re-enters the same hold, and has its token too.
     let plain = client.lock("x").owned_by(&owner).acquire().await.unwrap();
     assert_eq!(plain.token(), Some(outer.token()));
     for guard in [plain, inner.into(), outer.into()] {

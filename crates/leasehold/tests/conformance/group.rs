@@ -134,7 +134,7 @@ async fn busy_group_sweeps_dead_holders_values() {
     eventually("they are swept", async || {
         next.acquire().await.unwrap().release().await.unwrap();
         rounds += 1;
-        // Three fields are left: a value with its end and its count, of the living holder.
+        // Three fields remain: a value with its end and its count, of the living holder.
         fields(&place, "g") == 3
     })
     .await;
@@ -174,7 +174,7 @@ async fn short_group_lease_cuts_no_other() {
     };
     assert!(left > HOUR / 2);
     assert!(long.is_held());
-    // The fields of the short hold stay while the group is in use, or until their value is taken
+    // The fields of the short hold remain while the group is in use, or until their value is taken
     // again.
     let again = client.group_lock("g", ["a"]).acquire().await.unwrap();
     again.release().await.unwrap();
@@ -189,8 +189,7 @@ async fn losing_one_value_loses_the_whole_group() {
     let operator = place.client().await;
     let both = client.group_lock("g", ["a", "b"]);
     let guard = both.acquire().await.unwrap();
-    // A force-unlock of one of the values, as Java does it, and another client that takes the
-    // value.
+    // Redisson force-unlocks one value alone, like this.
     assert!(
         operator
             .group_lock("g", ["b"])
@@ -305,7 +304,8 @@ async fn no_lock_name_passes_for_group_values() {
     let owner = leasehold::Owner::new();
     let group = ours.group_lock("g", ["a"]).owned_by(&owner);
     let held = theirs.group_lock("g", ["a"]).acquire().await.unwrap();
-    // The field of the value `a`, after anything that could separate it from the group's name.
+    // The field of the value `a`. The bytes that could separate it from the group's name do not
+    // change it.
     let field = "qwvAS12pR0CgRitaypEjUw";
     for between in ["", "\0", " ", ":", "\0\0", "\u{1}"] {
         let name = format!("g{between}{field}");
@@ -341,7 +341,7 @@ async fn release_trims_the_groups_expiry() {
     let client = place.client().await;
     let long = client.group_lock("g", ["a"]).fixed_lease(HOUR);
     let long = long.acquire().await.unwrap();
-    // The lease of the group is the longest one of its holders.
+    // The lease of the group is the longest lease of its holders.
     let dead = client.group_lock("g", ["b"]).fixed_lease(LEASE);
     dead.acquire().await.unwrap().forget();
     long.release().await.unwrap();

@@ -141,7 +141,7 @@ async fn fixed_lease_that_ran_out_is_told_to_who_asks() {
     assert_eq!(take(&calls), ["lost lock b", "lost lock c"]);
 }
 
-/// The machine has slept for long enough that the renewals of all holds are due at once.
+/// The machine has slept long enough that the renewals of all holds are due at once.
 #[tokio::test(start_paused = true)]
 async fn hook_that_panics_costs_no_other_hold() {
     let hook = |lost: &Lost<'_>| panic!("{} is lost", lost.name);
@@ -155,8 +155,8 @@ async fn hook_that_panics_costs_no_other_hold() {
 async fn lost_of_many(builder: &ClientBuilder) -> Vec<String> {
     let machine = Machine::new();
     let client = builder.embedded(&machine.embedded()).unwrap();
-    // Dropping them would log their losses. If the log panicked and was not caught, the second panic
-    // would end the whole program.
+    // Dropping the guards would log their losses. If the log panicked and the panic was not caught,
+    // a second panic would end the whole program.
     let mut guards = ManuallyDrop::new(Vec::new());
     for n in 0..200 {
         let lock = client.lock(&n.to_string());
@@ -190,7 +190,7 @@ async fn hooks_that_panic_change_nothing_and_do_not_flood_the_log() {
         guard.release().await.unwrap();
         waiter.await.unwrap().unwrap().release().await.unwrap();
     }
-    // The warnings are for the 1st, 2nd, 4th, 8th, 16th and 32nd time.
+    // Warnings appear at the 1st, 2nd, 4th, 8th, 16th and 32nd panic.
     assert_eq!(warnings.count("what=\"on_acquired\""), 6);
     assert_eq!(warnings.count("what=\"on_waiting_longer_than\""), 5);
 }
@@ -256,7 +256,7 @@ thread_local! {
     static CLIENT: RefCell<Option<Client>> = const { RefCell::new(None) };
 }
 
-/// Asks the client about everything, as code in a hook may do.
+/// Calls every query of the client, as code in a hook may do.
 fn asks_the_client() {
     let client = CLIENT.with_borrow(Clone::clone);
     if let Some(client) = client {

@@ -1,4 +1,4 @@
-//! One name used as several kinds. Each kind reports what is there and what it expected, on every
+//! One name used as several kinds. Each kind reports what it expected and what it found, in every
 //! way to acquire it, and changes nothing.
 
 use leasehold::{Client, Error, ErrorKind, Guard, MultiLock};
@@ -76,7 +76,7 @@ async fn wrong_kind_errors_name_found_and_expected() {
     place.is_clean(&[&holder, &client]).await;
 
     holder.semaphore("x").try_set_permits(2).await.unwrap();
-    // A latch is a number too: Redisson's formats can't be told apart.
+    // A latch is a number too: Redisson's formats can't be distinguished.
     let numbers = ["a semaphore", "a semaphore with leases", "a latch"];
     all_but(&client, &numbers, "").await;
     assert!(holder.semaphore("x").delete().await.unwrap());

@@ -1,4 +1,4 @@
-//! The latch: at zero every waiter continues, none before, and none misses it.
+//! The latch: at zero every waiter continues, none continues earlier, and none misses it.
 
 use std::time::Duration;
 
@@ -90,7 +90,7 @@ async fn latch_set_again_still_releases_waiters() {
     let latch = latch(&ours, 1).await;
     for strategy in [
         WaitStrategy::PubSub,
-        // Without messages, the note that the latch was opened is enough.
+        // Without messages, the stored note that the latch was opened is enough.
         WaitStrategy::Backoff(Backoff::constant(Duration::from_millis(40))),
     ] {
         let other = theirs

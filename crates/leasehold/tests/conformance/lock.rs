@@ -59,7 +59,7 @@ async fn late_release_harms_no_later_holder() {
     place.is_clean(&[&ours, &theirs]).await;
 }
 
-/// One request renews this number of holds.
+/// More holds than one request renews.
 #[tokio::test]
 async fn many_holds_are_renewed_and_each_loss_has_its_reason() {
     let place = place();
@@ -367,7 +367,7 @@ async fn a_kept_lock_ends_after_its_span_and_not_its_lease() {
     lock.acquire().await.unwrap().keep_for(LEASE).await.unwrap();
     assert!(lock.is_locked().await.unwrap());
     assert_eq!(client.activity().renewed_holds, 0);
-    // The lock is kept for a shorter time than its lease, and then for a longer one.
+    // The hold is kept for a shorter time than its lease, and then for a longer one.
     let guard = lock.fixed_lease(LEASE).acquire().await.unwrap();
     guard.keep_for(LEASE * 3).await.unwrap();
     let left = lock_of(&client, "x").inspect().await.unwrap().ttl;
@@ -513,7 +513,7 @@ async fn closed_clients_guard_expires_unrenewed() {
     let until = guard.valid_until();
     assert_eq!(client.close().await.holds_left, 1);
     assert!(guard.is_held());
-    // A renewal that was on its way may be the last one.
+    // One more renewal may already have been under way.
     assert!(guard.valid_until() < until + LEASE / 2);
     let told = tokio::time::timeout(LEASE * 4, guard.lost()).await;
     assert_eq!(told, Ok(LossReason::Closed));
@@ -533,7 +533,7 @@ async fn guard_is_extended_after_the_close() {
     let guard = kept.acquire().await.unwrap();
     let ended = ended.max_hold(LEASE / 4).acquire().await.unwrap();
     assert_eq!(client.close().await.holds_left, 2);
-    // The watchdog gives the lock back, long before its lease ends.
+    // The watchdog releases the lock, long before its lease ends.
     let is_over = matches!(ended.lost().await, LossReason::MaxHold { .. });
     assert!(is_over, "{:?}", ended.loss());
     eventually("it is free", async || {

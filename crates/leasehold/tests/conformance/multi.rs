@@ -1,4 +1,4 @@
-//! The multi-lock: all members or none, whatever kinds they are.
+//! The multi-lock: all members or none, for members of any kind.
 
 use std::time::Duration;
 

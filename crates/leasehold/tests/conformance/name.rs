@@ -1,4 +1,4 @@
-//! A name is recognised by its keys, whatever kind of lock or synchronizer it is.
+//! A name is recognised by its keys, for every kind of lock and synchronizer.
 
 use std::time::Duration;
 
@@ -465,7 +465,7 @@ async fn one_hold_of_any_kind_is_ended_by_force() {
     assert_eq!(at(&client, "leases").await.found, Found::Count(1));
     let refused = operator.force_release("count", "c:1").await.unwrap_err();
     assert_eq!(refused.kind(), ErrorKind::WrongKind, "{refused}");
-    // Holds of other kinds under the same name stay.
+    // Holds of other kinds under the same name remain.
     kept.release().await.unwrap();
     other.release().await.unwrap();
 }
@@ -474,7 +474,7 @@ async fn one_hold_of_any_kind_is_ended_by_force() {
 async fn force_release_wakes_those_who_wait() {
     let place = place();
     let client = place.client().await;
-    // The lease is long enough that no waiter asks because a lease is over.
+    // The lease is long enough that no waiter asks because a lease has ended.
     let operator = place.client_with(|builder| builder.lease(HOUR)).await;
     let lock = client.lock("lock").poll_interval(HOUR);
     let fair = fair_lock(&client, "fair").poll_interval(HOUR);

@@ -10,7 +10,7 @@ use tokio::time::{Instant, sleep_until, timeout};
 use super::{LEASE, lock_of, place};
 use crate::support::eventually;
 
-/// A lease long enough for a busy machine: a quarter of it is left when the holds are looked at.
+/// A lease long enough for a busy machine: a quarter of it remains when the test checks the holds.
 const LONG: Duration = LEASE.saturating_mul(3);
 
 async fn is_good_for_what_it_asked_for<K: Kind>(lock: Lock<K>, rival: Lock<K>) {
@@ -59,8 +59,7 @@ async fn reentry_gets_its_whole_lease() {
     place.is_clean(&[&ours, &theirs]).await;
 }
 
-/// Asserts that a re-entry's longer lease ends with it. `rival` excludes the sides that share
-/// `lock`.
+/// Asserts that a re-entry's longer lease ends with the re-entry. `rival` is excluded by `lock`.
 async fn takes_back_what_it_added<K: Kind, R: Kind>(lock: Lock<K>, rival: Lock<R>) {
     let outer = lock.clone().fixed_lease(LEASE);
     let start = Instant::now();
@@ -71,7 +70,7 @@ async fn takes_back_what_it_added<K: Kind, R: Kind>(lock: Lock<K>, rival: Lock<R
     inner.into().release().await.unwrap();
     assert!(outer.as_ref().valid_until() <= Instant::now() + LEASE);
 
-    // The rival does not wait for the lease that the re-entry has asked for.
+    // The rival does not wait for the lease that the re-entry asked for.
     let next = timeout(LEASE * 20, rival.acquire()).await;
     let next = next.expect("free when the first lease is over").unwrap();
     assert_eq!(outer.as_ref().loss(), Some(LossReason::Expired));
@@ -106,7 +105,7 @@ async fn renewed_reentry_keeps_a_fixed_hold() {
     let rival = lock_of(&theirs, "x");
     assert!(rival.try_acquire().await.unwrap().is_none());
 
-    // From here on the first lease applies, which was over long ago.
+    // From here on the first lease applies, which has long ended.
     inner.release().await.unwrap();
     assert_eq!(outer.loss(), Some(LossReason::Expired));
     let next = timeout(LEASE * 20, rival.acquire()).await.expect("free");
@@ -131,7 +130,7 @@ async fn renewal_resumes_after_a_longer_reentry() {
         assert!(outer.valid_until() <= Instant::now() + LEASE);
     }
     sleep_until(Instant::now() + LEASE * 2).await;
-    // No request is on its way to the server that could arrive late and shorten a hold.
+    // No request is under way that could reach the server late and shorten a hold.
     let ttl = lock.remaining_ttl().await.unwrap();
     assert!(matches!(ttl, Ttl::Left(left) if left > LEASE * 40));
     outer.release().await.unwrap();

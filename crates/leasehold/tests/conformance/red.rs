@@ -51,8 +51,8 @@ impl Masters {
 }
 
 impl Process {
-    /// Makes a lock that trusts the servers, which have just been started, and allows for a slow
-    /// machine.
+    /// Makes a lock that trusts the servers, although they have just been started, and that allows
+    /// for a slow machine.
     fn lock(&self) -> RedLock {
         self.lock_that_distrusts()
             .distrust_restarted(false)

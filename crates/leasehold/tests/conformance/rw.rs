@@ -1,5 +1,5 @@
 //! The read-write lock: which side excludes which, each hold's own end, changes from one side to
-//! the other, and who is served first.
+//! the other, and which side is served first.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -15,7 +15,7 @@ use tokio::time::Instant;
 use super::{LEASE, place};
 use crate::support::{HOUR, Place, eventually};
 
-/// Returns the key that a read hold of `x` has in Redis beside its field.
+/// Returns the key that a read hold of `x` has in Redis in addition to its field.
 fn own_key(holder: &str) -> String {
     format!("{{x}}:{holder}:rwlock_timeout:1")
 }
@@ -39,7 +39,7 @@ async fn expired_readers_do_not_delay_a_writer() {
     let place = place();
     let (ours, theirs) = (place.client().await, place.client().await);
     let lock = ours.rw_lock("x");
-    // With this number of readers, one release in a few looks at all of them anyway.
+    // With this number of readers, one release in a few checks all of them anyway.
     for many in [150, 177, 211, 258, 300] {
         let last = lock.clone().fixed_lease(HOUR).read().await.unwrap();
         let short = lock.clone().fixed_lease(LEASE);
@@ -117,7 +117,7 @@ async fn last_release_wakes_the_other_side() {
     for reader in readers {
         guards.push(soon(reader).await);
     }
-    // No reader had to leave so that another could enter.
+    // No reader had to leave before another could enter.
     assert!(guards.iter().all(|guard| guard.is_held()));
     drop(guards);
     place
@@ -410,7 +410,7 @@ async fn nested_read_never_shortens_the_write() {
         .await
         .unwrap();
     short.release().await.unwrap();
-    // Redisson would shorten it to the lease that the read holds have left: to nothing, here.
+    // Redisson would shorten it to the lease that remains to the read holds: to nothing, here.
     assert!(place.ttl_ms("x") > 110_000);
     assert!(writing.is_held());
     writing.release().await.unwrap();
@@ -427,7 +427,7 @@ async fn owners_reads_pass_a_waiting_writer() {
     let stranger = client.rw_lock("x");
     let waiting = tokio::spawn(async move { stranger.write().await.unwrap() });
     eventually("it waits", async || client.activity().channels == 1).await;
-    // The owner's reads do not wait behind the waiting writer.
+    // The owner's reads do not wait for the writer that is in line.
     let reads = async move { (lock.read().await.unwrap(), lock.read().await.unwrap()) };
     let (reading, again) = soon(tokio::spawn(reads)).await;
     writing.release().await.unwrap();
@@ -458,7 +458,7 @@ async fn owner_that_reads_is_refused_writing() {
     let writing = reading.try_upgrade().await.unwrap();
     let inside = lock.write().await.unwrap();
     assert_eq!(inside.hold_count(), 2);
-    // A guard that writes is left, so this guard reads inside that hold.
+    // Another guard still writes, so this guard now reads inside that write hold.
     let reading = inside.downgrade().await.unwrap();
     assert!(client.rw_lock("x").try_read().await.unwrap().is_none());
     writing.release().await.unwrap();
@@ -692,7 +692,7 @@ async fn reasserted_fixed_lease_still_ends() {
     place.is_clean(&[&client]).await;
 }
 
-/// Counts of who is inside: many readers or one writer.
+/// Counts those inside: many readers or one writer.
 #[derive(Default)]
 struct Gauge {
     readers: AtomicUsize,

@@ -1,4 +1,4 @@
-//! The read-write lock: whose turn it is, and dead waiters that take no turn.
+//! The read-write lock: which waiter is served next, and dead waiters that are skipped.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -11,7 +11,7 @@ use tokio::task::JoinSet;
 use super::{LEASE, place};
 use crate::support::{HOUR, eventually};
 
-/// A limit that is not longer than the mark of a dead client would last.
+/// A limit that is not longer than the reservation of a dead client would last.
 const LIMIT: Duration = Duration::from_secs(4);
 
 #[tokio::test]
@@ -19,7 +19,7 @@ async fn dead_readers_block_until_their_leases_end() {
     let place = place();
     let (ours, theirs) = (place.client().await, place.client().await);
     let lock = ours.rw_lock("x");
-    // With this number of readers, few releases look at all of them.
+    // With this number of readers, few releases check all of them.
     for many in [65, 700, 900, 1100] {
         let long = lock.clone().fixed_lease(HOUR).read().await.unwrap();
         let short = lock.clone().fixed_lease(LEASE);
@@ -59,7 +59,7 @@ async fn a_stream_of_writers_does_not_starve_readers() {
         });
     }
     let theirs = place.client().await;
-    // The reader is in a process of its own, and then in a process that writes.
+    // First the reader's process has no writers; then it has some.
     for client in [&theirs, &clients[0]] {
         let lock = client.rw_lock("x");
         let read = lock.try_read_for(Duration::from_secs(20)).await.unwrap();
@@ -77,8 +77,7 @@ async fn a_stream_of_writers_does_not_starve_readers() {
     place.is_clean(&[&clients[0], &clients[1], &theirs]).await;
 }
 
-/// The writer before the reader may itself wait for long, beside a process that writes all the
-/// time.
+/// The writer ahead of the reader may itself wait for long if another process writes all the time.
 #[tokio::test]
 async fn reader_passes_a_local_waiting_writer() {
     let place = place();
@@ -120,10 +119,11 @@ async fn overtaken_readers_precede_the_next_writer() {
     .await;
     let lock = ours.rw_lock("x");
     let next = tokio::spawn(async move { lock.write().await.unwrap() });
-    // This is long enough for the readers to become overdue, and to have asked since then.
+    // This is long enough for the readers to become patient enough, and to ask once more after
+    // that.
     tokio::time::sleep(Duration::from_millis(2500)).await;
     writing.release().await.unwrap();
-    // The late writer is refused, whether or not the readers are already in.
+    // The late writer is refused, whether or not the readers have the lock yet.
     let too_early = late.rw_lock("x").try_write().await.unwrap();
     assert!(too_early.is_none());
     let first = readers.join_next().await.unwrap().unwrap();
@@ -148,7 +148,7 @@ async fn overdue_reader_stays_behind_the_writer() {
         lock.try_read().await.unwrap().is_none()
     })
     .await;
-    // No writer has had the lock meanwhile.
+    // No writer has held the lock since the reader asked.
     let late = lock.try_read_for(Duration::from_millis(3500)).await;
     assert!(late.unwrap().is_none());
     reading.release().await.unwrap();
@@ -165,7 +165,7 @@ async fn timed_out_reader_lets_writers_in() {
     let late = lock.try_read_for(Duration::from_millis(2500)).await;
     assert!(late.unwrap().is_none());
     writing.release().await.unwrap();
-    // The mark of the writer is removed in the background.
+    // The reservation of the writer is removed in the background.
     theirs.close().await;
     let lock = ours.rw_lock("x");
     let writing = lock.try_write().await.unwrap().expect("nobody waits");
@@ -185,7 +185,8 @@ async fn write_renewal_never_shortens_a_nested_read() {
         writing.valid_until() > first + LEASE
     })
     .await;
-    // The first lease is of the lock, which Redisson relies on; the second is of the read hold.
+    // The first query reads the lease of the lock, on which Redisson relies; the second reads the
+    // lease of the read hold.
     let is_long = async |ttl| match ttl {
         Ttl::Left(left) => assert!(left > HOUR / 2, "{left:?}"),
         other => panic!("{other:?}"),

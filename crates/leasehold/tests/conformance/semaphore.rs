@@ -11,7 +11,8 @@ use leasehold::{Client, ErrorKind, Semaphore};
 use super::{LEASE, place};
 use crate::support::{HOUR, Place, eventually};
 
-/// Makes a semaphore with `permits` permits, without polls that could do a wake-up's work.
+/// Makes a semaphore with `permits` permits. Its poll interval is long enough that no poll replaces
+/// a wake-up.
 async fn semaphore(client: &Client, permits: u32) -> Semaphore {
     let semaphore = client.semaphore("x").poll_interval(HOUR);
     semaphore.try_set_permits(permits).await.unwrap();

@@ -1,4 +1,4 @@
-//! Fencing tokens of holds that are granted without a token, and draw one while they are held.
+//! Fencing tokens of holds that are granted without a token, and that draw one later.
 
 use std::time::Duration;
 
@@ -32,7 +32,8 @@ async fn token(guard: LockGuard) -> u64 {
     token
 }
 
-/// Makes the counter of `name` exceed the others, as far as the clock does not move.
+/// Draws 20 tokens, so that the counter of `name` is ahead of the others until the clock catches
+/// up.
 async fn count_ahead(client: &Client, name: &str) -> u64 {
     let mut last = 0;
     for _ in 0..20 {
@@ -258,8 +259,8 @@ async fn masters() -> ([Place; 3], Vec<Client>) {
     (places, clients)
 }
 
-/// Makes a lock that trusts the servers, which have just been started, and allows for a slow
-/// machine.
+/// Makes a lock that trusts the servers, although they have just been started, and that allows for
+/// a slow machine.
 fn majority(clients: &[Client]) -> RedLock {
     RedLock::new(clients.iter().map(|client| client.lock("x")))
         .unwrap()
@@ -283,7 +284,7 @@ async fn tokens_rise_from_majority_to_majority() {
     let (_places, clients) = masters().await;
     let lock = majority(&clients);
     let mut last = count_ahead(&clients[1], "x").await;
-    // Any two majorities have a server in common, and maybe no more than one.
+    // Any two majorities have a server in common, and maybe only one.
     for out in [0, 1, 2, 0, 2, 1] {
         let one = clients[out].lock("x").acquire().await.unwrap();
         let guard = lock.acquire().await.unwrap();
@@ -336,8 +337,8 @@ async fn owners_overlapping_multi_locks_raise_tokens() {
         let before = count_ahead(&client, ahead).await;
         let first = of(["x", "y"]).acquire().await.unwrap();
         let first_token = first.fencing_token().await.unwrap();
-        // The second lock shares `y`, which already has a token, and was raised to the token of
-        // both.
+        // The second lock shares `y`, which already has a token, and whose counter was raised to
+        // the token of both.
         let second = of(["y", "z"]).acquire().await.unwrap();
         let second_token = second.fencing_token().await.unwrap();
         assert!(

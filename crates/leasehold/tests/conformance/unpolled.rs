@@ -1,5 +1,5 @@
-//! Futures that are polled for a while and then not any more, as by a loop around `select!`: they
-//! keep no other waiter from what they wait for.
+//! Futures that are polled for a while and then never again, as by a loop around `select!`. They
+//! must not keep other waiters from what they wait for.
 
 use std::time::Duration;
 
@@ -12,10 +12,10 @@ use super::{lock_of, place};
 use crate::support::{HOUR, eventually};
 
 const SOON: Duration = Duration::from_secs(20);
-/// A poll interval by which a waiter is woken a few times before it is not polled any more.
+/// A poll interval that wakes a waiter a few times before it is no longer polled.
 const POLL: Duration = Duration::from_millis(20);
 
-/// A guard of any kind; dropping it gives it back.
+/// A guard of any kind, which is released when it is dropped.
 type Guard = Box<dyn Send>;
 
 /// An acquire of something that only one waiter can hold at a time.
@@ -93,8 +93,8 @@ fn majority(client: Client) -> BoxFuture<'static, Guard> {
     .boxed()
 }
 
-/// Waits until all requests about any of the names so far have run, on each node of a cluster that
-/// has one of them.
+/// Waits until all earlier requests about any of the names have run, on each node of a cluster that
+/// has one of the names.
 async fn all_has_run(client: &Client) {
     for name in ["x", "y", "z", "g", "s", "e", "l"] {
         let beside = client.lock(&format!("{{{name}}}:nobody's"));
@@ -102,8 +102,8 @@ async fn all_has_run(client: &Client) {
     }
 }
 
-/// Another client holds the lock. A waiter of ours is in line and not polled any more, and another
-/// waiter follows. When the lock is free, the second waiter must get it.
+/// Another client holds the lock. A waiter of this client is in line and no longer polled, and
+/// another waiter follows it. When the lock is free, the second waiter must get it.
 async fn the_next_in_line_gets_it(cases: &[(&str, Acquire, Acquire, Acquire)]) {
     let place = place();
     let (ours, theirs) = (place.client().await, place.client().await);
@@ -166,7 +166,7 @@ async fn permits_go_to_the_next_in_line() {
     the_next_in_line_gets_it(&cases).await;
 }
 
-/// The turn reaches the waiter when it is not polled any more.
+/// The waiter becomes the head when it is no longer polled.
 #[tokio::test]
 async fn unpolled_waiter_loses_its_turn() {
     let place = place();
@@ -187,7 +187,7 @@ async fn unpolled_waiter_loses_its_turn() {
     place.is_clean(&[&ours, &theirs]).await;
 }
 
-/// No other waiter was in line when the unpolled waiter was called.
+/// No other waiter was in line when the unpolled waiter was woken.
 #[tokio::test]
 async fn unpolled_waiter_woken_earlier_is_skipped() {
     let place = place();

@@ -14,7 +14,7 @@ async fn a_release_wakes_the_waiter_of_another_client() {
     let place = place();
     let (ours, theirs) = (place.client().await, place.client().await);
     let guard = lock_of(&ours, "x").acquire().await.unwrap();
-    // No poll could do this: the poll interval is an hour.
+    // No poll could wake it: the poll interval is an hour.
     let lock = lock_of(&theirs, "x").poll_interval(HOUR);
     let waiter = tokio::spawn(async move { lock.acquire().await.unwrap() });
     eventually("it listens", async || theirs.activity().channels == 1).await;

@@ -8,7 +8,7 @@ use leasehold_testkit::fake::{Request, bulk, list};
 pub(crate) struct Call {
     pub(crate) number: i64,
     pub(crate) operations: Vec<Operation>,
-    /// Whether the call runs the script of its one step, which replies with a text.
+    /// Whether the call runs the script of a single step, which replies with a text.
     pub(crate) own: bool,
 }
 
@@ -19,7 +19,7 @@ pub(crate) struct Operation {
     pub(crate) hold: String,
 }
 
-/// Returns the number of arguments of a step, after its name. `first` reads the first of them.
+/// Returns the number of arguments that follow the name of a step. `first` reads the first of them.
 fn arguments(step: &str, first: impl Fn() -> String) -> usize {
     match step {
         "lock.acquire" | "lock.release" | "lock.release_and_notify" => 2,
@@ -35,7 +35,7 @@ fn arguments(step: &str, first: impl Fn() -> String) -> usize {
     }
 }
 
-/// Reads the call, if the request is one.
+/// Parses the request, if it is a call.
 pub(crate) fn read(request: &Request) -> Option<Call> {
     if !matches!(&*request.command(), "EVALSHA" | "EVAL") {
         return None;
@@ -71,9 +71,9 @@ pub(crate) fn read(request: &Request) -> Option<Call> {
     })
 }
 
-/// Reads the operation of a script that runs one step, where the step's name is last.
+/// Parses the operation of a script that runs a single step, where the step's name is last.
 fn read_own(request: &Request, at: usize) -> Option<Operation> {
-    // The hold is where another call has its latest time, or the name of its first step.
+    // At this position, other calls have their latest time or the name of their first step.
     let is_hold = |at| request.text(at).contains(':');
     let (step, hold) = match () {
         () if is_hold(at) => ("lock.release", at),

@@ -14,9 +14,9 @@ use super::session::{Liar, Session};
 const INPUTS: usize = 20_000;
 /// Number of clients at a time.
 const WORKERS: usize = 64;
-/// Bytes that may stay allocated when all clients are dropped: less than a hundred for each input.
+/// Bytes that may stay allocated after all clients are dropped: less than a hundred for each input.
 const MOST_GROWTH: usize = 1 << 20;
-/// A limit far above the limit that every call has.
+/// A limit far above the time limit of every call.
 const HOPELESS: Duration = Duration::from_secs(60);
 
 #[test]
@@ -85,7 +85,7 @@ fn run(workers: usize, inputs: usize, first: u64, end: u64) {
     }
 }
 
-/// Waits until the memory is freed: dropped clients still give back what they hold.
+/// Waits until the memory is freed: dropped clients are still releasing their holds.
 async fn all_is_freed(before: usize) {
     let growth = || memory().saturating_sub(before);
     let freed = async {

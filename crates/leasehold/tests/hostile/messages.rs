@@ -74,14 +74,14 @@ async fn wake_up_flood_triggers_few_requests() {
     let calls = lock.server.calls("evalsha");
     let started = tokio::time::Instant::now();
     let mut heard = 0;
-    // The flood is sent in small pieces, between which the server has time for requests.
+    // The flood is sent in small pieces, so that the server has time for requests between them.
     for _ in 0..3000 {
         heard += lock.publish(b"0", 10).await;
     }
     let (calls, took) = (lock.server.calls("evalsha") - calls, started.elapsed());
     println!("{heard} wake-ups in {took:.1?}, {calls} asks");
     assert_eq!(heard, 30_000, "it was flooded");
-    // The watchdog may have renewed meanwhile, and then a burst is free.
+    // The watchdog may have renewed in between, and that allows another burst of requests.
     let most = 60 + (took.as_secs_f64() * 15.0) as u64;
     assert!(calls <= most, "{calls} asks in {took:?}");
     lock.hand_over().await;
@@ -102,7 +102,7 @@ async fn false_permit_messages_trigger_few_requests() {
     let plain = tokio::spawn(async move { waits.acquire().await.unwrap() });
     let waits = expirable.clone();
     let leased = tokio::spawn(async move { waits.acquire().await.unwrap() });
-    // Each client listens for the releases and for its calls.
+    // Each client listens for releases and for its own notifications.
     eventually("both listen", async || server.channels().len() == 4).await;
     let calls = server.calls("evalsha");
     let started = tokio::time::Instant::now();
@@ -247,7 +247,7 @@ async fn a_message_for_another_channel_wakes_nobody() {
     let client = Client::connect(&server.url()).await.unwrap();
     let lock = client.lock("x").poll_interval(HOUR);
     let waiter = tokio::spawn(async move { lock.acquire().await });
-    // The waiter has asked once before it listened, and once after.
+    // The waiter has asked once before it listened, and once after that.
     eventually("it listens", async || asks.load(Ordering::SeqCst) == 2).await;
     tokio::time::sleep(Duration::from_millis(500)).await;
     assert_eq!(asks.load(Ordering::SeqCst), 2);

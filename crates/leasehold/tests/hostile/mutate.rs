@@ -26,7 +26,7 @@ const NUMBERS: &[&str] = &[
     "?",
 ];
 
-/// Errors and other whole replies, in place of a reply of another kind.
+/// Errors and other complete replies, in place of a reply of another kind.
 const REPLIES: &[&str] = &[
     "-NOSCRIPT No matching script\r\n",
     "-NOPERM no permissions\r\n",
@@ -100,7 +100,7 @@ fn change(reply: &mut [u8], place: usize, how: impl Fn(u8) -> u8) {
     }
 }
 
-/// Replaces the rest of a line, after the sign that announces a number, with an odd number.
+/// Replaces a number in a line, after the sign that announces it, with an unexpected number.
 fn replace_number(reply: &mut Vec<u8>, rng: &mut Rng) {
     let lines = lines(reply);
     let (from, to) = lines[rng.usize(..lines.len())];

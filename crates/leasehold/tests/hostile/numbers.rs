@@ -26,7 +26,7 @@ const NUMBERS: [i64; 10] = [
     i64::MAX,
 ];
 
-/// The shape of a reply; each is one of some step's shapes.
+/// The shape of a reply. Each shape belongs to some step.
 type Shape = fn(i64) -> Vec<u8>;
 const SHAPES: [(&str, Shape); 9] = [
     ("n", int),
@@ -64,7 +64,7 @@ fn steps(request: &Request) -> Option<(i64, Vec<String>)> {
 
 type Call = fn(Client) -> BoxFuture<'static, Option<i128>>;
 
-/// Makes calls of expressions. Each returns the number that resulted, if any.
+/// Makes calls from expressions. Each returns the number that the client reported, if any.
 macro_rules! calls {
     ($($client:ident => $call:expr;)+) => {
         [$((|$client: Client| Box::pin(async move { $call }) as BoxFuture<'static, Option<i128>>) as Call),+]
@@ -151,7 +151,7 @@ async fn no_number_in_a_reply_overflows() {
             });
             let told = tokio::time::timeout(Duration::from_secs(60), join_all(doings)).await;
             let told = told.unwrap_or_else(|_| panic!("a call hangs on {number} in `{shape}`"));
-            // The sum of two possible numbers is the highest number that there can be.
+            // The highest possible number is the sum of two numbers that a script can return.
             let impossible = |told: &i128| told.unsigned_abs() > 1 << 54;
             let wrong: Vec<_> = told.into_iter().flatten().filter(impossible).collect();
             assert!(wrong.is_empty(), "{number} in `{shape}` became {wrong:?}");

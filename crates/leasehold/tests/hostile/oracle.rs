@@ -1,4 +1,4 @@
-//! The grants that were really sent: the bytes, read by other code than the client's.
+//! The grants that were really sent: the bytes, parsed by other code than the client's.
 
 use std::collections::HashMap;
 
@@ -164,7 +164,7 @@ impl<'a> Reader<'a> {
 
     fn line(&mut self) -> Result<&'a [u8], Trouble> {
         let rest = &self.bytes[self.at..];
-        // The byte that names the kind of the line can't end it.
+        // The byte that announces the type of the line can't end it.
         let end = rest
             .windows(2)
             .skip(1)

@@ -25,8 +25,8 @@ pub(crate) fn assert_no_panics() {
     assert_eq!(PANICS.load(Ordering::SeqCst), 0, "a task panicked");
 }
 
-/// The lock of tests that measure the process's memory, which must be the only ones that use much
-/// of it.
+/// The lock of tests that measure the process's memory. No other test may use much of it at that
+/// time.
 pub(crate) static MEASURING: Mutex<()> = Mutex::const_new(());
 
 #[global_allocator]

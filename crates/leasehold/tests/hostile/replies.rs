@@ -14,7 +14,7 @@ use crate::support::HOUR;
 
 type Spoil = fn(&Call) -> Vec<u8>;
 
-/// Bytes in place of a reply that can't be a reply.
+/// Bytes that no client can take for a reply.
 const NO_REPLIES: &[(&str, Spoil)] = &[
     ("a list that is too long", |_| b"*1000000000\r\n".to_vec()),
     ("a text that is too long", |_| b"$2147483647\r\nx".to_vec()),
@@ -81,7 +81,7 @@ async fn malformed_reply_ends_the_connection() {
     watch_panics();
     for (what, spoil) in NO_REPLIES {
         let server = spoiling_the_first(*spoil);
-        // With this limit, a call that waits for a reply that can't arrive would wait for ever.
+        // With this limit, a call would wait for ever if it waited for a reply that can't arrive.
         let builder = Client::builder().reply_timeout(HOUR);
         let client = builder.connect(&server.url()).await.unwrap();
         let lock = client.lock("x");
@@ -114,7 +114,7 @@ async fn replies_in_the_wrong_order_grant_nothing() {
         }
     });
     let client = Client::connect(&server.url()).await.unwrap();
-    // Once its connection is in use, each of the two leaves as a call of its own.
+    // Once its connection is in use, each of the two is sent as a call of its own.
     client.lock("zero").force_unlock().await.unwrap();
     let (one, two) = (client.lock("one"), client.lock("two"));
     let (one, two) = tokio::join!(one.try_acquire(), two.try_acquire());
@@ -132,7 +132,7 @@ async fn reply_before_its_call_grants_nothing() {
         if call.operations[0].step != "lock.acquire" {
             return Some(Action::Send(grant(&call)));
         }
-        // The server is slow, so the next call is on its way and not read yet.
+        // The server is slow, so the next call has been sent and not read yet.
         std::thread::sleep(Duration::from_millis(5));
         let next = grant(&Call {
             number: call.number + 1,
@@ -142,7 +142,7 @@ async fn reply_before_its_call_grants_nothing() {
     });
     for _ in 0..10 {
         let client = Client::connect(&server.url()).await.unwrap();
-        // Once its connection is in use, each of the two leaves as a call of its own.
+        // Once its connection is in use, each of the two is sent as a call of its own.
         client.lock("zero").force_unlock().await.unwrap();
         let (one, two) = (client.lock("one"), client.lock("two"));
         let (one, two) = tokio::join!(one.try_acquire(), two.try_acquire());
@@ -215,7 +215,7 @@ async fn reconnects_to_a_closing_server_back_off() {
     let started = tokio::time::Instant::now();
     let error = lock.acquire().await.map(drop).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::OutcomeUnknown, "{error}");
-    // The pause is 10 ms, doubled up to a second, minus a random half of each.
+    // The delay is 10 ms, doubled up to a second, minus a random half of each.
     let most = 10 + 3 * started.elapsed().as_secs() as usize;
     assert!(server.connections() > 3, "it tries again");
     assert!(

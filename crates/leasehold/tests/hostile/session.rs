@@ -56,7 +56,7 @@ impl Session {
         spoilt.push(bytes.to_vec());
     }
 
-    /// Reports how to run the session again, and the last replies that were sent.
+    /// Reports how to repeat the session, and the last replies that were sent.
     pub(crate) fn report(&self) -> String {
         let spoilt = self.spoilt.lock().unwrap();
         let spoilt: Vec<_> = spoilt
@@ -113,7 +113,7 @@ impl Answerer {
     fn new(session: Arc<Session>, inputs: Arc<AtomicUsize>) -> Self {
         let number = session.connections.fetch_add(1, Ordering::SeqCst);
         let mut rng = Rng::with_seed(session.seed ^ ((number as u64) << 48));
-        // Most connections begin well, or no test would ever get further.
+        // Most connections begin well, or no session would get far.
         let spoils = (if rng.u8(..5) == 0 { 30 } else { 0 }, rng.u8(20..80));
         Self {
             session,

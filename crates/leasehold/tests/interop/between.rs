@@ -1,4 +1,4 @@
-//! One more client of this library, beside two versions of Redisson that don't hear each other.
+//! Another client of this library, beside two versions of Redisson that don't hear each other.
 
 use std::time::Duration;
 
@@ -10,20 +10,20 @@ use tokio::task::JoinHandle;
 use crate::support::eventually;
 use crate::topology::Site;
 
-/// Time for which the client leaves the lock to the others after its turn.
+/// Time for which the client leaves the lock to the others after it has held it.
 const PAUSE: Duration = Duration::from_millis(50);
-/// The default poll interval of this library's clients, used when nothing wakes them.
+/// The default poll interval of this library's clients, which applies when nothing wakes them.
 pub(crate) const POLL: Duration = Duration::from_secs(1);
 
-/// A client of this library that takes what the others wait for, and gives it back. It hears each
-/// of them, and each of them hears it.
+/// A client of this library that repeatedly acquires and releases what the others wait for. It
+/// hears each of them, and each of them hears it.
 pub(crate) struct Between {
     client: Client,
     work: JoinHandle<()>,
 }
 
 impl Between {
-    /// Connects a client for this, if the others need one.
+    /// Connects such a client, if the others need one.
     pub(crate) async fn client(site: &Site, cast: &[RedissonVersion]) -> Option<Client> {
         match site.separates(cast) {
             true => Some(Client::connect(&site.url()).await.unwrap()),
@@ -31,7 +31,7 @@ impl Between {
         }
     }
 
-    /// Starts a task that takes its turn again and again.
+    /// Starts a task that runs `turn` again and again.
     pub(crate) fn start<F>(client: &Client, turn: impl Fn(Client) -> F + Send + 'static) -> Self
     where
         F: Future<Output = ()> + Send,
@@ -47,7 +47,7 @@ impl Between {
         Self { client, work }
     }
 
-    /// Ends the task. Returns when nothing of it is left.
+    /// Ends the task. Returns when nothing of it remains.
     pub(crate) async fn leaves(self) {
         self.work.abort();
         let ended = self.work.await;

@@ -1,4 +1,4 @@
-//! The checks of every exclusive lock, whichever clients take part. Each side is tried against each
+//! The checks of every exclusive lock, for any cast of clients. Each side is tried against each
 //! other side, in both orders.
 
 use std::time::Duration;
@@ -45,7 +45,7 @@ pub(crate) async fn a_timed_try_is_refused_in_its_time_or_served(
         for other in scene.others(holder) {
             scene.sides[holder].lock().await;
             assert!(!scene.sides[other].try_lock(SHORT).await);
-            // The waiter of this library leaves the line in the background.
+            // This library's waiter leaves the line in the background.
             eventually("nobody is in line", async || scene.queue().await == 0).await;
             let waiting = scene.waits(other, Some(SOON)).await;
             assert!(scene.sides[holder].unlock().await);
@@ -157,8 +157,8 @@ pub(crate) async fn holds_and_waiters_outlive_a_failover(cast: &[RedissonVersion
         let early = waiting.iter().find(|(_, waiting)| waiting.is_done());
         assert!(early.is_none(), "it was held");
         assert!(scene.sides[holder].unlock().await);
-        // Redisson may not listen again yet. Then it asks at the end of the lease that it was
-        // refused with.
+        // Redisson may not be listening again yet. In that case, it asks at the end of the lease
+        // that its refusal reported.
         scene.serve_in_the_end(waiting).await;
         scene.is_free().await;
     }
@@ -173,13 +173,13 @@ pub(crate) async fn each_watchdog_keeps_a_hold_that_is_still_refused_to_the_othe
         scene.sides[holder].lock().await;
         let mut kept = 0;
         for key in what.keys() {
-            // All in all, this is longer than its lease.
+            // In total, this is longer than its lease.
             let (mut last, mut renewals) = (0, 0);
             eventually("it is renewed four times, or was not held", async || {
                 let ttl = scene.site.server_of(key).command(&["PTTL", key]).unwrap();
                 let ttl = ttl.as_int().unwrap();
-                // The first look counts as a renewal too. A member that is late is given back at
-                // once.
+                // The first check counts as a renewal too. A member whose grant is late is given
+                // back at once.
                 let came_late = what == What::Red && renewals < 2;
                 let who = &scene.sides[holder].who;
                 assert!(ttl > 0 || came_late, "{key} of {who} ended");
@@ -229,8 +229,8 @@ pub(crate) async fn fair_waiter_that_gives_up_leaves_queue(cast: &[RedissonVersi
     }
 }
 
-/// A killed waiter for a fair lock is skipped. Redisson's entry counts for as long as it wanted to
-/// wait and beyond the lease; an entry of this library counts for its waiter timeout.
+/// A killed waiter for a fair lock is skipped. Redisson's entry is valid for its wait limit,
+/// counted from the end of the lease. An entry of this library is valid for its waiter timeout.
 pub(crate) async fn killed_fair_waiter_is_skipped_after_timeout(cast: &[RedissonVersion]) {
     let mut scene = Scene::with_watchdog(cast, What::Fair, Some(WATCHDOG)).await;
     let url = scene.site.url();
@@ -264,7 +264,7 @@ pub(crate) async fn killed_fair_waiter_is_skipped_after_timeout(cast: &[Redisson
     scene.is_free().await;
 }
 
-/// The tokens of a fenced lock grow over all holds. A hold of 3.16.8 takes no token.
+/// The tokens of a fenced lock grow over the holds of all clients. A hold of 3.16.8 draws no token.
 pub(crate) async fn tokens_grow_over_the_holds_of_all(cast: &[RedissonVersion]) {
     let site = Site::start();
     let clients: Vec<_> = cast
@@ -326,7 +326,7 @@ pub(crate) async fn last_shared_reader_lets_writer_in(cast: &[RedissonVersion]) 
         let writing = lock.clone();
         let we_write = tokio::spawn(async move { writing.write().await.unwrap() });
         eventually("ours waits", async || client.activity().channels > 0).await;
-        // All readers but one leave.
+        // All readers but one release.
         let mut ours = Some(ours);
         for (at, reader) in readers.iter().enumerate().filter(|(at, _)| *at != last) {
             reader.unlock("x").unwrap();
@@ -341,8 +341,8 @@ pub(crate) async fn last_shared_reader_lets_writer_in(cast: &[RedissonVersion]) 
             ours.take().unwrap().release().await.unwrap();
         }
         // One writer follows the other, in any order. Redisson loses a "wake all" message that
-        // arrives between a waiter's request and its sleep. That waiter then sleeps for the lease
-        // that it was refused with.
+        // arrives between a waiter's request and its sleep. Its waiter then sleeps for the lease
+        // that its refusal reported.
         let at_the_latest = SOON + Duration::from_secs(30);
         let ours = tokio::spawn(async move { we_write.await.unwrap().release().await.unwrap() });
         let all = waiting.into_iter().map(|(waiting, writer)| {
@@ -357,7 +357,7 @@ pub(crate) async fn last_shared_reader_lets_writer_in(cast: &[RedissonVersion]) 
     }
 }
 
-/// A downgrade of this library wakes the readers of all sides.
+/// A downgrade by this library wakes the readers of all sides.
 pub(crate) async fn our_downgrade_wakes_the_readers_of_all(cast: &[RedissonVersion]) {
     let site = Site::start();
     let clients: Vec<_> = cast

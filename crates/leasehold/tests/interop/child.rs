@@ -65,8 +65,8 @@ pub(crate) struct Count<'a> {
     pub(crate) run: Duration,
 }
 
-/// Starts a process that raises the plain counter under the lock, in `clients` clients. With
-/// [`LockKind::Write`] they also look at the counter under the read side.
+/// Starts a process that increments the plain counter under the lock, in `clients` clients. With
+/// [`LockKind::Write`], they also read the counter under the read side.
 pub(crate) fn count(plan: Count<'_>) -> Child {
     let Count {
         urls,
@@ -101,7 +101,7 @@ pub(crate) fn intervals(child: Child, name: &str) -> Vec<Interval> {
         .collect()
 }
 
-/// The job of a child; as a test of its own it does nothing.
+/// The job of a child process. When run as a test, this does nothing.
 #[test]
 fn a_process_of_its_own() {
     let Some(job) = job() else {
@@ -172,8 +172,8 @@ async fn hold_on<K: Kind>(lock: Lock<K>) -> Result<()> {
     std::future::pending().await
 }
 
-/// Opens a plain connection. The driver's own limit of half a second is soon over on a busy
-/// machine.
+/// Opens a plain connection with a long limit. On a busy machine, the driver's own limit of half a
+/// second is too short.
 pub(crate) async fn patient(redis: &redis::Client) -> redis::aio::MultiplexedConnection {
     let limit = Some(Duration::from_secs(60));
     let config = redis::AsyncConnectionConfig::new()
@@ -197,7 +197,7 @@ impl Counter {
         count.unwrap_or(0)
     }
 
-    /// Raises the number in two steps. Returns the new number.
+    /// Increments the number in two steps. Returns the new number.
     async fn raise(&mut self) -> u64 {
         let count = self.get().await + 1;
         tokio::task::yield_now().await;
@@ -208,18 +208,18 @@ impl Counter {
     }
 }
 
-/// Makes the lock that Java's names for [`LockKind::Multi`] mean.
+/// Makes the lock that Java's names for [`LockKind::Multi`] denote.
 fn several(client: &Client, names: &str) -> MultiLock {
     MultiLock::new(names.split(',').map(|name| client.lock(name))).unwrap()
 }
 
-/// Makes the lock that Java's name for [`LockKind::Group`] means.
+/// Makes the lock that Java's name for [`LockKind::Group`] denotes.
 fn group(client: &Client, name: &str) -> GroupLock {
     let (group, values) = name.split_once('/').unwrap();
     client.group_lock(group, values.split(','))
 }
 
-/// Makes the lock that Java's names for [`LockKind::Red`] mean: one name for each server.
+/// Makes the lock that Java's names for [`LockKind::Red`] denote: one name for each server.
 fn majority(clients: &[Client], names: &str) -> RedLock {
     let names = names.split(',').map(|name| name.split_once('/').unwrap().1);
     let locks = clients.iter().zip(names);
@@ -300,7 +300,7 @@ async fn count_on<K: Kind>(
     lines
 }
 
-/// Raises the counter under the write side, and looks at it under the read side.
+/// Increments the counter under the write side, and reads it under the read side.
 async fn count_and_look(
     lock: RwLock,
     mut counter: Counter,

@@ -42,7 +42,7 @@ const NAMES: [(LockKind, &[&str]); 4] = [
         &["write", "read", "both sides", "three of several"],
     ),
 ];
-/// Names whose holds end before the trouble is over.
+/// Names whose holds end during the fault.
 const END_BY_THEMSELVES: [&str; 2] = ["limited", "forgotten"];
 const SOON: Duration = Duration::from_secs(60);
 
@@ -53,7 +53,7 @@ struct Waiting {
 }
 
 impl Waiting {
-    /// Returns when all threads that can't be served yet sleep.
+    /// Waits until all threads that can't be served yet sleep.
     async fn start(url: &str) -> Self {
         let java = JavaClient::new(RedissonVersion::V4_7_0, url, None);
         let (mut served, mut threads) = (Vec::new(), Vec::new());
@@ -78,7 +78,7 @@ impl Waiting {
         Self { java, served }
     }
 
-    /// Returns when each thread has had its lock.
+    /// Waits until each thread has had its lock.
     fn all_served(self) {
         for one in self.served {
             one.join().unwrap();
@@ -87,7 +87,7 @@ impl Waiting {
     }
 }
 
-/// Brings the company through `trouble` while Java waits, and has Java served after it.
+/// Brings the company through `trouble` while Java waits, and then waits until Java is served.
 async fn goes_on_beside_java(company: Company, url: &str, trouble: impl AsyncFnOnce()) {
     let mut waiting = None;
     let java_waits = async || {
@@ -119,7 +119,7 @@ async fn every_confirmed_feature_goes_on_beside_java() {
     leaves_nothing(|| server.keys()).await;
 }
 
-/// Java asks again when a lease is over, if it misses the message of a release after a move.
+/// If Java misses the message of a release after a move, it asks again when the lease ends.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn every_feature_follows_its_slot_beside_java() {
     let cluster = Cluster::start(3, 0);
@@ -143,7 +143,7 @@ async fn every_feature_follows_its_slot_beside_java() {
     leaves_nothing(|| cluster.keys()).await;
 }
 
-/// Java gets a lock whose lease has ended in the sleep, and the sleeper knows of its loss when it
+/// Java gets a lock whose lease ended during the sleep, and the sleeper learns of its loss when it
 /// wakes. Its other holds have longer leases.
 #[tokio::test]
 async fn every_feature_sleeps_beside_java() {

@@ -5,7 +5,7 @@
 //! - adding and draining keep the expiry of a semaphore, where Redisson drops it;
 //! - a permit without a lease has one here and is renewed; for Redisson it never ends;
 //! - ids are 16 bytes in Redis, as 4.7.0 writes them and 3.16.8 does not;
-//! - a permit that is released after its lease was over is reported as such, as by 4.7.0.
+//! - a permit that is released after its lease has ended is reported as such, as by 4.7.0.
 
 use std::collections::{BTreeMap, HashMap};
 use std::time::{Duration, SystemTime};
@@ -60,7 +60,7 @@ async fn semaphore_and_latch_state_matches_redisson_recordings() {
             let before = since_epoch();
             stage.play(&step).await;
             if let Some(state) = &step.state {
-                // A lease that this step has set began at a time between the two.
+                // The lease that this step has set began at some time between these two.
                 let states = || [before, since_epoch()].map(|now| stage.state(now));
                 if !stage.waiters.is_empty() {
                     let seen = async || is_between(state, &states());
@@ -137,7 +137,7 @@ fn read_state(text: &str, state: &mut State) {
     }
 }
 
-/// Rounds seconds up, because a recording looks at the state some time after the call, and so does
+/// Rounds seconds up, because a recording reads the state some time after the call, and so does
 /// this test.
 fn rounded(seconds: f64) -> i64 {
     seconds.ceil() as i64
@@ -207,7 +207,7 @@ impl Stage {
                 }));
                 self.waits().await;
             }
-            // The call wants one permit: `(600, MILLISECONDS)` or `(1, dur:600)`.
+            // The call is for one permit: `(600, MILLISECONDS)` or `(1, dur:600)`.
             ("tryAcquire", [_, _]) => {
                 let wait = Duration::from_millis(600);
                 let got = semaphore.try_acquire_for(wait).await.unwrap();
@@ -362,7 +362,7 @@ impl Stage {
     }
 
     /// Returns the state in Redis, with the leases as at `now`. Keys of this library, which
-    /// Redisson never looks at, are left out.
+    /// Redisson never reads, are left out.
     fn state(&self, now: f64) -> State {
         let ask = |parts: &[&str]| self.server.command(parts).unwrap();
         let keys = self.server.keys().into_iter();

@@ -1,4 +1,4 @@
-//! The fair lock's rows: one queue for both sides, in the order in which they asked.
+//! The fair lock's rows: one queue for both sides, in the order in which clients have asked.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use super::VERSION;
 use crate::child;
 use crate::support::{HOUR, eventually};
 
-/// A limit long before any lease of 30 s, and any timeout of Redisson's, ends.
+/// A limit that ends long before any lease of 30 s, and before any timeout of Redisson's.
 const SOON: Duration = Duration::from_secs(10);
 const WATCHDOG: Duration = Duration::from_millis(2400);
 
@@ -37,7 +37,7 @@ impl Place {
         self.redisson.thread("c", thread).kind(LockKind::Fair)
     }
 
-    /// Makes our lock, whose waiters ask again after an hour at the soonest. Only a message or the
+    /// Makes our lock. Its waiters poll no more often than once an hour, so only a message or the
     /// end of a lease makes them ask earlier.
     fn ours(&self) -> FairLock {
         let lock = self.rust.fair_lock("x").poll_interval(HOUR);
@@ -52,8 +52,8 @@ impl Place {
         .await;
     }
 
-    /// Returns when the last in line listens on its channel. Of our waiters only the first listens,
-    /// and it notifies the others.
+    /// Waits until the last waiter in line listens on its channel. Of our waiters only the first
+    /// listens, and it wakes the others.
     async fn last_listens(&self) {
         let last = self.ours().waiters().await.unwrap().pop().unwrap();
         eventually("the last in line listens", async || {
@@ -204,8 +204,8 @@ async fn expired_lease_hands_fair_lock_across() {
     guard.release().await.unwrap();
     lock.fixed_lease(lease).acquire().await.unwrap().forget();
     let waiting = place.java_waiter(&java).await;
-    // A head of 3.16.8 that asks just when the lease ends sleeps for ever, because no client calls
-    // it. Our waiters do.
+    // A head of 3.16.8 that asks just when the lease ends sleeps for ever, because no client
+    // notifies it. Our waiters do.
     let behind = place.rust.fair_lock("x");
     let behind = tokio::spawn(async move { behind.acquire().await.unwrap() });
     waiting.wait(SOON).expect("served");
@@ -225,8 +225,8 @@ async fn killed_rust_waiter_does_not_block_java() {
     let waiting = java.start_lock("x");
     place.waiting(2).await;
     dead.kill();
-    // One of our clients removes the dead waiter: here the next waiter in line, otherwise the
-    // release.
+    // One of our clients removes the dead waiter. Here the next waiter in line does it; without
+    // that waiter, the release would.
     let lock = place.rust.fair_lock("x");
     let last = tokio::spawn(async move { lock.acquire().await.unwrap() });
     guard.release().await.unwrap();
@@ -238,8 +238,7 @@ async fn killed_rust_waiter_does_not_block_java() {
     crate::topology::is_empty(&place.server).await;
 }
 
-/// Redisson's own rule applies: an entry counts for its allowance, which is the time that it wants
-/// to wait.
+/// Redisson's own rule applies: an entry is valid for as long as its waiter wants to wait.
 #[tokio::test(flavor = "multi_thread")]
 async fn killed_java_waiter_leaves_at_redissons_timeout() {
     let place = Place::new().await;

@@ -10,7 +10,7 @@ use leasehold_testkit::{RedisServer, Redisson};
 use super::VERSION;
 use crate::support::{HOUR, eventually};
 
-/// A limit long before any lease of 30 s ends.
+/// A limit that ends long before any lease of 30 s.
 const SOON: Duration = Duration::from_secs(10);
 
 const COUNTER: &str = "redisson_lock_token:{x}";
@@ -52,7 +52,7 @@ async fn tokens_go_on_from_each_other() {
 #[tokio::test(flavor = "multi_thread")]
 async fn java_tokens_continue_after_other_kinds() {
     let (server, _redisson, java, rust) = &place().await;
-    // A number beyond any clock: only the counter of a member can have led there.
+    // A number beyond any clock, which can only have been derived from the counter of a member.
     const AHEAD: u64 = 1 << 52;
     let ahead = ["SET", "redisson_lock_token:{y}", &AHEAD.to_string()];
     server.command(&ahead).unwrap();
@@ -87,7 +87,7 @@ async fn each_side_excludes_the_other_and_wakes_it() {
     // Only the message can wake the waiter in time.
     let waiter = tokio::spawn(async move { lock.acquire().await });
     eventually("it listens", async || rust.activity().channels == 1).await;
-    // By then the subscription is confirmed, and the waiter has asked once more.
+    // After this time, the subscription is confirmed, and the waiter has asked once more.
     tokio::time::sleep(Duration::from_millis(50)).await;
     java.unlock("x").unwrap();
     let woken = tokio::time::timeout(SOON, waiter).await.expect("woken");

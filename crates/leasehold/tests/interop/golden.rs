@@ -60,7 +60,7 @@ async fn our_state_is_redissons_after_every_step() {
     }
 }
 
-/// Keys with their fields and values, and the seconds left.
+/// Keys with their fields and values, and their remaining lease in seconds.
 type State = BTreeMap<String, (BTreeMap<String, String>, u64)>;
 
 /// One step of a recording.
@@ -121,10 +121,10 @@ struct Stage {
     clients: HashMap<String, Client>,
     owners: HashMap<String, Owner>,
     guards: HashMap<(String, String), Vec<LockGuard>>,
-    /// The names in the recording of wire ids.
+    /// The recording's names of wire ids.
     holders: HashMap<String, String>,
     waiter: Option<(String, String, tokio::task::JoinHandle<LockGuard>)>,
-    /// Keys that differ from here on, and are not compared any more.
+    /// Keys that differ from here on, and are no longer compared.
     left_out: HashSet<String>,
 }
 
@@ -247,7 +247,7 @@ impl Stage {
     }
 
     /// Returns the state in Redis, with the holders by their names in the recording. A key of this
-    /// library, which Redisson never looks at, is left out.
+    /// library, which Redisson never reads, is left out.
     fn state(&mut self) -> State {
         for ((who, _), guards) in &self.guards {
             let (client, thread) = who.split_once('.').unwrap();
@@ -272,7 +272,7 @@ impl Stage {
     }
 }
 
-/// Returns the owner: `lockAsync(77)` acquires as thread 77, whichever thread calls it.
+/// Returns the owner: `lockAsync(77)` acquires as thread 77 on any thread.
 fn async_owner(who: &str, method: &str, arguments: &str) -> String {
     match (method.ends_with("Async"), who.split_once('.')) {
         (true, Some((client, _))) => format!("{client}.{arguments}"),

@@ -1,14 +1,14 @@
 //! The state of a fair lock and its queue in Redis after each step, compared with the state that
 //! live Redissons left there.
 //!
-//! The story of the recordings is played here with our own API, and the keys are compared wherever
+//! The steps of the recordings are played here with our own API, and the keys are compared wherever
 //! the recording shows them. Four differences are intended:
 //!
 //! - our count on the wire is always 1, because re-entries are counted in the client;
 //! - our waiter with a limit has the same allowance as a waiter without one: 300 s;
-//! - while all in line are ours, only the last timeout is kept exact, because the next of
-//!   Redisson's waiters reads that one; the others may be later;
-//! - a grant counts the timeouts from the end of the new lease, not of the lease before.
+//! - while all waiters in line are ours, only the last timeout is exact, because Redisson's next
+//!   waiter reads it; the others may be later;
+//! - a grant counts the timeouts from the end of the new lease, not of the previous one.
 
 use std::collections::{BTreeMap, HashMap};
 use std::time::Duration;
@@ -30,10 +30,10 @@ const RECORDINGS: [(RedissonVersion, &str); 2] = [
     ),
 ];
 
-/// The waiter that has a limit in the recording; its timeout is later here.
+/// The waiter that has a limit in the recording. Its timeout is later here.
 const WITH_A_LIMIT: &str = "client3:t4";
-/// Tolerance in seconds: a step here takes another time than in the recording, and a new lease is
-/// 30 s at most.
+/// Tolerance in seconds: a step here takes a different time than in the recording, and a new lease
+/// is 30 s at most.
 const NEAR_S: f64 = 6.0;
 
 /// The keys, each with its type, its members in their order with a number of seconds (the time
@@ -74,7 +74,7 @@ fn recorded(text: &str) -> Vec<State> {
     states
 }
 
-/// Reads `F hash {<client1>:<t1>: 2} ttl 29.3s`, and the like for the others.
+/// Parses `F hash {<client1>:<t1>: 2} ttl 29.3s`, and lines of the other types.
 fn read_key(text: &str, state: &mut State) {
     let (content, ttl) = text.rsplit_once(" ttl ").unwrap();
     let mut words = content.splitn(3, ' ');
@@ -106,7 +106,7 @@ struct Stage {
     compared: usize,
     server: RedisServer,
     clients: Vec<Client>,
-    /// The names in the recording of ids on the wire.
+    /// The recording's names of wire ids.
     names: HashMap<String, String>,
 }
 
@@ -135,7 +135,7 @@ impl Stage {
         self.names.insert(guard.holder_id().into(), who.into());
     }
 
-    /// Starts a task that waits. Returns when the task is in line.
+    /// Starts a task that waits. Returns once it is in line.
     async fn waits<T>(&mut self, who: &str, lock: &FairLock, task: JoinHandle<T>) -> JoinHandle<T> {
         let known = self.names.clone();
         let mut new = None;
@@ -165,7 +165,7 @@ impl Stage {
         self.waits(WITH_A_LIMIT, &lock, task).await
     }
 
-    /// Compares with the next state that was recorded.
+    /// Compares the state with the next recorded one.
     fn compare(&mut self) {
         let theirs = self.recorded.next().expect("one more was recorded");
         self.compared += 1;

@@ -1,5 +1,5 @@
-//! Like `golden.rs`, for the read-write lock: the keys after each step of a recording, and the time
-//! that each has left, compared with the state that live Redissons left there.
+//! Like `golden.rs`, for the read-write lock: the keys after each step of a recording, and the
+//! remaining lease of each, compared with the state that live Redissons left there.
 //!
 //! These differences are intended:
 //!
@@ -29,23 +29,23 @@ const RECORDINGS: [(RedissonVersion, &str); 2] = [
     ),
 ];
 
-/// The steps after which the lock has another time left here, in seconds, by the number of the
-/// step.
+/// The steps after which the lock has a different remaining lease here, in seconds, by the number
+/// of the step.
 const OURS: [(&str, f64); 6] = [
     // Redisson adds 30 s for each re-entry.
     ("11", 30.0),
     ("12", 30.0),
-    // Redisson uses the lease of the call before, on the same object.
+    // Redisson uses the lease of the previous call on the same object.
     ("18", 30.0),
     // Redisson shortens the lease to the read hold inside.
     ("26", 120.0),
     ("24", 120.0),
     ("25", 120.0),
 ];
-/// Tolerance for the time that the recordings took between two steps.
+/// Tolerance for the time that the recordings took between two steps, in seconds.
 const TOLERANCE: f64 = 2.0;
 
-/// Keys with their content, and the seconds left.
+/// Keys with their content, and their remaining lease in seconds.
 type State = BTreeMap<String, (String, f64)>;
 
 #[tokio::test]
@@ -106,20 +106,20 @@ const RENEWALS: [(RedissonVersion, &str); 2] = [
     ),
 ];
 
-/// The lease of `clientw`, which is renewed.
+/// The lease of `clientw`, whose holds are renewed.
 const RENEWED: Duration = Duration::from_secs(3);
 
 /// Compares the renewed holds, and the effect of their renewals on the other holds. Redisson is not
 /// a model here:
 ///
-/// - its renewal cuts the lock to 3 s, at step 4, beside a read hold of a minute;
-/// - the renewal of 3.16.8 gives 3 s to all read holds, including holds of other clients and one
-///   that is over, so they are not compared;
-/// - 4.7.0 stops renewing a write hold when a read hold inside has ended, and the write hold is
-///   over at step 11; 3.16.8 stops renewing a read hold when the write hold around it has ended,
-///   and the read hold is over at step 17;
-/// - a thread's next hold has the keys of its last one, and ours has keys of its own: the remains
-///   of the hold that was broken at step 5 are not compared.
+/// - at step 4, its renewal cuts the lock to 3 s, beside a read hold of a minute;
+/// - a renewal by 3.16.8 sets the leases of all read holds to 3 s, including holds of other clients
+///   and a hold that has ended, so they are not compared;
+/// - 4.7.0 stops renewing a write hold when a read hold inside it has ended, so the write hold is
+///   lost at step 11; 3.16.8 stops renewing a read hold when the write hold around it has ended, so
+///   the read hold is lost at step 17;
+/// - a thread's next hold uses the keys of its last hold, and ours has keys of its own, so the
+///   remains of the hold that was broken at step 5 are not compared.
 #[tokio::test]
 async fn rw_renewals_match_redisson_or_keep_longer() {
     let played = RENEWALS.map(|(version, text)| renewals(version, text));
@@ -167,7 +167,7 @@ async fn renewals(version: RedissonVersion, text: &str) {
     assert_eq!(compared, 18, "{version}");
 }
 
-/// Reads `(1.3 s later: one renewal by clientw)`; a renewal without a time took a second.
+/// Parses `(1.3 s later: one renewal by clientw)`. A renewal without a time took a second.
 fn later(call: &str) -> Duration {
     let seconds = call.trim_start_matches('(').split_once(" s later");
     let seconds = seconds.and_then(|(seconds, _)| seconds.parse().ok());
@@ -266,7 +266,7 @@ struct Stage {
     clients: HashMap<String, Client>,
     owners: HashMap<String, Owner>,
     guards: HashMap<(String, String), Vec<Guard>>,
-    /// The names in the recording of wire ids.
+    /// The recording's names of wire ids.
     holders: BTreeMap<String, String>,
     waiter: Option<(String, String, tokio::task::JoinHandle<Guard>)>,
 }
@@ -319,7 +319,7 @@ impl Stage {
             "unlock" => match guards.pop() {
                 Some(Guard::Read(guard)) => guard.release().await.unwrap(),
                 Some(Guard::Write(guard)) => guard.release().await.unwrap(),
-                // The lock is free; 3.16.8 reports nothing.
+                // The lock is free, which 3.16.8 does not report.
                 None => {}
             },
             "forceUnlock" => {
@@ -341,7 +341,7 @@ impl Stage {
                     true => lock.write_lock().is_locked().await.unwrap(),
                     false => lock.read_lock().is_locked().await.unwrap(),
                 };
-                // The older version does not see a reader inside a write hold.
+                // The older version does not count a reader inside a write hold.
                 if self.version == RedissonVersion::V4_7_0 {
                     assert_eq!(locked.to_string(), answer, "{}", step.call);
                 }
@@ -372,7 +372,7 @@ impl Stage {
     }
 
     /// Returns the state in Redis, with the holders by their names in the recording. Keys of this
-    /// library, which Redisson never looks at, are left out.
+    /// library, which Redisson never reads, are left out.
     fn state(&mut self) -> State {
         for ((who, _), guards) in &self.guards {
             for guard in guards {

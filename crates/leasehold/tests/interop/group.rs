@@ -67,7 +67,7 @@ async fn groups_of_both_sides_wake_each_other() {
     let lock = rust.group_lock("G", ["b", "c"]).poll_interval(HOUR);
     let waiter = tokio::spawn(async move { lock.acquire().await.unwrap() });
     eventually("it listens", async || !server.channels().is_empty()).await;
-    // By then the subscription is confirmed, and the waiter has asked once more.
+    // After this time, the subscription is confirmed, and the waiter has asked once more.
     tokio::time::sleep(Duration::from_millis(50)).await;
     java.unlock("G/a,b").unwrap();
     let guard = tokio::time::timeout(SOON, waiter).await.expect("woken");
@@ -111,7 +111,7 @@ async fn our_release_wakes_just_refused_java_thread() {
     redisson.client_at("slow", &proxy.url(), None).unwrap();
     let threads = ["sleeps", "refused"].map(|name| redisson.thread("slow", name));
     let [sleeps, refused] = threads.map(|java| java.kind(LockKind::Group));
-    // From now on its script is known to the server.
+    // After these calls, the server knows the thread's script.
     sleeps.lock("G/a").unwrap();
     sleeps.unlock("G/a").unwrap();
     let guard = rust.group_lock("G", ["a", "b"]).acquire().await.unwrap();
@@ -141,10 +141,10 @@ async fn forced_group_unlock_is_seen_across_sides() {
     assert!(guard.release().await.is_err());
 }
 
-/// The fields of each key. Values that are times of the clock are in seconds from now.
+/// The fields of each key. Times are in seconds from now.
 type State = BTreeMap<String, BTreeMap<String, String>>;
 
-/// The recording's names of fields.
+/// The recording's names of the fields.
 const FIELDS: [(&str, &str); 4] = [
     ("<f:a>", "qwvAS12pR0CgRitaypEjUw"),
     ("<f:b>", "Q5CdP+xmkHdTGWYr64Lw6A"),
@@ -171,7 +171,7 @@ async fn our_state_is_redissons_after_every_step() {
                     compared += 1;
                 }
             }
-            // From here on the recording shows faults of Redisson's.
+            // From here on, the recording shows defects of Redisson.
             if next.contains("lockAsync") {
                 break;
             }
@@ -190,7 +190,7 @@ async fn our_state_is_redissons_after_every_step() {
     assert!(compared >= 7, "{compared}");
 }
 
-/// Normalises a value: a time to some seconds, a count to ours; anything else is kept.
+/// Normalises a value: a time to seconds from now, a count to ours. Other values are not changed.
 fn seconds(name: &str, value: &str, now_ms: i64) -> String {
     if name.ends_with(":expire_time") {
         let left = match value.strip_prefix("now+") {

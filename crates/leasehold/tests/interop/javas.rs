@@ -1,4 +1,5 @@
-//! Clients of Redisson in processes that all tests share, and in one that can be killed.
+//! Clients of Redisson: most in processes that all tests share, some in a process that can be
+//! killed.
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -11,7 +12,7 @@ use serde_json::{Value, json};
 use crate::support::eventually;
 use crate::what::What;
 
-/// A client of Redisson's; it is closed when this is dropped.
+/// A client of Redisson's, which is closed when this is dropped.
 pub(crate) struct JavaClient {
     redisson: &'static Redisson,
     name: String,
@@ -23,7 +24,7 @@ impl JavaClient {
         Self::with(version, url, json!({ "watchdog_ms": watchdog_ms }))
     }
 
-    /// Connects a client with settings of the driver's.
+    /// Connects a client with these settings of the driver.
     pub(crate) fn with(version: RedissonVersion, url: &str, settings: Value) -> Self {
         static CLIENTS: AtomicU32 = AtomicU32::new(0);
         let redisson = jvm(version);
@@ -43,16 +44,17 @@ impl Drop for JavaClient {
         let _ = self.redisson.close_client(&self.name);
     }
 }
-/// Returns the process that all tests of a version share: to start one takes longer than most
-/// tests. It ends with this process, which closes its input.
+/// Returns the process that all tests of a version share, because starting one takes longer than
+/// most tests. It ends with this process, which closes its input.
 fn jvm(version: RedissonVersion) -> &'static Redisson {
     static JVMS: [OnceLock<Redisson>; 2] = [const { OnceLock::new() }; 2];
     let at = RedissonVersion::ALL.iter().position(|one| *one == version);
-    // Its clients name the address that they connect to.
+    // The URL does not matter: each client names the address that it connects to.
     JVMS[at.unwrap()].get_or_init(|| Redisson::start(version, "redis://127.0.0.1:1"))
 }
 
-/// Waits until each of these Java threads sleeps: "wakes all" only wakes threads that sleep.
+/// Waits until each of these Java threads sleeps: a "wake all" message only wakes threads that
+/// sleep.
 pub(crate) async fn asleep(threads: &[&RedissonThread]) {
     eventually("Java's waiters sleep", async || {
         threads.iter().all(|thread| thread.sleeps())
@@ -60,7 +62,7 @@ pub(crate) async fn asleep(threads: &[&RedissonThread]) {
     .await;
 }
 
-/// Starts a process of its own, which can be killed, with a thread that has the lock.
+/// Starts a process of its own, which can be killed, with a thread that holds the lock.
 pub(crate) fn java_that_holds(
     version: RedissonVersion,
     what: What,

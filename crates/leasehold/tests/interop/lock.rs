@@ -1,5 +1,5 @@
-//! The lock's rows: each side excludes the other, wakes it, and sees what happens to it. Calls to
-//! Java block their thread, so our side has other threads to run on.
+//! The lock's rows: each side excludes the other, wakes it, and notices what happens to it. Calls
+//! to Java block their thread, so our side has other threads to run on.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -17,7 +17,7 @@ use super::VERSION;
 use crate::child;
 use crate::support::{HOUR, eventually};
 
-/// A limit long before any lease of 30 s ends.
+/// A limit that ends long before any lease of 30 s.
 const SOON: Duration = Duration::from_secs(10);
 const WATCHDOG: Duration = Duration::from_millis(2400);
 
@@ -116,7 +116,7 @@ async fn our_waiter_is_woken_by_javas_release() {
     let lock = rust.lock("x").poll_interval(HOUR);
     let waiter = tokio::spawn(async move { lock.acquire().await.unwrap() });
     eventually("it listens", async || rust.activity().channels == 1).await;
-    // By then the subscription is confirmed, and the waiter has asked once more.
+    // After this time, the subscription is confirmed, and the waiter has asked once more.
     tokio::time::sleep(Duration::from_millis(50)).await;
     java.unlock("x").unwrap();
     let guard = tokio::time::timeout(SOON, waiter)
@@ -146,14 +146,14 @@ async fn javas_waiter_is_woken_by_our_release() {
     }
 }
 
-/// Java's waiter sleeps until the end that it was refused with, unless a message wakes it.
+/// Java's waiter sleeps until the lease end that its refusal reported, unless a message wakes it.
 #[tokio::test(flavor = "multi_thread")]
 async fn javas_waiter_learns_when_a_lock_ends_that_we_keep() {
     let Place {
         server, java, rust, ..
     } = &place().await;
-    // A fair lock is left out: a waiter of Redisson's in line is always given the end that it was
-    // given when it joined, whatever the expiry is.
+    // A fair lock is left out: a waiter of Redisson's in line is always given the lease end that it
+    // was given when it joined, even if the expiry has changed.
     let locks: [(_, AnyLock); 2] = [
         (LockKind::Plain, rust.lock("plain").into()),
         (LockKind::Write, rust.rw_lock("write").write_lock().into()),
@@ -293,10 +293,10 @@ async fn each_watchdog_renews_only_its_own_hold() {
         rust,
         ..
     } = &place_with(Some(WATCHDOG), Client::builder().lease(WATCHDOG)).await;
-    // Both watchdogs are at work, on a name each.
+    // Both watchdogs are at work, each on its own name.
     java.lock("java").unwrap();
     let ours = rust.lock("rust").acquire().await.unwrap();
-    // Beside them, there are holds that are not renewed.
+    // There are also holds that are not renewed.
     redisson
         .thread("c", "other")
         .lock_lease("java leased", WATCHDOG)

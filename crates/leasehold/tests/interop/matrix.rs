@@ -1,6 +1,7 @@
-//! The content of `docs/interop.md`: each primitive beside Redisson 3.16.8, beside 4.7.0 and beside
-//! both at once; and of `docs/interop-tests.md`: the tests of each cell. A cell names its tests, or
-//! says why it has none. `scripts/interop` runs the tests and writes both pages.
+//! The content of two pages. `docs/interop.md` shows each primitive beside Redisson 3.16.8, beside
+//! 4.7.0 and beside both at once; `docs/interop-tests.md` shows the tests of each cell. A cell
+//! names its tests, or says why it has none. `scripts/interop` runs the tests and writes both
+//! pages.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
@@ -9,7 +10,8 @@ use std::process::Command;
 
 use crate::weaknesses;
 
-/// The variable with the file in which `scripts/interop` has left the output of the test run.
+/// The environment variable that names the file with the output of the test run, set by
+/// `scripts/interop`.
 const LOG: &str = "LEASEHOLD_INTEROP_LOG";
 
 /// The columns, and the module that has the tests of each.
@@ -22,7 +24,7 @@ const COLUMNS: [(&str, &str); 3] = [
 /// A topology that the tests run on.
 struct Place {
     name: &'static str,
-    /// The prefixes of a test's name in the log, one for each run in this place.
+    /// The prefixes of a test's name in the log, one for each run on this topology.
     runs: &'static [&'static str],
 }
 
@@ -42,11 +44,11 @@ const PLACES: [Place; 3] = [
 ];
 const CLUSTER: &str = "cluster";
 
-/// The part of a name that marks tests of every primitive, which run everywhere. The others run on
-/// one server.
+/// The part of a name that marks tests of every primitive, which run on every topology. Other tests
+/// run on one server.
 const EACH: &str = "::each_";
 
-/// The checks that each primitive has a row for; it may have more.
+/// The checks for which each primitive has a row. A primitive may have further rows.
 const COMMON: [&str; 9] = [
     TRY, TIMED, WOKEN, FORCE, EXPIRY, KILLED, WATCHDOGS, MANY, STATE,
 ];
@@ -70,7 +72,7 @@ const NOT: &str = "not: ";
 
 struct Row {
     check: &'static str,
-    /// Tests, with spaces between, or `not: ` and the reason.
+    /// Tests, separated by spaces, or `not: ` and the reason.
     cells: [&'static str; 3],
 }
 
@@ -78,9 +80,9 @@ struct Row {
 struct Primitive {
     name: &'static str,
     redisson: &'static str,
-    /// A sentence for the page of the tests, if there is more to say.
+    /// A further sentence for the page of the tests, or nothing.
     note: &'static str,
-    /// Facts that a reader must know beside `ok`, by column.
+    /// Facts that qualify an `ok`, by column.
     but: [&'static str; 3],
     /// Further facts about a cluster, by column.
     but_on_cluster: [&'static str; 3],
@@ -98,7 +100,7 @@ fn same(check: &'static str, cell: &'static str) -> Row {
     row(check, [cell; 3])
 }
 
-/// Makes a row with the same cell for each version, and another one for both at once.
+/// Makes a row with the same cell for each single version, and another one for both at once.
 fn each(check: &'static str, alone: &'static str, both: &'static str) -> Row {
     row(check, [alone, alone, both])
 }
@@ -120,7 +122,7 @@ macro_rules! rows_of {
     };
 }
 
-/// Like [`rows_of`], for the names in that macro.
+/// Like [`rows_of`], for the names in `lock_rows`.
 macro_rules! lock_rows {
     ($module:literal, $try:literal, $timed:literal, $woken:literal, $expiry:literal, $killed:literal, $watchdogs:literal) => {
         rows_of!(
@@ -697,7 +699,7 @@ fn primitives() -> Vec<Primitive> {
     ]
 }
 
-/// Returns the tests of a cell by their whole names.
+/// Returns the tests of a cell by their full names.
 fn tests(cell: &str, module: &str, known: &BTreeSet<String>) -> Vec<String> {
     let whole = |name: &str| match known.contains(&format!("{module}{name}")) {
         true => format!("{module}{name}"),
@@ -727,7 +729,7 @@ fn word(tests: &[String], outcomes: &BTreeMap<String, String>) -> String {
     }
 }
 
-/// Returns the names that these tests have when they have run in this place.
+/// Returns the names that these tests have in the log of the runs on this topology.
 fn there(tests: &[String], place: &Place) -> Vec<String> {
     let everywhere = tests.iter().filter(|test| test.contains(EACH));
     let run = |run: &&str| match *run {
@@ -739,7 +741,7 @@ fn there(tests: &[String], place: &Place) -> Vec<String> {
     place.runs.iter().flat_map(run).collect()
 }
 
-/// Sentences that the short table names by their numbers.
+/// Notes to which the short table refers by number.
 #[derive(Default)]
 struct Notes(Vec<String>);
 
@@ -763,8 +765,8 @@ impl Notes {
     }
 }
 
-/// Returns the short table's cell of a primitive in one column and place: `ok`, or `none`, with its
-/// notes.
+/// Returns the short table's cell of a primitive in one column and on one topology: `ok`, or
+/// `none`, with its notes.
 fn verdict(
     primitive: &Primitive,
     column: usize,
@@ -794,7 +796,7 @@ fn verdict(
     said
 }
 
-/// Returns a line for each primitive, and the notes below.
+/// Returns the table with a row for each primitive, and the notes below it.
 fn table(primitives: &[Primitive], outcomes: &BTreeMap<String, String>) -> String {
     let columns = COLUMNS.map(|(column, _)| {
         let places = PLACES.map(|place| format!("{column}, {}", place.name));
@@ -849,7 +851,7 @@ fn summary(outcomes: &BTreeMap<String, String>, run: &str) -> String {
     page + &weaknesses::part(outcomes)
 }
 
-/// Returns the text of a cell on the page of the tests; `outcomes` has the outcome of each test.
+/// Returns the text of a cell on the page of the tests. `outcomes` has the outcome of each test.
 fn shown(cell: &str, module: &str, outcomes: &BTreeMap<String, String>) -> String {
     if let Some(reason) = cell.strip_prefix(NOT) {
         return format!("none: {reason}");
@@ -885,7 +887,7 @@ fn lines(row: &Row, outcomes: &BTreeMap<String, String>) -> String {
     let mut text = String::new();
     for (columns, shown) in lines {
         let _ = writeln!(text, "| {check} | {} | {shown} |", columns.join(", "));
-        // The check is named once.
+        // The check is only named in the first line.
         check = "";
     }
     text
@@ -970,7 +972,7 @@ fn matrix_cells_name_tests_or_give_reason() {
     }
 }
 
-/// The tables and the names of tests can't change without a run.
+/// A change of the tables or of the names of tests fails this, until `scripts/interop` has run.
 #[test]
 fn interop_pages_match_generated_pages() {
     let known: Vec<_> = known().into_iter().collect();
@@ -986,7 +988,8 @@ fn interop_pages_match_generated_pages() {
     }
 }
 
-/// The job that `scripts/interop` runs with the log of a run; as a test of its own it does nothing.
+/// The job that `scripts/interop` runs with the log of a run. When run as a test, this does
+/// nothing.
 #[test]
 fn write_the_pages() {
     let Ok(log) = std::env::var(LOG) else {

@@ -1,4 +1,4 @@
-//! Multi-locks and majority locks beside Java's: each member excludes by itself, and each side
+//! Multi-locks and majority locks beside Java's: each member excludes on its own, and each side
 //! wakes the other.
 
 use std::time::Duration;
@@ -20,7 +20,7 @@ struct Place {
     rust: Vec<Client>,
 }
 
-/// Starts servers, with a Redisson client `c0`, `c1` … and a client of this library at each.
+/// Starts servers, each with a Redisson client `c0`, `c1` … and a client of this library.
 async fn place(servers: usize) -> Place {
     let servers: Vec<_> = std::iter::repeat_with(crate::topology::start)
         .take(servers)
@@ -116,7 +116,7 @@ async fn majorities_of_both_sides_exclude_each_other() {
     assert!(red(rust).try_acquire_for(SHORT).await.unwrap().is_none());
     java.unlock(RED).unwrap();
 
-    // Another client holds one of the three, for each side.
+    // Another client holds one of the three members. Each side is tested.
     let one = rust[1].lock("x").acquire().await.unwrap();
     let guard = red(rust).acquire().await.unwrap();
     assert_eq!(guard.members().len(), 2);
@@ -155,7 +155,7 @@ async fn majorities_of_both_sides_wake_each_other() {
         rust.iter().all(|client| client.activity().channels == 1)
     })
     .await;
-    // By then the subscription is confirmed, and the waiter has asked once more.
+    // After this time, the subscription is confirmed, and the waiter has asked once more.
     tokio::time::sleep(Duration::from_millis(50)).await;
     java.unlock(RED).unwrap();
     let guard = tokio::time::timeout(SOON, waiter).await.expect("woken");

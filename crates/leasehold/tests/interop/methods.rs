@@ -45,7 +45,7 @@ fn named(section: &str) -> BTreeSet<Method> {
                 Some((called, rest)) => (called, rest.split(')').next()),
                 None => (span, None),
             };
-            // `(n)` is the method before it, with other parameters.
+            // `(n)` is the previous method, with other parameters.
             if !called.is_empty() {
                 name = called.to_owned();
             }
@@ -66,8 +66,8 @@ fn parameters_of(list: &str) -> usize {
     list.split(',').filter(|one| !one.trim().is_empty()).count()
 }
 
-/// Whether the page has the method, or the method that it is the asynchronous twin of. A twin may
-/// have one more parameter, the id of a thread.
+/// Whether the page has the method, or the method whose asynchronous twin it is. A twin may have
+/// one more parameter, the id of a thread.
 fn is_named(named: &BTreeSet<Method>, name: &str, count: usize) -> bool {
     let has = |name: &str, count| {
         named.contains(&(name.to_owned(), Some(count))) || named.contains(&(name.to_owned(), None))

@@ -1,5 +1,5 @@
 //! All clients of one semaphore, or of one latch: clients of each Redisson that takes part, and of
-//! this library. The checks apply whichever clients take part.
+//! this library. The checks apply to any cast of clients.
 
 use std::time::Duration;
 
@@ -45,7 +45,7 @@ impl Sort {
         }
     }
 
-    /// Takes a permit with a client of this library, which only messages wake. Without a limit it
+    /// Takes a permit with a client of this library that only messages wake. Without a limit, this
     /// waits.
     pub(crate) async fn take(self, client: Client, limit: Option<Duration>) -> Option<Held> {
         let limit = limit.unwrap_or(SOON * 2);
@@ -86,7 +86,7 @@ struct Scene {
     sort: Sort,
     site: Site,
     sides: Vec<Body>,
-    /// One more client of this library, if Redisson's versions need it to hear each other.
+    /// Another client of this library, if Redisson's versions need it to hear each other.
     between: Option<Client>,
     _clients: Vec<JavaClient>,
 }
@@ -163,7 +163,7 @@ impl Scene {
         }
     }
 
-    /// Makes a side wait. Returns when the side has asked, listened and asked again.
+    /// Makes a side wait. Returns after the side has asked, listened and asked again.
     async fn waits(&self, side: usize) -> JoinHandle<Option<Held>> {
         let before = self.site.scripts();
         let task = self.take(side, None);
@@ -188,7 +188,8 @@ impl Scene {
         waiting
     }
 
-    /// Starts one more waiter of this library, which calls the waiters that did not hear a release.
+    /// Starts another waiter of this library, which notifies the waiters that did not hear a
+    /// release.
     fn passes_on(&self) -> Option<Between> {
         let (sort, client) = (self.sort, self.between.as_ref()?);
         Some(Between::start(client, move |client| async move {
@@ -196,7 +197,7 @@ impl Scene {
         }))
     }
 
-    /// Lets all waiters take the permit and give it back.
+    /// Lets all waiters take the permit and release it.
     async fn serve(&self, mut waiting: Vec<(usize, JoinHandle<Option<Held>>)>) {
         let between = self.passes_on();
         while !waiting.is_empty() {
@@ -219,7 +220,7 @@ impl Scene {
     }
 }
 
-/// Makes a call on `x`, which blocks a thread of its own.
+/// Makes a call on `x`, which blocks its own thread.
 fn call(thread: &RedissonThread, op: &str, mut request: Value) -> JoinHandle<Value> {
     request["name"] = "x".into();
     let pending = thread.start_call::<Value>(op, request);
@@ -256,7 +257,8 @@ pub(crate) async fn all_waiters_are_woken_in_turn(cast: &[RedissonVersion], sort
     }
 }
 
-/// A permit with a lease returns by itself. Another client must return one that is only counted.
+/// A permit with a lease returns by itself. A permit that is only counted must be returned by
+/// another client.
 pub(crate) async fn the_permit_of_a_killed_process(cast: &[RedissonVersion], sort: Sort) {
     let scene = Scene::new(cast, sort).await;
     let url = scene.site.url();
@@ -346,7 +348,7 @@ pub(crate) async fn last_count_down_wakes_latch_waiters_everywhere(cast: &[Redis
         let task = latch.clone();
         let before = site.scripts();
         let we_wait = tokio::spawn(async move { task.wait().await.unwrap() });
-        // The waiter has asked once when it began, and once when it learned that it listens.
+        // The waiter has asked once when it began, and once when its subscription was confirmed.
         eventually("we wait", async || site.scripts() >= before + 2).await;
         latch.count_down().await.unwrap();
         assert!(!we_wait.is_finished() && waiting.iter().all(|task| !task.is_finished()));

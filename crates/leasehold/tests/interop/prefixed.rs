@@ -49,7 +49,7 @@ fn call(java: &RedissonThread, op: &str, name: &str, request: Value) -> Value {
 }
 
 impl Place {
-    /// Waits until a client listens on this channel, which no other name here has.
+    /// Waits until a client listens on this channel, which no other name of these tests has.
     async fn listens(&self, channel: &str) {
         eventually("somebody listens", async || {
             let channels = self.server.channels();
@@ -58,7 +58,7 @@ impl Place {
         .await;
     }
 
-    /// Lets each side have a lock in turn, refuse it to the other and call the other.
+    /// Each side in turn holds a lock, refuses it to the other side, and wakes the other side.
     async fn passes_to_and_fro(&self, what: What, channel: &str) {
         let java = self.java.kind(what.java(self.version));
         let lock = what.ours(&self.ours);
@@ -154,7 +154,7 @@ async fn prefix_is_that_of_a_name_mapper() {
     place.is_all_behind_the_prefix();
 }
 
-/// The oldest version maps these names as this library does.
+/// The oldest version's mapper maps these names as this library does.
 #[tokio::test(flavor = "multi_thread")]
 async fn prefix_is_that_of_an_old_name_mapper() {
     let place = place(RedissonVersion::V3_16_8).await;

@@ -1,5 +1,6 @@
-//! The read-write lock's rows: each side excludes the other's, wakes it, and holds its own beside
-//! it. Calls to Java block their thread, so our side has other threads to run on.
+//! The read-write lock's rows: each side excludes the other side, wakes it, and keeps its own holds
+//! apart from the other's. Calls to Java block their thread, so our side has other threads to run
+//! on.
 
 use std::time::Duration;
 
@@ -12,7 +13,7 @@ use crate::child;
 use crate::javas::asleep;
 use crate::support::{HOUR, eventually};
 
-/// A limit long before any lease of 30 s ends.
+/// A limit that ends long before any lease of 30 s.
 const SOON: Duration = Duration::from_secs(10);
 const WATCHDOG: Duration = Duration::from_millis(2400);
 
@@ -20,7 +21,7 @@ struct Place {
     server: RedisServer,
     redisson: Redisson,
     client: Client,
-    /// The lock of this library, whose waiters only messages wake.
+    /// This library's lock, whose waiters only messages wake.
     lock: RwLock,
 }
 
@@ -53,7 +54,7 @@ impl Place {
             self.client.activity().channels == 1
         })
         .await;
-        // By then the subscription is confirmed, and the waiter has asked once more.
+        // After this time, the subscription is confirmed, and the waiter has asked once more.
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
 
@@ -79,7 +80,7 @@ async fn readers_share_and_writers_exclude_across_sides() {
     assert!(other_read.try_lock("x").unwrap().value, "and a second one");
     assert!(!other_write.try_lock("x").unwrap().value);
     other_read.unlock("x").unwrap();
-    // The end of each side's hold leaves the other's alone.
+    // The end of each side's hold does not affect the other side's.
     read.unlock("x").unwrap();
     assert!(!write.try_lock("x").unwrap().value, "ours still reads");
     assert!(read.try_lock("x").unwrap().value);
@@ -113,8 +114,8 @@ async fn readers_share_and_writers_exclude_across_sides() {
 async fn a_release_of_one_side_wakes_the_other() {
     let place = place(None).await;
     let (read, write) = place.java("t");
-    // In the first case Java reads and our client would write. In the others Java writes, and our
-    // client would read or write.
+    // In the first case, Java reads and our client wants to write. In the others Java writes, and
+    // our client wants to read or to write.
     for (java, we_write) in [(&read, true), (&write, false), (&write, true)] {
         java.lock("x").unwrap();
         let lock = place.lock.clone();
@@ -136,7 +137,7 @@ async fn a_release_of_one_side_wakes_the_other() {
         })
         .await;
     }
-    // Then our client reads, and Java would write.
+    // Then our client reads, and Java wants to write.
     let reading = place.lock.read().await.unwrap();
     let waiting = write.start_lock("x");
     asleep(&[&write]).await;
@@ -242,7 +243,7 @@ async fn java_reader_watchdog_keeps_our_longer_hold() {
     let cut = || place.ttl_ms("x") <= 30_000;
     eventually("its watchdog has cut the lock", async || cut()).await;
     read.unlock("x").unwrap();
-    // This lasts beyond the lease that the watchdog has left.
+    // This is longer than the lease that the watchdog has left to them.
     for ours in &ours {
         let lost = tokio::time::timeout(WATCHDOG * 2, ours.lost()).await;
         assert!(lost.is_err(), "{lost:?}");
@@ -313,7 +314,7 @@ async fn killed_rw_holder_lets_other_side_in() {
         assert_eq!(read.try_lock("x").unwrap().value, side == "read");
         child.kill();
         if side == "read" {
-            // A living reader of Java was beside the killed one.
+            // A living reader of Java held the lock beside the killed one.
             read.unlock("x").unwrap();
         }
         let waiting = write.start_lock("x");

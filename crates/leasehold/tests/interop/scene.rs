@@ -20,7 +20,7 @@ pub(crate) struct Scene {
     pub(crate) what: What,
     pub(crate) site: Site,
     pub(crate) sides: Vec<Side>,
-    /// One more client of this library, if Redisson's versions need it to hear each other.
+    /// Another client of this library, if Redisson's versions need it to hear each other.
     between: Option<Client>,
 }
 
@@ -60,7 +60,7 @@ impl Scene {
         }
     }
 
-    /// Replaces the master, if that was chosen, and waits until all clients call the new one.
+    /// Replaces the master, if that was chosen, and waits until all clients call the new master.
     pub(crate) async fn fails_over(&self) {
         let javas: Vec<_> = self.sides.iter().filter_map(Side::free_thread).collect();
         let ours = self.sides.last().and_then(Side::client);
@@ -69,7 +69,7 @@ impl Scene {
             .await;
     }
 
-    /// Makes a side wait. Returns when it has asked without result and a message can wake it.
+    /// Makes a side wait. Returns after it has asked without result and when a message can wake it.
     pub(crate) async fn waits(&mut self, side: usize, limit: Option<Duration>) -> Waiting {
         let (before, queued) = (self.site.scripts(), self.queue().await);
         let waiting = self.sides[side].start_lock(limit);
@@ -95,7 +95,7 @@ impl Scene {
         self.serve_within(SOON, waiting).await
     }
 
-    /// Like [`serve`](Self::serve), if maybe no waiter has heard of the first release.
+    /// Like [`serve`](Self::serve), for the case that no waiter has heard the first release.
     pub(crate) async fn serve_in_the_end(&mut self, waiting: Vec<(usize, Waiting)>) -> Vec<usize> {
         self.serve_within(SOON + WATCHDOG, waiting).await
     }
@@ -127,7 +127,7 @@ impl Scene {
             assert!(both.is_none(), "two hold it at once");
             assert!(self.sides[side].unlock().await);
             // Redisson's unlock of a write lock wakes its threads that sleep. A thread that does
-            // not sleep yet looks again at the end of the lease that it was refused with.
+            // not sleep yet asks again at the end of the lease that its refusal reported.
             let may_be_missed = self.what == What::Write && self.sides[side].is_java();
             limit = match may_be_missed {
                 true => SOON + WATCHDOG,
@@ -139,14 +139,15 @@ impl Scene {
         order
     }
 
-    /// Lets a side in that waits, while no other side waits.
+    /// Lets in a side that waits, while no other side waits.
     pub(crate) async fn got(&mut self, side: usize, waiting: Waiting) {
         let between = self.passes_on();
         self.sides[side].got(waiting).await;
         leaves(between).await;
     }
 
-    /// Starts one more waiter of this library, which calls the waiters that did not hear a release.
+    /// Starts another waiter of this library, which notifies the waiters that did not hear a
+    /// release.
     fn passes_on(&self) -> Option<Between> {
         let what = self.what;
         Some(Between::start(
@@ -158,7 +159,7 @@ impl Scene {
         ))
     }
 
-    /// Waits until no hold is left.
+    /// Waits until no hold remains.
     pub(crate) async fn is_free(&self) {
         let is_free = async || {
             let keys = self.site.keys();
@@ -177,9 +178,9 @@ impl Scene {
         waiting
     }
 
-    /// Adds one more waiter of this library to the line, behind all others. A head of Redisson's in
-    /// a fair queue may sleep for ever (3.16.8) if no client calls it, and the mere end of a lease
-    /// calls no client. Waiters of this library do.
+    /// Adds another waiter of this library at the end of the line. A head of Redisson's in a fair
+    /// queue may sleep for ever (3.16.8) if no client notifies it, and no client does so just
+    /// because a lease has ended. Waiters of this library do.
     pub(crate) async fn ours_behind(&mut self) -> Option<Waiting> {
         match self.what {
             What::Fair => {

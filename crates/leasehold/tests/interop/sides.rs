@@ -1,4 +1,4 @@
-//! A client of Redisson's or of this library that can hold a lock: to a check they look the same.
+//! A client of Redisson's or of this library that can hold a lock: to a check, both look the same.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use tokio::task::JoinHandle;
 use crate::javas::JavaClient;
 use crate::what::What;
 
-/// A limit long before a lease of 30 s ends.
+/// A limit that ends long before a lease of 30 s.
 pub(crate) const SOON: Duration = Duration::from_secs(15);
 
 /// A client that can hold the lock.
@@ -80,8 +80,8 @@ impl Side {
         }
     }
 
-    /// Returns how often the side asks at least before it sleeps. Java asks once more when it
-    /// listens; our client may listen already.
+    /// Returns how often the side asks at least before it sleeps. Java asks once more when its
+    /// subscription is confirmed; our client may already be listening.
     pub(crate) fn asks(&self) -> u64 {
         match &self.body {
             Body::Java { .. } => 2,
@@ -89,7 +89,7 @@ impl Side {
         }
     }
 
-    /// Returns the thread of a Redisson side that waits for nothing.
+    /// Returns a Redisson side's thread that is not waiting.
     pub(crate) fn free_thread(&self) -> Option<RedissonThread> {
         match &self.body {
             Body::Java { other_thread, .. } => Some(other_thread.clone()),
@@ -114,7 +114,7 @@ impl Side {
         match &self.body {
             _ if self.what == What::Spin => true,
             Body::Rust { client, .. } => client.activity().channels > 0,
-            // The lock tries its members in turn, and sleeps at each for a while.
+            // The lock tries one member after the other, and sleeps at each for a while.
             Body::Java { .. } if matches!(self.what, What::Multi | What::Red) => true,
             Body::Java { thread, .. } => thread.sleeps(),
         }

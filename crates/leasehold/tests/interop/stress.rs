@@ -1,11 +1,11 @@
-//! Threads of both Redissons and tasks in processes of this library on one lock, while processes of
-//! all of them are killed and started again at random.
+//! Threads of both Redissons and tasks in processes of this library share one lock, while processes
+//! of all of them are killed and restarted at random.
 //!
-//! Each takes the next number of a plain counter in three steps under the lock, and *claims* it: it
-//! sets a field of a hash that no other holder has set before, with the times of the hold. So the
-//! work of a killed process is known too. Two holders that had the lock at once have the same
-//! number, and their times overlap. A number without a claim was in the hands of a process that was
-//! killed.
+//! Each holder takes the next number of a plain counter in three steps under the lock, and *claims*
+//! it: it sets the number's field of a hash, which no other holder has set before, to the times of
+//! the hold. So the work of a killed process is known too. Two holders that had the lock at once
+//! have the same number, and their times overlap. A number without a claim was taken by a process
+//! that was killed before it could claim it.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -24,12 +24,12 @@ const SECONDS: &str = "LEASEHOLD_STRESS_SECONDS";
 const THREADS: usize = 4;
 const TASKS: usize = 4;
 const PROCESSES: usize = 2;
-/// A lease that outlasts a busy machine. A killed holder delays all other clients for this time.
+/// A lease long enough for a busy machine. A killed holder delays all other clients for this time.
 const LEASE: Duration = Duration::from_secs(4);
-/// Wait for the fair lock. A waiter of Redisson's that was killed keeps its place in the queue for
-/// as long as it wanted to wait, and without a limit for five minutes.
+/// The limit of a wait for the fair lock. A killed waiter of Redisson's keeps its place in the
+/// queue for as long as it wanted to wait; without a limit, for five minutes.
 const FAIR_WAIT: Duration = Duration::from_secs(2);
-/// A limit for anything that must happen in the end.
+/// A limit for everything that must happen in the end.
 const LIMIT: Duration = Duration::from_secs(120);
 
 #[test]
@@ -76,7 +76,7 @@ enum Player {
     Rust(Child),
 }
 
-/// The role of a place at the table; its processes are killed and started again.
+/// A participant, whose process is killed and restarted.
 #[derive(Clone, Copy)]
 enum Seat {
     Java(RedissonVersion),
@@ -118,7 +118,7 @@ impl Player {
         }
     }
 
-    /// Waits for the end of the process, which must not have seen anything wrong.
+    /// Waits for the end of the process, which must not have noticed a fault.
     fn finished(self, limit: Duration) {
         match self {
             Self::Java { claims, .. } => {
@@ -166,7 +166,7 @@ fn torment(what: What) {
     judge(what, &server, &kills);
 }
 
-/// Waits until each side has claimed a number. On a slow machine, and when holders were killed, a
+/// Waits until each side has claimed a number. On a slow machine, or after holders were killed, a
 /// side may have waited all the time.
 fn all_have_claimed(server: &RedisServer, seats: &[Seat]) {
     eventually("each side has claimed a number", LIMIT, || {
@@ -188,8 +188,8 @@ fn claims(server: &RedisServer) -> Vec<(u64, String)> {
         .collect()
 }
 
-/// Returns the processes to kill: one of this library and one of a Redisson by turns, chosen at
-/// random.
+/// Returns the processes to kill, chosen at random: alternately one of this library and one of a
+/// Redisson.
 fn victims(seats: &[Seat]) -> impl Iterator<Item = usize> {
     let javas = seats.len() - PROCESSES;
     std::iter::repeat_with(move || {

@@ -1,4 +1,4 @@
-//! Behaviour of Redisson that its users may not expect, seen live; and the behaviour of this
+//! Behaviour of Redisson that its users may not expect, seen live, and the behaviour of this
 //! library in its place. `weaknesses.rs` says what each case means.
 
 use std::io::{BufRead, BufReader, Write};
@@ -27,7 +27,7 @@ mod whole;
 
 const IS_OLD: bool = matches!(VERSION, RedissonVersion::V3_16_8);
 
-/// A lease that no test waits for, and a shorter one that is long too.
+/// A lease that no test outlasts, and a shorter one that is long too.
 const LONG: Duration = Duration::from_secs(120);
 const SHORT: Duration = Duration::from_secs(20);
 const SHORT_MS: i64 = 20_000;
@@ -64,7 +64,7 @@ impl Place {
         self.java.thread(name).kind(kind)
     }
 
-    /// Connects one more client that looks like another Java process to Redis.
+    /// Connects another client that Redis takes for another Java process.
     pub(super) fn stranger(&self) -> JavaClient {
         JavaClient::new(VERSION, &self.server.url(), None)
     }

@@ -28,7 +28,7 @@ async fn java_reentry_spends_fencing_tokens() {
     assert_eq!(java.lock_and_get_token("x").unwrap().value, 2);
     java.unlock("x").unwrap();
     java.unlock("x").unwrap();
-    // A deletion makes the tokens begin again.
+    // After a deletion, the tokens begin again.
     let deleted = java.start_on::<bool>("delete", "x", json!({}));
     assert!(deleted.wait(SOON).unwrap().value);
     assert_eq!(java.lock_and_get_token("x").unwrap().value, 1);
@@ -126,7 +126,7 @@ async fn java_group_unlock_wakes_wrong_waiter() {
     place.asked(before, 4).await;
     asleep(&[&b]).await;
     holder.unlock("G/b").unwrap();
-    // These are the unlock, and the request of the woken thread.
+    // These are the unlock and the request of the woken thread.
     place.asked(before, 6).await;
     tokio::time::sleep(Duration::from_secs(1)).await;
     assert!(!wait_a.is_done() && !wait_b.is_done(), "nobody holds b");

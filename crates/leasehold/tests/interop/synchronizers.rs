@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 use super::VERSION;
 use crate::support::{HOUR, eventually};
 
-/// A limit long before any poll, lease or limit here is over.
+/// A limit that ends long before any poll, lease or limit in these tests.
 const SOON: Duration = Duration::from_secs(15);
 
 struct Place {
@@ -87,8 +87,8 @@ async fn a_release_of_ours_wakes_a_java_waiter() {
     let mut held = semaphore.acquire_many(2).await.unwrap();
     let waiter = start(&place.waiter, "semaphore_acquire", json!({"permits": 2}));
     place.listens("redisson_sc:{x}").await;
-    // The first change is negative, and the second adds too few permits. Neither must harm its
-    // listener.
+    // The first change is negative, and the second adds too few permits. Neither must harm the
+    // waiter's listener.
     semaphore.add_permits(-3).await.unwrap();
     semaphore.add_permits(3).await.unwrap();
     held.split(1).unwrap().release().await.unwrap();
@@ -138,7 +138,8 @@ async fn java_thread_gets_turn_beside_busy_tasks() {
         });
     }
     for round in 0..50 {
-        // Java's turn is short: on a busy machine it misses many turns.
+        // Java has little time between two holds of ours: on a busy machine it often misses the
+        // free permit.
         let patient = json!({"permits": 1, "wait_ms": 50_000});
         let got = call(java, "semaphore_try", patient);
         assert_eq!(got, true, "not served in round {round}");
@@ -165,7 +166,7 @@ async fn leased_permits_exclude_and_expire_across_sides() {
     ours.try_acquire().await.unwrap().unwrap().forget();
     assert!(semaphore.try_acquire().await.unwrap().is_none());
     assert_eq!(call(java, "expirable_available", json!({})), 0);
-    // Both permits return by themselves, one for each side.
+    // The lease of both permits ends. Each side gets one.
     let never = json!({"wait_ms": 15_000, "lease_ms": 60_000});
     let waiter = start(java, "expirable_try", never);
     let permit = semaphore.try_acquire_for(SOON).await.unwrap();
@@ -200,7 +201,7 @@ async fn new_java_releases_our_permits_by_id() {
     let permit = semaphore.acquire().await.unwrap();
     let id = permit.id().to_string();
     let update = json!({"permit": &id, "lease_ms": 60_000});
-    // 3.16.8 writes the id as text, and knows no other form.
+    // 3.16.8 writes the id as text, and knows no other format.
     let knows = VERSION != RedissonVersion::V3_16_8;
     assert_eq!(call(java, "expirable_update", update), knows);
     assert_eq!(

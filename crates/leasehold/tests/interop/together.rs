@@ -10,7 +10,7 @@ use crate::child::{self, Count};
 
 const THREADS: usize = 8;
 const RUN: Duration = Duration::from_secs(10);
-/// A limit. A thread of Redisson's that misses a message of a Redisson sleeps for a lease, 30 s.
+/// A limit. A Redisson thread that misses a message of another Redisson sleeps for a lease, 30 s.
 const LIMIT: Duration = Duration::from_secs(80);
 
 /// Names of locks with several parts, as each side writes them.
@@ -52,7 +52,7 @@ fn red_lock_loses_no_count_beside_redissons() {
     no_count_is_lost(LockKind::Red, "c0/hot,c1/hot,c2/hot");
 }
 
-/// Returns the lock that a version has for a kind of lock. Its plain lock excludes a fenced one.
+/// Returns the lock that a version has for a kind of lock. Its plain lock excludes a fenced lock.
 fn theirs(version: RedissonVersion, kind: LockKind) -> Option<LockKind> {
     match (version, kind) {
         (RedissonVersion::V3_16_8, LockKind::Fenced) => Some(LockKind::Plain),
@@ -61,7 +61,7 @@ fn theirs(version: RedissonVersion, kind: LockKind) -> Option<LockKind> {
     }
 }
 
-/// Raises a counter under a lock of this kind: in [`THREADS`] threads of each Redisson and in
+/// Increments a counter under a lock of this kind: in [`THREADS`] threads of each Redisson and in
 /// sixteen clients in four processes.
 fn no_count_is_lost(kind: LockKind, name: &str) {
     let count = if kind == LockKind::Red { 3 } else { 1 };

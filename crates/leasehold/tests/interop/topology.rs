@@ -1,5 +1,5 @@
 //! The servers of the tests beside Redisson. Tests that every primitive has run on each topology.
-//! The others run on one server, whose state they look at.
+//! The other tests read the server's state, and run on one server.
 
 use std::time::Duration;
 
@@ -38,15 +38,15 @@ pub(crate) enum Site {
 }
 
 impl Site {
-    /// Starts the site, and makes its failover, if there is one. Clients connect after that.
+    /// Starts the servers, and makes the failover, if there is one. Clients connect after that.
     pub(crate) fn start() -> Self {
         let site = Self::start_whole();
         site.replace_the_master();
         site
     }
 
-    /// Like [`start`](Self::start), but before the failover, which [`fails_over`](Self::fails_over)
-    /// makes.
+    /// Like [`start`](Self::start), but without the failover. [`fails_over`](Self::fails_over)
+    /// makes it.
     pub(crate) fn start_whole() -> Self {
         match name().as_str() {
             "single" => Self::Single(start()),
@@ -63,8 +63,8 @@ impl Site {
         }
     }
 
-    /// Starts a master behind sentinels, independently of the choice. It fails over when that is
-    /// asked for.
+    /// Starts a master behind sentinels, on every topology. The master fails over only when a test
+    /// asks for it.
     pub(crate) fn behind_sentinels() -> Self {
         Self::Sentinels {
             sentinels: Sentinels::start(1),
@@ -73,7 +73,7 @@ impl Site {
     }
 
     /// Replaces the master under these clients, if a failover was chosen, and waits until each of
-    /// them calls the new one.
+    /// them calls the new master.
     pub(crate) async fn fails_over(&self, ours: &Client, javas: &[RedissonThread]) {
         if self.replace_the_master() {
             self.is_followed(ours, javas).await;
@@ -92,7 +92,7 @@ impl Site {
         true
     }
 
-    /// Returns when each of these clients calls the present master.
+    /// Waits until each of these clients calls the present master.
     pub(crate) async fn is_followed(&self, ours: &Client, javas: &[RedissonThread]) {
         let lock = ours.lock(ELSEWHERE);
         eventually("ours calls the new master", async || {
@@ -105,7 +105,7 @@ impl Site {
         .await;
         for java in javas {
             let java = java.kind(LockKind::Plain);
-            // The lease is explicit, because otherwise a timer of 4.7.0 would be left running.
+            // The lease is explicit, because otherwise 4.7.0 would leave a timer running.
             let lease = Some(Duration::from_secs(60));
             eventually("Redisson calls the new master", async || {
                 let taken = java.try_lock_wait(ELSEWHERE, Duration::ZERO, lease);
@@ -168,7 +168,7 @@ impl Site {
         servers.iter()
     }
 
-    /// Whether these versions of Redisson don't hear each other here: in a cluster 4.7.0 uses the
+    /// Whether these versions of Redisson don't hear each other: in a cluster, 4.7.0 uses the
     /// channels of a slot, and 3.16.8 uses channels of all nodes.
     pub(crate) fn separates(&self, cast: &[RedissonVersion]) -> bool {
         matches!(self, Self::Cluster(_)) && cast.len() > 1
@@ -179,7 +179,7 @@ pub(crate) fn name() -> String {
     std::env::var(CHOICE).unwrap_or_else(|_| "single".into())
 }
 
-/// Waits until nothing is left. Redisson (from 3.24 on) deletes the key of an unlock request only
+/// Waits until no key remains. Redisson (from 3.24 on) deletes the key of an unlock request only
 /// after it has reported the unlock.
 pub(crate) async fn is_empty(server: &RedisServer) {
     eventually("nothing is left", async || server.keys().is_empty()).await;

@@ -1,13 +1,13 @@
 //! The known or suspected weaknesses of Redisson, by primitive: the second part of
-//! `docs/interop.md` and of `docs/interop-tests.md`. Each names the tests that show it, or is open
-//! and says why.
+//! `docs/interop.md` and of `docs/interop-tests.md`. Each weakness names the tests that show it, or
+//! is open and says why.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 
 use crate::matrix::known;
 
-/// The beginning of the entry that settles a row without a test.
+/// The beginning of a `settled` entry without tests.
 const OPEN: &str = "open: ";
 
 const BOTH: &str = "both";
@@ -25,7 +25,7 @@ pub(crate) struct Weakness {
     means: &'static str,
     /// The setting or action against it, mostly on the Java side, and the behaviour of Leasehold.
     answer: &'static str,
-    /// Tests, with spaces between; or `open: ` and the reason.
+    /// Tests, separated by spaces, or `open: ` and the reason.
     settled: &'static str,
 }
 
@@ -658,7 +658,7 @@ const SET_UPS: &[Weakness] = &[
     ),
 ];
 
-/// Returns the tests by their whole names, one for each version that runs them.
+/// Returns the tests by their full names, one for each version that runs them.
 fn mounted(settled: &str, known: &BTreeSet<String>) -> Vec<(String, Vec<String>)> {
     let mounts = |name: &str| {
         let whole = MOUNTS.map(|mount| format!("{mount}{name}")).into_iter();
@@ -761,7 +761,7 @@ fn each_weakness_names_tests_or_reason() {
     }
 }
 
-/// Conversely, a test that shows a weakness of Redisson's has its row.
+/// Each test that shows a weakness of Redisson has a row, too.
 #[test]
 fn each_weakness_test_has_a_row() {
     let rows: Vec<_> = SECTIONS.iter().flat_map(|(_, all)| *all).collect();

@@ -34,13 +34,13 @@ impl What {
         Self::Group,
     ];
 
-    /// Finds the primitive by the name that it has for debugging.
+    /// Finds the primitive by its `Debug` name.
     pub(crate) fn named(name: &str) -> Self {
         let mut all = Self::ALL.into_iter();
         all.find(|what| format!("{what:?}") == name).unwrap()
     }
 
-    /// Returns Java's kind of lock. 3.16.8 has no fenced lock; its plain one has the same key.
+    /// Returns Java's kind of lock. 3.16.8 has no fenced lock; its plain lock has the same key.
     pub(crate) fn java(self, version: RedissonVersion) -> LockKind {
         match self {
             Self::Fenced if version == RedissonVersion::V3_16_8 => LockKind::Plain,
@@ -75,7 +75,7 @@ impl What {
         }
     }
 
-    /// Makes our lock, which asks once an hour: only a message or the end of a lease makes it ask
+    /// Makes our lock. It polls once an hour, so only a message or the end of a lease makes it ask
     /// earlier.
     pub(crate) fn ours(self, client: &Client) -> AnyLock {
         let members = || self.keys().iter().map(|name| client.lock(name));

@@ -12,7 +12,7 @@ use crate::support::eventually;
 use crate::support::wire::{Wire, Writer};
 use crate::topology;
 
-/// A name without a brace and one with a brace: their keys are made in different ways.
+/// A name without a brace and one with a brace. Their keys are made in different ways.
 const NAMES: [&str; 2] = ["orders", "a{b}c"];
 
 struct Place {
@@ -49,7 +49,7 @@ fn has(kind: LockKind) -> bool {
     !matches!(kind, LockKind::Fenced | LockKind::Group) || VERSION != RedissonVersion::V3_16_8
 }
 
-/// Does what all locks do: hold, enter again, release, break by force.
+/// Does what all locks can do: acquire, re-enter, release, force-unlock.
 fn hold_and_break(wire: &mut Wire<'_>, java: &RedissonThread, name: &str) {
     java.lock(name).unwrap();
     wire.look();
@@ -125,7 +125,7 @@ async fn rw_lock_matches_documented_wire_format() {
         let mut wire = place.wire("Read-write lock", name);
         let [read, write] = [LockKind::Read, LockKind::Write].map(|kind| place.thread(kind));
         hold_and_break(&mut wire, &read, name);
-        // The write side is not entered again, because that adds its lease to the time left.
+        // The write side is not re-entered, because that would add its lease to the remaining time.
         hold_once_and_break(&mut wire, &write, name);
         let other = place.java.thread("other").kind(LockKind::Read);
         read.lock(name).unwrap();

@@ -1,4 +1,4 @@
-//! Holds that replicas acknowledge, where a test sets how many of them do.
+//! Holds that replicas acknowledge. The tests set how many replicas do so.
 
 use std::sync::{Arc, Mutex};
 
@@ -18,7 +18,7 @@ fn lock(client: &Client, replicas: u8) -> Lock {
     client.lock("x").acknowledged_by(by(replicas))
 }
 
-/// Notes the steps of the requests that leave from now on. Each request takes a millisecond.
+/// Records the steps of the requests that are sent from now on. Each request takes a millisecond.
 fn noted(network: &Network) -> Arc<Mutex<Vec<Step>>> {
     let sent = Arc::<Mutex<Vec<Step>>>::default();
     let ours = Arc::clone(&sent);
@@ -67,7 +67,7 @@ async fn grant_that_too_few_confirm_is_given_back() {
         let start = Instant::now();
         let asks = tokio::spawn(async move { two.try_acquire().await });
         sleep(WITHIN / 2).await;
-        // No other client gets the lock meanwhile.
+        // Another client can't get the lock during this time.
         assert!(other.lock("x").try_acquire().await.unwrap().is_none());
         too_few(&asks.await.unwrap().unwrap_err(), said);
         assert_eq!(start.elapsed(), MS + WITHIN);
@@ -112,7 +112,7 @@ async fn waiter_goes_on_when_the_replicas_are_back() {
 }
 
 /// Asserts that the deadline does not move, and that the holder learns of the loss at the deadline,
-/// before another client can have the lock.
+/// before another client can get the lock.
 async fn told_in_time(server: &Embedded, guard: &LockGuard) {
     let until = guard.valid_until();
     let reason = guard.lost().await;
@@ -126,7 +126,7 @@ async fn told_in_time(server: &Embedded, guard: &LockGuard) {
     assert!(server.keys().contains(&guard.name().to_owned()));
 }
 
-/// The renewal is one of a single hold, and then one of several holds in one request.
+/// Each hold is first renewed alone, and then with other holds in one request.
 #[tokio::test(start_paused = true)]
 async fn renewal_that_too_few_confirm_is_told_at_the_deadline() {
     let server = Embedded::new();
@@ -169,7 +169,7 @@ async fn hold_outlives_replicas_that_are_away_for_less_than_its_lease() {
     guard.release().await.unwrap();
 }
 
-/// Another client holds the lock. That is the result, whether or not replicas confirm it.
+/// The lock is held by another client. That is the result, whether or not replicas confirm it.
 #[tokio::test(start_paused = true)]
 async fn held_lock_is_held_whatever_the_replicas_say() {
     let server = Embedded::new();
@@ -208,7 +208,7 @@ async fn dropped_acquire_is_undone_behind_its_confirmations() {
     assert_eq!(server.keys(), [""; 0]);
 }
 
-/// The hold exists, but with fewer confirmations than the guard that enters it wants.
+/// The hold exists, but has fewer confirmations than the guard that re-enters it wants.
 #[tokio::test(start_paused = true)]
 async fn re_entry_that_wants_more_confirmations_has_to_get_them() {
     let server = Embedded::new();
@@ -239,11 +239,11 @@ async fn unconfirmed_downgrade_of_a_removed_lock_leaves_no_key() {
     };
     assert!(timeout.contains("rwlock_timeout"), "{lock}, {timeout}");
 
-    // The request that is sent again finds no write hold.
+    // The retried request finds no write hold.
     assert!(server.remove("x"));
     let error = turns.await.unwrap().unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Lost, "{error}");
-    // This is long before the lease is over.
+    // This is long before the lease ends.
     sleep(MS).await;
     assert_eq!(server.keys(), [""; 0]);
 }

@@ -1,4 +1,4 @@
-//! Machines that sleep: their timers stop, and the leases run on.
+//! Machines that sleep: their timers stop, but leases continue to run.
 
 use leasehold::testing::Machine;
 use leasehold::testing::history::{Interval, check};
@@ -7,7 +7,7 @@ use leasehold::{Guard, LockGuard};
 use super::*;
 
 const HOUR: Duration = Duration::from_secs(3600);
-/// Time within which a client has looked at the clock.
+/// Time within which a client notices a change of the clock.
 const SOON: Duration = Duration::from_millis(250);
 
 /// Returns a client that has been idle for some time, so that its timers are set for a long sleep.
@@ -22,7 +22,7 @@ async fn at_rest(machine: Machine) -> (Embedded, Client) {
 async fn told_after(machine: Machine, span: Duration, guard: &impl Guard) -> Option<LossReason> {
     let lost = guard.lost();
     tokio::pin!(lost);
-    // The holder already waits for the loss before the sleep.
+    // The holder waits for a loss before the machine sleeps.
     assert!(tokio::time::timeout(2 * SOON, &mut lost).await.is_err());
     machine.sleep(span);
     tokio::time::timeout(SOON, lost).await.ok()

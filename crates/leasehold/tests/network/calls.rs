@@ -1,4 +1,4 @@
-//! Clients that wait for one plain lock: a release calls one of them, and the others do not ask.
+//! Clients that wait for one plain lock: a release notifies one of them, and the others do not ask.
 
 use leasehold::testing::history::Recorder;
 use leasehold::{Lock, LockGuard};
@@ -7,7 +7,7 @@ use tokio::task::JoinHandle;
 use super::hand_over::{Sent, near};
 use super::*;
 
-/// A client with one waiter, which listens for a call.
+/// A client with one waiter, which listens for its notification.
 struct Waiting {
     waiter: JoinHandle<LockGuard>,
     sent: Sent,
@@ -38,7 +38,7 @@ async fn waits(server: &Embedded) -> Waiting {
     let (client, network, sent) = near(server);
     let lock = client.lock("x");
     let waiter = tokio::spawn(async move { lock.acquire().await.unwrap() });
-    // The waiter asks, listens and asks again.
+    // The waiter asks, subscribes, and asks again.
     sleep(10 * MS).await;
     assert!(!waiter.is_finished());
     Waiting {
@@ -48,7 +48,7 @@ async fn waits(server: &Embedded) -> Waiting {
     }
 }
 
-/// Returns a holder that had to wait for the lock, as the other clients do now.
+/// Returns a holder that had to wait for the lock, so it knows that the lock is contended.
 async fn held(server: &Embedded) -> (LockGuard, (Client, Network)) {
     let before = server.client().lock("x").acquire().await.unwrap();
     let (client, network, _) = near(server);
@@ -74,7 +74,7 @@ async fn release_calls_the_client_that_came_first() {
     let guard = first.waiter.await.unwrap();
     assert!(start.elapsed() <= 2 * MS, "{:?}", start.elapsed());
     sleep(MS).await;
-    // No other client asks until one of them checks whether the first has disconnected.
+    // No other client asks until one of them checks whether the first is dead.
     assert_eq!(
         others.iter().map(Waiting::asked).collect::<Vec<_>>(),
         asked[1..]
@@ -89,7 +89,7 @@ async fn release_calls_the_client_that_came_first() {
     }
 }
 
-/// Acquires a lock, lets a number of clients wait for it, and ends each of them by `goes`.
+/// Acquires a lock, makes `gone` clients wait for it, and ends each of them with `goes`.
 async fn held_before(
     server: &Embedded,
     gone: usize,
@@ -136,7 +136,7 @@ async fn clients_that_were_killed_cost_the_next_ones_no_time() {
     assert_eq!(server.keys(), [""; 0]);
 }
 
-/// The waiter must not wait for clients that have died until its own limit is over.
+/// The waiter must not wait for dead clients until its own limit has passed.
 #[tokio::test(start_paused = true)]
 async fn waiter_with_a_limit_asks_before_its_end() {
     for limit in [40, 1000] {
@@ -179,7 +179,7 @@ async fn client_that_gives_up_is_called_no_more() {
     guard.release().await.unwrap();
 }
 
-/// Uses the lock all the time. Returns the longest wait, and the number of waits.
+/// Uses the lock all the time. Returns the longest wait, and the number of holds.
 async fn busy(lock: Lock, who: String, recorder: Recorder, end: Instant) -> (Duration, u32) {
     let (mut longest, mut held) = (Duration::ZERO, 0);
     while Instant::now() < end {
@@ -195,8 +195,8 @@ async fn busy(lock: Lock, who: String, recorder: Recorder, end: Instant) -> (Dur
     (longest, held)
 }
 
-/// Notes the requests, and lets each take about a millisecond, each its own time. Polls and
-/// releases that always stay in step would be a coincidence that no real network produces.
+/// Records the requests, and lets each take a time of its own, about a millisecond. If polls and
+/// releases were always in step, that would be a coincidence that no real network produces.
 pub(super) fn takes_about_a_millisecond(network: &Network) -> Sent {
     let sent = Sent::default();
     let noted = sent.clone();
@@ -230,7 +230,7 @@ async fn a_hundred_processes_ask_seldom_and_have_their_turns() {
     let asks: usize = clients.iter().map(|(_, _, sent)| sent.asks()).sum();
     let asks = asks as f64 / f64::from(holds);
     assert!(asks <= 10.0, "{asks} asks a hold");
-    // The longest wait of a process is the wait for its turn, in which it has several holds.
+    // A process waits longest for the slice in which it holds the lock several times.
     let longest = results.iter().map(|(longest, _)| *longest).max().unwrap();
     let mean = results
         .iter()

@@ -1,5 +1,4 @@
-//! Every feature through every trouble that needs no server, and beside all settings that every
-//! handle has.
+//! Every feature through every fault that needs no server, with all settings that every handle has.
 
 use leasehold::testing::Machine;
 use leasehold::{Acknowledgement, AnyLock, ClientBuilder, Owner};
@@ -47,7 +46,7 @@ impl Site {
         }
     }
 
-    /// Brings every feature through the trouble, and checks that nothing is left behind.
+    /// Brings every feature through the fault, and checks that nothing is left behind.
     async fn goes_through(&self, set: fn(AnyLock) -> AnyLock, trouble: impl AsyncFnOnce()) {
         let [ours, theirs] = &self.clients;
         let company = Company {

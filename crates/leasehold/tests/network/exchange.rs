@@ -1,5 +1,5 @@
-//! Permits with leases that stay in a process: one request releases a holder's permits and gets new
-//! ones for the next waiter of the process.
+//! Permits with leases that are swapped within a process: one request releases a holder's permits
+//! and acquires new permits for the next waiter of the process.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -24,8 +24,8 @@ fn waits(semaphore: &ExpirableSemaphore, permits: u32) -> JoinHandle<ExpirablePe
     tokio::spawn(async move { semaphore.acquire_many(permits).await.unwrap() })
 }
 
-/// Returns a holder of the only permit, and waiters of its process in line. None of the waiters has
-/// a request on its way.
+/// Returns a holder of the only permit, and waiters of its process in line. No request of the
+/// waiters is under way.
 async fn held<const N: usize>(
     semaphore: &ExpirableSemaphore,
 ) -> (ExpirablePermit, [JoinHandle<ExpirablePermit>; N]) {
@@ -79,7 +79,7 @@ async fn exchange_can_be_turned_off() {
     assert_eq!(counts(&server).await, (1, 0));
 }
 
-/// A caller that has noted a permit's id can't end the next holder's hold with it.
+/// A caller that has kept a permit's id can't end the next holder's hold with it.
 #[tokio::test(start_paused = true)]
 async fn an_id_of_an_earlier_holder_frees_nothing() {
     let server = Embedded::new();
@@ -136,7 +136,7 @@ async fn an_exchanged_permit_is_renewed() {
     let (first, [second]) = held(&semaphore).await;
     first.release().await.unwrap();
     let second = second.await.unwrap();
-    // Three of its leases pass.
+    // This is three leases.
     sleep(3000 * MS).await;
     assert_eq!(second.loss(), None);
     assert_eq!(counts(&server).await, (0, 1));
@@ -157,7 +157,7 @@ async fn an_exchanged_permit_has_its_maximum_hold_time() {
     assert_eq!(start.elapsed(), MS, "nothing has gone back to the server");
     assert_eq!(second.lost().await, LossReason::MaxHold { limit: 700 * MS });
     assert_eq!(start.elapsed(), 700 * MS);
-    // A lost permit is given back.
+    // A lost permit is released.
     drop(second);
     let third = third.await.unwrap();
     assert!(third.is_held());
@@ -167,7 +167,7 @@ async fn an_exchanged_permit_has_its_maximum_hold_time() {
     assert_eq!(counts(&server).await, (1, 0));
 }
 
-/// After an exchange, neither the old permit nor the new one is left in any list.
+/// After a swap, neither the old permit nor the new one remains in any list.
 #[tokio::test(start_paused = true)]
 async fn an_exchange_leaves_nothing_watched_or_reported() {
     let server = Embedded::new();
@@ -195,7 +195,7 @@ async fn an_exchange_leaves_nothing_watched_or_reported() {
     });
     let semaphore = semaphore(&client, 1).await;
     let (first, [second, third]) = held(&semaphore).await;
-    // There is one hold at each time, and it is the current holder's.
+    // There is one hold at a time: the current holder's.
     let told = |permit: &ExpirablePermit| {
         assert_eq!(client.activity().renewed_holds, 1);
         let holds = client.holds();
@@ -214,7 +214,7 @@ async fn an_exchange_leaves_nothing_watched_or_reported() {
     third.release().await.unwrap();
     assert_eq!(client.holds().len(), 0);
     let renewals = sent.count(Step::ExpirableRenew);
-    // Ten leases later no permit has been renewed, lost or given back.
+    // Ten leases later, no permit has been renewed, lost or given back.
     sleep(10_000 * MS).await;
     assert_eq!(sent.count(Step::ExpirableRenew), renewals);
     assert_eq!(sent.count(Step::ExpirableRelease), 1);
@@ -255,7 +255,7 @@ async fn release_of_a_lost_permit_says_so() {
     assert_eq!(counts(&server).await, (1, 0));
 }
 
-/// First, as many permits must be released as are in use beyond the limit.
+/// Before a permit can be swapped, the permits that are in use beyond the limit must be released.
 #[tokio::test(start_paused = true)]
 async fn no_permit_is_exchanged_while_too_many_are_in_use() {
     let server = Embedded::new();
@@ -309,7 +309,7 @@ async fn a_waiter_for_more_permits_is_not_overtaken() {
     behind.await.unwrap().release().await.unwrap();
 }
 
-/// The reply to an exchange is for the waiter that is first when it arrives.
+/// The reply to a swap serves the waiter that is the head when the reply arrives.
 #[tokio::test(start_paused = true)]
 async fn what_a_waiter_leaves_goes_to_the_next() {
     let server = Embedded::new();
@@ -365,7 +365,7 @@ async fn an_unpolled_waiter_keeps_no_permit() {
     unpolled.await.unwrap().release().await.unwrap();
 }
 
-/// The fate of a release while its request is on its way.
+/// The fate of a release while its request is under way.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Released {
     Awaited,
@@ -373,7 +373,7 @@ enum Released {
     NotPolled,
 }
 
-/// The first request that exchanges permits, or each of them, ends in one of these ways.
+/// The first request that swaps permits, or each of them, ends in one of these ways.
 #[tokio::test(start_paused = true)]
 async fn no_fault_of_an_exchange_loses_or_doubles_a_permit() {
     let near = Fate::delivered(MS, MS);
@@ -408,7 +408,7 @@ async fn no_fault_of_an_exchange_loses_or_doubles_a_permit() {
             match released {
                 Released::Awaited => match release.await {
                     Ok(()) => {}
-                    // No request was ever answered.
+                    // No request was answered.
                     Err(error) => {
                         assert_eq!(
                             (error.kind(), most),
@@ -424,8 +424,8 @@ async fn no_fault_of_an_exchange_loses_or_doubles_a_permit() {
                 }
             }
             let second = second.await.unwrap();
-            // No waiter waits for the end of a lease. A request that was sent twice, and is later
-            // than any reply, arrives after 1010 ms.
+            // No waiter waits for the end of a lease. A duplicate that is later than any reply
+            // arrives after 1010 ms.
             assert!(start.elapsed() < 1100 * MS, "{case}: {:?}", start.elapsed());
             assert_eq!(counts(&server).await, (0, 1), "{case}");
             second.release().await.unwrap();
@@ -480,7 +480,7 @@ async fn a_busy_process_leaves_others_some_permits() {
         let one = busy(&theirs, 1, hold, &recorder);
         let (many, one) = (used_by(many).await, used_by(one).await);
         recorder.report(permits.into()).judge().unwrap();
-        // The other client's turn follows each of ours, which lasts 10 ms.
+        // The other client is served after each of our slices, which last 10 ms.
         assert!(one[0] >= 20, "{one:?} beside {many:?}");
     }
 }
@@ -502,7 +502,7 @@ async fn waiters_of_a_process_seldom_ask() {
     }
 }
 
-/// The reply to an exchange arrives after the lease of the new permit is over.
+/// The reply to a swap arrives after the lease of the new permit has ended.
 #[tokio::test(start_paused = true)]
 async fn no_waiter_gets_a_permit_whose_lease_is_over() {
     let server = Embedded::new();

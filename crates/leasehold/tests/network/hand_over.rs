@@ -1,4 +1,4 @@
-//! A plain lock that stays in a process: a release hands it over to the next waiter there.
+//! A plain lock that is handed over within a process: a release passes it to the next waiter there.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
@@ -11,7 +11,7 @@ use tokio::task::JoinHandle;
 
 use super::*;
 
-/// The steps of the requests that have left.
+/// The steps of the requests that have been sent.
 #[derive(Clone, Default)]
 pub(super) struct Sent(Arc<Mutex<Vec<Step>>>);
 
@@ -51,7 +51,7 @@ pub(super) fn at(server: &Embedded, request: Duration, reply: Duration) -> (Clie
     (client, network, sent)
 }
 
-/// Lets all tasks that can run at this instant run.
+/// Runs all tasks that can run at this instant.
 pub(super) async fn others_go_on() {
     for _ in 0..10 {
         tokio::task::yield_now().await;
@@ -68,8 +68,7 @@ async fn in_line<const N: usize>(locks: [Lock; N]) -> [JoinHandle<LockGuard>; N]
     waiters.try_into().ok().unwrap()
 }
 
-/// Returns a holder, and waiters of its process in line. None of the waiters has a request on its
-/// way.
+/// Returns a holder, and waiters of its process in line. No request of the waiters is under way.
 async fn held<const N: usize>(client: &Client) -> (LockGuard, [JoinHandle<LockGuard>; N]) {
     let lock = client.lock("x");
     let first = lock.acquire().await.unwrap();
@@ -91,7 +90,7 @@ async fn release_hands_the_lock_over_without_asking() {
         second
     });
     released.unwrap();
-    // A request that left after the release answers it.
+    // The reply to a request that was sent after the release confirms it.
     assert_eq!(start.elapsed(), MS);
     second.release().await.unwrap();
     third.await.unwrap().release().await.unwrap();
@@ -158,8 +157,8 @@ async fn force_by_id_ends_the_hold_of_the_next_holder_it_was_handed_to() {
     third.release().await.unwrap();
 }
 
-/// Lets `tasks` tasks take the lock `times` times each, for a millisecond each. Returns the times
-/// at which each id had a new holder.
+/// Makes `tasks` tasks take the lock `times` times each, for a millisecond each time. Returns the
+/// times at which each id had a new holder.
 async fn ids_of<K: kind::Kind<Guard = LockGuard>>(
     lock: &Lock<K>,
     (tasks, times): (usize, usize),
@@ -181,8 +180,8 @@ async fn ids_of<K: kind::Kind<Guard = LockGuard>>(
     ids
 }
 
-/// However long the process may keep the lock, an operator who looks and then takes it by its id
-/// takes it from the holder that was seen.
+/// Even if the process keeps the lock for long, an operator who looks at the holder and then forces
+/// the lock by its id takes it from that holder.
 #[tokio::test(start_paused = true)]
 async fn id_passes_on_for_no_longer_than_a_second() {
     let server = Embedded::new();
@@ -197,7 +196,7 @@ async fn id_passes_on_for_no_longer_than_a_second() {
         (900 * MS..=1000 * MS).contains(&passes_for),
         "{passes_for:?}"
     );
-    // The server names some of the next waiters, and the hold passes along these.
+    // The server names some of the next waiters, and the hold passes from one of them to the next.
     let passes_for = longest(ids_of(&client.fair_lock("fair"), (1000, 1)).await);
     assert!(
         (20 * MS..=1000 * MS).contains(&passes_for),
@@ -212,7 +211,7 @@ async fn a_handed_over_lock_is_renewed() {
     let (first, [second]) = held(&client).await;
     first.release().await.unwrap();
     let second = second.await.unwrap();
-    // Three of its leases pass.
+    // This is three leases.
     sleep(3000 * MS).await;
     assert_eq!(second.loss(), None);
     let elsewhere = server.client().lock("x");
@@ -231,7 +230,7 @@ async fn a_hold_that_is_lost_before_its_waiter_comes_is_not_taken() {
     sleep(3 * MS).await;
     assert!(second.as_mut().now_or_never().is_none());
     assert!(server.client().lock("x").force_unlock().await.unwrap());
-    // The lock has already been handed over when this request finds that it is lost.
+    // The lock has already been handed over when this request discovers that it is lost.
     first.release().await.unwrap_err();
     let second = second.await.unwrap();
     assert!(second.is_held(), "{:?}", second.loss());
@@ -247,7 +246,7 @@ async fn a_release_waits_for_a_request_behind_it() {
     let first = tokio::spawn(first.release());
     let second = second.await.unwrap();
     others_go_on().await;
-    // The request for the first release is on its way.
+    // The request that confirms the first release is under way.
     second.release().await.unwrap();
     assert_eq!(start.elapsed(), 2 * MS, "it was told by the next one");
     first.await.unwrap().unwrap();
@@ -264,7 +263,7 @@ async fn a_release_sent_again_does_not_speak_for_a_lock_that_another_has() {
         let guard = client.lock("x").acquire().await.unwrap();
         let elsewhere = server.client().lock("x");
         match forced {
-            // The server knows whose hold was ended by force.
+            // After a force-unlock, the server knows whose hold was ended.
             true => assert!(elsewhere.force_unlock().await.unwrap()),
             false if request_lost => assert!(server.remove("x")),
             false => {}
@@ -296,8 +295,8 @@ async fn a_release_sent_again_does_not_speak_for_a_lock_that_another_has() {
     }
 }
 
-/// The first holder waits for the reply to the last release, which does not say what became of the
-/// hold either.
+/// The first holder waits for the reply to the last release. That reply does not say whether the
+/// hold had been lost either.
 #[tokio::test(start_paused = true)]
 async fn an_earlier_holder_hears_that_nobody_can_know() {
     for dropped in [false, true] {
@@ -306,7 +305,7 @@ async fn an_earlier_holder_hears_that_nobody_can_know() {
         let (first, [second]) = held(&client).await;
         let mut faults = 1;
         network.on_request(move |asked| match asked.step {
-            // Otherwise a renewal would answer the first release earlier.
+            // The renewal is lost, because its reply would confirm the first release earlier.
             Step::LockRenew => Fate::delivered(MS, MS).request_lost(),
             Step::LockRelease | Step::LockReleaseAndNotify if faults > 0 => {
                 faults -= 1;
@@ -394,7 +393,7 @@ async fn release_of_a_lost_lock_says_so_after_handing_it_over() {
     assert!(server.client().lock("x").force_unlock().await.unwrap());
     let lost = first.release().await.unwrap_err();
     assert_eq!(lost.kind(), ErrorKind::Lost, "{lost}");
-    // The second holder was handed a lock that had been lost, and has learned so from the same
+    // The second holder was handed a lock that had already been lost. It learned so from the same
     // request.
     let second = second.await.unwrap();
     assert_eq!(second.loss(), Some(LossReason::Forced));
@@ -421,10 +420,10 @@ async fn a_dropped_release_leaves_no_other_without_answer() {
     let first = tokio::spawn(first.release());
     let second = second.await.unwrap();
     others_go_on().await;
-    // The request for the first release is on its way, and does not count for the second.
+    // The request that confirms the first release is under way, and does not confirm the second.
     let second = tokio::spawn(second.release());
     let third = third.await.unwrap();
-    // This release reaches the server, which answers it, although no future waits for the reply.
+    // This release is sent to the server, which answers it although no future waits for the reply.
     assert!(third.release().now_or_never().is_none());
     first.await.unwrap().unwrap();
     second.await.unwrap().unwrap();
@@ -456,7 +455,7 @@ async fn an_unpolled_waiter_keeps_no_lock() {
     let mut unpolled = Box::pin(lock.acquire());
     assert!(unpolled.as_mut().now_or_never().is_none());
     sleep(3 * MS).await;
-    // The waiter learns that it has to wait.
+    // In this poll, the waiter learns that it has to wait.
     assert!(unpolled.as_mut().now_or_never().is_none());
     first.release().await.unwrap();
     assert_eq!(sent.releases(), 0, "it was handed over");
@@ -521,8 +520,7 @@ async fn hand_over_can_be_turned_off() {
     second.await.unwrap().release().await.unwrap();
 }
 
-/// Starts `tasks` tasks that use the lock all the time. Every wait for it, and every hold, is
-/// judged.
+/// Starts `tasks` tasks that use the lock all the time. Every wait and every hold is judged.
 fn busy(client: &Client, who: &str, tasks: usize, recorder: &Recorder) -> Vec<JoinHandle<usize>> {
     let end = Instant::now() + 1000 * MS;
     let task = |n| {
@@ -566,7 +564,7 @@ async fn longest_wait_at(distance: Duration) -> Duration {
         let guard = lock.acquire().await.unwrap();
         longest = longest.max(start.elapsed());
         let inside = asked.acquired(&guard);
-        // Otherwise the clock would not move where requests take no time.
+        // Without this, the clock would not move where requests take no time.
         sleep(MS / 10).await;
         inside.releasing(&guard);
         guard.release().await.unwrap();
@@ -580,7 +578,8 @@ async fn longest_wait_at(distance: Duration) -> Duration {
 async fn far_waiters_have_their_turn_beside_a_busy_process() {
     for distance in 0..=7 {
         let longest = longest_wait_at(MS * distance).await;
-        // A near waiter has its turn each time, a far one each fourth time.
+        // A near waiter is served after every slice of the busy process, a far one after every
+        // fourth.
         let limit = MS * if distance <= 1 { 40 } else { 200 };
         assert!(longest <= limit, "{longest:?} at {distance} ms");
     }
@@ -596,7 +595,7 @@ async fn a_busy_process_leaves_others_their_turn() {
     let one = busy(&other, "theirs", 1, &recorder);
     let (many, one) = (held_by(many).await, held_by(one).await);
     recorder.report().judge().unwrap();
-    // The other client's turn follows each of ours, which lasts 10 ms.
+    // The other client is served after each of our slices, which last 10 ms.
     assert!(one[0] >= 40, "{one:?} beside {many:?}");
     let (least, most) = (many.iter().min().unwrap(), many.iter().max().unwrap());
     assert!(most - least <= 2, "{many:?}");

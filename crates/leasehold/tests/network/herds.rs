@@ -1,5 +1,5 @@
-//! Many processes that want one name, each once: the number of requests of each process hardly
-//! depends on the number of processes.
+//! Many processes that want one name, each once: the number of requests of a process hardly depends
+//! on the number of processes.
 
 use std::pin::Pin;
 
@@ -25,8 +25,8 @@ fn process(server: &Embedded) -> (Client, Network, Sent) {
     (client, network, sent)
 }
 
-/// Lets `processes` processes use the name once each. Returns the number of requests of a process
-/// at the end.
+/// Makes each of `processes` processes use the name once. Returns the mean number of requests of a
+/// process.
 async fn requests(processes: usize, asks: &[Step], uses: impl Fn(Client) -> Used) -> f64 {
     let server = Embedded::new();
     let clients: Vec<_> = (0..processes).map(|_| process(&server)).collect();
@@ -43,16 +43,16 @@ async fn requests(processes: usize, asks: &[Step], uses: impl Fn(Client) -> Used
     }
     let of = |sent: &Sent| asks.iter().map(|step| sent.count(*step)).sum::<usize>();
     let asked: usize = clients.iter().map(|(_, _, sent)| of(sent)).sum();
-    // The waiters have left nothing behind.
+    // After this time, the waiters have left nothing behind.
     sleep(HELD).await;
     let keys = server.keys();
     assert!(!keys.iter().any(|key| key.contains(":asking")), "{keys:?}");
     asked as f64 / processes as f64
 }
 
-/// Asserts that with eight times as many processes, each process asks about half as often again. In
-/// many runs the mean is 1.4 to 1.5 for each kind. Delays are random, so a single run may be
-/// a fifth away from it; a herd asks five times as often.
+/// Asserts that with eight times as many processes, each process asks about one and a half times as
+/// often. In many runs the mean factor is 1.4 to 1.5 for each kind. Delays are random, so a single
+/// run may differ from it by a fifth; with a thundering herd, the factor would be 5.
 async fn assert_flat(asks: &[Step], uses: impl Fn(Client) -> Used) {
     let (mut few, mut many) = (0.0, 0.0);
     for _ in 0..2 {
@@ -171,7 +171,7 @@ async fn permits_call_as_many_clients_as_they_serve() {
     let waiting = wait_for(&server, &[1, 3, 1, 2, 1]).await;
     let before = asked(&waiting);
     local.add_permits(3).await.unwrap();
-    // Clients that are not called would not ask within this time.
+    // Clients that are not notified would not ask within this time.
     sleep(3 * MS).await;
     assert_eq!(served(&waiting), [true, false, true, false, true]);
     let asks: Vec<_> = asked(&waiting)
@@ -180,7 +180,7 @@ async fn permits_call_as_many_clients_as_they_serve() {
         .map(|(now, then)| now - then)
         .collect();
     assert_eq!(asks, [1, 0, 1, 0, 1]);
-    // A client that wants more permits than are free delays no other client, and is called once
+    // A client that wants more permits than are free delays no other client, and is notified once
     // enough are free.
     sleep(200 * MS).await;
     local.add_permits(3).await.unwrap();
@@ -192,8 +192,8 @@ async fn permits_call_as_many_clients_as_they_serve() {
     }
 }
 
-/// However long the release takes, the server remembers the waiting clients, which ask less and
-/// less often, or as rarely as their `poll_interval` says.
+/// Even if the release takes long, the server remembers the waiting clients, which ask at growing
+/// intervals, or as rarely as their `poll_interval` says.
 #[tokio::test(start_paused = true)]
 async fn waiting_clients_are_not_forgotten_in_a_long_hold() {
     let seldom = |semaphore: leasehold::Semaphore| semaphore.poll_interval(60_000 * MS);
@@ -239,8 +239,8 @@ async fn reads(client: Client) {
 
 const READS_FOR: Duration = Duration::from_secs(12);
 
-/// Returns how long one more writer waits. It arrives while two readers take turns, and after eight
-/// writers that do not keep the readers out: either they are dead, or they let readers in.
+/// Returns how long another writer waits. It arrives while two readers alternate, and after eight
+/// writers that do not keep the readers out: either they are dead, or they yield to readers.
 async fn one_more_writer_waits(they_live: bool) -> Duration {
     let server = Embedded::new();
     let readers = [process(&server), process(&server)];
@@ -263,7 +263,7 @@ async fn one_more_writer_waits(they_live: bool) -> Duration {
         }
         writers.push((process, writer));
     }
-    // The marks of the dead writers have expired after that.
+    // After this time, the reservations of the dead writers have expired.
     sleep(6000 * MS).await;
     let second = tokio::spawn(reads(readers[1].0.clone()));
     sleep(100 * MS).await;
@@ -283,12 +283,13 @@ async fn one_more_writer_waits(they_live: bool) -> Duration {
 async fn writer_behind_others_keeps_new_readers_out() {
     let waited = one_more_writer_waits(false).await;
     assert!(waited <= READS_FOR, "{waited:?}");
-    // A reader has its turn after each of the other writers, and before this one.
+    // A reader is served after each of the other writers, and before this one.
     let waited = one_more_writer_waits(true).await;
     assert!(waited <= 11 * READS_FOR + 1000 * MS, "{waited:?}");
 }
 
-/// A client that has disconnected hears no call, and the next client has the permit at once.
+/// A client that has disconnected hears no notification, so the next client gets the permit at
+/// once.
 #[tokio::test(start_paused = true)]
 async fn permit_is_for_the_next_client_when_the_first_is_gone() {
     for closed in [true, false] {
@@ -302,7 +303,7 @@ async fn permit_is_for_the_next_client_when_the_first_is_gone() {
                 // The client removes itself from the list.
                 waiter.abort();
             } else {
-                // Its connection ends, and no request leaves.
+                // Its connection ends, and no request is sent.
                 process.1.on_request(|_| Fate::default().request_lost());
                 waiter.abort();
                 process.1.refuse(true);
@@ -317,7 +318,8 @@ async fn permit_is_for_the_next_client_when_the_first_is_gone() {
     }
 }
 
-/// A client whose only waiter has ended is called. The call passes to the next client.
+/// A client whose only waiter has ended is notified. It passes the notification on to the next
+/// client.
 #[tokio::test(start_paused = true)]
 async fn call_for_a_waiter_that_has_gone_is_passed_on() {
     let server = Embedded::new();
@@ -327,17 +329,17 @@ async fn call_for_a_waiter_that_has_gone_is_passed_on() {
     let first = waiting.remove(0);
     let start = Instant::now();
     local.add_permits(1).await.unwrap();
-    // The waiter has already been called, and is not polled again.
+    // The waiter has already been notified, and is not polled again.
     first.waiter.abort();
     let next = waiting.remove(0);
     let permit = next.waiter.await.unwrap();
-    // This takes two requests. Without the call, the next client would ask after 5 ms.
+    // This takes two requests. Without the notification, the next client would ask after 5 ms.
     assert!(start.elapsed() <= 4 * MS, "{:?}", start.elapsed());
     assert_eq!(first.process.2.count(Step::SemaphoreDelist), 1);
     permit.release().await.unwrap();
 }
 
-/// Readers are let in together, and each of them gets in while many writers wait.
+/// Readers are let in together, and each of them is served while many writers wait.
 #[tokio::test(start_paused = true)]
 async fn readers_beside_many_writers_exclude_them_and_get_in() {
     let (server, recorder) = (Embedded::new(), Recorder::new());

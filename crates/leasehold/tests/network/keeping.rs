@@ -1,4 +1,4 @@
-//! A lock that stays locked for some time after its holder has ended, or that is left to its lease:
+//! A lock that remains locked for some time after its holder has ended, or until its lease ends:
 //! the clients that wait for its end, and the earlier holders of the same process.
 
 use std::sync::{Arc, Mutex};
@@ -40,13 +40,14 @@ fn waits(lock: AnyLock) -> JoinHandle<LockGuard> {
     tokio::spawn(async move { lock.acquire().await.unwrap() })
 }
 
-/// Notes the steps of the requests from now on. The reply of a `slow` step takes this long, any
+/// Records the steps of the requests from now on. The reply to a `slow` step takes `delay`, any
 /// other reply a millisecond.
 fn notes_requests(network: &Network, slow: Step, delay: Duration) -> Arc<Mutex<Vec<Step>>> {
     let sent = Arc::new(Mutex::new(Vec::new()));
     let noted = Arc::clone(&sent);
     network.on_request(move |asked| {
-        // Not after a failed assertion: a second panic would end the process without a report.
+        // This must not panic after a failed assertion: a second panic would end the process
+        // without a report.
         if let Ok(mut noted) = noted.lock() {
             noted.push(asked.step);
         }
@@ -56,7 +57,7 @@ fn notes_requests(network: &Network, slow: Step, delay: Duration) -> Arc<Mutex<V
     sent
 }
 
-/// A waiter is woken by messages and by the end that the server reported.
+/// A waiter is woken by messages, and at the end that the server reported.
 #[tokio::test(start_paused = true)]
 async fn waiters_learn_the_end_of_a_kept_lock() {
     for own in [false, true] {
@@ -80,8 +81,8 @@ async fn waiters_learn_the_end_of_a_kept_lock() {
     }
 }
 
-/// The reader asked before the lock was kept; the long poll interval does not keep it from asking
-/// at the new end.
+/// The reader asked before the lock was kept. In spite of its long poll interval, it asks at the
+/// new end.
 #[tokio::test(start_paused = true)]
 async fn a_reader_learns_the_end_of_a_kept_write_lock() {
     let server = Embedded::new();
@@ -98,7 +99,7 @@ async fn a_reader_learns_the_end_of_a_kept_write_lock() {
 }
 
 /// Returns the release of a holder that has handed the lock over and waits for the server's
-/// confirmation, and the second holder. The first renewal, which asks for the confirmation, is
+/// confirmation, and the second holder. The first renewal, which should bring the confirmation, is
 /// lost.
 async fn handed_over(
     client: &Client,
@@ -136,9 +137,8 @@ async fn the_answer_to_a_kept_lock_is_the_word_for_those_before() {
     assert!(start.elapsed() < 20 * MS, "{:?}", start.elapsed());
 }
 
-/// A renewal is on its way to confirm the first release, and the second release waits for a
-/// confirmation too. No later request asks for one, even if the future that keeps the lock is
-/// dropped.
+/// A renewal that will confirm the first release is under way, and the second release waits for a
+/// confirmation too. No later request asks for one, even if the future of `keep_for` is dropped.
 #[tokio::test(start_paused = true)]
 async fn nothing_renews_a_lock_behind_the_request_that_keeps_it() {
     for dropped in [false, true] {
@@ -174,7 +174,7 @@ async fn nothing_renews_a_lock_behind_the_request_that_keeps_it() {
         let next = waits(server.client().lock("x").into()).await.unwrap();
         assert!(start.elapsed() < 1100 * MS, "{:?}", start.elapsed());
         let mut sent = sent.lock().unwrap().clone();
-        // The next waiter of the process had asked to be called.
+        // The next waiter of the process had asked to be notified.
         sent.retain(|step| *step != Step::LockDelist);
         let asked = [Step::LockRenew, Step::LockKeepFor];
         assert_eq!(sent, asked, "dropped {dropped}");
@@ -183,7 +183,7 @@ async fn nothing_renews_a_lock_behind_the_request_that_keeps_it() {
 }
 
 /// A renewal of several holds finds that one of them has more than a lease left, so this hold would
-/// be renewed alone next. Before that answer arrives, the hold is kept for a span.
+/// next be renewed alone. Before that reply arrives, `keep_for` keeps the hold.
 #[tokio::test(start_paused = true)]
 async fn a_hold_that_is_odd_among_many_is_not_renewed_once_it_is_kept() {
     let server = Embedded::new();
@@ -211,7 +211,7 @@ async fn a_hold_that_is_odd_among_many_is_not_renewed_once_it_is_kept() {
     other.release().await.unwrap();
 }
 
-/// The late request was sent before the request that keeps the lock.
+/// The late request was sent before `keep_for`.
 #[tokio::test(start_paused = true)]
 async fn a_request_that_arrives_late_does_not_lengthen_a_kept_lock() {
     for kind in 0..4 {
@@ -227,7 +227,7 @@ async fn a_request_that_arrives_late_does_not_lengthen_a_kept_lock() {
             _ => Fate::delivered(MS, MS),
         });
         let case = format!("{:?}", kinds(&client)[kind]);
-        // Right after the acquire, and right after an extension.
+        // First right after the acquire, and then right after an extension.
         for extended in [false, true] {
             let guard = kinds(&client)[kind].acquire().await.unwrap();
             if extended {
@@ -247,7 +247,7 @@ async fn a_request_that_arrives_late_does_not_lengthen_a_kept_lock() {
     }
 }
 
-/// A copy of a renewal of several holds arrives after the request that keeps one of them.
+/// A duplicate of a renewal of several holds arrives after `keep_for` for one of them.
 #[tokio::test(start_paused = true)]
 async fn a_late_renewal_of_many_does_not_lengthen_a_kept_lock() {
     let server = Embedded::new();
@@ -278,7 +278,7 @@ async fn a_late_renewal_of_many_does_not_lengthen_a_kept_lock() {
     next.release().await.unwrap();
 }
 
-/// The first request has kept the lock, and the second one finds that the lock has ended.
+/// The first `keep_for` request has run. Its retry finds that the lock has ended.
 #[tokio::test(start_paused = true)]
 async fn a_kept_lock_that_is_over_is_no_loss() {
     let server = Embedded::new();
@@ -298,8 +298,8 @@ async fn a_kept_lock_that_is_over_is_no_loss() {
     assert_eq!(unknown.kind(), ErrorKind::OutcomeUnknown, "{unknown}");
 }
 
-/// The lease of the forgotten lock runs out before the server answers again. That does not show a
-/// loss of the earlier hold.
+/// The lease of the forgotten lock ends before the server answers again. That does not show that
+/// the earlier hold was lost.
 #[tokio::test(start_paused = true)]
 async fn the_end_of_a_forgotten_lock_is_no_loss_to_the_one_before() {
     let server = Embedded::new();
@@ -314,7 +314,7 @@ async fn the_end_of_a_forgotten_lock_is_no_loss_to_the_one_before() {
     assert!(Instant::now() > left);
 }
 
-/// A request for the server's confirmation does not renew a hold that is left to its lease.
+/// A request for the server's confirmation does not renew a hold that was forgotten.
 #[tokio::test(start_paused = true)]
 async fn a_forgotten_lock_is_not_renewed_for_the_one_before() {
     let server = Embedded::new();
@@ -377,7 +377,7 @@ async fn a_lock_that_another_guard_has_forgotten_is_not_kept() {
     assert!(!server.client().lock("x").is_locked().await.unwrap());
 }
 
-/// The request that ends a hold finds the loss.
+/// The request that ends a hold discovers its loss.
 #[tokio::test(start_paused = true)]
 async fn a_loss_that_is_found_at_the_end_is_told_to_the_hook() {
     let told = Arc::new(Mutex::new(Vec::new()));
@@ -402,7 +402,7 @@ async fn a_loss_that_is_found_at_the_end_is_told_to_the_hook() {
     let forced = client.force_release("turned", guard.holder_id()).await;
     assert!(forced.unwrap());
     lost(guard.downgrade().await.map(drop), "turned");
-    // The hook is called once, although a later request finds the loss too.
+    // The hook is called once, although a later request discovers the loss too.
     let guard = client.lock("extended").acquire().await.unwrap();
     client.lock("extended").force_unlock().await.unwrap();
     lost(guard.extend(30_000 * MS).await, "extended");
@@ -410,7 +410,7 @@ async fn a_loss_that_is_found_at_the_end_is_told_to_the_hook() {
     assert_eq!(told.lock().unwrap().len(), 0);
 }
 
-/// The downgrade has run but its reply was lost, and then the read hold was ended by force.
+/// The downgrade has run but its reply was lost, and then the read hold was force-unlocked.
 #[tokio::test(start_paused = true)]
 async fn a_downgrade_that_may_have_run_is_no_loss_to_the_writer_before_it() {
     let server = Embedded::new();
@@ -444,7 +444,7 @@ async fn a_downgrade_that_may_have_run_is_no_loss_to_the_writer_before_it() {
     assert_eq!(unknown.kind(), ErrorKind::OutcomeUnknown, "{unknown}");
 }
 
-/// The exchange has run but was not answered, and then the new permit was taken away.
+/// The swap has run but was not answered, and then the new permit was removed.
 #[tokio::test(start_paused = true)]
 async fn an_exchange_that_may_have_run_is_no_loss() {
     let server = Embedded::new();

@@ -1,4 +1,4 @@
-//! A line of waiters before a server that is silent or unreachable. Each waiter ends by its own
+//! A line of waiters for a server that is silent or unreachable. Each waiter ends by its own
 //! limits, and none reports a holder that no server has named.
 
 use std::time::Duration;
@@ -67,7 +67,7 @@ const WAITS: [(&str, Wait); 8] = [
     ),
 ];
 
-/// Returns the error of each wait, and the time after which it ended.
+/// Returns the error of each wait, and the time after which the wait ended.
 async fn in_line(client: &Client, wait: Wait, limits: &[Limits]) -> Vec<(Error, Duration)> {
     let start = Instant::now();
     join_all(limits.iter().map(|limits| async move {
@@ -92,7 +92,7 @@ async fn silent() -> (Embedded, Client, Network) {
 async fn unanswered_wait_ends_in_an_error() {
     for (name, wait) in WAITS {
         let (server, client, network) = silent().await;
-        // The last two continue after the first request was given up.
+        // The last two continue after the first request was abandoned.
         let waits = [100, 50, 200, 100, 1500, 900].map(|ms| Limits::waits(ms * MS));
         let ended = in_line(&client, wait, &waits).await;
         for ((error, after), limits) in ended.iter().zip(waits) {
@@ -101,7 +101,7 @@ async fn unanswered_wait_ends_in_an_error() {
         }
         network.freeze(false);
         client.close().await;
-        // Permits leave markers, which end by themselves.
+        // Permits leave markers, which expire.
         let keys = server.keys();
         assert!(
             keys.iter().all(|key| key.contains(":did:")),
@@ -156,7 +156,7 @@ async fn answer_ends_every_waiters_outage() {
     let waiters: Vec<_> = (0..3)
         .map(|_| tokio::spawn(wait(client.clone(), Limits::bears(2000 * MS))))
         .collect();
-    // Each of the two outages is shorter than the waiters tolerate; together they are longer.
+    // Each of the two outages is shorter than the waiters tolerate, but both together are longer.
     for _ in 0..2 {
         tokio::time::sleep(1500 * MS).await;
         network.freeze(false);

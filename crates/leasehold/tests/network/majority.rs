@@ -1,6 +1,6 @@
-//! Random histories of the majority lock: five servers that lose what they hold, and between each
-//! process and each server a network that fails at random. `restarts.rs` tests the effects of one
-//! server that forgets.
+//! Random histories of the majority lock: five servers that lose holds, and an unreliable network
+//! between each process and each server. `restarts.rs` tests the effects of one server that
+//! forgets.
 //!
 //! `LEASEHOLD_MAJORITY_SEED` plays one seed, `LEASEHOLD_MAJORITY_SEEDS` sets the number of seeds.
 
@@ -122,7 +122,7 @@ fn fate(rng: &mut Rng) -> Fate {
     }
 }
 
-/// The fencing tokens in the order in which they were given.
+/// The fencing tokens in the order in which they were drawn.
 #[derive(Default)]
 struct Tokens(Mutex<Vec<u64>>);
 
@@ -189,7 +189,7 @@ async fn play(seed: u64, lock: impl Fn(&Stage, usize) -> RedLock) -> (Report, To
     (recorder.report(), tokens)
 }
 
-/// Asserts that no key is left after a lease and the time that the last requests take.
+/// Asserts that no key remains after a lease and the time that the last requests take.
 async fn nothing_is_left(stage: &Stage, seed: u64) {
     for network in stage.networks.iter().flatten() {
         network.on_request(|_| Fate::default());
@@ -223,7 +223,8 @@ async fn failing_minority_causes_no_overlap() {
     }
 }
 
-/// The histories are hard enough: without the distrust of restarted servers, holds overlap.
+/// Shows that the histories are hard enough: without the distrust of restarted servers, holds
+/// overlap.
 #[tokio::test(start_paused = true)]
 async fn trusting_restarted_servers_lets_holds_overlap() {
     for seed in 0..400 {
@@ -238,7 +239,7 @@ async fn trusting_restarted_servers_lets_holds_overlap() {
     panic!("no overlap was seen; the histories show nothing");
 }
 
-/// Multi-locks over the same stage: no dead-lock, nothing left, no overlap, and tokens that rise.
+/// Multi-locks on the same stage: no deadlock, nothing left, no overlap, and tokens that rise.
 #[tokio::test(start_paused = true)]
 async fn failing_networks_cause_no_multi_lock_overlap() {
     for seed in seeds() {
@@ -276,7 +277,7 @@ async fn failing_networks_cause_no_multi_lock_overlap() {
             over.store(true, Ordering::SeqCst);
         };
         let troubles = async {
-            // No server is restarted, because each member of a multi-lock counts.
+            // No server is restarted, because a multi-lock needs all of its members.
             let mut restarted = vec![Instant::now() + 24 * 3600 * 1000 * MS; 2];
             while !over.load(Ordering::SeqCst) {
                 sleep(rng.u32(1..500) * MS).await;
@@ -292,7 +293,7 @@ async fn failing_networks_cause_no_multi_lock_overlap() {
     }
 }
 
-/// Groups with values in common, with requests that get lost, arrive late and arrive twice.
+/// Groups with values in common, on a network that loses, delays and duplicates requests.
 #[tokio::test(start_paused = true)]
 async fn failing_networks_cause_no_group_overlap() {
     for seed in seeds() {

@@ -1,6 +1,6 @@
-//! Every two things that users do with a lock, at the same time under one name. Tasks of one
-//! process do them in turn, beside tasks of another process. Each kind of lock is used, and each
-//! history is judged: no two holders overlap, every task is served, and nothing is left.
+//! Every pair of things that users do with a lock, at the same time under one name. Tasks of one
+//! process do the two things in turn, beside tasks of another process. Each kind of lock is used,
+//! and each history is judged: no two holders overlap, every task is served, and nothing is left.
 //!
 //! `LEASEHOLD_PAIRS_SEEDS` sets the number of seeds that are played of each pair.
 
@@ -22,10 +22,10 @@ use tokio::time::timeout;
 use super::*;
 
 const LEASE: Duration = Duration::from_millis(600);
-/// Time for which a hold that is left to its lease stays.
+/// Time for which a hold is kept or forgotten.
 const LEFT: Duration = Duration::from_millis(80);
 const MAXIMUM: Duration = Duration::from_millis(20);
-/// A limit above all that a pair waits for together: leases, marks, places in line.
+/// A limit above all that a pair waits for together: leases, reservations, places in line.
 const LONGEST: Duration = Duration::from_secs(120);
 const MASTERS: usize = 3;
 const ROUNDS: usize = 3;
@@ -56,8 +56,7 @@ const KINDS: [Kind; 8] = [
 /// A task's use of a lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Act {
-    /// Holds the lock for a moment, so that holds are handed over, shared and exchanged in the
-    /// process.
+    /// Holds the lock for a moment, so that the process hands over, shares and swaps holds.
     Holds,
     /// Holds the lock until it has been renewed.
     StaysLong,
@@ -237,7 +236,7 @@ impl Stage {
         self.acts.contains(&act)
     }
 
-    /// Makes the lock that a task asks for; the `writes` side of a read-write lock.
+    /// Makes the lock that a task wants. `writes` chooses the side of a read-write lock.
     fn wanted(&self, clients: &[Client], writes: bool) -> Wanted {
         let client = &clients[0];
         let lock: AnyLock = match self.kind {
@@ -367,7 +366,7 @@ impl Stage {
     }
 }
 
-/// A hold, and the lock that was asked for.
+/// A hold, and the lock that was acquired.
 struct Holding<'a> {
     stage: &'a Stage,
     process: &'a Process,
@@ -413,7 +412,7 @@ impl Holding<'_> {
     async fn leave(self, act: Act, held: Held, inside: Vec<Inside>) {
         let stage = self.stage;
         match (act, held) {
-            // A forgotten hold counts until its lease is over, but a history notes its end here.
+            // A forgotten hold is valid until its lease ends, but the history records its end here.
             (Act::Forgets, held) => {
                 held.releasing(inside);
                 of_either!(held, held => held.forget());
@@ -464,7 +463,7 @@ impl Holding<'_> {
         }
     }
 
-    /// Ends the hold by force, as an operator does.
+    /// Force-unlocks the hold, as an operator does.
     async fn force(&self, held: &Held) {
         let client = &self.stage.theirs.clients[0];
         // A holder that learns of this later may have relied on its hold until then.
@@ -525,11 +524,11 @@ impl Holding<'_> {
         for guard in [theirs, ours] {
             match guard {
                 Err(error) if error.is_transient() => {
-                    // The limit was over before the reply arrived.
+                    // The limit ended before the reply arrived.
                 }
                 Err(error) => self.stage.refused(&error),
                 Ok(None) => {}
-                // A guard of a reader, or of a lock that its holder lost meanwhile.
+                // The guard is a reader's, or its holder has already lost the lock.
                 Ok(Some(guard)) => {
                     let held = guard.is_held();
                     self.stage.given_back(held, guard.release().await);
@@ -568,7 +567,7 @@ async fn now_and_then<F: Future>(rng: &mut Rng, future: F) -> F::Output {
     .await
 }
 
-/// Acquires the lock with a client of its own, and closes that client.
+/// Acquires the lock with another client of its own, and closes that client.
 async fn closes_its_client(stage: &Stage, rng: &mut Rng) {
     let process = Process::new(&stage.servers, stage.has(Act::IsConfirmed), rng);
     stage.act(&process, Act::Holds, rng).await;
@@ -592,7 +591,7 @@ async fn closes_its_client(stage: &Stage, rng: &mut Rng) {
     stage.given_back(was_held, held.release().await);
 }
 
-/// A writer becomes a reader, and a writer again if no other reader shares the lock.
+/// A writer downgrades, and upgrades again if no other reader shares the lock.
 async fn changes_sides(stage: &Stage, process: &Process, rng: &mut Rng) {
     let lock = process.clients[0].rw_lock("x").poll_interval(100 * MS);
     let asked = stage.recorder.ask("x", "writes");

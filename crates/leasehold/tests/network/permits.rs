@@ -1,4 +1,5 @@
-//! Permits without leases that stay in a process: a holder gives them to the next waiters there.
+//! Permits without leases that are handed over within a process: a holder passes them to the next
+//! waiters there.
 
 use futures_util::FutureExt as _;
 use futures_util::future::join_all;
@@ -15,7 +16,7 @@ async fn semaphore(client: &Client, permits: u32) -> Semaphore {
     semaphore
 }
 
-/// Returns `permits` holders of one permit each, and as many waiters of their process.
+/// Returns `permits` holders of one permit each, and the same number of waiters of their process.
 async fn held(
     semaphore: &Semaphore,
     permits: usize,
@@ -31,7 +32,8 @@ async fn held(
     (permits, waiters)
 }
 
-/// The permits that are in use beyond the limit must be released first.
+/// Before a permit can be handed over, the permits that are in use beyond the limit must be
+/// released.
 #[tokio::test(start_paused = true)]
 async fn no_permit_passes_on_while_too_many_are_in_use() {
     for dropped in [false, true] {
@@ -39,7 +41,7 @@ async fn no_permit_passes_on_while_too_many_are_in_use() {
         let (client, _network, sent) = near(&server);
         let semaphore = semaphore(&client, 4).await;
         let (mut permits, waiters) = held(&semaphore, 4).await;
-        // A permit that passes on shows that it is this process's turn.
+        // If a permit is handed over, this process has its slice.
         drop(permits.pop());
         others_go_on().await;
         assert_eq!(sent.count(Step::SemaphoreAdd), 0);
@@ -68,8 +70,8 @@ async fn no_permit_passes_on_while_too_many_are_in_use() {
 }
 
 /// Lets four tasks of each of three clients use the only permit all the time, for 2 ms each. Of the
-/// clients that wait, the same one always hears of a release first. Returns how often each client
-/// had the permit, and the longest wait.
+/// waiting clients, the same one always hears of a release first. Returns how often each client had
+/// the permit, and the longest wait.
 async fn three_alike<P>(
     acquire: impl AsyncFn(&Client) -> P,
     release: impl AsyncFn(P),

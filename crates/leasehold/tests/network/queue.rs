@@ -1,5 +1,5 @@
 //! A fair lock among the waiters of one process: a release grants it to the next waiter, and the
-//! hold passes along the waiters that are next in line.
+//! hold is handed over to the waiters that follow.
 
 use std::pin::Pin;
 
@@ -16,7 +16,7 @@ fn waits(lock: &FairLock) -> JoinHandle<LockGuard> {
     tokio::spawn(async move { lock.acquire().await.unwrap() })
 }
 
-/// Returns a holder, and waiters of its process, each with its place in line.
+/// Returns a holder, and waiters of its process that each have a place in line.
 async fn held<const N: usize>(client: &Client) -> (LockGuard, [JoinHandle<LockGuard>; N]) {
     let lock = client.fair_lock("x");
     let first = lock.acquire().await.unwrap();
@@ -63,7 +63,7 @@ async fn lock_that_was_granted_by_a_release_is_renewed() {
     let (first, [second, third]) = held(&client).await;
     first.release().await.unwrap();
     let second = second.await.unwrap();
-    // Three of its leases pass.
+    // This is three leases.
     sleep(3000 * MS).await;
     assert_eq!(second.loss(), None);
     second.release().await.unwrap();
@@ -125,7 +125,7 @@ async fn waiter_that_goes_with_the_lock_keeps_it_from_nobody() {
     }
     let third = waits(&lock);
     sleep(3 * MS).await;
-    // The lock is granted to the second waiter, which is not polled any more.
+    // The lock is granted to the second waiter, which is no longer polled.
     first.release().await.unwrap();
     drop(second);
     let start = Instant::now();
@@ -222,7 +222,7 @@ async fn no_fault_of_a_release_hides_who_has_the_lock() {
             } else {
                 match first.release().await {
                     Ok(()) => assert_ne!(what, "unanswered"),
-                    // A second request finds the lock with the next holder, or finds no lock.
+                    // A retry finds that the next holder has the lock, or that it is free.
                     Err(error) => {
                         assert_eq!(what, "unanswered", "{error}");
                         assert_eq!(error.kind(), ErrorKind::OutcomeUnknown, "{error}");
@@ -265,8 +265,8 @@ async fn places_of_those_that_were_served_go_with_a_lost_hold() {
     assert_eq!(server.keys(), ["leasehold:{x}:forced"]);
 }
 
-/// Lets three holders have the lock one after the other. Returns the last, which has taken over the
-/// hold of the second.
+/// Makes three holders have the lock one after the other. Returns the last, which has taken over
+/// the hold of the second.
 async fn passed_on(client: &Client) -> LockGuard {
     let (first, [second, third]) = held(client).await;
     first.release().await.unwrap();
@@ -283,7 +283,7 @@ async fn places_of_those_that_were_served_go_with_a_forgotten_hold() {
     sleep(3 * MS).await;
     let elsewhere = server.client().fair_lock("x");
     assert_eq!(elsewhere.waiters().await.unwrap(), [""; 0]);
-    // The lease of the forgotten hold runs out.
+    // The lease of the forgotten hold ends.
     let guard = elsewhere.try_acquire_for(1100 * MS).await.unwrap();
     guard.expect("it is free").release().await.unwrap();
     assert_eq!(server.keys().len(), 0, "{:?}", server.keys());
@@ -303,7 +303,7 @@ async fn places_of_those_that_were_served_go_with_a_closed_client() {
     assert_eq!(server.keys().len(), 0, "{:?}", server.keys());
 }
 
-/// Returns the numbers of requests for one place, and for several.
+/// Returns the number of requests that keep one place, and of requests that keep several.
 fn places_kept(sent: &Sent) -> (usize, usize) {
     (
         sent.count(Step::FairAcquire),
@@ -311,7 +311,7 @@ fn places_kept(sent: &Sent) -> (usize, usize) {
     )
 }
 
-/// Checks that these waiters get the lock in their order, one after the other.
+/// Checks that these waiters get the lock in this order, one after the other.
 async fn all_get_it(first: LockGuard, waiters: impl IntoIterator<Item = JoinHandle<LockGuard>>) {
     let mut guard = first;
     for waiter in waiters {
@@ -330,8 +330,8 @@ async fn waiters_of_a_process_keep_their_places_together() {
     let before = places_kept(&sent);
     sleep(60_000 * MS).await;
     let after = places_kept(&sent);
-    // A waiter asks when the holder's lease of a second may be over. Only the first waiter asks by
-    // itself, and the places of the others travel in two requests, of up to 64 places each.
+    // A waiter asks when the holder's lease of a second may have ended. Only the first waiter asks
+    // on its own. Two requests, of up to 64 places each, keep the places of the others.
     let (alone, together) = (after.0 - before.0, after.1 - before.1);
     assert!(alone <= 80, "{alone} requests of single waiters");
     assert!((100..=200).contains(&together), "{together} requests");
@@ -366,7 +366,7 @@ async fn places_that_were_kept_together_are_taken_again_after_an_outage() {
         sleep(10 * MS).await;
     }
     holder.release().await.unwrap();
-    // Any of them may be the first in line now.
+    // Any of them may be the head now.
     let got = waiters.into_iter().map(|waiter| async {
         waiter.await.unwrap().release().await.unwrap();
     });
@@ -382,7 +382,7 @@ async fn waiter_that_leaves_while_its_place_is_kept_leaves_no_place() {
     let mut waiters = Vec::from(waiters);
     let late = Arc::new(Mutex::new(0));
     let seen = Arc::clone(&late);
-    // A copy of each request for the places arrives after the waiters have left.
+    // A duplicate of each request for the places arrives after the waiters have left the line.
     network.on_request(move |asked| match asked.step {
         Step::FairKeepPlaces => {
             *seen.lock().unwrap() += 1;
@@ -404,7 +404,7 @@ async fn waiter_that_leaves_while_its_place_is_kept_leaves_no_place() {
     assert_eq!(server.keys().len(), 0, "{:?}", server.keys());
 }
 
-/// A request that was lost has perhaps taken no place, so its waiter does not wait for others.
+/// A lost request may not have joined the line, so its waiter does not wait for others.
 #[tokio::test(start_paused = true)]
 async fn waiter_whose_request_for_a_place_was_lost_asks_again_soon() {
     let server = Embedded::new();
@@ -432,13 +432,13 @@ async fn waiter_whose_request_for_a_place_was_lost_asks_again_soon() {
         sleep(MS).await;
     }
     let asked = asked.lock().unwrap().clone();
-    // The client gives a reply up after 400 ms, and pauses for 20 ms.
+    // The client abandons a reply after 400 ms, and retries after 20 ms.
     let pause = asked[1] - asked[0];
     assert!(pause < 450 * MS, "asked again after {pause:?}");
     all_get_it(first, waiters.into_iter().chain([last])).await;
 }
 
-/// Returns a wait that runs only while it is polled.
+/// Returns a wait that only proceeds while it is polled.
 fn waits_by_hand(lock: &FairLock) -> Pin<Box<dyn Future<Output = LockGuard> + Send>> {
     let lock = lock.clone();
     Box::pin(async move { lock.acquire().await.unwrap() })
@@ -461,7 +461,7 @@ async fn waiter_that_a_message_wakes_asks_at_once_behind_another() {
     let mut first = waits_by_hand(&lock);
     polled(&mut first, 10).await;
     let second = waits(&lock);
-    // The first waiter is passed over, because it is not polled when its pause ends.
+    // The first waiter is skipped, because it is not polled when its poll interval ends.
     sleep(1500 * MS).await;
     polled(&mut first, 20).await;
     let first = tokio::spawn(first);
@@ -479,7 +479,7 @@ async fn place_of_an_unpolled_waiter_is_not_kept_with_others() {
     let start = Instant::now();
     let mut unpolled = waits_by_hand(&lock);
     polled(&mut unpolled, 10).await;
-    // Its pause is over, and it begins to keep its place together with others.
+    // Its poll interval has ended, and it begins to keep its place together with others.
     sleep(1040 * MS).await;
     polled(&mut unpolled, 1).await;
     sleep(1000 * MS).await;
@@ -494,7 +494,7 @@ async fn place_of_an_unpolled_waiter_is_not_kept_with_others() {
     all_get_it(first, [second, last]).await;
 }
 
-/// A request for several places waits for more of them, up to a tenth of a second.
+/// A request that keeps several places waits for more of them, up to a tenth of a second.
 #[tokio::test(start_paused = true)]
 async fn hold_is_handed_over_to_a_waiter_whose_place_is_being_kept() {
     for after in 0..30 {

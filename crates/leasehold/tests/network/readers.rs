@@ -1,4 +1,4 @@
-//! Readers of one process: one of them asks the server, and the others enter its hold.
+//! Readers of one process: one of them asks the server, and the others share its hold.
 
 use std::future::poll_fn;
 use std::sync::Arc;
@@ -18,7 +18,7 @@ fn asked(sent: &Sent) -> (usize, usize) {
     (sent.count(steps[0]), sent.count(steps[1]))
 }
 
-/// Lets `count` readers acquire the lock at the same time.
+/// Makes `count` readers acquire the lock at the same time.
 async fn readers(lock: &RwLock, count: usize) -> Vec<ReadGuard> {
     let all = join_all((0..count).map(|_| lock.read())).await;
     all.into_iter().map(Result::unwrap).collect()
@@ -36,7 +36,7 @@ async fn one_request_lets_all_readers_in() {
     numbers.sort_unstable();
     numbers.dedup();
     assert_eq!(numbers.len(), 16);
-    // A reader that asks in the same turn waits for nothing.
+    // A reader that asks within the same slice does not wait.
     let late = lock.try_read().await.unwrap().unwrap();
     assert_eq!(start.elapsed(), MS);
     late.release().await.unwrap();
@@ -46,7 +46,7 @@ async fn one_request_lets_all_readers_in() {
     assert_eq!(server.keys().len(), 0);
 }
 
-/// However long the process may keep the lock, a reader can enter a hold only in its first second.
+/// Even if the process keeps the lock for long, readers can join a hold only in its first second.
 /// So an operator who ends the hold knows how many readers lose it.
 #[tokio::test(start_paused = true)]
 async fn hold_is_shared_by_nobody_more_after_a_second() {
@@ -94,7 +94,7 @@ async fn readers_that_have_waited_enter_behind_one_that_is_quick() {
     assert_eq!(server.keys().len(), 0);
 }
 
-/// The unpolled reader is one of the readers that the hold was kept for.
+/// The unpolled reader is one of the readers for which the hold is kept.
 #[tokio::test(start_paused = true)]
 async fn no_hold_is_kept_for_a_reader_that_is_not_polled() {
     let server = Embedded::new();
@@ -159,7 +159,8 @@ async fn each_readers_release_is_answered_by_the_server() {
     let mut guards = readers(&lock, 3).await;
     let (first, start) = (guards.remove(0), Instant::now());
     first.release().await.unwrap();
-    // Other readers still hold the lock: a renewal sent after the release has answered it.
+    // Other readers still hold the lock, so the reply to a renewal that was sent after the release
+    // confirms it.
     assert_eq!(start.elapsed(), MS);
     assert!(
         server
@@ -288,15 +289,16 @@ async fn refused_readers_share_the_answer() {
     assert!(more < 8, "{more} asks for 64 readers");
 }
 
-/// The lock is released after the server has refused an earlier reader, and while its reply is on the
-/// way.
+/// The lock is released after the server has refused an earlier reader, and before the refusal
+/// arrives.
 #[tokio::test(start_paused = true)]
 async fn a_reader_takes_no_answer_from_before_it_came() {
     let server = Embedded::new();
     let (client, network, _) = at(&server, MS, 3 * MS);
     network.on_message(|_| Some(50 * MS));
     let writing = server.client().rw_lock("x").write().await.unwrap();
-    // This waiter makes the client listen, so that no reader asks again when it begins to listen.
+    // This waiter makes the client listen, so that no reader asks once more because it has just
+    // subscribed.
     let owned = client.rw_lock("x").owned_by(&Owner::new());
     let waits = tokio::spawn(async move { owned.read().await.unwrap() });
     sleep(20 * MS).await;
@@ -314,7 +316,7 @@ async fn a_reader_takes_no_answer_from_before_it_came() {
     waits.await.unwrap().release().await.unwrap();
 }
 
-/// The reader has waited long for a writer, and has left a mark because of that.
+/// The reader has waited long for a writer, and has set a reservation.
 #[tokio::test(start_paused = true)]
 async fn the_mark_of_a_reader_that_entered_is_withdrawn() {
     let marks = "leasehold:{x}:readers".to_owned();
@@ -332,7 +334,7 @@ async fn the_mark_of_a_reader_that_entered_is_withdrawn() {
     writing.release().await.unwrap();
     let second = lock.try_read().await.unwrap().unwrap();
     let before = asked(&sent).0;
-    // The message has arrived.
+    // The message arrives, which wakes the first reader.
     let first = first.await.unwrap();
     sleep(3 * MS).await;
     assert_eq!(
@@ -345,9 +347,9 @@ async fn the_mark_of_a_reader_that_entered_is_withdrawn() {
     second.release().await.unwrap();
 }
 
-/// Counts how often the futures of `count` readers are polled, each in a task of its own, from the
-/// release of the writer that keeps them out until all of them have read. `at_once` lets all of
-/// them hold the lock at the same time.
+/// Counts the polls of the futures of `count` readers, each in a task of its own, from the release
+/// of the writer that excludes them until all of them have read. With `at_once`, all of them hold
+/// the lock at the same time.
 async fn polls_of_readers(
     lock: &RwLock,
     writing: WriteGuard,
@@ -378,8 +380,7 @@ async fn polls_of_readers(
     polls.load(Ordering::Relaxed)
 }
 
-/// However many readers wait, each is woken only a few times: by the writer's release, and by the
-/// reply to one request.
+/// Each reader is woken only a few times: by the writer's release, and by the reply to one request.
 #[tokio::test(start_paused = true)]
 async fn each_reader_behind_a_writer_is_woken_a_few_times() {
     const READERS: usize = 1024;
@@ -393,8 +394,9 @@ async fn each_reader_behind_a_writer_is_woken_a_few_times() {
             let before = asked(&sent).0;
             let polls = polls_of_readers(&lock, writing, READERS, at_once).await;
             assert!(polls <= 3 * READERS, "{polls} polls of {READERS} readers");
-            // One hold takes 128 readers. While another client holds the lock, the readers ask
-            // without result when they begin to wait, and once more when they listen.
+            // Up to 128 readers share one hold. While another client holds the lock, the readers
+            // ask without result when they begin to wait, and once more when their subscription is
+            // confirmed.
             let asks = asked(&sent).0 - before;
             assert!(
                 asks <= 3 * READERS / 128 + 2,

@@ -1,5 +1,4 @@
-//! A majority whose servers are restarted without data while it is held: the servers take part
-//! again.
+//! A majority whose servers are restarted without data while it is held: the servers rejoin.
 
 use std::time::Duration;
 
@@ -12,7 +11,7 @@ use crate::MS;
 
 const SECOND: Duration = Duration::from_secs(1);
 /// Time for which a server must be up before a holder counts it again, and the time until the
-/// holder looks at it.
+/// holder's next renewal there.
 const REJOINS: Duration = Duration::from_secs(17);
 
 struct Scene {
@@ -65,7 +64,7 @@ impl Scene {
         (0..self.masters.len()).all(|server| self.is_set(server))
     }
 
-    /// Asserts that the lock stays ours while other clients ask for it all the time.
+    /// Asserts that this holder keeps the lock while other clients ask for it all the time.
     async fn stays_held(&self, guard: &LockGuard, span: Duration) {
         let until = Instant::now() + span;
         while Instant::now() < until {
@@ -81,7 +80,7 @@ fn majority(clients: &[Client]) -> RedLock {
     RedLock::new(clients.iter().map(|client| client.lock("x"))).unwrap()
 }
 
-/// A member is missing for a while with some of these leases, and with others none is.
+/// With some of these leases and distances, a member is missing for a while; with others, none is.
 #[tokio::test(start_paused = true)]
 async fn rolling_restart_ends_no_hold() {
     for (servers, lease, apart) in [
@@ -104,7 +103,7 @@ async fn rolling_restart_ends_no_hold() {
         }
         scene.stays_held(&guard, REJOINS).await;
         assert!(scene.all_are_set(), "{servers}, {lease}, {apart}");
-        // Restart each server once more: a hold that was set again is as good as the first.
+        // Each server is restarted once more: a hold that has rejoined is as good as the first.
         for master in &scene.masters {
             master.restart();
             scene.stays_held(&guard, REJOINS).await;
@@ -128,7 +127,7 @@ async fn release_between_restart_and_renewal_succeeds() {
     let guard = scene.ours().acquire().await.unwrap();
     scene.masters[0].restart();
     scene.masters[1].restart();
-    // No renewal has noticed the restarts, and no other client can have had the lock.
+    // No renewal has noticed the restarts, and no other client can have acquired the lock.
     guard.release().await.unwrap();
     assert!(!scene.is_set(2));
 }
@@ -162,13 +161,13 @@ async fn removed_key_stays_removed_without_a_restart() {
                 assert!(scene.masters[server].remove("x"));
             }
         };
-        // A start that the server does not report is not a known restart.
+        // If the server does not report its start, its restart is not known.
         scene.our_networks[0].hide_start(true);
         scene.our_networks[0].cut();
         remove(0).await;
         sleep(60 * SECOND).await;
         assert!(guard.is_held() && !scene.is_set(0));
-        // A later restart does not count either: the member was already lost.
+        // A later restart does not count either, because the member was already lost.
         scene.our_networks[0].hide_start(false);
         scene.masters[0].restart();
         sleep(60 * SECOND).await;
@@ -196,7 +195,7 @@ async fn quorum_that_is_gone_is_a_loss() {
         for server in 0..2 {
             scene.masters[server].restart();
             if comes_back {
-                // Another client has the lock there, and has never asked for a majority.
+                // Another client holds the lock at this server, without ever asking for a majority.
                 let other = scene.masters[server].client().lock("x");
                 others.push(other.acquire().await.unwrap());
             } else {
@@ -215,7 +214,7 @@ async fn quorum_that_is_gone_is_a_loss() {
             _ => false,
         };
         assert!(told, "{reason:?}");
-        // A loss is final: a server that is free again is not asked again.
+        // A loss is final: the holder does not ask a server that is free again.
         for other in others {
             other.release().await.unwrap();
         }
@@ -243,7 +242,7 @@ async fn holder_waits_for_who_holds_a_restarted_server() {
     other.release().await.unwrap();
     sleep(2 * SECOND).await;
     assert!(scene.is_set(0));
-    // Our hold is set there again, so the two other servers may be restarted.
+    // Our hold has rejoined there, so the two other servers may be restarted.
     for server in 1..3 {
         scene.masters[server].restart();
         scene.stays_held(&guard, REJOINS).await;
@@ -251,7 +250,7 @@ async fn holder_waits_for_who_holds_a_restarted_server() {
     guard.release().await.unwrap();
 }
 
-/// The request to set the hold again is on its way when the guard is released or dropped.
+/// The request to rejoin is under way when the guard is released or dropped.
 #[tokio::test(start_paused = true)]
 async fn nothing_is_set_again_behind_a_release() {
     for release in [true, false] {
@@ -293,8 +292,8 @@ async fn forgotten_guard_sets_nothing_again() {
     assert!((0..3).all(|server| !scene.is_set(server)));
 }
 
-/// A server had voted for another holder before its restart, and that vote is still counted. The
-/// holder does not count the server until that ballot must be over.
+/// A server voted for another holder before its restart, and that vote still counts. The holder
+/// does not count the server until that ballot must have ended.
 #[tokio::test(start_paused = true)]
 async fn vote_from_before_the_restart_gives_no_second_majority() {
     let scene = Scene::new(3).await;
@@ -302,7 +301,7 @@ async fn vote_from_before_the_restart_gives_no_second_majority() {
     scene.masters[2].restart();
     let beside = scene.masters[2].client().lock("x").acquire().await.unwrap();
     sleep(45 * SECOND).await;
-    // From here on the holder's lease on the first server runs out.
+    // From here on, the holder's lease on the first server runs down.
     scene.our_networks[0].refuse(true);
     while scene.masters[0].ttl_ms("x") > 5300 {
         sleep(10 * MS).await;
@@ -316,7 +315,7 @@ async fn vote_from_before_the_restart_gives_no_second_majority() {
     let theirs = tokio::spawn(async move { theirs.try_acquire().await });
     sleep(100 * MS).await;
     assert!(scene.is_set(2), "that is their vote");
-    // The other holder does not hear of the restart.
+    // The other holder does not learn of the restart.
     scene.their_networks[2].refuse(true);
     scene.masters[2].restart();
     let theirs = theirs.await.unwrap().unwrap();
@@ -325,7 +324,7 @@ async fn vote_from_before_the_restart_gives_no_second_majority() {
     drop(theirs);
 }
 
-/// An owner holds one of the servers alone, has not heard of its restart, and tries to become the
+/// An owner holds one of the servers alone, has not learned of its restart, and tries to become the
 /// holder of a majority with that hold.
 #[tokio::test(start_paused = true)]
 async fn hold_from_before_the_restart_gives_no_second_majority() {
@@ -350,7 +349,7 @@ async fn hold_from_before_the_restart_gives_no_second_majority() {
     drop((alone, guard));
 }
 
-/// All servers have granted the lock, but the task that asked was not polled for long.
+/// All servers have granted the lock, but the asking task was not polled for a long time.
 #[tokio::test(start_paused = true)]
 async fn ballot_of_a_task_that_stood_still_comes_to_nothing() {
     let scene = Scene::new(3).await;
@@ -381,7 +380,7 @@ async fn server_that_rejoins_knows_the_token() {
     }
     assert_eq!(guard.fencing_token().await.unwrap(), token);
     guard.release().await.unwrap();
-    // One of the other servers is the only one that the two holders have in common.
+    // The two holders have only one of the other servers in common.
     scene.their_networks[0].refuse(true);
     let next = scene.theirs().acquire().await.unwrap();
     assert!(next.fencing_token().await.unwrap() > token);
@@ -396,7 +395,7 @@ async fn note_of_the_longest_lease_comes_back_with_the_server() {
     let guard = lock.lease(120 * SECOND).acquire().await.unwrap();
     for server in 0..3 {
         scene.masters[server].restart();
-        // This is the time until the renewal that finds the member missing.
+        // After this time, a renewal finds that the member is missing.
         sleep(43 * SECOND).await;
         assert_eq!(scene.masters[server].ttl_ms(NOTE), -1);
     }
@@ -466,7 +465,7 @@ async fn several_locks_end_with_a_restart() {
     drop(guard);
 }
 
-/// All clients that share the lock have servers that write each change to their disks.
+/// All clients that share the lock know that the servers write each change to their disks.
 #[tokio::test(start_paused = true)]
 async fn trusted_restart_ends_the_hold() {
     let scene = Scene::new(3).await;

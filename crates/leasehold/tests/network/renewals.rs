@@ -10,7 +10,7 @@ use super::*;
 const HOLDS: usize = 300;
 
 /// Returns `HOLDS` holds of a client whose server answers after two milliseconds, and the steps of
-/// the requests that leave from now on.
+/// the requests that are sent from now on.
 async fn many(server: &Embedded) -> (Vec<LockGuard>, Network, Arc<Mutex<Vec<Step>>>) {
     let (client, network) = over_network(server);
     network.on_request(takes(MS));
@@ -89,7 +89,7 @@ async fn a_late_copy_of_a_request_for_many_shortens_no_extension() {
     while count(&sent, Step::LockRenewMany) < 2 {
         sleep(MS).await;
     }
-    // Each hold gets a longer lease, which no earlier request for many holds asks for.
+    // Each hold gets a longer lease than any earlier request for many holds asked for.
     let long = 60_000 * MS;
     let extended = guards.iter().map(|guard| guard.extend(long));
     for result in futures_util::future::join_all(extended).await {
@@ -97,7 +97,7 @@ async fn a_late_copy_of_a_request_for_many_shortens_no_extension() {
     }
     let ends: Vec<_> = guards.iter().map(LockGuard::valid_until).collect();
     let renewed = count(&sent, Step::LockRenewMany);
-    // The copies arrive, and none of the holds is due for a renewal yet.
+    // The duplicates arrive, and none of the holds is due for a renewal yet.
     sleep(200 * MS).await;
     network.freeze(true);
     let other = server.client();
@@ -121,7 +121,7 @@ async fn a_lock_is_kept_for_its_span_over_lost_and_doubled_requests() {
         let server = Embedded::new();
         let (client, network) = over_network(&server);
         let guard = client.lock("x").acquire().await.unwrap();
-        // The fate of the first request that keeps the lock.
+        // The fate of the first `keep_for` request.
         let mut fates = vec![fate];
         network.on_request(move |_| fates.pop().unwrap_or(Fate::delivered(MS, MS)));
         let kept = Instant::now();
@@ -129,7 +129,7 @@ async fn a_lock_is_kept_for_its_span_over_lost_and_doubled_requests() {
         assert_eq!(client.activity().renewed_holds, 0);
         let asked_for = kept.elapsed();
         let next = client.lock("x").acquire().await.unwrap();
-        // A lost request is noticed after the time for a reply, and then the time counts anew.
+        // A lost request is noticed after the reply timeout, and its retry counts the time anew.
         let most = 600 * MS + asked_for + 100 * MS;
         assert!(
             kept.elapsed() >= 600 * MS && kept.elapsed() <= most,
@@ -140,8 +140,8 @@ async fn a_lock_is_kept_for_its_span_over_lost_and_doubled_requests() {
     }
 }
 
-/// Each hold is renewed for its own lease. If a hold were renewed for less than its holder
-/// believes, it would be lost unnoticed.
+/// Each hold is renewed for its own lease. If it were renewed for less than its holder believes, it
+/// would be lost unnoticed.
 #[tokio::test(start_paused = true)]
 async fn holds_with_leases_of_their_own_are_each_renewed_for_theirs() {
     let server = Embedded::new();

@@ -1,5 +1,5 @@
-//! A majority while one of its servers has forgotten a hold: that server has no vote as long as any
-//! hold may last.
+//! A majority after one of its servers has forgotten a hold: that server has no vote for as long as
+//! any hold may last.
 
 use std::time::Duration;
 
@@ -48,7 +48,7 @@ impl Scene {
         majority(&self.theirs).outage_timeout(3600 * SECOND)
     }
 
-    /// Acquires the lock on the first two servers. The third is free again afterwards.
+    /// Acquires the lock on the first two servers. The third server is free afterwards.
     async fn hold_of_two(&self, lock: &RedLock) -> LockGuard {
         let beside = self.masters[2].client().lock("x");
         let beside = beside.acquire().await.unwrap();
@@ -58,8 +58,8 @@ impl Scene {
         guard
     }
 
-    /// Restarts the first server, which forgets what it has granted. No other client gets the lock
-    /// while `guard` is good, and another client does after that.
+    /// Restarts the first server, which forgets its grants. No other client gets the lock while
+    /// `guard` is valid, and another client does after that.
     async fn is_kept_until_its_end(&self, guard: LockGuard, lasts: Duration) {
         let start = Instant::now();
         self.masters[0].restart();
@@ -111,7 +111,7 @@ async fn a_wait_outlasts_the_restart_of_all_servers() {
     let lock = majority(&scene.ours).outage_timeout(5 * SECOND);
     scene.masters.iter().for_each(Embedded::restart);
     let start = Instant::now();
-    // No client holds the lock, but no server can say so.
+    // No client holds the lock, but no server can know that.
     let late = lock.try_acquire_for(10 * SECOND).await.unwrap_err();
     assert_eq!(late.kind(), ErrorKind::Unavailable);
     assert!(late.to_string().contains("started a moment ago"), "{late}");
@@ -162,7 +162,7 @@ async fn no_lease_of_a_majority_exceeds_the_longest() {
     let guard = lock.clone().owned_by(&owner).acquire().await.unwrap();
     refused(guard.extend(long).await.unwrap_err());
     refused(guard.members()[0].extend(long).await.unwrap_err());
-    // The owner's own locks of the members share the holds.
+    // The owner's locks of single members share the holds.
     let member = scene.ours[0].lock("x").owned_by(&owner);
     refused(member.fixed_lease(long).acquire().await.unwrap_err());
     assert!(guard.valid_until() < Instant::now() + 30 * SECOND);
@@ -176,7 +176,7 @@ async fn no_lease_of_a_majority_exceeds_the_longest() {
     }
     refused(lock.clone().owned_by(&owner).acquire().await.unwrap_err());
     drop(members);
-    // If no server forgets a hold, no lease has to be limited.
+    // If no server forgets a hold, the lease needs no limit.
     let trusting = lock.distrust_restarted(false).fixed_lease(long);
     let guard = trusting.acquire().await.unwrap();
     guard.extend(3600 * SECOND).await.unwrap();
@@ -199,7 +199,7 @@ async fn longer_lease_is_first_noted_everywhere() {
         assert_eq!(master.keys(), [NOTE]);
         assert_eq!(master.ttl_ms(NOTE), -1);
     }
-    // The handle needs to reach all servers only once, but each acquire notes the lease again.
+    // The handle needs to reach all servers only once, but each acquire writes the note again.
     scene.networks[2].refuse(true);
     scene.masters[1].remove(NOTE);
     lock.clone()
@@ -210,7 +210,7 @@ async fn longer_lease_is_first_noted_everywhere() {
         .await
         .unwrap();
     assert_eq!(scene.masters[1].keys(), [NOTE]);
-    // A lock that expects no more than the default leaves no note.
+    // A lock whose lease is not longer than the default leaves no note.
     for master in &scene.masters {
         assert!(master.remove(NOTE));
     }
@@ -245,8 +245,8 @@ async fn one_servers_note_applies_to_earlier_votes() {
         .fixed_lease(60 * SECOND);
     let guard = scene.hold_of_two(&long).await;
     scene.masters[0].restart();
-    // By the default lease, the restarted server would have a vote again, and it is the first to
-    // answer.
+    // If only the default lease counted, the restarted server would already have a vote, and it is
+    // the first to answer.
     sleep(31 * SECOND).await;
     let said = scene.theirs().try_acquire().await;
     assert!(said.unwrap().is_none(), "one has no vote, and one is held");
@@ -286,7 +286,7 @@ async fn note_all_servers_forgot_protects_nobody() {
     drop(guard);
 }
 
-/// The limit that remains, as `docs/fencing.md` says.
+/// The limitation that remains, as `docs/fencing.md` says.
 #[tokio::test(start_paused = true)]
 async fn losing_the_shared_counter_lowers_tokens() {
     let scene = Scene::new().await;
@@ -333,7 +333,7 @@ async fn deadline_follows_the_remaining_members() {
         assert!(ends > least && ends < seconds * SECOND, "{ends:?}");
     };
     ends_at(&guard, 20);
-    // This is the member that would last the longest.
+    // This is the member that would have lasted longest.
     scene.masters[1].remove("x");
     members[1].extend(28 * SECOND).await.unwrap_err();
     ends_at(&guard, 10);

@@ -1,4 +1,4 @@
-//! Waiters that are not polled for a while: they keep the lock from no other waiter, and never get
+//! Waiters that are not polled for a while: they keep no other waiter from the lock, and never get
 //! a lock that is lost.
 
 use std::pin::Pin;
@@ -30,11 +30,11 @@ async fn until_it_sleeps(waiter: &mut Waiter) {
     }
 }
 
-/// A kind of lock by its name, and a lock of the kind.
+/// The name of a kind of lock, and a function that makes such a lock.
 type Kind = (&'static str, fn(&Client) -> AnyLock);
 
-/// The reply to the first waiter has arrived, and a second waiter has begun to wait, when the first
-/// is polled again.
+/// When the first waiter is polled again, its reply has arrived, and a second waiter has begun to
+/// wait.
 #[tokio::test(start_paused = true)]
 async fn waiter_that_is_polled_late_has_what_it_was_granted() {
     let kinds: [Kind; 4] = [
@@ -50,7 +50,7 @@ async fn waiter_that_is_polled_late_has_what_it_was_granted() {
         assert!(first.as_mut().now_or_never().is_none());
         sleep(3 * MS).await;
         let second = waits(lock(&client));
-        // The second waiter has the turn by then.
+        // By this time, the second waiter is the head.
         sleep(300 * MS).await;
         let first = timeout(10 * MS, first).await;
         let first = first.unwrap_or_else(|_| panic!("{kind}: waits for a turn"));
@@ -65,8 +65,7 @@ async fn waiter_that_is_polled_late_has_what_it_was_granted() {
     }
 }
 
-/// Returns a holder of a fair lock, a waiter that is not polled any more, and the next waiter in
-/// line.
+/// Returns a holder of a fair lock, a waiter that is no longer polled, and the next waiter in line.
 async fn behind_an_unpolled_one(client: &Client) -> (LockGuard, Waiter, JoinHandle<LockGuard>) {
     // The waiter sleeps until it must confirm its place: for a third of the waiter timeout.
     let lock = client.fair_lock("x").lease(10_000 * MS);
@@ -87,7 +86,7 @@ async fn waiter_that_was_passed_over_parks_no_fair_lock() {
     let server = Embedded::new();
     let (client, _network, _) = near(&server);
     let (first, unpolled, third) = behind_an_unpolled_one(&client).await;
-    // The unpolled waiter should have asked again already, and was passed over.
+    // The unpolled waiter is late with its next request, and was skipped.
     sleep(2000 * MS).await;
     first.release().await.unwrap();
     let third = timeout(PLACE_IS_KEPT, third).await;
@@ -99,15 +98,15 @@ async fn waiter_that_was_passed_over_parks_no_fair_lock() {
     assert_eq!(server.keys().len(), 0, "{:?}", server.keys());
 }
 
-/// The server grants the unpolled waiter the lock. It is passed over before the client hears of the
-/// grant.
+/// The server grants the unpolled waiter the lock. The waiter is skipped before the reply with the
+/// grant arrives.
 #[tokio::test(start_paused = true)]
 async fn waiter_that_is_passed_over_meanwhile_parks_no_fair_lock() {
     let server = Embedded::new();
     let (client, network, _) = near(&server);
     let (first, mut unpolled, third) = behind_an_unpolled_one(&client).await;
     sleep(1500 * MS).await;
-    // The waiter is in line when the release leaves.
+    // The waiter is in line when the release is sent.
     assert!(unpolled.as_mut().now_or_never().is_none());
     let mut late = true;
     network.on_request(move |asked| match asked.step {
@@ -129,7 +128,8 @@ async fn waiter_that_is_passed_over_meanwhile_parks_no_fair_lock() {
     assert_eq!(server.keys().len(), 0, "{:?}", server.keys());
 }
 
-/// The unpolled waiter asks while the server grants it the lock, and is not polled for the reply.
+/// The unpolled waiter asks while the server grants it the lock, and is not polled when the reply
+/// arrives.
 #[tokio::test(start_paused = true)]
 async fn waiter_that_was_granted_a_fair_lock_while_it_asked_parks_it_for_nobody() {
     let server = Embedded::new();
@@ -151,8 +151,7 @@ async fn waiter_that_was_granted_a_fair_lock_while_it_asked_parks_it_for_nobody(
     assert_eq!(server.keys().len(), 0, "{:?}", server.keys());
 }
 
-/// The reply to the request that gives an unpolled waiter's hold back is lost, so the request is
-/// sent again.
+/// The request that releases an unpolled waiter's hold is retried, because its reply is lost.
 #[tokio::test(start_paused = true)]
 async fn repeated_give_back_ends_no_later_hold_of_its_waiter() {
     let server = Embedded::new();
@@ -170,7 +169,7 @@ async fn repeated_give_back_ends_no_later_hold_of_its_waiter() {
         }
         _ => Fate::delivered(MS, Duration::ZERO),
     });
-    // The hold has been given back by then.
+    // By this time, the hold has been released.
     sleep(200 * MS).await;
     let guard = unpolled.await;
     let elsewhere = server.client().fair_lock("x");
@@ -194,7 +193,7 @@ async fn repeated_give_back_of_a_lost_hold_ends_no_later_one() {
     first.release().await.unwrap();
     let elsewhere = server.client().fair_lock("x");
     assert!(elsewhere.force_unlock().await.unwrap());
-    // A renewal of the hold has found the loss.
+    // A renewal of the hold discovers the loss.
     sleep(45 * MS).await;
     let mut lost = 1;
     network.on_request(move |asked| match asked.step {
@@ -213,7 +212,7 @@ async fn repeated_give_back_of_a_lost_hold_ends_no_later_one() {
     guard.release().await.unwrap();
 }
 
-/// The turn ends together with the hold, so no waiter waits for the rest of the turn.
+/// The slice ends with the hold, so no waiter waits for the rest of the slice.
 #[tokio::test(start_paused = true)]
 async fn hold_of_an_unpolled_waiter_ends_the_turn_of_its_process() {
     let server = Embedded::new();
@@ -223,7 +222,7 @@ async fn hold_of_an_unpolled_waiter_ends_the_turn_of_its_process() {
     let mut unpolled = waiter(lock.clone());
     assert!(unpolled.as_mut().now_or_never().is_none());
     sleep(2 * MS).await;
-    // The waiter learns that it has to wait.
+    // In this poll, the waiter learns that it has to wait.
     assert!(unpolled.as_mut().now_or_never().is_none());
     let third = waits(lock);
     tokio::task::yield_now().await;
@@ -259,7 +258,7 @@ async fn several_locks_are_all_held_when_they_are_granted() {
     guard.release().await.unwrap();
 }
 
-/// One branch of an owner waits and is not polled any more.
+/// One branch of an owner waits and is no longer polled.
 #[tokio::test(start_paused = true)]
 async fn unpolled_branch_of_an_owner_keeps_no_other_branch_out() {
     let server = Embedded::new();
@@ -273,7 +272,7 @@ async fn unpolled_branch_of_an_owner_keeps_no_other_branch_out() {
     holder.release().await.unwrap();
     let second = timeout(300 * MS, second).await;
     let second = second.expect("it is free").unwrap();
-    // The unpolled branch enters the hold of its owner.
+    // The unpolled branch re-enters the hold of its owner.
     let unpolled = timeout(300 * MS, unpolled).await.expect("it enters");
     assert_eq!(unpolled.number(), second.number());
     second.release().await.unwrap();
@@ -303,7 +302,7 @@ async fn dropped_branch_of_an_owner_leaves_the_turn_at_once() {
     assert_eq!(server.keys().len(), 0, "{:?}", server.keys());
 }
 
-/// The server has granted the lock to a branch of the owner that is not polled any more.
+/// The server has granted the lock to a branch of the owner that is no longer polled.
 #[tokio::test(start_paused = true)]
 async fn owner_has_the_lock_again_when_an_unpolled_branch_has_lost_it() {
     let server = Embedded::new();

@@ -1,5 +1,5 @@
-//! The write side of a lock that stays in a process: a release hands it over to the next writer
-//! there.
+//! The write side of a lock that is handed over within a process: a release passes it to the next
+//! writer there.
 
 use futures_util::FutureExt as _;
 use futures_util::future::join_all;
@@ -35,7 +35,7 @@ async fn release_hands_the_write_lock_over() {
     done.unwrap();
     assert_eq!(start.elapsed(), MS, "answered by a renewal behind it");
     assert_ne!(second.number(), number);
-    // Three of its leases pass.
+    // This is three leases.
     sleep(3000 * MS).await;
     assert!(
         server
@@ -52,8 +52,8 @@ async fn release_hands_the_write_lock_over() {
     assert_eq!(server.keys().len(), 0);
 }
 
-/// The second writer's mark has kept readers out. The server did not remove the mark, because it
-/// granted nothing.
+/// The second writer's reservation has kept readers out. The server did not remove it, because the
+/// server granted nothing.
 #[tokio::test(start_paused = true)]
 async fn the_mark_of_a_writer_that_was_handed_the_lock_is_withdrawn() {
     let marks = "leasehold:{x}:writers".to_owned();
@@ -80,7 +80,8 @@ async fn a_handed_over_write_hold_becomes_a_read_hold() {
     let first = lock.write().await.unwrap();
     let second = writes(&lock);
     sleep(3 * MS).await;
-    // The downgrade answers the first release, or a renewal before it does.
+    // The reply to the downgrade confirms the first release, or the reply to an earlier renewal
+    // does.
     let (released, reading) = tokio::join!(first.release(), async {
         second.await.unwrap().downgrade().await.unwrap()
     });
@@ -112,7 +113,7 @@ async fn a_reader_before_the_next_writer_is_not_overtaken() {
     writer.await.unwrap().release().await.unwrap();
 }
 
-/// The write hold no longer exists, because it was turned into a read hold. No other client ever
+/// The write hold no longer exists, because it was downgraded to a read hold. No other client ever
 /// had the lock.
 #[tokio::test(start_paused = true)]
 async fn a_dropped_downgrade_is_no_loss_to_the_writer_before_it() {
@@ -123,7 +124,7 @@ async fn a_dropped_downgrade_is_no_loss_to_the_writer_before_it() {
         let first = lock.write().await.unwrap();
         let second = writes(&lock);
         sleep(3 * MS).await;
-        // The renewal that would answer the first release is lost.
+        // The renewal is lost whose reply would confirm the first release.
         network.on_request(move |asked| match asked.step {
             Step::RwRenewWrite => Fate::delivered(MS, MS).request_lost(),
             Step::RwDowngrade if !turned => Fate::delivered(MS, MS).request_lost(),
@@ -138,7 +139,7 @@ async fn a_dropped_downgrade_is_no_loss_to_the_writer_before_it() {
         drop(downgrade);
         let released = first.await.unwrap();
         match released {
-            // The undo of the write hold has found that hold.
+            // The undo of the write hold found that hold.
             Ok(()) => assert!(!turned),
             Err(error) => {
                 assert!(turned, "{error}");
@@ -150,7 +151,7 @@ async fn a_dropped_downgrade_is_no_loss_to_the_writer_before_it() {
     }
 }
 
-/// Returns a client whose holds outlast every pause.
+/// Returns a client whose holds outlast every delay.
 fn patient(server: &Embedded) -> (Client, Network) {
     let builder = Client::builder().reply_timeout(400 * MS).lease(60_000 * MS);
     let (client, network) = server.client_over_network(&builder).unwrap();
@@ -158,7 +159,7 @@ fn patient(server: &Embedded) -> (Client, Network) {
     (client, network)
 }
 
-/// Returns a handle whose pauses are longer than a mark lives.
+/// Returns a handle whose delays are longer than a reservation lasts.
 fn backs_off(lock: &RwLock) -> RwLock {
     lock.clone()
         .wait_strategy(WaitStrategy::Backoff(Backoff::constant(8000 * MS)))
@@ -170,7 +171,7 @@ async fn a_writer_that_backs_off_is_not_starved_by_readers() {
     let (client, _network) = patient(&server);
     let (theirs, _its_network) = patient(&server);
     let reading = client.rw_lock("x").read().await.unwrap();
-    // At each moment one of the four readers holds the lock, unless a writer keeps them out.
+    // At each moment, one of the four readers holds the lock, unless a writer excludes them.
     let readers: Vec<_> = (0..4)
         .map(|n| {
             // The lease is fixed, so that each reader has a hold of its own.
@@ -277,7 +278,7 @@ async fn others_have_their_turn_beside_busy_writers() {
     assert!(asks < all, "{asks} asks for {all} holds");
 }
 
-/// Reads again and again until `end`. Returns the longest wait.
+/// Reads in a loop until `end`. Returns the longest wait.
 async fn read_often(lock: &RwLock, end: Instant) -> Duration {
     let mut longest = Duration::ZERO;
     while Instant::now() < end {

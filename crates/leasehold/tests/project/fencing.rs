@@ -1,4 +1,4 @@
-//! The check for Redis that `docs/fencing.md` offers works as it is written there.
+//! The check that `docs/fencing.md` offers for Redis works as it is written there.
 
 use leasehold_testkit::RedisServer;
 
@@ -17,7 +17,7 @@ fn fencing_script_refuses_only_smaller_tokens() {
         let reply = server.command(&["GET", "{stock:7}:value"]).unwrap();
         reply.as_text().unwrap().to_owned()
     };
-    // The tokens are in the order of arrival, just below the limit that Lua counts exactly.
+    // The tokens are in the order of arrival, just below the limit up to which Lua counts exactly.
     for (token, told, goes_through) in [
         ("9007199254740988", "10", true),
         ("9007199254740990", "9", true),

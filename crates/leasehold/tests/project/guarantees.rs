@@ -1,5 +1,5 @@
 //! The pages in `docs/evidence`, and the pages beside them, name tests and mutants that exist. Each
-//! promise has a test, a mutant and an end. `docs/scenarios.md` counts its own rows.
+//! promise has a test, a mutant and a limit. `docs/scenarios.md` counts its own rows.
 
 use std::collections::HashSet;
 
@@ -65,8 +65,8 @@ pub(super) fn names(text: &str) -> impl Iterator<Item = &str> {
     text.split('`').skip(1).step_by(2)
 }
 
-/// Returns an error about a name whose test or file does not exist; nothing for a name that refers
-/// to neither.
+/// Returns an error if a name refers to a test or file that does not exist, and nothing if it
+/// refers to neither.
 pub(super) fn missing(name: &str) -> Option<String> {
     if name.ends_with(".patch") {
         return (!root().join(name).is_file()).then(|| format!("there is no {name}"));

@@ -1,4 +1,4 @@
-//! Imports point down only. The layers are the ones of ARCHITECTURE.md.
+//! Imports point down only. `ARCHITECTURE.md` describes the same layers.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -24,7 +24,7 @@ const LAYERS: [&[&str]; 25] = [
     &["config"],
     &["acknowledgement"],
     &["observe"],
-    // A bad name is an error, and an error has the name that it is about.
+    // A bad name is an error, and an error contains the name that it is about.
     &["error", "key"],
     &["loss"],
     &["clock"],

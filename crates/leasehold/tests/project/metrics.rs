@@ -1,11 +1,11 @@
-//! The metrics of `docs/metrics.md` are the ones that the dashboard and the alerts ask for.
+//! The dashboard and the alerts query the metrics of `docs/metrics.md`, and no others.
 
 use std::collections::BTreeSet;
 use std::fs;
 
 use crate::support::metrics::{documented, root};
 
-/// Returns the metrics that a text names, as Prometheus has them.
+/// Returns the metrics that a text names, in Prometheus's spelling.
 fn named(text: &str) -> BTreeSet<String> {
     let words = text.split(|letter: char| !letter.is_ascii_alphanumeric() && letter != '_');
     let names = words.filter(|word| word.starts_with("leasehold_"));

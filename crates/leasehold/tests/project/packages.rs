@@ -38,7 +38,7 @@ fn packages_have_their_licences_and_no_tests() {
                 "{package}: {wanted}"
             );
         }
-        // The tests need the test apparatus, which is not published.
+        // The tests need the testkit, which is not published.
         let others = files.iter().filter(|file| !file.starts_with("examples/"));
         let others: Vec<_> = others.filter(|file| file.contains('/')).collect();
         assert!(others.is_empty(), "{package}: {others:?}");

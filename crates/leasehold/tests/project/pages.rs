@@ -43,7 +43,7 @@ fn anchors(page: &str) -> HashSet<String> {
         .collect()
 }
 
-/// Returns the targets of the links in a page, without those in code.
+/// Returns the targets of a page's links, except for links in code.
 fn links(page: &str) -> Vec<&str> {
     let mut in_block = false;
     let lines = page.lines().filter(|line| {
@@ -95,7 +95,7 @@ fn every_page_is_in_the_navigation_and_in_the_list_of_pages() {
     for (path, _) in pages() {
         let is_navigation = path.ends_with("docs/SUMMARY.md");
         assert!(is_navigation || navigation.contains(&path), "{path:?}");
-        // The list of pages has the folders of `docs` by their first pages.
+        // The list of pages names a folder of `docs` by its first page.
         let is_listed = path.parent() == Some(&docs) && !path.ends_with("docs/README.md");
         assert!(
             is_navigation || !is_listed || list.contains(&path),
@@ -140,7 +140,7 @@ fn explained_errors_are_what_the_code_says() {
                 .split('…')
                 .map(|part| part.trim_matches([' ', ';', ',', ':']))
             {
-                // The server says what is in capitals.
+                // The words in capitals are the server's own.
                 if part.len() > 3 && part.chars().any(char::is_lowercase) {
                     assert!(sources.contains(part), "no error says: {part}");
                     checked += 1;

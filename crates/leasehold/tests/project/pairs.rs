@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use super::guarantees::{missing, names, read};
 
 const PAGE: &str = "docs/pairs.md";
-/// The folder of the page's files, unless the page says more.
+/// The folder of the files that the page names, unless the page gives a path.
 const TESTS: &str = "crates/leasehold/tests/";
 
 /// Returns the two features of each row, and its text about them.

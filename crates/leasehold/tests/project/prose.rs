@@ -1,12 +1,12 @@
-//! Comments and pages are plain English: a doc comment names its subject first, and the phrases that
-//! make a reader look back only become fewer.
+//! Comments and pages are plain English: a doc comment names its subject first, and the phrases
+//! that make a reader look back only become fewer.
 
 use std::collections::BTreeMap;
 
 use super::root;
 use crate::support::sources::files;
 
-/// The beginnings of a doc comment that do not say what it is about.
+/// The beginnings of a doc comment that do not name its subject.
 const OPENINGS: [&str; 16] = [
     "those", "that of", "the same", "what", "whose", "who", "whom", "how", "so many", "so much",
     "so long", "such a", "one that", "nobody", "none of", "all that",
@@ -47,15 +47,16 @@ const PAGES: [&str; 5] = [
     "docs",
 ];
 
-/// A paragraph: where it begins, and its text without quoted code.
+/// A paragraph: the place where it begins, and its text without quoted code.
 struct Paragraph {
     place: String,
     text: String,
-    /// It is the beginning of a doc comment.
+    /// Whether it is the beginning of a doc comment.
     opens: bool,
 }
 
-/// Reads the comments of a program: `marks` are their beginnings, the ones of docs first.
+/// Returns the comments of a program. `marks` are their beginnings; the first `docs` of them begin
+/// doc comments.
 fn comments(file: &str, text: &str, marks: &[&str], docs: usize) -> Vec<Paragraph> {
     let mut found: Vec<Paragraph> = Vec::new();
     let (mut mark_before, mut quoted) = (None, false);
@@ -88,7 +89,7 @@ fn comments(file: &str, text: &str, marks: &[&str], docs: usize) -> Vec<Paragrap
     found
 }
 
-/// Reads a page, without its quoted blocks.
+/// Returns the paragraphs of a page, without its quoted blocks.
 fn page(file: &str, text: &str) -> Vec<Paragraph> {
     let mut quoted = false;
     let lines = text.lines().enumerate().filter(|(_, line)| {
@@ -104,7 +105,7 @@ fn page(file: &str, text: &str) -> Vec<Paragraph> {
     paragraphs.collect()
 }
 
-/// The words of a text, in small letters. Code between backticks is one word.
+/// Returns the words of a text in lower case. Code between backticks is one word.
 fn words(text: &str) -> Vec<String> {
     let prose: Vec<_> = text.split('`').step_by(2).collect();
     prose
@@ -135,7 +136,7 @@ fn opening(paragraph: &Paragraph) -> Option<&'static str> {
         .find(begins)
 }
 
-/// All comments and pages.
+/// Returns all comments and pages.
 fn prose() -> Vec<Paragraph> {
     let mut all = Vec::new();
     for path in PAGES

@@ -9,7 +9,7 @@ use crate::support::sources;
 /// The names of the public methods, by type.
 type Surface = BTreeMap<String, BTreeSet<String>>;
 
-/// Methods that one side alone has, and the reason.
+/// Methods that only one side has, and the reason.
 const ASYNC_ONLY: [(&str, &str, &str); 8] = [
     (
         "Client",
@@ -73,7 +73,7 @@ const BLOCKING_ONLY: [(&str, &str, &str); 11] = [
 /// The methods that a call of a macro declares, by the macro's name.
 type Macros = BTreeMap<String, Vec<String>>;
 
-/// Returns the type under which methods are compared: locks and guards of all kinds are one,
+/// Returns the type under which methods are compared. Locks and guards of all kinds count as one,
 /// because the facade has one type of each.
 fn merged(name: &str) -> &str {
     match name {
@@ -175,7 +175,7 @@ fn surface(parts: &[&str]) -> Surface {
     surface
 }
 
-/// Returns the methods that `one` has beyond `other`, except for known ones that have a reason.
+/// Returns the methods that only `one` has, except for known ones that have a reason.
 fn beyond(one: &Surface, other: &Surface, known: &[(&str, &str, &str)]) -> Vec<String> {
     let mut differences = BTreeSet::new();
     for (name, methods) in one {

@@ -1,5 +1,5 @@
-//! The ceilings of `CONTRIBUTING.md` for the number of crates that a build takes, and the panics of
-//! all profiles.
+//! The ceilings of `CONTRIBUTING.md` for the number of crates that a build takes, and panics that
+//! unwind in every profile.
 
 use std::collections::BTreeSet;
 use std::process::Command;
@@ -45,7 +45,7 @@ fn crates(arguments: &[&str]) -> usize {
     names.collect::<BTreeSet<_>>().len()
 }
 
-/// Returns the ceiling that the page gives in this row.
+/// Returns the ceiling in this row of the page.
 fn ceiling(page: &str, row: &str) -> usize {
     let start = format!("| crates of {row} | ");
     let line = page.lines().find_map(|line| line.strip_prefix(&start));

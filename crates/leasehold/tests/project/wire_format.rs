@@ -1,5 +1,5 @@
-//! The keys and messages in Redis match `docs/wire-format.md`: each test does what one section is
-//! about, and the page must name all of it and nothing more.
+//! The keys and messages in Redis match `docs/wire-format.md`: each test does what one section
+//! describes, and the section must name everything that was seen and nothing else.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use leasehold::{Client, ErrorKind, Lock, LockGuard, RedLock};
 use leasehold_testkit::RedisServer;
 use tokio::task::JoinHandle;
 
-/// A name without a brace and one with a brace: their keys are made in different ways.
+/// A name without a brace and one with a brace. Their keys are made in different ways.
 const NAMES: [&str; 2] = ["orders", "a{b}c"];
 
 const LOCK: &str = "Lock";
@@ -27,7 +27,7 @@ const LATCH: &str = "Count-down latch";
 
 struct Place {
     server: RedisServer,
-    /// A client that may do what the page says a user needs, and nothing more.
+    /// A client whose user has exactly the permissions that the page asks for.
     client: Client,
     other: Client,
     /// A client whose setting says that no Redisson uses its names.
@@ -61,7 +61,7 @@ impl Place {
         Wire::new(&self.server, section, name, Writer::Rust)
     }
 
-    /// Starts a waiter for the lock that a release would call.
+    /// Starts a waiter for the lock that a release would notify.
     async fn waits_to_be_called(&self, name: &str, client: &Client) -> JoinHandle<LockGuard> {
         let lock = client.lock(name);
         self.is_to_be_called(async move { lock.acquire().await.unwrap() })
@@ -95,8 +95,8 @@ fn rules(names: &[&str]) -> Vec<String> {
     rules
 }
 
-/// Does what all locks under one key do: hold, enter again, let another client wait, renew,
-/// release, break by force.
+/// Does what all locks under one key can do: acquire, re-enter, let another client wait, renew,
+/// release, force-unlock.
 async fn hold_and_break<K: OneKey + Kind>(wire: &mut Wire<'_>, client: &Client, lock: Lock<K>) {
     let owner = leasehold::Owner::new();
     let owned = lock.clone().owned_by(&owner);
@@ -126,7 +126,7 @@ async fn hold_and_break<K: OneKey + Kind>(wire: &mut Wire<'_>, client: &Client, 
     drop(next);
 }
 
-/// Keeps a lock for a span, and breaks it.
+/// Keeps a lock with `keep_for`, and force-unlocks it.
 async fn keep_and_break<K: OneKey + Kind>(wire: &mut Wire<'_>, lock: Lock<K>) {
     let guard: LockGuard = lock.acquire().await.unwrap().into();
     guard.keep_for(Duration::from_secs(30)).await.unwrap();
@@ -146,7 +146,7 @@ async fn the_lock() {
         let called = place.waits_to_be_called(name, &place.client).await;
         wire.look();
         guard.release().await.unwrap();
-        // A holder that had to wait calls the next waiter.
+        // A holder that had to wait notifies the next waiter.
         let guard = called.await.unwrap();
         let next = place.waits_to_be_called(name, &place.other).await;
         guard.release().await.unwrap();
@@ -239,7 +239,7 @@ async fn the_read_write_lock() {
         hold_and_break(&mut wire, &place.client, lock.write_lock()).await;
         keep_and_break(&mut wire, lock.write_lock()).await;
 
-        // A writer waits behind two readers, and gives up.
+        // A writer waits for two readers, and gives up.
         let readers = [lock.read().await.unwrap(), lock.read().await.unwrap()];
         let writer = place.other.rw_lock(name);
         let waiter = tokio::spawn(async move { writer.write().await.unwrap() });
@@ -256,7 +256,7 @@ async fn the_read_write_lock() {
             wire.look();
         }
 
-        // A writer is called.
+        // A writer is notified.
         let writing = lock.write().await.unwrap();
         let writer = place.other.rw_lock(name);
         let waits = async move { writer.write().await.unwrap() };
@@ -265,7 +265,7 @@ async fn the_read_write_lock() {
         writing.release().await.unwrap();
         called.await.unwrap().release().await.unwrap();
 
-        // A reader waits for long, and gives up.
+        // A reader waits long enough to set a reservation, and gives up.
         let writing = lock.write().await.unwrap();
         let reader = place.other.rw_lock(name);
         let waiter = tokio::spawn(async move { reader.read().await.unwrap() });
@@ -274,7 +274,7 @@ async fn the_read_write_lock() {
         waiter.abort();
         eventually("the mark is taken back", async || !marked(":readers")).await;
 
-        // The owner changes from one side to the other, and has both at once.
+        // The owner changes from one side to the other, and then holds both.
         let reading = writing.downgrade().await.unwrap();
         wire.look();
         let writing = reading.try_upgrade().await.unwrap();
@@ -302,7 +302,7 @@ async fn the_lock_of_a_majority() {
         let mut wire = place.wire(SEVERAL, name);
         let lock = RedLock::new([place.client.lock(name)]).unwrap();
         let lock = lock.member_timeout(Duration::from_secs(10));
-        // The server has just been started; it is enough that the longest lease was noted.
+        // The server has just been started. This section only needs the note of the longest lease.
         for minutes in [1, 2] {
             let longest = Duration::from_secs(minutes * 60);
             let lock = lock.clone().longest_lease(longest);
@@ -339,7 +339,7 @@ async fn the_semaphore() {
         semaphore.add_permits(-3).await.unwrap();
         wire.look();
         semaphore.add_permits(4).await.unwrap();
-        // The acquire is dropped when its request has left, and the undo follows it.
+        // The acquire is dropped once its request has been sent, and the undo follows it.
         let undone = || {
             let keys = place.server.keys().into_iter();
             let of = |key: String| place.server.command(&["GET", &key]).unwrap();

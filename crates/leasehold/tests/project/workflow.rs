@@ -1,5 +1,5 @@
-//! The workflow of the public repository, the Dockerfile and the Debian package: what they name is
-//! there. None of them runs in the other tests.
+//! The files that the public repository's workflow, the Dockerfile and the Debian package name do
+//! exist. No other test runs these three.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -75,7 +75,7 @@ fn actions_of_the_workflow_are_pinned_and_may_only_read() {
     }
     assert!(count > 0);
     assert!(workflow.contains("\npermissions:\n  contents: read\n"));
-    // The job that makes the release.
+    // Only the job that makes the release may write.
     assert_eq!(workflow.matches(": write").count(), 1);
 }
 
@@ -97,7 +97,7 @@ fn files_of_the_debian_package_are_there() {
     let (_, assets) = deb.split_once("assets = [").unwrap();
     let sources = assets.lines().filter_map(|line| line.split('"').nth(1));
     let mut count = 0;
-    // `scripts/deb` makes what is in the folder `target`.
+    // `scripts/deb` makes the files in `target`.
     for source in sources.filter(|source| !source.contains("target/")) {
         let path = format!("crates/leasehold-cli/{}", source.trim_end_matches("/*"));
         assert!(root().join(&path).exists(), "{source}");

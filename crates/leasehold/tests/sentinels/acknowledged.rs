@@ -2,7 +2,7 @@
 //! replica must acknowledge, no two holders overlap. Without them, every holder whose hold is lost
 //! learns of it.
 //!
-//! `LEASEHOLD_FAILOVERS=200` makes more of them.
+//! `LEASEHOLD_FAILOVERS=200` makes more failovers.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -15,7 +15,7 @@ use tokio::task::{JoinSet, block_in_place};
 use super::failovers::{cut_off, leads_to};
 use crate::support::{HOUR, eventually};
 
-/// Number of names that are asked for while the replica is cut off.
+/// Number of names that clients ask for while the replica is cut off.
 const NAMES: usize = 4;
 
 fn failovers() -> usize {
@@ -57,7 +57,7 @@ fn cut_off_replica(sentinels: &Sentinels) {
     cut_off(&servers[1 - master], &servers[master]);
 }
 
-/// Kills the master. Returns the number of the new one.
+/// Kills the master. Returns the number of its successor.
 fn replace_master(sentinels: &Sentinels) -> usize {
     block_in_place(|| {
         let new = sentinels.kill_and_replace();
@@ -80,7 +80,7 @@ async fn is_held(lock: &Lock) {
                 assert!(second.is_none(), "`{}` is held twice", lock.name());
                 true
             }
-            // The client is on its way to the new master.
+            // The client is just following the master.
             Err(error) => {
                 assert_ne!(error.kind(), ErrorKind::Lost);
                 false
@@ -90,7 +90,7 @@ async fn is_held(lock: &Lock) {
     .await;
 }
 
-/// Waits until the master has granted each name with this beginning, at one time or another.
+/// Waits until the master has granted each name with this beginning at least once.
 async fn granted(sentinels: &Sentinels, beginning: &str) {
     let master = sentinels.master_server();
     let mut seen = BTreeSet::new();
@@ -109,7 +109,7 @@ async fn grants_that_all_replicas_confirm_survive_every_failover() {
     let clients = [client(&sentinels, all).await, client(&sentinels, all).await];
     let recorder = Recorder::new();
     for round in 0..failovers() {
-        // This hold was confirmed before. It is renewed, and the next holder is refused.
+        // This hold was confirmed before the cut. It is renewed, and another client is refused.
         let held = clients[0].lock(&format!("held{round}"));
         let held = Recorded::get(held, "first".into(), recorder.clone()).await;
         block_in_place(|| cut_off_replica(&sentinels));

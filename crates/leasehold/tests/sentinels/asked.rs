@@ -1,4 +1,4 @@
-//! Sentinels of which some are down, cut off, or know less than others.
+//! Sentinels, some of which are down, cut off, or behind the others' knowledge.
 
 use std::collections::{HashMap, HashSet};
 use std::path::PathBuf;
@@ -10,7 +10,7 @@ use leasehold_testkit::{Proxy, RedisServer, Sentinels};
 use super::failovers::{leads_to, master_of};
 use crate::support::eventually;
 
-/// Starts a proxy before each sentinel. Returns the proxies, and the URL of all of them.
+/// Starts a proxy in front of each sentinel. Returns the proxies, and the URL of all of them.
 pub(super) fn behind_proxies(sentinels: &Sentinels) -> (Vec<Proxy>, String) {
     let ports = sentinels.sentinels().iter().map(RedisServer::port);
     let proxies: Vec<_> = ports.map(Proxy::to).collect();
@@ -58,7 +58,7 @@ async fn client_whose_connection_breaks_waits_for_a_majority() {
     waiter.await.unwrap().unwrap().release().await.unwrap();
 }
 
-/// A sentinel of three belongs to a master of long ago, and another is down.
+/// One of three sentinels still names a master of long ago, and another is down.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn sentinel_with_old_news_leads_nobody_back() {
     let (sentinels, past) = (Sentinels::start(1), Sentinels::start(0));
@@ -98,8 +98,9 @@ fn is_connected_to(port: u16) -> bool {
     })
 }
 
-/// The client asks the sentinels. While it connects to the master, the master is replaced, and it
-/// answers in the end. The client hears of that only when it asks again.
+/// While the client connects to the master that the sentinels reported, that master is replaced,
+/// and then accepts the connection. The client learns of the replacement only because it asks the
+/// sentinels again.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn sentinels_are_asked_again_behind_the_connection() {
     let sentinels = Sentinels::start(1);

@@ -1,5 +1,5 @@
-//! A client with acknowledged holds has two connections for calls. Either may be the first to hear
-//! that the master is another server.
+//! A client with acknowledged holds has two connections for calls. Either connection may be the
+//! first to learn that the master has moved to another server.
 
 use std::time::Duration;
 
@@ -24,7 +24,7 @@ fn connections(server: &RedisServer) -> Vec<String> {
         .collect()
 }
 
-/// Opens the connection for plain calls again, so that it is the last one that waits for news.
+/// Reopens the connection for plain calls, so that it is the last one that waits for a report.
 async fn open_plain_connection_again(client: &Client, server: &RedisServer) {
     let before = connections(server);
     assert_eq!(before.len(), 2, "one for plain calls, and then the other");
@@ -38,7 +38,7 @@ async fn open_plain_connection_again(client: &Client, server: &RedisServer) {
     .await;
 }
 
-/// The old master stays a master, as if the sentinels could not reach it, and two of the three
+/// The old server remains a master, as if the sentinels could not reach it, and two of the three
 /// sentinels send no message.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn both_connections_for_calls_leave_an_old_master_by_one_word() {

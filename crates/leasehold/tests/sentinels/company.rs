@@ -17,7 +17,7 @@ use crate::support::users::{Users, logged_in};
 /// A lease longer than a failover takes.
 const LEASE: Duration = Duration::from_secs(60);
 
-/// Brings every feature through a failover. Each promise must hold on the server that takes over.
+/// Brings every feature through a failover. The promoted replica must keep each promise.
 async fn goes_through_a_failover(sentinels: Sentinels, builder: ClientBuilder, long: Duration) {
     let company = Company {
         long,
@@ -53,8 +53,8 @@ async fn every_feature_is_confirmed_after_a_failover() {
     goes_through_a_failover(Sentinels::start(1), builder, 2 * LEASE).await;
 }
 
-/// No client is granted anything for a span after the failover, and holds go on. A replica confirms
-/// all of it.
+/// For a span after the failover, no client is granted anything, and existing holds are renewed. A
+/// replica confirms all of it.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn every_feature_outlasts_a_failover_beside_its_guard() {
     const SPAN: Duration = Duration::from_secs(25);
@@ -64,8 +64,8 @@ async fn every_feature_outlasts_a_failover_beside_its_guard() {
     goes_through_a_failover(sentinels, builder, SPAN).await;
 }
 
-/// The clients log in at the new master as a user that they did not know before the failover, and
-/// whom alone the servers still admit.
+/// The clients log in at the new master as a user that they learned of only after the failover. The
+/// servers admit no other user.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn every_feature_outlasts_a_failover_with_new_credentials() {
     let sentinels = Sentinels::start(1);
@@ -87,7 +87,7 @@ async fn every_feature_outlasts_a_failover_with_new_credentials() {
     leaves_nothing(|| sentinels.keys()).await;
 }
 
-/// The master is replaced while the machine of the clients sleeps. They read of it afterwards.
+/// The master is replaced while the machine of the clients sleeps. They learn of it when it wakes.
 #[tokio::test]
 async fn every_feature_sleeps_through_a_failover() {
     let sentinels = Sentinels::start(1);
@@ -101,7 +101,7 @@ async fn every_feature_sleeps_through_a_failover() {
     leaves_nothing(|| sentinels.keys()).await;
 }
 
-/// The releases at the end of the runtime reach the server that has become the master.
+/// The releases at the end of the runtime reach the new master.
 #[test]
 fn runtime_end_after_a_failover_leaves_nothing() {
     let sentinels = Sentinels::start(1);
@@ -112,7 +112,7 @@ fn runtime_end_after_a_failover_leaves_nothing() {
         let new = sentinels.fail_over();
         all_lead_to(&company, &sentinels.servers()[new]).await;
     };
-    // These names are released in the failover, and the old master may lose a release.
+    // These names are released during the failover, and the old master may lose a release.
     let may_stay = |key: &str| ["dropped", "limited", "forgotten"].contains(&key);
     let check = |()| {
         soon("nothing is left", Duration::from_secs(20), || {

@@ -1,4 +1,4 @@
-//! The master is another server: holds, waiters and connections follow it.
+//! The master moves to another server: holds, waiters and connections follow it.
 
 use std::time::Duration;
 
@@ -8,8 +8,8 @@ use tokio::time::Instant;
 
 use crate::support::{HOUR, eventually};
 
-/// A lease long enough that no renewal is due while a test runs. A renewal that is made anyway was
-/// made because of the failover.
+/// A lease long enough that no renewal is due while a test runs. Any renewal is due to the
+/// failover.
 const LEASE: Duration = Duration::from_secs(600);
 
 fn builder() -> ClientBuilder {
@@ -24,11 +24,11 @@ async fn held(client: &Client, name: &str) -> LockGuard {
     client.lock(name).acquire().await.unwrap()
 }
 
-/// Waits until the hold has been renewed since `before`. It must still be held.
+/// Waits until the hold has been renewed since `before`. It must be held all the time.
 async fn is_renewed(guard: &LockGuard, before: Instant) {
     eventually("it is renewed by the new master", async || {
         assert_eq!(guard.loss(), None);
-        // This is more than the rounding of two clocks.
+        // This is more than the clocks' rounding.
         guard.valid_until() > before + Duration::from_millis(100)
     })
     .await;
@@ -50,7 +50,7 @@ pub(super) async fn leads_to(client: &Client, server: &RedisServer) {
     .await;
 }
 
-/// Cuts the replica off from its master. It is promoted anyway.
+/// Cuts the replica off from its master. The replica is promoted anyway.
 pub(super) fn cut_off(replica: &RedisServer, master: &RedisServer) {
     let wrong = replica.command(&["CONFIG", "SET", "masterauth", "wrong"]);
     assert_eq!(wrong.unwrap(), Reply::Text("OK".into()));
@@ -102,7 +102,7 @@ async fn holds_are_renewed_at_once_by_the_new_master() {
     }
 }
 
-/// The promise ends here: only the master had the grant.
+/// The promise ends here: only the old master had the grant.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn grant_that_no_replica_had_is_told_as_lost_at_once() {
     let sentinels = Sentinels::start(1);
@@ -111,7 +111,7 @@ async fn grant_that_no_replica_had_is_told_as_lost_at_once() {
     let guard = held(&client, "x").await;
     let other = Client::connect(&sentinels.url()).await.unwrap();
     sentinels.servers()[0].kill().unwrap();
-    // Both clients hold the lock for a moment.
+    // For a moment, both clients hold the lock.
     let second = other.lock("x").acquire().await.unwrap();
     eventually("its holder is told", async || guard.loss().is_some()).await;
     second.release().await.unwrap();
@@ -126,7 +126,7 @@ async fn old_master_that_comes_back_is_not_asked() {
     sentinels.wait_until_replaced(0);
     leads_to(&client, &sentinels.servers()[1]).await;
     let old = &sentinels.servers()[0];
-    // The old master says that it is a master until the sentinels have made it a replica.
+    // The old server calls itself a master until the sentinels have made it a replica.
     old.restart().unwrap();
     let late = connected(&sentinels).await;
     let mut rounds = 0;

@@ -1,4 +1,4 @@
-//! The failover guard behind sentinels: a hold that the replica did not receive is over when the
+//! The failover guard behind sentinels: a hold that the replica did not receive has ended when the
 //! next client gets the lock.
 
 use std::time::Duration;
@@ -11,13 +11,13 @@ use super::failovers::{cut_off, leads_to};
 use crate::support::eventually;
 use crate::support::guarded::{Both, builder, each_failover, guarded, is_known, noted};
 
-/// A span longer than the sentinels need to replace a master. Otherwise a lost hold would be over
-/// before any other client could get the lock.
+/// A span longer than the sentinels need to replace a master. With a shorter one, a lost hold would
+/// end before any other client could get the lock.
 const SPAN: Duration = Duration::from_secs(12);
 const LONG: Duration = Duration::from_secs(600);
 
-/// Lets a client be granted the lock by a master that dies, and another client by the promoted
-/// replica, which has not received the first grant.
+/// Makes a master grant the lock to a client and die, and then makes the promoted replica, which
+/// has not received that grant, grant it to another client.
 async fn lost(builder: ClientBuilder) -> Report {
     let sentinels = Sentinels::start(1);
     let [old, new] = sentinels.servers() else {

@@ -1,5 +1,5 @@
-//! Several processes use the primitives while the master behind sentinels is replaced, dies and is
-//! paused, and the sentinels die, are late or can't be heard.
+//! Several processes use the primitives while the master behind sentinels is replaced, killed and
+//! paused, and the sentinels are killed, late or cut off.
 //!
 //! `LEASEHOLD_NEMESIS_SECONDS` makes a run longer. `LEASEHOLD_NEMESIS_SEED` repeats the choices of
 //! another run, but not what the processes make of them.
@@ -25,30 +25,30 @@ const PROCESSES: usize = 2;
 const TASKS: usize = 10;
 /// Number of locks of each place that are held all the time.
 const KEPT: usize = 10;
-/// The lease of most holds. It is short: a release that only the old master has run leaves the hold
+/// The lease of most holds. It is short: if only the old master has run a release, the hold remains
 /// at the new master until its lease ends.
 const LEASE: Duration = Duration::from_secs(5);
-/// The lease of the locks that are held all the time, which outlasts the longest trouble.
+/// The lease of the locks that are held all the time, which outlasts the longest fault.
 const KEPT_LEASE: Duration = Duration::from_secs(120);
-/// A use long enough that some holders are inside when the master is replaced.
+/// A hold long enough that some holders are inside when the master is replaced.
 const LONG: Duration = Duration::from_secs(2);
-/// The longest time for a trouble; it only ends a hopeless wait.
+/// The longest wait for the effect of a fault, so that a hopeless wait ends.
 const LIMIT: Duration = Duration::from_secs(90);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Trouble {
     /// Another server is made the master, and the old one runs on for a while.
     FailOver,
-    /// The master dies, and is restarted when another one is in its place.
+    /// The master dies, and is restarted after its replica was promoted.
     Kill,
-    /// The master is paused until another one is in its place.
+    /// The master is paused until its replica was promoted.
     Freeze,
-    /// The master is replaced, and one process does not hear of it.
+    /// The master is replaced, and one process is not notified.
     Deaf,
-    /// The master is replaced while a sentinel is paused, which is then asked and has old news.
+    /// The master is replaced while a sentinel is paused. After that, the sentinel is queried and
+    /// its answer is stale.
     OldNews,
-    /// Two of three sentinels die, and no client finds the way back to the master before they are
-    /// restarted.
+    /// Two of three sentinels die, and no client can find the master before they are restarted.
     Blind,
     /// All connections are cut.
     Cut,
@@ -82,7 +82,7 @@ fn troubled_sentinels_keep_the_promise() {
     println!("LEASEHOLD_NEMESIS_SEED={seed} LEASEHOLD_NEMESIS_SECONDS={seconds}");
     let mut arena = Arena::open(fastrand::Rng::with_seed(seed));
     let end = Instant::now() + Duration::from_secs(seconds);
-    // The short form has an ordered failover, whatever else fits into its time.
+    // Even a short run has an ordered failover.
     arena.make(Trouble::FailOver);
     while Instant::now() < end {
         let mut round = Trouble::ALL.to_vec();
@@ -99,9 +99,10 @@ fn troubled_sentinels_keep_the_promise() {
 struct Arena {
     random: fastrand::Rng,
     sentinels: Sentinels,
-    /// The processes. Each hears the sentinels through proxies of its own.
+    /// The processes. Each is connected to the sentinels through proxies of its own.
     processes: Vec<(Vec<Proxy>, Child)>,
-    /// The spans from each replacement of the master until no client called the old one any more.
+    /// The spans from each replacement of the master until no client called the old master any
+    /// more.
     spans: Vec<RangeInclusive<u64>>,
 }
 
@@ -212,7 +213,7 @@ impl Arena {
         }
         for server in self.running() {
             for kind in ["normal", "pubsub"] {
-                // The server may just have been made a replica.
+                // The server may just have become a replica.
                 let _ = server.command(&["CLIENT", "KILL", "TYPE", kind]);
             }
         }
@@ -269,15 +270,15 @@ impl Arena {
         runtime.block_on(self.permits_are_back());
         eventually("nothing is left", LIMIT, || {
             let keys = self.sentinels.keys().into_iter();
-            // Counters of tokens stay, and markers end by themselves.
+            // Token counters are permanent, and markers expire.
             let mut keys =
                 keys.filter(|key| !key.contains("_token:") && !key.starts_with("leasehold:"));
             keys.next().is_none() && self.sentinels.channels().is_empty()
         });
     }
 
-    /// Waits until the permits with leases are back. They return by themselves, whatever was lost
-    /// with a master.
+    /// Waits until the permits with leases are free again. They return by themselves, even if a
+    /// master has lost requests.
     async fn permits_are_back(&self) {
         let client = Client::connect(&self.sentinels.url()).await.unwrap();
         for place in PLACES {
@@ -301,13 +302,13 @@ fn callers(server: &RedisServer) -> String {
     })
 }
 
-/// Returns the jobs without plain permits: if the release of such a permit was lost with a master,
-/// it never returns.
+/// Returns the jobs without plain permits: if a master loses the release of such a permit, it never
+/// returns.
 fn jobs() -> impl Iterator<Item = Job> + Clone {
     JOBS.into_iter().filter(|job| *job != Job::Permit)
 }
 
-/// The job of a child; as a test of its own it does nothing.
+/// The job of a child process. When run as a test, this does nothing.
 #[test]
 fn a_process_of_its_own() {
     let Some(job) = job() else {
@@ -357,7 +358,7 @@ async fn work(url: &str, seed: u64) {
     keeper.client.close().await;
 }
 
-/// Lets one task hold one lock for long, again and again. The other tasks use everything.
+/// Makes one task hold one lock for long, in a loop. The other tasks use everything.
 async fn use_all(worker: Worker, holds_on: bool, mut random: fastrand::Rng, stop: Arc<AtomicBool>) {
     let jobs: Vec<_> = jobs().collect();
     while !stop.load(Ordering::SeqCst) {

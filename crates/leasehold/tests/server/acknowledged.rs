@@ -1,5 +1,4 @@
-//! Holds that replicas acknowledge: what counts as confirmed, and what becomes of unconfirmed
-//! grants.
+//! Holds that replicas acknowledge: what counts as confirmed, and the fate of unconfirmed grants.
 
 use std::time::Duration;
 
@@ -13,13 +12,13 @@ use leasehold_testkit::{RedisServer, Replicas, Reply};
 
 use crate::support::{HOUR, eventually};
 
-/// A time in which a confirmation arrives even on a machine that stalls for a moment.
+/// A time within which a confirmation arrives even if the machine stalls for a moment.
 const LONG: Duration = Duration::from_secs(20);
 /// A time for confirmations that do not arrive.
 const SHORT: Duration = Duration::from_millis(100);
 
 fn builder() -> ClientBuilder {
-    // The lease is longer than `LONG`. The reply timeout is that long so that no second release
+    // The lease is longer than `LONG`. The reply timeout is equally long, so that no second release
     // follows an undo while a test runs.
     Client::builder().lease(HOUR).reply_timeout(HOUR)
 }
@@ -138,7 +137,7 @@ async fn grant_that_too_few_confirm_is_given_back() {
 }
 
 /// The process of a replica is paused, and the master believes for a while that the replica is
-/// there.
+/// still connected.
 #[tokio::test]
 async fn frozen_replica_confirms_nothing() {
     let servers = Replicas::start(2);
@@ -178,7 +177,7 @@ async fn waiter_gets_the_lock_when_the_replicas_are_back() {
     guard.release().await.unwrap();
 }
 
-/// Another client holds the lock. That is the result, whether or not replicas confirm it.
+/// The lock is held by another client. That is the result, whether or not replicas confirm it.
 #[tokio::test]
 async fn held_lock_is_held_whatever_the_replicas_say() {
     let servers = Replicas::start(1);
@@ -281,7 +280,7 @@ async fn each_operation_is_judged_by_its_own_setting() {
     .await;
 }
 
-/// The acquire is on its way when its future is dropped. Its release must not overtake it.
+/// The acquire has been sent when its future is dropped. Its release must not overtake it.
 #[tokio::test]
 async fn undo_runs_behind_what_it_undoes() {
     let servers = Replicas::start(1);
@@ -323,8 +322,8 @@ async fn acquires_of_many_tasks_share_their_waits() {
     let locks: Vec<Lock> = (0..64).map(lock).collect();
     let guards = join_all(locks.iter().map(Lock::acquire)).await;
     let waits = servers.master().calls("wait") - before;
-    // Two calls ask whether the server has the command, one call is for the first acquire, and the
-    // others share calls.
+    // Two calls ask whether the server supports the command, one call is for the first acquire, and
+    // the other acquires share calls.
     assert!(waits <= 16, "{waits} for 64 acquires");
     for replica in servers.replicas() {
         assert_eq!(replica.keys().len(), 64);
@@ -368,7 +367,7 @@ async fn fair_lock_is_handed_on_by_a_confirmed_request() {
     let servers = Replicas::start(1);
     let client = client(&servers).await;
     let lock = client.fair_lock("x").waiter_timeout(HOUR);
-    // On a machine that stalls for long, all asks may fail for as long.
+    // On a machine that stalls for long, all requests may fail during that time.
     let lock = lock.outage_timeout(HOUR).acknowledged_by(soon(1));
     let guard = lock.acquire().await.unwrap();
     let waits = tokio::spawn({
@@ -397,8 +396,8 @@ async fn fair_lock_is_handed_on_by_a_confirmed_request() {
     .await;
 }
 
-/// The hold exists already, and lasts for longer than the guard that enters it wants. The entry
-/// must be confirmed anyway.
+/// The hold exists already, and lasts longer than the re-entering guard wants. The re-entry must be
+/// confirmed anyway.
 #[tokio::test]
 async fn re_entry_that_wants_more_confirmations_waits_for_them() {
     let servers = Replicas::start(1);
@@ -418,7 +417,7 @@ async fn re_entry_that_wants_more_confirmations_waits_for_them() {
     guard.release().await.unwrap();
 }
 
-/// A confirmation that another guard asks for at the same time does not confirm this guard.
+/// A confirmation that another guard requests at the same time does not confirm this guard.
 #[tokio::test]
 async fn re_entries_at_the_same_time_are_each_confirmed() {
     let servers = Replicas::start(1);
@@ -442,8 +441,8 @@ async fn re_entries_at_the_same_time_are_each_confirmed() {
     }
 }
 
-/// The server is a replica when the client connects, and confirms nothing. It confirms grants once
-/// it is the master.
+/// The server is a replica when the client connects, and confirms nothing. Once it is the master,
+/// its grants are confirmed.
 #[tokio::test]
 async fn replica_that_becomes_the_master_has_grants_confirmed() {
     let servers = Replicas::start(1);
@@ -467,7 +466,8 @@ async fn replica_that_becomes_the_master_has_grants_confirmed() {
     guard.release().await.unwrap();
 }
 
-/// A waiter that gets a hold without a request relies on the confirmations of that hold.
+/// A waiter that is handed a hold, without a request of its own, relies on the confirmations of
+/// that hold.
 #[tokio::test]
 async fn hold_is_handed_over_only_to_who_wants_the_same_confirmations() {
     let servers = Replicas::start(1);
@@ -478,8 +478,7 @@ async fn hold_is_handed_over_only_to_who_wants_the_same_confirmations() {
         let lock = client.lock("x");
         let first = tokio::spawn({
             let lock = lock.clone();
-            // The release follows at once, because only a hold that was granted just now is handed
-            // over.
+            // The release follows at once, because only a recently granted hold is handed over.
             async move { lock.acquire().await.unwrap().release().await.unwrap() }
         });
         eventually("it waits", async || client.activity().lines == 1).await;
@@ -548,7 +547,7 @@ async fn server_that_can_not_confirm_it_refuses_before_anything_is_granted() {
     refused(&servers, replicas(1), ErrorKind::Denied, "+wait").await;
 }
 
-/// Each connection asks once what the server can confirm. The permission may be withdrawn later.
+/// Each connection checks once what the server can confirm. The permission may be withdrawn later.
 #[tokio::test]
 async fn grant_whose_confirmation_is_denied_is_given_back() {
     let servers = Replicas::start(1);
@@ -573,7 +572,7 @@ async fn grant_whose_confirmation_is_denied_is_given_back() {
 #[tokio::test]
 async fn grant_that_is_not_on_the_disk_in_time_is_given_back() {
     let settings: Builder = RedisServer::builder().arg("appendonly", "yes");
-    // The operating system writes the log at some time.
+    // With this setting, the server leaves the time of the disk write to the operating system.
     let servers = Replicas::of(&settings.arg("appendfsync", "no"), 0);
     if !knows(servers.master(), "waitaof") {
         println!("this server has no WAITAOF");

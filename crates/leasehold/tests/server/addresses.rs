@@ -1,4 +1,4 @@
-//! Addresses: each mistake in one is reported at once and without the password.
+//! Addresses: each mistake in an address is reported at once and without the password.
 
 use std::time::Duration;
 
@@ -163,7 +163,7 @@ async fn user_without_a_password_is_logged_in() {
     assert_eq!(error.kind(), ErrorKind::Denied, "{error}");
 }
 
-/// A server that does not know a command repeats the arguments.
+/// A server that does not know a command repeats its arguments in the error.
 #[tokio::test]
 async fn password_that_a_server_repeats_is_not_shown() {
     let server = FakeServer::with(|request| {
@@ -182,13 +182,13 @@ async fn password_that_a_server_repeats_is_not_shown() {
     }
 }
 
-/// Makes a password of letters and digits that no message here has, and of the signs that have a
+/// Makes a password of letters and digits that no message contains, and of the signs that have a
 /// meaning in a URL.
 fn password() -> String {
     const LETTERS: &[u8] = b"qxzQXZ048";
     const SIGNS: &[u8] = b"/?#@:%&=+,[];\"\\ !";
     let letters = (0..12).map(|n| {
-        // Never two signs in a row, because `://` is in messages.
+        // No two signs follow each other, because messages contain `://`.
         let alphabet = if n % 3 == 1 { SIGNS } else { LETTERS };
         char::from(alphabet[fastrand::usize(..alphabet.len())])
     });
@@ -203,7 +203,7 @@ fn encoded(text: &str) -> String {
 async fn no_error_and_no_log_shows_a_part_of_a_password() {
     let warnings = Warnings::listen();
     let server = RedisServer::builder().password("right").start().unwrap();
-    // The port of a server could have the digits of a password.
+    // The server's port could have the digits of the password.
     let here = server.url().rsplit(':').next().unwrap().to_owned();
     let shows = |said: &str, secret: &str| {
         let letters: Vec<_> = secret.chars().collect();

@@ -31,7 +31,7 @@ pub(crate) fn ask(url: &str, lease: Duration) -> Child {
     Child::start(TEST, &format!("ask {url} {}", lease.as_millis()))
 }
 
-/// Starts a process that holds the lock, and has no file descriptor left for a while.
+/// Starts a process that holds the lock, and has no free file descriptor for a while.
 pub(crate) fn run_out_of_files(url: &str) -> Child {
     Child::start(TEST, &format!("files {url}"))
 }
@@ -41,7 +41,7 @@ pub(crate) fn work(url: &str, resource: &str, tasks: usize, seed: u64) -> Child 
     Child::start(TEST, &format!("work {url} {resource} {tasks} {seed}"))
 }
 
-/// The job of a child; as a test of its own it does nothing.
+/// The job of a child process. When run as a test, this does nothing.
 #[test]
 fn a_process_of_its_own() {
     let Some(job) = job() else {
@@ -76,8 +76,8 @@ async fn use_until_told(url: &str, lease: Duration) -> Result<()> {
     println!("held {}", monotonic_ns());
     let mut used = 0;
     loop {
-        // The time is read before the guard: a process that is stopped between the two has not used
-        // the lock since.
+        // The time is read before the guard. If the process is stopped between the two readings, it
+        // has not used the lock since then.
         let now = monotonic_ns();
         if let Some(reason) = guard.loss() {
             println!("told {used} {reason:?}");
@@ -98,13 +98,13 @@ async fn ask_once(url: &str, lease: Duration) -> Result<()> {
         Ok(guard) => println!("outcome {guard:?}"),
         Err(error) => println!("outcome {:?}: {error}", error.kind()),
     }
-    // A grant that the client does not know of is given back.
+    // A grant that the client does not know of is released.
     client.close().await;
     println!("closed");
     Ok(())
 }
 
-/// Prints `taken` when no file can be opened any more, `refused` with the error of an acquire then,
+/// Prints `taken` when no file can be opened any more, then `refused` with the error of an acquire,
 /// and `over` when the process has recovered and its hold has survived.
 async fn take_all_files(url: &str) {
     let client = builder().lease(HOUR).connect(url).await.unwrap();
@@ -139,8 +139,8 @@ async fn take_all_files(url: &str) {
     println!("over");
 }
 
-/// Prints `taken` when no file descriptor is left. Descriptors that are closed meanwhile are taken
-/// too.
+/// Prints `taken` when no file descriptor is free. Until `stop`, this also takes descriptors that
+/// are closed later.
 fn take_files_until(stop: &AtomicBool) {
     let (mut taken, mut told) = (Vec::new(), false);
     while !stop.load(Ordering::SeqCst) {

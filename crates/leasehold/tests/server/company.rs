@@ -1,5 +1,5 @@
-//! Every feature through troubles of real servers: a restart, a change of passwords, a failover
-//! guard, a sleep of the machine, and a look at who the clients are.
+//! Every feature through faults of real servers: a restart, a change of passwords, a failover
+//! guard, a sleep of the machine, and a query for the identity of the clients.
 
 use std::thread;
 use std::time::Duration;
@@ -14,7 +14,7 @@ use crate::support::eventually;
 use crate::support::guarded::{guarded, is_known, is_promoted};
 use crate::support::users::Users;
 
-/// A lease that is longer than any trouble here.
+/// A lease that is longer than any fault in these tests.
 const LEASE: Duration = Duration::from_secs(20);
 /// The span of the failover guard.
 const SPAN: Duration = Duration::from_secs(10);
@@ -45,7 +45,7 @@ async fn every_feature_outlasts_a_restart_and_cut_connections() {
     leaves_nothing(|| server.keys()).await;
 }
 
-/// Changes the user twice: once while the clients ask for the credentials again, and once more when
+/// Changes the user twice: once while the clients query the credentials again, and once more after
 /// every connection has ended.
 async fn change_twice(users: &Users<'_>) {
     let many = users.logged_in("first");
@@ -54,7 +54,7 @@ async fn change_twice(users: &Users<'_>) {
         users.logged_in("second") == many
     })
     .await;
-    // The server closes the connections of this user: the ones for messages.
+    // The server closes the remaining connections of this user, which are for messages.
     users.delete("first");
     users.change_to("third");
     users.delete("second");
@@ -118,8 +118,8 @@ async fn every_feature_goes_on_beside_a_failover_guard() {
     leaves_nothing(|| server.keys()).await;
 }
 
-/// A hold is renewed soon after the sleep. The next renewal would be too late if its timer went on
-/// from where it stopped.
+/// A hold is renewed soon after the sleep. If the timer merely continued from where it stopped, the
+/// next renewal would be too late.
 #[tokio::test]
 async fn every_feature_outlasts_a_sleep_of_the_machine() {
     const LEASE: Duration = Duration::from_secs(12);
@@ -130,8 +130,8 @@ async fn every_feature_outlasts_a_sleep_of_the_machine() {
     leaves_nothing(|| server.keys()).await;
 }
 
-/// The server ends all connections while the machine of the clients sleeps. The old user does not
-/// exist when it wakes.
+/// The server ends all connections while the machine of the clients sleeps. When it wakes, the old
+/// user does not exist any more.
 #[tokio::test]
 async fn every_feature_sleeps_through_a_change_of_the_credentials() {
     let servers = [RedisServer::start().unwrap()];

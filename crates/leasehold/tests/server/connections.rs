@@ -14,7 +14,7 @@ fn set(server: &RedisServer, name: &str, value: &str) {
     assert_eq!(reply, Reply::Text("OK".into()), "{name} {value}");
 }
 
-/// Returns the ids of the connections of a kind, except for the connection that asks.
+/// Returns the ids of the connections of a kind, except for the querying one.
 fn clients(server: &RedisServer, kind: &str) -> Vec<String> {
     let list = server.command(&["CLIENT", "LIST", "TYPE", kind]).unwrap();
     let list = list.as_text().unwrap();
@@ -24,7 +24,7 @@ fn clients(server: &RedisServer, kind: &str) -> Vec<String> {
         .collect()
 }
 
-/// Opens connections that take up room on the server until they are dropped.
+/// Opens connections that use up the server's limit until they are dropped.
 fn crowd(server: &RedisServer, size: usize) -> Vec<TcpStream> {
     let connect = |_| TcpStream::connect(("127.0.0.1", server.port())).unwrap();
     (0..size).map(connect).collect()
@@ -66,7 +66,7 @@ async fn waiters_poll_while_server_refuses_subscriber() {
         clients(&server, "NORMAL").len() == 12
     })
     .await;
-    // There is room for one more connection, which the testkit's own questions need.
+    // There is room for one more connection, which the testkit's own commands need.
     set(&server, "maxclients", "13");
     let keep = TcpStream::connect(("127.0.0.1", server.port())).unwrap();
     let guard = holder.lock("x").acquire().await.unwrap();
@@ -75,7 +75,7 @@ async fn waiters_poll_while_server_refuses_subscriber() {
     eventually("it waits", async || client.activity().channels == 1).await;
     guard.release().await.unwrap();
     let guard = waiter.await.unwrap();
-    // Once there is room again, the client listens.
+    // Once there is room again, the client subscribes.
     drop((crowd, keep));
     eventually("there is room", async || server.command(&["PING"]).is_ok()).await;
     let stats = server.command(&["INFO", "stats"]).unwrap();
@@ -160,7 +160,7 @@ async fn server_without_subscriptions_is_told_of_once_and_polled() {
         let waiter = tokio::spawn(async move { lock.acquire().await.unwrap() });
         eventually("it is told", async || warnings.count(told) == 1).await;
         let before = proxy.connections();
-        // Names that are waited for later cost no further connection.
+        // Further names with waiters cost no further connection.
         for round in 0..50 {
             let name = format!("x{round}");
             let guard = client.lock(&name).acquire().await.unwrap();

@@ -1,4 +1,4 @@
-//! Runtimes, clients and programs that end while they hold.
+//! Runtimes, clients and programs that end while they hold something.
 
 use std::pin::Pin;
 use std::sync::mpsc;
@@ -21,7 +21,7 @@ use crate::support::{HOUR, eventually};
 
 const SOON: Duration = Duration::from_secs(20);
 
-/// Returns a builder whose leases are an hour long, so that anything left behind stays.
+/// Returns a builder whose leases are an hour long, so that anything left behind remains.
 fn for_an_hour() -> leasehold::ClientBuilder {
     Client::builder().lease(HOUR)
 }
@@ -82,7 +82,7 @@ async fn make_permits(client: &Client) {
         .unwrap();
 }
 
-/// Asserts that a client that has seen nothing can acquire everything.
+/// Asserts that a new client can acquire everything.
 fn everything_is_free(server: &RedisServer) {
     let runtime = current_thread();
     runtime.block_on(async {
@@ -158,14 +158,14 @@ fn runtime_end_leaves_nothing_of_any_feature() {
     at_runtime_end(&server, work, company_has_ended);
 }
 
-/// An operator reads no more of clients whose runtime has ended.
+/// After its runtime has ended, an operator no longer sees a client's announcement.
 #[test]
 fn runtime_end_removes_what_its_clients_said_about_themselves() {
     let server = RedisServer::start().unwrap();
     let work = async || {
         let company = Company::connect(&for_an_hour(), &server.url()).await;
         company.settles().await;
-        // A client says what it waits for when it has waited for a while.
+        // A client announces what it waits for after it has waited for a while.
         eventually("the clients are announced", async || {
             announced(&server) == 2
         })
@@ -177,13 +177,13 @@ fn runtime_end_removes_what_its_clients_said_about_themselves() {
     });
 }
 
-/// Returns how many clients have said something about themselves.
+/// Returns the number of clients that have announced themselves.
 fn announced(server: &RedisServer) -> usize {
     let keys = server.command(&["KEYS", "leasehold:client:*"]).unwrap();
     keys.as_array().expect("a list").len()
 }
 
-/// The guard refuses every grant when the runtime ends, and no release.
+/// When the runtime ends, the guard refuses every grant, but no release.
 #[test]
 fn runtime_end_leaves_nothing_beside_a_failover_guard() {
     let server = RedisServer::start().unwrap();
@@ -206,7 +206,7 @@ fn runtime_end_leaves_nothing_beside_a_failover_guard() {
     });
 }
 
-/// The runtime ends while its clients wait for credentials, after they have logged in anew.
+/// The runtime ends while its clients, which have logged in again, wait for credentials.
 #[test]
 fn runtime_end_leaves_nothing_while_clients_ask_for_credentials() {
     let servers = [RedisServer::start().unwrap()];
@@ -257,8 +257,8 @@ fn runtime_end_releases_thousand_dropped_guards() {
     at_runtime_end(&server, work, nothing_is_left);
 }
 
-/// Some acquires have been sent, some are about to be. None may take a lock that no future waits
-/// for.
+/// Some acquires have been sent, and some are about to be. None may take a lock that no future
+/// waits for.
 #[test]
 fn runtime_end_undoes_acquires_in_flight() {
     let server = RedisServer::start().unwrap();
@@ -280,7 +280,8 @@ fn runtime_end_undoes_acquires_in_flight() {
 }
 
 /// The server has more to read than it reads at once, and answers the first part. If the socket
-/// were closed by then, that reply would reset it, and the server would drop the rest: the undos.
+/// were already closed at that time, the reply would reset the connection, and the server would
+/// drop the rest: the undos.
 #[test]
 fn runtime_end_waits_for_the_last_read() {
     let server = RedisServer::start().unwrap();
@@ -309,12 +310,12 @@ fn runtime_end_waits_for_the_last_read() {
         server.command(&["FLUSHALL"]).unwrap();
         nothing
     };
-    // The wait is short: on a busy machine a server may take longer at times, but not always.
+    // The wait is short: on a busy machine a server sometimes takes longer, but not always.
     assert!((0..10).any(|_| leaves_nothing()), "locks are left");
 }
 
-/// A server that waits for its replicas reads nothing more of that connection. If the connection
-/// were closed by then, the server would never read the releases that follow the wait.
+/// A server that waits for its replicas stops reading from that connection. If the connection were
+/// already closed at that time, the server would never read the releases that follow the wait.
 #[test]
 fn runtime_end_waits_for_confirmations() {
     let servers = Replicas::start(1);
@@ -351,11 +352,11 @@ fn runtime_end_waits_for_confirmations() {
         servers.master().command(&["FLUSHALL"]).unwrap();
         nothing
     };
-    // The wait is short: on a busy machine a replica may take longer at times, but not always.
+    // The wait is short: on a busy machine a replica sometimes takes longer, but not always.
     assert!((0..10).any(|_| leaves_nothing()), "locks are left");
 }
 
-/// A program that ends early; as a test of its own it does nothing.
+/// A program that ends early. When run as a test, this does nothing.
 #[test]
 fn a_program_that_fails() {
     let Some(job) = job() else {
@@ -447,7 +448,7 @@ fn unconnected_client_fails_after_its_runtime_ends() {
         let _inside = runtime.enter();
         for_an_hour().connect_in_background(&server.url()).unwrap()
     };
-    // The client's tasks have never begun.
+    // The client's tasks never begin.
     drop(runtime);
     current_thread().block_on(async {
         let lock = client.lock(NAME).outage_timeout(HOUR);
@@ -527,7 +528,7 @@ fn majority_survives_end_of_minority_runtime() {
     });
 }
 
-/// The test asks the future that a leaked guard left, because the loss is a fact of the hold.
+/// The test asks the `lost` future of a leaked guard, because the loss belongs to the hold.
 #[tokio::test]
 async fn closed_client_stops_renewing_and_counts_holds() {
     let server = RedisServer::start().unwrap();

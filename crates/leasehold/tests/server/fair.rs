@@ -1,4 +1,4 @@
-//! The line before a fair lock, while servers, networks and other processes interfere.
+//! The line for a fair lock, while servers, networks and other processes interfere.
 
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ use super::permissions::client_with;
 use super::scene::{LEASE, NAME, builder, struck, through_proxy};
 use crate::support::{HOUR, eventually, is_clean};
 
-/// Whole arguments, as in `scene.rs`.
+/// Complete arguments, as in `scene.rs`.
 const ACQUIRE: &[u8] = b"\r\nfair.acquire\r\n";
 const RELEASE: &[u8] = b"\r\nfair.release\r\n";
 /// A limit after which a wait is hopeless: a waiter timeout is 5 s, a lease 30 s.
@@ -183,14 +183,14 @@ async fn grant_with_lost_reply_is_asked_again() {
     let (server, proxy, ours, beside) = through_proxy().await;
     let guard = lock_of(&beside).acquire().await.unwrap();
     let lease = LEASE * 10;
-    // The waiter only asks when it is called.
+    // The waiter only asks when it is notified.
     let lock = lock_of(&ours)
         .fixed_lease(lease)
         .poll_interval(HOUR)
         .waiter_timeout(HOUR);
     let first = waiter(lock, &beside).await;
     let line = lock_of(&beside).waiters().await.unwrap();
-    // Two calls of ZADD are for joining, and one is for staying in line.
+    // Two calls of ZADD join the line, and one keeps the place.
     eventually("it listens, and has asked once more", async || {
         server.calls("zadd") > 2
     })
@@ -224,7 +224,8 @@ async fn replayed_acquire_after_release_is_undone() {
     let patient = Client::builder().reply_timeout(Duration::from_secs(3));
     let ours = patient.connect(&proxy.url()).await.unwrap();
     let guard = lock_of(&beside).acquire().await.unwrap();
-    // The struck request arrives as another request, on a connection of its own, when all is over.
+    // The struck request is replayed later, on a connection of its own, after the waiter has
+    // released.
     let fault = proxy.strike_next(ACQUIRE, Strike::CutBefore);
     let first = tokio::spawn({
         let lock = lock_of(&ours).fixed_lease(HOUR);
@@ -234,7 +235,7 @@ async fn replayed_acquire_after_release_is_undone() {
     waiting(&beside, 1).await;
     guard.release().await.unwrap();
     served(first).await.release().await.unwrap();
-    // The server sees the request only now, as if the network had held it back.
+    // The server receives the request only now, as if the network had delayed it.
     let reply = super::scene::replay(&server, &fault.request());
     assert!(
         !reply.contains("late"),
@@ -369,7 +370,7 @@ async fn denied_command_leaves_queue_and_timeouts_equal() {
     }
 }
 
-/// Measures what a long line costs the server. Run it with `--ignored --nocapture`.
+/// Measures the cost of a long line for the server. Run it with `--ignored --nocapture`.
 #[tokio::test]
 #[ignore = "measures, for minutes"]
 async fn long_fair_queue_is_served_in_order() {

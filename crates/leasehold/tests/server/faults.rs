@@ -16,11 +16,12 @@ async fn acquire_with_lost_reply_leaves_no_lock() {
     let (server, proxy, ours, _) = through_proxy().await;
     let fault = proxy.cut_after_next(b"lock.acquire");
     let error = ours.lock("x").try_acquire().await.unwrap_err();
-    // The proxy notes the fault once the connection is closed, which the client may see first.
+    // The proxy records the fault after it has closed the connection, which the client may notice
+    // first.
     struck(&fault).await;
     assert_eq!(error.kind(), ErrorKind::OutcomeUnknown, "{error}");
     assert!(error.to_string().contains("`x`"), "{error}");
-    // This is long before its lease of 30 s is over.
+    // This is long before its lease of 30 s ends.
     eventually("it is undone", async || server.keys().is_empty()).await;
     // A wait survives the fault.
     let fault = proxy.cut_after_next(b"lock.acquire");
@@ -82,7 +83,7 @@ async fn a_hold_counts_from_before_its_request_left() {
     let answered = tokio::time::Instant::now();
     proxy.hold(false);
     let guard = acquire.await.unwrap();
-    // The deadline is earlier by more than the deduction for clock drift.
+    // The deadline is earlier by more than the allowance for clock drift.
     assert!(
         guard.valid_until() + lease / 50 < answered + lease,
         "it counts from the reply"
@@ -97,7 +98,8 @@ async fn delayed_request_of_dropped_acquire_takes_nothing() {
     let lock = ours.lock("x");
     let dropped = tokio::time::timeout(Duration::from_millis(50), lock.acquire()).await;
     assert!(dropped.is_err());
-    // This is longer than the reply timeout: the server must see that the request arrives too late.
+    // This is longer than the reply timeout: the server must notice that the request arrives too
+    // late.
     tokio::time::sleep(Duration::from_millis(700)).await;
     proxy.hold(false);
     eventually("the held requests have run", async || {
@@ -111,7 +113,7 @@ async fn delayed_request_of_dropped_acquire_takes_nothing() {
 #[tokio::test]
 async fn late_request_is_asked_again() {
     // To the client this looks as if its own clock were behind: the first reply says "too late",
-    // and the next request knows the time.
+    // and the next request uses the server's time.
     let server = RedisServer::start().unwrap();
     let proxy = Proxy::to(server.port());
     let ours = Client::builder()
@@ -190,7 +192,7 @@ async fn server_restart_tells_holder_and_serves_waiter() {
     server.restart().unwrap();
     let next = waiter.await.unwrap();
     let reason = guard.lost().await;
-    // The holder asks as soon as its server is back, and may do so before the waiter.
+    // The holder asks as soon as its server is back, and may be faster than the waiter.
     let is_true = match &reason {
         LossReason::Taken { by } => by == next.holder_id(),
         reason => matches!(reason, LossReason::Deleted),
@@ -363,7 +365,7 @@ async fn local_waiters_report_an_outage_together() {
         let error = ended.unwrap().unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
     }
-    // One after the other they would take eight times the limit.
+    // One after the other, they would take eight times the limit.
     assert!(started.elapsed() < limit * 5, "{:?}", started.elapsed());
 }
 
@@ -402,9 +404,9 @@ async fn retried_short_extend_keeps_longer_lease() {
             .acquire()
             .await
             .unwrap();
-        // The user may not use these keys, so the call that they share with the short one is split
-        // and sent again one by one. Each round uses new keys, because keys that were denied before
-        // travel alone.
+        // The user has no permission for these keys, so the call that they share with the short one
+        // is split, and its operations are sent again one by one. Each round uses new keys, because
+        // operations on keys that were denied before are sent alone.
         let locks: Vec<_> = (0..200)
             .map(|number| client.lock(&format!("denied:{round}:{number}")))
             .collect();
@@ -426,7 +428,8 @@ async fn retried_short_extend_keeps_longer_lease() {
                 false => Poll::Pending,
             }
         });
-        // The first request keeps the connection busy, so that the others gather.
+        // The first request keeps the connection busy, so that the others are collected into one
+        // call.
         let busy = client.lock("app:y");
         let long = async {
             tokio::time::sleep(Duration::from_millis(2)).await;
@@ -473,7 +476,7 @@ async fn late_extend_reply_revives_no_lost_hold() {
     let lease = Duration::from_millis(200);
     let guard = ours.lock("x").fixed_lease(lease).acquire().await.unwrap();
     proxy.hold(true);
-    // The request leaves while the hold is good, and the reply arrives when it has ended.
+    // The request is sent while the hold is valid, and the reply arrives after the hold has ended.
     let extend = guard.extend(Duration::from_secs(60));
     let network = async {
         guard.lost().await;
@@ -489,7 +492,7 @@ async fn late_extend_reply_revives_no_lost_hold() {
 async fn release_before_subscription_wakes_waiter() {
     let (_server, proxy, ours, beside) = through_proxy().await;
     let guard = beside.lock("x").acquire().await.unwrap();
-    // The connection for messages can't be opened until long after the release. The connection for
+    // The connection for messages can be reopened only long after the release. The connection for
     // calls stays open.
     proxy.refuse(true);
     let lock = ours.lock("x").poll_interval(HOUR);

@@ -1,4 +1,4 @@
-//! Processes that fork with a client: a child must not speak for its parent.
+//! Processes that fork with a client: a child must not act for its parent.
 
 use std::io::Read;
 use std::mem::forget;
@@ -21,17 +21,18 @@ use crate::support::executor::block_on;
 use crate::support::{HOUR, eventually};
 
 const TEST: &str = "server::forks::a_process_that_forks";
-/// Number of forks of each guard: enough that another thread has a mutex locked at one of them.
+/// Number of forks for each guard: enough that another thread has a mutex locked during one of
+/// them.
 const FORKS: usize = 20;
 /// Time after which a child that hangs is ended.
 const LIMIT: Duration = Duration::from_secs(60);
 
-/// Runs this case in a process. Returns the lines of the process and of its child.
+/// Runs this case in a process. Returns the output lines of the process and of its child.
 fn said(flavor: &str, case: &str) -> Vec<String> {
     said_beside(&RedisServer::start().unwrap(), flavor, case)
 }
 
-/// Like [`said`], beside a server that is there already.
+/// Like [`said`], with an existing server.
 fn said_beside(server: &RedisServer, flavor: &str, case: &str) -> Vec<String> {
     let shim = ForkShim::new().unwrap();
     let job = format!("{flavor} {case} {}", server.url());
@@ -84,7 +85,7 @@ fn goes_on(lines: &[String]) {
     has(lines, "parent goes on");
 }
 
-/// The connection for confirmations also carries nothing of the child.
+/// The connection for confirmations carries nothing of the child either.
 #[test]
 fn every_confirmed_feature_of_the_parent_outlasts_a_child() {
     let servers = Replicas::start(1);
@@ -151,7 +152,7 @@ fn child_waits_for_no_lock_that_another_thread_had_at_the_fork() {
     has(&lines, "parent extends: fine");
 }
 
-/// The job of a process; as a test of its own it does nothing.
+/// The job of a process. When run as a test, this does nothing.
 #[test]
 fn a_process_that_forks() {
     let Some(job) = job() else {
@@ -184,7 +185,7 @@ fn runtime(flavor: &str) -> Runtime {
     }
 }
 
-/// Runs `work` in a forked child. Returns in the parent, when the child has ended.
+/// Runs `work` in a forked child. In the parent, returns when the child has ended.
 fn in_child(work: impl FnOnce()) {
     // The child keeps one end open until it ends.
     let (mut ours, theirs) = UnixStream::pair().unwrap();
@@ -213,7 +214,7 @@ fn tell<T>(call: &str, result: Result<T>) {
     println!("{call}: {told}");
 }
 
-/// Checks with a client that has seen nothing of the fork whether the lock is refused.
+/// Checks, with a client that did not exist at the fork, whether the lock is refused.
 fn another_is_refused(url: &str) {
     let refused = runtime("current").block_on(async {
         let another = Client::connect(url).await.unwrap();
@@ -353,7 +354,7 @@ fn child_announces_nothing(runtime: &Runtime, url: &str) {
     });
 }
 
-/// The parent ends, and the child continues with what it has.
+/// The parent ends, and the child continues with its copy of the client.
 fn child_outlives(runtime: &Runtime, url: &str) {
     let lease = Duration::from_secs(2);
     let (client, guard) = runtime.block_on(async {
@@ -418,7 +419,7 @@ fn child_sends_nothing(runtime: &Runtime, url: &str) {
     let first = runtime.block_on(async { (&mut acquire).now_or_never() });
     assert!(first.is_none());
     in_child(|| {
-        // Runs the tasks that the runtime had at the fork.
+        // Run the tasks that the runtime had at the fork.
         runtime.block_on(async { tokio::time::sleep(Duration::from_millis(200)).await });
     });
     forget(runtime.block_on(acquire).unwrap());
@@ -469,7 +470,7 @@ fn child_beside_busy_threads(runtime: &Runtime, url: &str) {
     drop(client);
 }
 
-/// Counts how often this thread has waited for something.
+/// Counts how often this thread has blocked.
 fn waits() -> u64 {
     let status = std::fs::read_to_string("/proc/thread-self/status").unwrap();
     let line = status

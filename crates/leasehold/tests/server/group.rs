@@ -20,7 +20,8 @@ async fn full_memory_refuses_only_new_groups() {
     let fixed = fixed.acquire().await.unwrap();
     let limit = |bytes| server.command(&["CONFIG", "SET", "maxmemory", bytes]);
     limit("1").unwrap();
-    // A client of its own: a request that shares its call with a renewal gets through.
+    // This is a separate client, because a request that shares its call with a renewal is not
+    // refused.
     let other = Client::connect(&server.url()).await.unwrap();
     let error = other.group_lock("g", ["c"]).try_acquire().await;
     let error = error.unwrap_err();
@@ -38,8 +39,8 @@ async fn full_memory_refuses_only_new_groups() {
     limit("0").unwrap();
 }
 
-/// Fields that dead holders left at a value do not take the value from its present holder, in a
-/// group of a few fields and in one of many.
+/// The fields that dead holders left for a value do not take it from its present holder, in a group
+/// of a few fields and in one of many.
 #[tokio::test]
 async fn removing_dead_group_fields_keeps_living_hold() {
     // The field of the value `a`.
@@ -50,7 +51,7 @@ async fn removing_dead_group_fields_keeps_living_hold() {
         let alive = client.group_lock("g", ["a"]).lease(HOUR);
         let alive = alive.acquire().await.unwrap();
         for n in 0..dead {
-            // A field as Java leaves it, or as a client leaves it that may not remove it.
+            // A field that Redisson leaves, or a client of ours that is not allowed to remove it.
             let pair = format!("{FIELD}:7e57c0de-0000-4000-8000-000000000000:{n}");
             let (end, count) = (format!("{pair}:expire_time"), format!("{pair}:lock_count"));
             let left = ["HSET", "g", &end, "1", &count, "1"];
@@ -70,7 +71,7 @@ async fn removing_dead_group_fields_keeps_living_hold() {
     }
 }
 
-/// A group that can't be acquired without a command is not left half acquired.
+/// If a command is missing, a group is not left half acquired.
 #[tokio::test]
 async fn denied_command_leaves_no_half_made_group() {
     for denied in [

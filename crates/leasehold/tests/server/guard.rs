@@ -18,7 +18,7 @@ use crate::support::{HOUR, eventually};
 /// A span as long as the leases.
 const SPAN: Duration = Duration::from_millis(SPAN_MS);
 const SPAN_MS: u64 = 5000;
-/// A duration long enough that no test sees its end.
+/// A duration that no test outlasts.
 const LONG: Duration = Duration::from_secs(600);
 
 async fn replica_of(master: &RedisServer) -> RedisServer {
@@ -33,8 +33,8 @@ async fn replica_of(master: &RedisServer) -> RedisServer {
     replica
 }
 
-/// Lets a client be granted the lock by a master that dies, and another client by the replica,
-/// which has not received the first grant.
+/// Makes a master grant the lock to a client and die, and then makes its replica, which has not
+/// received that grant, grant it to another client.
 async fn lost_by_failover(builder: ClientBuilder) -> Report {
     let master = RedisServer::builder().arg("repl-diskless-sync-delay", "0");
     let master = master.start().unwrap();
@@ -51,7 +51,7 @@ async fn lost_by_failover(builder: ClientBuilder) -> Report {
     both.hold_second(second.lock("x")).await
 }
 
-/// Like [`lost_by_failover`], with a server that forgets the grant because it was started again.
+/// Like [`lost_by_failover`], with a server that forgets the grant because it was restarted.
 async fn lost_by_restart(builder: ClientBuilder) -> Report {
     let server = RedisServer::start().unwrap();
     is_known(&server);
@@ -126,7 +126,7 @@ async fn server_is_guarded_when_it_gets_a_replica_or_has_lost_it_for_long() {
     assert!(client.lock("y").try_acquire().await.unwrap().is_none());
 }
 
-/// Nothing of any kind is granted, alone or with others in one call.
+/// Nothing of any kind is granted, alone or with other operations in one call.
 #[tokio::test]
 async fn nobody_is_granted_anything_during_the_span() {
     let (server, client) = known().await;
@@ -230,7 +230,7 @@ async fn waiter_is_served_when_the_span_is_over() {
         let at = now_ms(&server);
         (one.unwrap(), two.unwrap(), three.unwrap(), at)
     };
-    // This is far more than the span, and far less than the poll interval.
+    // This is far longer than the span, and far shorter than the poll interval.
     let served = tokio::time::timeout(Duration::from_secs(60), waiting).await;
     let (one, two, three, at) = served.expect("they are served");
     let (id, since) = noted(&server).unwrap();
@@ -253,7 +253,7 @@ async fn all_clients_of_a_database_have_one_guard() {
     assert_eq!(noted(&server).unwrap(), seen, "noted once");
     let (one, two) = (first.lock("x"), second.lock("x"));
     let (one, two) = tokio::join!(one.acquire(), two.acquire());
-    // A client that connects when the span is over waits for nothing.
+    // A client that connects after the span does not wait.
     let third = others.prefix("c:").connect(&server.url()).await.unwrap();
     let three = third.lock("x").try_acquire().await.unwrap().unwrap();
     assert_eq!(noted(&server).unwrap(), seen, "noted once");
@@ -278,7 +278,7 @@ async fn guards_differ_where_nobody_shares_a_name() {
     let patient = builder(SPAN).failover_guard(LONG).prefix("d:");
     let patient = patient.connect(&server.url()).await.unwrap();
     assert!(patient.lock("x").try_acquire().await.unwrap().is_none());
-    // Another database may have belonged to another server until now.
+    // Another database may have belonged to another server before.
     let url = format!("{}/1", server.url());
     let elsewhere = guarded(SPAN).connect(&url).await.unwrap();
     assert!(elsewhere.lock("x").try_acquire().await.unwrap().is_none());
@@ -299,7 +299,8 @@ async fn guard_begins_anew_when_the_clock_is_set_back() {
 #[tokio::test]
 async fn server_is_asked_for_its_id_once_a_call_and_for_grants_alone() {
     let (server, client) = known().await;
-    // The count itself asks for INFO three times, and the number is read after the first.
+    // Taking both counts sends INFO three times. The number of INFO calls is read after the first
+    // of the three.
     let asked = || (server.calls("info"), server.scripts());
     let guard = client.lock("x").acquire().await.unwrap();
     let before = asked();
@@ -324,8 +325,8 @@ async fn server_is_asked_for_its_id_once_a_call_and_for_grants_alone() {
     );
 }
 
-/// The release of a fair lock grants it to the next waiter of the same client. A release that is
-/// sent again after a failover could grant a lock that another client has acquired meanwhile.
+/// The release of a fair lock grants it to the next waiter of the same client. After a failover,
+/// its retry could grant a lock that another client has already acquired.
 #[tokio::test]
 async fn release_of_a_fair_lock_grants_nothing_during_the_span() {
     let (server, client) = known().await;
@@ -344,14 +345,15 @@ async fn release_of_a_fair_lock_grants_nothing_during_the_span() {
     waiter.await.unwrap().release().await.unwrap();
 }
 
-/// The waiters after the first one keep their places with one request. It grants nothing, so the
-/// guard does not stop it.
+/// The waiters after the first keep their places with one request. The request grants nothing, so
+/// the guard does not stop it.
 #[tokio::test]
 async fn waiters_that_keep_their_places_together_are_served_in_order_after_the_span() {
     const WAITERS: usize = 8;
     let server = RedisServer::start().unwrap();
     is_known(&server);
-    // Each waiter asks again when the holder's lease may be over, which is often during the span.
+    // Each waiter asks again when the holder's lease may have ended, which happens often during the
+    // span.
     let client = builder(SPAN / 5).failover_guard(SPAN);
     let client = client.connect(&server.url()).await.unwrap();
     let lock = client.fair_lock("x");
@@ -452,7 +454,7 @@ async fn guard_that_can_not_keep_its_promise_is_refused() {
 
 #[tokio::test]
 async fn lease_that_outlasts_the_guard_is_refused() {
-    // An embedded keyspace has no failover, but its tests find what a server would refuse.
+    // An embedded keyspace has no failover, but tests on it find what a server would refuse.
     let client = guarded(SPAN).embedded(&leasehold::Embedded::new()).unwrap();
     let is_refused = |error: leasehold::Error| {
         assert_eq!(error.kind(), ErrorKind::Misuse, "{error}");

@@ -172,7 +172,7 @@ async fn what_stands_in_redis_is_redissons_own_form() {
     drop((outer, inner));
 }
 
-/// Returns how often scripts have looked for a client in a list of waiting clients.
+/// Returns how often scripts have searched a list of waiting clients for a client.
 fn looks(server: &RedisServer) -> u64 {
     let stats = server.command(&["INFO", "commandstats"]).unwrap();
     let calls = stats.as_text().unwrap().split("cmdstat_lpos:calls=").nth(1);

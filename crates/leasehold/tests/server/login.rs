@@ -1,4 +1,4 @@
-//! Passwords that are wrong, change, or are deleted with their user.
+//! Passwords that are wrong, that change, or that are deleted with their user.
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
@@ -30,7 +30,7 @@ fn set_user(server: &RedisServer, rules: &[&str]) {
 }
 
 /// Runs tasks that ask as often as they can for a while. Asserts that all get an error, and that
-/// few connect.
+/// they open few connections.
 async fn denied_without_a_storm(client: &Client, proxy: &Proxy) {
     eventually("it is told", async || {
         let result = client.lock("y").try_acquire().await;
@@ -57,7 +57,7 @@ async fn denied_without_a_storm(client: &Client, proxy: &Proxy) {
 async fn rotated_password_is_reported_and_client_recovers() {
     let (server, proxy, client) = logged_in().await;
     set_user(&server, &["resetpass", ">new"]);
-    // Open connections stay open.
+    // Connections that are already open are not closed.
     let guard = client.lock("x").acquire().await.unwrap();
     proxy.cut();
     denied_without_a_storm(&client, &proxy).await;
@@ -90,7 +90,7 @@ async fn hold_outlives_password_rotation_with_credentials_callback() {
             Ok(Credentials::user("app", password))
         }
     });
-    // The callback's credentials apply, not the ones of the URL.
+    // The callback's credentials apply, not those in the URL.
     let url = format!("redis://nobody:wrong@127.0.0.1:{}", proxy.port());
     let client = builder.connect(&url).await.unwrap();
     let held = client.lock("x").renew_every(lease / 16);
@@ -118,7 +118,7 @@ async fn hold_outlives_password_rotation_with_credentials_callback() {
     })
     .await;
 
-    // The connection for messages asks for credentials too.
+    // The connection for messages queries the credentials too.
     let other = Client::connect(&server.url()).await.unwrap();
     let theirs = other.lock("y").acquire().await.unwrap();
     let waits = client.lock("y").poll_interval(HOUR);
@@ -137,7 +137,7 @@ async fn deleted_user_gets_denied_at_once() {
     let lock = client.lock("y");
     let waiter = tokio::spawn(async move { lock.acquire().await.unwrap_err() });
     eventually("it waits", async || !server.channels().is_empty()).await;
-    // The server closes the user's connections by itself.
+    // The server closes the user's connections when the user is deleted.
     server.command(&["ACL", "DELUSER", "app"]).unwrap();
     let error = waiter.await.unwrap();
     assert_eq!(error.kind(), ErrorKind::Denied, "{error}");
@@ -267,7 +267,7 @@ async fn ten_rotations_cost_no_hold_and_no_connection() {
     held.end().await;
 }
 
-/// Returns a builder that often asks for credentials made of the present word.
+/// Returns a builder that often queries the credentials, which contain the present `word`.
 fn logs_in_with(
     word: &Arc<Mutex<&'static str>>,
     made: fn(&'static str) -> Credentials,
@@ -280,7 +280,7 @@ fn logs_in_with(
     })
 }
 
-/// Returns when the server has refused a login.
+/// Waits until the server has refused a login.
 async fn until_refused(server: &RedisServer) {
     eventually("it is refused", async || {
         let log = server.command(&["ACL", "LOG"]).unwrap();
@@ -331,7 +331,7 @@ async fn ten_renewed_client_certificates_cost_no_hold() {
         ))
     };
     let with = builder().tls_identity(identity);
-    // The server's certificate is neither for this name nor for the one that is set below.
+    // The server's certificate is neither for this name nor for the name that is set below.
     let other = with.clone().tls_server_name("example.org");
     assert_eq!(
         other.connect(&url).await.unwrap_err().kind(),
@@ -354,7 +354,8 @@ async fn ten_renewed_client_certificates_cost_no_hold() {
         .await;
     };
     for number in 1..=10 {
-        // A certificate that does not exist yet when a connection needs it is asked for again.
+        // If the callback's certificate does not exist yet when a connection needs it, the callback
+        // runs again.
         connects_again(None).await;
         connects_again(Some(number % many)).await;
         held.goes_on().await;
@@ -369,7 +370,7 @@ async fn ten_renewed_client_certificates_cost_no_hold() {
     );
 }
 
-/// The runtime has one thread, which must not wait for a file system that does not answer.
+/// The runtime has one thread, which must not block on a file system that does not answer.
 #[tokio::test]
 async fn certificate_that_is_read_slowly_stops_no_other_task() {
     let server = RedisServer::builder()
@@ -377,7 +378,7 @@ async fn certificate_that_is_read_slowly_stops_no_other_task() {
         .start()
         .unwrap();
     let (certificate, key) = server.client_certificates().swap_remove(0);
-    // A read waits until the test answers, at the latest for `SOON`.
+    // A read blocks until the test answers, or for at most `SOON`.
     const SOON: Duration = Duration::from_secs(10);
     let (answer, answered) = std::sync::mpsc::channel::<()>();
     let (answered, is_slow) = (Mutex::new(answered), Arc::new(AtomicBool::new(false)));
@@ -407,7 +408,7 @@ async fn certificate_that_is_read_slowly_stops_no_other_task() {
         begun.load(Ordering::Relaxed) > 0
     })
     .await;
-    // Some attempts later, one thread still waits for the first read.
+    // After some attempts, one thread is still blocked by the first read.
     tokio::time::sleep(Duration::from_millis(500)).await;
     assert!(before.elapsed() < SOON, "the runtime's thread waited");
     assert_eq!(begun.load(Ordering::Relaxed), 1);
@@ -420,7 +421,7 @@ async fn certificate_that_is_read_slowly_stops_no_other_task() {
     guard.release().await.unwrap();
 }
 
-/// A callback of the user must not end the task that keeps the connection.
+/// A user's callback must not end the task that maintains the connection.
 #[tokio::test]
 async fn certificate_callback_that_panics_is_asked_again() {
     let server = RedisServer::builder()
@@ -492,8 +493,7 @@ async fn server_that_wants_a_password_denies_every_operation() {
     }
 }
 
-/// Two connections for calls are opened at the same time, and the credentials change between the
-/// two.
+/// Two connections for calls are opened at the same time, and the credentials change in between.
 #[tokio::test]
 async fn each_connection_knows_with_what_it_has_logged_in() {
     let server = RedisServer::start().unwrap();
@@ -519,8 +519,8 @@ async fn each_connection_knows_with_what_it_has_logged_in() {
             let met = Arc::clone(&met);
             async move {
                 match number {
-                    // The first question is answered once the second has been asked, just before
-                    // the second's answer.
+                    // The first call of the callback returns after the second call has begun, and
+                    // just before the second returns.
                     1 => met.notified().await,
                     2 => met.notify_one(),
                     _ => {}
@@ -549,7 +549,7 @@ async fn each_connection_knows_with_what_it_has_logged_in() {
     .await;
 }
 
-/// The client does not even ask the server.
+/// The client does not even call the server.
 #[tokio::test]
 async fn credentials_that_fail_are_named_and_not_the_server() {
     let server = RedisServer::start().unwrap();
@@ -567,7 +567,7 @@ async fn credentials_that_fail_are_named_and_not_the_server() {
     assert!(!text.contains("no server answered"), "{text}");
 }
 
-/// Credentials that are refused now may be accepted later. They are tried again on the open
+/// Credentials that are refused now may be accepted later. The client tries them again on the open
 /// connection.
 #[tokio::test]
 async fn refused_credentials_are_used_as_soon_as_the_server_takes_them() {
@@ -595,7 +595,7 @@ async fn refused_credentials_are_used_as_soon_as_the_server_takes_them() {
     guard.release().await.unwrap();
 }
 
-/// The user of the URL stays the user if only the password is new.
+/// If only the password changes, the user in the URL still applies.
 #[tokio::test]
 async fn new_password_is_that_of_the_urls_user() {
     let (server, proxy, _) = logged_in().await;

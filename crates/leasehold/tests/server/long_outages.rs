@@ -1,8 +1,8 @@
 //! A server that is away for long, and a thousand waiters that tolerate it.
 //!
 //! `LEASEHOLD_OUTAGE_SECONDS=600` makes the outage ten minutes long. It also makes the tests judge
-//! how soon all waiters are served and all limits are reported: only the person who sets it knows
-//! that the machine has nothing else to do.
+//! how soon all waiters are served and all limits are reported, which is only fair on an otherwise
+//! idle machine.
 
 use std::time::Duration;
 
@@ -15,19 +15,18 @@ use tokio::time::Instant;
 use crate::support::{HOUR, eventually};
 
 const LENGTH: &str = "LEASEHOLD_OUTAGE_SECONDS";
-/// The outage without [`LENGTH`]. It is longer than the longest pause between two attempts to
-/// connect.
+/// The length of the outage if [`LENGTH`] is not set. It is longer than the longest delay between
+/// two attempts to connect.
 const SHORT: Duration = Duration::from_secs(3);
 const CLIENTS: usize = 4;
 const NAMES: usize = 50;
 const WAITERS: usize = 1000;
-/// Number of waiters for each name, of each client.
+/// Number of waiters of each client for each name.
 const OF_EACH: usize = WAITERS / NAMES / CLIENTS;
 
-/// Time within which all have had their turn when the server is back.
+/// Time within which all waiters are served when the server is back.
 const SERVED_WITHIN: Duration = Duration::from_millis(1500);
-/// The longest wait that some waiters want during the outage, and the longest delay of their
-/// errors.
+/// The wait limit that some waiters have during the outage, and the longest delay of their errors.
 const LIMIT: Duration = Duration::from_secs(2);
 const TOLD_WITHIN: Duration = Duration::from_millis(250);
 /// A limit that only ends a hopeless wait.
@@ -37,7 +36,7 @@ const HOPELESS: Duration = Duration::from_secs(60);
 enum Outage {
     /// The process has ended, and connections are refused.
     Down,
-    /// The process is paused: connections are opened, and nothing is answered.
+    /// The process is paused: connections are opened, but nothing is answered.
     Frozen,
 }
 
@@ -91,7 +90,7 @@ impl Arena {
         arena
     }
 
-    /// Starts the waiters with these numbers, of each client and for each name.
+    /// Starts the waiters with these numbers, for each client and each name.
     fn enter(&mut self, numbers: std::ops::Range<usize>) {
         let outage_timeout = length() + HOUR;
         for (at, client) in self.clients.iter().enumerate() {
@@ -153,11 +152,10 @@ impl Arena {
         }
     }
 
-    /// Ends the outage. Returns the time of the end.
+    /// Ends the outage. Returns the time at which it ended.
     async fn is_back(&self) -> Instant {
         assert_eq!(self.recorder.intervals(), [], "the server was away");
-        // A process takes its time to start. A process that is resumed may serve before this
-        // returns.
+        // A process takes time to start. A process that is resumed may serve before this returns.
         let before = Instant::now();
         match self.outage {
             Outage::Down => {
@@ -174,7 +172,7 @@ impl Arena {
         }
     }
 
-    /// Starts waits with a limit of their own until then. Returns the longest delay of an error.
+    /// Starts waits with limits of their own until `until`. Returns the longest delay of an error.
     async fn limits_are_kept(&self, until: Instant) -> Duration {
         let mut tries = JoinSet::new();
         for (at, name) in names().enumerate().cycle() {

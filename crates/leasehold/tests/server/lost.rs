@@ -1,4 +1,4 @@
-//! Requests and replies that are lost, late, doubled or cut in two.
+//! Requests and replies that are lost, late, duplicated or cut in two.
 
 use std::time::Duration;
 
@@ -92,8 +92,8 @@ async fn a_release_whose_reply_vanishes_happens_once() {
         let hold = scene.hold(&ours.lock(NAME), "ours").await;
         scene.waiter(theirs.lock(NAME), "theirs");
         let fault = scene.proxy.strike_next(RELEASE, strike);
-        // A request that may have run was not answered, so the client can't know whether the lock
-        // was held until then. Its result must be true, and the lock is free in the end.
+        // A request that may have run was not answered, so the client can't know whether it held
+        // the lock until then. Its result must be true, and the lock must become free.
         let released = hold.release().await;
         struck(&fault).await;
         match released {
@@ -144,7 +144,7 @@ async fn an_acquire_that_comes_too_late_grants_nothing() {
     struck(&fault).await;
     let before = scene.server.calls("hdel");
     scene.proxy.let_go(&fault);
-    // The request has arrived when its undo, which follows it, has arrived.
+    // Once the undo has arrived, the request has arrived too, because the undo follows it.
     eventually("it has come", async || scene.server.calls("hdel") > before).await;
     assert_eq!(scene.server.calls("hset"), 0, "a lock for nobody");
     scene.end().await;
@@ -170,8 +170,8 @@ async fn stuck_request_is_resent_on_new_connection() {
 /// Number of names in a batch.
 const NAMES: usize = 120;
 
-/// Asks for all names at once, so that the requests travel together. Returns the outcome of each
-/// name.
+/// Tries to acquire all names at once, so that the requests share calls. Returns the outcome for
+/// each name.
 async fn ask_for_all(ours: &Client) -> Vec<(String, leasehold::Result<LockGuard>)> {
     let mut asking = JoinSet::new();
     for number in 0..NAMES {
@@ -215,7 +215,7 @@ async fn cut_batch_leaves_no_false_hold() {
     ] {
         let mut scene = Scene::new();
         let ours = scene.client(builder()).await;
-        // The first request leaves alone, and the others gather meanwhile.
+        // The first request is sent alone, and the others are collected for the next call.
         let fault = scene.proxy.strike_after(spare, ACQUIRE, strike);
         let outcomes = ask_for_all(&ours).await;
         struck(&fault).await;
@@ -227,11 +227,11 @@ async fn cut_batch_leaves_no_false_hold() {
             held.extend(believed(&scene, &name, outcome));
         }
         let failed = NAMES - held.len();
-        // A fault after the reply, or a doubled request, makes no acquire fail.
+        // If the fault follows the reply, or doubles a request, no acquire fails.
         let hurts = !matches!(strike, Strike::CutBehindReply | Strike::Double);
         assert!(!hurts || failed > 0, "{strike:?}: nobody noticed");
         assert!(strike != Strike::Double || failed == 0, "{failed} failed");
-        // All other names are free again long before their leases end.
+        // All other names are free long before their leases end.
         let mut names: Vec<_> = held.iter().map(|guard| guard.name().to_owned()).collect();
         names.sort();
         eventually("the rest is undone", async || scene.server.keys() == names).await;

@@ -7,7 +7,7 @@ use leasehold_testkit::{Proxy, RedisServer, Strike};
 
 use crate::support::{HOUR, eventually};
 
-/// A lease with room for a busy machine.
+/// A lease long enough for a busy machine.
 const LEASE: Duration = Duration::from_millis(3000);
 
 fn start(count: usize) -> Vec<RedisServer> {
@@ -55,7 +55,7 @@ async fn majority_works_with_two_of_five_down() {
     let lost = tokio::time::timeout(LEASE * 2, guard.lost()).await;
     assert!(lost.is_err(), "{lost:?}");
     guard.release().await.unwrap();
-    // All five take part once they are there.
+    // All five servers take part once they have been restarted.
     servers[1].restart().unwrap();
     servers[3].restart().unwrap();
     let lock = trusting(&ours);
@@ -154,7 +154,7 @@ async fn restarted_servers_lose_vote_for_longest_lease() {
         "{error}"
     );
     assert_eq!(error.kind(), ErrorKind::Unavailable);
-    // The lock waits until the servers count.
+    // The acquire waits until the servers count.
     let guard = distrusting(&ours)
         .fixed_lease(LEASE)
         .acquire()
@@ -210,7 +210,7 @@ async fn hold_outlives_the_restart_of_each_server() {
     next.release().await.unwrap();
 }
 
-/// The reason why the server does not say when it was started.
+/// The reason why the server does not report its start time.
 #[derive(Clone, Copy, Debug)]
 enum Untold {
     Denied,
@@ -263,8 +263,8 @@ async fn two_addresses_of_one_server_are_refused() {
     let servers = start(2);
     let proxy = Proxy::to(servers[0].port());
     let urls = [servers[0].url(), proxy.url(), servers[1].url()];
-    // The clients of the first case are connected. In the second case a client learns which server
-    // it has reached only from the first reply.
+    // In the first case, all clients are already connected. In the second case, a client learns
+    // which server it has reached only from its first reply.
     let builder = Client::builder();
     let mut connected = Vec::new();
     for url in &urls {
@@ -280,8 +280,8 @@ async fn two_addresses_of_one_server_are_refused() {
         let locks = || clients.iter().map(|client| client.lock("x"));
         let majority = RedLock::new(locks()).unwrap().distrust_restarted(false);
         let mut refused = None;
-        // The two servers are a majority as long as the client does not know the server of the
-        // third address.
+        // While the client does not know which server is at the third address, it takes the first
+        // two servers for a majority.
         eventually("it is refused", async || match majority.acquire().await {
             Ok(guard) => {
                 guard.release().await.unwrap();
@@ -292,7 +292,7 @@ async fn two_addresses_of_one_server_are_refused() {
         .await;
         names(refused.unwrap());
         names(majority.try_acquire().await.unwrap_err());
-        // Otherwise the multi-lock would wait for a lock that it already holds.
+        // Without the refusal, the multi-lock would wait for a lock that it already holds.
         let all = MultiLock::new(locks()).unwrap();
         names(all.acquire().await.unwrap_err());
         let all = MultiLock::new(clients.iter().map(|client| client.lock(client.address())));

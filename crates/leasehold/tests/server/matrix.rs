@@ -1,5 +1,5 @@
-//! Each command denied by itself: what works without it still works, the rest returns an error, and
-//! nothing is left half done.
+//! Each command denied by itself: whatever works without it still works, everything else returns an
+//! error, and nothing is left half done.
 
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ use crate::server::permissions::client_with;
 use crate::server::warnings::Warnings;
 use crate::support::eventually;
 
-/// The actions of a user, and the commands that each of them needs.
+/// A user's actions, and the commands that each of them needs.
 const NEEDS: &[(&str, &[&str])] = &[
     ("acquire", &["evalsha", "time", "hlen", "hset", "pexpire"]),
     (
@@ -99,7 +99,7 @@ impl Scene {
         self.client.lock("x")
     }
 
-    /// Sets the permission. It is restored for preparations that need it.
+    /// Sets the permission. A preparation that needs the permission restores it.
     fn allow(&self, allowed: bool) {
         let sign = if allowed { '+' } else { '-' };
         let rule = format!("{sign}{}", self.denied);
@@ -163,7 +163,7 @@ impl Scene {
                 return Err(error);
             }
         };
-        // The release may be denied too, and is another row.
+        // The release may be denied too, but that is another row.
         guard.forget();
         Ok(())
     }
@@ -311,7 +311,7 @@ async fn each_of_several_denied_channels_is_warned_of() {
     let client = client_with(&server, &["+@all", "~*", "resetchannels"]).await;
     let locks: Vec<_> = (0..5).map(|n| client.lock(&format!("x{n}"))).collect();
     let guards = join_all(locks.iter().map(leasehold::Lock::acquire)).await;
-    // One request asks for all their channels, and the server refuses it as a whole.
+    // One request subscribes to all their channels, and the server refuses all of it.
     let waits = join_all(locks.iter().map(|lock| {
         let lock = lock.clone().poll_interval(Duration::from_millis(20));
         async move { lock.acquire().await.unwrap().release().await.unwrap() }
@@ -337,7 +337,7 @@ async fn user_limited_to_key_cannot_force_unlock() {
     let client = client_with(&server, &["+@all", "~x", "&*"]).await;
     let lock = client.lock("x").fixed_lease(Duration::from_secs(30));
     let guard = lock.acquire().await.unwrap();
-    // The force unlock would leave a note at another key.
+    // The force-unlock would leave a note at another key.
     let error = lock.force_unlock().await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Denied, "{error}");
     assert!(error.to_string().contains("`x`"), "{error}");

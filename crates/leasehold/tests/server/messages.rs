@@ -1,5 +1,5 @@
-//! Wake-ups that are late, lost or never confirmed. No waiter depends on a poll, except where the
-//! test is about polls.
+//! Wake-ups that are late, lost or never confirmed. No waiter depends on a poll, except in tests of
+//! polls.
 
 use std::time::{Duration, Instant};
 
@@ -56,7 +56,7 @@ async fn cut_after_subscribe_reply_loses_no_wakeup() {
     let fault = scene.proxy.strike_next(SUBSCRIBE, Strike::CutBehindReply);
     scene.waiter(ours.lock(NAME).poll_interval(HOUR), "ours");
     struck(&fault).await;
-    // The message reaches no connection, or the next one.
+    // The message is lost, or the next connection receives it.
     hold.release().await.unwrap();
     scene.all_served().await;
     scene.end().await;
@@ -127,7 +127,7 @@ async fn waiter_survives_cut_call_connection() {
     scene.end().await;
 }
 
-/// The killed clients are passed over even if they fill the list.
+/// The release skips the killed clients, even if they fill the list.
 #[tokio::test]
 async fn release_calls_no_client_that_is_gone() {
     const ASKING: &str = "leasehold:{x}:asking";

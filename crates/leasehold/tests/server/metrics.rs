@@ -30,7 +30,7 @@ async fn every_metric_counts_what_the_page_says() {
     assert!(is(told.number("leasehold.waiting kind=lock"), 1.0));
     assert!(client.lock("x").try_acquire().await.unwrap().is_none());
     guard.extend(HOUR / 60).await.unwrap();
-    // The hold was renewed just now, so it passes to the waiter.
+    // The hold was renewed just now, so it is handed over to the waiter.
     let (released, next) = tokio::join!(guard.release(), &mut waiter);
     released.unwrap();
     let next = next.unwrap();

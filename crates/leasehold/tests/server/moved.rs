@@ -1,5 +1,5 @@
-//! A name that points to another server from now on, while the old server still answers: it was
-//! demoted, or loads its data and never finishes.
+//! A name that now points to another server, while the old server still answers: the old server was
+//! demoted, or is loading its data for ever.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use tokio::time::Instant;
 use crate::server::states::{hurry, slow_to_load};
 use crate::support::{HOUR, eventually};
 
-/// A lease long enough to find the new server twice.
+/// A lease long enough for the client to find the new server twice.
 const LEASE: Duration = Duration::from_secs(8);
 
 fn builder() -> ClientBuilder {
@@ -21,7 +21,7 @@ fn ok(server: &RedisServer, command: &[&str]) {
     assert_eq!(server.command(command).unwrap(), Reply::Text("OK".into()));
 }
 
-/// Returns a server, its replica, and a name that points to the first one.
+/// Returns a server, its replica, and a name that points to the server.
 async fn replicated() -> (RedisServer, RedisServer, Proxy) {
     let (old, new) = (RedisServer::start().unwrap(), RedisServer::start().unwrap());
     ok(&new, &["REPLICAOF", "127.0.0.1", &old.port().to_string()]);
@@ -34,14 +34,14 @@ async fn replicated() -> (RedisServer, RedisServer, Proxy) {
     (old, new, name)
 }
 
-/// Promotes the replica and changes the name. Connections stay open.
+/// Promotes the replica and changes the name. The connections are not closed.
 fn fail_over(old: &RedisServer, new: &RedisServer, name: &Proxy) {
     ok(new, &["REPLICAOF", "NO", "ONE"]);
     ok(old, &["REPLICAOF", "127.0.0.1", &new.port().to_string()]);
     name.move_to(new.port());
 }
 
-/// Waits until the hold has been renewed for longer than the failover left it.
+/// Waits until the hold has been renewed beyond the lease that it had at the failover.
 async fn is_renewed_beyond_its_lease(guard: &LockGuard) {
     let beyond = guard.valid_until() + LEASE;
     eventually("it is renewed by the new server", async || {
@@ -70,7 +70,7 @@ async fn client_follows_name_from_demoted_server() {
     fail_over(&old, &new, &name);
     is_renewed_beyond_its_lease(&guard).await;
     eventually("who waits listens to the new server", async || {
-        // A waiter that polls finds the new server by itself; this waiter does not poll.
+        // A waiter that polls finds the new server on its own, but this waiter does not poll.
         other.lock("y").try_acquire().await.is_ok() && !new.channels().is_empty()
     })
     .await;
@@ -79,7 +79,7 @@ async fn client_follows_name_from_demoted_server() {
     eventually("nothing is left", async || new.keys().is_empty()).await;
 }
 
-/// The connection for calls alone is lost, and is opened again to another server.
+/// Only the connection for calls is lost, and is reopened to another server.
 #[tokio::test]
 async fn subscriber_follows_call_connection_to_new_server() {
     let (old, new) = (RedisServer::start().unwrap(), RedisServer::start().unwrap());
@@ -105,7 +105,7 @@ async fn subscriber_follows_call_connection_to_new_server() {
     let (_there, guard) = held.pop().unwrap();
     guard.release().await.unwrap();
     waiter.await.unwrap().release().await.unwrap();
-    // The waiter stays in the list of clients to call until that list expires.
+    // The waiter remains in the list of clients to notify until that list expires.
     let keys = old.keys().into_iter();
     let keys: Vec<_> = keys.filter(|key| !key.ends_with(":asking")).collect();
     assert_eq!(keys, ["x"]);

@@ -1,4 +1,4 @@
-//! Several processes hammer a few names while everything around them fails at random.
+//! Several processes use a few names all the time, while everything around them fails at random.
 //!
 //! `LEASEHOLD_NEMESIS_SECONDS` makes a run longer. `LEASEHOLD_NEMESIS_SEED` repeats the choices of
 //! another run, but not what the processes make of them.
@@ -34,8 +34,8 @@ fn network_and_server_faults_lose_no_count() {
 
 #[test]
 fn killed_and_stopped_processes_cause_no_overlap() {
-    // A process that is stopped in the middle of a count finishes the count when it is resumed,
-    // even if that is too late. So only its beliefs can be judged.
+    // A process that is stopped while it counts finishes the count when it is resumed, even if it
+    // has lost the lock. So only its beliefs can be judged.
     Arena::run(&Trouble::EVERYWHERE);
 }
 
@@ -49,7 +49,7 @@ struct Process {
 #[derive(Default)]
 struct Account {
     intervals: Vec<Interval>,
-    /// Counts by name: the finished ones, and the ones that were begun and may not be finished.
+    /// Counts by name: `done` are finished, `open` were begun and may be unfinished.
     done: BTreeMap<String, u64>,
     open: BTreeMap<String, u64>,
     overdue: u64,
@@ -129,7 +129,7 @@ impl Arena {
         std::thread::sleep(Duration::from_millis(pause));
     }
 
-    /// Whether each trouble has happened, and there were enough holds during the run.
+    /// Whether each fault has happened, and there were enough holds during the run.
     fn shows_enough(&self, troubles: &[Trouble]) -> bool {
         let happened = |trouble| self.happened.contains_key(trouble);
         let running = self.processes.iter().map(|one| one.child.count("in "));
@@ -137,7 +137,7 @@ impl Arena {
         troubles.iter().all(happened) && running.chain(ended).sum::<usize>() > ENOUGH
     }
 
-    /// Ends all troubles, and waits until every process makes progress.
+    /// Ends all faults, and waits until every process makes progress.
     fn calm(&self) {
         for process in &self.processes {
             process.proxy.disarm();
@@ -160,7 +160,7 @@ impl Arena {
         });
     }
 
-    /// Reads the lines of a process that ended at `end`.
+    /// Parses the lines of a process that ended at `end`.
     fn account(&self, lines: &[String], end: u64) -> Account {
         let mut account = Account::default();
         let mut inside = BTreeMap::new();
@@ -171,8 +171,8 @@ impl Arena {
             match words[..] {
                 ["in", hold, name, asked, from, deadline, counts] => {
                     let holder = format!("process {process} hold {hold}");
-                    // A process that is killed while it holds may have believed in the deadline
-                    // that it began with.
+                    // A process that is killed while it holds may never have believed in a later
+                    // deadline than its first one.
                     let until = number(deadline).min(end);
                     let interval = move |until| {
                         Interval::new(name, &holder, number(asked), number(from), until)

@@ -1,5 +1,5 @@
-//! Servers that stop, are paused, restart with or without their data; operators who remove keys,
-//! flush scripts, cut and pause clients.
+//! Servers that stop, are paused, or restart with or without their data, and operators who remove
+//! keys, flush scripts, and cut and pause clients.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use tokio::task::JoinSet;
 use super::scene::{LEASE, Load, NAME, Scene, builder, steady};
 use crate::support::{HOUR, eventually};
 
-/// Stops the loads when they have held the lock more than twenty times. Returns their errors.
+/// Stops the loads once they have held the lock more than twenty times. Returns their errors.
 async fn stop(loads: Vec<Load>) -> Vec<Error> {
     let holds = || loads.iter().map(Load::holds).sum::<usize>();
     eventually("they have held it", async || holds() > 20).await;
@@ -117,7 +117,7 @@ async fn server_freeze_causes_no_overlap() {
         matches!(reason, LossReason::RenewalFailed { .. }),
         "{reason:?}"
     );
-    // There is nothing to wait for; this is the length of the outage.
+    // There is nothing to wait for: this is the length of the outage.
     tokio::time::sleep(LEASE * 4).await;
     scene.server.resume().unwrap();
     assert_eq!(guard.release().await.unwrap_err().kind(), ErrorKind::Lost);
@@ -189,7 +189,7 @@ fn kill_kind(server: &RedisServer, kind: &str) -> i64 {
     reply.as_int().unwrap()
 }
 
-/// Kills the client that has been in the list for the longest time.
+/// Kills the client that has been connected for the longest time.
 fn kill_oldest(server: &RedisServer) -> i64 {
     let list = server.command(&["CLIENT", "LIST"]).unwrap();
     let list = list.as_text().unwrap().to_owned();

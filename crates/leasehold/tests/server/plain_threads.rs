@@ -25,7 +25,7 @@ fn runtime() -> Runtime {
         .unwrap()
 }
 
-/// Two clients; the first is used without a runtime.
+/// Two clients. The first is used without a runtime.
 struct Two {
     ours: Client,
     theirs: Client,
@@ -35,7 +35,7 @@ struct Two {
 impl Two {
     fn of_server(server: &RedisServer) -> Self {
         let runtime = runtime();
-        // A majority counts no server that was started less than a lease ago.
+        // A majority does not count a server that was started less than a lease ago.
         let builder = Client::builder().lease(Duration::from_secs(3));
         let client = || runtime.block_on(builder.connect(&server.url())).unwrap();
         Self {
@@ -71,8 +71,8 @@ impl Two {
     }
 }
 
-/// Accepts the result of an attempt with little time. On a busy machine the attempt may get no
-/// reply, or may arrive so late that it is granted.
+/// Accepts any result of an attempt with little time, except for an unexpected error. On a busy
+/// machine the attempt may get no reply, or may arrive so late that it is granted.
 fn tried<T>(result: Result<T>) {
     if let Err(error) = result {
         assert!(error.is_transient(), "{error}");

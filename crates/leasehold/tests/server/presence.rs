@@ -1,4 +1,4 @@
-//! Clients say who they are, and an operator sees it.
+//! Clients announce themselves, and an operator sees them.
 
 use std::time::Duration;
 
@@ -63,7 +63,7 @@ async fn holders_and_waiters_say_who_they_are() {
         is(permits[0].client.as_ref(), "nightly  billing") && permits[0].held_for.is_some()
     })
     .await;
-    // The connection for messages has the name too.
+    // The connection for messages has the client's name too.
     for connections in ["NORMAL", "PUBSUB"] {
         let list = server.command(&["CLIENT", "LIST", "TYPE", connections]);
         let names = list.unwrap().as_text().unwrap().to_owned();
@@ -140,7 +140,7 @@ async fn silent_client_is_not_there() {
     let silent = Client::builder().presence(false);
     let silent = silent.connect(&server.url()).await.unwrap();
     let guard = silent.lock("x").acquire().await.unwrap();
-    // The silent client is older, so its first second would be over already.
+    // The silent client is older than this one, so it would have announced itself first.
     let later = labelled(&server, "later").await;
     let there = |client: &Client| {
         let key = format!("leasehold:client:{}", client.id());

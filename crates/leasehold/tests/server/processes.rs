@@ -13,13 +13,13 @@ use super::scene::{ACQUIRE, LEASE, NAME, Scene, builder, struck};
 use crate::support::child::Child;
 use crate::support::{HOUR, eventually};
 
-/// Waits until a child has printed `word`, while the runtime runs on.
+/// Waits until a child has printed `word`, and lets the runtime run while it waits.
 async fn said(child: &Child, word: &str) -> String {
     eventually(word, async || child.said(word).is_some()).await;
     child.said(word).unwrap()
 }
 
-/// Judges the child's hold, up to a point in time, and the parent's hold beside it.
+/// Judges the child's hold until a point in time, and the parent's hold.
 fn judge(child: (u64, u64), parent: (u64, u64, u64)) {
     let (asked, from, until) = parent;
     check(&[
@@ -117,7 +117,7 @@ async fn reply_read_after_its_lease_grants_nothing() {
     let granted = scene.server.keys();
     assert_eq!(granted, [NAME]);
     asker.pause();
-    // Now the reply is in the child's socket.
+    // The reply arrives in the child's socket.
     scene.proxy.let_go(&fault);
     let successor = scene.hold(&theirs.lock(NAME), "theirs").await;
     asker.resume();
@@ -146,7 +146,7 @@ fn blocked_holder_learns_of_loss_before_working() {
             let guard = client.lock(NAME).acquire().await.unwrap();
             let inside = asked.acquired(&guard);
             held.send(()).unwrap();
-            // Nothing of this runtime runs until another client has the lock.
+            // This runtime runs nothing until another client has the lock.
             blocked.recv().unwrap();
             assert!(!guard.is_held());
             let worked = AtomicBool::new(false);
@@ -182,8 +182,8 @@ fn one_thread() -> tokio::runtime::Runtime {
         .unwrap()
 }
 
-/// Two processes agree about the time only on a clock that they share. All of these tests rely on
-/// it.
+/// Two processes can only agree about the time on a clock that they share. All of these tests rely
+/// on it.
 #[test]
 fn children_and_parents_tell_the_same_time() {
     let before = monotonic_ns();
@@ -201,7 +201,7 @@ async fn process_without_file_descriptors_recovers() {
     said(&child, "taken").await;
     let kill = ["CLIENT", "KILL", "TYPE", "normal"];
     eventually("it can't connect", async || {
-        // The next connection may be open before anything else takes its descriptor.
+        // The next connection may be opened before anything else takes its descriptor.
         server.command(&kill).unwrap();
         child.said("refused").is_some()
     })

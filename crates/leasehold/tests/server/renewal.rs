@@ -24,7 +24,7 @@ async fn a_denied_name_costs_no_other_its_renewal() {
     }
     let rules = ["ACL", "SETUSER", "app", "resetkeys", "~a*", "~{a*"];
     assert_eq!(server.command(&rules).unwrap(), Reply::Text("OK".into()));
-    // The client's thread sleeps until all renewals are due, so they travel together.
+    // The client's thread sleeps until all renewals are due, so they share a call.
     std::thread::sleep(lease / 12);
     eventually("one is denied", async || {
         let failure = guards[7].renewal_failure();
@@ -43,7 +43,7 @@ async fn a_denied_name_costs_no_other_its_renewal() {
     })
     .await;
     // The two clocks are not read at the same instant, so an end differs a little between two
-    // looks.
+    // readings.
     let difference = guards[7].valid_until().saturating_duration_since(ends[7]);
     assert!(difference < Duration::from_millis(1), "{difference:?}");
 }
@@ -68,7 +68,7 @@ async fn holder_sees_failed_renewal_before_loss() {
     .await;
     assert_eq!(guard.loss(), None);
     server.restart().unwrap();
-    // The server restarts empty, and says so.
+    // The server restarts without data, and the client notices.
     assert_eq!(guard.lost().await, LossReason::Deleted);
 }
 
@@ -83,7 +83,7 @@ async fn a_late_copy_of_a_request_for_many_shortens_no_extension() {
         guards.push(lock.acquire().await.unwrap());
     }
     let fault = proxy.strike_next(b"\r\nlock.renew_many\r\n", Strike::Double);
-    // The client's thread sleeps until all renewals are due, so they travel together.
+    // The client's thread sleeps until all renewals are due, so they share a call.
     std::thread::sleep(lease / 12);
     struck(&fault).await;
     for guard in &guards {

@@ -30,7 +30,8 @@ async fn without_memory_holds_are_renewed_turned_and_released() {
     let owner = leasehold::Owner::new();
     let inside = client.rw_lock("inside").owned_by(&owner);
     let (outer, inner) = (inside.write().await.unwrap(), inside.read().await.unwrap());
-    // A client of its own: a request that shares its call with a renewal gets through.
+    // This is a separate client, because a request that shares its call with a renewal is not
+    // refused.
     let other = Client::connect(&server.url()).await.unwrap();
     memory(&server, "1");
     let error = other.rw_lock("x").try_read().await.unwrap_err();
@@ -81,8 +82,8 @@ async fn denied_command_leaves_no_key_without_expiry() {
     }
 }
 
-/// Redisson's release looks at all read holds each time. When thousands of readers leave at the
-/// same time, that keeps the server busy for seconds.
+/// Each release by Redisson checks all read holds. When thousands of readers release at the same
+/// time, that keeps the server busy for seconds.
 #[tokio::test]
 async fn mass_read_release_keeps_server_responsive() {
     const READERS: u64 = 2000;
@@ -97,7 +98,7 @@ async fn mass_read_release_keeps_server_responsive() {
     futures_util::future::try_join_all(releases).await.unwrap();
     let each = (looks() - before) / READERS;
     println!("{each} looks at a read hold for each release");
-    // A release that looks at all remaining holds would look at a thousand.
+    // If each release checked all remaining holds, it would check a thousand on average.
     assert!(each < 300, "{each}");
     assert_eq!(server.keys(), Vec::<String>::new());
 }
@@ -112,7 +113,7 @@ async fn fields_of_dead_readers_go() {
     let server = RedisServer::start().unwrap();
     let client = Client::connect(&server.url()).await.unwrap();
     let lock = client.rw_lock("x");
-    // A reader whose grant arrived too late would give it back, and clean up.
+    // With a shorter lease, a grant that arrives too late would be given back, and clean up.
     let short = lock.clone().fixed_lease(Duration::from_millis(800));
     let die = async |readers: i64| {
         for _ in 0..readers {
@@ -152,7 +153,7 @@ async fn marks_of_departed_writers_are_removed() {
             count(server, "ZCARD", MARKS) == number
         })
     };
-    // The first writer is neither polled nor dropped any more.
+    // The first writer is no longer polled, and is not dropped.
     let lock = ours.rw_lock("x");
     let mut killed = Box::pin(async move { lock.write().await });
     let polled = tokio::time::timeout(Duration::from_millis(500), &mut killed).await;
@@ -161,7 +162,7 @@ async fn marks_of_departed_writers_are_removed() {
     let lock = theirs.rw_lock("x");
     let gives_up = tokio::spawn(async move { lock.write().await.map(drop) });
     marks(2).await;
-    // The living writer renews its own mark.
+    // The living writer renews its own reservation.
     marks(1).await;
     gives_up.abort();
     marks(0).await;

@@ -18,37 +18,37 @@ use tokio::time::Instant;
 
 use crate::support::{eventually, is_clean};
 
-/// The name that most tests are about; it is acquired once more at the end.
+/// The name of most tests. It is acquired once more at the end.
 pub(crate) const NAME: &str = "x";
-/// A lease for holds that run out.
+/// A lease for holds that expire.
 pub(crate) const LEASE: Duration = Duration::from_millis(600);
 
-/// Returns a lock whose holds are renewed often and outlast a machine that is busy for a while.
+/// Returns a lock whose holds are renewed often, and outlast times at which the machine is busy.
 pub(crate) fn steady(client: &Client) -> Lock {
     let lock = client.lock(NAME).lease(LEASE * 8);
     lock.renew_every(LEASE / 3)
 }
 
-/// A limit after which a wait is hopeless. A lock that was not freed stays for a default lease,
-/// which is longer.
+/// A limit after which a wait is hopeless. A lock that was not freed remains locked for a default
+/// lease, which is longer.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-// Whole arguments, because the text of the script has the same words, and each new connection sends
-// that text.
+// Complete arguments, because the text of the script has the same words, and each new connection
+// sends that text.
 pub(crate) const ACQUIRE: &[u8] = b"\r\nlock.acquire\r\n";
 pub(crate) const RELEASE: &[u8] = b"\r\nlock.release\r\n";
 pub(crate) const RENEW: &[u8] = b"\r\nlock.renew\r\n";
 pub(crate) const SUBSCRIBE: &[u8] = b"\r\nSUBSCRIBE\r\n";
 
 /// Returns the builder of a client that soon notices that a reply is missing. Its leases are long,
-/// so only an undo frees a lock in time for a test. The client does not announce itself: the time
-/// of the announcement would decide which requests share a call.
+/// so only an undo frees a lock in time for a test. The client does not announce itself, because an
+/// announcement could share a call with other requests.
 pub(crate) fn builder() -> ClientBuilder {
     let builder = Client::builder().presence(false);
     builder.reply_timeout(Duration::from_millis(400))
 }
 
-/// Returns a server, a proxy before it, a client through the proxy and a client beside it.
+/// Returns a server, a proxy in front of it, a client through the proxy and a client without proxy.
 pub(crate) async fn through_proxy() -> (RedisServer, Proxy, Client, Client) {
     let server = RedisServer::start().unwrap();
     let proxy = Proxy::to(server.port());
@@ -81,7 +81,7 @@ pub(crate) struct Scene {
     waiters: JoinSet<()>,
 }
 
-/// Accepts the result of a release. If its first request was not answered and its second did not
+/// Accepts the result of a release. If its first request was not answered and the retry did not
 /// find the hold, the client can't know whether it was held.
 pub(crate) fn given_back(released: Result<()>) {
     if let Err(error) = released {
@@ -129,7 +129,7 @@ impl Scene {
         }
     }
 
-    /// Starts a waiter that holds the lock for a moment and gives it back. At the end every waiter
+    /// Starts a waiter that holds the lock for a moment and releases it. At the end every waiter
     /// must have been served.
     pub(crate) fn waiter(&mut self, lock: Lock, who: &str) {
         let asked = self.recorder.ask(lock.name(), who);
@@ -141,7 +141,7 @@ impl Scene {
         });
     }
 
-    /// Starts a load that takes the lock again and again, until it is stopped.
+    /// Starts a load that acquires and releases the lock until it is stopped.
     pub(crate) fn load(&self, lock: &Lock, who: &str) -> Load {
         let (lock, recorder) = (lock.clone(), self.recorder.clone());
         let who = who.to_owned();
@@ -168,7 +168,7 @@ impl Scene {
         Load { stop, holds, task }
     }
 
-    /// Takes the lock away from its holder by force. The holder learns of it with its next renewal,
+    /// Takes the lock from its holder by `by_force`. The holder learns of it with its next renewal,
     /// not only at its deadline, and the next holders exclude each other.
     pub(crate) async fn take_away(mut self, what: &str, by_force: impl FnOnce(&RedisServer)) {
         const LONG: Duration = Duration::from_secs(3);
@@ -212,7 +212,7 @@ impl Scene {
     }
 
     /// Judges the test: every waiter was served, the lock can still be acquired, no two holds
-    /// overlapped, nothing is left behind.
+    /// overlapped, and nothing is left behind.
     pub(crate) async fn end(mut self) {
         self.all_served().await;
         let clients = self.clients.clone();
@@ -229,7 +229,7 @@ impl Scene {
     }
 }
 
-/// A task that takes a lock again and again.
+/// A task that acquires and releases a lock in a loop.
 pub(crate) struct Load {
     stop: watch::Sender<()>,
     holds: Arc<AtomicUsize>,
@@ -262,21 +262,22 @@ impl Hold {
         self.guard.release().await
     }
 
-    /// Waits until the holder learns that the lock is lost. By the promise, the hold ends there.
+    /// Waits until the holder learns that the lock is lost. The promise ends there, so the recorded
+    /// hold does too.
     pub(crate) async fn until_lost(self) -> (LossReason, LockGuard) {
         let reason = self.guard.lost().await;
         self.inside.releasing(&self.guard);
         (reason, self.guard)
     }
 
-    /// Ends the recorded hold, because the promise does not apply any more: a test is about to take
-    /// the lock away by force.
+    /// Ends the recorded hold, because the promise no longer applies: a test is about to take the
+    /// lock by force.
     pub(crate) fn without_promise(self) -> LockGuard {
         self.inside.releasing(&self.guard);
         self.guard
     }
 
-    /// Waits until the watchdog has renewed the hold since this was called.
+    /// Waits for the watchdog's next renewal of the hold.
     pub(crate) async fn is_renewed(&self) {
         // The margin is larger than the difference between two readings of the two clocks.
         let beyond = self.guard.valid_until() + LEASE / 4;

@@ -1,4 +1,4 @@
-//! Each span of `docs/tracing.md` is there with its attributes and links.
+//! Each span of `docs/tracing.md` occurs, with its attributes and links.
 
 use std::time::Duration;
 

@@ -25,21 +25,21 @@ fn set(server: &RedisServer, name: &str, value: &str) {
     assert_eq!(reply, Reply::Text("OK".into()), "{name} {value}");
 }
 
-/// Asserts that this is an error that passes by itself, with the server's own code.
+/// Asserts that this is a temporary error, with the server's own code.
 fn assert_not_now(error: &Error, code: &str) {
     assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
     let text = error.to_string();
     assert!(text.contains(code) && text.contains("`x`"), "{text}");
 }
 
-/// Starts a waiter for `x` that gives it back at once.
+/// Starts a waiter for `x` that releases it at once.
 fn waiter(client: &Client) -> JoinHandle<()> {
     let lock = client.lock("x");
     tokio::spawn(async move { lock.acquire().await.unwrap().release().await.unwrap() })
 }
 
-/// Returns a server that loads its data for some seconds after a restart. It answers after each 2
-/// MB, which are ten of its keys.
+/// Returns a server that loads its data for some seconds after a restart. While it loads, it
+/// answers after every 2 MB, which are ten of its keys.
 pub(crate) fn slow_to_load() -> RedisServer {
     let server = RedisServer::builder()
         .arg("rdbcompression", "no")
@@ -52,7 +52,7 @@ pub(crate) fn slow_to_load() -> RedisServer {
     server
 }
 
-/// Makes the server load faster. Servers before 7 take no setting while they load, and need some
+/// Makes the server load faster. Servers before 7 accept no setting while they load, and need some
 /// seconds more.
 pub(crate) fn hurry(server: &RedisServer) {
     let command = ["CONFIG", "SET", "key-load-delay", "0"];
@@ -73,7 +73,7 @@ async fn a_server_that_loads_is_waited_for() {
     })
     .await;
     assert_not_now(&told.unwrap(), "LOADING");
-    // The client has met the server while it loads, and need not wait for all of the loading.
+    // The client has reached the server while it loads, and need not wait for the whole load.
     hurry(&server);
     let early = Client::connect(&server.url()).await.unwrap();
     let (one, two) = (waiter(&client), waiter(&early));
@@ -121,7 +121,8 @@ async fn full_memory_refuses_only_new_locks() {
     let (held, extended) = (client.lock("held"), client.lock("extended"));
     let guard = held.acquire().await.unwrap();
     let fixed = extended.fixed_lease(HOUR).acquire().await.unwrap();
-    // A client of its own: a request that shares its call with a renewal gets through.
+    // This is a separate client, because a request that shares its call with a renewal is not
+    // refused.
     let other = builder().connect(&server.url()).await.unwrap();
     set(&server, "maxmemory", "1");
     let error = other.lock("x").try_acquire().await.unwrap_err();
@@ -154,7 +155,7 @@ async fn failing_save_leaves_nothing_half_released() {
         .await
         .unwrap();
     let renewed = client.lock("renewed").acquire().await.unwrap();
-    // A folder has the name of the file that should be written.
+    // A folder has the name of the file that the server would write.
     let dir = server.command(&["CONFIG", "GET", "dir"]).unwrap();
     let dir = dir.as_array().unwrap()[1].as_text().unwrap().to_owned();
     std::fs::create_dir(format!("{dir}/dump.rdb")).unwrap();
@@ -243,7 +244,7 @@ async fn evicted_lock_and_evicting_server_are_reported() {
     let removes = "removes keys when its memory is full";
     assert_eq!(warnings.count(removes), 0, "it has no limit yet");
     let guard = unlimited.lock("x").acquire().await.unwrap();
-    // The limit is less than the server already uses. The server may evict the lock, like any other
+    // The limit is below the server's present use. The server may evict the lock, like any other
     // key.
     set(&server, "maxmemory", "100kb");
     server.command(&["SET", "more", "1"]).unwrap();

@@ -1,5 +1,5 @@
-//! Semaphores and latches when requests and messages are lost, late or doubled, servers are out of
-//! memory, and processes are killed.
+//! Semaphores and latches when requests and messages are lost, late or duplicated, when servers are
+//! out of memory, and when processes are killed.
 
 mod absence;
 mod denied;

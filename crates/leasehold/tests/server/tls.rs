@@ -1,5 +1,5 @@
 //! TLS on one server, on a cluster and behind sentinels. Each certificate that does not fit causes
-//! an error that names address, cause and next step.
+//! an error with the address, the cause and the next step.
 
 use leasehold::settings::Identity;
 use leasehold::{Client, ClientBuilder, Error, ErrorKind};
@@ -21,7 +21,7 @@ impl Site {
         }
     }
 
-    /// Returns the server that a client asks first.
+    /// Returns the server that a client connects to first.
     fn first(&self) -> &RedisServer {
         match self {
             Self::Single(server) => server,
@@ -52,7 +52,7 @@ async fn refused(builder: ClientBuilder, url: &str) -> Error {
     builder.connect(url).await.expect_err(url)
 }
 
-/// Asserts that the client can't connect, and that the error has all of these words.
+/// Asserts that the client can't connect, and that the error contains all of these words.
 async fn says(builder: ClientBuilder, url: &str, words: &[&str]) {
     let error = refused(builder, url).await;
     assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
@@ -72,7 +72,7 @@ async fn certificates_are_wanted(site: Site) {
     guard.release().await.unwrap();
 
     let stranger = RedisServer::builder().tls().start().unwrap();
-    // Of several addresses, any may be the first that is asked.
+    // The client may connect to any of several addresses first.
     let wants = ["rediss://", "fatal alert", "tls_identity"];
     says(trusting(), &url, &wants).await;
     says(with(trusting(), identity_of(&stranger)), &url, &wants).await;
@@ -107,8 +107,8 @@ async fn sentinels_have_to_know_the_clients_certificate() {
     certificates_are_wanted(Site::Sentinels(Sentinels::of(&wanting(), &wanting(), 1))).await;
 }
 
-/// Returns a server's URL in each topology. The client does not trust that server, and sends it
-/// nothing.
+/// Returns a URL of the server for each topology. The client does not trust the server, and sends
+/// it nothing.
 fn urls(server: &RedisServer) -> [String; 3] {
     let port = server.port();
     let login = "u:s3cret@127.0.0.1";
@@ -136,7 +136,7 @@ async fn certificate_for_another_host_is_named_with_the_host() {
 
 #[tokio::test]
 async fn address_that_sentinels_tell_is_not_advised_as_that_of_the_url() {
-    // The URL names the sentinels like this, but they report the master's IP address.
+    // The URL names the sentinels by host name, but they report the master's IP address.
     let named = RedisServer::builder().tls_for(&["localhost"]);
     let sentinels = Sentinels::of(&named, &named, 0);
     let url = sentinels.url().replace("127.0.0.1", "localhost");
@@ -164,7 +164,7 @@ async fn tls_to_a_plain_server_names_the_plain_scheme() {
     }
 }
 
-/// The certificate is made like one of `openssl req -x509`: an authority's certificate, which
+/// The certificate is like one that `openssl req -x509` makes: an authority's certificate, which
 /// webpki accepts for no server.
 #[tokio::test]
 async fn server_that_shows_a_given_certificate_is_trusted() {

@@ -34,11 +34,11 @@ async fn tokens_rise_over_restarts_and_flushes() {
         assert!(next > last, "{next} after {last}, round {round}");
         last = next;
     }
-    // The counter is there, so the clock does not matter.
+    // The counter still exists, so the clock does not matter.
     clock.step_back(HOUR);
     let next = next_token(&lock).await;
     assert!(next > last, "{next} after {last}");
-    // If both are lost, nothing says how high the tokens were.
+    // If both are lost, nothing shows how high the tokens were.
     forget(&server);
     assert!(next_token(&lock).await < next);
 }

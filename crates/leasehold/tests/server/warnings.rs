@@ -18,7 +18,7 @@ pub(crate) struct Warnings {
 impl Warnings {
     pub(crate) fn listen() -> Self {
         let lines = Arc::default();
-        // With only one subscriber, a warning is switched off for all threads if a thread without a
+        // With only one subscriber, a warning is disabled for all threads if a thread without a
         // subscriber reaches it first.
         let other = Dispatch::new(Listener(Arc::default()));
         let guard = set_default(Listener(Arc::clone(&lines)));

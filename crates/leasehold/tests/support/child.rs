@@ -33,7 +33,7 @@ impl Child {
         Self::of(command, test, job)
     }
 
-    /// Like [`start`](Self::start), with the library that lets the child fork.
+    /// Like [`start`](Self::start), with the library that makes the child able to fork.
     pub(crate) fn forking(shim: &ForkShim, test: &str, job: &str) -> Self {
         let mut command = Command::new(std::env::current_exe().unwrap());
         let (variable, library) = shim.environment();
@@ -66,7 +66,7 @@ impl Child {
         }
     }
 
-    /// Returns the rest of the first line that begins with `word`; `None` if there is none yet.
+    /// Returns the rest of the first line that begins with `word`, or `None` if there is none yet.
     pub(crate) fn said(&self, word: &str) -> Option<String> {
         let lines = self.lines.lock().unwrap();
         let rest = lines.iter().find_map(|line| line.strip_prefix(word));
@@ -101,7 +101,7 @@ impl Child {
         self.process.wait().unwrap();
     }
 
-    /// Whether the child has ended by itself or was killed.
+    /// Whether the child has ended, by itself or because it was killed.
     pub(crate) fn has_ended(&mut self) -> bool {
         self.process.try_wait().unwrap().is_some()
     }
@@ -117,7 +117,7 @@ impl Child {
         std::mem::take(&mut *self.lines.lock().unwrap())
     }
 
-    /// Like [`Self::lines`], of a child that ends without an error.
+    /// Like [`Self::lines`], for a child that must end without an error.
     pub(crate) fn finished(mut self) -> Vec<String> {
         let success = self.process.wait().unwrap().success();
         let lines = self.lines();
@@ -136,7 +136,7 @@ impl Drop for Child {
 /// Returns the words of this process's job, if it is a child.
 pub(crate) fn job() -> Option<Vec<String>> {
     let job = std::env::var(JOB).ok()?;
-    // The test harness has not ended its line yet.
+    // The test harness has not ended its own output line yet.
     println!();
     Some(job.split(' ').map(ToOwned::to_owned).collect())
 }

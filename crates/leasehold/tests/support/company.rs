@@ -1,6 +1,6 @@
-//! A company of tasks, each of which uses one feature under a name of its own, before a trouble,
-//! while it lasts, and after it. Each task checks what the docs promise, whatever the trouble was.
-//! `docs/pairs.md` names these tasks.
+//! A company of tasks. Each uses one feature under a name of its own, before a fault, while it
+//! lasts, and after it, and checks the promises of the docs under any fault. `docs/pairs.md` names
+//! these tasks.
 
 use std::future::Future;
 use std::pin::{Pin, pin};
@@ -21,22 +21,22 @@ use tokio::time::{Instant, sleep, timeout};
 
 use super::eventually;
 
-/// A limit that nothing reaches; it only ends a hopeless wait.
+/// A limit that only ends a hopeless wait.
 const LONGEST: Duration = Duration::from_secs(120);
 const HOUR: Duration = Duration::from_secs(3600);
 const MOMENT: Duration = Duration::from_millis(5);
 /// Number of holds that are renewed together.
 const MANY: usize = 50;
 
-/// The clients that play all parts, and their settings.
+/// The clients for all tasks, and their settings.
 #[derive(Clone)]
 pub(crate) struct Company {
     pub(crate) ours: Client,
     pub(crate) theirs: Client,
     /// The settings of each lock.
     pub(crate) set: fn(AnyLock) -> AnyLock,
-    /// Two servers beside the clients' server. A majority needs the clients' server, or both of
-    /// these.
+    /// Two servers in addition to the clients' server. A majority needs the clients' server, or
+    /// both of these.
     pub(crate) beside: [Embedded; 2],
     /// The client of the threads, if there is one.
     pub(crate) threads: Option<blocking::Client>,
@@ -46,7 +46,7 @@ pub(crate) struct Company {
     pub(crate) long: Duration,
 }
 
-/// The names that our client holds through the trouble.
+/// The names that our client holds during the fault.
 pub(crate) const OUR_NAMES: [&str; 16] = [
     "plain",
     "fenced",
@@ -66,7 +66,7 @@ pub(crate) const OUR_NAMES: [&str; 16] = [
     "one of a circle",
 ];
 
-/// Returns when the tasks have left no key but those that end by themselves.
+/// Waits until the tasks have left no keys except for those that expire or count tokens.
 pub(crate) async fn leaves_nothing(keys: impl Fn() -> Vec<String>) {
     eventually("nothing is left", async || {
         let mut keys = keys().into_iter();
@@ -75,23 +75,23 @@ pub(crate) async fn leaves_nothing(keys: impl Fn() -> Vec<String>) {
     .await;
 }
 
-/// Whether the key is one that a company leaves, and that ends by itself or counts tokens.
+/// Whether the key is one that a company leaves, and that expires or counts tokens.
 pub(crate) fn ends_by_itself(key: &str) -> bool {
     key.contains("_token:") || key.starts_with("leasehold:")
 }
 
-/// Whether the key may be there after the end of a runtime whose company had settled: counts that a
-/// client set stay, and all holds and waits end.
+/// Whether the key may remain after the end of a runtime whose company had settled: counts that a
+/// client has set are permanent, and all holds and waits end.
 pub(crate) fn stays_at_the_end(key: &str) -> bool {
     ends_by_itself(key) || key == "permits" || key.contains("leased") || key == "latch"
 }
 
-/// The part of the company that a task sees.
+/// The part of the company that a task uses.
 #[derive(Clone)]
 struct Scene {
     company: Company,
     recorder: Recorder,
-    /// The two stages: the trouble begins, and the trouble is over.
+    /// The two stages: the fault begins, and the fault has ended.
     stages: Arc<[Barrier; 2]>,
 }
 
@@ -157,7 +157,7 @@ impl Company {
         }
     }
 
-    /// Adds threads that have a client of their own.
+    /// Adds threads with a client of their own.
     pub(crate) async fn with_threads(self, builder: &ClientBuilder, url: &str) -> Self {
         let (builder, url) = (builder.clone(), url.to_owned());
         let connect = move || blocking::Client::connect_with(&builder, &url).unwrap();
@@ -167,7 +167,7 @@ impl Company {
         }
     }
 
-    /// Returns when the server answers each client again.
+    /// Waits until the server answers each client again.
     pub(crate) async fn is_answered(&self) {
         let threads = self.threads.as_ref().map(blocking::Client::as_async);
         for client in [&self.ours, &self.theirs].into_iter().chain(threads) {
@@ -177,7 +177,7 @@ impl Company {
         }
     }
 
-    /// Brings all tasks through a trouble, and judges what they held.
+    /// Brings all tasks through a fault, and judges what they held.
     pub(crate) async fn goes_through(self, trouble: impl AsyncFnOnce()) {
         let (scene, mut tasks) = self.clone().begins();
         let [begun, over] = &*scene.stages;
@@ -230,12 +230,12 @@ impl Scene {
         self.both(|client| client.lock(name))
     }
 
-    /// Makes `lock` again, for another owner than the first handle's.
+    /// Applies the company's settings to `lock` again, which also gives it another owner.
     fn anew(&self, lock: AnyLock) -> AnyLock {
         (self.company.set)(lock)
     }
 
-    /// Returns when the trouble is over.
+    /// Waits until the fault has ended.
     async fn trouble(&self) {
         for stage in &*self.stages {
             stage.wait().await;
@@ -256,7 +256,7 @@ impl Scene {
         })
     }
 
-    /// Holds `held` through the trouble while `waiters` wait. All of them are served after it.
+    /// Holds `held` during the fault while `waiters` wait. All of them are served afterwards.
     async fn hold_before(&self, held: AnyLock, waiters: impl IntoIterator<Item = AnyLock>) {
         let asked = self.recorder.ask(held.name(), "the first");
         let guard = held.acquire().await.unwrap();
@@ -341,7 +341,7 @@ async fn shared_readers(scene: Scene) {
     writer.await.unwrap();
 }
 
-/// A writer reads, and writes again.
+/// A writer downgrades, and upgrades again.
 async fn both_sides(scene: Scene) {
     let name = "both sides";
     let lock = scene.company.ours.rw_lock(name);
@@ -394,7 +394,7 @@ async fn exchange(scene: Scene) {
 
 /// The waiters get the lock in the order in which they asked.
 async fn fair_run(scene: Scene) {
-    // Their places outlast the trouble.
+    // Their places outlast the fault.
     let [ours, theirs] = scene.both(|client| client.fair_lock("run").waiter_timeout(HOUR));
     let guard = ours.acquire().await.unwrap();
     let (told, mut heard) = tokio::sync::mpsc::unbounded_channel();
@@ -509,7 +509,7 @@ async fn unpolled(scene: Scene) {
     first.release().await.unwrap();
 }
 
-/// Acquires that were given up leave nothing behind.
+/// Acquires that were abandoned leave nothing behind.
 async fn cancelled(scene: Scene) {
     let [ours, theirs] = scene.plain("cancelled");
     let guard = theirs.acquire().await.unwrap();
@@ -605,9 +605,9 @@ async fn tokens(scene: Scene) {
     guard.release().await.unwrap();
 }
 
-/// Two owners wait for each other. The one that closes the circle gets an error.
+/// Two owners wait for each other. The one that completes the cycle gets an error.
 async fn circle(scene: Scene) {
-    // A hold with a maximum closes no circle.
+    // A hold with a maximum does not complete a cycle.
     let names = ["one of a circle", "other of a circle"];
     let [one, other] = names.map(|name| AnyLock::from(scene.company.ours.lock(name)));
     let owners = [Owner::new(), Owner::new()];
@@ -622,7 +622,7 @@ async fn circle(scene: Scene) {
     first.release().await.unwrap();
 }
 
-/// An operator sees the holder and the waiter, before the trouble and after it.
+/// An operator sees the holder and the waiter, before the fault and after it.
 async fn told(scene: Scene) {
     let [ours, theirs] = scene.plain("told");
     if !scene.company.is_announced {
@@ -637,7 +637,7 @@ async fn told(scene: Scene) {
     waiter.await.unwrap();
 }
 
-/// Returns when an operator sees the holder and the waiter.
+/// Waits until an operator sees the holder and the waiter.
 async fn until_known(scene: &Scene) {
     let (holder, waiter) = (scene.company.ours.id(), scene.company.theirs.id());
     loop {

@@ -1,4 +1,4 @@
-//! Runtimes that end while their clients hold.
+//! Runtimes that end while their clients hold something.
 
 use std::time::{Duration, Instant};
 
@@ -20,7 +20,7 @@ fn ends_in_time(runtime: Runtime) -> bool {
 /// each attempt. `check` gets what `work` returned.
 pub(crate) fn at_runtime_end<T>(work: impl AsyncFn() -> T, check: impl Fn(T), again: impl Fn()) {
     for flavor in [current_thread, || Runtime::new().unwrap()] {
-        // On a busy machine a server may need longer than the limit at times, but not always.
+        // On a busy machine a server sometimes needs longer than the limit, but not always.
         let in_time = (0..20).any(|_| {
             let runtime = flavor();
             let done = runtime.block_on(work());

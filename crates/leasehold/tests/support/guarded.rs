@@ -10,7 +10,7 @@ use leasehold_testkit::{RedisServer, Reply};
 /// The key of the guard.
 pub(crate) const GUARD: &str = "leasehold:guard";
 
-/// Returns how often each failover is tried.
+/// Returns the number of times that each failover is tried.
 pub(crate) fn failovers() -> usize {
     let told = std::env::var("LEASEHOLD_FAILOVERS").ok();
     told.map_or(3, |number| number.parse().expect("a number"))
@@ -34,14 +34,14 @@ pub(crate) fn replication_id(server: &RedisServer) -> String {
     id.unwrap().trim().to_owned()
 }
 
-/// Returns what the guard has noted: the replication id, and the time since which it is known.
+/// Returns the guard's record: the replication id, and the time since which the guard has known it.
 pub(crate) fn noted(server: &RedisServer) -> Option<(String, u64)> {
     let noted = server.command(&["GET", GUARD]).unwrap();
     let (id, since) = noted.as_text()?.split_once(' ')?;
     Some((id.to_owned(), since.parse().unwrap()))
 }
 
-/// Notes in the guard that this server has been known for long, so no client waits for it.
+/// Writes to the guard's record that this server has long been known, so no client waits.
 pub(crate) fn is_known(server: &RedisServer) {
     let noted = format!("{} 1", replication_id(server));
     tell(server, &["SET", GUARD, &noted]);
@@ -74,7 +74,7 @@ impl Both {
         }
     }
 
-    /// Acquires the lock, however long it takes.
+    /// Acquires the lock, and waits for it as long as necessary.
     pub(crate) async fn hold(&mut self, lock: Lock, who: &str) {
         let asked = self.recorder.ask("x", who);
         let guard = lock.acquire().await.unwrap();
@@ -90,7 +90,7 @@ impl Both {
 }
 
 /// Runs `lost` as often as [`failovers`] says, three runs at a time because most of a run is
-/// waiting. Each run has threads of its own: starting and killing servers blocks them.
+/// waiting. Each run has threads of its own, because it blocks them to start and kill servers.
 pub(crate) fn each_failover<F>(lost: impl Fn() -> F + Sync) -> Vec<Report>
 where
     F: Future<Output = Report>,

@@ -27,7 +27,7 @@ use leasehold::{Client, FairLock, FencedLock, Lock};
 #[allow(unused_imports, reason = "each test binary uses its part of it")]
 pub(crate) use place::*;
 
-/// Makes the lock that a test is mounted for.
+/// Makes the lock for which a test is mounted.
 pub(crate) fn plain_lock(client: &Client, name: &str) -> Lock {
     client.lock(name)
 }
@@ -64,7 +64,7 @@ pub(crate) async fn is_clean(
     panic!("left behind: {last}");
 }
 
-/// Polls until `condition` holds; the limit only ends a hopeless wait.
+/// Polls until `condition` holds. The limit only ends a hopeless wait.
 pub(crate) async fn eventually(what: &str, mut condition: impl AsyncFnMut() -> bool) {
     for _ in 0..4000 {
         if condition().await {

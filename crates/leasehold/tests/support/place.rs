@@ -1,4 +1,5 @@
-//! The places where tests run: an embedded keyspace, a server, a cluster, a master behind sentinels.
+//! The places where tests run: an embedded keyspace, a server, a cluster, a master behind
+//! sentinels.
 
 use std::sync::OnceLock;
 
@@ -7,7 +8,7 @@ use leasehold_testkit::{Cluster, RedisServer, Reply, Sentinels, server::Builder}
 
 use super::{is_clean, wire};
 
-/// A backend of its own for one test.
+/// A backend that one test has to itself.
 #[allow(clippy::large_enum_variant, reason = "there is one per test")]
 pub(crate) enum Place {
     Embedded(Embedded),
@@ -15,10 +16,10 @@ pub(crate) enum Place {
         server: RedisServer,
         query: &'static str,
         builder: ClientBuilder,
-        /// The prefix of all clients; tests name keys without it.
+        /// The prefix of all clients. Tests name keys without it.
         prefix: &'static str,
     },
-    /// Three masters; a name may be on any of them.
+    /// Three masters. A name may be on any of them.
     Cluster(Cluster),
     /// A master that the clients find through its sentinels.
     Sentinels(Sentinels),
@@ -32,7 +33,7 @@ pub(crate) fn embedded_place() -> Place {
 
 /// Returns a server whose user may run the commands that the docs name, and no other.
 /// `LEASEHOLD_TOPOLOGY=sentinels` or `sentinels-after-failover` puts the server behind sentinels,
-/// so that every server test can run there. Each place takes some seconds then.
+/// so that every server test can run there. Each place then takes some seconds to start.
 pub(crate) fn server_place() -> Place {
     match std::env::var("LEASEHOLD_TOPOLOGY").as_deref() {
         Err(_) | Ok("single") => {}
@@ -46,7 +47,7 @@ pub(crate) fn server_place() -> Place {
     start(RedisServer::builder().user("app", "pw").rules(&rules), "")
 }
 
-/// Returns a server whose user may only touch keys and channels that bear a prefix.
+/// Returns a server whose user may only access keys and channels with a prefix.
 pub(crate) fn prefixed_place() -> Place {
     const PREFIX: &str = "app:";
     let keys = ["~", "~redisson_*:{", "~{", "~leasehold:{"].map(|rule| format!("{rule}{PREFIX}*"));
@@ -201,7 +202,7 @@ impl Place {
         }
     }
 
-    /// Returns the key's name on the server.
+    /// Returns the key's full name on the server.
     pub(crate) fn key(&self, key: &str) -> String {
         match self {
             Self::Embedded(_) | Self::Cluster(_) | Self::Sentinels(_) => key.to_owned(),
@@ -216,7 +217,7 @@ impl Place {
         matches!(self, Self::Cluster(_))
     }
 
-    /// Returns the server that has this key; `None` for the embedded keyspace.
+    /// Returns the server that has this key, or `None` for the embedded keyspace.
     pub(crate) fn server_of(&self, key: &str) -> Option<&RedisServer> {
         match self {
             Self::Embedded(_) => None,
@@ -239,7 +240,7 @@ impl Place {
         }
     }
 
-    /// Returns the milliseconds left of a key; -1 without expiry, -2 without key.
+    /// Returns the remaining TTL of a key in milliseconds; -1 without an expiry, -2 without a key.
     pub(crate) fn ttl_ms(&self, key: &str) -> i64 {
         match self {
             Self::Embedded(embedded) => embedded.ttl_ms(key),
@@ -265,8 +266,7 @@ impl Place {
         is_clean(|| self.keys(), || self.channels(), clients).await;
     }
 
-    /// Like [`is_clean`](Self::is_clean), except for `kept` and for markers, which end by
-    /// themselves.
+    /// Like [`is_clean`](Self::is_clean), except for `kept` and for markers, which expire.
     pub(crate) async fn is_clean_but_for(&self, kept: &[&str], clients: &[&Client]) {
         let keys = || {
             let keys = self.keys().into_iter();
@@ -276,7 +276,8 @@ impl Place {
         is_clean(keys, || self.channels(), clients).await;
     }
 
-    /// Like [`is_clean`](Self::is_clean), except for the counters of fencing tokens, which stay.
+    /// Like [`is_clean`](Self::is_clean), except for the counters of fencing tokens, which are
+    /// permanent.
     pub(crate) async fn is_clean_but_for_counters(&self, clients: &[&Client]) {
         let keys = || {
             let keys = self.keys().into_iter();
@@ -291,7 +292,8 @@ impl Place {
         let named = key.starts_with("leasehold:")
             && (key.contains(":did:") || [":opened", ":released"].into_iter().any(ends_with));
         let ends = match self {
-            // The embedded keyspace can't be asked for the TTL; its twin does what the script does.
+            // The embedded keyspace can't report the TTL, but its twin sets the one that the script
+            // sets.
             Self::Embedded(_) => true,
             _ => (0..=3_600_000).contains(&self.ttl_ms(key)),
         };

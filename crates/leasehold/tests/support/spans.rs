@@ -1,4 +1,4 @@
-//! A subscriber that keeps the spans, and the table of `docs/tracing.md`.
+//! A subscriber that records the spans, and the table of `docs/tracing.md`.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Debug;
@@ -12,7 +12,7 @@ use tracing::{Event, Metadata, Subscriber};
 
 use super::metrics::root;
 
-/// A span; its number is its place in the order in which the spans began.
+/// A span. Its number is its position in the order in which the spans began.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Seen {
     pub(crate) number: usize,
@@ -78,7 +78,7 @@ impl Spans {
         self.table()[number].clone()
     }
 
-    /// Returns the spans, each with its attributes that had a value.
+    /// Returns the spans, each with the attributes that had a value.
     pub(crate) fn words(&self) -> BTreeSet<(String, String)> {
         let table = self.table();
         let words = table.iter().flat_map(|span| {
@@ -118,7 +118,7 @@ impl Subscriber for Spans {
 
     fn record_follows_from(&self, id: &Id, other: &Id) {
         let other = place(other);
-        // Some subscribers can't note this for a span that has ended.
+        // Some subscribers can't record this for a span that has ended.
         assert!(self.at(other).is_open(), "{:?}", self.at(other));
         self.with(id, |span| span.follows.push(other));
     }

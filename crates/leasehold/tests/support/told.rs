@@ -5,10 +5,10 @@ use std::collections::BTreeMap;
 use metrics_util::MetricKind;
 use metrics_util::debugging::{DebugValue, DebuggingRecorder, Snapshotter};
 
-/// The metrics that a recorder has received until now.
+/// The metrics that a recorder has received so far.
 pub(crate) struct Told {
     snapshotter: Snapshotter,
-    /// The values by name and labels. Each look takes what was counted since the look before.
+    /// The values by name and labels. Each `look` adds what was counted since the previous one.
     pub(crate) numbers: BTreeMap<String, f64>,
     times: BTreeMap<String, Vec<f64>>,
     pub(crate) kinds: BTreeMap<String, MetricKind>,

@@ -1,4 +1,4 @@
-//! Users of servers, as whom clients log in one after another.
+//! Users at servers. Clients log in as one user after another.
 
 use std::future::pending;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -9,7 +9,7 @@ use leasehold::ClientBuilder;
 use leasehold::settings::Credentials;
 use leasehold_testkit::RedisServer;
 
-/// The users of these servers. The clients have the credentials of the latest one.
+/// The users at these servers. The clients have the credentials of the latest user.
 pub(crate) struct Users<'a> {
     servers: &'a [RedisServer],
     latest: Arc<Mutex<Option<&'static str>>>,
@@ -29,7 +29,7 @@ impl<'a> Users<'a> {
         users
     }
 
-    /// Returns the builder of clients that ask for the credentials often.
+    /// Returns the builder of clients that query the credentials often.
     pub(crate) fn log_in(&self, builder: ClientBuilder) -> ClientBuilder {
         let (latest, unanswered) = (Arc::clone(&self.latest), Arc::clone(&self.unanswered));
         let builder = builder.credentials_every(Duration::from_millis(50));
@@ -45,18 +45,18 @@ impl<'a> Users<'a> {
         })
     }
 
-    /// Admits another user, whose credentials the clients get from now on.
+    /// Admits another user. From now on, the clients get that user's credentials.
     pub(crate) fn change_to(&self, user: &'static str) {
         self.tell_all(&["ACL", "SETUSER", user, "on", ">pw", "+@all", "~*", "&*"]);
         *self.latest.lock().unwrap() = Some(user);
     }
 
-    /// Leaves all further requests for credentials without an answer.
+    /// Leaves all further requests for credentials unanswered.
     pub(crate) fn answer_nothing(&self) {
         *self.latest.lock().unwrap() = None;
     }
 
-    /// Counts the requests for credentials that got no answer.
+    /// Counts the requests for credentials that were not answered.
     pub(crate) fn unanswered(&self) -> usize {
         self.unanswered.load(Ordering::SeqCst)
     }
@@ -66,7 +66,7 @@ impl<'a> Users<'a> {
         self.tell_all(&["ACL", "DELUSER", user]);
     }
 
-    /// Counts the connections of this user at all servers, without those for messages.
+    /// Counts the connections of this user at all servers, except for connections for messages.
     pub(crate) fn logged_in(&self, user: &str) -> usize {
         let many = |server| logged_in(server, user);
         self.servers.iter().map(many).sum()
@@ -79,7 +79,7 @@ impl<'a> Users<'a> {
     }
 }
 
-/// Counts the connections of this user, without those for messages.
+/// Counts the connections of this user, except for connections for messages.
 pub(crate) fn logged_in(server: &RedisServer, user: &str) -> usize {
     let list = server.command(&["CLIENT", "LIST", "TYPE", "NORMAL"]);
     let list = list.unwrap().as_text().unwrap().to_owned();

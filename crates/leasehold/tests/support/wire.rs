@@ -6,7 +6,7 @@ use leasehold_testkit::{Heard, RedisServer, RedissonVersion, Reply};
 
 pub(crate) const PAGE: &str = include_str!("../../../../docs/wire-format.md");
 
-/// Returns the commands that the page says a user needs, as rules.
+/// Returns the commands that a user needs according to the page, as rules.
 pub(crate) fn allowed_commands() -> String {
     rules_behind("With restricted commands it needs")
 }
@@ -15,7 +15,7 @@ pub(crate) fn allowed_in_a_cluster() -> String {
     rules_behind("In a cluster it also needs")
 }
 
-/// Returns the commands that the page says the user at sentinels needs, as rules.
+/// Returns the commands that the user at sentinels needs according to the page, as rules.
 pub(crate) fn allowed_at_sentinels() -> String {
     rules_behind("The user at sentinels needs")
 }
@@ -27,7 +27,7 @@ fn rules_behind(words: &str) -> String {
     rules.split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
-/// The lease that "lease" in the page means in a test: the default of both sides.
+/// The lease that the word "lease" on the page means in a test: the default of both sides.
 const LEASE: Duration = Duration::from_secs(30);
 
 /// The side whose writes and messages a test checks against the page.
@@ -47,7 +47,7 @@ pub(crate) struct Wire<'a> {
 }
 
 impl<'a> Wire<'a> {
-    /// Begins to watch all that happens on `server`.
+    /// Begins to watch everything that happens on `server`.
     pub(crate) fn new(
         server: &'a RedisServer,
         section: &'static str,
@@ -82,22 +82,22 @@ impl<'a> Wire<'a> {
         self
     }
 
-    /// Checks the keys that are on the server now, and all that has happened since the last look,
-    /// against the page.
+    /// Checks the keys that are on the server now, and everything that has happened since the last
+    /// check, against the page.
     pub(crate) fn look(&mut self) {
         for key in self.server.keys() {
             for entry in entries(self.server, &key) {
                 self.find(&entry);
             }
         }
-        // The keys in which a client describes itself belong to no lock.
+        // The keys in which a client describes itself do not belong to a lock.
         let keys = self.heard.keys().into_iter();
         for key in keys.filter(|key| !key.starts_with("leasehold:client")) {
             let rows = self.keys.iter_mut();
             let rows: Vec<_> = rows.filter(|row| row.key.fits(key.as_bytes())).collect();
             assert!(!rows.is_empty(), "{}: no row for `{key}`", self.section);
             for row in rows.into_iter().filter(|row| row.is_fleeting()) {
-                // No look is quick enough to see more of this key.
+                // No check is quick enough to see more of this key.
                 row.seen = true;
             }
         }
@@ -122,7 +122,7 @@ impl<'a> Wire<'a> {
         assert!(found, "{}: no row for {entry}", self.section);
     }
 
-    /// Looks once more; then every row must have been seen.
+    /// Checks once more. Every row must have been seen by then.
     pub(crate) fn finish(mut self) {
         self.look();
         let keys = self.keys.iter().filter(|row| row.needed && !row.seen);
@@ -170,7 +170,7 @@ fn rows(section: &str) -> impl Iterator<Item = Vec<&'static str>> + use<> {
     rows.into_iter()
 }
 
-/// Returns the cells of a row of a table; none for any other line.
+/// Returns the cells of a row of a table, and no cells for any other line.
 pub(crate) fn cells(line: &str) -> Vec<&str> {
     match line.strip_prefix('|').and_then(|row| row.strip_suffix('|')) {
         Some(inner) => inner
@@ -336,7 +336,7 @@ enum Part {
 impl Pattern {
     pub(crate) fn new(text: &str) -> Self {
         let mut parts = Vec::new();
-        // A dash is an empty field.
+        // A dash means an empty field.
         let mut rest = text.trim_matches('–');
         while let Some((before, marked)) = rest.split_once('<') {
             let (mark, behind) = marked.split_once('>').expect("a mark ends");
@@ -357,7 +357,7 @@ impl Pattern {
     }
 }
 
-/// Returns the rest of `text` after the part that fits `mark`.
+/// Returns the rest of `text` after the part that matches `mark`.
 fn behind<'t>(mark: &str, text: &'t [u8]) -> Option<&'t [u8]> {
     let is_hex = |byte: &u8| byte.is_ascii_digit() || (b'a'..=b'f').contains(byte);
     let of = |length: usize, fits: &dyn Fn(&u8) -> bool| {
@@ -386,7 +386,7 @@ fn behind<'t>(mark: &str, text: &'t [u8]) -> Option<&'t [u8]> {
     }
 }
 
-/// One field or member of a key, or the whole of a text.
+/// One field or member of a key, or a complete text.
 struct Entry {
     key: String,
     kind: String,
@@ -405,7 +405,7 @@ impl std::fmt::Display for Entry {
     }
 }
 
-/// Returns the entries of a key; none if the key does not exist.
+/// Returns the entries of a key, and no entries if the key does not exist.
 fn entries(server: &RedisServer, key: &str) -> Vec<Entry> {
     let ask = |command: &[&str]| server.command(command).expect("it runs");
     let ttl_ms = ask(&["PTTL", key]).as_int().expect("a number");

@@ -25,7 +25,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
     both_are_there(&mut redis, name).await?;
     loop {
         let guard = lock.acquire().await?;
-        // Drops the sale at once if the lock is lost: the Java service may have the lock then.
+        // Drop the sale at once if the lock is lost, because the Java service may have it then.
         let more = guard.protect(sell_one(&mut redis, name)).await??;
         guard.release().await?;
         if !more {

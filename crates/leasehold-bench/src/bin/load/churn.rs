@@ -1,4 +1,4 @@
-//! Uses names by the million, and waits for thousands at once. Nothing of them may stay.
+//! Uses names by the million, and waits for thousands at once. Nothing of them may remain.
 
 use std::time::{Duration, Instant};
 
@@ -31,22 +31,22 @@ pub(crate) struct Churn {
 /// The interval of names at which another client also wants the name.
 const CONTENDED: usize = 50;
 const HOUR: Duration = Duration::from_secs(3600);
-/// Number of tasks that go through the names.
+/// Number of tasks that use the names.
 const TASKS: usize = 256;
 
 impl Churn {
     pub(crate) async fn run(self) -> Result<Findings> {
         let mut findings = Findings::default();
         let server = RedisServer::start()?;
-        // The lease is not renewed during the run. If the watchdog did not forget a hold at its
-        // release, it would forget it when the renewal is due.
+        // No lease is renewed during the run. If the watchdog did not forget a hold when it is
+        // released, it would keep it until its renewal is due.
         let client = Client::builder().lease(HOUR);
         let one = client.connect(&server.url()).await?;
         let other = client.connect(&server.url()).await?;
         self.names_come_and_go(&one, &other, &server, &mut findings)
             .await?;
-        // The waits happen twice: the second time must not need more memory than the first left
-        // with the allocator.
+        // The waits happen twice. The second time must not need more memory than the allocator has
+        // kept from the first.
         let mut settled = Vec::new();
         for _ in 0..2 {
             self.names_are_waited_for(&one, &other, &server, &mut findings)
@@ -68,7 +68,7 @@ impl Churn {
         let subscriptions = server::calls(server, "subscribe")?;
         let (mut rss, mut memory) = (Vec::new(), Vec::new());
         let start = Instant::now();
-        // A tenth of the names is used first. It shows how much memory is in use, and the rest must
+        // The first tenth of the names shows how much memory is in use, and the other names must
         // not add to it.
         for part in [0..self.names / 10, self.names / 10..self.names] {
             let mut tasks = JoinSet::new();
@@ -160,7 +160,7 @@ async fn go_through(names: impl Iterator<Item = usize>, one: Client, other: Clie
     Ok(())
 }
 
-/// Lets `other` wait on the server while `lock` is held.
+/// Makes `other` wait on the server while `lock` is held.
 async fn contend(lock: &Lock, other: &Lock) -> Result<()> {
     let guard = lock.acquire().await?;
     let first = async {

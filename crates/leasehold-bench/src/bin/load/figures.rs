@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-/// Returns the value at `share` of the sorted values; zero if there are none.
+/// Returns the value at `share` of the sorted values, or zero if there are none.
 pub(crate) fn percentile<T: Copy + Default>(sorted: &[T], share: f64) -> T {
     let last = sorted.len().saturating_sub(1);
     let at = (last as f64 * share).round() as usize;
@@ -35,14 +35,14 @@ pub(crate) fn mib(bytes: u64) -> String {
     format!("{:.1} MiB", bytes as f64 / f64::from(1 << 20))
 }
 
-/// Returns whether memory that was `early` once everything had been used still counts as unchanged
+/// Returns whether memory that was `early` after everything had been used still counts as unchanged
 /// at `late`. Allocators keep some of the memory that they got, but not more and more.
 pub(crate) fn is_steady(early: u64, late: u64) -> bool {
     const SLACK: u64 = 8 << 20;
     late <= early + early / 20 + SLACK
 }
 
-/// Reads a duration such as `10m` or `500ms`.
+/// Parses a duration such as `10m` or `500ms`.
 pub(crate) fn duration(text: &str) -> Result<Duration, String> {
     humantime::parse_duration(text).map_err(|error| error.to_string())
 }

@@ -24,7 +24,7 @@ impl Findings {
         println!("{what:<42} {figure}");
     }
 
-    /// Checks a promise. `violation` describes what was seen instead.
+    /// Checks a promise. `violation` describes what happened instead.
     pub(crate) fn must(&mut self, kept: bool, violation: impl FnOnce() -> String) {
         if !kept {
             self.violations.push(violation());

@@ -1,4 +1,4 @@
-//! One client holds a great many names for minutes. No hold may be lost or come close to its end,
+//! One client holds thousands of names for minutes. No hold may be lost or get close to its end,
 //! and the figures show the cost.
 
 mod probe;
@@ -31,7 +31,7 @@ pub(crate) struct Holds {
     time: Duration,
 }
 
-/// The pause between two looks at all guards.
+/// The pause between two readings of all guards.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 
 impl Holds {
@@ -47,7 +47,7 @@ impl Holds {
         let probe = Probe::start(client.lock("load:probe"));
         let looks = self.look_on(&guards, &server).await?;
         let probed = probe.stop().await?;
-        // One check at the end is enough, because a lost guard stays lost.
+        // One check at the end is enough, because a lost guard remains lost.
         let lost = guards.iter().filter(|guard| !guard.is_held()).count();
         findings.must(lost == 0, || format!("{lost} of {} locks lost", self.locks));
         self.judge(&looks, &mut findings);
@@ -129,7 +129,7 @@ impl Holds {
     }
 }
 
-/// Reports disturbances by the machine: a late look means that the process did not run.
+/// Reports disturbances by the machine: a late reading means that the process did not run.
 fn say_machine(looks: &[Look], findings: &Findings) {
     let gaps = looks.windows(2).map(|two| two[1].at - two[0].at);
     findings.say("time between two checks", spread(gaps.collect()));
@@ -199,14 +199,14 @@ fn say_server(server: &RedisServer, findings: &Findings) -> Result<()> {
     Ok(())
 }
 
-/// The figures of one look at everything.
+/// The figures of one reading.
 struct Look {
-    /// The time since the first look.
+    /// The time since the first reading.
     at: Duration,
     least_left: Duration,
     client_cpu: Duration,
     server_cpu: Duration,
-    /// The CPU time of the look itself.
+    /// The CPU time of the reading itself.
     looking: Duration,
     rss: u64,
     memory: u64,
@@ -240,7 +240,7 @@ impl Look {
         })
     }
 
-    /// Returns the client's CPU time without the time of the looks themselves.
+    /// Returns the client's CPU time without the time of the readings themselves.
     fn client_cpu_since(&self, before: &Self) -> Duration {
         (self.client_cpu - before.client_cpu).saturating_sub(before.looking)
     }

@@ -1,5 +1,5 @@
 //! Hundreds of processes want one name. Each release wakes all waiters, and all of them ask. This
-//! load measures how large such a herd is.
+//! load measures the size of this thundering herd.
 
 pub(crate) mod child;
 
@@ -70,7 +70,7 @@ impl Processes {
     }
 
     /// Judges the number of calls. A message wakes each waiting process once. If each process asked
-    /// more than once for one release, the herd would feed itself.
+    /// more than once for one release, the herd would sustain itself.
     fn judge_calls(&self, calls: Calls, findings: &mut Findings) {
         let per_hold = |count| per(count, self.total());
         let asks = per_hold(calls.scripts) - 1.0;
@@ -173,7 +173,7 @@ impl Calls {
     }
 }
 
-/// One of the processes. It is killed if this is dropped before the process ends.
+/// A process of the load. It is killed if this is dropped before the process ends.
 struct Worker {
     child: Child,
     out: BufReader<ChildStdout>,
@@ -207,8 +207,8 @@ impl Worker {
         Ok(start.write_all(b"go\n")?)
     }
 
-    /// Returns the holds of the process, if it has ended well. The process prints them after the
-    /// last release, so that a full pipe does not delay any waiter.
+    /// Returns the holds of the process, if it has ended without an error. The process prints them
+    /// after the last release, so that a full pipe does not delay any waiter.
     fn holds(mut self) -> Result<Vec<Seen>> {
         let holds = (&mut self.out)
             .lines()

@@ -1,4 +1,4 @@
-//! Holds as their holders saw them, in all processes of the machine.
+//! Holds as their holders measured them, in all processes of the machine.
 
 use std::fmt;
 use std::str::FromStr;
@@ -7,8 +7,8 @@ use leasehold::LockGuard;
 use leasehold::testing::history::{Interval, monotonic_ns};
 use tokio::time::Instant;
 
-/// One hold, in ns of the machine's monotonic clock. It has no text and no allocation: there are
-/// many of them, and they must not count as memory of the locks.
+/// One hold, in ns of the machine's monotonic clock. It has no text and no allocation, because
+/// there are many of them, and they must not count as memory of the locks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Seen {
     /// The time of the request.

@@ -1,5 +1,5 @@
 //! Thousands of tasks of one process wait for one name. All must be served in the order of their
-//! requests, and cost the server no more than a few would.
+//! requests, and cost the server no more than a few tasks would.
 
 use std::future::poll_fn;
 use std::mem::size_of_val;
@@ -21,8 +21,8 @@ use crate::seen::Seen;
 use leasehold_bench::{server, usage};
 
 const NAME: &str = "load:waiters";
-/// Number of calls for a hand-over: the request that learns how long the lock is held, the request
-/// that is granted, and the release.
+/// Number of calls for a hand-over: the request that is refused with the remaining lease, the
+/// request that is granted, and the release.
 const CALLS_PER_HAND_OVER: usize = 3;
 const HOUR: Duration = Duration::from_secs(3600);
 /// A time limit that only ends a hopeless wait.
@@ -44,7 +44,7 @@ impl Waiters {
     pub(crate) async fn run(self) -> Result<Findings> {
         let mut findings = Findings::default();
         let server = RedisServer::start()?;
-        // Only a wake-up can wake a waiter: neither a poll nor the lease's end makes up for a lost
+        // Only a wake-up can wake a waiter. Neither a poll nor the lease's end makes up for a lost
         // one.
         let client = Client::builder().lease(HOUR).connect(&server.url()).await?;
         let lock = client.lock(NAME).poll_interval(HOUR);
@@ -71,7 +71,7 @@ impl Waiters {
         Ok(findings)
     }
 
-    /// Lets all tasks wait, and then each of them acquire the lock and release it.
+    /// Makes all tasks wait, and then each of them acquire the lock and release it.
     async fn round(
         &self,
         lock: &Lock,
@@ -111,7 +111,7 @@ impl Waiters {
     }
 }
 
-/// Returns the hold that each task saw, in the order of the line.
+/// Returns the hold of each task, in the order of the line.
 async fn all_served(tasks: Vec<Waiting>) -> Result<Vec<Seen>> {
     let limit = LIMIT + LIMIT_EACH * u32::try_from(tasks.len())?;
     let mut seen = Vec::with_capacity(tasks.len());
@@ -135,7 +135,7 @@ fn say_times(findings: &Findings, took: Duration, cpu: Duration, tasks: usize) {
 type Served = Pin<Box<dyn Future<Output = leasehold::Result<Seen>> + Send>>;
 type Waiting = JoinHandle<leasehold::Result<Seen>>;
 
-/// Starts a task that waits. Its place in the line is taken when this returns.
+/// Starts a task that waits. It is in line when this returns.
 async fn line_up(lock: Lock) -> Waiting {
     let asked = monotonic_ns();
     let mut waiter: Served = Box::pin(async move {

@@ -13,7 +13,7 @@ use crate::{Result, heap, usage};
 /// Number of tasks that acquire and release at the same time.
 const HANDS: usize = 64;
 const LEASE: Duration = Duration::from_secs(30);
-/// The pause between two looks at all guards.
+/// The pause between two readings of all guards.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 
 #[derive(Default)]
@@ -21,7 +21,7 @@ pub(super) struct Holds(Mutex<Vec<LockGuard>>);
 
 impl Holds {
     pub(super) async fn acquire(&self, client: &Client, name: &str, locks: usize) -> Result<Done> {
-        // The first call of a client creates things that must not be part of the figures.
+        // The first call of a client allocates memory that must not be part of the figures.
         client.lock(name).acquire().await?.release().await?;
         let rss = usage::rss()?;
         heap::count();
@@ -48,7 +48,7 @@ impl Holds {
         })
     }
 
-    /// Returns the least validity of any guard, and the CPU time that looking for it took.
+    /// Returns the least validity of any guard, and the CPU time that the readings took.
     pub(super) async fn watch(&self, run: Duration) -> Result<Done> {
         let (start, guards) = (Instant::now(), self.0.lock().await);
         let (mut least, mut looking) = (f64::MAX, Duration::ZERO);

@@ -28,7 +28,7 @@ pub(super) async fn latch(client: &Client, name: &str, tasks: usize) -> Result<D
     while client.activity().channels == 0 {
         sleep(Duration::from_millis(10)).await;
     }
-    // This gives the tasks time, as Redisson's threads have: each asks and subscribes before it
+    // This gives the tasks the time that Redisson's threads get: each asks and subscribes before it
     // waits.
     sleep(Duration::from_millis(500)).await;
     let start = monotonic_ns();

@@ -1,4 +1,4 @@
-//! The hold that keeps other clients out while the command runs.
+//! The hold that excludes other clients while the command runs.
 
 use std::pin::Pin;
 use std::time::Duration;
@@ -20,7 +20,8 @@ impl Holding {
         }
     }
 
-    /// Returns the id of the hold on the server. For several locks together, this is the id of one.
+    /// Returns the id of the hold on the server. For several locks together, this is the id of one
+    /// of their holds.
     pub(in crate::cmd) fn id(&self) -> String {
         match self {
             Self::Lock(guard) => guard.holder_id().to_owned(),
@@ -28,7 +29,7 @@ impl Holding {
         }
     }
 
-    /// Takes a fencing token, unless the lock has one from its grant. Releases the hold on an
+    /// Draws a fencing token, unless the lock got one with its grant. Releases the hold on an
     /// error.
     pub(in crate::cmd) async fn with_token(self) -> Result<Self> {
         let Self::Lock(guard) = &self else {
@@ -44,7 +45,7 @@ impl Holding {
         }
     }
 
-    /// Returns the fencing token, if one was taken.
+    /// Returns the fencing token, if the hold has one.
     pub(in crate::cmd) fn token(&self) -> Option<u64> {
         match self {
             Self::Lock(guard) => guard.token(),

@@ -1,4 +1,4 @@
-//! The holder that is in the way of a lock.
+//! The holder that blocks an acquire.
 
 use leasehold::Client;
 use leasehold::inspect::{Found, HoldInfo, NameInfo, Ttl};
@@ -8,13 +8,13 @@ use crate::cmd::show::text::who;
 use crate::duration;
 use crate::output::Shown;
 
-/// A hold that was left to a span, in words.
+/// A hold that was left to the server for a time, in words.
 pub(in crate::cmd) const KEPT: &str = "kept without renewal (--min-hold, keep_for)";
 
-/// The holder that is in the way of an acquire.
+/// The holder that blocks an acquire.
 #[derive(Default)]
 pub(super) struct InTheWay {
-    /// A few words for a sentence; empty if the lock is already free.
+    /// A few words for a sentence, or nothing if the lock is already free.
     pub(super) text: String,
     /// The holder, as JSON.
     pub(super) holder: Value,
@@ -28,7 +28,7 @@ impl InTheWay {
             return Ok(holder(&seen).map(Self::of).unwrap_or_default());
         }
         for (client, name) in locks {
-            // If one server can't be asked, ask the next.
+            // If one server does not answer, the next one is queried.
             let Ok(seen) = client.inspect(name).await else {
                 continue;
             };
@@ -63,7 +63,7 @@ impl InTheWay {
     }
 }
 
-/// Formats a holder: who it is, if its client reports it, and its id.
+/// Formats a holder: its client, if the client has announced itself, and its id.
 fn named(hold: &HoldInfo) -> String {
     match &hold.client {
         Some(client) => format!("{} ({})", who(client), Shown(&hold.id)),
@@ -79,8 +79,8 @@ fn holder(seen: &NameInfo) -> Option<&HoldInfo> {
     }
 }
 
-/// Returns a sentence about the current holder of one of these locks, if its client reports who it
-/// is.
+/// Returns a sentence about the current holder of one of these locks, if its client has announced
+/// itself.
 pub(in crate::cmd) async fn next_holder(locks: &[(Client, String)]) -> Option<String> {
     for (client, name) in locks {
         if let Ok(seen) = client.inspect(name).await

@@ -54,7 +54,7 @@ impl<'a> Waiting<'a> {
         }
     }
 
-    /// Waits until the lock is held, the time is over, or a signal arrives.
+    /// Waits until the lock is held, the time is up, or a signal arrives.
     pub(in crate::cmd) async fn until_held(self, signals: &mut Signals) -> Result<Waited, Failure> {
         let clients = self.connect()?;
         let lock = Wanted::new(&clients, self.args, self.name)?;
@@ -70,7 +70,7 @@ impl<'a> Waiting<'a> {
         let guard = match guard {
             Ok(guard) => guard,
             Err(failure) => {
-                // An acquire that has failed may be given back in the background.
+                // The holds of an acquire that has failed may still be released in the background.
                 let _ = unless_hurried(tidy(&clients), signals).await;
                 return Err(failure);
             }
@@ -169,7 +169,7 @@ impl<'a> Waiting<'a> {
                 "; leave out --no-wait to wait for it",
             ),
         };
-        // A wait for itself is as useless when it is longer.
+        // A longer wait for itself would not help either.
         let advice = if self.is_nested() { "" } else { advice };
         note(format_args!("`{name}` {within}: {text}{of_itself}{advice}"));
     }
@@ -191,7 +191,7 @@ impl<'a> Waiting<'a> {
 }
 
 /// Work on the runtime's threads, aborted on drop. The runtime's threads block the terminal's stop
-/// signal, and so do the threads that they start to look up host names. The main thread does not
+/// signal, and so do the threads that they start to resolve host names. The main thread does not
 /// block it while it waits.
 struct Aborted<T>(JoinHandle<T>);
 

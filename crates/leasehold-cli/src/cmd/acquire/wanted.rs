@@ -65,7 +65,7 @@ impl Wanted {
         })
     }
 
-    /// Returns the holder that is in the way.
+    /// Returns the holder that blocks the acquire.
     pub(super) async fn in_the_way(&self) -> Result<InTheWay> {
         match self {
             Self::Lock(_, parts) => InTheWay::of_any(parts).await,
@@ -95,7 +95,7 @@ fn lock(client: &Client, args: &Args, name: &str) -> AnyLock {
 fn acknowledgement(args: &Args) -> Acknowledgement {
     let replicas = Acknowledgement::replicas(args.replicas);
     match args.on_disk {
-        // Long enough for a server that writes to its disk once a second.
+        // This is long enough for a server that writes to its disk once a second.
         true => replicas.on_disk().within(Duration::from_millis(1500)),
         false => replicas,
     }
@@ -169,8 +169,8 @@ impl Settings {
     }
 }
 
-/// A limit on the commands that run at a time. Each has a permit, which is free again after its
-/// lease if the command's leasehold dies.
+/// A limit on the commands that run at a time. Each command has a permit. If the command's
+/// leasehold dies, the permit is free again after its lease.
 #[derive(Clone)]
 pub(super) struct Limited {
     client: Client,
@@ -190,7 +190,8 @@ impl Limited {
     }
 
     async fn in_the_way(&self) -> Result<InTheWay> {
-        // Without the clients: a herd of processes would read all of them once for each process.
+        // This query leaves out the clients: many processes may run it at once, and each would read
+        // all clients.
         let found = self.client.peek(self.permits.name()).await?.found;
         let running = match found {
             Found::Leases { held, .. } => held,
@@ -206,8 +207,8 @@ impl Limited {
         })
     }
 
-    /// Agrees with all other clients on the limit. Tries for as long as an acquire would, because a
-    /// single request of the library gives up after a few seconds.
+    /// Agrees with all other clients on the limit. Tries for as long as an acquire would, because
+    /// the library gives up a single request after a few seconds.
     async fn agree(&self, limit: Limit) -> Result<(), Failure> {
         let begun = Instant::now();
         let mut over = begun + self.outage_timeout;
@@ -228,9 +229,8 @@ impl Limited {
         Err(self.unanswered(begun.elapsed(), last))
     }
 
-    /// Compares the limit with the one on the server, and sets it if there is none. The step that
-    /// sets a limit never changes an existing one, so only one of two concurrent first runs sets
-    /// it.
+    /// Compares the limit with the server's limit, and sets it if there is none. The step that sets
+    /// a limit never changes an existing one, so only one of two concurrent first runs sets it.
     async fn agree_once(&self) -> Result<Result<(), Failure>> {
         let (name, most) = (self.permits.name(), self.most);
         loop {

@@ -1,4 +1,4 @@
-//! The workers, as tasks or as processes: starts them, receives their events, kills them.
+//! The workers, as tasks or as processes: starts them, receives their events, and kills them.
 
 use std::io;
 use std::os::unix::process::ExitStatusExt as _;
@@ -63,7 +63,7 @@ struct Line {
 impl Line {
     fn send(&self, what: What) {
         let worker = self.worker;
-        // Fails when the demo is over, and this task is about to be aborted.
+        // This fails if the demo has ended, and this task is about to be aborted.
         let _ = self.news.send(News { worker, what });
     }
 
@@ -76,8 +76,8 @@ impl Line {
 }
 
 impl Crew {
-    /// Creates workers in this process, on an embedded keyspace. Each has its own client, as
-    /// separate processes have.
+    /// Creates workers in this process, on an embedded keyspace. Each worker has its own client, as
+    /// if it were a separate process.
     pub(super) fn of_tasks(plan: &Plan, stock: &Stock) -> Result<Self, Failure> {
         let keyspace = Embedded::new();
         let builder = Client::builder().lease(LEASE);
@@ -157,7 +157,7 @@ impl Crew {
     pub(super) async fn news(&mut self) -> News {
         match self.news.recv().await {
             Some(news) => news,
-            // Impossible: `self` keeps a sender.
+            // This is impossible, because `self` keeps a sender.
             None => std::future::pending().await,
         }
     }
@@ -170,7 +170,7 @@ impl Crew {
     /// Kills a worker, without a chance to clean up.
     pub(super) fn kill(&mut self, worker: usize) {
         if let Some(kill) = self.members[worker].kill.take() {
-            // Fails if the worker has already ended.
+            // This fails if the worker has already ended.
             let _ = kill.send(());
         }
     }
@@ -184,7 +184,7 @@ impl Crew {
             self.tasks.abort_all();
         }
         let gone = async { while self.tasks.join_next().await.is_some() {} };
-        // A process that even a kill does not end at once must not block the demo.
+        // A process that does not end at once after a kill must not block the demo.
         let _ = tokio::time::timeout(STOP_LIMIT, gone).await;
     }
 }
@@ -257,13 +257,13 @@ async fn follow(mut child: Child, mut line: Line, mut killed: oneshot::Receiver<
             kill = &mut killed, if !doomed => {
                 doomed = true;
                 if kill.is_ok() {
-                    // Fails when the process has just ended by itself.
+                    // This fails if the process has just ended by itself.
                     let _ = child.start_kill();
                 }
             }
             () = line.start(), if stdin.is_some() => {
                 if let Some(mut stdin) = stdin.take() {
-                    // Fails when the process has ended, which the next round sees.
+                    // This fails if the process has ended, which the next round notices.
                     let _ = stdin.write_all(b"go\n").await;
                 }
             }

@@ -1,4 +1,4 @@
-//! The stock for sale: a file that the lock protects without knowing of it.
+//! The stock for sale: a file that the lock protects, although the lock is not linked to it.
 //!
 //! The file contains the number of items left, and a line for each sale. It is replaced as a whole,
 //! so that a worker killed at any point has made its sale or has not. Access is blocking: a few
@@ -57,8 +57,8 @@ impl Stock {
         })
     }
 
-    /// Replaces the content. `worker` names a temporary file for each writer, because two workers
-    /// may write at once if there is no lock.
+    /// Replaces the content. `worker` names a temporary file for each writer, because without a
+    /// lock two workers may write at once.
     pub(crate) fn write(&self, worker: usize, shelf: &Shelf) -> Result<(), Failure> {
         let mut text = format!("{}\n", shelf.left);
         for (worker, serial) in &shelf.ledger {

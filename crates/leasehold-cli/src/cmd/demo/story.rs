@@ -1,4 +1,4 @@
-//! The history of a demo, put together from the events: who waited, held and sold when.
+//! The history of a demo, put together from the events: the waits, holds and sales of each worker.
 
 use super::event::Event;
 
@@ -99,8 +99,8 @@ impl Story {
         }
     }
 
-    /// Records the end of a worker, noticed at `at`. Its current hold ends then, or at its deadline
-    /// if that is earlier: until then the worker may have believed in it.
+    /// Records the end of a worker, noticed at `at`. Its current hold ends at that time, or at its
+    /// deadline if that is earlier, because the worker may have believed in it until then.
     pub(super) fn ended(&mut self, worker: usize, killed: bool, at: u64) {
         let row = &mut self.rows[worker];
         if let Now::Waiting { asked } = row.now {

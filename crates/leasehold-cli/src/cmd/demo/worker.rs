@@ -26,8 +26,8 @@ pub(super) struct Worker {
     pub(super) victim_at: Option<u64>,
     /// The most items that the worker sells.
     pub(super) limit: u64,
-    /// The kill of a worker that is a task. When it resolves, the worker must leave everything as
-    /// it is.
+    /// The kill of a worker that is a task. When it resolves, the worker must stop without cleaning
+    /// up.
     pub(super) killed: Option<oneshot::Receiver<()>>,
 }
 
@@ -93,7 +93,7 @@ impl Worker {
     }
 
     /// Waits between reading and writing the stock. Without a lock, other workers read the same
-    /// stock meanwhile.
+    /// stock during this time.
     async fn work(
         &mut self,
         hold: &mut Hold,
@@ -157,8 +157,8 @@ impl Hold {
         hold
     }
 
-    /// Returns the deadline of the hold, on the clock of the events. A lost hold keeps the deadline
-    /// of the last reading.
+    /// Returns the deadline of the hold, on the clock of the events. After a loss, this is the
+    /// deadline at the last reading.
     fn valid_until(&mut self) -> u64 {
         self.valid_until = match &self.guard {
             None => u64::MAX,
@@ -168,7 +168,8 @@ impl Hold {
                     .valid_until()
                     .saturating_duration_since(Instant::now());
                 let left = u64::try_from(left.as_nanos()).unwrap_or(u64::MAX);
-                // Checked after the reading: a deadline in the past reads as the present.
+                // This is checked after the reading, because a deadline in the past reads as the
+                // present.
                 if guard.is_held() {
                     now.saturating_add(left)
                 } else {

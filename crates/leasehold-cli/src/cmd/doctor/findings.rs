@@ -8,7 +8,7 @@ use self::look::Look;
 use super::promise;
 use crate::output::Shown;
 
-/// A danger for locks, or a fact that could not be looked at.
+/// A danger for locks, or a fact that could not be examined.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Finding {
     pub(super) severity: Severity,
@@ -18,7 +18,8 @@ pub(super) struct Finding {
     pub(super) addresses: Vec<String>,
     pub(super) says: String,
     pub(super) advice: String,
-    /// The sentence of `docs/guarantees.md` that does not hold because of it; `None` if all hold.
+    /// The sentence of `docs/guarantees.md` that does not hold because of the finding, or `None` if
+    /// all hold.
     pub(super) breaks: Option<&'static str>,
 }
 
@@ -43,7 +44,7 @@ impl Severity {
     }
 }
 
-/// The kind of deployment behind the URL.
+/// The kind of deployment that the URL names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Place {
     Single,
@@ -218,7 +219,7 @@ mod tests {
         };
         assert_eq!(set(-3_600_000, 1), [("clock-step", Severity::Unsafe)]);
         assert_eq!(set(200, 1), []);
-        // A slow network does not look like a clock that was set.
+        // A slow network must not look like a clock that was set.
         assert_eq!(set(600, 500), []);
     }
 

@@ -13,7 +13,7 @@ use super::processes::{Process, ended_children, is_alive};
 use crate::exit_code::Exit;
 use crate::failure::Failure;
 
-/// A change of the command since the last look.
+/// A change of the command since the last check.
 pub(super) enum News {
     /// The command has ended, with this exit.
     Ended(Exit),
@@ -21,7 +21,7 @@ pub(super) enum News {
     Stopped(Option<Signal>),
 }
 
-/// The command's process group; the command is its leader.
+/// The command's process group. The command is its leader.
 ///
 /// The leader is reaped last, with [`Group::reap`]. Until then no other process can get its number,
 /// so a signal to the group never reaches a stranger.
@@ -31,8 +31,8 @@ pub(super) struct Group {
 
 impl Group {
     /// Starts the process that becomes the command with [`Group::begin`], unless `deadline_ms` of
-    /// [`since_boot`](super::deadman::since_boot) has passed by then. Call it on a thread that
-    /// stays: the command dies with its thread.
+    /// [`since_boot`](super::deadman::since_boot) has passed by then. The calling thread must not
+    /// end before the command does: the command dies with its thread.
     pub(super) fn spawn(
         name: &str,
         token: Option<u64>,
@@ -63,7 +63,7 @@ impl Group {
             .look(WaitIdOptions::empty())?
             .is_some_and(|status| status.stopped())
         {
-            // Or it would be news of the command.
+            // Otherwise this stop would be reported as the command's.
             self.take_stop();
         }
         Ok(())
@@ -79,14 +79,15 @@ impl Group {
         self.leader
     }
 
-    /// Returns the news, without waiting for any. The end of the command stays news.
+    /// Returns the news, without waiting for any. The end of the command is reported again each
+    /// time.
     pub(super) fn news(&self) -> Result<Option<News>, Failure> {
         let Some(status) = self.look(WaitIdOptions::NOHANG)? else {
             return Ok(None);
         };
         if status.stopped() {
             self.take_stop();
-            // A number, not a name: real-time signals have none.
+            // The signal is a number, because real-time signals have no name.
             let signal = status.stopping_signal();
             return Ok(signal.map(|signal| News::Stopped(Signal::try_from(signal).ok())));
         }
@@ -97,7 +98,7 @@ impl Group {
         Ok(exit.map(News::Ended))
     }
 
-    /// Looks for an end or a stop of the leader, and leaves it to be found again.
+    /// Checks for an end or a stop of the leader, which a later check finds again.
     fn look(&self, how: WaitIdOptions) -> Result<Option<WaitIdStatus>, Failure> {
         let either = WaitIdOptions::EXITED | WaitIdOptions::STOPPED | WaitIdOptions::NOWAIT;
         loop {
@@ -109,9 +110,9 @@ impl Group {
         }
     }
 
-    /// Takes a stop that was found, so that it is not found again.
+    /// Consumes a stop that was found, so that it is not found again.
     fn take_stop(&self) {
-        // Fails when the process has ended meanwhile, and that is found by the next look.
+        // This fails if the process has ended since then, and the next check finds that.
         let _ = self.status(WaitIdOptions::STOPPED | WaitIdOptions::NOHANG);
     }
 
@@ -128,8 +129,8 @@ impl Group {
 
     /// Sends `signal` to each process of the group.
     pub(super) fn signal(&self, signal: Signal) {
-        // Fails when no process is left, or when the command has become another user: no process
-        // could do anything about it.
+        // This fails if no process is left, or if the command now runs as another user. Nothing can
+        // be done about either.
         let _ = killpg(self.leader, signal);
     }
 
@@ -153,21 +154,21 @@ impl Group {
     /// Returns whether all processes of the group have ended.
     pub(super) fn is_gone(&self) -> bool {
         let is_alive = is_alive(self.leader).unwrap_or_else(|| {
-            // Without a list of processes an ended leader counts as one that is there.
+            // Without a list of processes, an ended leader would count as a process that exists.
             self.reap();
             killpg(self.leader, None) != Err(Errno::ESRCH)
         });
         !is_alive
     }
 
-    /// Reaps the leader if it has ended. From now on its number may be of another process.
+    /// Reaps the leader if it has ended. From now on, another process may get its number.
     pub(super) fn reap(&self) {
         reap(self.leader);
     }
 }
 
 fn reap(id: Pid) {
-    // Fails only when the process is not there any more.
+    // This fails only if the process no longer exists.
     let _ = waitpid(
         rustix::process::Pid::from_raw(id.as_raw()),
         WaitOptions::NOHANG,

@@ -36,7 +36,7 @@ pub(super) struct Deadman {
     group: Option<Pid>,
     /// The latest deadline that was sent, in milliseconds of [`since_boot`].
     deadline_ms: u64,
-    /// When the switch sends TERM, if it does, on the same clock.
+    /// The time at which the switch sends TERM, if it does, on the same clock.
     ask_ms: Option<u64>,
 }
 
@@ -60,13 +60,14 @@ impl Deadman {
         self.order(&format!("group {group}"));
     }
 
-    /// Sends a deadline. The switch kills the group then, unless another deadline arrives before.
+    /// Sends a deadline. The switch kills the group at that time, unless another deadline arrives
+    /// before.
     pub(super) fn kill_at(&mut self, deadline: Instant) {
         self.end_at(deadline, None);
     }
 
-    /// Sends a deadline like [`kill_at`](Self::kill_at), and the span before it at which the group
-    /// gets TERM.
+    /// Sends a deadline like [`kill_at`](Self::kill_at), and how long before it the group gets
+    /// TERM.
     pub(super) fn end_at(&mut self, deadline: Instant, ask_before: Option<Duration>) {
         if self.has_struck() {
             return; // Too late: the command has been killed.
@@ -92,7 +93,8 @@ impl Deadman {
         self.order(&format!("until {}{ask}", self.deadline_ms));
     }
 
-    /// When the command is killed, in milliseconds of [`since_boot`], if it has a deadline.
+    /// Returns the time at which the command is killed, in milliseconds of [`since_boot`], if it
+    /// has a deadline.
     pub(super) fn deadline_ms(&self) -> Option<u64> {
         (self.deadline_ms < u64::MAX).then_some(self.deadline_ms)
     }
@@ -112,7 +114,7 @@ impl Deadman {
         as_ms(since_boot()) >= self.ask_ms.unwrap_or(self.deadline_ms)
     }
 
-    /// Starts another process if this one was killed.
+    /// Starts another process if the switch was killed.
     pub(super) fn look_after(&mut self) -> Result<(), Failure> {
         let ended = !matches!(self.process.try_wait(), Ok(None));
         if ended && !self.has_struck() {
@@ -128,15 +130,16 @@ impl Deadman {
     /// Ends the switch without killing the command. Dropping the switch kills the command: an error
     /// must not leave the command running alone.
     pub(super) fn dismiss(mut self) {
-        // KILL, because a stopped process would ignore other signals. Both calls fail only when
-        // the process has already ended.
+        // The signal is KILL, because a stopped process would ignore other signals. Both calls fail
+        // only if the process has already ended.
         let _ = self.process.kill();
         let _ = self.process.wait();
     }
 
     fn order(&mut self, order: &str) {
-        // Fails when the process has ended, or has been stopped for so long that the socket is full:
-        // going on, it would kill by an old deadline. `look_after` starts another one.
+        // This fails if the process has ended, or has been stopped for so long that the socket is
+        // full. If it were resumed, it would kill by an old deadline. `look_after` starts another
+        // process.
         if self
             .line
             .write_all(format!("{order}\n").as_bytes())
@@ -187,7 +190,7 @@ pub(crate) fn main(args: &RunDeadman) -> Result<Exit, Failure> {
 /// The group to end.
 struct Target {
     group: Pid,
-    /// When its leader began, where the system shows it.
+    /// The time at which its leader began, where the system shows it.
     began: Option<u64>,
 }
 
@@ -197,14 +200,14 @@ impl Target {
         Self { group, began }
     }
 
-    /// Sends the signal to the group. Returns `false` if there is none: `leasehold` was killed, the
-    /// command had ended, and another process has got its number.
+    /// Sends the signal to the group. Returns `false` if the group no longer exists: `leasehold`
+    /// was killed, the command has ended, and another process has got its number.
     fn signal(&self, signal: Signal) -> bool {
         let leader = Process::look_at(self.group).map(|leader| leader.began);
         let is_stranger = leader
             .zip(self.began)
             .is_some_and(|(now, then)| now != then);
-        // Fails when no process is left, or when the command has become another user.
+        // This fails if no process is left, or if the command now runs as another user.
         !is_stranger && killpg(self.group, signal).is_ok()
     }
 }
@@ -214,7 +217,7 @@ impl Target {
 struct Orders {
     group: Option<Target>,
     deadline_ms: Option<u64>,
-    /// When the group gets TERM.
+    /// The time at which the group gets TERM.
     ask_ms: Option<u64>,
     /// The order that is being read.
     order: Vec<u8>,
@@ -228,11 +231,11 @@ impl Orders {
             match line.read_until(b'\n', &mut self.order) {
                 Ok(0) => return Ok(true),
                 Ok(_) => self.take(),
-                // Orders that arrived in time are read before the clock is: after a pause of this
-                // process there may be many.
+                // Orders that arrived in time are read before the clock is, because after a pause
+                // of this process there may be many.
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                    // Without a group the command has not begun; a stopped `leasehold` may still
-                    // send it.
+                    // Without a group, the command has not begun, and a `leasehold` that is stopped
+                    // now may still send the group.
                     if self.is_over() && self.group.is_some() {
                         return Ok(false);
                     }
@@ -247,7 +250,7 @@ impl Orders {
     fn take(&mut self) {
         let order = String::from_utf8_lossy(&self.order).into_owned();
         self.order.clear();
-        // One that is cut short, or can't be read, changes nothing.
+        // An order that is incomplete or can't be parsed changes nothing.
         let Some(order) = order.strip_suffix('\n') else {
             return;
         };
@@ -281,8 +284,8 @@ impl Orders {
         }
     }
 
-    /// Returns how long to listen before the next look at the clock. Timers stop while the machine
-    /// sleeps, and leases do not.
+    /// Returns how long to listen before the clock is read again. Timers stop while the machine
+    /// sleeps, but leases do not.
     fn nap(&self) -> Duration {
         const LONGEST: Duration = Duration::from_millis(200);
         let next_ms = self.ask_ms.or(self.deadline_ms);
@@ -323,7 +326,7 @@ mod tests {
     #[test]
     fn orders_that_waited_are_read_before_the_clock() {
         let (mut ours, mut theirs) = line();
-        // Like after a pause of the process: the first deadline is long over.
+        // After a pause of the process, the first deadline has long passed.
         ours.write_all(b"group 7\nuntil 1\nuntil 2\nun")
             .expect("it fits");
         let later = as_ms(since_boot() + Duration::from_millis(50));
@@ -372,7 +375,7 @@ mod tests {
             let alone = orders.follow(&mut theirs).expect("it can be read");
             (alone, orders.group.map(|target| target.group))
         });
-        // Some looks at the clock later.
+        // During this time, the clock is read several times.
         std::thread::sleep(Duration::from_millis(50));
         ours.write_all(b"group 7\n").expect("it listens");
         let seen = switch.join().expect("no panic");
@@ -394,7 +397,7 @@ mod tests {
             began: Some(began - 1),
         };
         assert!(!earlier.signal(Signal::SIGKILL));
-        // Where the system shows nothing, the command must not go on.
+        // If the system shows nothing, the command must not continue.
         let unknown = Target {
             group: told.group,
             began: None,

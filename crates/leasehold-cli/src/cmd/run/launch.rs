@@ -2,7 +2,7 @@
 //!
 //! Only a process itself can ask to die with its parent, and the standard library can't run code
 //! there without `unsafe`. So `leasehold` starts itself again, and that process becomes the
-//! command. It stops itself first: `leasehold` continues it once the dead-man's switch knows it.
+//! command. It stops itself first, and `leasehold` resumes it once the dead-man's switch knows it.
 
 use std::ffi::{CStr, OsString};
 use std::io;
@@ -24,7 +24,8 @@ pub(super) const LAUNCHER: &CStr = c"run-launch";
 
 /// Prepares this program with a hidden sub-command, for a command under the lock `name`.
 pub(super) fn ourselves(sub_command: &str, name: &str) -> Command {
-    // The running program itself, because its file may have been replaced during a long wait.
+    // This is the running program itself, because its file may have been replaced during a long
+    // wait.
     #[cfg(any(target_os = "linux", target_os = "android"))]
     let program = std::path::PathBuf::from("/proc/self/exe");
     #[cfg(not(any(target_os = "linux", target_os = "android")))]
@@ -52,7 +53,7 @@ pub(super) fn not_started(error: io::Error) -> Failure {
     Failure::io(what, error)
 }
 
-/// Lets this helper process write its messages as `leasehold` does.
+/// Makes this helper process write its messages as `leasehold` does.
 pub(super) fn tell_as_parent(json: bool) {
     if json {
         let name = std::env::var("LEASEHOLD_NAME");
@@ -60,10 +61,10 @@ pub(super) fn tell_as_parent(json: bool) {
     }
 }
 
-/// Sets what `ps` shows of this process, which was started as `/proc/self/exe`.
+/// Sets the name that `ps` shows of this process, which was started as `/proc/self/exe`.
 pub(super) fn take_name(name: &CStr) {
     #[cfg(any(target_os = "linux", target_os = "android"))]
-    // Never fails for a short name, and nothing depends on it.
+    // This never fails for a short name, and nothing depends on it.
     let _ = rustix::thread::set_name(name);
     #[cfg(not(any(target_os = "linux", target_os = "android")))]
     let _ = name;
@@ -94,12 +95,12 @@ pub(crate) fn main(args: &RunLaunch) -> Result<Exit, Failure> {
             error,
         )
     })?;
-    // An end of the parent before the request above is not reported any more.
+    // If the parent ended before the request above, no signal arrives.
     expect_parent(args.parent)?;
-    // Until the dead-man's switch knows this process.
+    // Stop until the dead-man's switch knows this process.
     raise(Signal::SIGSTOP)
         .map_err(|error| Failure::io("can't wait for leasehold", error.into()))?;
-    // Where the system doesn't end a process with its parent, that end continues it.
+    // On systems that don't end a process with its parent, the parent's end resumes this process.
     expect_parent(args.parent)?;
     if args
         .before
@@ -111,7 +112,7 @@ pub(crate) fn main(args: &RunLaunch) -> Result<Exit, Failure> {
         ));
     }
     let error = Command::new(program).args(arguments).exec();
-    // The attempt has switched it on, and the message below may have no reader.
+    // The attempt has enabled SIGPIPE, and the message below may have no reader.
     let _ = SigSet::from(Signal::SIGPIPE).thread_block();
     let exit = match error.kind() {
         io::ErrorKind::NotFound => Exit::NotFound,
@@ -132,7 +133,7 @@ fn expect_parent(parent: i32) -> Result<(), Failure> {
 }
 
 /// Asks for KILL at the end of the parent, as the dead-man's switch sends it to the rest of the
-/// group: no process is left to follow up on a gentler signal. The request outlives `exec`.
+/// group: no process would be left to send it after a gentler signal. The request outlives `exec`.
 #[cfg(any(target_os = "linux", target_os = "android"))]
 fn die_with_parent() -> io::Result<()> {
     let kill = rustix::process::Signal::KILL;
@@ -141,7 +142,7 @@ fn die_with_parent() -> io::Result<()> {
     ))?)
 }
 
-/// Elsewhere only the dead-man's switch ends the command.
+/// Does nothing: on other systems, only the dead-man's switch ends the command.
 #[cfg(not(any(target_os = "linux", target_os = "android")))]
 fn die_with_parent() -> io::Result<()> {
     Ok(())

@@ -61,8 +61,8 @@ impl MetricsFile {
     /// Begins to collect metrics, and writes the file for the first time. Each metric is labelled
     /// with the name of the lock: node_exporter refuses two files that share a series.
     ///
-    /// A file that can't be written is an error. If the write does not end in time, this is
-    /// reported, and the run continues: the thread writes the file when it can.
+    /// A file that can't be written is an error. If the write does not end in time, that is
+    /// reported and the run continues. The thread then writes the file when it can.
     pub(super) fn start(path: &Path, name: &str) -> Result<Self, Failure> {
         let handle = record(name).map_err(|error| {
             Failure::new(Exit::Failed, format!("can't collect metrics: {error}"))
@@ -77,7 +77,7 @@ impl MetricsFile {
         signals::on_thread("metrics", move || writer.write_when_asked(&asked))
             .map_err(|error| Failure::io("can't start the thread that writes metrics", error))?;
         let this = Self { asks };
-        // Before the acquire: a file that can't be written fails the run at once.
+        // This precedes the acquire, so a file that can't be written fails the run at once.
         match this.ask(Ask::WriteAndTell) {
             Some(outcome) => outcome?,
             None => tell(late()),
@@ -112,17 +112,17 @@ fn late() -> Failure {
     )
 }
 
-/// Notes that the lock is held and the command starts.
+/// Records that the lock is held and the command starts.
 pub(super) fn command_starts() {
     gauge!(LAST_START).set(now());
 }
 
-/// Notes that the command has ended.
+/// Records that the command has ended.
 pub(super) fn command_ended() {
     gauge!(LAST_END).set(now());
 }
 
-/// Notes the exit code of a run that had the lock.
+/// Records the exit code of a run that had the lock.
 pub(super) fn run_ended(exit: Exit) {
     gauge!(LAST_EXIT_CODE).set(f64::from(exit.code()));
     if exit.code() == 0 {
@@ -133,11 +133,11 @@ pub(super) fn run_ended(exit: Exit) {
 /// Returns the wall-clock time, in seconds since 1970.
 fn now() -> f64 {
     let since = SystemTime::now().duration_since(UNIX_EPOCH);
-    // Whole milliseconds: clocks are not more exact, and the text stays short.
+    // Whole milliseconds are enough: clocks are not more exact, and the text is shorter.
     (since.unwrap_or_default().as_secs_f64() * 1000.0).round() / 1000.0
 }
 
-/// The metrics of this process, and the part of them that the file has already.
+/// The metrics of this process, and the part of them that the file already has.
 struct Writer {
     path: PathBuf,
     handle: PrometheusHandle,
@@ -177,8 +177,8 @@ impl Writer {
     fn update(&self, now: &Exposition) -> io::Result<()> {
         match fs::metadata(&self.path) {
             Ok(file) if !file.is_file() => {
-                // Write to a device or a pipe: replacing it with a file would remove it. A pipe
-                // without a reader is an error, not a wait.
+                // Write to a device or a pipe directly: replacing it with a file would remove it.
+                // If a pipe has no reader, that is an error, not a wait.
                 let mut file = File::options()
                     .write(true)
                     .custom_flags(OFlags::NONBLOCK.bits().cast_signed())
@@ -202,7 +202,7 @@ impl Writer {
             sum.clear_gauges(|name| !name.starts_with("leasehold_run_"));
         }
         sum.add(&self.written, now);
-        // A reader finds a whole file: the old one or the new one.
+        // A reader finds a complete file, either the old or the new one.
         let mut file = tempfile::NamedTempFile::new_in(folder)?;
         file.write_all(sum.to_string().as_bytes())?;
         // node_exporter runs as another user.

@@ -1,4 +1,4 @@
-//! The place of [`MetricsFile`] in a build without the feature `metrics`.
+//! The replacement for [`MetricsFile`] in a build without the feature `metrics`.
 
 use std::path::Path;
 

@@ -2,21 +2,22 @@
 
 use nix::unistd::Pid;
 
-/// A process, as it was when it was looked at.
+/// A process, as it was when it was read.
 pub(super) struct Process {
     /// The name that `ps` shows, of at most 15 bytes.
     pub(super) name: String,
     parent: Pid,
     group: Pid,
-    /// The process has ended, and its parent has not asked for its exit yet.
+    /// Whether the process has ended, and its parent has not asked for its exit yet.
     pub(super) has_ended: bool,
-    /// When the process began, in ticks since the machine was started. A process that got the
-    /// number of an ended one began later.
+    /// The time at which the process began, in ticks since the machine was started. If a process
+    /// got the number of an ended one, it began later.
     pub(super) began: u64,
 }
 
 impl Process {
-    /// Looks at a process. `None` if it is not there, or where the system shows no processes.
+    /// Reads the state of a process. `None` if it does not exist, or where the system shows no
+    /// processes.
     pub(super) fn look_at(id: Pid) -> Option<Self> {
         is_ours().then(|| Self::found(id)).flatten()
     }
@@ -26,7 +27,7 @@ impl Process {
     }
 
     fn read(stat: &str) -> Option<Self> {
-        // The name may hold anything, brackets included.
+        // The name may contain anything, including brackets.
         let (name, rest) = stat.rsplit_once(')')?;
         let mut words = rest.split_whitespace();
         Some(Self {
@@ -39,8 +40,8 @@ impl Process {
     }
 }
 
-/// Returns whether `/proc` shows the processes that this process sees: it may be missing, or be the
-/// one of another namespace, where the numbers are of other processes.
+/// Returns whether `/proc` shows the processes that this process sees. It may be missing, or belong
+/// to another namespace, where the numbers are those of other processes.
 fn is_ours() -> bool {
     let shown = std::fs::read_link("/proc/self").ok();
     shown.is_some_and(|shown| shown.to_str() == Some(&Pid::this().to_string()))

@@ -2,7 +2,7 @@
 //!
 //! The command has its own process group, so that it can be ended with every process that it has
 //! started. Only one group at a time may read the terminal. So we give the terminal to the command
-//! and take it back, like a shell does for its jobs.
+//! and take it back, as a shell does for its jobs.
 
 use std::fs::File;
 use std::io::{self, IsTerminal as _};
@@ -38,8 +38,8 @@ impl Terminal {
     }
 
     /// Hands the terminal to a command that is about to begin and uses it for input and output. In
-    /// `leasehold run x -- cmd | less` it is `less` that needs the terminal; a command that reads
-    /// from it is stopped, and gets it then.
+    /// `leasehold run x -- cmd | less`, it is `less` that needs the terminal. If the command reads
+    /// from the terminal anyway, it is stopped, and gets the terminal then.
     pub(super) fn hand_over_at_start(&mut self, group: &Group) {
         if io::stdin().is_terminal() && io::stdout().is_terminal() && self.is_ours() {
             self.hand_over(group);
@@ -68,13 +68,14 @@ impl Terminal {
         let mut background = SigSet::empty();
         background.add(Signal::SIGTTOU);
         if background.thread_block().is_ok() {
-            // Fails when the group or the terminal no longer exists: there is nothing to give.
+            // This fails if the group or the terminal no longer exists, so there is nothing to
+            // give.
             let _ = tcsetpgrp(tty, group);
             let _ = background.thread_unblock();
         }
     }
 
-    /// Stops our whole group, like the terminal does on Ctrl-Z, and returns when the group has been
+    /// Stops our whole group, as the terminal does on Ctrl-Z, and returns when the group has been
     /// continued. If no shell could continue the group, the system does not stop it.
     ///
     /// Must be called on the main thread, which gets signals for the process first. All other
@@ -91,7 +92,7 @@ impl Terminal {
 /// now on.
 pub(super) fn hold_back_stops(hold_back: bool) {
     let set = stop_signal();
-    // Fails only for a signal that does not exist.
+    // This fails only for a signal that does not exist.
     let _ = if hold_back {
         set.thread_block()
     } else {
@@ -106,7 +107,7 @@ fn stop_signal() -> SigSet {
 }
 
 /// A listener for Ctrl-Z that reaches us instead of the command, because our group has the
-/// terminal. A `leasehold` that stopped alone would let its lease end while the command runs on.
+/// terminal. If only `leasehold` stopped, its lease would end while the command runs on.
 pub(super) struct StopRequests(mpsc::UnboundedReceiver<()>);
 
 impl StopRequests {

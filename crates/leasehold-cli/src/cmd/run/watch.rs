@@ -19,8 +19,8 @@ use crate::failure::Failure;
 use crate::output::{self, Event, Shown, tell};
 use crate::signals::Signals;
 
-/// The longest interval between looks. A missed event, for example a signal, costs at most this
-/// delay.
+/// The longest interval between checks. If an event such as a signal is missed, it is delayed by no
+/// more than this.
 const LOOK_EVERY: Duration = Duration::from_millis(500);
 /// The longest wait for the rest of the group. Processes of another user can't be ended.
 const END_OF_REST: Duration = Duration::from_secs(1);
@@ -49,9 +49,9 @@ pub(super) struct Watch<'a> {
 pub(super) struct Ending {
     /// The time at which the command is killed. `None` while it may continue.
     killed_at: Option<Instant>,
-    /// The reason, if the command is ended because the lock is lost or about to be.
+    /// The reason, if the command is ended because the lock is lost or about to be lost.
     for_loss: Option<String>,
-    /// The loss was reported, and the command continues without the lock.
+    /// Whether the loss was reported, and the command continues without the lock.
     warned: bool,
 }
 
@@ -75,8 +75,8 @@ pub(super) struct End {
     pub(super) began: bool,
     /// The reason of the loss, if the command was ended for it.
     pub(super) lost_for: Option<String>,
-    /// [`Exit::Lost`] if it was ended because the lock was lost or about to be, [`Exit::TooLong`] if
-    /// it ran for too long.
+    /// [`Exit::Lost`] if the command was ended because the lock was lost or about to be lost,
+    /// [`Exit::TooLong`] if it ran for too long.
     pub(super) exit: Result<Exit, Failure>,
 }
 
@@ -89,7 +89,7 @@ impl Watch<'_> {
             self.end_rest(Instant::now()).await;
         }
         if let (Err(failure), Some(_)) = (&exit, self.ending.killed_at) {
-            // The command was being ended already, and its exit code says why.
+            // The command was being ended already, and its exit code shows why.
             tell(failure);
             exit = Ok(self.ending.exit());
         }
@@ -106,7 +106,7 @@ impl Watch<'_> {
 
     async fn follow(&mut self) -> Result<Exit, Failure> {
         let exit = loop {
-            // Look before listening: the command may have ended already.
+            // Check before listening, because the command may have ended already.
             match self.group.news()? {
                 Some(News::Ended(exit)) => break exit,
                 Some(News::Stopped(signal)) => {
@@ -122,7 +122,7 @@ impl Watch<'_> {
             self.listen().await;
         };
         self.terminal.take_back(&self.group);
-        // A command that ended in time was protected, however little time was left.
+        // A command that ended in time was protected, even if little time was left.
         if self.has_missed_the_loss() || self.guard.loss().is_some() {
             self.end_if_due();
         }
@@ -133,12 +133,12 @@ impl Watch<'_> {
         Ok(self.ending.exit())
     }
 
-    /// Waits until there may be something to do. Passes signals on.
+    /// Waits until there may be something to do. Forwards signals to the command.
     async fn listen(&mut self) {
         let now = Instant::now();
         let is_over = self.ending.killed_at.is_some_and(|over| over <= now);
         if is_over {
-            // The dead-man's switch has done it, unless a signal has stopped the switch.
+            // The dead-man's switch has already done this, unless a signal has stopped the switch.
             self.group.signal(Signal::SIGKILL);
         }
         let acts_on_loss = self.ending.for_loss.is_none() && *self.on_loss != OnLoss::Warn;
@@ -166,8 +166,8 @@ impl Watch<'_> {
         self.ending.killed_at.is_none() && self.deadman.has_acted()
     }
 
-    /// Has the command ended by the dead-man's switch at this time, if this process can't end it
-    /// before. The switch sends TERM only where this process would.
+    /// Makes the dead-man's switch end the command at this time, if this process can't end it
+    /// before. The switch sends TERM only if this process would.
     fn is_due_at(&mut self, kill_at: Instant) {
         let asks = *self.on_loss == OnLoss::Term && self.ending.killed_at.is_none();
         let ask_before = asks.then(|| self.schedule.switch_asks_before());
@@ -175,14 +175,14 @@ impl Watch<'_> {
         self.deadman.end_at(kill_at, ask_before);
     }
 
-    /// Has the command killed at this time, or earlier if that was decided before.
+    /// Has the command killed at this time, or earlier if an earlier time was set before.
     fn kill_at(&mut self, at: Instant) {
         let at = self.ending.no_later_than(at);
         self.ending.killed_at = Some(at);
         self.deadman.kill_at(at);
     }
 
-    /// Ends the command if its `--max-run` is over.
+    /// Ends the command if it has run for `--max-run`.
     fn end_if_too_long(&mut self) {
         let max_run = self.max_run.filter(|(at, _)| *at <= since_boot());
         let Some((_, most)) = max_run.filter(|_| self.ending.killed_at.is_none()) else {
@@ -253,7 +253,7 @@ impl Watch<'_> {
         });
         match self.on_loss {
             OnLoss::Exec(line) => self.run_instead(line, state),
-            // Without a TERM before, to which the command could react.
+            // No TERM precedes this, so the command can't react.
             OnLoss::Kill => self.group.signal(Signal::SIGKILL),
             _ => self.group.ask_to_end(),
         }
@@ -271,8 +271,8 @@ impl Watch<'_> {
         });
     }
 
-    /// Runs the program of `--on-loss exec` instead of sending TERM. It is not waited for: the
-    /// command's time is short.
+    /// Runs the program of `--on-loss exec` instead of sending TERM. Does not wait for the program,
+    /// because the command's time is short.
     fn run_instead(&self, line: &str, reason: &str) {
         let started = Command::new("sh")
             .args(["-c", line])
@@ -294,7 +294,7 @@ impl Watch<'_> {
             signal,
             Some(Signal::SIGTSTP | Signal::SIGTTIN | Signal::SIGTTOU)
         );
-        // A signal from elsewhere stopped the command. The lock stays held while it is stopped.
+        // A signal from elsewhere stopped the command. The lock is still held while it is stopped.
         if !by_terminal || !self.terminal.is_there() {
             return;
         }
@@ -304,12 +304,13 @@ impl Watch<'_> {
             self.announce_stop();
             self.terminal.stop_us();
             if wants_terminal && !self.terminal.is_ours() {
-                // In the background the command asks for the terminal and is stopped again at
-                // once. The pause limits this loop if no shell stops this process.
+                // A command in the background asks for the terminal and is stopped again at once.
+                // The pause limits this loop if no shell stops this process.
                 sleep(Duration::from_millis(100)).await;
             }
         }
-        // If the lease ended meanwhile, the command must not continue, unless `warn` asks for it.
+        // If the lease ended during the stop, the command must not continue, unless `warn` asks for
+        // it.
         if self.guard.is_held() || *self.on_loss == OnLoss::Warn {
             self.terminal.hand_over(&self.group);
             self.group.signal(Signal::SIGCONT);
@@ -341,7 +342,7 @@ impl Watch<'_> {
     async fn end_rest(&mut self, killed_at: Instant) {
         while !self.group.is_gone() && Instant::now() < killed_at + END_OF_REST {
             if Instant::now() >= killed_at {
-                // The dead-man's switch may have been stopped, or killed.
+                // The dead-man's switch may have been stopped or killed.
                 self.group.signal(Signal::SIGKILL);
             }
             self.reap_orphans();
@@ -389,20 +390,20 @@ impl Schedule {
         earlier(self.kill_at(valid_until), self.grace)
     }
 
-    /// Returns when the command is killed. This is before another client can have the lock, by the
-    /// time that a loaded machine needs for the kill.
+    /// Returns when the command is killed: before another client can have the lock, by the time
+    /// that a loaded machine needs for the kill.
     pub(super) fn kill_at(&self, valid_until: Instant) -> Instant {
         earlier(valid_until, self.lease / 20)
     }
 
-    /// Returns how long before the kill the dead-man's switch sends TERM. By then this process would
-    /// have done it, with a quarter of the grace time to spare.
+    /// Returns how long before the kill the dead-man's switch sends TERM. This process should have
+    /// sent it a quarter of the grace time earlier.
     fn switch_asks_before(&self) -> Duration {
         self.grace * 3 / 4
     }
 
-    /// Returns the interval between looks. It is short enough to see each renewal long before the
-    /// deadline that it replaces.
+    /// Returns the interval between checks. It is short enough to notice each renewal long before
+    /// the deadline that it replaces.
     fn look_every(&self) -> Duration {
         (self.lease / 10).min(LOOK_EVERY)
     }
@@ -425,7 +426,7 @@ mod tests {
         let before = |instant: Instant| valid_until.saturating_duration_since(instant);
         let seconds = Duration::from_secs;
         for (lease, grace, kill, end) in [
-            // A twentieth of the lease is left for the kill. Before it is the grace time.
+            // The last twentieth of the lease is for the kill. The grace time precedes it.
             (seconds(30), None, seconds(30) / 20, seconds(10)),
             (seconds(6), None, seconds(6) / 20, seconds(2)),
             (seconds(600), None, seconds(30), seconds(10)),

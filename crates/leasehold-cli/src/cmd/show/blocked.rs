@@ -13,7 +13,7 @@ use super::super::ls::holders;
 use super::{json as as_json, text as as_text};
 use crate::output::Shown;
 
-/// The most names to look at, and the most holders of each name to print.
+/// The most names to visit, and the most holders of each name to print.
 const MOST_NAMES: usize = 100;
 const MOST_HOLDERS: usize = 10;
 
@@ -23,11 +23,11 @@ pub(super) struct Chain {
     links: Vec<Link>,
     /// The names of each circle, the shortest circle first.
     circles: Vec<Vec<String>>,
-    /// Whether there is more that was not looked at, or is not printed.
+    /// Whether there is more that was not visited, or is not printed.
     is_cut: bool,
 }
 
-/// A holder of a name, or a name that was printed before.
+/// A holder of a name, or a name that was already printed.
 struct Link {
     name: String,
     depth: usize,
@@ -37,12 +37,13 @@ struct Link {
 struct Holder {
     id: String,
     client: Option<ClientInfo>,
-    /// Whether no client renews the hold, because it was left to a span. Its client may have ended,
-    /// and what that client waits for does not delay the end of the hold.
+    /// Whether no client renews the hold, because its holder has left it to the server for a time
+    /// (`keep_for`). Its client may have ended, and the client's own waits do not delay the end of
+    /// the hold.
     kept: bool,
 }
 
-/// A part that is still to be printed.
+/// A part that has yet to be printed.
 enum Next {
     Name {
         name: String,
@@ -53,13 +54,13 @@ enum Next {
     Holder(Link),
 }
 
-/// The names that were looked at.
+/// The names that were visited.
 #[derive(Default)]
 struct Walk {
     seen: HashMap<String, NameInfo>,
     told: HashSet<String>,
-    /// The edges of circles: from a name to the name that a holder's client waits for, if that
-    /// client waits for one name only.
+    /// The edges of circles: from a name to the name that a holder's client waits for, if the
+    /// client waits for only one name.
     leads: BTreeMap<String, BTreeSet<String>>,
     chain: Chain,
 }
@@ -159,7 +160,7 @@ impl Walk {
     }
 }
 
-/// Returns whether the client's wait for this name has ended with a hold: the client has the name
+/// Returns whether the client's wait for this name has ended with a hold: the client holds the name
 /// and is not a waiter.
 fn has_got_it(seen: &NameInfo, client: &str) -> bool {
     let is_its = |id: &str| id.split(':').next() == Some(client);
@@ -186,7 +187,7 @@ fn circles(leads: &BTreeMap<String, BTreeSet<String>>) -> Vec<Vec<String>> {
     found.into_iter().map(|(_, circle)| circle).collect()
 }
 
-/// Returns the shortest way from a name back to the same name.
+/// Returns the shortest path from a name back to the same name.
 fn shortest(leads: &BTreeMap<String, BTreeSet<String>>, start: &str) -> Option<Vec<String>> {
     let mut before: HashMap<&str, &str> = HashMap::new();
     let mut todo = VecDeque::from([start]);

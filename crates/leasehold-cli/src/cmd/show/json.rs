@@ -11,7 +11,7 @@ pub(in crate::cmd) fn of(name: &str, seen: &NameInfo) -> String {
     let mut shown = json!({
         "name": name,
         "kind": kind(&seen.found),
-        // Unknown for a count, and meaningless for a latch.
+        // This is unknown for a count, and meaningless for a latch.
         "held": null,
         "holders": null,
         "mode": null,

@@ -75,7 +75,7 @@ pub(in crate::cmd) fn of(name: &str, seen: &NameInfo) -> String {
 
 fn of_hold(hold: &HoldInfo, denied: bool) -> String {
     let client = match hold.kept {
-        // The client has often ended, and announces nothing any more.
+        // The client has often ended, and no longer announces anything.
         true => format!(
             "\n  kept    until the TTL is over, and not renewed (--min-hold, keep_for){}",
             of_client(hold.client.as_ref())
@@ -93,8 +93,8 @@ fn of_hold(hold: &HoldInfo, denied: bool) -> String {
     )
 }
 
-/// Returns a line about a holder's client, or what the client may be if it does not report who it
-/// is.
+/// Returns a line about a holder's client, or about what the client may be if it has not announced
+/// itself.
 fn of_holder(id: &str, client: Option<&ClientInfo>, denied: bool) -> String {
     // Ids of leasehold and of Redisson are a UUID and a number.
     let is_client = id.find(':') == Some(36);
@@ -105,7 +105,7 @@ fn of_holder(id: &str, client: Option<&ClientInfo>, denied: bool) -> String {
     of_client(client)
 }
 
-/// Returns a line about a client, if it reports who it is.
+/// Returns a line about a client, if it has announced itself.
 fn of_client(client: Option<&ClientInfo>) -> String {
     let Some(client) = client else {
         return String::new();
@@ -118,7 +118,7 @@ fn of_client(client: Option<&ClientInfo>) -> String {
     text
 }
 
-/// Returns who a client is, in a few words.
+/// Returns a few words that identify a client.
 pub(in crate::cmd) fn who(client: &ClientInfo) -> String {
     format!(
         "{} on {}, process {}",
@@ -223,8 +223,8 @@ fn of_line(seen: &NameInfo) -> String {
         );
     }
     let _ = match (&seen.found, seen.listening) {
-        // A client may listen until this name exists, or without a reason any more. So only a
-        // known number of listeners above 0 is shown.
+        // A client may listen until this name exists, or for no reason any more. So a number of
+        // listeners is shown only if it is known and above 0.
         (Found::Nothing | Found::Latch { left: 0 } | Found::Unknown { .. }, None | Some(0)) => {
             Ok(())
         }

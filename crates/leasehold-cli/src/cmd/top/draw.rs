@@ -155,7 +155,7 @@ fn columns(width: u16) -> Vec<(Column, u16)> {
         }
     }
     let rest = width.saturating_sub(least(&columns));
-    // A third of the rest is for the name, and two thirds are for the holder.
+    // A third of the remaining width is for the name, and two thirds are for the holder.
     let more = |column: Column| match column {
         Column::Name if !columns.contains(&Column::Held) => rest,
         Column::Name => rest / 3,
@@ -323,7 +323,7 @@ mod tests {
             if is_told("to read:") && lines.contains("; 3 values") && lines.contains(" fair ") {
                 break;
             }
-            // Some looks later, the waiter is in its line.
+            // After some queries, the waiter is in line.
             assert!(look < 1000, "{lines}");
             tokio::task::yield_now().await;
         }

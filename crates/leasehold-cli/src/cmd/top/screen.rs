@@ -39,7 +39,7 @@ impl Screen {
         let (pictures, queue) = mpsc::channel(1);
         let (told, ended) = oneshot::channel();
         signals::on_thread("screen", move || {
-            // Fails if the screen has stopped waiting for the end.
+            // This fails if the screen no longer waits for the end.
             let _ = told.send(write_all(queue));
         })
         .map_err(failed)?;

@@ -62,13 +62,13 @@ impl Order {
 /// A name in the table.
 pub(super) struct Row {
     pub(super) listed: Listed,
-    /// Number of changes of hands a second that the looks have seen.
+    /// Number of changes of hands a second that the queries have noticed.
     pub(super) changes: f64,
     /// The longest TTL seen of the current hold: the full length of the bar.
     pub(super) full: Duration,
 }
 
-/// The memory of a name between looks.
+/// The facts about a name that are kept between queries.
 struct Past {
     holder: Option<String>,
     changed_at: VecDeque<Instant>,
@@ -89,9 +89,9 @@ pub(super) struct State {
     pub(super) message: String,
     /// The doctor's warning.
     pub(super) warning: Option<String>,
-    /// The names that the last look left out, in words.
+    /// The names that the last query left out, in words.
     pub(super) left_out: String,
-    /// Whether the message is about a failed look.
+    /// Whether the message is about a failed query.
     is_failing: bool,
 }
 
@@ -133,12 +133,12 @@ impl State {
         self.mode == Mode::Paused
     }
 
-    /// Takes over the result of a look: names, and what it left out.
+    /// Adopts the result of a query: names, and what it left out.
     pub(super) fn looked(&mut self, looked: Looked, now: Instant) {
         let mut words = String::new();
         // Writing to a string can't fail.
         if let Some((keys, total)) = looked.keys {
-            // Counted in keys, because the other keys need not be names.
+            // This is the number of keys, because the other keys need not be names.
             let _ = write!(
                 words,
                 "; from {} of {total} keys, give a pattern",
@@ -159,7 +159,7 @@ impl State {
         self.seen(looked.found, now);
     }
 
-    /// Takes over the names that a look has found.
+    /// Adopts the names that a query has found.
     pub(super) fn seen(&mut self, found: Vec<Listed>, now: Instant) {
         let begun = *self.begun.get_or_insert(now);
         let span = now.duration_since(begun).min(WINDOW).as_secs_f64().max(1.0);
@@ -304,7 +304,7 @@ impl State {
 
     fn sort(&mut self) {
         let order = self.order;
-        // By the name first, so that rows with the same number stay in their places.
+        // Sorts by name first, so that rows with the same number keep their places.
         self.rows.sort_by(|a, b| a.listed.name.cmp(&b.listed.name));
         self.rows.sort_by(|a, b| match order {
             Order::Name => std::cmp::Ordering::Equal,
@@ -338,7 +338,7 @@ fn row(listed: Listed, before: Option<Past>, now: Instant, span: f64) -> (Row, P
     if let Ttl::Left(span) = left(&listed.info) {
         past.full = past.full.max(span);
     }
-    // At most 10 000: one change for each look within the window.
+    // This is at most 10 000: one change for each query within the window.
     let changes = f64::from(u32::try_from(past.changed_at.len()).unwrap_or(u32::MAX)) / span;
     let full = past.full;
     (
@@ -418,7 +418,7 @@ mod tests {
         let mut state = State::new("memory://".into());
         state.seen(look(&client).await, Instant::now());
         assert_eq!(names(&state), ["a", "b"]);
-        // Sorted by the remaining TTL: four columns further.
+        // The rows are now sorted by the remaining TTL, four columns further.
         press(&mut state, "ssss");
         assert_eq!((state.order, names(&state)), (Order::Ttl, vec!["b", "a"]));
         press(&mut state, "jj");

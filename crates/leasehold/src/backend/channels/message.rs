@@ -15,8 +15,8 @@ pub(crate) enum Transport {
 #[derive(Debug, Default)]
 pub(crate) struct MessageJoiner {
     release: Option<PendingRelease>,
-    /// The channel of the permits that were given back last, if clients were notified of them. The
-    /// zeros after that message are for Redisson.
+    /// The channel of the last message about returned permits, if that message notified clients.
+    /// The zeros after it are for Redisson.
     permits: Option<String>,
 }
 
@@ -38,7 +38,7 @@ impl PendingRelease {
         self.wakes_all && self.zeros < ZEROS && payload == b"0" && self.channel == channel
     }
 
-    /// Passes the messages on one by one, as for a release that notifies no client.
+    /// Delivers the messages one by one, as for a release that notifies no client.
     fn deliver(&self, mut deliver: impl FnMut(Message<'_>)) {
         if self.wakes_all {
             deliver(Message::new(&self.channel, b"1", self.transport));
@@ -49,7 +49,7 @@ impl PendingRelease {
     }
 }
 
-/// A message.
+/// A message on a channel. A release and the notification after it are joined into one.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Message<'a> {
     pub(crate) channel: &'a str,
@@ -96,7 +96,8 @@ impl MessageJoiner {
             }
             release.deliver(&mut deliver);
         }
-        // These zeros may also arrive in a later read: `permits` outlives a read.
+        // These zeros may arrive in a later read than the message before them, so `permits`
+        // outlives a read.
         let is_for_redisson = payload == b"0" && self.permits.as_ref() == Some(&channel);
         if is_for_redisson {
             return;
@@ -146,7 +147,7 @@ fn is_of(channel: &str, number: &[u8]) -> bool {
     own.is_some_and(|before| before.ends_with(b":"))
 }
 
-/// Returns the number of a client. It is longer than any number of permits, which may also follow a
+/// Parses a client's number. It has more digits than any number of permits, which may also follow a
 /// message `0`.
 fn number(payload: &[u8]) -> Option<u64> {
     let digits = payload.len() > 10 && payload.iter().all(u8::is_ascii_digit);
@@ -195,7 +196,8 @@ mod tests {
     fn call_belongs_to_all_messages_of_a_release_that_wakes_all() {
         let calls = [("x", "1"), ("x", "0"), ("x", "0"), ("x", ONE)];
         assert_eq!(heard(&calls), ["x 1 Some(111111111111111)"]);
-        // If no client is notified, each message is passed on, and a later release is separate.
+        // If no client is notified, each message is delivered by itself, and a later release is
+        // separate.
         assert_eq!(heard(&calls[..3]), ["x 1 None", "x 0 None", "x 0 None"]);
         let mixed = [&calls[..3], &[("x", "0"), ("x", ONE)]].concat();
         assert_eq!(

@@ -1,6 +1,7 @@
-//! The connections' side of the channels. Each node has one connection for messages, and a section
-//! with the channels whose messages it brings. A single server has all channels. When a channel
-//! moves to another node, the entry and its listeners remain, and only the connection changes.
+//! The channels as a connection sees them. Each node has one connection for messages, and a
+//! [`NodeChannels`] with the channels whose messages arrive there. A single server has all
+//! channels. When a channel moves to another node, the entry and its listeners remain, and only the
+//! connection changes.
 
 use std::sync::Arc;
 #[cfg(feature = "redis")]
@@ -31,8 +32,8 @@ impl Channels {
         }
     }
 
-    /// Gives each channel to the connection that brings its messages now, after slots have moved
-    /// between nodes.
+    /// Assigns each channel to the connection that delivers its messages now, after slots have
+    /// moved between nodes.
     #[cfg(feature = "redis")]
     pub(crate) fn reassign_nodes(&self) {
         let mut table = self.table.lock();
@@ -101,7 +102,7 @@ impl NodeChannels {
         self.channels.is_own(name)
     }
 
-    /// Notes that the server does not know sharded messages.
+    /// Notes that the server does not support sharded messages.
     #[cfg(feature = "redis")]
     pub(crate) fn use_single_transport(&self) {
         self.channels
@@ -109,7 +110,7 @@ impl NodeChannels {
             .store(false, Ordering::Relaxed);
     }
 
-    /// Notes that the connection is lost, and with it all messages published since.
+    /// Notes that the connection is lost, and with it all messages published after that.
     pub(crate) fn all_down(&self) {
         let mut table = self.channels.table.lock();
         let ours = |entry: &&ChannelEntry| entry.node == Some(self.node);
@@ -124,8 +125,8 @@ impl NodeChannels {
         table.work(self.node).to_subscribe = names;
     }
 
-    /// Notes that the server no longer brings the messages of `name`. Another node brings them now,
-    /// which [`reassign_nodes`](Channels::reassign_nodes) finds.
+    /// Notes that the server no longer delivers the messages of `name`.
+    /// [`reassign_nodes`](Channels::reassign_nodes) later finds the node that delivers them now.
     #[cfg(feature = "redis")]
     pub(crate) fn lost(&self, name: &str) {
         let mut table = self.channels.table.lock();
@@ -146,13 +147,12 @@ impl NodeChannels {
         if let Some(entry) = table.entries.get_mut(name)
             && entry.node == Some(self.node)
         {
-            // Done before the listeners wake, because they look at their zeros then.
+            // Before the listeners wake, because they compare their zeros then.
             entry.note_confirmed();
             entry.signal.send_if_modified(|signal| {
-                // The counter moves because no waiter heard of a release between its request and
-                // the subscription, so the waiter asks again. If the subscription was already
-                // confirmed (`listen_from_now`), the confirmation is not news to the other
-                // listeners.
+                // A waiter may have missed a release between its request and the subscription. The
+                // counter moves, so the waiter retries. If the subscription was already confirmed
+                // (`listen_from_now`), the confirmation is not news to the other listeners.
                 let news = signal.live == denied || signal.denied != denied;
                 signal.count += u64::from(news);
                 signal.live = !denied;
@@ -173,21 +173,21 @@ impl NodeChannels {
     pub(crate) fn take_to_subscribe(&self) -> Vec<Arc<str>> {
         let mut table = self.channels.table.lock();
         let mut fresh = std::mem::take(&mut table.work(self.node).to_subscribe);
-        // A channel that was forgotten before it was subscribed to may be here twice, or may no
+        // A channel that was removed before it was subscribed to may be here twice, or may no
         // longer have an entry.
         fresh.sort_unstable();
         fresh.dedup();
         fresh.retain(|name| {
             let entry = table.entries.get_mut(name);
             let entry = entry.filter(|entry| entry.node == Some(self.node));
-            // Noted before the request leaves: a listener that arrives while the request is on its
+            // Noted before the request is sent: a listener that arrives while the request is on its
             // way needs a later confirmation.
             entry.map(ChannelEntry::note_requested).is_some()
         });
         fresh
     }
 
-    /// Forgets the channels without listeners. The caller ends their subscriptions, and the
+    /// Removes the channels without listeners. The caller ends their subscriptions, and the
     /// subscriptions of channels that another connection has now.
     pub(crate) fn remove_idle(&self) -> Vec<Arc<str>> {
         let mut table = self.channels.table.lock();
@@ -195,12 +195,13 @@ impl NodeChannels {
         let mut removed = 0;
         ended.retain(|name| {
             let entry = table.entries.get_mut(name);
-            // The channel belongs to another connection now, or did and was forgotten there.
+            // The channel belongs to another connection now, or belonged to one that has removed
+            // it.
             let Some(entry) = entry.filter(|entry| entry.node == Some(self.node)) else {
                 return true;
             };
-            // Also cleared for a channel that is wanted again, which must be noted again when its
-            // last listener leaves.
+            // Also cleared for a channel that has listeners again: it must be noted again when the
+            // last of them is dropped.
             entry.marked_idle = false;
             let is_idle = entry.listeners == 0 && table.entries.remove(name).is_some();
             removed += usize::from(is_idle);
@@ -211,7 +212,7 @@ impl NodeChannels {
         ended
     }
 
-    /// Resolves when a channel is wanted or no longer wanted.
+    /// Resolves when there is work for the connection's task.
     pub(crate) async fn changed(&self) {
         self.changed.notified().await;
     }

@@ -68,7 +68,7 @@ fn removed_channel_is_resubscribed_once() {
     drop(channels.listen("a"));
     assert_eq!(names(&channels.node_channels(0).remove_idle()), ["a"]);
     let _again = channels.listen("a");
-    // The channel is noted twice: before it was forgotten, and when it was wanted again.
+    // The channel is noted twice: before it was removed, and when it was wanted again.
     assert_eq!(names(&channels.node_channels(0).take_to_subscribe()), ["a"]);
     drop(channels.listen("b"));
     assert_eq!(names(&channels.node_channels(0).remove_idle()), ["b"]);
@@ -88,7 +88,7 @@ fn zeros_count_from_the_listeners_own_confirmation() {
     zero();
     confirm();
     zero();
-    // The first listener has not looked at its channel since then.
+    // The first listener has not read its signal since then.
     let second = channels.listen_from_now("a");
     confirm();
     assert_eq!((first.zero_arrived(), second.zero_arrived()), (true, false));
@@ -127,7 +127,7 @@ fn lost_connection_resubscribes_every_channel() {
     );
 }
 
-/// Makes channels on two nodes, and the number of the node that has all of them.
+/// Makes the channels of two nodes. All channels are on the node with the returned number.
 fn of_two_nodes() -> (Arc<Channels>, Arc<AtomicUsize>) {
     let owner = Arc::new(AtomicUsize::new(0));
     let of_channel = Arc::clone(&owner);
@@ -147,7 +147,7 @@ fn channel_follows_its_node() {
     channels.reassign_nodes();
     assert!(!listener.signal().live && listener.signal().count() != mark.count());
     assert_eq!(names(&second.take_to_subscribe()), ["a"]);
-    // A late answer, from a connection that no longer brings the channel's messages.
+    // A late answer, from a connection that no longer delivers the channel's messages.
     first.subscribed("a", false);
     assert!(!listener.signal().live);
     second.subscribed("a", false);
@@ -209,7 +209,7 @@ fn zero_of_one_transport_is_passed_on_once() {
             (should_republish(&one), should_republish(&other)),
             (true, false)
         );
-        // The message that the waiter has passed on.
+        // The message that the waiter has republished.
         channels.on_message(second);
         assert!(!should_republish(&other));
         let later = listen();

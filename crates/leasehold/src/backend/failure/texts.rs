@@ -1,4 +1,4 @@
-//! The texts of failures: where it failed, why, and the next step.
+//! The messages of failures: where the operation failed, why, and what to do next.
 
 use super::{Cause, Failure, Outcome};
 

@@ -14,8 +14,8 @@ pub(crate) struct Keyspace {
     pub(super) now_ms: u64,
     steps_since_sweep: u32,
     audience: Option<Audience>,
-    /// The fields that were removed from hashes, if a test wants to know whether one of them
-    /// returns.
+    /// The fields that were removed from hashes, recorded if a test checks whether one of them is
+    /// written again.
     pub(super) removed: Option<RemovedFields>,
 }
 
@@ -60,10 +60,10 @@ enum Content {
 type Fields = BTreeMap<Vec<u8>, Vec<u8>>;
 /// A field with its value.
 type HashField = (Vec<u8>, Vec<u8>);
-/// A member with its score. Every score here is a time in ms, so it is a whole number.
+/// A member with its score. Every score here is a time in ms, so it is an integer.
 type ScoredMember = (Vec<u8>, i64);
 
-/// A sorted set, by member and in the order of score and then member.
+/// A sorted set, indexed by member and ordered by score and then member.
 #[derive(Clone, Debug, Default)]
 struct Sorted {
     scores: HashMap<Vec<u8>, i64>,
@@ -88,7 +88,8 @@ impl Sorted {
     }
 }
 
-/// Makes two methods for one type of content: one finds it, one also makes it if it is missing.
+/// Defines two methods for one type of content: one finds it, the other also creates it if it is
+/// missing.
 macro_rules! collection {
     ($name:ident, $make:ident, $kind:ident, $type:ty) => {
         fn $name(&mut self, key: &[u8]) -> Result<Option<&mut $type>, Refusal> {
@@ -118,7 +119,7 @@ impl Keyspace {
 
     fn live(&mut self, key: &[u8]) -> Option<&mut Stored> {
         let now_ms = self.now_ms;
-        // The server's own rule: a key still lives in the millisecond in which it ends.
+        // Like the server: a key still exists in the millisecond in which it expires.
         let over = |stored: &Stored| stored.expires_at_ms.is_some_and(|at| now_ms > at);
         if self.entries.get(key).is_some_and(over) {
             self.entries.remove(key);
@@ -161,7 +162,7 @@ impl Keyspace {
         }
     }
 
-    /// Returns how many milliseconds are left; -1 without expiry, -2 if there is no key.
+    /// Returns the remaining milliseconds; -1 without expiry, -2 if there is no key.
     pub(crate) fn pttl(&mut self, key: &[u8]) -> i64 {
         let now_ms = self.now_ms;
         match self.live(key) {
@@ -184,8 +185,8 @@ impl Keyspace {
     }
 
     pub(crate) fn publish(&mut self, channel: &[u8], message: &[u8]) {
-        // Delivered when the step is over: a client that hears the message asks at once, and must
-        // find all changes of the step.
+        // Delivered after the step: a client that receives the message sends a request at once, and
+        // must find all changes of the step.
         self.published.push((channel.to_vec(), message.to_vec()));
     }
 
@@ -207,7 +208,7 @@ impl Keyspace {
         self.entries.len()
     }
 
-    /// Returns how many connections hear messages on the channel.
+    /// Returns how many connections listen to the channel.
     pub(crate) fn listeners(&self, channel: &[u8]) -> i64 {
         let Some(count) = &self.audience else {
             return 0;
@@ -218,12 +219,12 @@ impl Keyspace {
         }
     }
 
-    /// Removes expired keys from time to time. An expired key is also removed when a step looks at
+    /// Removes expired keys from time to time. An expired key is also removed when a step accesses
     /// it.
     pub(super) fn sweep(&mut self) {
         const STEPS: u32 = 4096;
         self.steps_since_sweep += 1;
-        // On average this looks at one key per step at most, however many keys there are.
+        // On average this visits at most one key per step, however many keys there are.
         if self.steps_since_sweep >= STEPS.max(self.entries.len() as u32) {
             self.steps_since_sweep = 0;
             self.drop_expired();

@@ -29,8 +29,8 @@ impl Links {
 
     pub(super) fn alive(&self) -> Vec<Arc<Link>> {
         let links = self.links.lock();
-        // Collected, so that the lock is free again: a test that decides about a message may cut
-        // all links.
+        // Collected to release the lock: the closure with which a test decides about a message may
+        // cut all links.
         links.iter().filter_map(Weak::upgrade).collect()
     }
 

@@ -37,15 +37,15 @@ macro_rules! steps {
 }
 
 steps! {
-    /// A waiter asks for a lock.
+    /// A waiter requests a lock.
     LockAcquire = "lock.acquire",
-    /// A waiter asks for a lock, and asks to be notified of its release.
+    /// A waiter requests a lock, and asks to be notified of its release.
     LockAcquireAndEnlist = "lock.acquire_and_enlist",
     /// A client no longer waits for the lock, so a release need not notify it.
     LockDelist = "lock.delist",
-    /// A holder gives a lock back.
+    /// A holder releases a lock.
     LockRelease = "lock.release",
-    /// A holder gives a lock back, and notifies a client that waits for it.
+    /// A holder releases a lock, and notifies a client that waits for it.
     LockReleaseAndNotify = "lock.release_and_notify",
     /// The watchdog renews a hold, or a guard extends it.
     LockRenew = "lock.renew",
@@ -62,9 +62,9 @@ steps! {
     LockInspect = "lock.inspect",
     /// A `RedLock` notes its longest lease on a server.
     LockNoteLongest = "lock.note_longest",
-    /// A waiter asks for values of a group.
+    /// A waiter requests values of a group.
     GroupAcquire = "group.acquire",
-    /// A holder gives values of a group back.
+    /// A holder releases values of a group.
     GroupRelease = "group.release",
     /// The watchdog renews a hold of values of a group.
     GroupRenew = "group.renew",
@@ -74,7 +74,7 @@ steps! {
     GroupForceUnlock = "group.force_unlock",
     /// A client asks which holders the values have.
     GroupInspect = "group.inspect",
-    /// A waiter asks for a lock with a fencing token.
+    /// A waiter requests a lock with a fencing token.
     FencedAcquire = "fenced.acquire",
     /// A holder draws a fencing token.
     FencedDraw = "fenced.draw",
@@ -82,11 +82,11 @@ steps! {
     FencedRaise = "fenced.raise",
     /// A client asks for the last fencing token.
     FencedLastToken = "fenced.last_token",
-    /// A waiter asks for a fair lock, or keeps its place in the queue.
+    /// A waiter requests a fair lock, or keeps its place in the queue.
     FairAcquire = "fair.acquire",
     /// A client keeps the places of several of its waiters in the queue.
     FairKeepPlaces = "fair.keep_places",
-    /// A holder gives the fair lock back, or a waiter gives up its place.
+    /// A holder releases the fair lock, or a waiter gives up its place.
     FairRelease = "fair.release",
     /// A holder of a fair lock ends its guard and keeps the lock locked for a fixed time.
     FairKeepFor = "fair.keep_for",
@@ -94,13 +94,13 @@ steps! {
     FairForceUnlock = "fair.force_unlock",
     /// A client asks which waiters are in the queue.
     FairListWaiters = "fair.list_waiters",
-    /// A reader asks for the lock.
+    /// A reader requests the lock.
     RwAcquireRead = "rw.acquire_read",
-    /// A writer asks for the lock.
+    /// A writer requests the lock.
     RwAcquireWrite = "rw.acquire_write",
-    /// A reader gives the lock back.
+    /// A reader releases the lock.
     RwReleaseRead = "rw.release_read",
-    /// A writer gives the lock back.
+    /// A writer releases the lock.
     RwReleaseWrite = "rw.release_write",
     /// The watchdog renews a read hold.
     RwRenewRead = "rw.renew_read",
@@ -108,7 +108,7 @@ steps! {
     RwRenewWrite = "rw.renew_write",
     /// A writer ends its guard and keeps the lock locked for a fixed time.
     RwKeepWrite = "rw.keep_write",
-    /// A waiter that has given up takes back its mark.
+    /// A waiter that has given up withdraws its reservation.
     RwWithdraw = "rw.withdraw",
     /// A writer becomes a reader.
     RwDowngrade = "rw.downgrade",
@@ -120,33 +120,33 @@ steps! {
     RwForceUnlock = "rw.force_unlock",
     /// A client asks which holders one side has.
     RwInspect = "rw.inspect",
-    /// A waiter asks for permits.
+    /// A waiter requests permits.
     SemaphoreAcquire = "semaphore.acquire",
     /// A client no longer waits for permits, so a release need not notify it.
     SemaphoreDelist = "semaphore.delist",
     /// A client undoes an acquire whose reply may never arrive.
     SemaphoreUndo = "semaphore.undo",
-    /// A client gives permits back, or changes their number.
+    /// A client returns permits, or changes their number.
     SemaphoreAdd = "semaphore.add",
     /// A client takes all free permits.
     SemaphoreDrain = "semaphore.drain",
-    /// A client makes the semaphore.
+    /// A client creates the semaphore.
     SemaphoreSet = "semaphore.set",
     /// A client asks how many permits are free.
     SemaphoreAvailable = "semaphore.available",
     /// A client removes the semaphore.
     SemaphoreDelete = "semaphore.delete",
-    /// A waiter asks for permits with leases.
+    /// A waiter requests permits with leases.
     ExpirableAcquire = "expirable.acquire",
-    /// A holder exchanges its permits for the permits of the next waiter of its process.
+    /// A holder swaps its permits for the permits of the next waiter of its process.
     ExpirableExchange = "expirable.exchange",
     /// The watchdog renews permits.
     ExpirableRenew = "expirable.renew",
-    /// A holder gives permits back.
+    /// A holder returns permits.
     ExpirableRelease = "expirable.release",
     /// A client sets the lease of a permit.
     ExpirableUpdate = "expirable.update",
-    /// A client asks how much of a permit's lease is left.
+    /// A client asks for the remaining lease of a permit.
     ExpirableRemaining = "expirable.remaining",
     /// A client asks how many permits there are.
     ExpirableCounts = "expirable.counts",
@@ -168,9 +168,9 @@ steps! {
     NameInspect = "name.inspect",
     /// A client asks which names there are.
     NameList = "name.list",
-    /// A client that is about to end a hold by force leaves a note for the holder.
+    /// A client that is about to end a hold by force writes a note for the holder.
     NameNoteForced = "name.note_forced",
-    /// A client announces who it is.
+    /// A client announces its identity.
     PresenceAnnounce = "presence.announce",
     /// A client enters itself in the register of present clients.
     PresenceEnrol = "presence.enrol",

@@ -1,4 +1,4 @@
-//! The traffic on its way, in order of time, and the requests that wait for a reply.
+//! The traffic on its way, in order of arrival, and the requests that wait for a reply.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -14,7 +14,7 @@ use crate::clock::Moment;
 /// Something that arrives at one of the two ends.
 pub(super) enum TrafficEvent {
     /// A request reaches the server. `reply` is the number of the waiting request and the delay of
-    /// the reply; `None` if no client hears the reply.
+    /// the reply; `None` if no client receives the reply.
     Request {
         reply: Option<(u64, Duration)>,
         operation: Operation,
@@ -53,23 +53,22 @@ struct LatestArrivals {
 }
 
 impl Traffic {
-    /// Returns when a call arrives that would arrive at `at` alone: not before the calls sent
-    /// earlier.
+    /// Returns the arrival time of a call: `at`, but not before the calls sent earlier.
     pub(super) fn call_arrival(&mut self, route: Route, at: Moment) -> Moment {
         let latest = self.latest(route);
         latest.up = latest.up.max(at);
         latest.up
     }
 
-    /// Holds up a route while the server waits for the confirmations of a call, whose reply arrives
-    /// at `until`. As on the connection to a server, the next call leaves after that. Calls already
-    /// on their way count as part of this one.
+    /// Delays a route while the server waits for the confirmations of a call, whose reply arrives
+    /// at `until`. As on the connection to a server, the next call is sent after that. Calls
+    /// already on their way count as part of this one.
     pub(super) fn block_until(&mut self, route: Route, until: Moment) {
         let latest = self.latest(route);
         latest.blocked_until = latest.blocked_until.max(until);
     }
 
-    /// Returns when a call leaves that is ready at `now`.
+    /// Returns the departure time of a call that is ready at `now`.
     pub(super) fn call_departure(&mut self, route: Route, now: Moment) -> Moment {
         self.latest(route).blocked_until.max(now)
     }
@@ -115,12 +114,12 @@ impl Traffic {
     }
 
     /// Drops the connections for calls and everything on them. With `late`, their requests still
-    /// arrive at that time, but no client hears the replies.
+    /// arrive at that time, but no client receives the replies.
     pub(super) fn cut_calls(&mut self, late: Option<Moment>) {
         (self.calls, self.acknowledged_calls) = Default::default();
         for (key, event) in std::mem::take(&mut self.queue) {
             match (event, late) {
-                // Requests without a reply stay: copies, requests of an earlier cut, and requests
+                // Requests without a reply remain: copies, requests of an earlier cut, and requests
                 // whose reply is lost anyway. No waiter on this connection expects their replies.
                 (TrafficEvent::Reply { .. }, _)
                 | (TrafficEvent::Request { reply: Some(_), .. }, None) => {}

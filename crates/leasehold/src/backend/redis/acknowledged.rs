@@ -1,6 +1,7 @@
-//! Keeps the connection for acknowledged calls, from its first use for as long as the client lives.
-//! It is the second connection for calls, besides the one of `keep_connected`. What it learns about
-//! the server counts for both, and it follows the first connection to another server.
+//! The task of the connection for acknowledged calls, which exists from the first such call to the
+//! end of the client. It is the second connection for calls, besides the one of `keep_connected`.
+//! What it learns about the server counts for both, and it follows the first connection to another
+//! server.
 
 use futures_util::FutureExt;
 
@@ -14,7 +15,7 @@ use super::reconnect_delay::ReconnectDelay;
 use crate::backend::failure::Failure;
 use crate::observe::log;
 
-/// Keeps a connection under the lane. Never returns.
+/// Keeps the lane connected. Never returns.
 pub(super) async fn keep_acknowledged_connection(lane: LaneDropGuard) {
     let node = &*lane.node;
     let mut pause = ReconnectDelay::new();
@@ -65,10 +66,10 @@ async fn use_connection(
         credentials,
         hello,
     } = opened;
-    // A pending notice was about an earlier connection.
+    // Clears a pending notification, which is about an earlier connection.
     let _ = lane.given_up.notified().now_or_never();
-    // Done before the first operation leaves, as on the other connection. Either connection may be
-    // the first to learn that the server was replaced.
+    // Before the first operation is sent, as on the other connection. Either connection may be the
+    // first to learn that the server was replaced.
     let now = node.learn_of_server(&hello);
     doubt_holds(node, reached.as_ref(), &now);
     let reached = &*reached.insert(now);

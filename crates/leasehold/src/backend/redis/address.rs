@@ -1,4 +1,4 @@
-//! The address of a server, read from a URL, and the form of it that may be shown.
+//! The address of a server, read from a URL, and its form for messages.
 
 mod parts;
 mod topology;
@@ -69,8 +69,7 @@ impl Address {
                 parts.kind.form()
             )));
         }
-        // The URL of a unix socket has no host, so it has no place for user and password before
-        // one.
+        // The URL of a unix socket has no host, so user and password are parameters.
         let query = parts.query(&["db", "protocol", "user", "pass"])?;
         let login = Login {
             user: query.value("user").map(str::to_owned),
@@ -143,7 +142,7 @@ impl Address {
         }
     }
 
-    /// Returns whether a server announced the address, so that it is not in the URL.
+    /// Returns whether another server announced the address. Otherwise it is an address in the URL.
     pub(crate) fn is_announced(&self) -> bool {
         self.announced_as.is_some()
     }
@@ -170,8 +169,8 @@ impl Address {
         self.db
     }
 
-    /// Returns what an error adds if there was no answer. A plain server takes a TLS greeting for
-    /// the start of a command, and waits for the rest of it.
+    /// Returns the hint for an error about a missing answer. A server without TLS takes a TLS
+    /// greeting for the start of a command, and waits for the rest of it.
     pub(crate) fn plain_hint(&self) -> &'static str {
         match self.target {
             ConnectTarget::Tcp { tls: true, .. } => "; if the port has no TLS, use redis://",
@@ -198,7 +197,7 @@ impl Address {
         matches!(self.target, ConnectTarget::Tcp { tls: true, .. })
     }
 
-    /// Returns what the driver needs for its handshake.
+    /// Returns the settings of the driver's handshake.
     pub(crate) fn handshake(&self, resp3: bool) -> RedisConnectionInfo {
         let mut info = RedisConnectionInfo::default()
             .set_db(self.db)
@@ -427,8 +426,8 @@ mod tests {
         assert_eq!(told.identity(), of("redis://[0:0::1]:7").identity());
     }
 
-    /// Makes a password of letters that no message has, digits that no port here has, and all signs
-    /// that have a meaning in a URL.
+    /// Makes a password of letters that appear in no message, digits that appear in no port here,
+    /// and all characters with a meaning in a URL.
     fn password() -> String {
         const LETTERS: &[char] = &['q', 'x', 'z', 'Q', 'X', 'Z', '0', '4', '8'];
         const SIGNS: &[char] = &[
@@ -436,7 +435,7 @@ mod tests {
         ];
         let signs_first = fastrand::usize(..3);
         let letters = (0..12).map(|n| {
-            // Never two signs in a row, because messages contain `://`.
+            // Never two such characters in a row, because messages contain `://`.
             let alphabet = if n % 3 == signs_first { SIGNS } else { LETTERS };
             alphabet[fastrand::usize(..alphabet.len())]
         });
@@ -459,7 +458,7 @@ mod tests {
 
     #[test]
     fn no_message_shows_a_part_of_a_password() {
-        // A password that begins with digits is read as a port up to its first sign.
+        // A password that begins with digits is read as a port up to its first special character.
         let awkward = [
             "12/q4x8",
             "12?qx4z",

@@ -15,14 +15,14 @@ local ARGV, KEYS = ARGV, KEYS
 --[[GUARD]]
 
 --[[CLUSTER]]
--- The Lua that several steps share. A step that uses some of it makes it, so no other call pays for
--- it. The function gets itself as an argument, which is cheaper than an upvalue.
+-- Returns the shared Lua with the number `which`. Only a step that uses it creates it, so no other
+-- call pays for it. The function receives itself as an argument, which is cheaper than an upvalue.
 local function shared(which, shared)
 --[[SHARED]]
 end
 
 --[[MADE]]
--- The table has room for the first reply: to add room later costs more.
+-- The table is created with space for the first reply: adding space later costs more.
 local replies = { tonumber(ARGV[1]), false }
 local key, arg, n = 1, 3, 2
 local name = ARGV[arg]

@@ -40,8 +40,8 @@ pub(crate) enum Keys {
 
 impl Keys {
     pub(crate) fn declared_alone(operation: &Operation) -> Self {
-        // A node that is about to receive the slot does not have all of its keys yet. It reports
-        // only declared keys that are missing.
+        // A node that is receiving the slot does not have all of its keys yet. It reports a missing
+        // key only if the key is declared.
         Self::DeclaredAlone {
             checks_slot: !operation.step.while_moving,
         }
@@ -75,7 +75,7 @@ pub(crate) fn encode<'a>(
         ScriptRef::Sha => ("EVALSHA", &script.any.sha),
         ScriptRef::Source => ("EVAL", &script.any.text),
     };
-    // Sized beforehand: a command that grows is copied several times on its way.
+    // Sized beforehand: a command that grows is copied several times.
     let (mut arguments, mut bytes, mut keys) = (6, name.len() + source.len() + NUMBERS_LEN, 0);
     for operation in operations.clone() {
         arguments += 2 + operation.parts.len();
@@ -207,8 +207,8 @@ impl NoReplies {
         matches!(self, Self::Failed(error) if matches!(error.code(), Some("NOPERM" | "CROSSSLOT")))
     }
 
-    /// Returns where the operations belong, if nothing ran because the slot of the keys is moving
-    /// or is on another node, or because this node can't know.
+    /// Returns where to send the operations, if nothing ran because the slot of the keys is moving
+    /// or on another node, or because this node can't serve it now.
     pub(crate) fn redirect(&self) -> Option<Redirect> {
         let Self::Failed(error) = self else {
             return None;
@@ -281,7 +281,7 @@ pub(crate) enum OperationReply {
     Value(Value),
     /// The operation's slot is not on this node, or not all of it. The operation did not run.
     Moving,
-    /// The call arrived too late, when the server's clock said `server_ms`. The operation did not
+    /// The call arrived too late, when the server's clock showed `server_ms`. The operation did not
     /// run.
     Late {
         server_ms: i64,
@@ -296,7 +296,7 @@ pub(crate) enum OperationReply {
 /// Reads one operation's reply.
 pub(crate) fn read(reply: redis::Value, address: &Arc<str>) -> OperationReply {
     match convert(reply) {
-        // No step replies with a text, so an error needs no mark of its own.
+        // No step replies with a text, so a text is always an error.
         Some(Value::Text(error)) => OperationReply::Failed(Failure::from_reply(
             &String::from_utf8_lossy(&error),
             address,
@@ -331,7 +331,7 @@ fn convert(value: redis::Value) -> Option<Value> {
     })
 }
 
-/// Returns whether a number is exact. A script can't have meant a number beyond 2^53. With this
+/// Returns whether a number is exact. The numbers of a script are exact only up to 2^53. With this
 /// bound, the sum of two replies, or of a reply and the time, never overflows.
 fn is_exact(number: i64) -> bool {
     number.unsigned_abs() <= 1 << 53
@@ -343,7 +343,8 @@ fn no_answer(what: &str, address: &Arc<str>) -> Failure {
     Failure::no_answer(Outcome::MayHaveRun, what, Arc::clone(address))
 }
 
-/// Adds to a failure what this operation needs or expects.
+/// Adds to a failure the permissions that this operation needs, or the kind of primitive that it
+/// expects.
 pub(crate) fn failure_with_advice(
     operation: &Operation,
     failure: Failure,
@@ -617,7 +618,7 @@ mod tests {
         }
         for (bytes, outcome) in [
             ("$9\r\nWRONGTYPE\r\n", Outcome::DidNotRun),
-            // The first whole number that a script can't distinguish from its neighbour.
+            // The first integer that a script can't distinguish from its neighbour.
             (":9007199254740993\r\n", Outcome::MayHaveRun),
             ("*1\r\n:9007199254740993\r\n", Outcome::MayHaveRun),
         ] {

@@ -10,16 +10,16 @@ if checks_slot and ARGV[3] ~= 'here' then
 end
 local moving, found = { 'moving' }, {}
 
--- Returns the reply to an operation whose slot is not here, or not all of it; false if all of its
--- keys are here. The check asks for a key that never exists: while a slot is moving, a server
--- refuses exactly the keys that it does not have. Everything in this script gets the same answer.
+-- Returns the reply to an operation whose slot is not on this node, or not all of it; false if all
+-- of its keys are here. The check reads a key that never exists: while a slot is moving, a server
+-- refuses every key that it does not have. The answer is the same throughout this script.
 local function elsewhere(key)
   local tag = string.match(key, '{([^}]*)}') or key
   local away = found[tag]
   if away == nil then
     local seen = redis.pcall('EXISTS', 'leasehold:{' .. tag .. '}:here')
     away = seen ~= 0 and moving
-    -- A user who may not check gets the error of the check, because the slot may well be here.
+    -- A user who may not run the check gets its error, because the slot may be here.
     if away and (string.find(seen.err, 'ACL failure', 1, true)
       or string.find(seen.err, 'user executing the script', 1, true)) then
       away = seen.err

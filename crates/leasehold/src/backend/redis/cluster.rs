@@ -1,9 +1,9 @@
 //! A cluster: the map from slots to nodes, and the nodes, each with its own connections.
 //!
 //! An operation is sent to the node that has the slot of its name. A node that lacks the slot, or
-//! some of its keys, does not run the operation, and `redirects.rs` sends it on. The client asks the
-//! nodes for the map when it connects, when anything indicates that slots have moved, and every ten
-//! seconds.
+//! some of its keys, does not run the operation, and `redirects.rs` forwards it. The client asks
+//! the nodes for the map when it connects, when anything indicates that slots have moved, and every
+//! ten seconds.
 
 mod nodes;
 mod redirects;
@@ -41,7 +41,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::sync::Mutex;
 use crate::text::Shown;
 
-/// The time after which the client asks for the map again, even if nothing has contradicted it.
+/// The interval at which the client queries the map even if nothing indicates a change.
 const LEARN_EVERY: Duration = Duration::from_secs(10);
 /// The shortest time between two requests for the map. It grows while they find nothing new.
 const PAUSE: Duration = Duration::from_millis(50);
@@ -49,8 +49,8 @@ const LONGEST_PAUSE: Duration = Duration::from_millis(200);
 /// Number of nodes that are asked for the map at once. The first answer counts.
 const QUERIED_AT_ONCE: usize = 3;
 
-/// Returns the kinds of message by which clients announce a release. With the default, clients of
-/// every Redisson version hear this client, and it hears each of them.
+/// Returns the transports of messages about releases. With the default, this client and clients of
+/// every Redisson version receive each other's messages.
 fn transports(peers: Peers) -> &'static [Transport] {
     match peers {
         Peers::All => &[Transport::Global, Transport::Sharded],
@@ -300,7 +300,7 @@ impl Cluster {
         nodes.add(|number| Server::start(&self.shared, number, node, None))
     }
 
-    /// Returns the node that another node, at `from`, calls by this address.
+    /// Returns the node that the node at `from` announced under this address.
     fn node_announced_by(&self, from: &Address, host: &str, port: u16) -> (usize, Arc<Server>) {
         let (leads_to, port) = self.common.addresses.translate(host, port);
         self.node_at(&from.of_node(&leads_to, port).announced_as(host))
@@ -321,7 +321,7 @@ impl Cluster {
     fn apply(&self, asked: &Address, ranges: &[Range]) -> bool {
         // The host before the address map: a host that was mapped already must not be mapped again.
         let own_host = asked.unmapped_host().unwrap_or_default();
-        // Looks up each address once: a node may have thousands of ranges.
+        // Finds the node of each address once: a node may have thousands of ranges.
         let mut numbers = HashMap::new();
         let owned = ranges.iter().map(|range| {
             let host = range.host.as_deref().unwrap_or(own_host);
@@ -333,7 +333,7 @@ impl Cluster {
         let owned: Vec<_> = owned.collect();
         let changed = self.map.replace(&owned);
         self.has_map.store(true, Ordering::Relaxed);
-        // Runs even if the map has not changed: a node may have said that it no longer has a
+        // Runs even if the map has not changed: a node may have reported that it no longer has a
         // channel.
         self.shared.channels.reassign_nodes();
         let now = self.common.clock.now();
@@ -349,8 +349,8 @@ impl Cluster {
         changed
     }
 
-    /// Takes the operations of slots that this node has lost out of its queues, so that they are
-    /// sent to the nodes that have the slots now.
+    /// Removes from this node's queues the operations whose slots the node has lost, and sends them
+    /// to the nodes that have the slots now.
     fn take_from(&self, number: usize, server: &Server) {
         let keep = |operation: &Operation| {
             self.map.owner(slot_of(operation.parts.first())) == Some(number)
@@ -363,7 +363,7 @@ impl Cluster {
         }
     }
 
-    /// Asks some nodes for the map. Returns whether it changes anything.
+    /// Queries some nodes for the map. Returns whether the map has changed.
     async fn refresh_map(&self) -> bool {
         let asked_at = self.common.clock.now();
         let mut asked = Vec::new();
@@ -398,8 +398,8 @@ impl Redirects for Cluster {
                 continue;
             }
             if redirected.operation.step.many {
-                // The keys of this operation are in several slots. The reply names all of them, so
-                // that each is asked for on its own.
+                // The keys of this operation are in several slots. The reply lists all of them as
+                // not done, so the caller sends an operation for each.
                 let count = redirected.operation.key_count();
                 let all = (1..).take(count).map(Value::Int).collect();
                 redirected.answer(Ok(Value::List(all)));

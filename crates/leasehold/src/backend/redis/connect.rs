@@ -25,17 +25,17 @@ use crate::credentials::{Credentials, CredentialsSource};
 use crate::observe::log;
 use crate::text::Shown;
 
-/// A connector, which opens connections to one server.
+/// The state and settings for opening connections to one server.
 pub(crate) struct Connector {
     /// The address in the URL.
     pub(crate) address: Address,
-    /// The sentinels that say where the server is. Without them, the server is at its address.
+    /// The sentinels that know where the server is. If `None`, the server is at its address.
     pub(crate) sentinels: Option<Sentinels>,
     /// The server that calls use now.
     pub(crate) current: watch::Sender<CurrentServer>,
-    /// The source of user and password, asked for each connection. Without it, the URL has them.
+    /// The source of user and password, queried for each connection. If `None`, the URL has them.
     pub(crate) credentials: Option<CredentialsSource>,
-    /// The time between two further questions for credentials.
+    /// The time between two queries for new credentials while a connection is open.
     pub(crate) credentials_every: Duration,
     pub(crate) connect_timeout: Duration,
     pub(crate) reply_timeout: Duration,
@@ -50,8 +50,8 @@ pub(crate) struct Connector {
 pub(crate) struct CurrentServer {
     /// The server's address; `None` until the sentinels have named it.
     pub(crate) address: Option<Arc<Address>>,
-    /// The server's number. Each server that calls have used has a number of its own, and so has
-    /// each start of a server. A server that reports no run id counts as another one each time.
+    /// The server's number. It changes when calls use another server, and when a server was
+    /// restarted. A server that reports no run id gets a new number at each connection.
     pub(crate) number: u64,
     /// The server's run id, if it has reported one.
     pub(crate) run_id: Option<String>,
@@ -109,7 +109,7 @@ impl Connector {
         self.sentinels.as_ref()?.named_master()
     }
 
-    /// Resolves while the sentinels name another server than this one.
+    /// Waits until the sentinels name a server other than this one.
     pub(crate) async fn master_moved_from(&self, from: Option<&Host>) {
         match &self.sentinels {
             Some(sentinels) => sentinels.master_moved_from(from).await,
@@ -122,12 +122,12 @@ impl Connector {
         self.current.borrow().number
     }
 
-    /// Resolves while calls use another server than the one with this number.
+    /// Waits until calls use a server other than the one with this number.
     pub(crate) async fn moved_from(&self, from: u64) {
         self.current_matches(|current| current.number != from).await;
     }
 
-    /// Resolves while `condition` is true of the server that calls use.
+    /// Waits until `condition` is true of the server that calls use.
     pub(crate) async fn current_matches(&self, condition: impl Fn(&CurrentServer) -> bool) {
         // This can't fail: `self` has the sender.
         let _ = self.current.subscribe().wait_for(condition).await;
@@ -141,7 +141,7 @@ impl Connector {
             // Within the time limit: a credentials callback that never answers must not stop
             // reconnecting.
             let (info, credentials) = self.handshake(at, true).await?;
-            // Plain TCP, the common case, needs no box around each read.
+            // Plain TCP, the common case, needs no boxed stream.
             if let ConnectTarget::Tcp {
                 host,
                 port,
@@ -199,8 +199,8 @@ impl Connector {
             {
                 return Err(Failure::from_reply(&refusal, at.shown()));
             }
-            // The name helps people who look at the list of clients. A user may lack the permission
-            // to set it, and older servers do not know the second command.
+            // The name helps people who read the list of clients. A user may lack the permission to
+            // set it, and older servers do not know the second command.
             if let Some(name) = name {
                 handshake_step(at, &mut messages, "CLIENT", ["SETNAME", name]).await?;
             }
@@ -211,7 +211,7 @@ impl Connector {
         .await
     }
 
-    /// Returns what the driver needs for its handshake, and the current credentials.
+    /// Returns the settings of the driver's handshake, and the current credentials.
     async fn handshake(
         &self,
         at: &Address,
@@ -233,11 +233,11 @@ impl Connector {
         Ok((info, Some(credentials)))
     }
 
-    /// Logs in again on an open connection whenever there are new credentials. The connection was
-    /// opened `with` the current ones. Never returns.
+    /// Logs in again on an open connection whenever there are new credentials. `with` are the
+    /// credentials that opened the connection. Never returns.
     ///
     /// Some servers end a connection when the password or the user with which it has logged in no
-    /// longer exists. By then, this has logged it in with the new ones.
+    /// longer exists. This login prevents that.
     pub(crate) async fn stay_logged_in(
         &self,
         mut connection: MultiplexedConnection,
@@ -248,7 +248,7 @@ impl Connector {
         };
         loop {
             tokio::time::sleep(self.credentials_every).await;
-            // A callback that fails or never answers is asked again.
+            // A callback that fails or never answers is called again.
             let asked = tokio::time::timeout(self.connect_timeout, source.ask()).await;
             let Ok(Ok(new)) = asked else { continue };
             if with.as_ref() == Some(&new) {
@@ -262,7 +262,7 @@ impl Connector {
                     with = Some(new);
                     log(|| tracing::info!(%address, "logged in with new credentials"));
                 }
-                // The connection stays logged in as before, and this is tried again.
+                // The connection stays logged in as before, and the login is retried.
                 Err(error) => log(|| {
                     tracing::warn!(
                         %address, cause = %Shown(without_arguments(&error.to_string())),
@@ -284,7 +284,7 @@ impl Connector {
         login
     }
 
-    /// Returns the failure of a connection that ended before its first questions were answered.
+    /// Returns the failure of a connection that ended before its first requests were answered.
     pub(crate) fn closed_early(&self, at: &Address) -> Failure {
         no_connection(at, "the server closed the connection".into(), None)
     }
@@ -372,7 +372,7 @@ impl Connector {
     }
 }
 
-/// Does one step of the handshake. Returns what the server said if it refused the step.
+/// Does one step of the handshake. Returns the server's text if it refused the step.
 async fn handshake_step<'a>(
     at: &Address,
     messages: &mut Messages,
@@ -412,8 +412,8 @@ fn io_failed(at: &Address, error: io::Error) -> Failure {
 fn handshake_failed(at: &Address, error: &RedisError) -> Failure {
     let address = at.shown();
     if error.kind() == redis::ErrorKind::AuthenticationFailed {
-        // On RESP2 the driver keeps neither the code nor the text of a refused login, so there is
-        // nothing to sort.
+        // On RESP2 the driver keeps neither the code nor the text of a refused login, so the error
+        // can't be classified.
         let said = error.detail().unwrap_or("the password is refused");
         return Failure {
             cause: Cause::Denied(Shown(said).to_string()),

@@ -1,6 +1,6 @@
 //! The driver of the connection for calls, which moves its bytes. A task polls it. When the runtime
 //! ends, that task no longer exists, and the code that drops a call polls the driver once more so
-//! that its bytes leave. Therefore the driver is next to the lane, and not inside the task.
+//! that its bytes are sent. Therefore the driver belongs to the lane, not to the task.
 
 use std::future::poll_fn;
 use std::io::Read;
@@ -58,14 +58,15 @@ impl Socket {
     }
 
     /// Waits until the server has read all requests and ends the connection itself. Closing a
-    /// socket while replies are on their way resets it, and the server then throws away requests
-    /// that it has not read.
+    /// socket while replies are on their way resets it, and the server then discards requests that
+    /// it has not read.
     fn close_when_drained(self, clock: Clock, final_ping: Option<&[u8]>) -> Option<()> {
         // This works for a unix socket, too: these calls are the same for each kind of socket.
         let mut socket = TcpStream::from(self.0?);
         socket.set_nonblocking(false).ok()?;
         if final_ping.is_some() {
-            // If the last word does not arrive in time, the server may still read the rest.
+            // If the reply to the final ping does not arrive in time, the server may still read the
+            // rest.
             let _ = read_until(&mut socket, clock, final_ping);
         }
         socket.shutdown(Shutdown::Write).ok()?;
@@ -95,14 +96,14 @@ fn read_until(socket: &mut TcpStream, clock: Clock, last: Option<&[u8]>) -> Opti
     }
 }
 
-/// A request that the server runs after all others, and the end of its reply.
+/// A request that the server runs after all others, and the last bytes of its reply.
 pub(super) struct FinalPing {
     pub(super) reply: Vec<u8>,
     pub(super) request: Pin<Box<dyn Future<Output = ()> + Send>>,
 }
 
-/// The longest time for which a server that does not answer holds up a runtime that ends. It is
-/// twice as long if the server must confirm something.
+/// The longest time for which an unresponsive server delays the end of a runtime; twice this time
+/// if the server must confirm something.
 const CLOSE_TIMEOUT: Duration = Duration::from_millis(250);
 
 /// The driver of the present connection, shared by all code that may have to poll it.
@@ -146,15 +147,15 @@ impl SharedDriver {
         .await;
     }
 
-    /// Moves the requests that the driver has into the socket, as far as the socket takes them.
+    /// Writes the requests that the driver has to the socket, as many as the socket takes.
     pub(super) fn flush(&self) {
         // Unconstrained: the task that polls for the last time may have used up tokio's budget, and
         // then the socket would take nothing.
         let _ = unconstrained(poll_fn(|_| self.poll())).now_or_never();
     }
 
-    /// Ends the connection when the server has read all requests, or after a short while. With a
-    /// last word, it also waits for the server's reply to that.
+    /// Ends the connection when the server has read all requests, or after a short while. With
+    /// `final_ping`, it also waits for the reply to that.
     pub(super) fn close_when_drained(&self, clock: Clock, final_ping: Option<FinalPing>) {
         self.flush();
         let unanswered = final_ping.and_then(|FinalPing { reply, mut request }| {

@@ -1,4 +1,4 @@
-//! Asks a server about itself, to judge whether locks are safe there.
+//! The examination of servers: queries that show whether locks are safe there.
 
 use std::collections::{BTreeMap, HashMap};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -27,7 +27,7 @@ const SETTINGS: [&str; 8] = [
     "min-replicas-max-lag",
     "timeout",
 ];
-/// Commands that not every server has, each with a call that finds out.
+/// Commands that not every server has, each with a request that tests for it.
 const COMMANDS: [(&str, &[&str]); 3] = [
     ("WAIT", &["WAIT", "0", "1"]),
     ("WAITAOF", &["WAITAOF", "0", "0", "1"]),
@@ -38,8 +38,7 @@ const CLOCK_READINGS: usize = 5;
 const CLOCK_READ_EVERY: Duration = Duration::from_millis(50);
 
 impl Redis {
-    /// Asks each server that has keys about itself. `channel` is a channel that a waiter would
-    /// listen to.
+    /// Examines each server that has keys. `channel` is a channel that a waiter would listen to.
     pub(crate) async fn examine(&self, channel: &str) -> Result<Vec<ServerFacts>, Failure> {
         let mut all = Vec::new();
         match self {
@@ -106,14 +105,14 @@ async fn connection(server: &Server) -> Result<MultiplexedConnection, Failure> {
     }
 }
 
-/// The server that is asked, and the connection for the questions.
+/// The examined server, and the connection for the queries.
 struct Examiner<'a> {
     server: &'a Server,
     connection: MultiplexedConnection,
 }
 
 impl Examiner<'_> {
-    /// Asks one question. The inner `Err` is the server's text when it refuses to answer.
+    /// Sends one query. The inner `Err` is the server's text when it refuses to answer.
     async fn query<T: FromRedisValue>(&self, words: &[&str]) -> Result<Result<T, String>, Failure> {
         let mut command = ::redis::Cmd::new();
         for word in words {
@@ -163,9 +162,9 @@ impl Examiner<'_> {
     }
 }
 
-/// The offsets between a server's clock and this client's that all replies so far allow, in
-/// milliseconds. Within one reply, the server may have read its clock at any moment between the
-/// request and the reply.
+/// The range of offsets between the server's clock and this client's clock that fits all replies so
+/// far, in milliseconds. Within one reply, the server may have read its clock at any moment between
+/// the request and the reply.
 #[derive(Default)]
 struct Offsets(Option<(i64, i64)>);
 
@@ -180,7 +179,7 @@ impl Offsets {
         *so_far = (so_far.0.max(least), so_far.1.min(most));
     }
 
-    /// Returns by how much the server's clock has moved at least.
+    /// Returns the least distance by which the server's clock has jumped.
     fn moved(&self) -> i64 {
         let (least, most) = self.0.unwrap_or_default();
         least.saturating_sub(most).max(0)
@@ -241,7 +240,7 @@ mod tests {
         }
         let mut offsets = Offsets::default();
         offsets.add(5_000, ms(1_000), ms(1_001));
-        // The server answered at once, and the reply took long; then the request took long.
+        // First the reply took long, then the request.
         offsets.add(5_101, ms(1_100), ms(1_900));
         offsets.add(6_800, ms(2_000), ms(2_801));
         assert_eq!(offsets.moved(), 0);

@@ -1,7 +1,7 @@
--- Part of the scripts for a client with a failover guard. Makes `guarded`, which returns the reply
--- to an operation that asks for a hold: { 'guarded', ms } while no client gets a hold, with the
--- time until that ends; false if the operation may run; a text if the guard fails. The server is
--- asked once for each call.
+-- Part of the scripts of a client with a failover guard. Defines `guarded`, which decides about an
+-- operation that requests a hold. It returns { 'guarded', ms } if no client gets a hold for the
+-- next `ms`, false if the operation may run, and a text if the guard fails. The server's state is
+-- read once for each call.
 --
 -- leasehold:guard  text: the server's replication id, and when a client first saw it (server time
 --                  in ms). The id changes with a failover and with a restart. The end of the
@@ -15,7 +15,7 @@ local function read_guard()
   local now = clock[1] * 1000 + math.floor(clock[2] / 1000)
   local known, since = string.match(redis.call('GET', 'leasehold:guard') or '', '^(%x+) (%d+)$')
   since = known == id and tonumber(since)
-  -- No time is later than now, unless the clock was set back.
+  -- The stored time is later than now only if the clock was set back.
   if not since or since > now then
     since = now
     redis.call('SET', 'leasehold:guard', id .. ' ' .. string.format('%.0f', now))

@@ -1,19 +1,19 @@
-//! One connection to a node. Operations that wait at the same time travel on it as one call.
+//! One connection to a node. Operations that wait at the same time are sent on it as one call.
 //!
-//! While the connection is idle, an operation leaves at once and alone. The future that waits for
+//! While the connection is idle, an operation is sent at once and alone. The future that waits for
 //! its reply carries the call, so no other task is woken, and no other reply depends on whether
-//! that future is polled. While calls are on their way, operations gather during the turn of the
-//! tasks that were just answered, and leave together. The queue is checked again after each
-//! gathering and after each call.
+//! that future is polled. While calls are on their way, [`SendTask`] first yields to the tasks that
+//! were just answered, and then sends all operations that have gathered. The queue is checked again
+//! whenever a call was sent or is over.
 //!
 //! The order of arrival is kept, whichever threads submit, so an operation that undoes another
 //! always runs after it. Only renewals overtake other operations (`queue.rs`). The [`Queue`] knows
 //! which operations wait, and which are sent again in their old place.
 //!
 //! When the connection breaks, calls on their way end as "may have run" (`round_trip.rs`, and
-//! `NoReplies` in `call.rs`). Operations that wait leave with the next connection (`Lane::opening`,
-//! `Lane::up`). If the first attempt to connect fails, they fail as "did not run" (`Lane::down`).
-//! `keep_connected` in `reconnect.rs` decides which.
+//! `NoReplies` in `call.rs`). Operations that wait are sent on the next connection
+//! (`Lane::opening`, `Lane::up`). If the first attempt to connect fails, they fail as "did not run"
+//! (`Lane::down`). `keep_connected` in `reconnect.rs` decides which.
 //!
 //! There are two locks, taken in this order: `departures`, `state`. Under `state` no task is
 //! spawned or dropped and no waiter is answered: a runtime that has ended drops a task at once, and
@@ -53,10 +53,10 @@ use crate::backend::step::Operation;
 use crate::process::Process;
 use crate::sync::{Mutex, MutexGuard};
 
-/// Number of calls on their way at once: one on its way to the server, one being run, one on its
-/// way back. With fewer, the server idles between them. With more, the calls are smaller.
+/// The largest number of calls on their way: one on its way to the server, one being run, one on
+/// its way back. With fewer, the server idles between them. With more, the calls are smaller.
 const MAX_CALLS: usize = 3;
-/// Number of replies in a row that must be missing before the connection is given up.
+/// Number of replies in a row that must be missing before the client gives up the connection.
 const MAX_MISSED_REPLIES: u32 = 2;
 
 /// A handler for operations that a node of a cluster did not run.
@@ -73,13 +73,13 @@ pub(crate) struct Lane {
     departures: Mutex<()>,
     state: Mutex<LaneState>,
     runtime: Handle,
-    /// The process that created the lane. Nothing leaves in a forked child.
+    /// The process that created the lane. A forked child sends nothing.
     process: Process,
     /// The driver, which moves the bytes of the present connection.
     pub(super) driver: SharedDriver,
-    /// Whether the runtime ends or has ended.
+    /// Whether the runtime is ending or has ended.
     ended: AtomicBool,
-    /// Whether calls have left whose replies are never read, because the runtime has ended.
+    /// Whether calls were sent whose replies are never read, because the runtime has ended.
     sent_unanswered: AtomicBool,
     /// The server at the other end.
     pub(crate) node: Arc<Node>,
@@ -90,7 +90,7 @@ pub(crate) struct Lane {
     /// Number of replies in a row that were missing. Counted for the connection and not for the
     /// node: replies on another connection would hide that this one is dead.
     missed_replies: AtomicU32,
-    /// Notified when a call is back.
+    /// Notified when a call is over.
     call_returned: Notify,
     /// Notified when the connection should be given up.
     pub(crate) given_up: Notify,
@@ -98,13 +98,13 @@ pub(crate) struct Lane {
 
 struct LaneState {
     queue: Queue,
-    /// The call that the waiter for its reply carries.
+    /// The call that is carried by the waiter for its reply, if there is one.
     carried: Option<Arc<Carried>>,
-    /// Whether the server did not know the script, so that the next call brings it. A flag of the
-    /// lane and not of the node: a call of another connection that brings the script may run after
+    /// Whether the server did not know the script, so that the next call carries its source. A flag
+    /// of the lane and not of the node: a call with the source on another connection may run after
     /// the calls that lack it.
     script_missing: bool,
-    /// Whether a task is about to send the waiting operations.
+    /// Whether a task is about to send the operations in the queue.
     send_scheduled: bool,
     link: LinkState,
 }
@@ -201,12 +201,12 @@ impl Lane {
         queued
     }
 
-    /// Lets the waiter for the reply carry the call, unless other operations depend on the call's
-    /// end. A task carries it then.
+    /// Lets the waiter for the reply carry the call. If other operations depend on the end of the
+    /// call, a task carries it.
     fn carry(&self, call: Call) -> Option<Arc<Carried>> {
         let mut state = self.state.lock();
-        // Operations that are sent again wait for all calls, so no call may depend on a waiter that
-        // polls it. On an acknowledging lane, all other operations wait for the call.
+        // Operations that are sent again wait for all calls, so no call may depend on a waiter to
+        // poll it. On an acknowledging lane, all other operations wait for the call.
         if state.queue.has_returned() || self.wait_support.is_some() {
             drop(state);
             self.runtime.spawn(call);
@@ -220,8 +220,8 @@ impl Lane {
     fn max_calls(&self) -> usize {
         match self.wait_support {
             None => MAX_CALLS,
-            // The server runs nothing after a call that it has not confirmed. Operations that
-            // arrive meanwhile gather for the next call, and are confirmed together.
+            // The server runs nothing more until a call is confirmed. Until then, further
+            // operations gather for the next call, and are confirmed together.
             Some(_) => 1,
         }
     }
@@ -232,7 +232,7 @@ impl Lane {
         Handle::try_current().is_ok_and(|here| here.id() == self.runtime.id())
     }
 
-    /// Starts a task that sends the waiting operations, if there is room for another call.
+    /// Starts a task that sends the operations in the queue, if another call may be sent.
     fn pump(self: &Arc<Self>, mut state: MutexGuard<'_, LaneState>) {
         let gather = !self.has_ended()
             && !state.send_scheduled
@@ -252,8 +252,8 @@ impl Lane {
         }
     }
 
-    /// Takes the waiting operations and puts them on the connection. The caller must keep polling
-    /// the returned call to get the reply.
+    /// Takes the operations in the queue and puts them on the connection. The caller must keep
+    /// polling the returned call to get the reply.
     fn depart(
         self: &Arc<Self>,
         mut state: MutexGuard<'_, LaneState>,
@@ -273,7 +273,7 @@ impl Lane {
         (!is_over).then_some(call)
     }
 
-    /// Returns a call with the operations that may leave now, if there are any and the connection
+    /// Returns a call with the operations that may be sent now, if there are any and the connection
     /// is up.
     fn next_call(self: &Arc<Self>, state: &mut LaneState) -> Option<Call> {
         let LinkState::Up(connection) = &state.link else {
@@ -290,9 +290,9 @@ impl Lane {
             Some(_) if declares => Keys::declared_alone(&batch.operations[0].operation),
             Some(_) => Keys::Undeclared,
         };
-        // Taken with the queue locked, as in `retry_with_source`: a call that left between the two
-        // and brought the script would run before the operations that lacked it. Only one call
-        // brings the script: the calls after it rely on it.
+        // Read under the lock of the queue, as in `retry_with_source`: a call sent between the two
+        // with the source would run before the operations that lacked it. Only one call carries the
+        // source, and the calls after it rely on it.
         let missing = std::mem::take(&mut state.script_missing);
         let script = match batch.alone || missing {
             true => ScriptRef::Source,
@@ -313,8 +313,8 @@ impl Lane {
 
     /// Starts to use a connection: the queue drains into it.
     pub(crate) fn up(self: &Arc<Self>, connection: MultiplexedConnection, driver: Driver) {
-        // Set before the link is up: a call that leaves while the runtime ends flushes this driver,
-        // and must not find the old one.
+        // Set before the link is up: a call that is sent while the runtime ends must flush this
+        // driver, not the old one.
         self.driver.set(driver);
         // Replies that the old connection missed must not end the new one.
         self.missed_replies.store(0, Ordering::Relaxed);
@@ -327,7 +327,7 @@ impl Lane {
     /// Makes operations wait for a new connection, because the present one is lost.
     pub(crate) fn opening(&self) {
         // The link changes first: the calls on their way end with the driver, and operations in the
-        // queue would follow them onto the dead connection.
+        // queue would then be sent on the dead connection.
         self.stop_sending();
         self.driver.remove();
     }
@@ -345,13 +345,13 @@ impl Lane {
         self.wait_for_calls(|queue| queue.calls() == 0).await;
     }
 
-    /// Resolves when all calls that have left so far are back.
+    /// Resolves when all calls that were sent so far are over.
     pub(crate) async fn earlier_calls_are_back(&self) {
         let departed = self.departed();
         self.wait_for_calls(|queue| queue.are_back(departed)).await;
     }
 
-    /// Returns how many calls have left. Moves a carried call to a task, because its waiter might
+    /// Returns how many calls were sent. Moves a carried call to a task, because its waiter might
     /// not poll it.
     fn departed(&self) -> u64 {
         let state = self.state.lock();
@@ -373,7 +373,7 @@ impl Lane {
         }
     }
 
-    /// Takes over operations from another node's queue, in their order.
+    /// Takes over the operations of a slot's queue, in their order.
     pub(crate) fn take_over(
         self: &Arc<Self>,
         operations: impl IntoIterator<Item = QueuedOperation>,
@@ -407,8 +407,8 @@ impl Lane {
         }
     }
 
-    /// Removes and returns the waiting operations for which `keep` is false: they belong to
-    /// another node.
+    /// Removes and returns the waiting operations for which `keep` is false: they belong to another
+    /// node.
     pub(crate) fn take_unless(&self, keep: impl Fn(&Operation) -> bool) -> Vec<QueuedOperation> {
         self.state.lock().queue.take_unless(keep).into()
     }
@@ -418,7 +418,7 @@ impl Lane {
         let mut state = self.state.lock();
         state.link = LinkState::Down(failure.clone());
         // Under the lock with which `submit` reads the link: a later operation finds the link down,
-        // so no operation is left in the queue.
+        // so no operation remains in the queue.
         let waiting = state.queue.take_all();
         drop(state);
         fail_unreached(&self.node, waiting, failure);
@@ -427,8 +427,8 @@ impl Lane {
     /// Sends operations again that the server did not run because it does not know the script.
     fn retry_with_source(&self, batch: Batch) {
         let mut state = self.state.lock();
-        // Under one lock: from here on nothing leaves before these operations, so they bring the
-        // script.
+        // Under one lock: from here on nothing is sent before these operations, so their call
+        // carries the source.
         state.script_missing = true;
         self.node.note_scripts_missing();
         state.queue.return_batch(batch);
@@ -462,27 +462,27 @@ impl Lane {
         self.missed_replies.store(0, Ordering::Relaxed);
     }
 
-    /// Notes that no reply arrived in time. One missing reply may mean a slow server. Two in a row
-    /// mean a dead connection, and only opening a new one finds that out.
+    /// Notes that no reply arrived in time. One missing reply may mean a slow server. After two in
+    /// a row the connection may be dead, so the client opens a new one.
     fn reply_timed_out(&self) {
         if self.missed_replies.fetch_add(1, Ordering::Relaxed) + 1 == MAX_MISSED_REPLIES {
             self.give_up();
         }
     }
 
-    /// Asks for a new connection, because the present one can no longer be trusted.
+    /// Requests a new connection, because the present one can no longer be trusted.
     fn give_up(&self) {
         self.given_up.notify_one();
     }
 }
 
-/// A task that is about to send the waiting operations.
+/// A task that is about to send the operations in the queue.
 struct SendTask(Option<Arc<Lane>>);
 
 impl SendTask {
     async fn run(mut self, at_once: bool) {
         if !at_once {
-            // A call is on its way: tasks that were just answered may have something to add.
+            // A call is on its way: tasks that were just answered may submit more operations.
             tokio::task::yield_now().await;
         }
         // Taken out, so that `drop` does not clear the flag later, when it may belong to another
@@ -494,12 +494,12 @@ impl SendTask {
             let departure = lane.departures.lock();
             let mut state = lane.state.lock();
             // Under the lock with which the queue is emptied: an operation that arrives later needs
-            // a gathering of its own.
+            // another task.
             state.send_scheduled = false;
             lane.depart(state, departure)
         };
-        // Operations that did not fit leave with the next call. They do not wait for the reply to
-        // this call, which may never arrive.
+        // Operations that did not fit are sent with the next call. They do not wait for the reply
+        // to this call, which may never arrive.
         lane.pump(lane.state.lock());
         if let Some(call) = call {
             call.await;
@@ -516,7 +516,7 @@ impl Drop for SendTask {
     }
 }
 
-/// A guard that is dropped when its call is over, so that another call may leave.
+/// A guard that is dropped when its call is over, so that another call may be sent.
 struct CallDone {
     lane: Arc<Lane>,
     number: u64,
@@ -528,7 +528,8 @@ impl Drop for CallDone {
         let mut state = lane.state.lock();
         state.queue.call_is_back(self.number);
         lane.call_returned.notify_waiters();
-        // Operations that were to be sent again when the link went down: `down` has not seen them.
+        // Operations that waited to be sent again when the link went down: `down` did not fail
+        // them.
         if let LinkState::Down(failure) = &state.link {
             let failure = failure.clone();
             let waiting = state.queue.take_all();

@@ -17,7 +17,7 @@ use crate::text::Shown;
 const MAX_FRAME: usize = 1024 * 1024;
 /// The longest line that announces a length: a number has a sign and 19 digits.
 const MAX_HEADER: usize = 20;
-/// Room for the bytes of one read. All of them are handled before any other event.
+/// Capacity for the bytes of one read. All of them are handled before any other event.
 const READ: usize = 16 * 1024;
 
 /// A frame that a server sends on such a connection.

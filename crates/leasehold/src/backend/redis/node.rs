@@ -31,7 +31,7 @@ use crate::sync::Mutex;
 
 /// One server.
 pub(crate) struct Node {
-    /// The connector, which opens connections to the server.
+    /// The state and settings for opening connections to the server.
     pub(crate) connector: Connector,
     pub(crate) clock: Clock,
     /// The scripts that run on the server.
@@ -46,7 +46,7 @@ pub(crate) struct Node {
     ran_when_declared: AtomicU32,
     /// The server's time minus our clock's time, in ms.
     offset_ms: AtomicI64,
-    /// The server's name for our connections; empty for no name.
+    /// The name that the server shows for our connections; empty for no name.
     pub(crate) label: String,
     /// The address of the connection for calls, as the server sees it.
     pub(crate) client_address: Mutex<Option<String>>,
@@ -54,8 +54,8 @@ pub(crate) struct Node {
     pub(crate) about: About,
     /// The refusals of the server.
     pub(crate) refusals: Refusals,
-    /// Notified when a connection for calls leads to another server, so that it is unknown whether
-    /// the holds exist there. Only the watchdog waits for it.
+    /// Notified when a connection for calls leads to another server, which may not have the holds.
+    /// Only the watchdog waits for it.
     pub(crate) holds_in_doubt: Notify,
     pub(crate) observed: ServerObserved,
 }
@@ -72,7 +72,8 @@ pub(crate) struct NodeCommon {
     tls: Option<tls::TlsClient>,
     pub(crate) clock: Clock,
     script: Arc<Script>,
-    /// Whether each operation is sent to a node of a cluster alone, with its keys declared.
+    /// Whether each operation is sent to a node of a cluster in its own call, with its keys
+    /// declared.
     declare_keys: bool,
     /// Notified when slots may have moved; `None` for a single server.
     slots_may_have_moved: Option<Arc<Notify>>,
@@ -177,7 +178,7 @@ impl Node {
             label: common.label.clone(),
             client_address: Mutex::default(),
             about: About::default(),
-            // A server that loads for longer than an attempt to connect may take is left.
+            // The client disconnects from a server that loads for longer than the connect timeout.
             refusals: Refusals::new(common.connect_timeout),
             holds_in_doubt: Notify::new(),
         })
@@ -225,7 +226,7 @@ impl Node {
         self.connector.reply_timeout
     }
 
-    /// Returns how long a reply is waited for, for the error that says that none has arrived.
+    /// Returns the reply timeout for an error, with a hint if tokio's clock has jumped.
     pub(crate) fn shown_reply_timeout(&self) -> String {
         let limit = self.reply_timeout();
         format!("{limit:?}{}", self.connector.created.paused_hint(limit))
@@ -264,8 +265,8 @@ impl Node {
             .store(server_ms.saturating_sub(ms(at)), Ordering::Relaxed);
     }
 
-    /// Returns the deadline, in the server's time as far as we know it, of a call that leaves now.
-    /// After it, no client waits for the reply.
+    /// Returns the deadline of a call that is sent now, in the server's time as the client
+    /// estimates it. After it, no client waits for the reply.
     pub(crate) fn not_after_ms(&self) -> i64 {
         let timeout = i64::try_from(self.reply_timeout().as_millis()).unwrap_or(i64::MAX);
         self.offset_ms
@@ -350,7 +351,7 @@ impl ReachedServer {
     fn note_in(mut self, current: &watch::Sender<CurrentServer>, hello: &Hello) -> Self {
         current.send_if_modified(|current| {
             let is_first = current.reported_at.is_none();
-            // A client calls `learn` twice for the connection that it begins with.
+            // A client calls `learn` twice for its first connection.
             let is_same_report =
                 current.reported_at == Some(hello.at) && current.run_id == self.run_id;
             let is_same = is_same_run(self.run_id.as_deref(), current.run_id.as_deref());
@@ -385,7 +386,7 @@ pub(crate) struct Hello {
     pub(crate) run_id: Option<String>,
     /// Whether the server has an append-only file.
     pub(crate) append_only_file: AppendOnlyFile,
-    /// The address from which we have connected.
+    /// The address of our connection, as the server sees it.
     pub(crate) client_address: Option<String>,
     /// The nodes with their slots, if the server is a node of a cluster.
     pub(crate) slots: Option<Result<Vec<Range>, Failure>>,

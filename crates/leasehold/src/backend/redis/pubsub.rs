@@ -23,7 +23,7 @@ const LINGER: Duration = Duration::from_millis(500);
 const PING_EVERY: Duration = Duration::from_secs(10);
 /// The number of channels in one SUBSCRIBE.
 const CHUNK: usize = 128;
-/// The pause before a server that accepts no subscriptions is asked again.
+/// The delay before the next attempt at a server that accepts no subscriptions.
 const REFUSAL_PAUSE: Duration = Duration::from_secs(60);
 /// The number of connections in a row that count as a refusal if each ended before any subscription
 /// was confirmed. Some proxies end the connection at a command that they do not know.
@@ -46,8 +46,8 @@ pub(crate) async fn run(
         while node_channels.is_empty() {
             node_channels.changed().await;
         }
-        // Read before the connection is opened: if calls switch to another server meanwhile, the
-        // connection is opened again.
+        // Read before the connection is opened: if calls switch to another server while it is being
+        // opened, it is opened again.
         let number = node.connector.current_number();
         match node.connector.open_messages(name.as_deref()).await {
             Ok(messages) => {
@@ -57,8 +57,8 @@ pub(crate) async fn run(
                     end = session.run() => end,
                     () = node.connector.moved_from(number) => "the server was restarted, or calls go to another server now".into(),
                 };
-                // A longer pause follows a connection that did not last: if a server ends each
-                // connection at once, the client must not connect all the time.
+                // A connection that did not last is followed by a longer delay: if a server ends
+                // each connection at once, the client must not reconnect all the time.
                 if since.elapsed() > STABLE_AFTER {
                     pause.reset();
                 }
@@ -101,7 +101,7 @@ pub(crate) async fn run(
                 )
             }),
         }
-        // Done before the pause, so that waiters ask again now and poll until a connection is back.
+        // Before the delay, so that waiters retry now and poll until a connection is back.
         node_channels.all_down();
         node.slots_may_have_moved();
         tokio::select! {
@@ -109,13 +109,14 @@ pub(crate) async fn run(
             // Calls use another server now, and that server may answer.
             () = node.connector.moved_from(number) => {}
         }
-        // Channels that were left while there was no connection need no subscription.
+        // Channels that lost their last listener while there was no connection need no
+        // subscription.
         node_channels.remove_idle();
     }
 }
 
-/// Lets all waiters poll while the server accepts no subscriptions. Returns when it is time to ask
-/// again: after a while, or when calls use another server.
+/// Lets all waiters poll while the server accepts no subscriptions. Returns when it is time for
+/// another attempt: after a while, or when calls use another server.
 async fn poll_meanwhile(node: &Node, node_channels: &NodeChannels, number: u64) {
     let until = Instant::now() + REFUSAL_PAUSE;
     node_channels.all_down();
@@ -130,7 +131,7 @@ async fn poll_meanwhile(node: &Node, node_channels: &NodeChannels, number: u64) 
             () = node.connector.moved_from(number) => break,
         }
     }
-    // All channels are subscribed to again.
+    // Schedules a new subscription of all channels.
     node_channels.all_down();
 }
 
@@ -141,9 +142,9 @@ fn refuses_all_channels(said: &str) -> bool {
     said.contains("unknown command") || of_proxies.iter().any(|words| said.contains(words))
 }
 
-/// Wakes all waiters when it is dropped with the client's runtime: waiters in other runtimes ask
-/// again, and learn that the client's runtime has ended. Their own timers would wake them only
-/// after the poll interval.
+/// Wakes all waiters when it is dropped with the client's runtime: waiters in other runtimes retry,
+/// and learn that the client's runtime has ended. Their own timers would wake them only after the
+/// poll interval.
 pub(crate) struct WakeAllOnDrop(pub(crate) Arc<Channels>);
 
 impl Drop for WakeAllOnDrop {
@@ -162,14 +163,14 @@ struct Session<'a> {
     in_flight: VecDeque<SentRequest>,
     /// Channels whose subscriptions are not all answered yet.
     pending: HashMap<Arc<str>, PendingChannel>,
-    /// Messages that may belong together.
+    /// Joins messages that belong together.
     joiner: MessageJoiner,
-    /// Commands that have not left yet.
+    /// Commands that have not been sent yet.
     commands: Vec<u8>,
     subscription_state: SubscriptionState,
-    /// Whether the server does not know sharded channels.
+    /// Whether the server does not support sharded channels.
     only_global: bool,
-    /// The time at which channels without listeners are given up.
+    /// The time at which the subscriptions without listeners end.
     idle_at: Option<Instant>,
 }
 
@@ -186,7 +187,7 @@ enum SubscriptionState {
 
 struct SentRequest {
     request: RequestKind,
-    /// The channels that are not answered yet.
+    /// The channels without an answer.
     names: Vec<Arc<str>>,
     since: Instant,
 }
@@ -264,7 +265,7 @@ impl<'a> Session<'a> {
         // The first tick would be due at once, but the new connection has just shown that it is up.
         ping.reset();
         loop {
-            // Done before waiting for a notice: a new connection is not notified of channels that
+            // Before waiting for a notification: a new connection is not notified of channels that
             // the connection before it had.
             self.subscribe_fresh();
             if let Err(error) = self.flush().await {
@@ -302,8 +303,7 @@ impl<'a> Session<'a> {
         oldest.map_or("", |asked| asked.request.unanswered()).into()
     }
 
-    /// Notes that a channel was wanted or left. Channels without listeners are given up after a
-    /// while.
+    /// Starts the time after which subscriptions without listeners end, unless it runs already.
     fn start_to_linger(&mut self) {
         self.idle_at.get_or_insert_with(|| Instant::now() + LINGER);
     }
@@ -386,8 +386,8 @@ impl<'a> Session<'a> {
         }
     }
 
-    /// Handles the frames that have arrived, in order: a message before a confirmation was
-    /// published before it. Otherwise a zero from before its waiter listened would let the waiter
+    /// Handles the frames in their order of arrival, so that a message from before a confirmation
+    /// is handled before it. Otherwise a zero from before its waiter listened could let the waiter
     /// through a latch.
     fn handle_frames(&mut self) -> Result<(), String> {
         while let Some(frame) = self.messages.next_frame()? {
@@ -410,7 +410,7 @@ impl<'a> Session<'a> {
                 Ok(())
             }
             Frame::Subscribed(transport, channel) => {
-                // Done before the channel is confirmed: earlier messages were published before the
+                // Before the channel is confirmed: earlier messages were published before the
                 // confirmation.
                 self.joiner
                     .end(|message| self.node_channels.on_message(message));
@@ -483,7 +483,7 @@ impl<'a> Session<'a> {
         };
         let code = said.split(' ').next().unwrap_or("");
         match code {
-            // The server refuses the whole request because of one channel in it.
+            // The server refuses the entire request because of one channel in it.
             "NOPERM" if names.len() > 1 => {
                 for name in names {
                     self.send_request(request, vec![name]);
@@ -520,8 +520,8 @@ impl<'a> Session<'a> {
     }
 
     fn denied(&mut self, name: &Arc<str>, error: &str) {
-        // A channel of this client alone is denied together with the channel of all clients, which
-        // is enough for one warning.
+        // This client's own channel is denied together with the shared channel, so one warning is
+        // enough.
         if !self.node_channels.is_own(name) {
             log(|| {
                 tracing::warn!(
@@ -533,7 +533,8 @@ impl<'a> Session<'a> {
         self.confirmed(name, true);
     }
 
-    /// Gives up a channel whose messages the server does not bring, or no longer brings.
+    /// Removes a channel whose messages the server does not deliver, or no longer delivers, from
+    /// this connection.
     fn lost(&mut self, name: &str) {
         self.pending.remove(name);
         self.node_channels.lost(name);

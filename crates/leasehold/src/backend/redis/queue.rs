@@ -1,19 +1,19 @@
 //! The operations that wait for one connection, in order of arrival. The queue is pure data: it
-//! knows neither the connection nor a clock, and nothing in it waits. Operations leave it one call
-//! at a time.
+//! knows neither the connection nor a clock, and nothing in it waits. Operations are taken from it
+//! one call at a time.
 //!
-//! Only renewals leave before earlier operations: thousands of waiters may ask at the same time,
-//! and a hold must not end because its renewal is queued after them. This is safe because no
-//! earlier operation must run before a renewal. A hold is renewed only after its grant was
-//! answered. A release ends the renewals before it is queued (`guard.rs`), so a renewal that
+//! Only renewals are sent before earlier operations: thousands of waiters may send requests at the
+//! same time, and a hold must not expire because its renewal is queued after them. This is safe
+//! because no earlier operation must run before a renewal. A hold is renewed only after its grant
+//! was answered. A release ends the renewals before it is queued (`guard.rs`), so a renewal that
 //! overtakes it prolongs the hold only for a moment. An operation that changes the form of a hold,
 //! or puts another hold in its place, stops the renewals until it is answered (`rw/guard.rs`,
-//! `exchange.rs`). So does an operation that shortens a hold (`Share::keep_for`). Among themselves,
-//! renewals keep their order.
+//! `permit_swap.rs`). So does an operation that shortens a hold (`Share::keep_for`). Among
+//! themselves, renewals keep their order.
 //!
-//! If the server did not run operations, because it had forgotten the script or refused a call as a
-//! whole, they are sent again in their old place: nothing leaves until all calls on their way are
-//! back. (One gap is left. If another client loads the script between two of our calls that are on
+//! If the server did not run operations, because it had forgotten the script or refused an entire
+//! call, they are sent again in their old place: nothing is sent until all calls on their way are
+//! over. (One gap remains. If another client loads the script between two of our calls that are on
 //! their way, the second call runs, and the first one runs after it.)
 
 use std::collections::{BTreeMap, HashSet, VecDeque};
@@ -29,28 +29,28 @@ use crate::backend::step::{Operation, Value};
 use crate::shrink::ShrinkIfIdle;
 
 /// The largest number of operations in one call.
-// A server runs a call without a break, and all its other clients wait meanwhile. 256 renewals take
-// about 1 ms.
+// A server runs a call without a break, while all its other clients wait. 256 renewals take about 1
+// ms.
 pub(crate) const MAX_OPERATIONS: usize = 256;
-/// The largest number of bytes in one call. A larger operation travels alone.
+/// The largest number of bytes in one call. A larger operation is sent alone.
 pub(crate) const MAX_BYTES: usize = 64 * 1024;
 /// The largest number of remembered refused names. An operation on any further refused name is sent
-/// twice, as at first.
+/// twice: with others, and then alone.
 const MAX_REFUSED: usize = 1024;
 
 /// The queue of one connection.
 #[derive(Default)]
 pub(crate) struct Queue {
-    /// The renewals, which leave first.
+    /// The renewals, which are sent first.
     renewals: VecDeque<QueuedOperation>,
     others: VecDeque<QueuedOperation>,
     /// The numbers of the calls on their way.
     calls: Vec<u64>,
-    /// Number of calls that have left so far.
+    /// Number of calls sent so far.
     departed: u64,
     /// Operations that did not run and are sent again, by the number of their call.
     returned: BTreeMap<u64, Vec<QueuedOperation>>,
-    /// Keys for which the server refused a whole call. Operations on them travel alone.
+    /// Keys for which the server refused an entire call. Operations on them are sent alone.
     refused: HashSet<Vec<u8>>,
 }
 
@@ -75,7 +75,7 @@ impl Queue {
         renewal.or_else(|| self.others.pop_front())
     }
 
-    /// Returns the number of operations that wait to leave.
+    /// Returns the number of operations that wait to be sent.
     pub(crate) fn len(&self) -> usize {
         self.renewals.len() + self.others.len()
     }
@@ -89,23 +89,23 @@ impl Queue {
         self.calls.len()
     }
 
-    /// Returns the number of calls that have left so far.
+    /// Returns the number of calls sent so far.
     pub(crate) fn departed(&self) -> u64 {
         self.departed
     }
 
-    /// Returns whether the first `departed` calls are back.
+    /// Returns whether the first `departed` calls are over.
     pub(crate) fn are_back(&self, departed: u64) -> bool {
         self.calls.iter().all(|call| *call > departed)
     }
 
-    /// Returns whether operations are to be sent again. No call leaves until they are back in the
+    /// Returns whether operations are to be sent again. No call is sent until they are back in the
     /// queue.
     pub(crate) fn has_returned(&self) -> bool {
         !self.returned.is_empty()
     }
 
-    /// Takes up to `most` operations for the next call, if any may leave. From here on, the call
+    /// Takes up to `most` operations for the next call, if any may be sent. From here on, the call
     /// counts as on its way.
     pub(crate) fn next_batch(&mut self, most: usize) -> Option<Batch> {
         if self.has_returned() {
@@ -132,7 +132,7 @@ impl Queue {
         let mut operations = Vec::new();
         let (mut bytes, mut wanted) = (0, None);
         while let Some(waiting) = self.pop() {
-            // An operation that does not fit opens the next call.
+            // An operation that does not fit begins the next call.
             let alone = self.travels_alone(&waiting);
             let full = bytes + waiting.bytes() > MAX_BYTES || operations.len() == most;
             // All confirmations that a call waits for are of one kind. Operations that need no
@@ -167,9 +167,9 @@ impl Queue {
     }
 
     /// Takes back a call that the server did not run. Its operations are sent again when all calls
-    /// are back.
+    /// are over.
     pub(crate) fn return_batch(&mut self, batch: Batch) {
-        // Kept by number: two tasks read two calls, so the later call may be back first.
+        // Kept by number: two tasks read two calls, so the later call may return first.
         self.returned.insert(batch.number, batch.operations);
     }
 
@@ -195,7 +195,7 @@ impl Queue {
     }
 
     /// Puts operations that are sent again before all others, in their old order. An operation
-    /// without a waiter is left out: its undo may have run meanwhile.
+    /// without a waiter is dropped: its undo may have run already.
     pub(crate) fn put_back(&mut self) {
         for operations in std::mem::take(&mut self.returned).into_values().rev() {
             let wanted = operations
@@ -226,7 +226,7 @@ impl Queue {
     }
 
     /// Remembers a key for which a call was refused before it ran. From here on, operations on it
-    /// travel alone; otherwise the operations in the same call would be sent twice each time.
+    /// are sent alone; otherwise the operations in the same call would be sent twice each time.
     pub(crate) fn remember_refused(&mut self, key: &[u8]) {
         if self.refused.len() < MAX_REFUSED {
             self.refused.insert(key.to_vec());
@@ -239,7 +239,7 @@ impl Queue {
     }
 }
 
-/// The operations that travel as one call.
+/// The operations that are sent as one call.
 pub(crate) struct Batch {
     pub(crate) number: u64,
     pub(crate) operations: Vec<QueuedOperation>,
@@ -283,7 +283,7 @@ impl QueuedOperation {
     }
 
     pub(crate) fn answer(self, reply: Result<Value, Failure>) {
-        // The waiter may have given up. Then it has seen to the undo.
+        // The waiter may have given up, and has then arranged the undo.
         let _ = self.reply.send(reply);
     }
 
@@ -306,10 +306,10 @@ impl QueuedOperation {
 const QUEUED: u8 = 0;
 const SENT: u8 = 1;
 const TAKEN_OUT: u8 = 2;
-// Sent, but without a waiter now: it is not sent again.
+// The operation was sent and has no waiter any more. It is not sent again.
 const ABANDONED: u8 = 3;
 
-/// The whereabouts of an operation, shared by the queue, its waiter and its undo.
+/// The state of an operation, shared by the queue, its waiter and its undo.
 #[derive(Clone)]
 pub(crate) struct QueueTicket(Arc<AtomicU8>);
 
@@ -332,15 +332,16 @@ impl QueueTicket {
     /// abandoned.
     pub(crate) fn give_up(&self) {
         if !self.change(QUEUED, TAKEN_OUT) {
-            // A requeue between the two exchanges wins: the operation is sent again, and its undo,
+            // A requeue between the two changes wins: the operation is sent again, and its undo,
             // which is submitted later, runs after it.
             self.change(SENT, ABANDONED);
         }
     }
 
     fn change(&self, from: u8, to: u8) -> bool {
-        // One exchange, so that either the lane sends the operation or its waiter takes it out. If
-        // both could happen, the operation would run although its undo believed that it did not.
+        // One atomic change, so that either the lane sends the operation or its waiter takes it
+        // out. If both could happen, the operation would run although its undo believed that it did
+        // not.
         self.0
             .compare_exchange(from, to, Ordering::SeqCst, Ordering::SeqCst)
             .is_ok()
@@ -415,7 +416,7 @@ mod tests {
         names(&queue.next_batch(MAX_OPERATIONS).expect("something waits"))
     }
 
-    /// Returns a call of these operations, which has left.
+    /// Returns a call of these operations, which counts as sent.
     fn call_of(queue: &mut Queue, names: &[&str]) -> Batch {
         names.iter().for_each(|name| drop(push(queue, name)));
         queue.next_batch(MAX_OPERATIONS).expect("these")
@@ -482,7 +483,7 @@ mod tests {
         assert_eq!(next(&mut queue), ["a", "b", "c", "d"]);
     }
 
-    /// Thousands of waiters may have asked before the renewal.
+    /// Thousands of waiters may have sent requests before the renewal.
     #[test]
     fn renewals_leave_before_what_waits() {
         let mut queue = Queue::default();

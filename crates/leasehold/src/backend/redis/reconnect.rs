@@ -1,6 +1,6 @@
-//! Keeps a connection under a lane for as long as the client lives. It opens the connection, asks
-//! the server about itself and opens a lost connection again. If the server refuses to serve, it
-//! looks for another server under the same name.
+//! The task that keeps a lane connected for as long as the client lives. It opens the connection,
+//! queries the server about itself and reopens a lost connection. If the server refuses to serve,
+//! it looks for another server under the same name.
 
 use std::sync::Arc;
 
@@ -31,15 +31,15 @@ pub(crate) struct PreparedConnection {
     pub(crate) hello: Hello,
 }
 
-/// Opens a connection to where the server is now, learns the server's clock, age and version, and
-/// loads the scripts.
+/// Opens a connection to the server's present address, learns the server's clock, age and version,
+/// and loads the scripts.
 pub(crate) async fn prepare(node: &Node) -> Result<PreparedConnection, Failure> {
     let mut address = node.connector.find().await?;
     loop {
         let host = address.to_host();
         let opened = tokio::select! {
             opened = prepare_at(node, &address) => opened?,
-            // The server may hang, and take long to answer.
+            // The server may hang, and `prepare_at` may take long.
             () = node.connector.master_moved_from(host.as_ref()) => {
                 address = node.connector.find().await?;
                 continue;
@@ -75,15 +75,15 @@ async fn prepare_at(node: &Node, address: &Arc<Address>) -> Result<PreparedConne
             // A user may lack the permission for this.
             let _ = fourth.send_packed_command(&set).await;
         }
-        // Failures of these requests don't count. If the user lacks a permission, the first call
-        // says which one. A script that is not loaded is sent as text.
+        // Failures of these requests are ignored. If the user lacks a permission, the first call
+        // reports which one. A script that is not loaded is sent as text.
         let (time, info, ours) = tokio::join!(
             time.query_async::<(i64, i64)>(one),
             info.query_async::<String>(other),
             ours.query_async::<String>(fourth)
         );
-        // Checked here, and not at the first call: a server closes the connection if a client that
-        // has not logged in sends more than a little, and the script is long.
+        // Checked here, and not at the first call: a server disconnects a client that sends a long
+        // request without having logged in, and the script is long.
         let said = time.as_ref().err().and_then(reply_text);
         if let Some(said) = said.filter(|said| said.starts_with("NOAUTH")) {
             return Err(password_required(&said, address));
@@ -102,7 +102,7 @@ async fn prepare_at(node: &Node, address: &Arc<Address>) -> Result<PreparedConne
         Ok(Hello {
             address: Arc::clone(address),
             at,
-            // The time is older than `at` by the duration of the questions, so deadlines are too
+            // The time is older than `at` by the duration of these requests, so deadlines are too
             // early at first. At worst one call is late, and its reply corrects the clock.
             time_ms: time.map(|(s, us)| s.saturating_mul(1000).saturating_add(us / 1000)),
             has_scripts,
@@ -119,7 +119,7 @@ async fn prepare_at(node: &Node, address: &Arc<Address>) -> Result<PreparedConne
     };
     let hello = tokio::select! {
         hello = questions => hello?,
-        // No task drives this connection yet: without this branch no question would leave.
+        // No task drives this connection yet: without this branch no request would be sent.
         () = &mut driver => return Err(node.connector.closed_early(address)),
     };
     Ok(PreparedConnection {
@@ -179,14 +179,14 @@ fn slots_denied(node: &Node, said: &str) -> Failure {
     Failure::new(Outcome::DidNotRun, Cause::Denied(needs), node.address())
 }
 
-/// Keeps a connection under the lane for as long as the client lives.
+/// Keeps the lane connected for as long as the client lives.
 pub(crate) async fn keep_connected(lane: LaneDropGuard, first: Option<PreparedConnection>) {
     let node = &*lane.node;
     let mut pause = ReconnectDelay::new();
     let mut connection = first;
     let mut down = false;
     let mut reached: Option<ReachedServer> = None;
-    // Kept across connections: otherwise, if the new server refused to serve, too, the next look-up
+    // Kept across connections: otherwise, if the new server refused to serve, too, the next lookup
     // would follow at once.
     let mut last_lookup = None;
     loop {
@@ -197,14 +197,14 @@ pub(crate) async fn keep_connected(lane: LaneDropGuard, first: Option<PreparedCo
         };
         match opened {
             Ok(opened) => {
-                // A pending notice was about an earlier connection.
+                // Clears a pending notification, which is about an earlier connection.
                 let _ = lane.given_up.notified().now_or_never();
                 node.refusals.forget();
                 let since = node.clock.now();
                 if std::mem::take(&mut down) {
                     log(|| tracing::info!(address = %node.address(), "connected again"));
                 }
-                // Done before the first operation leaves: a grant of this server is judged by this
+                // Before the first operation is sent: a grant of this server is judged by this
                 // server's start, not by an earlier server's.
                 let now = node.learn(&opened.hello);
                 doubt_holds(node, reached.as_ref(), &now);
@@ -240,7 +240,7 @@ pub(crate) async fn keep_connected(lane: LaneDropGuard, first: Option<PreparedCo
 }
 
 /// Notifies the watchdog if this connection leads to another server than the connection before it:
-/// it is unknown whether that server has the holds.
+/// that server may not have the holds.
 pub(super) fn doubt_holds(node: &Node, before: Option<&ReachedServer>, now: &ReachedServer) {
     if before.is_some_and(|before| before.number != now.number) {
         node.holds_in_doubt.notify_one();
@@ -254,8 +254,8 @@ pub(super) async fn connection_is_lost(lane: &Lane, since: Moment, pause: &mut R
     lane.opening();
     node.slots_may_have_moved();
     node.observed.count_reconnect();
-    // A pause follows a connection that did not last: if a server ends each connection at once, the
-    // client must not connect all the time.
+    // A connection that did not last is followed by a delay: if a server ends each connection at
+    // once, the client must not reconnect all the time.
     if node.clock.now().saturating_sub(since) > STABLE_AFTER {
         pause.reset();
     } else {
@@ -275,8 +275,8 @@ pub(super) async fn attempt_has_failed(
     if !failure.may_heal() {
         pause.use_longest();
     }
-    // Done before the pause, so that waiters learn of the failure now: each waiter decides itself
-    // how long it tolerates an outage.
+    // Before the delay, so that waiters learn of the failure now: each waiter decides by itself how
+    // long it tolerates an outage.
     lane.down(failure);
     node.slots_may_have_moved();
     tokio::select! {
@@ -322,9 +322,9 @@ async fn until_ended(
     Some(another)
 }
 
-/// Looks up the server's name again when this server refuses to serve, or when another connection
-/// has found another server. Resolves with a connection to another server. The look-ups are rare
-/// enough for a server to bear them from all its clients.
+/// Resolves the server's name again when this server refuses to serve, or when another connection
+/// has found another server. Returns a connection to another server. The lookups are rare enough
+/// for a server to bear them from all its clients.
 async fn find_other_server(
     node: &Node,
     reached: &ReachedServer,
@@ -332,8 +332,9 @@ async fn find_other_server(
 ) -> PreparedConnection {
     let mut number = reached.number;
     loop {
-        // Once for each server, because a name may resolve to several servers. Never for a server
-        // that reports no run id: two connections would follow each other for ever.
+        // This is true once for each server, because a name may resolve to several servers. It is
+        // never true of a server that reports no run id: two connections would follow each other
+        // forever.
         let is_another = |current: &CurrentServer| {
             let is_known = current.run_id.is_some() && reached.run_id.is_some();
             current.number != number && is_known && current.run_id != reached.run_id
@@ -351,7 +352,7 @@ async fn find_other_server(
         // any other.
         *last_lookup = Some(node.clock.now());
         match prepare(node).await {
-            // The same server again would refuse to serve on this connection, too.
+            // The same server would refuse to serve on this connection, too.
             Ok(opened) if reached.is_same_server(&opened.hello) => {
                 log(
                     || tracing::debug!(address = %node.address(), "the server's name still leads to the same server"),

@@ -1,12 +1,12 @@
-//! Growing pauses between attempts to connect.
+//! Growing delays between attempts to connect.
 
 use std::time::Duration;
 
-/// A connection that lasted this long was good, so the next pause is short.
+/// A connection that lasted this long was good, so the next delay is short.
 pub(crate) const STABLE_AFTER: Duration = Duration::from_secs(1);
 
-/// A pause of 10 ms, which doubles up to 1 s. A random part, up to half, is taken off, so that the
-/// clients of a server that is up again don't all arrive at once.
+/// A delay of 10 ms, which doubles up to 1 s. A random part, up to half, is subtracted, so that the
+/// clients of a restarted server don't all reconnect at once.
 #[derive(Debug)]
 pub(crate) struct ReconnectDelay(u32);
 
@@ -19,7 +19,7 @@ impl ReconnectDelay {
         self.0 = 0;
     }
 
-    /// Makes the next pause the longest one, for failures that do not heal by themselves.
+    /// Makes the next delay the longest one, for failures that do not heal by themselves.
     pub(crate) fn use_longest(&mut self) {
         self.0 = 7;
     }

@@ -1,6 +1,6 @@
-//! The cases in which a client leaves a server that still answers: the server was demoted, or has
-//! been loading its data for too long. The name in the URL may be another server's by then, and an
-//! open connection would never find that out.
+//! Refusals after which a client disconnects from a server that still answers: the server was
+//! demoted, or has been loading its data for too long. The name in the URL may lead to another
+//! server by then, and an open connection would never find that out.
 
 use std::time::Duration;
 
@@ -11,16 +11,16 @@ use crate::backend::failure::{Cause, Failure};
 use crate::clock::Moment;
 use crate::sync::Mutex;
 
-/// The time between two look-ups of the name.
+/// The time between two lookups of the server's name.
 pub(crate) const LOOKUP_EVERY: Duration = Duration::from_secs(2);
 
 /// The refusals of one server.
 pub(crate) struct Refusals {
-    /// The time for which the server may load its data before the client leaves it.
+    /// The time for which the server may load its data before the client disconnects.
     loading_limit: Duration,
     /// The time since which the server has replied only that it is loading.
     loading_since: Mutex<Option<Moment>>,
-    /// Notified when the client should leave the server.
+    /// Notified when the client should disconnect.
     should_leave: Notify,
 }
 
@@ -38,7 +38,7 @@ impl Refusals {
         *self.loading_since.lock() = None;
     }
 
-    /// Notes that the server has refused an operation, or a whole call, at `now`.
+    /// Notes that the server has refused an operation, or an entire call, at `now`.
     pub(crate) fn refused(&self, failure: &Failure, now: Moment) {
         let Cause::NotNow(said) = &failure.cause else {
             return;
@@ -58,14 +58,14 @@ impl Refusals {
         }
     }
 
-    /// Forgets the refusals of an earlier connection's server, because another connection is up.
+    /// Clears the refusals of an earlier connection's server, because another connection is up.
     pub(crate) fn forget(&self) {
         *self.loading_since.lock() = None;
-        // A pending notice would make the client leave the new server.
+        // Clears a pending notification: it would make the client disconnect from the new server.
         let _ = self.should_leave.notified().now_or_never();
     }
 
-    /// Resolves when the client should leave the server.
+    /// Resolves when the client should disconnect.
     pub(crate) async fn should_leave(&self) {
         self.should_leave.notified().await;
     }
@@ -110,8 +110,8 @@ mod tests {
         let refusals = Refusals::new(Duration::from_secs(3));
         let loading = Failure::from_reply("LOADING", &Arc::from("redis://h"));
         refusals.refused(&loading, Moment::from_millis(0));
-        // Otherwise a server that restarts hours later would be left at once, because its loading
-        // would count from the first time.
+        // Otherwise the client would disconnect at once from a server that restarts hours later,
+        // because its loading would count from the first time.
         refusals.ran_a_call();
         refusals.refused(&loading, Moment::from_millis(9000));
         assert!(refusals.should_leave().now_or_never().is_none());

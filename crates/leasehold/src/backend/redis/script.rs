@@ -16,7 +16,8 @@ const OWN: &str = include_str!("own.lua");
 const LATE: &str = include_str!("late.lua");
 /// The part that the scripts have only for a client with a failover guard.
 const GUARD: &str = include_str!("guard.lua");
-/// The mark in a step that is not an acquire but may still grant something to another client.
+/// The placeholder in a step that is not an acquire but may still grant something to another
+/// client.
 const OR_GUARDED: &str = " --[[OR GUARDED]]";
 /// The commands of the guard, and a rule for its key.
 const GUARD_COMMANDS: [&str; 4] = ["get", "info", "set", "time"];
@@ -24,8 +25,8 @@ pub(super) const GUARD_KEY: &str = "~leasehold:guard";
 /// The part that the script has only on a node of a cluster.
 const CLUSTER: &str = include_str!("cluster.lua");
 
-/// The commands of a connection that no step contains: its own questions, and the commands that
-/// send a call.
+/// The commands of a connection that no step contains: its own queries, and the commands that send
+/// a call.
 const CONNECTION: [&str; 9] = [
     "eval",
     "evalsha",
@@ -64,7 +65,7 @@ impl Form {
         matches!(self, Self::Cluster(_))
     }
 
-    /// Returns the guard's part of a script, if the script must ask `guarded` before it grants
+    /// Returns the guard's part of a script, if the script must call `guarded` before it grants
     /// something.
     fn guard(self) -> Option<String> {
         let Self::Guarded { span_ms } = self else {
@@ -109,7 +110,7 @@ impl Script {
         [&self.any].into_iter().chain(own)
     }
 
-    /// Returns whether the script asks a failover guard before it runs this step.
+    /// Returns whether the script checks a failover guard before it runs this step.
     pub(crate) fn guards(&self, step: &Step) -> bool {
         matches!(self.form, Form::Guarded { .. }) && step.is_guarded()
     }
@@ -143,7 +144,7 @@ impl Script {
             .collect();
         let made: Vec<_> = (0..steps.len()).map(|n| format!("made{n}")).collect();
         // The script has no line with flags at its top. With such a line the server would refuse
-        // the whole call when it is out of memory, but releases must still run then.
+        // the entire call when it is out of memory, but releases must still run then.
         let text = CALL
             .replace("--[[SHARED]]", &choice(0..library.len(), &library))
             .replace("--[[MADE]]", &format!("local {}", made.join(", ")))
@@ -158,8 +159,8 @@ impl Script {
             .iter()
             .filter(|step| step.own_script && !form.is_of_a_cluster());
         Self {
-            // Comments are removed last, because the marks that are replaced above are comments
-            // themselves.
+            // Comments are removed last, because the placeholders that are replaced above are
+            // comments themselves.
             any: Text::new(&insert_guard_check(&text, form)),
             own: own.map(|step| (step.name, own_text(step, form))).collect(),
             form,
@@ -168,7 +169,7 @@ impl Script {
     }
 }
 
-/// Makes the steps that may grant something ask the guard, if there is one.
+/// Adds the check of the guard to the steps that may grant something, if there is a guard.
 fn insert_guard_check(text: &str, form: Form) -> String {
     let guarded = matches!(form, Form::Guarded { .. });
     text.replace(OR_GUARDED, if guarded { " or guarded()" } else { "" })
@@ -179,7 +180,7 @@ fn own_text(step: &Step, form: Form) -> Text {
     let late = if step.grants {
         LATE
     } else {
-        // The step gives something back, and runs whenever it arrives.
+        // The step releases something, and runs whenever it arrives.
         "local late = false\n"
     };
     let guard_check = match step.is_guarded() {
@@ -207,7 +208,7 @@ fn own_text(step: &Step, form: Form) -> Text {
     Text::new(&insert_guard_check(&text, form))
 }
 
-/// Returns the Lua that replaces a use of `shared` in the script of one step.
+/// Returns shared Lua after the Lua that it uses itself, for the script of one step.
 fn with_shared(shared: &SharedLua) -> String {
     with_uses(shared.lua, shared.uses, &with_shared)
 }
@@ -216,8 +217,8 @@ fn with_shared(shared: &SharedLua) -> String {
 fn for_a_cluster(text: &str, transports: &[Transport]) -> String {
     let publish = match transports {
         [Transport::Global] => "redis.pcall('PUBLISH', channel, message)\n",
-        // A server that does not know SPUBLISH refuses it. Its clients listen to the other
-        // transport.
+        // A server that does not know SPUBLISH refuses it. Clients of such a server listen to the
+        // other transport.
         [Transport::Sharded] => {
             "if type(redis.pcall('SPUBLISH', channel, message)) == 'table' then\n\
              redis.pcall('PUBLISH', channel, message)\nend\n"
@@ -227,8 +228,8 @@ fn for_a_cluster(text: &str, transports: &[Transport]) -> String {
              redis.pcall('SPUBLISH', channel, message)\n"
         }
     };
-    // The steps are changed before the cluster's part is inserted, because that part publishes
-    // itself.
+    // The steps are changed before the cluster's part is inserted, because that part itself calls
+    // PUBLISH.
     text.replace("redis.pcall('PUBLISH', ", "publish(")
         .replace(
             "local key, arg, n = 1, 3, 2",
@@ -247,8 +248,8 @@ fn collect(uses: &[&'static SharedLua], library: &mut Vec<&'static SharedLua>) {
     }
 }
 
-/// Makes the shared Lua with the wanted number. Each question halves the rest, because a question
-/// costs the server as much as a third of a function.
+/// Returns Lua that finds the shared Lua with the number `which`, by binary search: a comparison
+/// costs the server as much as a third of creating a function.
 fn choice(numbers: Range<usize>, library: &[&SharedLua]) -> String {
     match library[numbers.clone()] {
         [] => String::new(),
@@ -267,7 +268,7 @@ fn choice(numbers: Range<usize>, library: &[&SharedLua]) -> String {
     }
 }
 
-/// Returns the line by which a step gets what it uses.
+/// Returns the line that gives a step the shared Lua that it uses.
 fn import_line(shared: &SharedLua, library: &[&SharedLua]) -> String {
     let number = library.iter().position(|known| ptr::eq(*known, shared));
     let number = number.expect("all was collected");
@@ -275,8 +276,8 @@ fn import_line(shared: &SharedLua, library: &[&SharedLua]) -> String {
     format!("local {names} = shared({number}, shared)\n")
 }
 
-/// Puts the Lua that a file uses before it. A function that needs something only in a rare case
-/// marks the place with a line `--[[USES name]]`, and gets it only there.
+/// Inserts the Lua that a file uses before it. A function that needs some of it only in a rare case
+/// marks the place with a line `--[[USES name]]`, and that Lua is inserted there instead.
 fn with_uses(lua: &str, uses: &[&SharedLua], get: &dyn Fn(&SharedLua) -> String) -> String {
     let (mut first, mut lua) = (String::new(), lua.to_owned());
     for shared in uses {
@@ -303,9 +304,9 @@ fn own_names(shared: &SharedLua) -> impl Iterator<Item = &'static str> {
     })
 }
 
-/// Makes one branch of the loop. The branch makes the step's function when the first operation of a
-/// call needs it: most calls need two functions, and each costs something to make. The function is
-/// kept in a local variable of its own, of which Lua allows 200: a table would cost more than a
+/// Makes one branch of the loop. The branch creates the step's function when the first operation of
+/// a call needs it: most calls need two functions, and each costs something to create. Each
+/// function has its own local variable, of which Lua allows 200: a table would cost more than a
 /// function.
 fn branch(number: usize, step: &Step, library: &[&SharedLua], form: Form) -> String {
     let word = if number == 0 { "if" } else { "elseif" };
@@ -313,7 +314,7 @@ fn branch(number: usize, step: &Step, library: &[&SharedLua], form: Form) -> Str
     // slots it has.
     let checks_slot = form.is_of_a_cluster() && !step.many && step.keys > 0;
     let guarded = form.guard().is_some() && step.is_guarded();
-    // A step that gives something back runs whenever it arrives.
+    // A step that releases something runs whenever it arrives.
     let unless_late = match (checks_slot, step.grants) {
         (false, true) if guarded => {
             "local closed = late or guarded()\n\
@@ -366,7 +367,7 @@ fn branch(number: usize, step: &Step, library: &[&SharedLua], form: Form) -> Str
     )
 }
 
-/// Returns the name of a step's function: the last word of the step's name. `lock.acquire` is
+/// Returns the name of a step's function: the second part of the step's name. `lock.acquire` is
 /// `acquire`.
 pub(crate) fn function_name(step: &Step) -> &'static str {
     step.name.rsplit('.').next().unwrap_or(step.name)
@@ -383,9 +384,9 @@ fn called_commands(step: &Step) -> impl Iterator<Item = &'static str> {
     called.filter_map(|rest| rest.split('\'').next())
 }
 
-/// Returns the commands that a step may run, for a user who may not run one of them.
+/// Returns the commands that a step may run, for a message to a user who may not run one of them.
 pub(crate) fn commands(step: &Step) -> String {
-    // The loop of `call.lua` asks for the time before such a step.
+    // The loop of `call.lua` reads the time before such a step.
     let clock = step.grants.then_some("TIME");
     let mut names: Vec<_> = clock.into_iter().chain(called_commands(step)).collect();
     names.sort_unstable();

@@ -1,10 +1,10 @@
 //! The address of a master, as its sentinels report it, and the switch to another server.
 //!
 //! A majority of the sentinels in the URL must answer, because a client that is cut off together
-//! with an old master finds fewer. The newest configuration among the answers counts: the one with
-//! the highest epoch. The client listens to all sentinels. It trusts the first report of a switch
-//! enough to end the connection to the old master at once. The next connection is opened to the
-//! server that the majority names then.
+//! with an old master reaches only a minority. The newest configuration among the answers counts:
+//! the one with the highest epoch. The client listens to all sentinels. It trusts the first report
+//! of a switch enough to end the connection to the old master at once. The next connection is
+//! opened to the server that the majority names then.
 
 mod master_view;
 
@@ -33,11 +33,12 @@ use crate::clock::Clock;
 use crate::observe::log;
 use crate::text::Shown;
 
-/// The time that the other sentinels have once a majority has answered: one of them may know more.
+/// The extra time for the other sentinels once a majority has answered: one of them may have a
+/// newer configuration.
 const GRACE: Duration = Duration::from_millis(100);
 /// The interval at which sentinels are asked, in addition to the messages that they send.
 const POLL_EVERY: Duration = Duration::from_secs(10);
-/// The interval at which they are asked while the client listens to none of them.
+/// The interval at which sentinels are asked while the client listens to none of them.
 const POLL_OFTEN: Duration = Duration::from_secs(1);
 /// The interval at which a sentinel is asked whether its silent connection is still up.
 const PING_EVERY: Duration = Duration::from_secs(5);
@@ -51,17 +52,17 @@ pub(crate) struct Sentinels {
     all: Vec<Connector>,
     /// The template of the master's address: how to reach it, wherever it is.
     master: Address,
-    /// The map from the master's addresses, as the sentinels announce them, to the ones to connect
-    /// to. After this map the master has no other address.
+    /// The map from the master's addresses, as the sentinels announce them, to the addresses to
+    /// connect to. All other fields use the mapped addresses.
     addresses: AddressMap,
     clock: Clock,
-    /// The newest reports. Each connection compares them with the address of its own server: that
-    /// one connection has followed a switch says nothing about the other connections.
+    /// The newest reports. Each connection compares them with the address of its own server: one
+    /// connection may have followed a switch before another does.
     master_view: watch::Sender<MasterView>,
     /// Number of sentinels that the client listens to.
     listened_to: AtomicUsize,
-    /// Notified when the client begins to listen to a sentinel: earlier messages of the sentinel
-    /// were missed.
+    /// Notified when the client begins to listen to a sentinel: it may have missed earlier messages
+    /// of the sentinel.
     listening: Notify,
 }
 
@@ -299,7 +300,7 @@ impl Sentinels {
                     }
                 }
                 Ok(Frame::Status | Frame::Unsubscribed(..)) => {}
-                // A ping that was denied has been answered too.
+                // A ping that was denied has been answered, too.
                 Ok(Frame::Refused(_)) if listened_to.is_some() => {}
                 Ok(Frame::Refused(said)) | Err(said) => return said,
             }

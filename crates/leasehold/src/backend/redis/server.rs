@@ -35,7 +35,7 @@ struct AcknowledgedLane {
 pub(crate) struct ServerShared {
     pub(crate) runtime: Handle,
     pub(crate) channels: Arc<Channels>,
-    /// The transports by which messages are heard.
+    /// The transports by which messages are received.
     pub(crate) transports: &'static [Transport],
     /// The handler of operations that a node did not run.
     pub(crate) redirects: Option<Weak<dyn Redirects>>,
@@ -112,8 +112,8 @@ impl Server {
 impl Drop for Server {
     fn drop(&mut self) {
         for task in &self.tasks {
-            // Dropping the handle would only detach the task, which would connect again for ever.
-            // The abort drops `LaneDropGuard` with the task, which sends the last releases.
+            // Dropping the handle would only detach the task, which would reconnect forever. The
+            // abort drops `LaneDropGuard` with the task, which sends the last releases.
             task.abort();
         }
         if let Some(acknowledged) = self.acknowledged.get() {

@@ -1,5 +1,5 @@
-//! The answers of a server about itself: whether it is new enough, and whether it removes locks
-//! when its memory is full.
+//! The server's replies to `INFO` and `CLIENT INFO`: for example whether the server is new enough,
+//! and whether it removes locks when its memory is full.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -117,11 +117,11 @@ pub(crate) fn check_role(info: &str, address: &Arc<str>) -> Result<(), Failure> 
     }
 }
 
-/// Returns how long the server has been up. The question took `took`.
+/// Returns how long the server has been up. The query took `took`.
 pub(crate) fn uptime(info: &str, took: Duration) -> Option<Uptime> {
     let seconds: u64 = field(info, "uptime_in_seconds:")?.parse().ok()?;
     // The server reports whole seconds, up to one too many or too few. With an uptime that is too
-    // long, a server that has just forgotten its locks could vote in a majority.
+    // long, a server that has just lost its locks could vote in a majority.
     Some(Uptime {
         least: Duration::from_secs(seconds.saturating_sub(1)),
         most: Duration::from_secs(seconds.saturating_add(1)).saturating_add(took),
@@ -133,7 +133,7 @@ pub(crate) fn run_id(info: &str) -> Option<&str> {
     field(info, "run_id:").filter(|id| !id.is_empty())
 }
 
-/// Returns the policy of a server that would remove a lock to make room. Each policy but
+/// Returns the policy of a server that would remove a lock to free memory. Each policy but
 /// `noeviction` does so, because every lock has an expiry.
 fn evicts(info: &str) -> Option<&str> {
     let limited = field(info, "maxmemory:").is_some_and(|bytes| bytes != "0");

@@ -15,7 +15,7 @@ pub(crate) fn slot_of(key: &[u8]) -> u16 {
     crc16(tag_of(key)) % SLOTS
 }
 
-/// Returns the part of a key that determines its slot: its hash tag, or the whole key if it has
+/// Returns the part of a key that determines its slot: its hash tag, or the entire key if it has
 /// none.
 pub(crate) fn tag_of(key: &[u8]) -> &[u8] {
     let tag = key.iter().position(|byte| *byte == b'{').and_then(|open| {

@@ -1,6 +1,6 @@
-//! A socket that belongs to one process. After a fork the child has the same socket. If it read
-//! from it, the parent would miss those bytes. If it wrote to it, those bytes would mix with the
-//! parent's requests.
+//! A socket that belongs to one process. After a fork the child has the same socket. If the child
+//! read from it, the parent would miss those bytes. If the child wrote to it, those bytes would mix
+//! with the parent's requests.
 
 use std::io;
 use std::pin::Pin;

@@ -22,14 +22,14 @@ use super::socket::ProcessBound;
 use crate::error::{Error, ErrorKind, Result};
 use crate::tls::{Identity, IdentitySource, TlsSettings};
 
-/// A connector, which encrypts streams to servers whose certificates it can check.
+/// The TLS settings of a client, for streams to servers whose certificates it can check.
 #[derive(Clone)]
 pub(crate) struct TlsClient {
     verifier: Arc<Verifier>,
-    /// The source of the client's certificate. It is asked for each connection, because a
+    /// The source of the client's certificate. It is read for each connection, because a
     /// certificate is renewed while the client lives.
     identity: Option<IdentitySource>,
-    /// Locked while a thread asks for the certificate: a file system that does not answer blocks at
+    /// Locked while a thread reads the certificate: a file system that does not answer blocks at
     /// most one thread.
     certificate_lock: Arc<tokio::sync::Mutex<()>>,
     server_name: Option<String>,
@@ -38,7 +38,7 @@ pub(crate) struct TlsClient {
 impl TlsClient {
     pub(crate) fn new(settings: &TlsSettings) -> Result<Self> {
         let (mut roots, mut given) = (RootCertStore::empty(), Vec::new());
-        // Unreadable certificates in the system's store are left out: the handshake fails if one of
+        // Unreadable certificates in the system's store are skipped: the handshake fails if one of
         // them was needed.
         roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
         for pem in &settings.authorities {
@@ -69,15 +69,15 @@ impl TlsClient {
             certificate_lock: Arc::default(),
             server_name: settings.server_name.clone(),
         };
-        // Tried out here, so that an error in a certificate is reported before the first
+        // Built here once, so that an error in a certificate is reported before the first
         // connection.
         let config = connector.config();
         config.map_err(|error| Error::new(ErrorKind::Misuse, error.to_string()))?;
         Ok(connector)
     }
 
-    /// Returns the settings of one connection. The certificate is asked for on a thread that may
-    /// block: its callback reads files.
+    /// Returns the settings of one connection. The certificate is read on a thread that may block,
+    /// because its callback reads files.
     pub(crate) async fn fresh_config(&self) -> io::Result<ClientConfig> {
         if self.identity.is_none() {
             return self.config();
@@ -105,8 +105,8 @@ impl TlsClient {
         connector.connect(name, stream).await
     }
 
-    /// Returns the settings of one connection. They fail only because of the client's own
-    /// certificate.
+    /// Returns the settings of one connection. Fails only if the client's own certificate can't be
+    /// used.
     pub(crate) fn config(&self) -> io::Result<ClientConfig> {
         let verifier: Arc<dyn ServerCertVerifier> = self.verifier.clone();
         let config = ClientConfig::builder_with_provider(provider())
@@ -130,14 +130,13 @@ impl TlsClient {
     }
 }
 
-/// Returns the provider. It is named here, so that it makes no difference which provider the
-/// process has chosen, if any.
+/// Returns the provider. It is fixed here, so the process's default provider makes no difference.
 fn provider() -> Arc<CryptoProvider> {
     Arc::new(rustls::crypto::ring::default_provider())
 }
 
-/// A verifier of a server's certificate. It checks chain, dates and name, or whether the user has
-/// given exactly this certificate.
+/// A verifier of a server's certificate. It accepts a certificate whose chain, dates and name are
+/// valid, and one that the user has given.
 #[derive(Debug)]
 struct Verifier {
     webpki: Arc<WebPkiServerVerifier>,
@@ -211,8 +210,8 @@ fn is_about_its_issuer_or_name(error: &CertificateError) -> bool {
     }
 }
 
-/// Checks the name in a certificate that the user has given. The user knows by its key which server
-/// it belongs to, so it need not name a host. If it names hosts, it is valid only for them.
+/// Checks the name in a certificate that the user has given. The user trusts exactly this
+/// certificate, so it need not name a host. If it names hosts, it is valid only for them.
 fn check_name(
     certificate: &CertificateDer<'_>,
     name: &ServerName<'_>,
@@ -232,13 +231,13 @@ fn check_name(
 const CA_AS_SERVER: &str = "CaUsedAsEndEntity";
 const VERSION_1: &str = "UnsupportedCertVersion";
 
-/// Returns whether this is the named error of webpki, for which rustls has no name.
+/// Returns whether this is the webpki error `name`, for which rustls has no variant.
 fn is_webpki(error: &CertificateError, name: &str) -> bool {
     matches!(error, CertificateError::Other(error) if error.to_string() == name)
 }
 
-/// Returns the advice for a handshake that failed. `is_announced` says whether another server announced
-/// the address.
+/// Returns the advice for a handshake that failed. `is_announced` says whether another server
+/// announced the address.
 pub(crate) fn advice(error: &io::Error, is_announced: bool) -> &'static str {
     use rustls::CertificateError::{
         BadSignature, Expired, ExpiredContext, NotValidForName, NotValidForNameContext,
@@ -255,7 +254,7 @@ pub(crate) fn advice(error: &io::Error, is_announced: bool) -> &'static str {
             "the server's certificate is of version 1, which TLS libraries refuse: make one of \
              version 3 that names its host (openssl req -x509 -addext subjectAltName=DNS:HOST)"
         }
-        // Another authority with the same name has another signature.
+        // `BadSignature` if another authority has the same name.
         Some(InvalidCertificate(UnknownIssuer | BadSignature)) => {
             "if the certificate is self-signed or from your own certificate authority, add the \
              certificate or the authority to the client (tls_authorities, --cacert)"
@@ -292,8 +291,8 @@ pub(crate) fn advice(error: &io::Error, is_announced: bool) -> &'static str {
     }
 }
 
-/// The advice if the server wants a certificate. In TLS 1.3 the server says so after the client's
-/// handshake, when the first answer is read.
+/// The advice if the server requires a certificate. In TLS 1.3 the server says so after the
+/// client's handshake, when the first answer is read.
 pub(crate) const WANTS_A_CERTIFICATE: &str = "if the server wants a client certificate, \
      give one from an authority that it trusts (tls_identity, --cert and --key)";
 

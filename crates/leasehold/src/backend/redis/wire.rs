@@ -21,7 +21,7 @@ const MAX_REPLY: usize = 1024 * 1024;
 /// The largest depth of lists in lists. The greeting of RESP3, with its list of modules, has four
 /// levels.
 const MAX_DEPTH: usize = 8;
-/// The largest number of bytes kept of an error's text.
+/// The largest number of bytes stored of an error's text.
 const MAX_SHOWN: usize = 120;
 /// The longest line that announces a length: a number has a sign and 19 digits.
 const MAX_HEADER: usize = 20;
@@ -80,7 +80,7 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Checked<S> {
     }
 }
 
-/// The position of the stream in a reply.
+/// The position in the reply that is being read.
 #[derive(Debug, Default)]
 struct ReplyPosition {
     /// Number of elements still missing in each open list, outermost first.
@@ -184,7 +184,7 @@ impl ReplyPosition {
             (b'%', Some(pairs)) => self.open(pairs * 2),
             // The attributes are followed by the element that they describe.
             (b'|', Some(pairs)) => self.open(pairs * 2 + 1),
-            // Only a text and a list may be missing: `$-1` and `*-1` are the nulls of RESP2.
+            // Only a text and a list may be null: `$-1` and `*-1` are the nulls of RESP2.
             (b'=' | b'!' | b'~' | b'%' | b'|', None) => Err("a length below zero".into()),
             _ => {
                 self.end_element();
@@ -216,7 +216,7 @@ impl ReplyPosition {
     }
 }
 
-/// Returns whether such a line is an element by itself.
+/// Returns whether a line of this kind is an element by itself.
 fn is_simple(kind: u8) -> bool {
     b"+-:_,#(".contains(&kind)
 }

@@ -1,5 +1,5 @@
 //! The keys and arguments of an operation, in one block of memory. Every acquire and every release
-//! makes an operation. A block for each text would cost more than the rest of the operation.
+//! makes an operation. An allocation for each text would cost more than the rest of the operation.
 
 use std::fmt::{self, Display};
 use std::io::Write as _;
@@ -15,7 +15,7 @@ pub(crate) struct Parts {
 const LENGTH: usize = size_of::<u32>();
 
 impl Parts {
-    /// Makes an empty list with room for `texts` texts of `bytes` bytes in total.
+    /// Makes an empty list with capacity for `texts` texts of `bytes` bytes in total.
     pub(crate) fn with_capacity(texts: usize, bytes: usize) -> Self {
         Self {
             bytes: Vec::with_capacity(texts * LENGTH + bytes),

@@ -1,4 +1,4 @@
-//! The lock of a majority: one name on several servers that do not know each other.
+//! The majority lock: one name on several independent servers.
 
 mod ballot;
 mod granted;
@@ -167,8 +167,7 @@ impl Lock<Majority> {
     #[must_use]
     pub fn longest_lease(mut self, longest: Duration) -> Self {
         let members = self.members().len();
-        // A new value, not the old one changed: which members have noted the old setting says
-        // nothing about this one.
+        // A new value, because a member that has noted the old setting has not noted this one.
         self.kind_mut().longest = LongestLease::new(longest, members).into();
         self
     }
@@ -200,12 +199,11 @@ impl Lock<Majority> {
 }
 
 impl Majority {
-    /// Returns an error if so many of the members' clients have been closed that no majority is
-    /// left.
+    /// Returns an error if the members whose clients are still open are not a majority.
     fn closed(&self, key: &Key) -> Option<Error> {
         let members = self.members.iter();
         let mut closed = members.filter_map(|member| member.context().check_open(key).err());
-        // This number of clients may be closed. The next one leaves no majority.
+        // This number of clients may be closed. If one more is closed, there is no majority.
         closed.nth(self.members.len() - self.quorum())
     }
 
@@ -233,12 +231,13 @@ impl Majority {
         Ok(key.members(members.collect::<Result<_>>()?))
     }
 
-    /// Returns how long a server that was started has no vote; `None` if it votes at once.
+    /// Returns how long a server has no vote after its start; `None` if it votes at once.
     fn distrust(&self) -> Option<&Arc<LongestLease>> {
         self.distrust_restarted.then_some(&self.longest)
     }
 
-    /// Returns these settings, with the limit for every lease on which the distrust relies.
+    /// Returns these settings. If restarted servers are distrusted, the result also limits every
+    /// lease to the longest lease: the distrust ends after that time.
     fn bounded(&self, settings: &Settings, key: &Key) -> Result<Settings> {
         let longest_lease = self.distrust().map(|longest| longest.own());
         if let Some(longest) = longest_lease {
@@ -250,7 +249,8 @@ impl Majority {
         })
     }
 
-    /// Returns why the lock can't be acquired, whatever the servers say.
+    /// Returns an error that no answer of a server can change: too few clients are open, or a
+    /// server is given twice.
     fn hopeless(&self, key: &Key) -> Option<Error> {
         let doubled = || same_server_error(&self.members, |_| ());
         self.closed(key).or_else(doubled)
@@ -269,7 +269,7 @@ impl Acquire for Majority {
         if let Some(error) = kind.hopeless(key) {
             return Err(error);
         }
-        // The maximum hold time begins with the whole hold.
+        // The maximum hold time counts from the grant of the majority, not of a member.
         let settings = Settings {
             max_hold: None,
             ..bounded
@@ -299,7 +299,7 @@ impl Acquire for Majority {
     }
 }
 
-/// Holds ballots until a majority has granted the lock, or the deadline has passed.
+/// Runs ballots until a majority has granted the lock, or the deadline has passed.
 async fn enter_or_wait(
     lock: &Lock<Majority>,
     ballot: &Ballot<'_>,
@@ -307,12 +307,12 @@ async fn enter_or_wait(
 ) -> Result<Option<LockGuard>> {
     let (key, kind) = (lock.key()?, lock.kind());
     // An owner that already holds the lock never queues behind another waiter, which may wait for
-    // this owner. One held member is enough: the others may be about to be set again.
+    // this owner. One held member is enough: the others may be about to rejoin.
     let enters_again = lock.owner().is_some_and(|owner| {
         let mut members = kind.members.iter();
         members.any(|member| member.counts_for(owner, kind.distrusts_restarted()))
     });
-    // Any other answer is left to the wait below, which asks again and reports the obstacle.
+    // Any other answer is ignored here: the wait below asks again, and reports it.
     if enters_again && let Ok(Answer::Granted(guard)) = ballot.ask().await {
         return Ok(Some(guard));
     }

@@ -1,4 +1,4 @@
-//! The operations of a lock of several on each of its members.
+//! The operations of a composite lock on each of its members.
 
 use std::collections::hash_map::Entry;
 use std::collections::{HashMap, HashSet};
@@ -18,13 +18,13 @@ use crate::primitives::lock::{LockGuard, MemberState, Ttl, steps};
 use crate::text::Shown;
 use crate::wait::Deadline;
 
-/// The settings and the owner of the whole lock, with which each member is acquired.
+/// The settings and the owner of the composite lock, with which each member is acquired.
 pub(super) struct MemberTerms<'a> {
     pub(super) settings: &'a Settings,
     pub(super) owner: Option<&'a Owner>,
 }
 
-/// A member's answer to an ask.
+/// A member's answer to an acquire or a probe.
 pub(super) enum MemberReply<T> {
     Granted(T),
     /// Another owner holds the member, for this much longer if that is known.
@@ -41,7 +41,7 @@ impl<T> MemberReply<T> {
 }
 
 impl AnyLock {
-    /// Asks for this member. `deadline` is a moment of the clock of the member's own client.
+    /// Acquires this member. `deadline` is a moment of the clock of the member's own client.
     /// `was_held` says that a server has already reported the member as held to the same acquire.
     pub(super) async fn acquire_as_member(
         &self,
@@ -49,8 +49,8 @@ impl AnyLock {
         deadline: Deadline,
         was_held: bool,
     ) -> Result<MemberReply<LockGuard>> {
-        // A try reports only that a member is held. This cell adds how long its holder has left: a
-        // ballot sleeps until a majority can be free.
+        // A try reports only that a member is held. This cell adds for how long: a ballot sleeps
+        // until a majority can be free.
         let member = MemberState {
             was_held,
             ..MemberState::default()
@@ -63,11 +63,11 @@ impl AnyLock {
         })
     }
 
-    /// Returns whether it is worth asking for this member. Changes nothing.
+    /// Returns whether an acquire of this member is worth a try. Changes nothing.
     pub(super) async fn probe(&self) -> Result<MemberReply<()>> {
         if !self.is_exclusive() {
-            // A hold of such a kind need not be in the way, because readers let each other in. Only
-            // an ask can find out.
+            // Another hold of this kind need not prevent an acquire, because readers share the
+            // lock. Only a try can find out.
             return Ok(MemberReply::Granted(()));
         }
         Ok(match self.inspect().await?.ttl {
@@ -109,7 +109,7 @@ impl AnyLock {
     ) -> Result<T> {
         let reply = self.context().timers.timeout(limit, asking).await;
         reply.unwrap_or_else(|| {
-            // The timeout has dropped the ask. Its undo gives back anything that the server may
+            // The timeout has dropped the request. Its undo gives back anything that the server may
             // have granted.
             let cause = Cause::NoAnswer(format!("no answer within {limit:?}"));
             let backend = &self.context().backend;
@@ -118,8 +118,8 @@ impl AnyLock {
         })
     }
 
-    /// Returns which lock of its server this member is. The same name in another database is
-    /// another lock.
+    /// Returns the member's identity among the locks of its server. The same name in another
+    /// database is another lock.
     pub(super) fn name_on_server(&self) -> (&str, Option<i64>) {
         let database = self
             .context()
@@ -146,7 +146,7 @@ impl AnyLock {
     }
 }
 
-/// Returns the members in a fixed order, each of them once, and the name of the whole lock. The
+/// Returns the members in a fixed order, each of them once, and the key of the composite lock. The
 /// order is the same in every process that uses the same addresses for the servers.
 pub(super) fn sorted_members(members: Vec<AnyLock>, what: &str) -> Result<(Vec<AnyLock>, Key)> {
     let mut placed = Vec::with_capacity(members.len());
@@ -188,8 +188,8 @@ pub(super) fn sorted_members(members: Vec<AnyLock>, what: &str) -> Result<(Vec<A
 }
 
 /// Returns an error if two members are on one server, given by two addresses, and `lock` returns
-/// the same value for both. `lock` selects what must not occur twice on a server. A server that
-/// does not identify itself goes unnoticed.
+/// the same value for both. `lock` selects what must not occur twice on a server. Servers that do
+/// not identify themselves are not compared.
 pub(super) fn same_server_error<'a, L: Eq + Hash>(
     members: &'a [AnyLock],
     lock: impl Fn(&'a AnyLock) -> L,
@@ -205,7 +205,7 @@ pub(super) fn same_server_error<'a, L: Eq + Hash>(
             Entry::Vacant(place) => {
                 place.insert((member, address));
             }
-            // If both have one address, the caller knows that it is one server.
+            // If both have the same address, the caller knows that they are on one server.
             Entry::Occupied(place) if place.get().1 == address => {}
             Entry::Occupied(place) => {
                 return Some(misuse(format!(

@@ -1,4 +1,4 @@
-//! One member of a hold that is made of several.
+//! One member of the hold of a composite lock.
 
 use std::sync::OnceLock;
 use std::time::Duration;
@@ -15,12 +15,13 @@ use crate::sync::Mutex;
 pub(super) struct MemberHold {
     /// The hold that the acquire was granted.
     first: Hold,
-    /// The hold that has replaced it since, on a server that had forgotten the previous hold.
+    /// The hold with which the member last rejoined, on a server that had forgotten the previous
+    /// hold.
     rejoined: Mutex<Option<Hold>>,
     clock: Clock,
     timers: Timers,
     member: String,
-    /// Whether no other client counts a server that was started a moment ago.
+    /// Whether no client accepts the vote of a server that started too recently.
     distrusts_restarted: bool,
     limit: OnceLock<(Moment, Duration)>,
 }
@@ -47,27 +48,27 @@ impl MemberHold {
         &self.first
     }
 
-    /// Returns the hold that counts.
+    /// Returns the current hold.
     pub(super) fn hold(&self) -> Hold {
         let rejoined = self.rejoined.lock();
         rejoined.as_ref().unwrap_or(&self.first).clone()
     }
 
-    /// Makes `hold` the one that counts from now on.
+    /// Makes `hold` the current hold.
     pub(super) fn replace(&self, hold: Hold) {
         let before = self.rejoined.lock().replace(hold);
         // Dropped after unlocking: this may drop the last reference to a grant.
         drop(before);
     }
 
-    /// Returns why the member is lost for the whole; `None` while it counts.
+    /// Returns why the member no longer counts as held; `None` while it does.
     pub(super) fn loss(&self) -> Option<LossReason> {
         let hold = self.hold();
         let reason = hold.loss()?;
         self.counts_until(&hold).is_none().then_some(reason)
     }
 
-    /// Returns whether the member counts although its server has forgotten it.
+    /// Returns whether the member counts as held although its server has forgotten it.
     pub(super) fn still_counts(&self) -> bool {
         self.counts_until(&self.hold()).is_some()
     }
@@ -77,7 +78,7 @@ impl MemberHold {
         (self.clock.now() < until).then_some(until)
     }
 
-    /// Returns whether the member has counted until now, if its server had forgotten it and has no
+    /// Returns whether the member would count as held now if its server had forgotten it and had no
     /// vote until `until`.
     pub(super) fn would_have_counted(&self, until: Option<Moment>) -> bool {
         self.distrusts_restarted && until.is_some_and(|until| self.clock.now() < until)
@@ -100,7 +101,7 @@ impl MemberHold {
         })
     }
 
-    /// Returns the member's loss as a loss of the whole.
+    /// Returns the member's loss as a loss of the composite hold.
     pub(super) fn lost(&self, reason: LossReason) -> LossReason {
         LossReason::Member {
             member: self.member.clone(),
@@ -120,13 +121,14 @@ impl MemberHold {
         self.clock.to_instant(self.hold().confirmed_at())
     }
 
-    /// Limits the whole to `limit` from now. Returns the current time of this client's clock, from
-    /// which the limit counts.
+    /// Limits the composite hold to `limit` from now. Returns the moment on this client's clock
+    /// from which the limit counts.
     pub(super) fn start_limit(&self, limit: Duration) -> Moment {
         self.limit.get_or_init(|| (self.clock.now(), limit)).0
     }
 
-    /// Returns since when the maximum hold time of the whole counts, and how long it is.
+    /// Returns the moment from which the maximum hold time of the composite hold counts, and its
+    /// length.
     pub(super) fn limit(&self) -> Option<(Moment, Duration)> {
         self.limit.get().copied()
     }

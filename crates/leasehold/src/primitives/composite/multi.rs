@@ -28,7 +28,7 @@ use crate::wait::{Deadline, no_answer_in_time};
 /// for a server, so that they agree on this order. A member that is given twice counts once.
 ///
 /// While the lock waits for a member, it holds and renews only the members before it in this order.
-/// When it has acquired all members, each of them is valid for a whole lease from then on.
+/// When it has acquired all members, each of them is valid for a full lease from then on.
 ///
 /// The guard is valid until the earliest deadline of a member. It is [lost](LockGuard::lost) as
 /// soon as one member is lost. [`LockGuard::members`] returns the guards of the members in the
@@ -111,8 +111,8 @@ impl Acquire for Multi {
     async fn acquire_by(lock: &Lock<Self>, deadline: Deadline) -> Result<Option<LockGuard>> {
         let (key, members) = (lock.key()?, &lock.kind().members);
         let terms = lock.settings().terms(key)?;
-        // The maximum hold time begins with the whole hold: it must not elapse during the wait for
-        // members.
+        // The maximum hold time counts from the end of the acquire: it must not elapse during the
+        // wait for members.
         let settings = Settings {
             max_hold: None,
             ..lock.settings().clone()
@@ -140,7 +140,7 @@ impl Acquire for Multi {
     }
 }
 
-/// Returns whether the client was ever connected to a server of any member.
+/// Returns whether the client of any member was ever connected to its server.
 fn may_have_asked(members: &[AnyLock]) -> bool {
     let mut members = members.iter();
     members.any(|one| one.context().backend.was_connected() || may_have_asked(one.members()))
@@ -155,7 +155,7 @@ struct MultiAcquire<'a> {
     deadline: Deadline,
 }
 
-/// A member that is held during the wait for others. It is renewed until this is dropped.
+/// A member that is held, and renewed, during the wait for other members.
 struct HeldMember {
     /// Dropped before the guard: when the guard is dropped, only the hold's other guards decide
     /// about its terms.
@@ -166,7 +166,7 @@ struct HeldMember {
 type MemberAnswer = Result<Option<LockGuard>>;
 
 impl MultiAcquire<'_> {
-    /// Acquires all members, each of them still held at the end, or none.
+    /// Acquires all members or none. At the end, checks that each of them is still held.
     async fn all_held(&self) -> Result<Option<Vec<LockGuard>>> {
         loop {
             let Some(guards) = self.all().await? else {
@@ -186,8 +186,8 @@ impl MultiAcquire<'_> {
     /// Acquires all members, or none.
     async fn all(&self) -> Result<Option<Vec<LockGuard>>> {
         let Some(answers) = self.in_time(self.try_all(self.members)).await else {
-            // The asks have been dropped already. Each undoes what its server granted or may still
-            // grant.
+            // The requests have been dropped already. Each of them undoes what its server granted
+            // or may still grant.
             return Err(self.no_answer_in_time().into_error(self.key));
         };
         // The servers have identified themselves by now. A lock that is given twice would wait for
@@ -206,14 +206,16 @@ impl MultiAcquire<'_> {
 
     fn no_answer_in_time(&self) -> Failure {
         let mut failure = no_answer_in_time(self.context);
-        // A request of another member may have been sent.
+        // This checked only the first member's client. The client of another member may have sent a
+        // request.
         if may_have_asked(self.members) {
             failure.outcome = Outcome::MayHaveRun;
         }
         failure
     }
 
-    /// Asks for these members at once. Requests to one server travel as one call.
+    /// Tries to acquire each of these members, all at the same time. Requests to one server travel
+    /// as one call.
     async fn try_all(&self, members: &[AnyLock]) -> Vec<MemberAnswer> {
         join_all(
             members
@@ -257,7 +259,7 @@ impl MultiAcquire<'_> {
             }
         }
         // A member that is held outweighs a server that does not answer: whatever that server would
-        // say, the whole can't be acquired now.
+        // say, the lock can't be acquired now.
         if errors.iter().any(|error| !error.is_transient()) || (!busy && !errors.is_empty()) {
             return Err(match errors.len() {
                 1 => errors.remove(0),
@@ -267,9 +269,9 @@ impl MultiAcquire<'_> {
         Ok((!busy).then_some(held))
     }
 
-    /// Keeps the members before the first one that was not granted, gives back those after it, and
-    /// waits for it. Then it asks for the rest again. So a client never waits for a member that
-    /// precedes a member that it holds.
+    /// Keeps the members before the first one that was not granted, gives back the members after
+    /// it, and waits for it. Then it tries the rest again. So a client never waits for a member
+    /// that precedes a member that it holds.
     async fn one_by_one(&self, mut answers: Vec<MemberAnswer>) -> Result<Option<Vec<LockGuard>>> {
         let mut held = Vec::with_capacity(self.members.len());
         loop {
@@ -292,13 +294,13 @@ impl MultiAcquire<'_> {
                     None => return Ok(None),
                 }
             }
-            // From here on, running out of time means that a member is held, or was.
+            // If time runs out from here on, the result is `None`, because another owner holds or
+            // held a member.
             if held.len() == self.members.len() {
                 match self.in_time(self.confirmed(&held)).await {
                     Some(true) => {}
-                    // A member can't be confirmed, and perhaps not the last one. Asking for it
-                    // again while members after it are held would break the order, so all are given
-                    // back.
+                    // Some member can't be extended. Waiting for it while members after it are held
+                    // would break the order, so all members are given back.
                     Some(false) => held.clear(),
                     None => return Ok(None),
                 }
@@ -317,7 +319,8 @@ impl MultiAcquire<'_> {
         }
     }
 
-    /// Extends each member to a whole lease from now, because some have been held for long.
+    /// Extends each member to a full lease from now, because some of them have been held for a long
+    /// time. Returns whether all extensions succeeded.
     async fn confirmed(&self, held: &[HeldMember]) -> bool {
         let lease = self.terms.settings.lease();
         let extensions = held
@@ -342,8 +345,8 @@ impl MultiAcquire<'_> {
 
 impl HeldMember {
     fn new(guard: LockGuard) -> Self {
-        // The hold is renewed even if its lease is fixed, because the wait for the others can be
-        // longer.
+        // The hold is renewed even if its lease is fixed, because the wait for the other members
+        // can be longer.
         let renewal = guard.one().map(|share| share.renew_for_wait());
         Self {
             guard,

@@ -1,4 +1,4 @@
-//! A hold that is made of several: it is valid while enough of its members are.
+//! The hold of a composite lock, which is valid while enough of its members are held.
 
 use std::fmt;
 use std::sync::{Arc, OnceLock};
@@ -26,7 +26,7 @@ use crate::sync::Mutex;
 pub(in crate::primitives) struct Quorum {
     pub(in crate::primitives) guards: Vec<LockGuard>,
     pub(in crate::primitives) members: Arc<Members>,
-    /// The guards of members that were set again.
+    /// Gives the guards of rejoined members back when this value is dropped.
     rejoined: Rejoined,
 }
 
@@ -37,20 +37,20 @@ pub(in crate::primitives) struct Members {
     quorum: usize,
     pub(in crate::primitives) key: Key,
     pub(in crate::primitives) number: u64,
-    /// The loss that was one too many, and the instant until which the whole was held. Set once, so
-    /// that every caller gets the same answer.
+    /// The member loss that ended this hold, and the instant until which this hold was valid. Set
+    /// once, so that every caller gets the same answer.
     broken: OnceLock<(LossReason, Instant)>,
     /// The fencing token of this guard.
     pub(super) token: OnceLock<u64>,
-    /// The guards of members that were set again.
+    /// The guards of members that have rejoined.
     pub(super) rejoined: Mutex<RejoinedGuards>,
-    /// Notified when a member counts again, or when the guard is released or dropped.
+    /// Notified when a member has rejoined, or when the guard is released or dropped.
     pub(super) changed: Notify,
 }
 
 impl Quorum {
-    /// `distrusts_restarted` says that no client counts a server that was started less than a longest lease
-    /// ago.
+    /// If `distrusts_restarted`, no client accepts the vote of a server that started less than a
+    /// longest lease ago.
     pub(in crate::primitives) fn new(
         key: &Key,
         held: Vec<(&AnyLock, LockGuard)>,
@@ -58,7 +58,7 @@ impl Quorum {
         distrusts_restarted: bool,
     ) -> Self {
         let members = held.iter().flat_map(|(member, guard)| {
-            // Each guard has one share, because no member is made of several locks itself.
+            // Each guard has one share, because no member is itself a composite lock.
             let shares = guard.one().into_iter();
             shares.map(|share| {
                 MemberHold::new(
@@ -86,7 +86,7 @@ impl Quorum {
         }
     }
 
-    /// Returns the guard of each member that counts.
+    /// Returns the current guard of each member: the guard of its last rejoin, or its first guard.
     fn current(&self) -> Vec<CurrentGuard<'_>> {
         let rejoined = self.members.rejoined.lock();
         let guards = self.guards.iter().enumerate();
@@ -102,7 +102,7 @@ impl Quorum {
     }
 
     pub(in crate::primitives) fn forget(self) {
-        // First: no member is set again for a guard that has ended.
+        // Taken first, so that no member rejoins after the guard has ended.
         let rejoined = self.rejoined.take();
         let all = self
             .guards
@@ -115,7 +115,7 @@ impl Quorum {
     pub(in crate::primitives) async fn release(self) -> Result<()> {
         // Read before the guards are released: a released hold no longer notices a loss.
         let loss = self.members.loss();
-        // Before any release: no member is set again after its release.
+        // Taken before any release, so that no member rejoins after its release.
         let mut rejoined = self.rejoined.take();
         rejoined.resize_with(self.guards.len(), || None);
         let holds = self.members.holds.iter();
@@ -131,22 +131,24 @@ impl Quorum {
         let extensions = current.iter().map(|guard| guard.extend(lease));
         let results = join_all(extensions.map(Box::pin)).await;
         let results = self.members.holds.iter().zip(results);
-        // Read after the answers: the whole may have been lost already when they arrived.
+        // Read after the answers: the hold may already have been lost when they arrived.
         let loss = self.members.loss();
         self.members.judge("extending", loss, results).map(drop)
     }
 
-    /// Returns one number for all members. Each member draws a token, and the number is the
-    /// greatest token. So it is above the number of every earlier holder, because that holder
-    /// raised enough members to its own number. This call raises the members to the new number
-    /// while they are held, so it is below every later number.
+    /// Returns the fencing token of this hold. Each member draws a token from its own server, and
+    /// the greatest of them becomes the token of the hold. Every earlier holder raised the counters
+    /// of a quorum to its token, so the new token is greater. This function also raises the
+    /// counters to the new token while the members are held, so every later token is greater.
     ///
-    /// Enough members must succeed in each of the two steps. All members that are held are asked,
-    /// because the one that the next holder has in common with this one may lose its counter.
+    /// A quorum must succeed in each of the two steps. All held members are asked, not only a
+    /// quorum: the next holder may have only one member in common with a quorum, and that member
+    /// may lose its counter.
     pub(in crate::primitives) async fn fencing_token(&self) -> Result<u64> {
         let current = self.current();
         let shares = || current.iter().map(|guard| guard.share());
-        // Before the first draw: if the whole can't have a token, no server is asked.
+        // Checked before the first draw: if one of the members can't have a token, no server is
+        // asked.
         for share in shares() {
             draw::check_kind(share.hold())?;
         }
@@ -154,13 +156,12 @@ impl Quorum {
         if let Some(token) = self.members.token() {
             return Ok(token);
         }
-        // Members that have a token need no request, if there are enough of them.
+        // No request is needed if enough members have a token already.
         let mut drawn = self.members.drawn();
         if drawn.len() < self.members.quorum {
             drawn = self.ask_quorum(shares().map(draw::token_of)).await?;
         }
-        // Numbers that the owner was given earlier for these members, by another guard of the
-        // whole.
+        // Tokens to which the owner has raised these members before, through another guard.
         let raised = self.members.holds.iter();
         let raised = raised.filter_map(|member| member.hold().raised_to());
         let token = drawn.into_iter().chain(raised).max().unwrap_or_default();
@@ -168,8 +169,8 @@ impl Quorum {
             .await?;
         // Two tasks may have drawn with this guard at the same time, and a guard has one token.
         let token = self.members.set_token_once(token);
-        // A member that was set again meanwhile has not been raised to the token. The other members
-        // are sent nothing.
+        // A member that has rejoined since then has not been raised to the token. The other members
+        // need no request.
         let current = self.current();
         let shares = current.iter().map(|guard| guard.share());
         self.ask_quorum(shares.map(|share| draw::raise(share, token)))
@@ -177,8 +178,8 @@ impl Quorum {
         Ok(token)
     }
 
-    /// Asks each member, and waits until enough have succeeded or too many have failed. By then the
-    /// requests to the other members have been sent.
+    /// Sends a request to each member, and waits until a quorum has succeeded or too many have
+    /// failed. By then all requests have been sent.
     async fn ask_quorum<T>(
         &self,
         requests: impl Iterator<Item = impl Future<Output = Result<T>>>,
@@ -209,7 +210,8 @@ impl Quorum {
 }
 
 impl Members {
-    /// Returns the results if enough members succeeded; otherwise the errors of the others.
+    /// Returns the results if a quorum succeeded and there is no `loss`; otherwise one error with
+    /// the errors of all members.
     fn judge<'a, T>(
         &self,
         what: &str,
@@ -232,7 +234,7 @@ impl Members {
         if loss.is_none() && done.len() >= self.quorum {
             return Ok(done);
         }
-        // The whole survives as many losses as it has members to spare. The next loss ends it.
+        // The hold survives the loss of its spare members. The next loss ends it.
         let loss = loss.or_else(|| lost.into_iter().nth(self.spare()));
         Err(Error::of_members(&self.key, what, loss, errors))
     }
@@ -248,9 +250,9 @@ impl Members {
         self.token.get().copied()
     }
 
-    /// Returns the tokens of the members that have one. If the owner was given a number for these
-    /// members earlier, it returns the smallest tokens, and no more than the quorum. So a token
-    /// that arrives late changes nothing.
+    /// Returns the tokens that the members have already. If the owner has raised these members to a
+    /// token before, this returns only the smallest tokens, one for each member of a quorum. So a
+    /// token that arrives late changes nothing.
     fn drawn(&self) -> Vec<u64> {
         let holds = || self.holds.iter().map(MemberHold::hold);
         let held = holds().filter(|hold| hold.loss().is_none());
@@ -262,7 +264,7 @@ impl Members {
         drawn
     }
 
-    /// Returns how many members may be lost.
+    /// Returns how many members may be lost without the loss of the hold.
     fn spare(&self) -> usize {
         self.holds.len() - self.quorum
     }
@@ -279,7 +281,7 @@ impl Members {
         }
     }
 
-    /// Returns why the whole is lost; `None` while enough members are held.
+    /// Returns why this hold is lost; `None` while enough members are held.
     pub(in crate::primitives) fn loss(&self) -> Option<LossReason> {
         if let Some((reason, _)) = self.broken.get() {
             return Some(reason.clone());
@@ -289,11 +291,11 @@ impl Members {
             Some((member.deadline(), member.lost(reason)))
         });
         let mut lost: Vec<_> = lost.collect();
-        // The loss that was one too many, judged by the deadlines.
+        // In the order of the deadlines, the first loss after the spare members ended the hold.
         lost.sort_by_key(|(deadline, _)| *deadline);
         let (_, reason) = lost.into_iter().nth(self.spare())?;
         // Not later than now: a server can report a member as lost long before its deadline, and
-        // the whole is over then.
+        // that ends this hold at once.
         let until = || {
             self.latest_of_quorum(MemberHold::deadline)
                 .min(Instant::now())
@@ -302,13 +304,12 @@ impl Members {
         Some(reason.clone())
     }
 
-    /// Returns the hold that counts of the member at this place.
+    /// Returns the current hold of the member at index `place`.
     pub(super) fn hold(&self, place: usize) -> Hold {
         self.holds[place].hold()
     }
 
-    /// Resolves with the places of the members whose holds are lost, as soon as there are any among
-    /// `these`.
+    /// Resolves with the indexes of the lost members among `these`, as soon as there are any.
     pub(super) async fn lost_among(&self, these: impl Fn(usize) -> bool) -> Vec<usize> {
         loop {
             let changed = self.changed.notified();
@@ -353,8 +354,8 @@ impl Members {
         }
     }
 
-    /// Returns the loss that will follow unless a renewal succeeds, if renewal fails for too many
-    /// members.
+    /// If renewals fail for too many members, returns the loss that follows unless a renewal
+    /// succeeds.
     pub(in crate::primitives) fn renewal_failure(&self) -> Option<LossReason> {
         let failing = self.holds.iter().filter_map(|member| {
             let hold = member.hold();
@@ -365,9 +366,9 @@ impl Members {
     }
 
     /// Returns the instant until which enough members are certain to be held. A lost member may
-    /// have a later deadline, so this instant is fixed once the whole is lost.
+    /// have a later deadline, so the instant is fixed once this hold is lost.
     pub(in crate::primitives) fn valid_until(&self) -> Instant {
-        // Called for its side effect: if the whole is lost already, this fixes the instant.
+        // Called for its side effect: if this hold is already lost, it fixes the instant.
         self.loss();
         match self.broken.get() {
             Some((_, until)) => *until,
@@ -380,8 +381,8 @@ impl Members {
         self.latest_of_quorum(MemberHold::confirmed_at)
     }
 
-    /// Returns the latest instant that `quorum` members reach. Lost members count only if too few
-    /// are left.
+    /// Returns the latest instant that `quorum` members reach. Lost members count only if fewer
+    /// than `quorum` members are held.
     fn latest_of_quorum(&self, instant: impl Fn(&MemberHold) -> Instant) -> Instant {
         let good = |member: &&MemberHold| member.loss().is_none();
         let mut instants: Vec<_> = self.holds.iter().filter(good).map(&instant).collect();
@@ -404,9 +405,9 @@ impl Members {
     }
 }
 
-/// Gives back a member's first guard, and the guard with which it was set again.
+/// Releases a member's first guard, and the guard of its last rejoin.
 async fn give_back(member: &MemberHold, both: (LockGuard, Option<LockGuard>)) -> Result<()> {
-    // The server has lost the key, but this member counted as held until now.
+    // If the server has lost the key, the member may have counted as held until now.
     let (still_counted, counted) = (member.still_counts(), member.loss().is_none());
     let hold = member.hold();
     let context = Arc::clone(both.0.share().context());

@@ -1,4 +1,4 @@
-//! The guards of members that were set again while the whole was held.
+//! The guards of members that rejoined while the lock was held (`majority/rejoin.rs`).
 
 use std::ops::Deref;
 use std::sync::Arc;
@@ -7,11 +7,11 @@ use super::quorum::Members;
 use crate::primitives::fenced::draw;
 use crate::primitives::lock::LockGuard;
 
-/// The guards of members that were set again, by the places of the members.
+/// The guards of members that have rejoined, by the index of the member.
 #[derive(Default)]
 pub(super) struct RejoinedGuards {
     guards: Vec<Option<Arc<LockGuard>>>,
-    /// Whether the guard of the whole has been released or dropped.
+    /// Whether the composite guard has been released or dropped.
     is_over: bool,
 }
 
@@ -31,7 +31,7 @@ impl RejoinedGuards {
     }
 }
 
-/// The guard of a member that counts.
+/// The current guard of a member: its first guard, or the guard of its last rejoin.
 pub(super) enum CurrentGuard<'a> {
     First(&'a LockGuard),
     Rejoined(Arc<LockGuard>),
@@ -48,8 +48,8 @@ impl Deref for CurrentGuard<'_> {
     }
 }
 
-/// The holder of these guards. It gives them back with the guard of the whole. After that no member
-/// is set again.
+/// The part of the composite guard that owns these guards. When it is dropped, they are given back,
+/// and no member rejoins any more.
 pub(super) struct Rejoined(Arc<Members>);
 
 impl Rejoined {
@@ -57,7 +57,7 @@ impl Rejoined {
         Self(Arc::clone(members))
     }
 
-    /// Takes these guards out. From here on no member is set again.
+    /// Takes the guards out. From here on no member rejoins.
     pub(super) fn take(&self) -> Vec<Option<LockGuard>> {
         let guards = {
             let mut rejoined = self.0.rejoined.lock();
@@ -66,7 +66,7 @@ impl Rejoined {
         };
         self.0.changed.notify_waiters();
         // These are the last references: other code reaches these guards only by borrowing the
-        // guard of the whole, and that has ended.
+        // composite guard, and that has ended.
         let guards = guards.into_iter();
         guards
             .map(|guard| guard.and_then(Arc::into_inner))
@@ -81,8 +81,8 @@ impl Drop for Rejoined {
 }
 
 impl Members {
-    /// Resolves when members are no longer set again: the guard has been released or dropped, or
-    /// the whole is lost.
+    /// Resolves when members no longer rejoin: the guard has been released or dropped, or the hold
+    /// is lost.
     pub(super) async fn ended(self: &Arc<Self>) {
         let released = async {
             loop {
@@ -102,8 +102,8 @@ impl Members {
         }
     }
 
-    /// Makes the member at this place count again, with `guard`. If the whole is over already, the
-    /// guard is dropped and so given back.
+    /// Makes `guard` the current guard of the member at index `place`. If the hold has already
+    /// ended, `guard` is dropped and so given back.
     pub(super) async fn adopt(&self, place: usize, guard: LockGuard) {
         if let Some((since, limit)) = self.holds[place].limit() {
             guard.share().limit(limit, since);
@@ -112,7 +112,7 @@ impl Members {
         while let Some(new) = guard.take() {
             let token = self.token();
             // The server has forgotten its counter. The next holder's token must be above this
-            // one's, even if this is the only server that both have in common.
+            // hold's, even if this is the only server that both holds have in common.
             if let Some(token) = token
                 && draw::raise(new.share(), token).await.is_err()
             {
@@ -122,7 +122,8 @@ impl Members {
         }
     }
 
-    /// Takes the guard in. Returns it if a token other than `raised_to` has been drawn meanwhile.
+    /// Stores the guard as the current one. Returns it instead if the token of the hold is no
+    /// longer `raised_to`, so that the caller raises the server to the new token first.
     fn replace_guard(
         &self,
         place: usize,
@@ -133,8 +134,8 @@ impl Members {
         if self.token() != raised_to {
             return Some(guard);
         }
-        // A lost whole stays lost. And no release would reach a member that is added after the
-        // releases.
+        // A lost hold stays lost, and a guard that is stored after the release would never be
+        // released.
         if rejoined.is_over || self.loss().is_some() || !guard.is_held() {
             drop(rejoined);
             return None;
@@ -149,10 +150,10 @@ impl Members {
         None
     }
 
-    /// Sets the guard's token, and returns the first one that was set.
+    /// Sets the token of the hold unless it has one, and returns its token.
     pub(super) fn set_token_once(&self, token: u64) -> u64 {
-        // Locked, because members come back under this lock. So each of them either has been raised
-        // to the token, or counts already and is raised by the caller.
+        // Locked, because members rejoin under this lock. So each of them either is raised to the
+        // token before it rejoins, or is already current and the caller raises it.
         let _rejoined = self.rejoined.lock();
         *self.token.get_or_init(|| token)
     }

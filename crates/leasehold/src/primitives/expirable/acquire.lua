@@ -1,4 +1,4 @@
--- Returns a number made of the ids of the permits in use whose leases end first. It changes when
+-- Returns a number made of the ids of the 32 permits in use whose leases end first. It changes when
 -- one of them is given back or acquired.
 local function lease_fingerprint(timeout)
   local sum = 0
@@ -15,21 +15,21 @@ end
 --
 -- permits   text: the number of free permits
 -- timeout   sorted set: a permit's id, 16 bytes, with the end of its lease in ms
--- asking    list: the clients to call, `number:permits`, in the order in which they asked
--- ids       the ids, one after the other
--- lease_ms  how long they last
+-- asking    list: the waiting clients, `number:permits`, in the order in which they asked
+-- ids       the ids of the new permits, one after the other
+-- lease_ms  how long these permits last
 -- channel   where the waiters listen; the message is the number of free permits
 -- client    this client and how many permits it wants, as in `asking`; empty if no release may
---           call it
--- notified  1 if a release has called it, but another client was quicker
+--           notify it
+-- notified  1 if a release has notified this client, but another client was quicker
 -- Returns   free           granted; this number is still free. A repeated request changes nothing
 --           { free, ttl, exists, held, before }  not granted
 --                          free: the number of free permits
 --                          ttl: time until the next lease ends in ms, -1 for never
 --                          exists: 0 if the semaphore does not exist, else 1
---                          held: a number that changes when other permits are in use
---                          before: how many clients are called before this one, -1 if it is not
---                          called
+--                          held: the fingerprint of the permits in use
+--                          before: how many clients are notified before this one, -1 if it is
+--                          not
 --           text WRONGKIND: not a semaphore; nothing was changed
 
 local function acquire(permits, timeout, asking, ids, lease_ms, channel, client, notified)
@@ -54,7 +54,7 @@ local function acquire(permits, timeout, asking, ids, lease_ms, channel, client,
     return { free, ttl, exists, lease_fingerprint(timeout), before }
   end
   -- The set must not outlive a semaphore that has an expiry. Read before anything is written: an
-  -- ACL may deny any of these commands, and half a grant would stay for a whole lease.
+  -- ACL may deny any of these commands, and half a grant would last for a full lease.
   local ttl = redis.call('PTTL', permits)
   free = redis.call('DECRBY', permits, #ids / 16)
   local ends, failed = math.min(now + lease_ms, NEVER - 1), nil
@@ -72,7 +72,7 @@ local function acquire(permits, timeout, asking, ids, lease_ms, channel, client,
     end
     redis.call('INCRBY', permits, #ids / 16)
   end
-  -- A call of a client that has its permits would be wasted, and would delay the next client.
+  -- To notify a client that has its permits would be wasted, and would delay the next client.
   if client ~= '' then redis.pcall('LREM', asking, 0, client) end
   return failed or free
 end

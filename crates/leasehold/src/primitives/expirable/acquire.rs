@@ -32,9 +32,9 @@ pub(super) async fn acquire(
 ) -> Result<Option<ExpirablePermit>> {
     let context = &semaphore.context;
     let line = LineMode::HeadAsks;
-    // If requests cost nothing, an exchange saves nothing.
+    // If requests cost nothing, handing permits over saves nothing.
     let slice = (!context.backend.is_in_process()).then_some(semaphore.settings.local_hand_over);
-    // An acquire that asks once takes no place in the line.
+    // A try takes no place in the line.
     let place = (!matches!(deadline, Deadline::Now)).then(|| {
         let local = context.locals.of(&names.key);
         match slice {
@@ -73,7 +73,7 @@ pub(super) async fn acquire(
     let ended = acquiring.ended(&granted, |_| Entry::Granted);
     Ok(granted?.map(|undo| {
         context.watchdog.watch(undo.hold());
-        // No owner: a permit is never entered again, because each acquire takes its own permits.
+        // No owner: permits are never re-entered, because each acquire takes its own permits.
         let held = Held::new(&context.live_holds, undo, None, slice);
         ExpirablePermit::new(Share::new(Arc::clone(context), held).after(ended))
     }))
@@ -85,7 +85,7 @@ struct LeasedPermitAcquire<'a> {
     names: &'a ExpirableNames,
     terms: Terms,
     permits: u32,
-    /// The waiter's place, if the waiters of its line take turns.
+    /// The waiter's place, if its line hands permits over; `None` also for a try.
     place: Option<&'a Place>,
     enlistment: Enlistment<'a>,
     absence: Absence,
@@ -117,12 +117,12 @@ impl Ask for LeasedPermitAcquire<'_> {
             self.observed.clone(),
         );
         let given_back = self.place.and_then(|place| {
-            // Before the request is sent: permits that are given back after it are not available to
-            // it.
+            // Read before the request is sent: permits that are given back after it are not
+            // available to it.
             place.slice().lock().given_back(context.clock.now())
         });
         // Armed before the request is sent: a future that is dropped while the answer is on its way
-        // must not keep permits for a whole lease.
+        // must not keep permits for a full lease.
         let mut undo = Undo::arm(&context.cleanup, Arc::clone(&hold));
         let reply = context.backend.submit(operation);
         undo.watch(&reply);
@@ -152,7 +152,7 @@ impl Ask for LeasedPermitAcquire<'_> {
                     if exists != 1 {
                         self.absence.report_missing(context, &self.names.key)?;
                     }
-                    // -1 is not a `u64`: then there is no lease in use whose end could wake this
+                    // `None` if the reply is -1: then no lease ends, so none could wake this
                     // waiter.
                     let within = u64::try_from(ttl_ms).ok().map(Duration::from_millis);
                     // The number of free permits can be the same although permits changed hands.
@@ -191,7 +191,7 @@ impl Ask for LeasedPermitAcquire<'_> {
     }
 
     fn on_message(&self) {
-        // A client that is called in its turn asks at once.
+        // A listed client is notified in the order of the list, so it asks at once.
         let is_listed = self.clients_ahead().is_some();
         if let Some(place) = self.place.filter(|_| !is_listed) {
             let now = self.semaphore.context.clock.now();
@@ -208,17 +208,18 @@ impl Ask for LeasedPermitAcquire<'_> {
 }
 
 impl LeasedPermitAcquire<'_> {
-    /// Notes the server's answer: `left` permits are left.
+    /// Notes the server's answer: `left` permits are still free.
     fn answered(&self, given_back: Option<i64>, left: i64, granted: bool) {
         let Some(place) = self.place else { return };
         let has_others = place.has_others();
         let mut slice = place.slice().lock();
-        // A waiter without other waiters in line begins no slice: nothing must be remembered.
+        // A waiter that is alone in its line begins no slice, so nothing must be remembered for it.
         let begins = granted && (has_others || !slice.is_idle());
         slice.answered(&slice::SliceReport {
             given_back,
             free: left.saturating_add(if granted { self.permits.into() } else { 0 }),
-            // Also after a refusal: fewer permits are left than the first waiter in line wants.
+            // True also after a refusal: fewer permits are free than the first waiter in line
+            // wants.
             none_left: !granted || left <= 0,
             granted: begins,
             now: self.semaphore.context.clock.now(),

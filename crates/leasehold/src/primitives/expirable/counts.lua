@@ -3,7 +3,7 @@
 --
 -- permits  text: the number of free permits
 -- timeout  sorted set: a permit's id, 16 bytes, with the end of its lease in ms
--- asking   list: the clients to call, `number:permits`, in the order in which they asked
+-- asking   list: the waiting clients, `number:permits`, in the order in which they asked
 -- channel  where the waiters listen; the message is the number of free permits
 -- Returns  { free, held, exists }  free is negative when permits are missing; exists is 0 if the
 --                                 semaphore does not exist, else 1

@@ -1,9 +1,9 @@
--- Replaces these permits by new ones, for the next waiter of their process. It changes no count and
--- sends no message, because no permit becomes free.
+-- Replaces these permits with new ones, for the next waiter of their process. It changes no count
+-- and sends no message, because no permit becomes free.
 --
 -- permits   text: the number of free permits
 -- timeout   sorted set: a permit's id, 16 bytes, with the end of its lease in ms
--- ids       the ids, one after the other
+-- ids       the ids of these permits, one after the other
 -- next      the ids of the new permits, the same number
 -- lease_ms  how long the new permits last
 -- Returns   1  done; a repeated request changes nothing

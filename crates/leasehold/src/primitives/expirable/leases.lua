@@ -1,4 +1,4 @@
--- Redisson's expiry for a permit that never ends.
+-- Redisson's expiry for a permit whose lease never ends.
 local NEVER = 922337203685477
 
 -- Checks that the leases are a sorted set that can be read. Gives false if they are, otherwise an
@@ -14,7 +14,8 @@ local function not_a_semaphore(timeout)
   return size.err
 end
 
--- Finds the member of the set for a permit, and its end. Redisson 3.16.8 writes the id as text.
+-- Returns the set's member for a permit, and the end of its lease. Redisson 3.16.8 writes the id as
+-- text.
 local function find(timeout, id)
   local score = redis.call('ZSCORE', timeout, id)
   if score then

@@ -1,4 +1,4 @@
-//! Permits with leases that are in use, and their ids.
+//! Leased permits in use, and their ids.
 
 use std::any::Any;
 use std::fmt;

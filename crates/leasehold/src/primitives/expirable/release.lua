@@ -2,13 +2,13 @@
 --
 -- permits  text: the number of free permits
 -- timeout  sorted set: a permit's id, 16 bytes, with the end of its lease in ms
--- asking   list: the clients to call, `number:permits`, in the order in which they asked
+-- asking   list: the waiting clients, `number:permits`, in the order in which they asked
 -- ids      the ids, one after the other
 -- all      1: all of them or none; 0: all that exist
 -- channel  where the waiters listen; the message is the number of free permits
 -- Returns  1 + n  all were held until now, and n connections were notified
---          0  a permit was not held; a permit whose lease is over but that is still in the set is
---             given back anyway, unless it is all or none
+--          0      a permit was not held, or its lease was over; unless `all` is 1, the permits that
+--                 are still in the set were given back anyway
 --          text WRONGKIND: not a semaphore; nothing was changed
 
 local function release(permits, timeout, asking, ids, all, channel)

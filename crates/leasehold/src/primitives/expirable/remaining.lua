@@ -1,8 +1,8 @@
--- Returns how much of a permit's lease is left.
+-- Returns how much of a permit's lease remains.
 --
 -- permits  text: the number of free permits
 -- timeout  sorted set: a permit's id, 16 bytes, with the end of its lease in ms
--- id       its id
+-- id       the permit's id
 -- Returns  n   this number of ms
 --          -1  it never ends: acquired by Redisson without a lease
 --          -2  its lease is over, or the permit does not exist

@@ -4,8 +4,8 @@
 -- timeout   sorted set: a permit's id, 16 bytes, with the end of its lease in ms
 -- ids       the ids, one after the other
 -- lease_ms  how long they last from now
--- most_ms   a permit with more time left than this is shortened; 0: never
--- Returns   n  renewed, and n ms are left now
+-- most_ms   a permit with a longer remaining lease than this is shortened; 0: never
+-- Returns   n  renewed, and n ms remain now
 --           0  a permit is over; nothing was changed
 
 local function renew(permits, timeout, ids, lease_ms, most_ms)

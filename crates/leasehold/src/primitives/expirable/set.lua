@@ -4,7 +4,7 @@
 -- timeout  sorted set: a permit's id, 16 bytes, with the end of its lease in ms
 -- marker   text: the reply to this request, once it has run
 -- done     a marker that is no longer needed
--- asking   list: the clients to call, `number:permits`, in the order in which they asked
+-- asking   list: the waiting clients, `number:permits`, in the order in which they asked
 -- total    how many permits there are in total
 -- channel  where the waiters listen; the message is the number of free permits
 -- Returns  1

@@ -21,9 +21,9 @@ use crate::primitives::twin::{
 static LEASES: SharedLua = SharedLua::new(include_str!("leases.lua"), &[&NOW_MS, &NUMBER_AT]);
 static RECLAIM: SharedLua = SharedLua::new(include_str!("reclaim.lua"), &[&PUBLISH_FREE]);
 
-/// The expiry that Redisson notes for a permit that never ends.
+/// The expiry that Redisson notes for a permit whose lease never ends.
 const NEVER: i64 = 922_337_203_685_477;
-/// Number of permits that are taken back at once.
+/// Largest number of permits that are taken back at once.
 const CHUNK: usize = 1000;
 
 step! {
@@ -173,8 +173,9 @@ impl Release<'_> {
                 None => held = false,
             }
         }
-        // Otherwise the permits that exist are given back although the reply is 0, as in Redisson
-        // since 3.17: a permit whose lease is over stays in the set until a client removes it.
+        // Unless `all` is set, the permits that exist are given back although the reply is 0, as in
+        // Redisson since 3.17: a permit whose lease is over stays in the set until a client removes
+        // it.
         if members.is_empty() || (!held && self.all) {
             return Ok(Value::Int(0));
         }
@@ -373,8 +374,8 @@ fn lease_fingerprint(keyspace: &mut Keyspace, timeout: &[u8]) -> Result<i64, Ref
     Ok(leases.iter().take(32).map(|(id, _)| first(id)).sum())
 }
 
-/// Returns the member of the set for this permit, and its end. Redisson 3.16.8 writes the id as
-/// text.
+/// Returns the set's member for this permit, and the end of its lease. Redisson 3.16.8 writes the
+/// id as text.
 fn find(
     keyspace: &mut Keyspace,
     timeout: &[u8],
@@ -393,7 +394,7 @@ fn find(
 pub(crate) struct ExpirableNames {
     pub(crate) key: Key,
     pub(crate) channel: Arc<str>,
-    /// The channel on which a release calls this client, if it is called.
+    /// The channel on which a release notifies this client, if it can notify it.
     pub(crate) own_channel: Option<Arc<str>>,
 }
 
@@ -473,7 +474,7 @@ fn concat_ids(ids: &[PermitId]) -> Vec<u8> {
 pub(crate) struct PermitHold {
     names: ExpirableNames,
     pub(crate) ids: Arc<[PermitId]>,
-    /// The first id, in the form that Redisson's users write.
+    /// The first id as text, as Redisson writes it.
     first: String,
 }
 
@@ -489,7 +490,7 @@ impl PermitHold {
         Self { names, ids, first }
     }
 
-    /// Asks for the permits. If `client` is given, a release may call that client.
+    /// Builds the acquire of these permits. If `client` is given, a release may notify that client.
     fn acquire_with(&self, lease: Duration, client: Option<WaitingClient>) -> Operation {
         Acquire {
             permits: self.names.key.as_str().as_bytes(),

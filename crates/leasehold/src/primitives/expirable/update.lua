@@ -2,8 +2,8 @@
 --
 -- permits   text: the number of free permits
 -- timeout   sorted set: a permit's id, 16 bytes, with the end of its lease in ms
--- asking    list: the clients to call, `number:permits`, in the order in which they asked
--- id        its id
+-- asking    list: the waiting clients, `number:permits`, in the order in which they asked
+-- id        the permit's id
 -- lease_ms  how long it lasts from now
 -- channel   where the waiters listen; the message is the number of free permits
 -- Returns   1  set

@@ -7,7 +7,7 @@ local function join(queue, timeouts, waiters, hold, now, free_at, place_ms)
   end
   redis.call('ZADD', timeouts, timeout, hold)
   local pushed = redis.pcall('RPUSH', queue, hold)
-  -- An ACL may deny it. An entry only in the set would make Redisson wait for ever.
+  -- An ACL may deny it. An entry that is only in the set would make Redisson wait for ever.
   if type(pushed) == 'table' then
     redis.call('ZREM', timeouts, hold)
     return pushed.err
@@ -17,8 +17,8 @@ local function join(queue, timeouts, waiters, hold, now, free_at, place_ms)
   return false
 end
 
--- Grants the lock to this hold if it is free and no other waiter's turn. Otherwise takes or keeps a
--- place in line, if the hold is to wait.
+-- Grants the lock to this hold if it is free and no other waiter is the head of the line. Otherwise
+-- gives the hold a place in line, or keeps the place it has, unless `place_ms` is 0.
 --
 -- lock      hash: one field per hold, `uuid:n`
 -- queue     list: the waiters
@@ -26,14 +26,14 @@ end
 -- waiters   zset: our waiters, each with the time until which it counts as alive
 -- hold      this hold's field, and its name in line
 -- lease_ms  how long the hold lasts without renewal, from now: a repeated request
---           lengthens the lease, because the holder counts from the ask that was answered
+--           lengthens the lease, because the holder counts from the request that was answered
 -- place_ms  how long the place is kept unless the waiter asks again; 0 to take no place
 -- channel   the part before `:uuid:n` in the name of each waiter's channel
 -- for_ever  0 if a line in which no waiter asks may expire; 1 if waiters of Redisson may
---           be in it, which rely on it without asking
+--           be in it, which do not ask and rely on the line
 -- Returns   nil  granted
---           n    not granted: held for n ms more (-1 without expiry), or free and the
---                head's turn, which has n ms more to take it
+--           n    not granted: held for n ms more (-1 without expiry), or free and reserved
+--                for the head of the line for n ms more
 --           text WRONGKIND: not a fair lock
 
 local function acquire(lock, queue, timeouts, waiters, hold, lease_ms, place_ms, channel, for_ever)
@@ -41,7 +41,7 @@ local function acquire(lock, queue, timeouts, waiters, hold, lease_ms, place_ms,
   local fields = redis.call('HLEN', lock)
   if not other and fields > 0 and redis.call('HEXISTS', lock, hold) == 1 then
     --[[USES can_be_renewed]]
-    -- A request that arrives late must not lengthen a hold that is left to a span.
+    -- A request that arrives late must not lengthen a hold whose end is fixed.
     if can_be_renewed(lock, hold) then
       -- Written even if nothing changes: a client that waits for replicas waits for this write.
       redis.call('PEXPIRE', lock, math.max(redis.call('PTTL', lock), lease_ms))
@@ -80,15 +80,15 @@ local function acquire(lock, queue, timeouts, waiters, hold, lease_ms, place_ms,
     end
   end
   if waits and for_ever == '0' then
-    -- Both keys or neither: one without the other makes Redisson fail or wait for ever.
+    -- Both keys must expire together: one without the other makes Redisson fail or wait for ever.
     redis.call('PEXPIRE', queue, IDLE_EXPIRY_MS)
     redis.call('PEXPIRE', timeouts, IDLE_EXPIRY_MS)
   end
   if fields > 0 then
     return ttl
   end
-  -- The head's turn may have begun unnoticed, because a lease ended or the waiter before it left.
-  -- Some of Redisson's waiters sleep until they are called.
+  -- The head might not know that the lock is free: a lease may have ended, or the waiter before the
+  -- head may have given up. Some of Redisson's waiters sleep until they are notified.
   notify_head(channel, head)
   return head_time_left(timeouts, waiters, head, now)
 end

@@ -1,4 +1,4 @@
--- Ends the current hold, notes that it was ended by force, and calls the head of the line.
+-- Ends the current hold, notes that it was ended by force, and notifies the head of the line.
 --
 -- lock      hash: one field per hold, `uuid:n`
 -- queue     list: the waiters

@@ -1,5 +1,5 @@
--- Sets the lease of this hold to `span_ms` from now, even if that is shorter. No
--- renewal changes it after that.
+-- Makes this hold end `span_ms` from now, even if that is sooner than before. No renewal changes
+-- the end after that.
 --
 -- lock      hash: one field per hold, `uuid:n`
 -- queue     list: the waiters

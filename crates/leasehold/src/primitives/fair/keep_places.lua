@@ -1,5 +1,5 @@
--- Keeps the places of several waiters of one client. Takes no place and grants nothing, so a request
--- that arrives late does no harm.
+-- Keeps the places of several waiters of one client. Gives no waiter a place and grants nothing, so
+-- a request that arrives late does no harm.
 --
 -- lock      hash: one field per hold, `uuid:n`
 -- queue     list: the waiters
@@ -9,10 +9,10 @@
 -- place_ms  how long the places are kept unless the waiters ask again
 -- channel   the part before `:uuid:n` in the name of each waiter's channel
 -- for_ever  0 if a line in which no waiter asks may expire; 1 if waiters of Redisson may
---           be in it, which rely on it without asking
--- Returns   a list: how long the lock is held, or the head's turn lasts, as `fair.acquire` returns
---           it; then the numbers, from 1, of the waiters that must ask one by one, because they have
---           no place or because it is their turn
+--           be in it, which do not ask and rely on the line
+-- Returns   a list: first, how long the lock is held or reserved for the head, as `fair.acquire`
+--           returns it; then the numbers, from 1, of the waiters that must ask one by one, because
+--           they have no place, or are the head of a free lock
 --           text WRONGKIND: not the line of a fair lock
 
 local function keep_places(lock, queue, timeouts, waiters, holds, place_ms, channel, for_ever)
@@ -44,8 +44,9 @@ local function keep_places(lock, queue, timeouts, waiters, holds, place_ms, chan
   if ttl ~= -2 then
     return reply
   end
-  -- The head may not have been called: a lease may have ended, or the waiter before it has left. Dead
-  -- waiters stay: while a failover guard lasts, a waiter's own request does not keep its place.
+  -- The head might not have been notified: a lease may have ended, or the waiter before the head
+  -- may have given up. Dead waiters are not removed here: while a failover guard lasts, a waiter's
+  -- own request does not keep its place.
   local head = redis.call('LINDEX', queue, 0)
   reply[1] = head and head_time_left(timeouts, waiters, head, now) or 0
   if number_of[head] then

@@ -5,23 +5,24 @@
 --           Redisson's key
 -- waiters   zset: our waiters among them, each with the time (ms) until which it counts as
 --           alive unless it asks again; our own key
--- The names of the keys are made in `key.rs` (`fair_queue`, `fair_timeouts`, `fair_waiters`).
+-- `key.rs` forms the names of the keys (`fair_queue`, `fair_timeouts`, `fair_waiters`).
 --
 -- Redisson's arithmetic: a waiter's timeout is the timeout of the waiter before it plus an
--- allowance. A waiter that leaves takes its allowance off all waiters behind it. Each of our
--- waiters adds the allowance that Redisson takes off at a grant. With less, two grants in a row
--- would put its timeout into the past, and Redisson removes such waiters. While all waiters in line
--- are ours, only the next waiter of Redisson's to join reads a timeout, and it reads the last one.
--- So only the last timeout is kept right then, and a grant costs the same for any length of the
--- line.
+-- allowance. When a waiter is removed, its allowance is subtracted from the timeouts of all waiters
+-- behind it. Our waiters use Redisson's allowance. With a smaller one, two grants in a row would
+-- put a timeout into the past, and Redisson removes such waiters. While all waiters in line are
+-- ours, no timeout is read until a waiter of Redisson joins, and that waiter reads only the last
+-- one. So only the last timeout is kept right then, and the cost of a grant does not depend on the
+-- length of the line.
 --
--- Where a waiter keeps its place or a hold ends, the first write is one that works when the server
--- is out of memory, and the server then runs the others too. So a waiter keeps its place while the
+-- When a waiter keeps its place or a hold ends, the first write works even if the server is out of
+-- memory, and the server then runs the other writes too. So no waiter loses its place because the
 -- server is full.
 local ALLOWANCE_MS = 300000
 -- `waiters` expires when no waiter has asked for this long.
 local IDLE_EXPIRY_MS = 3600000
--- Number of scores and waiters in one command: Lua can't pass more than some thousands.
+-- Largest number of arguments (scores and waiters) in one command: Lua can't pass more than some
+-- thousands.
 local MOST_MOVED = 1000
 
 local function wrong_type(size, what, key)
@@ -30,8 +31,8 @@ local function wrong_type(size, what, key)
   return 'WRONGKIND a lock whose ' .. what .. ' is a ' .. redis.call('TYPE', key).ok
 end
 
--- Checks the three keys. Gives an error text if one of them is not part of a line, else false; and
--- the number of entries in all three.
+-- Checks the three keys. Returns an error text if one of them is not part of a line, else false;
+-- and the number of entries in all three.
 local function check_keys(queue, timeouts, waiters)
   local length, timed = redis.pcall('LLEN', queue), redis.pcall('ZCARD', timeouts)
   local ours = redis.pcall('ZCARD', waiters)
@@ -40,12 +41,12 @@ local function check_keys(queue, timeouts, waiters)
   return other, other or length + timed + ours
 end
 
--- Checks whether any of Redisson's waiters are in line.
+-- Returns whether any of Redisson's waiters are in line.
 local function is_shared(queue, waiters)
   return redis.call('ZCARD', waiters) ~= redis.call('LLEN', queue)
 end
 
--- Gives the last waiter the timeout that Redisson would compute for it.
+-- Sets the timeout of the last waiter to the value that Redisson would compute.
 local function set_last_timeout(queue, timeouts, waiters, free_at)
   local last = redis.call('LINDEX', queue, -1)
   if last and redis.call('ZSCORE', waiters, last) then
@@ -53,9 +54,9 @@ local function set_last_timeout(queue, timeouts, waiters, free_at)
   end
 end
 
--- Removes some of our waiters from the line. The waiters behind them move up, but no timeout moves
--- to before the end of the present hold. Such a waiter may have waited longer than Redisson
--- expects, because our waiters before it stay alive by asking.
+-- Removes some of our waiters from the line. The waiters behind them move up. No timeout becomes
+-- earlier than `free_at`, the end of the current hold: a waiter may have waited longer than
+-- Redisson expects, because our waiters before it keep their places by asking.
 local function remove_waiters(queue, timeouts, waiters, gone, free_at)
   local line = is_shared(queue, waiters) and redis.call('LRANGE', queue, 0, -1)
   local first = redis.call('LRANGE', queue, 0, #gone - 1)
@@ -65,7 +66,7 @@ local function remove_waiters(queue, timeouts, waiters, gone, free_at)
     are_first = are_first and first[place] == waiter
   end
   -- The list is changed first: this works when the server is out of memory, and if an ACL denies
-  -- it, nothing has changed.
+  -- it, nothing has been changed.
   if are_first then
     redis.call('LPOP', queue, #gone)
   else
@@ -122,8 +123,8 @@ local function tidy(queue, timeouts, waiters, now, free_at)
   return false
 end
 
--- Keeps the places of these waiters, which have these timeouts: marks them as alive, and keeps
--- Redisson from removing them.
+-- Keeps the places of these waiters, whose timeouts are `scores`: notes that they are alive, and
+-- keeps Redisson from removing them.
 local function refresh_places(queue, timeouts, waiters, holds, scores, now, free_at, place_ms)
   -- Before the commands that need memory: a waiter must not lose its place because the server has
   -- no memory left.
@@ -136,15 +137,15 @@ local function refresh_places(queue, timeouts, waiters, holds, scores, now, free
     if hold == last and not is_shared(queue, waiters) then
       set_last_timeout(queue, timeouts, waiters, free_at)
     elseif tonumber(scores[n]) < now + place_ms + ALLOWANCE_MS then
-      -- Enough for the time that a grant and a give-up of Redisson's can take off until this waiter
-      -- asks again.
+      -- This leaves enough even if a grant and a give-up by Redisson subtract their allowances
+      -- before this waiter asks again.
       late[#late + 1], late[#late + 2] = free_at + place_ms + ALLOWANCE_MS, hold
     end
   end
   if #late > 0 then redis.call('ZADD', timeouts, unpack(late)) end
 end
 
--- Gives the time for which the head of the line may take its turn.
+-- Returns for how many ms a free lock is reserved for the head of the line.
 local function head_time_left(timeouts, waiters, head, now)
   local until_ms = redis.call('ZSCORE', waiters, head) or redis.call('ZSCORE', timeouts, head)
   return math.max((until_ms or 0) - now, 0)

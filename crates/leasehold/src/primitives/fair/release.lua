@@ -1,5 +1,5 @@
--- Returns the head and the waiters next in line that belong to the same client. At most as many as
--- a hold is handed over to, one after the other.
+-- Returns the head and the waiters right behind it that belong to the same client: at most 64, the
+-- number of waiters to which a hold is handed over, one after the other.
 local function successors(queue, own, head)
   local next = { head }
   for _, waiter in ipairs(redis.call('LRANGE', queue, 0, 62)) do
@@ -9,9 +9,9 @@ local function successors(queue, own, head)
   return next
 end
 
--- Frees the lock if this hold still has it, or removes its place from the line. If the lock is free
--- then, either grants it to the head of the line or calls the head. The head is granted the lock if
--- it belongs to the same client and this hold had the lock.
+-- Frees the lock if this hold still has it, and removes the hold's place from the line, if any. If
+-- the lock is free then, either grants it to the head of the line or notifies the head. The head is
+-- granted the lock if it belongs to the same client and this hold had the lock.
 --
 -- lock      hash: one field per hold, `uuid:n`
 -- queue     list: the waiters
@@ -20,14 +20,14 @@ end
 -- hold      this hold's field, and its name in line
 -- channel   the part before `:uuid:n` in the name of each waiter's channel; the message
 --           is "0", as Redisson sends it, and is not sent without a waiter
--- lease_ms  how long the head has the lock without renewal; 0 to only call it
+-- lease_ms  how long the head has the lock without renewal; 0 to only notify it
 -- own       the beginning of this client's ids
 -- served    waiters to which this hold was handed over and which are still in line,
 --           separated by spaces
 -- Returns   1     released
 --           0     this hold did not have the lock; it is no longer in line
---           list  released; the first waiter of the list has the lock, and the others are next in
---                 line and belong to this client
+--           list  released; the first waiter of the list has the lock, and the others are right
+--                 behind it in line and belong to this client
 --           text  WRONGKIND: not a fair lock; nothing was changed
 
 local function release(lock, queue, timeouts, waiters, hold, channel, lease_ms, own, served)

@@ -1,5 +1,5 @@
-//! The steps of the fair lock, and how each is sent. The Lua files beside this file describe each
-//! step; `twins.rs` has their twins on the embedded keyspace.
+//! The steps of the fair lock, and how each is sent. The Lua files beside this file describe the
+//! steps; `twins.rs` has their twins on the embedded keyspace.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,8 +17,8 @@ use crate::sync::Mutex;
 static QUEUE: SharedLua = SharedLua::new(include_str!("queue.lua"), &[&NOW_MS]);
 
 step! {
-    // `grants` is also right for the place that it takes: a request that arrives after its waiter
-    // has left would leave a place in line without a waiter.
+    // `grants` is also right because the step takes a place in line: a request that arrives after
+    // its waiter has given up would add a place without a waiter.
     ACQUIRE: Acquire = fair.acquire, grants: true,
     keys: [lock, queue, timeouts, waiters],
     args: [hold, lease_ms: u64, place_ms: u64, channel, for_ever: bool],
@@ -76,18 +76,18 @@ pub(crate) static ALL: [&Step; 6] = [
 pub(crate) struct FairHold {
     key: Key,
     channel: Arc<str>,
-    /// The part that a fair lock shares with a plain one.
+    /// The steps that a fair lock shares with a plain lock.
     plain: LockHold,
     settings: WaiterSettings,
-    /// The waiters to which the hold was handed over, each after a space. They remain in line until
-    /// the hold is given back.
+    /// The ids of the waiters to which the hold was handed over, each after a space. They remain in
+    /// line until the hold is released.
     served: Mutex<String>,
 }
 
 /// The settings of a waiter.
 #[derive(Clone, Copy)]
 pub(crate) struct WaiterSettings {
-    /// Time for which the place in line is kept after each ask; zero to take no place.
+    /// Time for which the server keeps the place in line after each request; zero to take no place.
     pub(crate) place_time: Duration,
     /// Whether waiters of Redisson may be in the same line.
     pub(crate) with_redisson: bool,
@@ -104,19 +104,19 @@ impl FairHold {
         }
     }
 
-    /// Gives the hold back. With a `lease`, the server grants it to the first in line if that
-    /// waiter belongs to the same client.
+    /// Releases the hold. With a `lease`, the server grants the lock to the head of the line if
+    /// that waiter belongs to the same client.
     fn released(&self, lease: Duration) -> Operation {
         self.released_by(self.wire_id(), lease, &self.served.lock())
     }
 
-    /// Gives back the hold or the place with this id, and removes the places of the waiters that
-    /// were `served`.
+    /// Releases the hold or the place with this id, and removes the places of the waiters in
+    /// `served`.
     fn released_by(&self, id: &str, lease: Duration, served: &str) -> Operation {
         let own = id.rfind(':').map_or(id, |colon| &id[..=colon]);
-        // The release of a plain lock would not do: it publishes on the channel of the name, while
-        // each waiter of a fair lock listens on a channel of its own. The head would sleep until
-        // its next ask.
+        // The release of a plain lock would not be enough: it publishes on the channel of the name,
+        // but each waiter of a fair lock listens on a channel of its own. The head would sleep
+        // until its next poll.
         Release {
             lock: self.key.as_str().as_bytes(),
             queue: self.key.fair_queue().as_bytes(),
@@ -185,7 +185,7 @@ impl HoldSteps for FairHold {
     }
 
     fn ends_within(&self, lease: Duration) -> Duration {
-        // The release may have only a place to take back. A place keeps other waiters out for as
+        // There may be no hold to release, only a place. A place keeps other waiters out for as
         // long as its waiter counts as alive, which may be longer than the lease.
         lease.max(self.settings.place_time)
     }
@@ -258,7 +258,7 @@ impl QueueSteps for FairHold {
     }
 }
 
-/// Ends a hold that may belong to another client. The first in line is called, not granted the
+/// Ends a hold that may belong to another client. The head of the line is notified, not granted the
 /// lock, because it would not learn of the grant.
 pub(in crate::primitives) fn release(key: &Key, hold: &str, channel: &str) -> Operation {
     let settings = WaiterSettings {

@@ -1,4 +1,4 @@
-//! The steps of the fair lock on the embedded keyspace: `*.lua` in Rust.
+//! The steps of the fair lock on the embedded keyspace: the twins of the Lua files.
 
 use super::steps::{self, Acquire, ForceUnlock, KeepFor, KeepPlaces, Release};
 use crate::backend::memory::Keyspace;
@@ -6,13 +6,14 @@ use crate::backend::step::{Refusal, Value};
 use crate::primitives::lock::steps::{break_hold, plain};
 use crate::primitives::twin::{can_be_renewed, keep_for_span, lengthen, to_int};
 
-// Redisson's default. At each grant Redisson takes this much off the timeout of every waiter. So
-// each of our waiters must add as much, or two grants in a row would put its timeout into the past.
+// Redisson's default. At each grant Redisson subtracts this from the timeout of every waiter. So
+// each of our waiters must add the same amount, or two grants in a row would put its timeout into
+// the past.
 const ALLOWANCE_MS: i64 = 300_000;
 const IDLE_EXPIRY_MS: u64 = 3_600_000;
 /// Number of dead waiters that are removed at once.
 const BATCH: usize = 100;
-/// Number of waiters to which a hold is handed over, one after the other.
+/// Largest number of waiters to which a hold is handed over, one after the other.
 const MOST_SUCCESSORS: usize = 64;
 
 type TwinResult<T> = Result<T, Refusal>;
@@ -63,9 +64,9 @@ impl<'a> FairQueue<'a> {
     }
 
     fn remove_waiters(&mut self, gone: &[Vec<u8>]) -> TwinResult<()> {
-        // Read before any waiter leaves: how far a waiter moves up depends on how many of the
-        // leaving waiters were before it. While all waiters are ours, these timeouts are not read,
-        // and a grant costs the same for any length of the line.
+        // Read before any waiter is removed: a waiter moves up by the number of removed waiters
+        // that were before it. While all waiters are ours, the line is not read, and the cost of a
+        // grant does not depend on the length of the line.
         let line = match self.is_shared()? {
             true => Some(self.keyspace.lrange(self.queue)?),
             false => None,
@@ -85,16 +86,16 @@ impl<'a> FairQueue<'a> {
         let mut taken = 0;
         for waiter in line {
             if gone.contains(&waiter) {
-                // One allowance for each waiter that leaves, as in Redisson. With less, the waiters
-                // behind would count the allowances of waiters that have left.
+                // One allowance for each removed waiter, as in Redisson. With less, the timeouts of
+                // the waiters behind would still include allowances of removed waiters.
                 taken += ALLOWANCE_MS;
             } else if taken > 0
                 && let Some(timeout) = self.keyspace.zscore(self.timeouts, &waiter)?
                 && timeout > self.free_at
             {
-                // Not before the present hold ends. The waiter may have waited longer than Redisson
-                // expects, because our waiters before it stay alive by asking, and Redisson removes
-                // a waiter whose timeout has passed.
+                // Not earlier than the end of the current hold. The waiter may have waited longer
+                // than Redisson expects, because our waiters before it keep their places by asking,
+                // and Redisson removes a waiter whose timeout has passed.
                 let timeout = (timeout - taken).max(self.free_at);
                 self.keyspace.zadd(self.timeouts, &waiter, timeout)?;
             }
@@ -122,7 +123,7 @@ impl<'a> FairQueue<'a> {
             self.keyspace.zrem(self.waiters, &head)?;
             self.keyspace.lpop(self.queue)?;
         }
-        // The line is empty. An entry left only in the set of timeouts would make Redisson's
+        // The line is empty. An entry that is only in the set of timeouts would make Redisson's
         // waiters wait for ever.
         self.keyspace.del(self.timeouts);
         self.keyspace.del(self.waiters);
@@ -169,13 +170,13 @@ impl<'a> FairQueue<'a> {
         Ok(())
     }
 
-    /// Lets the line end when no waiter asks any more.
+    /// Makes the line expire once no waiter asks any more.
     fn expire_when_idle(&mut self) {
         self.keyspace.pexpire(self.queue, IDLE_EXPIRY_MS);
         self.keyspace.pexpire(self.timeouts, IDLE_EXPIRY_MS);
     }
 
-    /// Returns how long the head of the line may take its turn.
+    /// Returns for how many ms a free lock is reserved for the head of the line.
     fn head_time_left(&mut self, head: &[u8]) -> TwinResult<i64> {
         let until = match self.keyspace.zscore(self.waiters, head)? {
             Some(until) => Some(until),
@@ -231,9 +232,9 @@ impl Acquire<'_> {
         let keys = [self.queue, self.timeouts, self.waiters];
         let (line, in_line) = check_keys(keyspace, keys);
         let fields = keyspace.hlen(self.lock)?;
-        // A waiter asks with one id until it has an answer, so its grant may have been made at an
-        // earlier ask. The holder counts its lease from the ask that is answered, so the server
-        // must too.
+        // All requests of a waiter have the same id, so an earlier one may have been granted
+        // without an answer. The holder counts its lease from the request that is answered, so the
+        // server must do so too.
         if line.is_ok() && keyspace.hexists(self.lock, self.hold)? {
             if can_be_renewed(keyspace, self.lock, self.hold)? {
                 lengthen(keyspace, self.lock, self.lease_ms);
@@ -248,7 +249,7 @@ impl Acquire<'_> {
         }
         let ttl = keyspace.pttl(self.lock);
         let mut line = FairQueue::at(keyspace, keys, ttl);
-        // Before dead waiters are removed: this waiter asks, so it is alive, however late it is.
+        // Before dead waiters are removed: this waiter asks, so it is alive, however late it asks.
         if self.place_ms > 0 && line.waits(self.hold)? {
             line.refresh_places(&[self.hold], to_int(self.place_ms))?;
         }
@@ -311,15 +312,16 @@ impl KeepPlaces<'_> {
         }
         let mut left = ttl;
         if ttl == -2 {
-            // The head may not have been called: a lease may have ended, or the waiter before it
-            // has left. Dead waiters stay: while a failover guard lasts, a waiter's own request
-            // does not keep its place.
+            // The head might not have been notified: a lease may have ended, or the waiter before
+            // the head may have given up. Dead waiters are not removed here: while a failover guard
+            // lasts, a waiter's own request does not keep its place.
             let head = line.keyspace.lfirst(self.queue)?;
             left = match &head {
                 Some(head) => line.head_time_left(head)?,
                 None => 0,
             };
-            // The last one, if a waiter is named twice: it has left a batch and joined again.
+            // If an id is in `holds` twice, the last one counts: its waiter has left the batch and
+            // joined it again.
             let is_head = |hold: &Vec<u8>| Some(hold) == head.as_ref();
             let number = (1..).zip(&holds).filter(|(_, hold)| is_head(hold)).last();
             match number.filter(|(number, _)| !alone.contains(number)) {
@@ -360,9 +362,9 @@ impl Release<'_> {
             .filter(|_| released && self.lease_ms > 0)
             .filter(|head| head.starts_with(self.own));
         let Some(next) = granted else {
-            // A waiter or holder that leaves calls the next waiter if the lock is free. It may be a
-            // head that gives up its turn. Without the call, the next waiter would learn of its
-            // turn only when another client asks.
+            // The lock is free, so the head is notified. The hold may have been a place at the head
+            // that its waiter gave up. Without this message, the new head might learn of the free
+            // lock only when another client asks.
             line.notify_head(self.channel, head.as_deref());
             return reply;
         };
@@ -384,7 +386,7 @@ impl Release<'_> {
     }
 }
 
-/// Returns the ids in a text in which each is after a space.
+/// Returns the ids in a text that separates them by spaces.
 fn ids(text: &[u8]) -> Vec<Vec<u8>> {
     let ids = text.split(u8::is_ascii_whitespace);
     let ids = ids.filter(|id| !id.is_empty());

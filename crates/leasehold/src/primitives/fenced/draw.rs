@@ -1,9 +1,9 @@
 //! The fencing token of a hold that was acquired without one. It is drawn from the server while the
 //! hold lasts.
 //!
-//! Every earlier holder has drawn from the same counter before, and every later holder will draw
-//! later. So a token that is drawn late is still in order. A request that arrives twice, or whose
-//! answer is lost, only leaves a gap.
+//! Earlier holders drew their tokens from the same counter before this hold began, and later
+//! holders draw after it has ended. So a token that is drawn late is still in order. A request that
+//! arrives twice, or whose answer is lost, only leaves a gap.
 
 use super::steps;
 use crate::backend::failure::accept_refusal;
@@ -32,12 +32,12 @@ pub(in crate::primitives) async fn token_of(share: &Share) -> Result<u64> {
     check_kind(hold)?;
     hold.check()?;
     // After the check: a holder that has lost the lock gets no token, not even one that was drawn
-    // before. It asks because it is about to write.
+    // before. The holder asks because it is about to write.
     if let Some(token) = hold.token() {
         return Ok(token);
     }
     let drawn = request_token(share, steps::draw(hold, share.context().peers)).await?;
-    // Another guard of the same owner may have drawn a token meanwhile.
+    // Another guard of the same owner may have drawn a token during the request.
     let token = hold.set_token(drawn);
     // The lock may have been lost while the answer was on its way, and only a holder may have a
     // token.
@@ -45,12 +45,11 @@ pub(in crate::primitives) async fn token_of(share: &Share) -> Result<u64> {
     Ok(token)
 }
 
-/// Makes the next holder's token greater than `token`, which is the token of this hold or a greater
-/// one.
+/// Makes the next holder's token greater than `token`, which is at least the token of this hold.
 pub(in crate::primitives) async fn raise(share: &Share, token: u64) -> Result<()> {
     let hold = share.hold();
-    // The counter has already been this high during this hold. So every later token is greater, and
-    // no request is needed.
+    // If the counter was already at `token` or above during this hold, every later token is
+    // greater, and no request is needed.
     if hold.token().max(hold.raised_to()) < Some(token) {
         request_token(share, steps::raise(hold, token, share.context().peers)).await?;
     }

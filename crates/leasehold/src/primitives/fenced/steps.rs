@@ -71,7 +71,7 @@ impl Draw<'_> {
 }
 
 step! {
-    // It grants nothing, and is useful even if no client waits for the reply any longer.
+    // A raise grants nothing, and is useful even if no client waits for its reply any longer.
     RAISE: Raise = fenced.raise, grants: false,
     while_moving: true,
     keys: [lock, counter],
@@ -152,8 +152,8 @@ fn not_a_counter(counter: &[u8]) -> Refusal {
 /// exists, tokens continue from the server's time.
 const COUNTER_LIFE: Duration = Duration::from_secs(24 * 3600);
 
-/// Returns how long the counter outlives its last use by a hold with this lease: forever if Java
-/// clients may count on from it, which is 0 on the wire.
+/// Returns how long the counter outlives its last use by a hold with this lease: forever, which is
+/// 0 on the wire, if Java clients may continue from it.
 fn counter_ms(peers: Peers, lease: Duration) -> u64 {
     wire_ms(match peers {
         Peers::RustOnly => COUNTER_LIFE.max(lease * 2),

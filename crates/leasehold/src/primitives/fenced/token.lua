@@ -23,7 +23,7 @@ local function next_token(counter)
   time = time or redis.call('TIME')
   return math.max(last + 1, time[1] * 1000000 + time[2])
 end
--- Stores the token as digits: Java could not count on from a number with an exponent.
+-- Stores the token as digits: Java could not continue from a number with an exponent.
 local function note(counter, token, counter_ms)
   redis.call('SET', counter, string.format('%.0f', token))
   if counter_ms ~= '0' then

@@ -1,4 +1,4 @@
--- Returns the count that is left, and when the latch was last open.
+-- Returns the remaining count, and when the latch was last open.
 --
 -- latch    text: the count
 -- opened   text: when the latch was last open, in ms of the server's clock

@@ -4,9 +4,9 @@
 -- marker   text: the reply to this request, once it has run
 -- done     a marker that is no longer needed
 -- opened   text: when the latch was last open, in ms of the server's clock
--- by       how many to count down
+-- by       the number by which to count down
 -- channel  where the waiters listen; the message is "0", as Redisson sends it
--- Returns  n  the count that is left; 0 if the latch is open
+-- Returns  n  the remaining count; 0 if the latch is open
 --          text WRONGKIND: not a latch; nothing was changed
 
 local function count_down(latch, marker, done, opened, by, channel)

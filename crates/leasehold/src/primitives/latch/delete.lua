@@ -1,4 +1,4 @@
--- Removes the latch. Its waiters go on.
+-- Removes the latch, and wakes its waiters, which then continue.
 --
 -- latch    text: the count
 -- marker   text: the reply to this request, once it has run

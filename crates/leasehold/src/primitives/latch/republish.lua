@@ -4,7 +4,7 @@
 -- latch    text: the count
 -- channel  where the waiters listen; the message is "0", as Redisson sends it
 -- Returns  1  published
---         0  the latch is not open; nothing was published
+--          0  the latch is not open; nothing was published
 --          text WRONGKIND: not a latch
 
 local function republish(latch, channel)

@@ -60,7 +60,7 @@ impl CountDown<'_> {
             }
             Some(count) => {
                 keyspace.del(self.latch);
-                // A latch with a count of zero or less was open already: its waiters have gone on.
+                // A latch with a count of zero or less was open already, so it has no waiters.
                 if count > 0 {
                     note_opened(keyspace, self.opened);
                     keyspace.publish(self.channel, b"0");
@@ -140,7 +140,7 @@ fn last_opened(keyspace: &mut Keyspace, opened: &[u8]) -> i64 {
 }
 
 fn note_opened(keyspace: &mut Keyspace, opened: &[u8]) {
-    // Far longer than a waiter sleeps between two asks by default, so a waiter that lost the
+    // Far longer than a waiter sleeps between two requests by default, so a waiter that lost the
     // message finds the note.
     const OPENED_EXPIRY_MS: u64 = 3_600_000;
     let now = i64::try_from(keyspace.now_ms()).unwrap_or(i64::MAX);

@@ -17,8 +17,8 @@ local function acquire(lock, hold, lease_ms)
     -- The first copy of this request set the lease, and a renewal may have lengthened it since.
     return false
   end
-  -- A copy of `grant.lua` without the function call, because a plain acquire must be cheap. The
-  -- value is always 1: the client counts re-entries, and Redisson has no call that shows the value.
+  -- A copy of `grant.lua`, without a function call, because a plain acquire must be cheap. The
+  -- value is always 1: the client counts re-entries, and Redisson has no API that shows the value.
   redis.call('HSET', lock, hold, '1')
   local expiry = redis.pcall('PEXPIRE', lock, lease_ms)
   if type(expiry) == 'table' then

@@ -1,4 +1,4 @@
-//! The common way of acquiring a lock that has one name.
+//! The acquire that all kinds of locks with one name have in common.
 
 use std::pin::pin;
 use std::sync::Arc;
@@ -77,22 +77,24 @@ struct LockAcquire<'a, K> {
     key: &'a Key,
     line_key: Key,
     terms: Terms,
-    /// The undo that gives up the waiter's place on the server. It is here between two asks, for a
-    /// kind whose waiters keep their place.
+    /// The undo that gives up the waiter's place on the server. Set between two requests, for a
+    /// kind whose waiters have a place there.
     pending_undo: Mutex<Option<Undo>>,
 }
 
-/// The result of looking at what an owner holds under the name.
+/// The next step of an owner's acquire, after a check of what the owner already holds under the
+/// name.
 enum EnterResult {
-    /// The owner shares a hold of its own, or is not allowed to ask.
+    /// The acquire is complete: the owner shares a hold that it has already, or must not ask (an
+    /// error).
     Done(Result<Share>),
-    /// The owner must wait.
+    /// The acquire needs a request, or must wait for one.
     MustWait(RecordRef, OwnerEntry),
 }
 
 impl<K: Named> LockAcquire<'_, K> {
-    /// Looks first at what the owner holds, so that a re-entry never waits behind other waiters.
-    /// For most re-entries this is enough.
+    /// Checks first what the owner already holds, so that a re-entry never waits behind other
+    /// waiters. For most re-entries this is enough.
     fn enter_at_once(&self, owner: &Owner) -> EnterResult {
         let context = &self.lock.context;
         let local = context.locals.of(&self.line_key);
@@ -138,12 +140,12 @@ impl<K: Named> LockAcquire<'_, K> {
                     }
                 }
                 OwnerEntry::Joined(held, joined) => {
-                    // The share exists before the confirmation is requested. If this future is
-                    // dropped meanwhile, the share leaves the hold that it has joined.
+                    // The share is created before the confirmation is requested. If this future is
+                    // dropped in between, dropping the share ends its part in the hold.
                     let share = Share::joined(Arc::clone(context), held, joined);
                     match share.confirm_reentry(joined).await {
                         Ok(()) => return Ok(Some(share)),
-                        // The hold was lost meanwhile, so this branch asks again.
+                        // The hold was lost in the meantime, so this branch asks again.
                         Err(_) if share.hold().loss().is_some() => {}
                         Err(error) => return Err(error),
                     }
@@ -165,8 +167,8 @@ impl<K: Named> LockAcquire<'_, K> {
         }
     }
 
-    /// Returns how long the process keeps the lock, counted from a grant; `None` if its waiters
-    /// take no turns.
+    /// Returns the slice: how long the waiters of this process hand the lock over to each other,
+    /// counted from a grant. `None` if they do not.
     fn slice(&self) -> Option<Duration> {
         self.hand_over_time().filter(|_| K::HAS_SLICE)
     }
@@ -176,8 +178,9 @@ impl<K: Named> LockAcquire<'_, K> {
         let Lock {
             context, settings, ..
         } = self.lock;
-        // A member of several locks also waits for the other members, so a lock that is handed over
-        // to it would be held for long. And if requests cost nothing, there is nothing to save.
+        // A member of a composite lock also waits for the other members, so a lock that is handed
+        // over to it would be held for long. And if requests cost nothing, there is nothing to
+        // save.
         let is_member = self.lock.member.is_some();
         let is_useful = !is_member && !context.backend.is_in_process();
         (is_useful && !settings.local_hand_over.is_zero()).then_some(settings.local_hand_over)
@@ -189,7 +192,7 @@ impl<K: Named> LockAcquire<'_, K> {
         renewed && self.lock.owner.is_none()
     }
 
-    /// Describes this waiter as one to which a hold can be handed over; `None` if that is not
+    /// Returns the data by which a hold is handed over to this waiter; `None` if that is not
     /// possible.
     fn hold_waiter(&self, slice: Option<Duration>) -> Option<HoldWaiter> {
         let slice = slice.filter(|_| self.can_take_over())?;
@@ -201,8 +204,8 @@ impl<K: Named> LockAcquire<'_, K> {
         Some(hold_waiter.with_place(place))
     }
 
-    /// Returns how long other tasks can enter the hold of this acquire; `None` if it shares no
-    /// hold.
+    /// Returns how long other tasks can enter the hold of this acquire; `None` if the hold is not
+    /// shared.
     fn joinable_for(&self) -> Option<Duration> {
         let is_shared = K::is_shared(self.lock) && self.can_take_over();
         self.hand_over_time().filter(|_| is_shared)
@@ -217,7 +220,7 @@ impl<K: Named> LockAcquire<'_, K> {
         };
         let mut granted = self.wait_for_grant(deadline, line, false).await?;
         while let Some(LockGrant::GivenBack) = granted {
-            // The undo of the place gives back anything that is left of it.
+            // If the place still exists on the server, its undo gives it up.
             drop(self.take_pending_undo());
             if deadline.has_passed(context.clock) {
                 return Ok(None);
@@ -238,7 +241,7 @@ impl<K: Named> LockAcquire<'_, K> {
                     held.set_contended();
                     Share::new(Arc::clone(context), held)
                 }
-                // The watchdog has kept this hold since its first holder.
+                // The watchdog has watched this hold since its first holder.
                 LockGrant::HandedOver(undo) => Share::handed_over(Arc::clone(context), held(undo)),
                 LockGrant::Joined(share) => share,
                 LockGrant::GivenBack => return None,
@@ -289,19 +292,19 @@ impl<K: Named> LockAcquire<'_, K> {
         }
     }
 
-    /// Returns the record and the owner that make a re-entry possible.
+    /// Returns the owner, and the record that notes its hold, so that the owner can re-enter.
     fn reentry_owner(&self) -> Option<(RecordRef, Owner)> {
         let owner = self.lock.owner.clone()?;
         Some((self.lock.context.locals.of(&self.line_key), owner))
     }
 
-    /// Gives the waiter one id for all its asks. Returns the channel of that id, on which releases
-    /// call the waiter.
+    /// Gives the waiter one id for all its requests. Returns the channel of that id, on which
+    /// releases notify the waiter.
     fn take_place(&self) -> Arc<str> {
         let id = self.lock.context.fresh_wire_id();
         let channel = format!("{}:{id}", self.lock.channel);
-        // Armed before the first ask, and kept between two asks. When a sleeping wait is dropped,
-        // no request is on its way, but its place is on the server.
+        // Armed before the first request, and kept between two requests: if a sleeping wait is
+        // dropped, no request is under way, but its place is on the server.
         self.set_pending_undo(self.arm(K::waiter(self.lock, self.key, id)));
         channel.into()
     }
@@ -315,14 +318,14 @@ impl<K: Named> LockAcquire<'_, K> {
     }
 
     fn take_pending_undo(&self) -> Option<Undo> {
-        // Taken out of the field, not borrowed: while a request is on its way, the undo belongs to
-        // the future of that request. Dropping that future then undoes the right thing.
+        // Taken out of the field, not borrowed: while a request is under way, its future owns the
+        // undo. So dropping that future undoes that request.
         let mut pending = self.pending_undo.lock();
         pending.take()
     }
 
-    /// Arms an undo for a hold. Called before the request is sent: when a future is dropped while
-    /// the answer is on its way, the lock must not stay held for a whole lease.
+    /// Arms an undo for a hold. Called before the request is sent: if a future is dropped before
+    /// the answer arrives, the lock must not stay held for a whole lease.
     fn arm(&self, steps: Box<dyn HoldSteps>) -> Undo {
         let context = &self.lock.context;
         let hold = Grant::new(
@@ -344,8 +347,8 @@ impl<K: Named> LockAcquire<'_, K> {
         Route::of(self.terms.acknowledged)
     }
 
-    /// Asks once for the hold of `undo`. With `keeps_place`, the undo is kept for the next ask.
-    /// Without it, the undo gives back anything that was granted if this function returns no grant.
+    /// Asks once for the hold of `undo`. With `keeps_place`, the undo is kept for the next request.
+    /// Otherwise, if this function returns no grant, the undo gives back anything that was granted.
     async fn ask_for(
         &self,
         mut undo: Undo,
@@ -375,10 +378,11 @@ impl<K: Named> LockAcquire<'_, K> {
                     self.report_held_for(left);
                 }
                 if matches!(failure.cause, Cause::Unconfirmed(_)) {
-                    // The reply has arrived, so one release after it takes the grant back.
+                    // The reply has arrived, so a single release gives the grant back.
                     undo.granted();
                     if keeps_place {
-                        // The next ask has the same id. It finds the grant and has it confirmed.
+                        // The next request has the same id. It finds the grant, which the replicas
+                        // may confirm by then.
                         undo.mark_queued();
                         self.set_pending_undo(undo);
                     }
@@ -393,8 +397,8 @@ impl<K: Named> LockAcquire<'_, K> {
         };
         match asked {
             Some(AcquireReply::Granted { token }) => {
-                // Before the answer is judged: a grant that arrives after the end of its lease must
-                // be given back too, because the server may still have it.
+                // Noted before the grant is checked: even a grant that arrives after the end of its
+                // lease must be given back, because the server may still have it.
                 undo.granted();
                 if let Some(list_state) = list_state {
                     list_state.granted();
@@ -402,7 +406,8 @@ impl<K: Named> LockAcquire<'_, K> {
                 if hold.granted(token) {
                     return Ok(Answer::Granted(undo));
                 }
-                // The undo gives back the grant, and with it the id of a place.
+                // The undo gives back the grant, and with it the waiter's place, which has the same
+                // id.
                 Err(backend.granted_too_late())
             }
             Some(AcquireReply::Busy { ttl_ms, before }) => {
@@ -425,7 +430,8 @@ impl<K: Named> LockAcquire<'_, K> {
         }
     }
 
-    /// Keeps the place of this waiter in one request with others; `None` if it must ask by itself.
+    /// Keeps the place of this waiter, in one request with other waiters; `None` if this waiter
+    /// must send a request of its own.
     async fn keep_place(&self, due: Duration) -> Option<(usize, place_renewals::PlacesRenewed)> {
         let context = &self.lock.context;
         // Requests to a backend in this process cost nothing, so there is nothing to share. The
@@ -449,7 +455,8 @@ impl<K: Named> LockAcquire<'_, K> {
             .await
     }
 
-    /// Reads the answer for the place with this number; `None` if its waiter must ask by itself.
+    /// Reads the answer for the place with this number; `None` if its waiter must send a request of
+    /// its own.
     fn read_kept_place<T>(
         &self,
         number: usize,
@@ -467,14 +474,14 @@ impl<K: Named> LockAcquire<'_, K> {
                 Ok(self.busy(*ttl_ms))
             }
             Err(failure) if failure.may_heal() && failure.cause != Cause::Late => Err(failure),
-            // Too late, or an error that the waiter's own request explains.
+            // The reply was too late, or is an error that the waiter's own request will report.
             _ => return None,
         };
         Some(TimedAnswer { sent, answer })
     }
 
-    /// Returns the answer that the lock is held, and reports it to the lock of which this one is a
-    /// member.
+    /// Returns the answer that the lock is held, and reports it to the composite lock, if this lock
+    /// is a member of one.
     fn busy<T>(&self, ttl_ms: i64) -> Answer<T> {
         let ttl = u64::try_from(ttl_ms).ok().map(Duration::from_millis);
         if let Some(ttl) = ttl {
@@ -483,7 +490,8 @@ impl<K: Named> LockAcquire<'_, K> {
         Answer::Busy { ttl }
     }
 
-    /// Reports how long the lock stays held to the lock of which this one is a member.
+    /// Reports to the composite lock, if this lock is a member of one, for how long the lock is
+    /// held.
     fn report_held_for(&self, ttl: Duration) {
         if let Some(member) = &self.lock.member {
             member.held_for.get_or_init(|| ttl);
@@ -520,8 +528,9 @@ impl<K: Named> LockAcquire<'_, K> {
         self.in_line(wait, &place, slice, Some(first_answer)).await
     }
 
-    /// Takes the grant of the first waiter. This waiter needs no slice, even if another waiter has
-    /// the slice already: the answer may have arrived long before this waiter was polled again.
+    /// Returns the grant of the first waiter. The grant counts even if other waiters of this
+    /// process have begun a slice since: the answer may have arrived long before this waiter was
+    /// polled again.
     fn sole_waiter_has(
         &self,
         granted: LockGrant,
@@ -552,7 +561,7 @@ impl<K: Named> LockAcquire<'_, K> {
         slice: Option<Duration>,
         first_answer: Option<TimedAnswer<LockGrant>>,
     ) -> Result<Option<LockGrant>> {
-        // Registered here, not before the first ask: most locks are free.
+        // Registered here, not before the first request: most locks are free.
         let _waiting = match (&self.lock.owner, wait.deadline) {
             (Some(owner), Deadline::Never) => {
                 let locals = &self.lock.context.locals;
@@ -581,7 +590,7 @@ impl<K: Named> LockAcquire<'_, K> {
 
 impl<K: Named> LockAcquire<'_, K> {
     /// Returns the channel by which a release sees that this client still listens. `None` if no
-    /// release calls this client.
+    /// release notifies this client by its number.
     fn own_channel(&self, slice: Option<Duration>, line: LineMode) -> Option<Arc<str>> {
         let Lock {
             context, channel, ..
@@ -593,20 +602,20 @@ impl<K: Named> LockAcquire<'_, K> {
 
 /// The hold that a waiter gets.
 enum LockGrant {
-    /// Granted by the server to a waiter that is not in line.
+    /// A hold that the server granted to a waiter that is not in line.
     AtOnce(Undo),
-    /// Granted by the server to a waiter in line.
+    /// A hold that the server granted to a waiter in line.
     InLine(Undo),
-    /// Handed over by the previous holder, in this process.
+    /// A hold that the previous holder, in this process, handed over.
     HandedOver(Undo),
     /// A hold that readers of this process share.
     Joined(Share),
-    /// No hold: a hold for the waiter's place on the server has been given back, and the id of the
-    /// place with it. The waiter begins again with another id.
+    /// No hold: the waiter's place on the server was granted the lock, but that hold has been given
+    /// back, and the place with it. The waiter starts over with another id.
     GivenBack,
 }
 
-/// One waiter, with its place if its line takes turns.
+/// One waiter. It has a `place` only if the waiters of its line hand the lock over to each other.
 struct LockWaiter<'a, K> {
     acquire: &'a LockAcquire<'a, K>,
     place: Option<&'a Place>,
@@ -665,11 +674,12 @@ impl<K: Named> Ask for LockWaiter<'_, K> {
         }
         let clock = self.acquire.lock.context.clock;
         let given_back = self.place.and_then(|place| {
-            // Read before the request is sent: it does not cover anything that is given back later.
+            // Read before the request is sent, so it does not include anything that is given back
+            // later.
             place.slice().lock().given_back(clock.now())
         });
-        // No release calls a waiter that takes no turns, so it asks at each message. In a cluster a
-        // release does not know whether any client hears a call.
+        // No release notifies a waiter without a slice by its number, so it asks at each message.
+        // In a cluster, a release does not know whether any client receives its message.
         let counts = self.acquire.lock.context.backend.counts_listeners();
         let enlistment = self.place.filter(|_| counts).map(|_| &self.enlistment);
         let answer = self.acquire.ask(enlistment).await?;
@@ -706,7 +716,7 @@ impl<K: Named> Ask for LockWaiter<'_, K> {
 
     async fn renew_place(&self, due: Duration) -> Option<TimedAnswer<LockGrant>> {
         if !self.place.is_none_or(Place::may_ask_in_line) {
-            // The waiter has been given a hold, or has had one.
+            // A hold was handed over to the waiter, which has it or has given it back.
             return None;
         }
         let (number, answered) = self.acquire.keep_place(due).await?;
@@ -729,10 +739,10 @@ impl<K: Named> Ask for LockWaiter<'_, K> {
                     undo = place.handed_over() => undo,
                     () = place.was_given_back() => return LockGrant::GivenBack,
                 };
-                // This never runs during an ask, so the undo of the place is here.
+                // This never runs during a request, so the undo of the place is here.
                 match self.acquire.take_pending_undo() {
                     Some(own) => place.tie_place_to(&mut undo, own),
-                    // The time for the ask was up before it was answered.
+                    // The waiter gave up its last request before the answer arrived.
                     None if place.owns(&undo) => {
                         place.gave_up(undo);
                         return std::future::pending().await;
@@ -750,8 +760,8 @@ impl<K: Named> LockWaiter<'_, K> {
     /// Asks for the lock, and for a place in the line on the server.
     async fn ask_in_line(&self, place: &Place) -> Result<Answer<LockGrant>, Failure> {
         if !place.may_ask_in_line() {
-            // The waiter has been given a hold, or has had one. The wait notices this before it
-            // sleeps.
+            // A hold was handed over to the waiter, which has it or has given it back. The wait
+            // notices this before it sleeps.
             let ttl = Some(Duration::ZERO);
             return Ok(Answer::Busy { ttl });
         }
@@ -778,11 +788,12 @@ impl<K> LockWaiter<'_, K> {
     fn report_answer(&self, place: &Place, given_back: Option<i64>, granted: bool) {
         let has_others = place.has_others();
         let mut slice = place.slice().lock();
-        // A lone holder begins no slice: nothing must be remembered for its name.
+        // A lone holder begins no slice, so that nothing is kept in memory for its name.
         let begins = granted && (has_others || !slice.is_idle());
         slice.answered(&slice::SliceReport {
             given_back,
-            // If it was not free, another client has it.
+            // A lock counts as one free permit if it was granted, and as none if another client has
+            // it.
             free: granted.into(),
             none_left: true,
             granted: begins,
@@ -848,12 +859,12 @@ impl<K: Named> LockAcquire<'_, K> {
     async fn ask(&self, enlistment: Option<&Enlistment<'_>>) -> Result<Answer<Undo>, Failure> {
         let (undo, keeps_place) = match self.take_pending_undo() {
             Some(undo) => {
-                // Before the request is sent: a grant counts from the ask that is answered. The
-                // first ask of the wait may be minutes ago.
+                // Before the request is sent: a grant counts from the request that is answered. The
+                // first request of this wait may be minutes old.
                 undo.hold().requested_again();
                 (undo, true)
             }
-            // Each ask has a new hold, so that its request can't be mistaken for another one.
+            // Each request has a new hold, so that it can't be mistaken for another request.
             None => {
                 let id = self.lock.context.fresh_wire_id();
                 (self.arm(K::hold(self.lock, self.key, id)), false)

@@ -14,7 +14,8 @@ local function break_hold(lock, marker)
   redis.call('DEL', lock)
   if ttl > 0 then
     -- The note is only a courtesy to the holder: writing it fails when the server is out of memory.
-    -- At most 64 notes, so that a name that is broken again and again does not fill the memory.
+    -- There are at most 64 notes, so that a name whose holds are often ended by force does not fill
+    -- the memory.
     local size = redis.pcall('HLEN', marker)
     local noted = type(size) == 'number' and size < 64
       and redis.pcall('HSET', marker, holder, '1')

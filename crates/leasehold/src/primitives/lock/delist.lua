@@ -1,6 +1,6 @@
--- Takes a client that no longer waits out of the list of clients to call.
+-- Removes a client that no longer waits from the list of clients to notify.
 --
--- asking   list: the clients to call, each as `number:1`, in order of arrival
+-- asking   list: the clients to notify, each as `number:1`, in order of arrival
 -- client   this client's item in `asking`
 -- Returns  n     the client was in the list n times
 --          text  the list can't be changed

@@ -23,7 +23,7 @@ pub use fields::FieldNames;
 ///
 /// Two group locks of one group exclude each other if they have a value in common. An acquire locks
 /// its values in one request, so two acquires can't deadlock, whatever the order of their values. A
-/// whole group is one key, and therefore on one server. To lock names on several servers, use a
+/// group is one key, and therefore on one server. To lock names on several servers, use a
 /// [`MultiLock`](crate::MultiLock).
 ///
 /// A group lock has at most 1000 values. A value that is given twice counts once. An

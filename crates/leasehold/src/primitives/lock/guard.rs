@@ -80,7 +80,8 @@ impl LockGuard {
     /// of the members in the majority of a [`RedLock`](crate::RedLock). Empty for other locks.
     ///
     /// These are the guards that the acquire obtained. If a server of a `RedLock` restarts and the
-    /// holder acquires the lock there again, the guard of that server in this list remains lost.
+    /// holder acquires the lock on it once more, the guard of that server in this list remains
+    /// lost.
     pub fn members(&self) -> &[Self] {
         match &self.body {
             Body::One(_) => &[],
@@ -130,8 +131,8 @@ impl LockGuard {
         }
     }
 
-    /// Resolves when the lock is lost, with the reason. If the server answers, its
-    /// reply to the next renewal reports the loss. If it does not answer, the future resolves at
+    /// Resolves when the lock is lost, with the reason. If the server answers, its reply to the
+    /// next renewal reports the loss. If it does not answer, the future resolves at
     /// [`valid_until`](Self::valid_until) at the latest.
     ///
     /// Leases continue to run while the machine sleeps, but timers do not. If a lease ends during

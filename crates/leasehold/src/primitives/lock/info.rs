@@ -1,17 +1,17 @@
-//! The server's information about a lock.
+//! The result of an inspection: a lock's holders and its TTL.
 
 use std::time::Duration;
 
 use crate::backend::step::Value;
 
-/// The holders of a lock, and the rest of the lease: the answer of
+/// The holders of a lock, and the remaining time of the lease: the answer of
 /// [`Lock::inspect`](crate::Lock::inspect).
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct LockInfo {
     /// The holders. Empty when the lock is free.
     pub holders: Vec<Holder>,
-    /// The time that is left of the lease on the server.
+    /// The remaining time of the lease on the server.
     pub ttl: Ttl,
 }
 
@@ -24,7 +24,7 @@ impl LockInfo {
         let ttl = Ttl::of_key(*ttl_ms);
         let mut holders = Vec::new();
         // The last chunk of a reply of odd length has one item and is not a pair. Such a reply is
-        // refused: without its last holder it would be wrong and look right.
+        // refused: without its last holder it would look right but be wrong.
         for pair in rest.chunks(2) {
             let [Value::Text(id), Value::Text(count)] = pair else {
                 return None;
@@ -56,11 +56,11 @@ pub struct Holder {
     pub count: u64,
 }
 
-/// The time that is left of a lease on the server, for a lock or a permit.
+/// The remaining time of a lease on the server, for a lock or a permit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Ttl {
-    /// The lock is free. For a permit: its lease is over, or it does not exist.
+    /// The lock is free. For a permit: its lease has ended, or it does not exist.
     Free,
     /// Held without an expiry. Redisson makes such permits. A lock without an expiry was made by
     /// neither library.

@@ -1,5 +1,5 @@
--- Sets the lease of this hold to `span_ms` from now, even if that is shorter. No
--- renewal changes it after that.
+-- Makes this hold end `span_ms` from now, even if that is sooner than before. No renewal changes
+-- the end after that.
 --
 -- lock     hash: one field per hold, `uuid:n`
 -- hold     this hold's field
@@ -12,8 +12,8 @@ local function keep_for(lock, hold, span_ms, channel)
   if redis.call('HEXISTS', lock, hold) == 0 then
     return 0
   end
-  -- The waiters must ask again to learn the new end. No client is called by its number, so all of
-  -- them ask. An ACL may deny the channel.
+  -- The waiters must ask again to learn the new end. The message contains no client's number, so
+  -- all of them ask. An ACL may deny the channel.
   if keep_for_span(span_ms, lock, hold) then
     redis.pcall('PUBLISH', channel, '0')
   end

@@ -61,11 +61,11 @@ pub(crate) trait Acquire: Clone + fmt::Debug + Send + Sync + Sized + 'static {
     ) -> impl Future<Output = Result<Option<LockGuard>>> + Send;
 }
 
-/// The parts that a kind with one name adds to the common way of acquiring.
+/// The parts that a kind with one name adds to the common acquire.
 pub(crate) trait Named: Clone + fmt::Debug + Send + Sync + Sized + 'static {
     /// The kind under which logs, events and metrics report this lock.
     const OBSERVED: observe::ObservedKind = observe::ObservedKind::Lock;
-    /// Whether a process keeps such a lock for a turn, in which its waiters hand it over.
+    /// Whether the waiters of a process hand such a lock over to each other, for one slice of time.
     const HAS_SLICE: bool = false;
     /// Returns whether the tasks of a process that acquire this lock share one hold. They also
     /// share the answer that another client holds the lock.
@@ -76,7 +76,7 @@ pub(crate) trait Named: Clone + fmt::Debug + Send + Sync + Sized + 'static {
     /// Returns the channel on which releases are published.
     fn channel(&self, key: &Key) -> String;
     /// Returns the key that all waiters for the same thing share. One of them asks at a time, and
-    /// an owner that holds this key can enter again.
+    /// an owner that holds this key can re-enter.
     fn line_key(&self, key: &Key) -> Key {
         key.clone()
     }

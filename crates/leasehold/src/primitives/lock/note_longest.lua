@@ -2,7 +2,7 @@
 -- Notes the client's own lease if that is longer.
 --
 -- longest  text: the longest lease, in ms; without expiry
--- own_ms   the longest lease of the client that asks; 0 if it only asks
+-- own_ms   the longest lease of this client; 0 to note nothing
 -- Returns  n    the longest lease that is noted now; 0 if none ever was
 --          text WRONGKIND: not a number of ms
 

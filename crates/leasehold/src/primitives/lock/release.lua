@@ -12,8 +12,8 @@ local function release(lock, hold, channel)
   if redis.call('HDEL', lock, hold) == 0 then
     return 0
   end
-  -- Sent by the same script: if a client died between the two commands, every waiter would sleep
-  -- until its next poll. An ACL may deny the channel.
+  -- Published by the same script: if a client sent two commands and died between them, every waiter
+  -- would sleep until its next poll. An ACL may deny the channel.
   local receivers = redis.pcall('PUBLISH', channel, '0')
   return 1 + (type(receivers) == 'number' and receivers or 0)
 end

@@ -1,10 +1,10 @@
--- Frees the lock as `release.lua` does, and calls one of the clients that wait for it.
+-- Frees the lock as `release.lua` does, and notifies one of the clients that wait for it.
 --
 -- lock     hash: one field per hold, `uuid:n`
--- asking   list: the clients to call, each as `number:1`, in order of arrival
+-- asking   list: the clients to notify, each as `number:1`, in order of arrival
 -- hold     this hold's field
 -- channel  where the waiters listen; the message is "0", as Redisson sends it, followed by the
---          number of the client that is called
+--          number of the client that is notified
 -- Returns  1 + n  released, and n connections got the message
 --          0      this hold's lease ran out; nothing was changed
 

@@ -4,8 +4,8 @@
 -- hold      this hold's field
 -- lease_ms  how long the hold lasts from now
 -- most_ms   a lease longer than this is shortened to `lease_ms`; 0 for never
--- Returns   n  renewed, and n ms are left now
---           0  this hold no longer has the lock, or is left to a span; nothing was changed
+-- Returns   n  renewed, and n ms remain now
+--           0  this hold no longer has the lock, or its end is fixed; nothing was changed
 
 local function renew(lock, hold, lease_ms, most_ms)
   if not can_be_renewed(lock, hold) then

@@ -1,10 +1,10 @@
--- Renews these holds: each lasts for at least a lease from now.
+-- Renews several holds: each lasts for at least a lease from now.
 --
 -- count      number of holds
 -- first_key  index in KEYS of their locks: hashes with one field per hold, `uuid:n`
 -- first_arg  index in ARGV of the lease in ms, followed by the holds' fields
 -- Returns    a list with the numbers, from 1, of the holds that must be renewed one by one: they
---            no longer exist, are left to a span, their key can't be read, or its expiry does
+--            no longer exist, their end is fixed, their key can't be read, or its expiry does
 --            not fit the lease. Nothing was changed for them.
 
 local function renew_many(count, first_key, first_arg)
@@ -26,8 +26,8 @@ local function renew_many(count, first_key, first_arg)
           -- Written even if nothing changes: a client that waits for replicas waits for this write.
           redis.call('PEXPIRE', lock, math.max(ttl, most))
         end
-        -- Either the key has no expiry, or more than a second over the lease is left because the
-        -- server's clock was set back.
+        -- Otherwise the key has no expiry, or it lasts more than a second longer than the lease
+        -- because the server's clock was set back.
         good = ttl >= 0 and ttl <= most + 1000
       end
     end

@@ -20,8 +20,8 @@ pub(in crate::primitives) static BREAK_HOLD: SharedLua =
 pub(in crate::primitives) static GRANT: SharedLua = SharedLua::new(include_str!("grant.lua"), &[]);
 
 step! {
-    // A request that arrives after its waiter has left must not run: the lock would be held for a
-    // whole lease without a holder.
+    // A request that arrives after its waiter has given up must not run: the lock would be held for
+    // a whole lease without a holder.
     ACQUIRE: Acquire = lock.acquire, grants: true,
     while_moving: true,
     own_script: true,
@@ -149,9 +149,9 @@ impl Renew<'_> {
             return Ok(Value::Int(0));
         }
         let most_ms = self.most_ms;
-        // The watchdog sets `most_ms` when far more is left than any guard asked for, for example
-        // after the server's clock was set back. Otherwise the lock would stay held for all that
-        // time if its holder died.
+        // The watchdog sets `most_ms` if the hold lasts far longer than any guard requested, for
+        // example after the server's clock was set back. Otherwise the lock would stay held for all
+        // that time if its holder died.
         if most_ms > 0 && u64::try_from(keyspace.pttl(self.lock)).is_ok_and(|left| left > most_ms) {
             keyspace.pexpire(self.lock, self.lease_ms);
         }
@@ -351,7 +351,7 @@ pub(in crate::primitives) fn break_hold(
     keyspace.del(lock);
     // If the hold has no expiry, no marker is set: a marker without an expiry would stay for ever.
     if let Ok(ttl @ 1..) = u64::try_from(ttl) {
-        // A marker of another type is left alone, because the note is only a courtesy.
+        // A marker of another type is not changed, because the note is only a courtesy.
         if keyspace.hlen(marker).is_ok_and(|size| size < 64) {
             keyspace.hset(marker, &holder, b"1")?;
             lengthen(keyspace, marker, ttl);
@@ -505,7 +505,7 @@ pub(in crate::primitives) fn read_acquire_reply(reply: &Value) -> Option<Acquire
     }
 }
 
-/// Takes a client out of the list of clients that releases call.
+/// Removes a client from the list of clients that releases notify.
 pub(in crate::primitives) fn delist(key: &Key, client: WaitingClient) -> Operation {
     Delist {
         asking: key.waiting_clients().as_bytes(),
@@ -533,8 +533,8 @@ pub(crate) fn force_unlock(key: &Key, channel: &str) -> Operation {
     .operation()
 }
 
-/// Asks for the longest lease that was ever noted for a majority that has this lock. Notes `own` if
-/// it is longer.
+/// Asks for the longest lease that clients holding this lock with a majority have ever noted. Notes
+/// `own` if that is longer.
 pub(in crate::primitives) fn note_longest(key: &Key, own: Duration) -> Operation {
     NoteLongest {
         longest: key.longest_lease().as_bytes(),

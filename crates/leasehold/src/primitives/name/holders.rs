@@ -9,7 +9,7 @@ use crate::primitives::presence::{ClientCache, ClientInfo};
 /// Number of holders and permits whose clients are looked up.
 const MOST_LOOKED_UP: usize = 100;
 
-/// Adds the announcements of the clients.
+/// Adds the announcements of the clients to `seen`.
 pub(super) async fn add_clients(
     context: &Context,
     cache: &ClientCache,
@@ -56,9 +56,9 @@ async fn add_to_permit(context: &Context, cache: &ClientCache, permit: &mut Perm
     }
 }
 
-/// Adds the clients of waiters. A client announces only its oldest wait for a name. In a line, that
-/// is the wait of its first waiter there. Elsewhere the time is known only if the client has one
-/// waiter.
+/// Adds the clients of waiters. A client announces only its oldest wait for a name. In the queue of
+/// a fair lock, that is the wait of the client's first waiter there. Elsewhere, the duration of a
+/// wait is known only if the client has one waiter.
 async fn add_to_waiters(
     context: &Context,
     cache: &ClientCache,

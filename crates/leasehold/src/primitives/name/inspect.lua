@@ -1,4 +1,5 @@
--- Length to which a field, a member or an entry is cut. No id is longer; another program's may be.
+-- The length to which a field, a member or an entry is cut. Ids are never longer, but data of
+-- another program may be.
 local LONGEST = 128
 -- Redisson's expiry for a permit that never ends.
 local NEVER = 922337203685477
@@ -11,18 +12,18 @@ local function cut(text)
   return string.sub(text or '', 1, LONGEST)
 end
 
--- The text of a number is never longer than this.
+-- Returns the beginning of a text. The text of a number is never longer than 32 bytes.
 local function short_text(key)
   return is_a(key, 'string') and redis.call('GETRANGE', key, 0, 31) or ''
 end
 
--- Recognises the fields that a group keeps next to the field of a value.
+-- Returns whether a group stores this field next to the field of a value.
 local function is_beside(field)
   return string.find(field, ':expire_time$') or string.find(field, ':lock_count$')
 end
 
--- Returns a field with the time left of the read hold that it may be, and with the fields next to
--- it if it is the value of a group.
+-- Describes a field. If it is a read hold, adds how long the hold lasts. If it is a value of a
+-- group, adds the two fields next to it.
 local function hold_of(name, mode, field, value)
   local count, ends, stored_count = tonumber(string.match(value, '^%d+$')), '', ''
   if not mode and not count and #value <= LONGEST then
@@ -70,7 +71,7 @@ local function line_of(queue, waiters, most)
   return line
 end
 
--- Returns the waiters that have left a mark that is not over.
+-- Returns the waiters whose reservation has not ended.
 local function reserving_waiters(reservations, now, most)
   local some = {}
   if is_a(reservations, 'zset') then
@@ -83,7 +84,7 @@ local function reserving_waiters(reservations, now, most)
   return some
 end
 
--- Returns how many connections listen there; -1 if the server does not report it.
+-- Returns how many connections listen to the channel; -1 if the server does not report it.
 local function listeners(channel)
   local subscribers = redis.pcall('PUBSUB', 'NUMSUB', channel)
   return type(subscribers[2]) == 'number' and subscribers[2] or -1
@@ -95,26 +96,29 @@ end
 -- leases   sorted set: the permits in use, each with the end of its lease in ms
 -- queue    list: the waiters for a fair lock
 -- waiters  sorted set: until when each of our waiters in that list counts as alive, in ms
--- writers  sorted set: the writers that wait for a read-write lock, each with the end of its mark
--- readers  sorted set: the readers that have waited for one for long, each with the end of its mark
+-- writers  sorted set: the writers that wait for a read-write lock, each with the end of its
+--          reservation
+-- readers  sorted set: the readers that have waited for it for long, each with the end of its
+--          reservation
 -- tokens   text: the fencing token that was given last
 -- opened   text: when a latch was last open
 -- most     the most holds, permits and waiters that are shown
 -- locks    the channel on which a release of a lock is published
--- sides    the channel of a read-write lock
--- frees    the channel of a semaphore
+-- sides    the channel on which a release of a read-write lock is published
+-- frees    the channel on which the free permits of a semaphore are published
 -- opens    the channel on which the opening of a latch is published
 -- Returns  { type, ttl, now, text, hash_kind, size, fields, held, over, permits, length, waiting,
 --          writers, readers, token, opened, listening }
 --          text       the content, if the key is a text
 --          hash_kind  the kind of lock, if it is a hash
 --          size       the number of fields, if it is a hash
---          fields     { field, value, left, end, count }; end and count if it is a group's value
---          held       how many permits are in the set
+--          fields     { field, value, remaining ms of a read hold, end, count }; end and count
+--                     if it is a group's value
+--          held       how many permits are in `leases`
 --          over       how many of these have ended
 --          permits    { id, end }
 --          length     the length of the queue
---          waiting    { id, end }, end is 0 for a waiter of Redisson
+--          waiting    { id, end }; end is when the place ends, 0 for a waiter of Redisson
 --          writers, readers  ids
 --          opened     1 if that key exists
 --          listening  how many connections listen to each of the four channels

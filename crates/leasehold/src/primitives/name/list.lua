@@ -1,9 +1,10 @@
--- A longer name is counted, but not listed. The text of a number is never longer than this.
+-- A name that is longer than this is counted, but not listed. The text of a number never exceeds
+-- `LONGEST_NUMBER`.
 local LONGEST_NAME = 1000
 local LONGEST_NUMBER = 20
 
--- Returns the type of a key, if the key may be one of ours; false if not. nil if the user is not
--- allowed to look at the key.
+-- Returns the type of a key if the key may be one of ours; false if not; nil if the user is not
+-- allowed to read the key.
 local function type_of(key)
   local kind = redis.pcall('TYPE', key).ok
   if kind == 'string' then
@@ -19,17 +20,17 @@ local function type_of(key)
   return (kind == 'hash' or kind == 'list' or kind == 'zset') and kind
 end
 
--- Lists the keys that may be ours: one page of a walk over all keys. It blocks other requests for
--- no longer than a page takes.
+-- Lists the keys that may be ours: one page of a scan over all keys. It blocks other requests only
+-- for the time that one page takes.
 --
--- cursor   where the walk continues; 0 at its beginning
+-- cursor   where the scan continues; 0 at its beginning
 -- pattern  the pattern that the keys must match
--- count    about how many keys the server looks at
+-- count    about how many keys the server scans
 -- Returns  { cursor, total, keys, denied, long }
---          cursor  0 at the end of the walk
+--          cursor  0 at the end of the scan
 --          total   how many keys the server has, -1 if it does not report it
 --          keys    a list of { key, type }
---          denied  how many keys the user is not allowed to look at
+--          denied  how many keys the user is not allowed to read
 --          long    how many names are too long to be listed
 
 local function list(cursor, pattern, count)

@@ -19,13 +19,13 @@ use crate::pattern;
 use crate::sync::Mutex;
 use crate::text::Shown;
 
-/// Number of keys that the server looks at for a page. All other requests wait for that time.
+/// Number of keys that the server scans for a page. All other requests wait during that time.
 const PAGE: u64 = 500;
-/// Number of names that are looked at concurrently.
+/// Number of names that are inspected concurrently.
 const CONCURRENCY: usize = 32;
 /// Number of holds, permits and waiters that are shown for each name.
 const MOST_LISTED: usize = 10;
-/// The most names that are not UTF-8 and are kept.
+/// Largest number of names kept that are not UTF-8.
 const MOST_NOT_UTF8: usize = 10;
 
 /// One entry of a [`Listing`]: a name, with its kind and state.
@@ -181,7 +181,7 @@ pub(crate) fn list(context: &Arc<Context>, wanted: &str) -> Listing {
             cache: ClientCache::default(),
             progress: Arc::clone(&progress),
         }),
-        // The prefix is not a pattern.
+        // The prefix is escaped, because it is not a pattern.
         wanted: format!("{}{wanted}", as_pattern(&context.prefix)),
         masters: None,
         cursor: 0,
@@ -200,7 +200,7 @@ pub(crate) fn list(context: &Arc<Context>, wanted: &str) -> Listing {
     }
 }
 
-/// Shared state of all looks at names.
+/// The state that the inspections of all names share.
 struct SharedWalk {
     context: Arc<Context>,
     cache: ClientCache,
@@ -210,7 +210,7 @@ struct SharedWalk {
 struct Walk {
     shared: Arc<SharedWalk>,
     wanted: String,
-    /// The servers that are left. The walk is on the first. `None` until the servers are known.
+    /// The servers that remain. The walk is at the first. `None` until the servers are known.
     masters: Option<VecDeque<usize>>,
     cursor: u64,
 }
@@ -229,7 +229,7 @@ fn pages(walk: Walk) -> impl Stream<Item = Result<Candidates>> + Send {
 }
 
 impl Walk {
-    /// Returns the server that the walk is on.
+    /// Returns the server at which the walk is; `None` at the end.
     async fn master(&mut self) -> Result<Option<usize>> {
         let masters = match self.masters.take() {
             Some(masters) => masters,
@@ -376,7 +376,7 @@ impl NameCandidate {
         let context = &walk.context;
         let mut info = match query(context, &key, MOST_LISTED).await {
             Ok(info) => info,
-            // A user who may read only some keys still learns the names of the others.
+            // A user who is not allowed to read this key still gets the other names.
             Err(error) if error.kind() == ErrorKind::Denied => {
                 walk.progress.denied.fetch_add(1, Ordering::Relaxed);
                 return Ok(None);
@@ -392,7 +392,8 @@ impl NameCandidate {
         Ok(Some(Listed { name, info }))
     }
 
-    /// Returns whether the name is listed for this key, and not for another key or not at all.
+    /// Returns whether this key is the one for which the name is listed. Other keys of the same
+    /// name do not list it a second time.
     fn is_listed_by(&self, info: &NameInfo) -> bool {
         match (&self.beside, &info.found) {
             (Some(ExtraKey::Queue), Found::Nothing) => !info.waiting.is_empty(),

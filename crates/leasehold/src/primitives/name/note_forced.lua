@@ -1,11 +1,11 @@
--- Notes that a hold is about to be ended by force, for its holder. Only a courtesy: it fails when
--- the server is out of memory, and a name whose holds are ended by force again and again must not
--- fill the server.
+-- Notes that a hold is about to be ended by force, so that its holder learns the reason. The note
+-- is only a courtesy: writing it fails when the server is out of memory. There are at most 4096
+-- notes, so that a name whose holds are often ended by force does not fill the memory.
 --
 -- marker  hash: a field for each hold that was ended by force; lives as long as the
 --         holds would have, so that their holders learn the reason
 -- hold    the hold's id
--- ms      the time left of the hold's lease
+-- ms      the remaining time of the hold's lease
 -- Returns 1  noted
 --         0  not noted
 

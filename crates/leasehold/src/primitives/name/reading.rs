@@ -1,4 +1,4 @@
-//! The reply to the look at a name, and the kind that is recognised in it.
+//! The reply to the inspection of a name, and the kind that is recognised from it.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -9,7 +9,7 @@ use crate::backend::step::Value;
 use crate::primitives::hash_kind;
 use crate::primitives::lock::Ttl;
 
-/// The value of a hold that was left to a span, as in `kept.lua`.
+/// The value of a hold whose end is fixed, as in `kept.lua`.
 const KEPT: &str = "01";
 
 /// The reply of the step.
@@ -38,7 +38,7 @@ pub(super) struct Raw {
 struct NameField {
     name: String,
     value: String,
-    /// The time that is left, if it is a read hold.
+    /// The remaining time, if it is a read hold.
     remaining_ms: i64,
     /// The expiry time and the count stored next to it, if it is the value of a group.
     ends: String,
@@ -133,7 +133,7 @@ impl Raw {
             if field.name.contains(":write") {
                 writer = field.hold(self.ttl);
             } else if field.remaining_ms >= 0 || field.remaining_ms == -1 {
-                // The field of a read hold that is over remains until the next release.
+                // The field of a read hold that has ended remains until the next release.
                 readers.extend(field.hold(Ttl::of_key(field.remaining_ms)));
             }
         }
@@ -176,7 +176,7 @@ impl Raw {
             held_for: None,
         });
         Found::Leases {
-            // The next ask takes back permits whose leases are over.
+            // The next request takes back permits whose leases have ended.
             free: free.map(|free| free.saturating_add(self.over)),
             held: u64::try_from(self.held.saturating_sub(self.over)).unwrap_or(0),
             permits: permits.collect(),
@@ -236,12 +236,11 @@ impl NameField {
         }
     }
 
-    /// Returns the hold in this field: the client and a number, and how often its holder has
-    /// entered.
+    /// Returns the hold in this field. The field's name is its id, and the value is its count.
     fn hold(&self, ttl: Ttl) -> Option<HoldInfo> {
         let count = self.value.bytes().all(|byte| byte.is_ascii_digit());
         let count = count.then(|| self.value.parse().ok())??;
-        // For a large hash, only some fields were checked.
+        // Of a large hash, only some fields were checked before.
         hash_kind::is_id(self.name.as_bytes()).then(|| HoldInfo {
             id: self.name.clone(),
             count,
@@ -261,7 +260,7 @@ fn unknown(what: &str) -> Found {
 }
 
 fn lossy(bytes: &[u8]) -> String {
-    // Another program's key may have any bytes, and a look at it must not fail.
+    // Another program's key may have any bytes, and must not make the inspection fail.
     String::from_utf8_lossy(bytes).into_owned()
 }
 

@@ -1,5 +1,5 @@
-//! The steps that look at a name, list all names, and note the end of a hold by force: how each is
-//! sent, and its twin on the embedded keyspace. The Lua beside this file documents each step.
+//! The steps that inspect a name, list all names, and note the end of a hold by force: how each is
+//! sent, and its twin on the embedded keyspace. The Lua files beside this file describe each step.
 
 use std::time::Duration;
 
@@ -125,7 +125,7 @@ impl NoteForced<'_> {
 
 pub(crate) static ALL: [&Step; 3] = [&INSPECT, &LIST, &NOTE_FORCED];
 
-/// Looks at a name, and returns at most `most` holds, permits and waiters.
+/// Inspects a name. The reply has at most `most` holds, permits and waiters.
 pub(crate) fn inspect(key: &Key, most: usize) -> Operation {
     Inspect {
         name: key.as_str().as_bytes(),
@@ -236,8 +236,8 @@ fn hold_of(
     ]))
 }
 
-/// Returns a sorted set. A key of another type belongs to another program, and a look must not fail
-/// on it.
+/// Returns the members of a sorted set. A key of another type belongs to another program, and must
+/// not make the inspection fail.
 fn scored(keyspace: &mut Keyspace, key: &[u8]) -> Result<ScoredMembers, Refusal> {
     match keyspace.kind(key) {
         "zset" => keyspace.zrange(key),
@@ -245,14 +245,14 @@ fn scored(keyspace: &mut Keyspace, key: &[u8]) -> Result<ScoredMembers, Refusal>
     }
 }
 
-/// Returns how many entries are over.
+/// Returns how many members have ended.
 fn ended(set: &ScoredMembers, now_ms: u64) -> usize {
     set.partition_point(|(_, ends)| *ends <= to_int(now_ms))
 }
 
 fn permit((id, ends): &(Vec<u8>, i64)) -> Value {
-    // The set may belong to another program, with any score. The reader of the reply subtracts the
-    // time from it.
+    // The set may belong to another program, with any score. It is capped, because the reader of
+    // the reply subtracts the time from it.
     Value::List(vec![cut(id), Value::Int((*ends).min(NEVER))])
 }
 

@@ -1,4 +1,4 @@
-//! The clients behind the ids of holds and waiters, each looked up once.
+//! A cache of clients, found by the ids of holds and waiters. Each client is looked up once.
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
@@ -13,7 +13,7 @@ use crate::backend::step::Value;
 use crate::context::Context;
 use crate::sync::Mutex;
 
-/// Number of clients that are looked up for their waits and their permits.
+/// Largest number of clients that are looked up for their waits and their permits.
 const MOST_CLIENTS: usize = 200;
 /// Number of clients that are read concurrently.
 const CONCURRENCY: usize = 16;
@@ -49,7 +49,8 @@ pub struct ClientInfo {
 #[derive(Debug)]
 pub(crate) struct KnownClient {
     pub(crate) info: ClientInfo,
-    /// Each hold's age and number of guards, by the part of its id after the client's.
+    /// The age and the number of guards of each hold, by the part of the hold's id after the
+    /// client's id.
     holds: HashMap<String, (Duration, u32)>,
     waits: HashMap<String, Duration>,
 }
@@ -86,7 +87,7 @@ pub(crate) struct ClientCache {
 }
 
 impl ClientCache {
-    /// Whether the server has denied a look-up.
+    /// Returns whether the server has denied a lookup.
     pub(crate) fn is_denied(&self) -> bool {
         self.denied.initialized()
     }
@@ -201,7 +202,7 @@ fn read(id: &str, reply: Value, prefix: &str) -> Option<KnownClient> {
     let ago = |ms: &str| Some(since.saturating_add(Duration::from_millis(ms.parse().ok()?)));
     let hold = |word: &str| {
         let (id, rest) = word.rsplit_once(':')?;
-        // The text has no count for one guard.
+        // For one guard, the text has no count.
         let (ms, guards) = rest.split_once('*').unwrap_or((rest, "1"));
         Some((id.to_owned(), (ago(ms)?, guards.parse().ok()?)))
     };

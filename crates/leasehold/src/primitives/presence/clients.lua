@@ -1,6 +1,6 @@
 -- Lists the clients that announce themselves.
 --
--- clients  sorted set: the clients, each with the time (ms) until which it is believed
+-- clients  sorted set: the clients, each with the time (ms) until which its entry is valid
 -- most     the most clients that are listed
 -- Returns  a list of ids
 

@@ -1,8 +1,9 @@
--- Enters a client in the register of clients.
+-- Adds a client to the register of clients, or removes it. Removes entries that are no longer
+-- valid.
 --
--- clients  sorted set: the clients, each with the time (ms) until which it is believed
+-- clients  sorted set: the clients, each with the time (ms) until which its entry is valid
 -- id       the client
--- ms       how long the entry is believed; 0 when the client ends
+-- ms       how long the entry is valid; 0 when the client ends
 -- Returns  1
 
 local function enrol(clients, id, ms)

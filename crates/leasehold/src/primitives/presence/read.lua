@@ -1,11 +1,11 @@
--- A client's description of itself. Any program may have written the key, so each text is cut.
+-- The longest texts of an announcement. Any program may have written the key, so each text is cut.
 local LONGEST_TEXT, LONGEST_LIST = 255, 8192
 
 -- Returns a client's announcement.
 --
 -- client  hash: the client's own key
 -- Returns { now, at, label, host, pid, version, address, age_ms, holds, waits }
---         at is when it was made
+--         at is the time of the announcement
 --         0  the client is not announced
 
 local function read(client)

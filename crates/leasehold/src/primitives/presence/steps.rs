@@ -1,5 +1,5 @@
 //! The steps by which clients announce themselves: how each is sent, and its twin on the embedded
-//! keyspace. The Lua beside this file documents each step.
+//! keyspace. The Lua files beside this file describe each step.
 
 use std::time::Duration;
 
@@ -133,7 +133,7 @@ pub(super) struct Announcement<'a> {
     pub(super) waits: &'a str,
 }
 
-/// Announces the client. The announcement is believed for `ms`.
+/// Announces the client. The announcement is valid for `ms`.
 pub(super) fn announce(announcement: &Announcement<'_>, ms: u64) -> Operation {
     Announce {
         client: client_key(announcement.id).as_bytes(),

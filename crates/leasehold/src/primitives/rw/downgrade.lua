@@ -1,4 +1,4 @@
--- Turns a write hold into a read hold, with no other hold in between, and wakes all waiters.
+-- Replaces a write hold by a read hold, with no other hold in between, and wakes all waiters.
 --
 -- lock      hash: `mode`, a field per read hold, `uuid:n`, and the field of the write hold,
 --           `uuid:n:write`

@@ -24,8 +24,8 @@ local function force_unlock(lock, marker, side, channel)
   redis.call('DEL', lock)
   if ttl > 0 then
     -- The notes are only a courtesy to the holders: writing them fails when the server is out of
-    -- memory. At most 4096 notes, so that a name that is broken again and again does not fill the
-    -- memory.
+    -- memory. There are at most 4096 notes, so that a name whose holds are often ended by force
+    -- does not fill the memory.
     local size = redis.pcall('HLEN', marker)
     local room = type(size) == 'number' and 4096 - size or 0
     for n = 1, math.min(#holders, room) do

@@ -97,8 +97,9 @@ impl WriteGuard {
             Some(OwnerEntry::Joined(held, joined)) => {
                 drop(Share::joined(Arc::clone(&context), held, joined));
             }
-            // The hold can't be turned: other guards of the owner share it, or another branch of
-            // the owner is about to read. This guard reads inside it, as below.
+            // The hold can't be downgraded: other guards of the owner share it, or another branch
+            // of the owner is about to acquire the read side. So the read side is acquired inside
+            // it, below.
             _ => {}
         }
         // A thread of Redisson does the same: it reads inside the write hold, and then releases the
@@ -107,8 +108,8 @@ impl WriteGuard {
             .acquire()
             .await?;
         read.0.share().inherit_limit(share.max_hold_limit());
-        // Released after the read is acquired: between a release and a later read, another writer
-        // could enter.
+        // Released only after the read side is acquired: otherwise another writer could enter in
+        // between.
         share.release().await?;
         Ok(read)
     }
@@ -282,8 +283,7 @@ impl std::error::Error for NotUpgraded {
     }
 }
 
-/// Turns a write hold into a read hold, after the downgrade has begun. After an error both holds
-/// are released.
+/// Downgrades a write hold, after `begin_conversion`. After an error both holds are released.
 async fn downgrade(write: Share, reader: Option<Owner>) -> Result<Share> {
     let context = Arc::clone(write.context());
     let (key, terms) = (write.hold().key.clone(), write.terms());
@@ -319,8 +319,8 @@ async fn downgrade(write: Share, reader: Option<Owner>) -> Result<Share> {
         DowngradeReply::NotHeld { may_have_run } => {
             let reason = loss_reason(&context, &write).await;
             if may_have_run {
-                // If the earlier request has turned the hold, it was still held then, and both
-                // holds have been lost since.
+                // If the earlier request has downgraded the hold, the hold was still valid at that
+                // time, and both holds have been lost since.
                 write.hold().deliver(mark, &Confirmation::Unknown);
             }
             return Err(write.hold().was_lost(mark, reason));
@@ -349,7 +349,7 @@ enum DowngradeReply {
     },
 }
 
-/// Sends the downgrade until it is answered, or for as long as a reply may take.
+/// Sends the downgrade until it is answered, but not after the reply timeout.
 async fn send_until_answered(
     context: &Context,
     undo: &mut Undo,
@@ -383,8 +383,8 @@ async fn send_until_answered(
         Ok(Value::Int(1)) => Ok(DowngradeReply::Done),
         Ok(Value::Int(_)) => {
             let may_have_run = may_have_run.load(Ordering::Relaxed);
-            // An earlier request may have turned the hold before another client removed the lock.
-            // Then the read hold's own key still exists, and its release removes that key.
+            // An earlier request may have downgraded the hold before another client removed the
+            // lock. Then the read hold's own key still exists, and its release removes that key.
             if !may_have_run {
                 undo.disarm();
             }
@@ -422,7 +422,7 @@ fn lock_like<K: super::super::lock::kind::Named + super::super::lock::Kind>(
     }
 }
 
-/// Returns the settings that matter for a hold, from an existing hold.
+/// Returns the settings of both sides, as far as they follow from an existing hold.
 fn common(share: &Share) -> RwSettings {
     let reminded = share
         .hold()

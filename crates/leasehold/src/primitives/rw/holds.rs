@@ -33,12 +33,11 @@ pub(super) struct ReadOptions {
     /// The field of the write hold of the same owner.
     pub(super) inside: Option<String>,
     pub(super) yields: Yield,
-    /// The waiter, once it has waited for long. It leaves a mark.
+    /// The waiter, once it has waited long enough to make a reservation.
     pub(super) waiter: Option<Arc<RwWaiter>>,
 }
 
-/// The longest pause after which an overdue reader asks again if it has left a free lock to a
-/// writer.
+/// The longest time after which a reader asks again if it has left a free lock to a writer.
 // As in `acquire_read.lua`.
 const FREE_LOCK_PAUSE_MS: i64 = 50;
 
@@ -48,8 +47,8 @@ pub(super) enum Yield {
     #[default]
     No,
     Yes,
-    /// The reader stays out, and leaves its mark even while the lock is free, because writers have
-    /// been quicker for long.
+    /// The reader stays out, but makes a reservation even while the lock is free, because writers
+    /// have been quicker for long.
     Last,
 }
 
@@ -77,8 +76,8 @@ impl ReadHold {
         self.key.read_timeout(&self.id)
     }
 
-    /// Turns the write hold `write` into this read hold. Replies 1, or 0 when the write hold does
-    /// not exist.
+    /// Downgrades the write hold `write` to this read hold. Replies 1, or 0 when the write hold
+    /// does not exist.
     pub(super) fn downgrade(&self, write: &str, lease: Duration) -> Operation {
         steps::Downgrade {
             lock: self.key.as_str().as_bytes(),
@@ -101,8 +100,8 @@ impl HoldSteps for ReadHold {
             yields,
             waiter,
         } = &self.options;
-        // Only an overdue reader has a waiter here: if all waiting readers left marks, they would
-        // take away the priority that `prefer_writers` gives to writers.
+        // Only a reader that has waited for `YIELDS_FOR` has a waiter here: if all waiting readers
+        // made reservations, writers would lose the priority that `prefer_writers` gives them.
         let (waiter, reservation) = waiter
             .as_ref()
             .map_or(("", Duration::ZERO), RwWaiter::reserve);
@@ -183,13 +182,13 @@ pub(super) struct WriteHold {
 pub(super) enum WriteIntent {
     /// The acquire asks once.
     Once,
-    /// The acquire leaves a mark if it must wait.
+    /// The acquire makes a reservation if it must wait.
     Waiting(Arc<RwWaiter>),
     /// The acquire is an upgrade by the holder of the read hold `read`.
     Upgrade { read: Arc<str> },
 }
 
-/// A waiter, and the mark that it may have left.
+/// A waiter, and the reservation that it may have made.
 #[derive(Debug)]
 pub(super) struct RwWaiter {
     id: String,
@@ -211,27 +210,27 @@ impl RwWaiter {
         })
     }
 
-    /// Returns the time since which this reader leaves a free lock to writers; `None` if it never
-    /// has. The first call after that sets the time to `now`.
+    /// Returns since when this reader has been leaving a free lock to writers; `None` if it never
+    /// has. The first call after that records `now` as this time.
     pub(super) fn yielding_since(&self, now: Moment) -> Option<Moment> {
         let has_yielded = self.has_yielded.load(Ordering::Relaxed);
         has_yielded.then(|| *self.yielding_since.get_or_init(|| now))
     }
 
-    /// Returns the id and the duration of the mark that the waiter asks for.
+    /// Returns the id and the duration of the reservation that the waiter requests.
     fn reserve(self: &Arc<Self>) -> (&str, Duration) {
-        // Noted before the request is sent: if its answer is lost, the mark may exist and must be
-        // withdrawn.
+        // Noted before the request is sent: if its answer is lost, the reservation may exist and
+        // must be withdrawn.
         self.reserved.store(true, Ordering::Relaxed);
         (&self.id, self.reservation)
     }
 
-    /// Returns the id of the mark that the waiter may have left.
+    /// Returns the id of the reservation that the waiter may have made.
     pub(super) fn reserved(&self) -> Option<&str> {
         self.reserved.load(Ordering::Relaxed).then_some(&self.id)
     }
 
-    /// Notes that the waiter got the lock, and that the grant removed its mark.
+    /// Notes that the waiter got the lock, and that the grant removed its reservation.
     pub(super) fn granted(&self) {
         self.reserved.store(false, Ordering::Relaxed);
     }
@@ -250,12 +249,12 @@ impl WriteHold {
 }
 
 impl WriteHold {
-    /// Asks for the hold. With a `client`, also asks that releases call this client.
+    /// Asks for the hold. With a `client`, also asks that releases notify this client.
     fn acquire_with(&self, lease: Duration, client: Option<WaitingClient>) -> Operation {
         let (waiter, reservation) = match &self.intent {
             WriteIntent::Upgrade { read } => {
-                // An upgrade has a step of its own, without a mark, and asks once. Two readers that
-                // waited for each other to leave would wait for ever.
+                // An upgrade has a step of its own, without a reservation, and asks once. Two
+                // readers that waited for each other's release would wait for ever.
                 let upgrade = steps::Upgrade {
                     lock: self.key.as_str().as_bytes(),
                     hold: self.id.as_bytes(),
@@ -403,7 +402,7 @@ fn read_why_lost(reply: &Value) -> Option<LossReason> {
     }
 }
 
-/// Withdraws the mark of a waiter that no longer waits.
+/// Withdraws the reservation of a waiter that no longer waits.
 pub(super) fn withdraw(reservations: &str, waiter: &str, channel: &str) -> Operation {
     steps::Withdraw {
         reservations: reservations.as_bytes(),

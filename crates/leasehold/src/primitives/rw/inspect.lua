@@ -1,5 +1,5 @@
--- Returns the holders of one side, read or write, and for how long they have it. Omits read holds
--- that are over, although their fields still exist.
+-- Returns the holders of one side, read or write, and the time until the lock expires. Omits read
+-- holds that have ended, although their fields still exist.
 --
 -- lock     hash: `mode`, a field per read hold, `uuid:n`, and the field of the write hold,
 --          `uuid:n:write`

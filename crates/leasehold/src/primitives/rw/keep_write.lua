@@ -1,6 +1,7 @@
--- Sets the lease of this write hold to `span_ms` from now, even if that is shorter. No
--- renewal changes it after that. If its owner reads inside it, the hash must last as long as the
--- read hold. In that case the write hold is ended instead, as in `release_write.lua`.
+-- Makes this write hold end `span_ms` from now, even if that is sooner than before. No renewal
+-- changes the end after that. If the owner also has a read hold inside this write hold, the hash
+-- must last as long as the read hold. In that case the write hold ends at once, as in
+-- `release_write.lua`.
 --
 -- lock     hash: `mode`, a field per read hold, `uuid:n`, and the field of the write hold,
 --          `uuid:n:write`
@@ -9,7 +10,7 @@
 -- channel  where the waiters listen
 -- Returns  1   set
 --          0   this hold no longer has the lock; nothing was changed
---          -1  its owner reads inside it: the write hold is ended
+--          -1  its owner has a read hold inside it: the write hold has been ended
 
 local function keep_write(lock, hold, span_ms, channel)
   if redis.call('HEXISTS', lock, hold) == 0 then

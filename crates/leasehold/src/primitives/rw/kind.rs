@@ -21,17 +21,18 @@ use crate::observe;
 use crate::owner::{Owner, Role};
 use crate::wait::{Deadline, LATE_POLL_FACTOR};
 
-/// Time for which a waiter's mark keeps other clients out, and the longest time between two
-/// renewals of the mark.
+/// Time for which a waiter's reservation keeps other clients out, and the longest time between two
+/// renewals of the reservation.
 pub(super) const RESERVED_FOR: Duration = Duration::from_secs(5);
 // Less than half of `RESERVED_FOR`: if an answer is late, there is still time for one more request.
 const RESERVE_EVERY: Duration = Duration::from_secs(2);
-// A writer in the list after many others asks less often, but keeps its mark.
+// A writer that is in the list after many other clients asks less often, but must keep its
+// reservation.
 const _: () =
     assert!(RESERVE_EVERY.as_millis() * (LATE_POLL_FACTOR as u128) < RESERVED_FOR.as_millis());
 /// Time for which a waiting reader lets writers go first, one after the other.
 const YIELDS_FOR: Duration = Duration::from_secs(1);
-/// Time for which an overdue reader, after its patience, leaves a free lock to writers.
+/// Time for which a reader that has waited for `YIELDS_FOR` still leaves a free lock to writers.
 const YIELDS_FREE_LOCK_FOR: Duration = Duration::from_millis(400);
 
 /// The side of a lock.
@@ -71,8 +72,8 @@ impl Default for RwSettings {
 
 impl RwSettings {
     /// Returns the terms of a hold. A Java reader's watchdog sets the expiry of the lock to its own
-    /// timeout, and before Redisson 4.4 the expiry of every read hold too. A hold with a longer
-    /// lease confirms it three times within that timeout, even if the lease is fixed.
+    /// timeout, and before Redisson 4.4 the expiry of every read hold too. So a hold with a longer
+    /// lease sends its lease three times within that timeout, even if the lease is fixed.
     fn terms(self, terms: Terms) -> Terms {
         // Never zero, whatever the caller set: a period of zero would keep the watchdog busy all
         // the time.
@@ -93,7 +94,7 @@ pub struct Read {
     pub(super) common: RwSettings,
     /// The write hold of the same owner.
     inside: Option<Hold>,
-    /// The time at which the reader has waited long enough, and the waiter that leaves a mark then.
+    /// The end of `YIELDS_FOR`, and the waiter that makes a reservation after it.
     yields_until: Option<(Moment, Arc<RwWaiter>)>,
 }
 
@@ -117,7 +118,8 @@ impl Acquire for Read {
     async fn acquire_by(lock: &Lock<Self>, deadline: Deadline) -> Result<Option<LockGuard>> {
         let (key, context) = (lock.key()?, lock.context());
         let mut kind = lock.kind().clone();
-        // No mark and no wait in line: all waiters there wait for this owner's own write hold.
+        // No reservation and no wait in line: all waiters there wait for this owner's own write
+        // hold.
         if let Some(write) = held(context, key, lock.owner(), Role::Writer) {
             kind.inside = Some(write.hold().clone());
             return acquire::acquire_by(&lock.with_kind(kind), deadline).await;
@@ -153,8 +155,8 @@ impl Named for Read {
         // one number for both. No later read hold gets it: an id belongs to one hold.
         let id = inside.and_then(|write| write.take_read_id()).unwrap_or(id);
         let now = lock.context().clock.now();
-        // Decided here, at each ask: every ask makes a hold of its own, and the reader becomes
-        // overdue between two asks.
+        // Decided here, at each request: every request has a hold of its own, and `YIELDS_FOR` ends
+        // between two requests.
         let done_yielding = kind.yields_until.as_ref().filter(|(at, _)| now >= *at);
         let has_yielded_enough = |waiter: &RwWaiter| {
             let since = waiter.yielding_since(now);
@@ -162,9 +164,9 @@ impl Named for Read {
         };
         let yields = match done_yielding {
             _ if !kind.common.prefer_writers => Yield::No,
-            // At first an overdue reader leaves a free lock to the writer that waited for it. If
-            // writers are quicker for `YIELDS_FREE_LOCK_FOR`, the reader claims its turn on a free lock too.
-            // Time in which other readers had the lock before does not count.
+            // After `YIELDS_FOR`, a reader first leaves a free lock to the writer that waited for
+            // it. If writers are quicker for `YIELDS_FREE_LOCK_FOR`, the reader then reserves a
+            // free lock too. Earlier time, in which other readers had the lock, does not count.
             Some((_, waiter)) if has_yielded_enough(waiter) => Yield::Last,
             _ => Yield::Yes,
         };
@@ -227,7 +229,7 @@ impl Acquire for Write {
     async fn acquire_by(lock: &Lock<Self>, deadline: Deadline) -> Result<Option<LockGuard>> {
         let kind = lock.kind();
         // Before the check of the owner's read hold: a try does not wait, so it can't wait for
-        // itself. The server answers it that the lock is held.
+        // itself. The server answers that the lock is held.
         if matches!(deadline, Deadline::Now) {
             return acquire::acquire_by(lock, deadline).await;
         }
@@ -286,11 +288,11 @@ impl Named for Write {
     }
 }
 
-/// The mark that a waiter may have left. It is withdrawn when the wait ends without a grant, no
-/// matter how it ends.
+/// The reservation that a waiter may have made on the server. It is withdrawn when the wait ends
+/// without a grant, no matter how it ends.
 struct Reservation<'a, K: Named> {
     lock: &'a Lock<K>,
-    /// The key of the set of marks.
+    /// The key of the set of reservations.
     reservations: String,
     waiter: Arc<RwWaiter>,
 }
@@ -309,11 +311,11 @@ impl<'a, K: Named> Reservation<'a, K> {
         self,
         wait: impl Future<Output = Result<Option<LockGuard>>>,
     ) -> Result<Option<LockGuard>> {
-        // In all other cases, an error, a refusal or a dropped future, `self` is dropped with its
-        // mark still noted, which withdraws the mark.
+        // After an error, a refusal or a dropped future, `self` is dropped without a call of
+        // `granted`, which withdraws the reservation.
         let guard = wait.await?;
-        // The server removes the mark with the grant. A waiter that shares or took over another
-        // waiter's hold was granted nothing.
+        // The server removes the reservation of a waiter to which it grants the lock. A waiter that
+        // shares or took over another waiter's hold was granted nothing.
         let granted = |guard: &LockGuard| guard.share().has_own_grant();
         if guard.as_ref().is_some_and(granted) {
             self.waiter.granted();
@@ -326,8 +328,8 @@ impl<K: Named> Drop for Reservation<'_, K> {
     fn drop(&mut self) {
         if let Some(waiter) = self.waiter.reserved() {
             let withdraw = holds::withdraw(&self.reservations, waiter, &self.lock.channel());
-            // No code waits for the answer, because a drop can't. If the request is lost, the mark
-            // ends by itself after `RESERVED_FOR`.
+            // The answer is not awaited, because a drop can't wait. If the request is lost, the
+            // reservation expires after `RESERVED_FOR`.
             let route = Route::of(self.lock.settings().acknowledged).same_connection();
             self.lock.context().cleanup.send(withdraw, route);
         }

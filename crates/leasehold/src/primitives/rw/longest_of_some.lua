@@ -1,8 +1,8 @@
--- Finds the longest time that one of a few read holds has left, or the time of the first that has
--- more than `enough`; 0 if those holds are all over. Looks at a few only: there may be thousands,
--- and each is a read of a key of its own.
+-- Reads some of the lock's read holds, and returns the longest remaining time among them; 0 if all
+-- of these have ended. Returns early once a hold has more than `enough` ms. Reads only some,
+-- because there may be thousands, and each costs a read of a key of its own.
 local function longest_of_some(lock, enough)
-  -- An ACL may deny it. Then all holds count as over, and `trim_expiry` looks at each of them.
+  -- An ACL may deny it. Then all holds count as ended, and `trim_expiry` checks each of them.
   local some, longest = redis.pcall('HSCAN', lock, 0, 'COUNT', 64), 0
   local fields = some[2] or {}
   for n = 1, #fields, 2 do

@@ -1,4 +1,4 @@
--- Renews this read hold, and the lock with it: both last for at least `lease_ms` from now.
+-- Renews this read hold and the lock: both last for at least `lease_ms` from now.
 --
 -- lock      hash: `mode`, a field per read hold, `uuid:n`, and the field of the write hold,
 --           `uuid:n:write`
@@ -6,12 +6,12 @@
 -- hold      this hold's field
 -- lease_ms  how long the hold lasts from now
 -- most_ms   a lease longer than this is shortened to `lease_ms`; 0 for never
--- Returns   n  renewed, and n ms are left now
+-- Returns   n  renewed, and n ms remain now
 --           0  this hold no longer has the lock; nothing was changed
 
 local function renew_read(lock, timeout, hold, lease_ms, most_ms)
   local ttl, most = redis.call('PTTL', timeout), tonumber(most_ms)
-  -- Without its own key the hold is over, here and in Redisson, although its field still exists.
+  -- Without its own key the hold has ended, here and in Redisson, although its field still exists.
   if ttl == -2 or redis.call('HEXISTS', lock, hold) == 0 then
     return 0
   end
@@ -22,8 +22,8 @@ local function renew_read(lock, timeout, hold, lease_ms, most_ms)
   end
   -- Written even if nothing changes: a client that waits for replicas waits for this write.
   redis.call('PEXPIRE', timeout, ttl)
-  -- The lock never expires before a hold. It may last longer because of another hold, so only a
-  -- hold that is alone shortens it. (Redisson sets it to its own timeout.)
+  -- The lock must not expire before any of its holds. Another hold may need a longer expiry, so
+  -- only a hold that is alone shortens it. (Redisson sets it to the renewed hold's timeout.)
   local lock_ttl = redis.call('PTTL', lock)
   local alone = redis.call('HLEN', lock) == 2
   if (lock_ttl >= 0 and lock_ttl < ttl) or (alone and (lock_ttl == -1 or (most > 0 and lock_ttl > most))) then

@@ -1,25 +1,26 @@
--- Marks of waiting readers or writers, each with the time at which it ends. They are only a
--- courtesy: writing one fails when the server is out of memory, and a key of another type keeps no
--- client out.
+-- Reservations of waiting readers or writers, each with the time at which it ends. A reservation is
+-- only a courtesy: writing one fails when the server is out of memory, and a key of another type
+-- keeps no client out.
 
--- Notes that `waiter` waits, for `reserve_ms`; 0 for no mark.
+-- Makes or extends the reservation of `waiter`, to `reserve_ms` from now. Does nothing if that is
+-- 0.
 local function reserve(reservations, waiter, reserve_ms)
   if reserve_ms == '0' then
     return
   end
   local now = now_ms()
-  -- Removes the marks of killed waiters. Otherwise they would live on, because each new mark
-  -- lengthens the life of the key.
+  -- Removes the reservations of killed waiters. Otherwise they would live on, because each new
+  -- reservation extends the life of the key.
   redis.pcall('ZREMRANGEBYSCORE', reservations, '-inf', now)
   local noted = redis.pcall('ZADD', reservations, now + reserve_ms, waiter)
   if type(noted) == 'number' then
     local expiry = redis.pcall('PEXPIRE', reservations, reserve_ms)
-    -- A key without an expiry would stay for ever.
+    -- A key without an expiry would remain for ever.
     if type(expiry) == 'table' then redis.pcall('DEL', reservations) end
   end
 end
 
--- Reads for how many ms the marks keep other clients out.
+-- Returns for how many ms the reservations keep other clients out.
 local function reserved_for(reservations)
   local last = redis.pcall('ZREVRANGE', reservations, 0, 0, 'WITHSCORES')
   if last.err or not last[2] then

@@ -13,8 +13,8 @@ static RESERVATIONS: SharedLua = SharedLua::new(include_str!("reservations.lua")
 pub(in crate::primitives) static REMAINING: SharedLua =
     SharedLua::new(include_str!("remaining.lua"), &[]);
 static TRIM_EXPIRY: SharedLua = SharedLua::new(include_str!("trim_expiry.lua"), &[&REMAINING]);
-/// The script includes `trim_expiry.lua`, which a step runs when it finds that those holds are all
-/// over.
+/// The script includes `trim_expiry.lua`, which a step runs if all holds that it has read have
+/// ended.
 static LONGEST_OF_SOME: SharedLua =
     SharedLua::new(include_str!("longest_of_some.lua"), &[&TRIM_EXPIRY]);
 
@@ -29,8 +29,8 @@ step! {
 impl AcquireRead<'_> {
     fn twin(self, keyspace: &mut Keyspace) -> Result<Value, Refusal> {
         let mode = mode(keyspace, self.lock)?;
-        // Both field and key must exist: a field whose own key has ended is not a hold, and the
-        // request takes it anew.
+        // Both field and key must exist: a field whose own key has expired is not a hold, and is
+        // granted anew.
         if mode.is_some()
             && keyspace.hexists(self.lock, self.hold)?
             && keyspace.exists(self.timeout)
@@ -43,7 +43,7 @@ impl AcquireRead<'_> {
                 return Ok(Value::Int(keyspace.pttl(self.lock)));
             }
         } else if self.reserve_ms > 0 && keyspace.zrem(self.readers, self.waiter).unwrap_or(false) {
-            // This reader's turn is before the next writer's.
+            // This reader has a reservation, so it goes before the next writer.
         } else if self.yields > 0
             && let Some(rest @ 1..) = reserved_for(keyspace, self.writers)
         {
@@ -59,8 +59,8 @@ impl AcquireRead<'_> {
         keyspace.pexpire(self.timeout, self.lease_ms);
         keyspace.hset(self.lock, b"mode", mode.unwrap_or(Mode::Read).name())?;
         keyspace.hset(self.lock, self.hold, b"1")?;
-        // If another program has removed the lock's expiry, the lock stays without one: `lengthen`
-        // would set an expiry and cut the holds that last longer than this one.
+        // If another program has removed the lock's expiry, the lock remains without one:
+        // `lengthen` would set an expiry and cut the holds that last longer than this one.
         if mode.is_none() || keyspace.pttl(self.lock) >= 0 {
             lengthen(keyspace, self.lock, self.lease_ms);
         }
@@ -79,9 +79,9 @@ impl AcquireWrite<'_> {
     fn twin(self, keyspace: &mut Keyspace) -> Result<Value, Refusal> {
         let mut mode = mode(keyspace, self.lock)?;
         let mut wait = keyspace.pttl(self.lock);
-        // With so many readers, a release rarely lowers the expiry of the lock, so the expiry may
-        // belong to a reader that has left. If the other readers are dead, this writer would wait
-        // for no live hold.
+        // With more than 64 fields, a release rarely lowers the expiry of the lock, so the expiry
+        // may belong to a reader that has released it. If the other readers are dead, this writer
+        // would wait although there is no live hold.
         if mode == Some(Mode::Read) && wait > 0 && keyspace.hlen(self.lock)? > 64 {
             wait = longest_of_some(keyspace, self.lock)?;
             if wait == 0 {
@@ -98,7 +98,7 @@ impl AcquireWrite<'_> {
             keyspace.hset(self.lock, self.hold, b"1")?;
             keyspace.pexpire(self.lock, self.lease_ms);
             if self.reserve_ms > 0 {
-                // A key of another type is left alone, because the mark is only a courtesy.
+                // A key of another type is not changed, because the reservation is only a courtesy.
                 let _ = keyspace.zrem(self.writers, self.waiter);
             }
             if let Some(client) = client {
@@ -144,21 +144,23 @@ step! {
 impl ReleaseRead<'_> {
     fn twin(self, keyspace: &mut Keyspace) -> Result<Value, Refusal> {
         let existed = keyspace.hdel(self.lock, self.hold)?;
-        // Even if the field no longer exists, for example after a forced unlock: the key would stay
-        // until its lease ends.
+        // Deleted even if the field no longer exists, for example after a forced unlock: otherwise
+        // the key would remain until its lease ends.
         let held = keyspace.del(self.timeout);
         if !existed {
             return Ok(Value::Int(0));
         }
         let writes = keyspace.hget(self.lock, b"mode")?.as_deref() == Some(b"write");
         let fields = keyspace.hlen(self.lock)?;
-        // Otherwise readers that leave together would each look at all the others. The lock then
-        // ends later than necessary, which does no harm while one of the readers is alive.
+        // Put off, because otherwise each of many readers that release together would check all the
+        // others. The lock then expires later than necessary, which does no harm while one of the
+        // readers is alive.
         let put_off = fields > 64
             && !sweeps_all(keyspace, self.hold, fields)
             && longest_of_some(keyspace, self.lock)? > 0;
-        // Beside a write hold, the lock keeps the expiry of the write hold. Redisson sets it to the
-        // expiry of the longest read hold even then, and so cuts the writer's lease.
+        // If a write hold exists beside the read holds, the lock keeps the expiry of the write
+        // hold. Redisson sets it to the expiry of the longest read hold even then, and so cuts the
+        // writer's lease.
         if fields == 1 || !(writes || put_off) {
             let is_free = trim_expiry(keyspace, self.lock)?;
             if is_free {
@@ -188,8 +190,9 @@ impl ReleaseWrite<'_> {
             keyspace.hset(self.lock, b"mode", b"read")?;
         }
         let is_free = trim_expiry(keyspace, self.lock)?;
-        // Even if read holds of the owner stay, because other readers may enter beside them now.
-        // Redisson publishes nothing in this case, and its own readers wait for the expiry.
+        // Waiters are woken even if read holds of the owner remain, because other readers may enter
+        // beside them now. Redisson publishes nothing in this case, and its own readers wait for
+        // the expiry.
         let receivers = wake_all(keyspace, self.channel);
         if is_free && receivers > 0 {
             notify_first(keyspace, self.asking, self.channel);
@@ -210,8 +213,8 @@ step! {
 impl RenewRead<'_> {
     fn twin(self, keyspace: &mut Keyspace) -> Result<Value, Refusal> {
         let mut ttl = keyspace.pttl(self.timeout);
-        // Without its own key the hold is over, for Redisson too, although its field remains for as
-        // long as other clients read.
+        // Without its own key the hold has ended, for Redisson too, although its field remains for
+        // as long as other clients read.
         if ttl == -2 || !keyspace.hexists(self.lock, self.hold)? {
             return Ok(Value::Int(0));
         }
@@ -221,8 +224,8 @@ impl RenewRead<'_> {
             ttl = lease_ms;
         }
         let lock_ttl = keyspace.pttl(self.lock);
-        // The two fields are `mode` and this hold. With other holds, the lock is not made shorter:
-        // Redisson's readers set it to their own timeout, and cut every longer hold.
+        // The two fields are `mode` and this hold. With other holds, the expiry of the lock is not
+        // shortened. (Redisson's readers set it to their own timeout, and cut every longer hold.)
         let alone = keyspace.hlen(self.lock)? == 2;
         let too_long = lock_ttl == -1 || (most_ms > 0 && lock_ttl > most_ms);
         if (lock_ttl >= 0 && lock_ttl < ttl) || (alone && too_long) {
@@ -249,8 +252,8 @@ impl RenewWrite<'_> {
         }
         let (lease_ms, most_ms) = (to_int(self.lease_ms), to_int(self.most_ms));
         let ttl = keyspace.pttl(self.lock);
-        // The two fields are `mode` and this hold. With more fields, the owner reads inside the
-        // write hold, perhaps for longer.
+        // The two fields are `mode` and this hold. With more fields, the owner has a read hold
+        // inside the write hold, which may last longer.
         let too_long = most_ms > 0 && ttl > most_ms && keyspace.hlen(self.lock)? == 2;
         if ttl < lease_ms || too_long {
             keyspace.pexpire(self.lock, lease_ms.unsigned_abs());
@@ -272,7 +275,7 @@ impl KeepWrite<'_> {
         if !keyspace.hexists(self.lock, self.hold)? {
             return Ok(Value::Int(0));
         }
-        // A read hold that is over leaves its field, but keeps no client out.
+        // The field of a read hold that has ended may still exist, but keeps no client out.
         let holds = read_holds(keyspace, self.lock)?;
         let reads = |(field, left): &(Vec<u8>, i64)| field != self.hold && *left >= 0;
         if holds.iter().any(reads) {
@@ -334,11 +337,12 @@ impl Upgrade<'_> {
             .into_iter()
             .filter(|(_, left)| *left >= 0)
             .map(|(field, _)| field);
-        // This read hold must be the only live one: dead readers are not in the way, and a caller
-        // whose own read hold is over has nothing to upgrade.
+        // This read hold must be the only live one. Dead readers do not count, and a caller whose
+        // own read hold has ended has nothing to upgrade.
         if mode != Some(Mode::Read) || !alive.eq([self.read]) {
             let ttl = keyspace.pttl(self.lock);
-            // The lock no longer exists. A negative reply would mean a lock without expiry.
+            // If the lock no longer exists, the reply is 0: a negative number would mean a lock
+            // without expiry.
             return Ok(Value::Int(if ttl == -2 { 0 } else { ttl }));
         }
         for (field, _) in keyspace.hgetall(self.lock)? {
@@ -424,7 +428,8 @@ impl Inspect<'_> {
     fn twin(self, keyspace: &mut Keyspace) -> Result<Value, Refusal> {
         let mode = mode(keyspace, self.lock)?;
         let mut reply = vec![Value::Int(keyspace.pttl(self.lock))];
-        // A writer may read inside its write hold, so both sides must look at a lock in write mode.
+        // A lock in write mode is read for both sides, because a writer may also have read holds
+        // inside its write hold.
         if mode.is_some_and(|mode| mode == Mode::Write || mode.name() == self.side) {
             for (field, count) in keyspace.hgetall(self.lock)? {
                 let Some(holds) = hold_count(&field, &count) else {
@@ -502,7 +507,7 @@ fn hold_count(field: &[u8], value: &[u8]) -> Option<u64> {
     (field != b"mode").then_some(count)
 }
 
-/// Returns each hold's field, with the time that it has left as a read hold.
+/// Returns the field of each hold, with the remaining time that it has as a read hold.
 fn read_holds(keyspace: &mut Keyspace, lock: &[u8]) -> Result<Vec<(Vec<u8>, i64)>, Refusal> {
     let mut holds = Vec::new();
     for (field, value) in keyspace.hgetall(lock)? {
@@ -564,17 +569,17 @@ fn trim_expiry(keyspace: &mut Keyspace, lock: &[u8]) -> Result<bool, Refusal> {
     }
 }
 
-/// Returns whether this is the one release among many that looks at all read holds.
+/// Returns whether this release checks all read holds. About 64 of `fields` releases do so.
 fn sweeps_all(keyspace: &Keyspace, hold: &[u8], fields: usize) -> bool {
     let number = hold.rsplit(|letter| !letter.is_ascii_digit()).next();
     let number = number.and_then(|text| std::str::from_utf8(text).ok()?.parse().ok());
-    // The script uses the microseconds of the server's time. So it gives the turn to other releases
-    // than its twin, but to about the same number of them.
+    // The script uses the microseconds of the server's time. So it selects other releases than this
+    // twin, but about the same number of them.
     let sample = keyspace.now_ms().wrapping_add(number.unwrap_or(0));
     sample % fields as u64 <= 63
 }
 
-/// The twin of `longest_of_some.lua`. It looks at all holds, because that is cheap here.
+/// The twin of `longest_of_some.lua`. It reads all holds, because that is cheap here.
 fn longest_of_some(keyspace: &mut Keyspace, lock: &[u8]) -> Result<i64, Refusal> {
     let holds = read_holds(keyspace, lock)?;
     Ok(holds
@@ -585,8 +590,8 @@ fn longest_of_some(keyspace: &mut Keyspace, lock: &[u8]) -> Result<i64, Refusal>
         .max(0))
 }
 
-/// Notes that a waiter waits: the twin of `reserve` in `reservations.lua`. A key of another type is left
-/// alone, because the mark is only a courtesy.
+/// Makes or extends the reservation of a waiter: the twin of `reserve` in `reservations.lua`. A key
+/// of another type is not changed, because the reservation is only a courtesy.
 fn reserve(keyspace: &mut Keyspace, reservations: &[u8], waiter: &[u8], reserve_ms: u64) {
     if reserve_ms == 0 {
         return;
@@ -606,7 +611,8 @@ fn reserve(keyspace: &mut Keyspace, reservations: &[u8], waiter: &[u8], reserve_
     }
 }
 
-/// Returns how long the marks keep other clients out: the twin of `reserved_for` in `reservations.lua`.
+/// Returns for how many ms the reservations keep other clients out: the twin of `reserved_for` in
+/// `reservations.lua`.
 fn reserved_for(keyspace: &mut Keyspace, reservations: &[u8]) -> Option<i64> {
     let reservations = keyspace.zrange(reservations).ok()?;
     let (_, until) = reservations.last()?;

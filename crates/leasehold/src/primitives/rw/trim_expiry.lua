@@ -1,6 +1,6 @@
--- Runs after a hold has left a lock in read mode. Lets the hash end with the longest of the
--- remaining read holds, or frees the lock and returns true. Removes the fields of holds that are
--- over: otherwise they would accumulate in a lock that is always read.
+-- Adapts the hash to the remaining read holds, after a hold has ended. Sets its expiry to the end
+-- of the longest read hold; if there is none, frees the lock and returns true. Removes the fields
+-- of holds that have ended: otherwise they would accumulate in a lock that always has readers.
 local function trim_expiry(lock)
   local fields, longest = redis.call('HGETALL', lock), 0
   for n = 1, #fields, 2 do

@@ -1,5 +1,5 @@
 -- Grants the write lock to a holder of the read lock if there are no other readers. The read hold
--- stays, inside the new write hold.
+-- remains, inside the new write hold.
 --
 -- lock      hash: `mode`, a field per read hold, `uuid:n`, and the field of the write hold,
 --           `uuid:n:write`
@@ -31,7 +31,8 @@ local function upgrade(lock, hold, read, lease_ms)
     end
   end
   if not alone or not mine then
-    -- The lock no longer exists. A negative reply would mean a lock without expiry.
+    -- If the lock no longer exists, the reply is 0: a negative number would mean a lock without
+    -- expiry.
     return ttl == -2 and 0 or ttl
   end
   -- Fields of dead readers would look like read holds inside this write hold.

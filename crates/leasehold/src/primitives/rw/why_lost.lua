@@ -9,8 +9,8 @@
 
 local function why_lost(lock, marker, hold)
   local holder = ''
-  -- A lock with a writer has only the writer's own read holds beside it. Without a writer there may
-  -- be thousands of readers.
+  -- A lock with a writer has no read holds except the writer's own. Without a writer there may be
+  -- thousands of readers.
   if redis.call('HGET', lock, 'mode') == 'write' and redis.call('HLEN', lock) < 64 then
     for _, field in ipairs(redis.call('HKEYS', lock)) do
       if field ~= hold and string.find(field, ':write', 1, true) then holder = field end

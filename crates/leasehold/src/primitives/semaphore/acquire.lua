@@ -1,20 +1,20 @@
--- Takes permits for the first asks of a line, in their order, as long as enough are free.
+-- Grants permits to the waiters of a line, in their order, as long as enough are free.
 --
 -- semaphore  text: the number of free permits
--- marker     the note of this request: "grants permits free", what was granted and what was left
+-- marker     text: "waiters permits free": what this request has granted, and what remained free
 -- done       a marker that is no longer needed
--- released   the request that last gave permits back
--- asking     list: the clients to call, `number:permits`, in the order in which they asked
--- sizes      how many permits each ask wants, separated by spaces
+-- released   text: the marker of the request that last gave permits back
+-- asking     list: the waiting clients, `number:permits`, in the order in which they asked
+-- sizes      how many permits each waiter wants, separated by spaces
 -- client     this client and how many permits its first waiter wants, as in `asking`; empty if no
---            release may call it
--- notified   1 if a release has called it, but another client was quicker
+--            release may notify it
+-- notified   1 if a release has notified this client, but another client was quicker
 -- Returns    { grants, free, exists, released, before }
---                  grants: how many of the asks were granted
+--                  grants: how many of the waiters were granted
 --                  free: the number of permits that are free now
 --                  exists: 0 if the semaphore does not exist, else 1
---                  released: the content of `released`, if no ask was granted
---                  before: how many clients are called before this one, -1 if it is not called
+--                  released: the content of `released`, if no waiter was granted
+--                  before: how many clients are notified before this one, -1 if it is not
 --            text WRONGKIND: not a semaphore; nothing was changed
 
 local function acquire(semaphore, marker, done, released, asking, sizes, client, notified)
@@ -32,8 +32,7 @@ local function acquire(semaphore, marker, done, released, asking, sizes, client,
   free = free or 0
   local grants, taken = 0, 0
   for size in string.gmatch(sizes, '%d+') do
-    -- The first ask that does not fit ends the loop: a waiter that wants many permits is not
-    -- overtaken.
+    -- The first waiter that wants too many ends the loop, so that no later waiter overtakes it.
     if taken + size > free then break end
     grants, taken = grants + 1, taken + size
   end
@@ -60,7 +59,7 @@ local function acquire(semaphore, marker, done, released, asking, sizes, client,
     if grants == 0 then
       before = clients_before(asking, client, notified)
     else
-      -- A call of a client that has its permits would be wasted, and would delay the next client.
+      -- To notify a client that has its permits would be wasted, and would delay the next client.
       redis.pcall('LREM', asking, 0, client)
     end
   end

@@ -29,7 +29,7 @@ use crate::primitives::request;
 use crate::sync::Mutex;
 use crate::wait::{Answer, Ask, Deadline, NotBefore, Wait};
 
-/// The most waiters that one request asks for. A longer request would block the server for too
+/// The largest number of waiters in one request. A longer request would block the server for too
 /// long.
 const MOST_AT_ONCE: usize = 64;
 
@@ -42,7 +42,7 @@ pub(super) async fn acquire(
     let context = &semaphore.context;
     let key = names.key.clone();
     let local = context.locals.of(&key);
-    // An acquire that asks once takes no place in the line.
+    // A try takes no place in the line.
     let place =
         (!matches!(deadline, Deadline::Now)).then(|| local.clone().line_up_for_permits(permits));
     let place = place.as_ref();
@@ -108,7 +108,8 @@ impl PermitAcquire<'_> {
 
     fn request(&self) -> PermitRequest {
         let context = &self.semaphore.context;
-        // If a waiter's deadline is before that moment, it asks at once, for itself alone.
+        // A waiter that asks before the moment of `not_before`, because its deadline is earlier,
+        // asks for itself alone.
         let behind = match (self.place, self.not_before()) {
             (Some(head), None) => head.other_permit_waiters(MOST_AT_ONCE - 1),
             _ => Vec::new(),
@@ -118,10 +119,10 @@ impl PermitAcquire<'_> {
             context: Arc::clone(context),
             names: self.names.clone(),
             local: self.local.clone(),
-            // Fresh for each ask: under the marker of an earlier ask, the server would repeat that
-            // reply.
+            // Fresh for each request: under the marker of an earlier request, the server would
+            // repeat that reply.
             marked: request::new_marker(context, &self.local),
-            // The head is first: the server serves in this order, and its first grant counts as the
+            // The head is first: the server grants in this order, and the first grant counts as the
             // head's.
             sizes: std::iter::once(self.permits).chain(others).collect(),
             head: self.waiter().cloned(),
@@ -131,7 +132,7 @@ impl PermitAcquire<'_> {
         }
     }
 
-    /// Notes that the waiter asks to be called, if its client would hear a call.
+    /// Notes that the request adds this client to the waiting clients, if a release can notify it.
     fn enlist(&self, client: Option<WaitingClient>) {
         let SemaphoreNames { key, channel } = &self.names;
         if let Some(client) = client {
@@ -162,14 +163,14 @@ impl Ask for PermitAcquire<'_> {
             None if request.behind.is_empty() => request.answered(&undo, reply.await)?,
             None => {
                 let (sender, answer) = oneshot::channel();
-                // Weak, because the undo must end with the head: kept alive by the task, it would
-                // give nothing back before the answer arrives.
+                // Weak, because the undo must end with the head: if the task kept it alive, it
+                // would give nothing back before the answer arrives.
                 let task = request.finish_in_task(Arc::downgrade(&undo), reply, sender);
                 // Not `spawn`, because a close of the client waits for spawned work: this reply
                 // matters only to waiters.
                 context.cleanup.spawn_detached(task);
                 let address = context.backend.address();
-                // While this future lives, so does `undo`, and the task sends a result. So a
+                // While this future exists, so does `undo`, and then the task sends a result. So a
                 // channel that was closed without a result means that the runtime has dropped the
                 // task.
                 let ended = |_| Failure::runtime_ended(Outcome::MayHaveRun, address);
@@ -184,8 +185,8 @@ impl Ask for PermitAcquire<'_> {
         if !answer.exists {
             self.absence.report_missing(context, &self.names.key)?;
         }
-        // The number alone is not enough. Other waiters may take the released permits before this
-        // ask runs. Then the number is as before, and only the last release differs.
+        // The number of free permits is not enough. If other waiters take released permits before
+        // this request runs, the number is the same as before, and only `released` differs.
         let fingerprint = (answer.free, answer.released);
         Ok(Answer::Later {
             within: None,
@@ -208,7 +209,7 @@ impl Ask for PermitAcquire<'_> {
     }
 
     fn on_message(&self) {
-        // A client that is called in its turn asks at once.
+        // A listed client is notified in the order of the list, so it asks at once.
         if self.clients_ahead().is_some() {
             return;
         }
@@ -242,13 +243,13 @@ struct PermitRequest {
     head: Option<Arc<PermitWaiter>>,
     behind: Vec<Arc<PermitWaiter>>,
     given_back: Option<i64>,
-    /// The client, if a release may call it.
+    /// This client, if a release may notify it.
     client: Option<WaitingClient>,
 }
 
 /// The undo of a request. It belongs to the head. The task that waits for the reply has only a weak
-/// reference. If the head gives up before the answer, the whole grant is given back, and the next
-/// waiter in line asks.
+/// reference. If the head gives up before the answer, everything that was granted is given back,
+/// and the next waiter in line asks.
 type SharedUndo = Mutex<Undo<GrantedPermits>>;
 
 impl PermitRequest {
@@ -262,15 +263,16 @@ impl PermitRequest {
             marker: self.marked.marker.clone(),
         };
         let mut undo = Undo::arm(&context.cleanup, Arc::new(granted));
-        // Sent before the request, which could otherwise be refused for lack of exactly these
-        // permits.
+        // Returned permits are sent before the request, which could otherwise be refused for lack
+        // of exactly these permits.
         returns::send(context, &self.names, &self.local);
         let now = context.clock.now();
         // Read before the request is sent: permits that are given back after it are not available
-        // to it. They must not make the other processes' turn look unused.
+        // to it. They must not make the other processes' slice look unused.
         self.given_back = self.local.slice.lock().given_back(now);
         let reply = context.backend.submit(operation);
-        // With the ticket: a request that never left the queue is not undone on the server.
+        // Lets the undo see whether the request was sent: if it was not, nothing is undone on the
+        // server.
         undo.watch(&reply);
         (Arc::new(Mutex::new(undo)), reply)
     }
@@ -284,7 +286,7 @@ impl PermitRequest {
         head: oneshot::Sender<Result<PermitReply, Failure>>,
     ) {
         let reply = reply.await;
-        // Otherwise the head has given up, and the request is undone.
+        // If the undo no longer exists, the head has given up, and the request is undone.
         if let Some(undo) = undo.upgrade() {
             let answer = self.answered(&undo, reply);
             let granted = answer.as_ref().map_or(0, |answer| answer.grants);
@@ -310,7 +312,7 @@ impl PermitRequest {
             Ok(answer) => answer,
             Err(failure) => {
                 undo.failed(failure.outcome);
-                // Not left to the head, which may not be polled.
+                // Given back here, because the head might not be polled.
                 undo.give_back_now();
                 return Err(failure);
             }
@@ -328,11 +330,11 @@ impl PermitRequest {
         let taken: i64 = taken.map(|size| i64::from(*size)).sum();
         self.local.slice.lock().answered(&SliceReport {
             given_back: self.given_back,
-            // The reply reports what is left. Only the number that the request found shows whether
-            // other processes have taken anything.
+            // The reply has the number of permits that are still free. Only the number that the
+            // request found shows whether other processes have taken anything.
             free: answer.free.saturating_add(taken),
             none_left: answer.free <= 0,
-            // A try begins no turn: no waiter is behind it that could use a returned permit.
+            // A try begins no slice: no waiter is behind it that could use a returned permit.
             granted: grants > 0 && self.head.is_some(),
             now,
         });
@@ -365,7 +367,7 @@ impl PermitRequest {
     }
 }
 
-/// The server's answer to an ask.
+/// The server's answer to a request.
 struct PermitReply {
     /// Number of waiters that were granted their permits.
     grants: usize,
@@ -377,7 +379,7 @@ struct PermitReply {
     exists: bool,
     /// The request that last gave permits back.
     released: Vec<u8>,
-    /// Number of clients that are called before this one; `None` if it is not called.
+    /// Number of clients that are notified before this one; `None` if it is not notified.
     before: Option<u32>,
 }
 
@@ -397,8 +399,8 @@ fn read(reply: &Value, most: usize) -> Option<PermitReply> {
         return None;
     };
     Some(PermitReply {
-        // More grants than asks are impossible. Such a reply is malformed, so the undo gives back
-        // whatever was taken.
+        // More grants than waiters are impossible. Such a reply is malformed, and the undo gives
+        // back any permits that were taken.
         grants: usize::try_from(*grants)
             .ok()
             .filter(|grants| *grants <= most)?,

@@ -3,8 +3,8 @@
 -- semaphore  text: the number of free permits
 -- marker     text: the reply to this request, once it has run
 -- done       a marker that is no longer needed
--- released   the request that last gave permits back
--- asking     list: the clients to call, `number:permits`, in the order in which they asked
+-- released   text: the marker of the request that last gave permits back
+-- asking     list: the waiting clients, `number:permits`, in the order in which they asked
 -- permits    how many more are free; negative for fewer
 -- if_exists  1: change only a semaphore that exists; 0: make it if it does not exist
 -- channel    where the waiters listen: `publish_free.lua`
@@ -34,9 +34,11 @@ local function add(semaphore, marker, done, released, asking, permits, if_exists
     redis.call('DEL', marker)
     return free.err
   end
-  -- For a waiter that asks because of the message and finds that other clients were quicker: it
-  -- shows that the message was not part of a flood. Only a hint, which an ACL may deny.
+  -- A waiter that asks because of the message may find that other clients were quicker. A changed
+  -- `released` shows it that the message was not part of a flood. Only a hint, which an ACL may
+  -- deny.
   if tonumber(permits) > 0 then redis.pcall('SET', released, marker, 'PX', 60000) end
-  -- The number of free permits, not the number released: waiters that need more sleep on.
+  -- Publishes the number of free permits, not of released ones: a waiter that needs more than are
+  -- free sleeps on.
   return { 1, publish_free(asking, channel, free, tonumber(permits), 0) }
 end

@@ -1,8 +1,8 @@
 -- Returns how many permits are free.
 --
 -- semaphore  text: the number of free permits
--- Returns    { n, exists }  n is negative when permits are missing; exists is 0 if the semaphore does
---                          not exist, else 1
+-- Returns    { n, exists }  n is negative when permits are missing; exists is 0 if the semaphore
+--                           does not exist, else 1
 --            text WRONGKIND: not a semaphore
 
 local function available(semaphore)

@@ -1,8 +1,8 @@
--- Removes a client from the list of clients to call, because it no longer waits. If a release has
--- called it already and permits are free, this calls the next client.
+-- Removes a client that no longer waits from the list. If a release has notified it already and
+-- permits are free, this notifies the next client.
 --
 -- semaphore  text: the number of free permits
--- asking     list: the clients to call, `number:permits`, in the order in which they asked
+-- asking     list: the waiting clients, `number:permits`, in the order in which they asked
 -- client     this client, and how many permits it wanted
 -- channel    where the waiters listen: `publish_free.lua`
 -- Returns    n     how often the client was in the list

@@ -18,10 +18,10 @@ use crate::error::Result;
 /// The permits are lost in three cases: the client's runtime has ended, the process is killed, or
 /// the process ends while other tasks in it wait for permits. See [`Semaphore`](crate::Semaphore).
 ///
-/// If other tasks of this process wait, and the process has its [turn](crate::Semaphore), released
-/// permits pass to these tasks at once. If not, permits that are released at the same time are sent
-/// to the server in one request. A waiter receives permits whether it is polled or not, so a
-/// waiting future that is not polled keeps permits from other waiters.
+/// If other tasks of this process wait, released permits pass to them at once during the [time
+/// slice](crate::Semaphore) of the process. After the slice, permits that are released at the same
+/// time are sent to the server in one request. A waiter receives permits whether it is polled or
+/// not, so a waiting future that is not polled keeps permits from other waiters.
 #[must_use = "the permits are released as soon as this is dropped"]
 #[clippy::has_significant_drop]
 pub struct SemaphorePermit {

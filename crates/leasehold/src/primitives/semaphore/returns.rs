@@ -1,7 +1,7 @@
-//! The return of permits. While it is this process's turn (`local/slice.rs`), other waiters of the
-//! process get the permits at once. Otherwise, if other waiters of this process wait, all permits
-//! that are given back in one turn of the scheduler are sent as one request: only then are there
-//! many.
+//! The return of permits. During this process's slice (`local/slice.rs`), other waiters of the
+//! process get the permits at once. After it, if waiters of this process wait, all permits that the
+//! ready tasks of the process give back are sent as one request. If none wait, returns are too rare
+//! for that.
 
 use std::future::poll_fn;
 use std::sync::Arc;
@@ -76,7 +76,7 @@ pub(super) fn give_back(context: &Arc<Context>, names: &SemaphoreNames, permits:
     let cleanup = Arc::clone(&context.cleanup);
     let followed = async move {
         let ended = complete(&context, &local, sent).await;
-        // No task waits for the result, so only this reports permits that stay in use.
+        // No task waits for the result, so only this log message reports permits that stay in use.
         warn_if_final(local.key(), &ended);
     };
     if is_ready {
@@ -96,8 +96,8 @@ fn start(
     let in_process = context.backend.is_in_process();
     let permits = match in_process {
         true => permits,
-        // Asked even when no waiter waits: a return ends the turn of this process when its time is
-        // over.
+        // Called even when no waiter waits: a slice ends with the first return after its time is
+        // up.
         false => local.pass_on(permits, context.clock.now()),
     };
     if permits == 0 {
@@ -135,15 +135,15 @@ async fn carry(
     mut carrier: Carrier,
 ) {
     yield_once().await;
-    // A request may have sent this batch already. Then this sends the batch that was opened after
-    // it, if any, and the carrier of that batch finds it sent.
+    // A request may have sent this batch already. Then this call sends the batch that was opened
+    // after it, if any, and the carrier of that batch finds it sent.
     if send(&context, &names, &local) {
         nudge(&context, &names, &local);
     }
-    // The batch has been sent: it was sent under the lock that `send` has just held.
+    // The batch has been sent by now: by this `send`, or by an earlier one under the same lock.
     if let Some(sent) = carrier.sent() {
         let ended = complete(&context, &local, sent).await;
-        // Perhaps no member of this batch waits for the result.
+        // Logged here, because perhaps no member of this batch waits for the result.
         warn_if_final(&names.key, &ended);
         carrier.end(ended);
     }
@@ -191,21 +191,21 @@ fn submit(
     }
 }
 
-/// Lets our own waiters ask right after the release, before its message arrives. Not if other
-/// processes wait, too, because our waiters would hardly ever be first.
+/// Lets our own waiters ask right after the release, before its message arrives. If other processes
+/// wait, too, this does nothing, because their waiters would hardly ever be first.
 fn nudge(context: &Context, names: &SemaphoreNames, local: &RecordRef) {
     if local.slice.lock().no_other_listener() {
         context.backend.channels().wake(&names.channel);
     }
 }
 
-/// Completes the release. If this future is dropped, or no reply arrives, the release ends in the
-/// background.
+/// Completes the release. If this future is dropped, or no reply arrives, the release is completed
+/// in the background.
 async fn complete(context: &Context, local: &RecordRef, sent: SentReturn) -> Result<(), Failure> {
     let returned = ReturnedPermits {
         key: local.key().clone(),
         operation: sent.operation.clone(),
-        // Set for the case that this future is dropped meanwhile.
+        // Set for the case that this future is dropped before the reply.
         unsure_since: Mutex::new(Some(sent.sent_at)),
     };
     let mut undo = Undo::arm(&context.cleanup, Arc::new(returned));
@@ -219,8 +219,8 @@ async fn complete(context: &Context, local: &RecordRef, sent: SentReturn) -> Res
                 && let [_, Value::Int(listeners)] = items[..]
             {
                 let ours = i64::from(sent.we_listen);
-                // -1 means that the number is not known, and is not a `u32`. Then others may
-                // listen, and they get their turn.
+                // `None` if the reply is -1, which means that the number is not known. Then others
+                // may listen, and they get their slice.
                 let others = u32::try_from(listeners - ours).ok();
                 local.slice.lock().published(others);
             }
@@ -278,7 +278,7 @@ fn retry_until(started: Moment, unsure_since: Option<Moment>, reply_timeout: Dur
 struct ReturnedPermits {
     key: Key,
     operation: Operation,
-    /// When a request was sent that may have run, before the clean-up took over.
+    /// The moment at which a request that may have run was sent, before the clean-up took over.
     unsure_since: Mutex<Option<Moment>>,
 }
 
@@ -317,7 +317,7 @@ impl Releasable for ReturnedPermits {
     }
 }
 
-/// Permits that an ask may have been granted.
+/// Permits that a request may have been granted.
 pub(super) struct GrantedPermits {
     pub(super) names: SemaphoreNames,
     pub(super) marker: String,

@@ -3,12 +3,12 @@
 -- semaphore  text: the number of free permits
 -- marker     text: the reply to this request, once it has run
 -- done       a marker that is no longer needed
--- asking     list: the clients to call, `number:permits`, in the order in which they asked
+-- asking     list: the waiting clients, `number:permits`, in the order in which they asked
 -- permits    how many permits are free at first
 -- expiry_ms  how long the semaphore lives; 0: forever
 -- channel    where the waiters listen: `publish_free.lua`
 -- Returns    1  made
---            0  it existed; it stays as it is
+--            0  it existed; nothing was changed
 --            text WRONGKIND: not a semaphore; nothing was changed
 
 local function set(semaphore, marker, done, asking, permits, expiry_ms, channel)

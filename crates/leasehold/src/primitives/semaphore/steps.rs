@@ -34,8 +34,8 @@ impl Acquire<'_> {
         let (mut grants, mut taken) = (0, 0);
         for size in self.sizes.split(|byte| *byte == b' ') {
             let size = number::<i64>(size)?;
-            // The asks after it are not served either: a waiter that asks for many permits would be
-            // overtaken forever by waiters that ask for one.
+            // The waiters after it are not granted either: otherwise waiters that want one permit
+            // could overtake a waiter that wants many forever.
             if taken + size > free {
                 break;
             }
@@ -110,7 +110,7 @@ impl Undo<'_> {
                 let freed = Freed::new((self.asking, self.channel), free, taken);
                 publish_free(keyspace, freed);
             }
-            // A semaphore that was deleted meanwhile is not made again.
+            // A semaphore that was deleted since then is not made again.
             _ => taken = 0,
         }
         note(keyspace, self.marker, "undone");
@@ -138,7 +138,7 @@ impl Add<'_> {
             return Ok(list(&[0, UNKNOWN_RECEIVERS]));
         }
         let free = keyspace.incr_by(self.semaphore, self.permits)?;
-        // Taking permits away is not a release, and `released` tells waiters which request last
+        // Taking permits away is not a release, and `released` shows waiters which request last
         // gave permits back.
         if self.permits > 0 {
             keyspace.set(self.released, self.marker);
@@ -250,15 +250,16 @@ fn acquired(
     Value::List(numbers.into_iter().chain(rest).collect())
 }
 
-/// Reads the note of an acquire: how many asks it granted, how many permits those were, and how
-/// many permits were left.
+/// Reads the note of an acquire: how many waiters it granted, how many permits they got, and how
+/// many remained free.
 fn read_marker(text: &[u8]) -> Option<(i64, i64, i64)> {
     let text = std::str::from_utf8(text).ok()?;
     let mut numbers = text.split(' ').map(|number| number.parse().ok());
     Some((numbers.next()??, numbers.next()??, numbers.next()??))
 }
 
-/// Asks for permits for some waiters. If `client` is given, a release may call that client.
+/// Builds a request for permits for some waiters. If `client` is given, a release may notify that
+/// client.
 pub(crate) fn acquire(
     key: &Key,
     marked: &Marked,

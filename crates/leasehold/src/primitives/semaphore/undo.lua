@@ -3,7 +3,7 @@
 --
 -- semaphore  text: the number of free permits
 -- marker     the marker of that acquire
--- asking     list: the clients to call, `number:permits`, in the order in which they asked
+-- asking     list: the waiting clients, `number:permits`, in the order in which they asked
 -- channel    where the waiters listen: `publish_free.lua`
 -- Returns    n  permits given back; 0 if the acquire was granted none, or was undone before
 --            text WRONGKIND: not a semaphore; nothing was changed
@@ -22,7 +22,7 @@ local function undo(semaphore, marker, asking, channel)
   redis.call('DEL', marker)
   -- Noted even if there was nothing to undo: an acquire that runs after its undo grants nothing.
   local failed = remember(marker, 'undone')
-  -- A semaphore that was deleted meanwhile is not made again.
+  -- A semaphore that was deleted since then is not made again.
   if failed or taken == 0 or not free then
     return failed or 0
   end

@@ -270,8 +270,8 @@ mod tests {
         let uses = [
             Use::new(2, 0, 10, 20),
             Use::new(1, 5, 20, 30),
-            // The permits are free at 8, and another user takes them at 10. A look at the moment of
-            // the request alone would miss that this use waited.
+            // The permits are free at 8, and another user takes them at 10. A check only at the
+            // moment of the request would miss that this use waited.
             Use::new(1, 8, 20, 30),
         ];
         let report = check(&uses, 2);

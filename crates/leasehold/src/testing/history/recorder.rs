@@ -27,8 +27,8 @@ impl Time {
     pub(super) fn starts() -> Self {
         Self {
             start: Instant::now(),
-            // 0 is left to deadlines: at its deadline a hold is over for all that arrive at that
-            // instant.
+            // 0 is reserved for deadlines: a hold that ends at its deadline ends before every event
+            // that is recorded at that instant.
             order: AtomicU64::new(1),
         }
     }
@@ -134,7 +134,7 @@ impl Recorder {
     pub fn intervals(&self) -> Vec<Interval> {
         let now = self.shared.time.point();
         // A hold that is recorded between these two lines ends before it begins, and the sweep
-        // leaves it out.
+        // skips it.
         let history = self.shared.history.lock();
         let unfinished = history.inside.values().map(|open| Interval {
             until: open.hold.until.min(now),
@@ -182,13 +182,13 @@ impl Asked {
     /// Records that the acquire has returned a guard.
     #[must_use]
     pub fn acquired(self, guard: &impl Guard) -> Inside {
-        // Later than the real begin of the hold, and its end is recorded before the real end. So
-        // each overlap that is found has really happened.
+        // This is later than the real begin of the hold, and the end is recorded before the real
+        // end. So each overlap that is found has really happened.
         let from = self.shared.time.point();
         let id = from.1;
         let confirmed = (self.shared.time.at(guard.confirmed_at()), 0);
         let mut history = self.shared.history.lock();
-        // The lock was granted before the promise ended, whenever the reply arrived.
+        // Decided by when the confirmed request was sent, and not by when its reply arrived.
         let void = history.broken.is_some_and(|broken| confirmed < broken);
         let hold = Interval {
             name: self.name,
@@ -196,7 +196,7 @@ impl Asked {
             shared: self.sharing,
             asked: self.at,
             from,
-            // Until the holder reports more, it may believe in its deadline.
+            // Until the holder records its release, it may rely on its deadline.
             until: if void {
                 from
             } else {
@@ -228,7 +228,7 @@ impl Inside {
         let deadline = (self.shared.time.at(guard.valid_until()), 0);
         let mut history = self.shared.history.lock();
         if let Some(UnfinishedHold { mut hold, void }) = history.inside.remove(&self.id) {
-            // The present deadline, which renewals have moved since the grant. A holder that
+            // The current deadline, which renewals have moved since the grant. A holder that
             // releases after its deadline held nothing since the deadline.
             hold.until = now.min(if void { hold.until } else { deadline });
             history.ended.push(hold);

@@ -1,7 +1,8 @@
 //! The checker: a sweep over the events of a history, for locks and for permits.
 //!
-//! A name has a number of places, and each stay takes some of them. Permits are places. A lock has
-//! one place for each of its holds. A reader takes one place, and a writer takes all.
+//! A name has a number of places, and each occupancy takes some of them. The places of a semaphore
+//! are its permits. A lock has as many places as its history has holds: a reader takes one place,
+//! and a writer takes all.
 
 /// A point in a history: a time, and its order among the events at that time.
 pub(super) type Point = (u64, u64);
@@ -9,7 +10,7 @@ pub(super) type Point = (u64, u64);
 /// The use of places, from the return of an acquire to the call to `release` or to the holder's
 /// deadline.
 pub(super) struct Occupancy<H> {
-    /// The holder that takes them. Stays of the same holder do not exclude each other.
+    /// The holder of the places. Occupancies of the same holder do not exclude each other.
     pub(super) holder: H,
     pub(super) places: u64,
     pub(super) asked: Point,
@@ -22,9 +23,11 @@ pub(super) struct Occupancy<H> {
 pub(super) struct SweepResult {
     /// The largest number of places that were taken at once.
     pub(super) most: u64,
-    /// Number of stays that had no room at some moment between their request and their begin.
+    /// Number of occupancies for which too few places were free at some moment between their
+    /// request and their begin.
     pub(super) waited: usize,
-    /// The stays that began without room, each with a stay that was in its way, by their numbers.
+    /// For each occupancy that began although too few places were free: the index of an occupancy
+    /// that blocked it, and its own index.
     pub(super) overlapping: Vec<(usize, usize)>,
 }
 
@@ -38,14 +41,14 @@ enum SweepEvent {
     Begin,
 }
 
-/// Checks the stays under one name with `capacity` places.
+/// Checks the occupancies of one name that has `capacity` places.
 pub(super) fn sweep<H: PartialEq>(occupancies: &[Occupancy<H>], capacity: u64) -> SweepResult {
     let mut events = Vec::with_capacity(3 * occupancies.len());
     for (number, occupancy) in occupancies.iter().enumerate() {
-        // A stay that was over before it began has taken nothing.
+        // An occupancy that ended before it began has taken nothing.
         if occupancy.from < occupancy.until {
-            // A request that was recorded after its own begin would never leave `unhindered`, and
-            // could count as a wait when another holder begins.
+            // A request that was recorded after its own begin would never be removed from
+            // `unhindered`, and could count as a wait when another holder begins.
             events.push((
                 occupancy.asked.min(occupancy.from),
                 SweepEvent::Request,
@@ -62,7 +65,7 @@ pub(super) fn sweep<H: PartialEq>(occupancies: &[Occupancy<H>], capacity: u64) -
         inside: Vec::new(),
     };
     let mut result = SweepResult::default();
-    // The waiters for whom there has been room since they asked.
+    // The waiters for whom enough places have been free since their request.
     let mut unhindered = Vec::new();
     for (_, event, number) in events {
         match event {
@@ -71,19 +74,20 @@ pub(super) fn sweep<H: PartialEq>(occupancies: &[Occupancy<H>], capacity: u64) -
             SweepEvent::Request => result.waited += 1,
             SweepEvent::Begin => {
                 if !now.has_capacity(number) {
-                    // No stay is in the way of a stay that wants more places than there are. `most`
+                    // Nothing blocks an occupancy that wants more places than the name has. `most`
                     // shows that case.
                     let first = now.blocker(number);
                     result
                         .overlapping
                         .extend(first.map(|first| (first, number)));
                 }
-                // The stay counts as inside although it had no room: the next stay may overlap with
-                // it, too.
+                // The occupancy counts as inside even if too few places were free: the next one may
+                // overlap with it, too.
                 now.inside.push(number);
                 result.most = result.most.max(now.taken());
                 let before = unhindered.len();
-                // This also applies to `number` itself, if it began although there was no room.
+                // This also removes `number`, and counts it as a wait, if it began although too few
+                // places were free.
                 unhindered.retain(|waiter| now.has_capacity(*waiter));
                 result.waited += before - unhindered.len();
                 unhindered.retain(|waiter| *waiter != number);
@@ -97,7 +101,7 @@ pub(super) fn sweep<H: PartialEq>(occupancies: &[Occupancy<H>], capacity: u64) -
 struct Now<'a, H> {
     occupancies: &'a [Occupancy<H>],
     capacity: u64,
-    /// The stays that have begun and have not ended.
+    /// The occupancies that have begun and have not ended.
     inside: Vec<usize>,
 }
 
@@ -109,7 +113,7 @@ impl<H: PartialEq> Now<'_, H> {
             .sum()
     }
 
-    /// Returns the present stays of other holders.
+    /// Returns the current occupancies of other holders.
     fn others(&self, number: usize) -> impl Iterator<Item = usize> {
         let holder = &self.occupancies[number].holder;
         let inside = self.inside.iter().copied();
@@ -122,8 +126,8 @@ impl<H: PartialEq> Now<'_, H> {
         taken + self.occupancies[number].places <= self.capacity
     }
 
-    /// Returns the largest stay of another holder. Of several stays with the same number of places,
-    /// it is the stay that ends last.
+    /// Returns the largest current occupancy of another holder. Of several with the same number of
+    /// places, it is the one that ends last.
     fn blocker(&self, number: usize) -> Option<usize> {
         let size = |other: &usize| {
             (

@@ -40,8 +40,8 @@ async fn server_clock_ahead_expires_java_leases_early() {
         let lock = place.rust.group_lock("G", ["a"]);
         let ours = lock.try_acquire().await.unwrap();
         let ours = ours.expect("although Java has it");
-        // Java's unlock looks at its own time, not at the holder of the value; our acquire has
-        // cleared that time.
+        // Java's unlock compares the value's end with its own clock, and does not check who holds
+        // the value. Our acquire has cleared that end.
         assert!(java.unlock("G/a").is_err());
         assert!(lock.is_locked().await.unwrap());
         ours.release().await.unwrap();

@@ -64,7 +64,7 @@ async fn lost_message_leaves_java_waiters_asleep() {
     place
         .listen(1, "redisson_countdownlatch__channel__{latch}")
         .await;
-    // Each waiter asks once more when it listens.
+    // Each waiter asks once more when its subscription is confirmed.
     eventually("they sleep", async || gets() >= before + 4).await;
     proxy.swallow_messages(true);
     permit.release().await.unwrap();
@@ -91,7 +91,7 @@ async fn one_message_serves_one_asynchronous_waiter_of_javas() {
             start(&thread, "semaphore_acquire_async", json!({"permits": 1}))
         })
         .collect();
-    // Each waiter asks once more when it listens.
+    // Each waiter asks once more when its subscription is confirmed.
     eventually("they wait", async || gets() >= before + 2 * WAITERS as u64).await;
     let served = || waiters.iter().filter(|waiter| waiter.is_done()).count();
     place.int(&["INCRBY", "x", &WAITERS.to_string()]);
@@ -116,7 +116,8 @@ async fn deleting_java_latch_wakes_no_java_waiter() {
     let before = gets();
     let waiting = start(&waiter, "latch_await", json!({}));
     place.listen(1, LATCH).await;
-    // The waiter reads the count once more when it listens, and would find the latch deleted.
+    // The waiter reads the count once more when its subscription is confirmed. It would find the
+    // latch deleted.
     eventually("it sleeps", async || gets() >= before + 2).await;
     let mut ear = Ear::new(&place, LATCH);
     assert_eq!(call(&java, "latch_delete", json!({})), true);
@@ -141,7 +142,7 @@ async fn java_waiter_misses_latch_reset_after_zero() {
     let before = gets();
     let waiting = start(&place.thread(LockKind::Plain), "latch_await", json!({}));
     place.listen(1, LATCH).await;
-    // The waiter asks once more when it listens.
+    // The waiter asks once more when its subscription is confirmed.
     eventually("it sleeps", async || gets() >= before + 2).await;
     let waits = latch.clone();
     let ours = tokio::spawn(async move { waits.wait().await.unwrap() });

@@ -46,7 +46,7 @@ async fn java_unlocks_free_fair_lock_without_error() {
     let place = place().await;
     let java = place.thread(LockKind::Fair);
     java.unlock("x").expect("although nobody holds it");
-    // The unlock of a fair lock that our client holds fails.
+    // The unlock fails, because our client holds the fair lock.
     let guard = place.rust.fair_lock("x").acquire().await.unwrap();
     assert!(java.unlock("x").is_err());
     assert!(guard.is_held());
@@ -74,7 +74,7 @@ async fn new_java_waiters_spin_behind_dead_head() {
     waiting.wait(SOON).unwrap();
     java.unlock("x").unwrap();
     if IS_OLD {
-        // These are its two requests, the one after the call, and the unlock.
+        // These are its two requests, the request after the notification, and the unlock.
         assert!(place.asks() - before < 10, "it sleeps");
     }
 }
@@ -116,7 +116,7 @@ async fn timed_out_java_waiter_is_served_last() {
     let head = place.queued(1).await.remove(0);
     let second = b.start_lock("x");
     let next = place.queued(2).await.remove(1);
-    // Each waiter asks once more when it listens.
+    // Each waiter asks once more when its subscription is confirmed.
     place.asked(before, 4).await;
     // This is the state after five minutes.
     place.set_score(&head, 1);
@@ -172,7 +172,7 @@ async fn async_java_timeout_costs_successors_five_minutes() {
     place.queued(51).await;
     assert_eq!(place.score_ms(&behind), before_ms - 300_000, "not 5000");
     assert_eq!(place.server.calls("zincrby") - steps, 51);
-    // Its place may be over already, and then it would not be served.
+    // Its place may have expired already, and then it would not be served.
     place.set_score(&behind, place.now_ms() + 300_000);
     place.int(&["DEL", "x"]);
     place.call_waiter(&behind);
@@ -189,7 +189,7 @@ async fn departing_java_head_wakes_no_successor() {
     place.queued(1).await;
     let waiting = b.start_lock("x");
     place.queued(2).await;
-    // Each waiter asks once more when it listens.
+    // Each waiter asks once more when its subscription is confirmed.
     place.asked(before, 4).await;
     let published = place.published();
     // The lock ends without a message, as at the end of a lease.

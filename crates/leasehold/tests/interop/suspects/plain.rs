@@ -111,7 +111,8 @@ async fn java_wait_fails_without_free_channel() {
     let threads = names.map(|name| place.java.thread(name));
     let start = |n: usize| threads[n].start_lock(names[n]);
     let mut waiting = Vec::new();
-    // The waiters start one after the other: two that subscribe at once need a connection each.
+    // The waiters start one after the other: if two subscribed at once, each would need a
+    // connection.
     for n in [0, 1] {
         waiting.push(start(n));
         let channel = format!("redisson_lock__channel:{{{}}}", names[n]);

@@ -8,7 +8,7 @@ fn watchdog(ms: u64) -> Value {
     json!({ "watchdog_ms": ms })
 }
 
-/// A spoilt key: until this is dropped, each script on `key` fails.
+/// A key that no script can use: until this is dropped, each script on `key` fails.
 struct Spoilt<'a>(&'a Place, String);
 
 impl<'a> Spoilt<'a> {

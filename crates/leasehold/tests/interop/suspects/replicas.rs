@@ -59,7 +59,7 @@ async fn silent_replica_makes_new_java_add_permits() {
     let (tried, permits) = tries(&pair.java);
     assert_eq!(tried.is_ok(), IS_OLD);
     assert_eq!(permits == 0, IS_OLD, "{permits} of none");
-    // This does not happen without the check.
+    // Without Redisson's check of the replicas, this does not happen.
     let (tried, permits) = tries(&unchecked.thread("t"));
     assert_eq!(tried.unwrap().value, false);
     assert_eq!(permits, 0);

@@ -54,8 +54,8 @@ async fn a_downgrade_in_java_wakes_nobody() {
     reader.unlock("x").unwrap();
 }
 
-/// The reply to the refused reader arrives after the message that the lock is free. A thread that
-/// sleeps is woken by that message.
+/// The reply to the refused reader arrives after the message that the lock is free. That message
+/// wakes a thread that already sleeps.
 #[tokio::test(flavor = "multi_thread")]
 async fn refused_java_reader_misses_java_writers_release() {
     let server = topology::start();
@@ -65,7 +65,7 @@ async fn refused_java_reader_misses_java_writers_release() {
     let [sleeps, refused] = [sleeps, refused].map(|java| java.kind(LockKind::Read));
     let place = place_at(server, json!({})).await;
     let write = place.thread(LockKind::Write);
-    // From now on its script is known to the server.
+    // After these calls, the server knows the thread's script.
     sleeps.lock("x").unwrap();
     sleeps.unlock("x").unwrap();
     for ours in [true, false] {
@@ -142,7 +142,7 @@ async fn expired_java_read_hold_is_still_reported() {
     eventually("its lease is over", async || holds() == 1).await;
     assert!(ended.is_held_by_current_thread("x").unwrap().value);
     ended.unlock("x").expect("without an error");
-    // Each unlock asks for the expiry of each hold of all readers.
+    // Each unlock queries the expiry of each hold of all readers.
     for n in 0..50 {
         let reader = format!("reader-{n}");
         place.int(&["HSET", "x", &reader, "1"]);

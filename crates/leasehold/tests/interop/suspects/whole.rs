@@ -9,7 +9,7 @@ async fn new_java_multi_lease_grows_each_round() {
     let java = place.thread(LockKind::Multi);
     let before = place.published();
     let waiting = java.start_on::<()>("lock_lease_s", "a,b", json!({"lease_s": 4}));
-    // The thread has given `a` back: the first round is over.
+    // The thread has released `a`, so the first round has ended.
     eventually("a round has failed", async || place.published() > before).await;
     place.stranger_releases("b");
     waiting.wait(SOON).unwrap();
@@ -28,7 +28,7 @@ async fn new_java_multi_unlock_stops_at_error() {
     place.int(&["DEL", "a"]);
     assert!(java.unlock("a,b").is_err());
     if IS_OLD {
-        // All members are unlocked at once; the error arrives first.
+        // All members are unlocked at once. The error arrives first.
         place.has_ended("b").await;
     } else {
         place.is_renewed("b", 2).await;

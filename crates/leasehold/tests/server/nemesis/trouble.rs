@@ -1,4 +1,4 @@
-//! The troubles of the processes, their connections and their server.
+//! The faults that befall the processes, their connections and their server.
 
 use std::time::{Duration, Instant};
 
@@ -29,7 +29,7 @@ pub(super) enum Trouble {
 }
 
 impl Trouble {
-    /// The troubles that leave the processes alone.
+    /// The faults that do not affect the processes themselves.
     pub(super) const OUTSIDE: [Self; 15] = [
         Self::Cut,
         Self::CutCalls,
@@ -48,7 +48,7 @@ impl Trouble {
         Self::FreezeServer,
     ];
 
-    /// Troubles of every kind, with fewer of the kinds that other tests show.
+    /// Faults of every kind, but fewer of the kinds that other tests show.
     pub(super) const EVERYWHERE: [Self; 8] = [
         Self::StopProcess,
         Self::KillProcess,
@@ -62,7 +62,7 @@ impl Trouble {
 }
 
 impl Arena {
-    /// Makes trouble for a while. Returns whether the trouble happened.
+    /// Causes the fault for a while. Returns whether it happened.
     pub(super) fn strike(&mut self, trouble: Trouble) -> bool {
         match trouble {
             Trouble::Cut => self.proxy().cut() > 0,
@@ -136,7 +136,7 @@ impl Arena {
         }
     }
 
-    /// Returns the length of a trouble: short for most connections, too long for some leases.
+    /// Returns the length of a fault: short for most connections, too long for some leases.
     fn span(&mut self) -> Duration {
         LEASE.mul_f64(self.random.f64() * self.random.f64() * 2.5)
     }
@@ -193,7 +193,8 @@ impl Arena {
     }
 }
 
-/// Waits until `happened`, with a limit: no process has to send what a fault waits for.
+/// Waits until `happened`, with a limit, because no process has to send the request that a fault
+/// waits for.
 fn comes_to_it(happened: impl Fn() -> bool) -> bool {
     let end = Instant::now() + LEASE;
     while !happened() && Instant::now() < end {

@@ -1,5 +1,5 @@
-//! A process that the nemesis torments. Its tasks take a few locks in every possible way, and raise
-//! a plain counter under each.
+//! A process that the nemesis disturbs. Its tasks acquire a few locks in every possible way, and
+//! increment a plain counter under each.
 
 use std::time::Duration;
 
@@ -14,11 +14,11 @@ use super::{COUNTER, NAMES, STOP};
 use crate::server::scene::{LEASE, builder};
 use crate::support::eventually;
 
-/// Time for a count, which must end while the lock is still good.
+/// Time for a count, which must end while the lock is still held.
 const ENOUGH: Duration = Duration::from_millis(150);
 
-/// Works until it finds [`STOP`] at the resource. `url` leads to the locks, through all troubles;
-/// `resource` is a server that the nemesis leaves alone.
+/// Works until it finds [`STOP`] at the resource. `url` leads to the locks, through all faults;
+/// `resource` is a server that the nemesis does not touch.
 pub(crate) async fn work(url: &str, resource: &str, tasks: usize, seed: u64) {
     let client = connect(url).await;
     let patient = redis::AsyncConnectionConfig::new()
@@ -45,7 +45,7 @@ pub(crate) async fn work(url: &str, resource: &str, tasks: usize, seed: u64) {
     .await;
 }
 
-/// Connects, again and again until it works: the test is not about connecting.
+/// Tries to connect until it succeeds, because the test is not about connecting.
 async fn connect(url: &str) -> Client {
     loop {
         if let Ok(client) = builder().lease(LEASE).connect(url).await {
@@ -73,7 +73,7 @@ async fn hammer(mut task: Task) {
     }
 }
 
-/// An error may say that no server answered. Any other error ends this process.
+/// Accepts an error that says that no server answered. Any other error ends this process.
 fn expect_trouble(error: &Error) {
     assert!(
         matches!(
@@ -96,7 +96,8 @@ impl Task {
     }
 
     async fn ask(&mut self, name: &str) -> leasehold::Result<Option<LockGuard>> {
-        // A lost message costs a poll. With long polls the tasks would sleep most of the time.
+        // Each lost message delays a wait until its next poll. With long poll intervals, the tasks
+        // would sleep most of the time.
         let mut lock = self.client.lock(name).poll_interval(LEASE / 6);
         if self.random.u8(..5) == 0 {
             lock = lock.fixed_lease(LEASE / 2);
@@ -104,7 +105,7 @@ impl Task {
         match self.random.u8(..10) {
             0 => lock.try_acquire().await,
             1 | 2 => lock.try_acquire_for(self.ms(300)).await,
-            // The acquire is given up from outside.
+            // The acquire is abandoned from outside.
             3 => tokio::time::timeout(self.ms(20), lock.acquire())
                 .await
                 .ok()
@@ -113,7 +114,7 @@ impl Task {
         }
     }
 
-    /// Holds the lock for a moment. Each line is written out at once, because this process may be
+    /// Holds the lock for a moment. Each line is written at once, because this process may be
     /// killed at any time.
     async fn hold(&mut self, name: &str, asked: u64, guard: LockGuard) {
         let (number, from, deadline) = (guard.number(), monotonic_ns(), deadline_ns(&guard));
@@ -138,7 +139,7 @@ impl Task {
         }
     }
 
-    /// Reads and writes, with time between for another task to do the same.
+    /// Reads and writes, with time in between for another task to do the same.
     async fn count(&mut self, name: &str) {
         let counter = format!("{COUNTER}{name}");
         let mut get = redis::cmd("GET");
@@ -151,10 +152,11 @@ impl Task {
     }
 }
 
-/// Returns the holder's deadline on the clock that all processes share; it may be over.
+/// Returns the holder's deadline on the clock that all processes share. The deadline may have
+/// passed.
 fn deadline_ns(guard: &LockGuard) -> u64 {
-    // The order matters: if the process is stopped between the two, the result is too early, never
-    // too late.
+    // The order matters: if the process is stopped between the two readings, the result is too
+    // early, never too late.
     let (now_ns, now) = (monotonic_ns(), Instant::now());
     let valid_until = guard.valid_until();
     let ns = |span: Duration| u64::try_from(span.as_nanos()).unwrap();

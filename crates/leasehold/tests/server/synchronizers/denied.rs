@@ -60,7 +60,7 @@ impl Scene {
         )
     }
 
-    /// Does one thing. Returns its name, whether it succeeded, and the state that must result.
+    /// Performs an action. Returns its name, whether it succeeded, and the state that must result.
     async fn act(&self, action: usize) -> (&'static str, bool, (i64, i64, u64, u64)) {
         let (plain, leases) = (self.user.semaphore("s"), self.user.expirable_semaphore("e"));
         let latch = self.user.count_down_latch("l");
@@ -114,7 +114,8 @@ impl Scene {
     }
 }
 
-/// Starts a server with a user from whom commands can be taken away, and returns both views of it.
+/// Starts a server with a user to whom commands can be denied. Returns the server, and a scene with
+/// the user's and an administrator's view.
 async fn scene() -> (RedisServer, Scene) {
     let server = RedisServer::start().unwrap();
     rule(&server, &["on", ">secret", "~*", "&*", "+@all"]);
@@ -142,7 +143,7 @@ async fn denied_command_leaves_no_half_done_change() {
             let (what, ok, expected) = scene.act(action).await;
             rule(&server, &[&format!("+{command}")]);
             refused += usize::from(!ok);
-            // The background undoes requests that may have run.
+            // Requests that may have run are undone in the background.
             eventually("all is given back", async || {
                 scene.user.activity().releases == 0
             })

@@ -30,7 +30,7 @@ pub(crate) fn fates() -> Vec<(&'static str, Fate)> {
     ]
 }
 
-/// Lets `fate` happen to the nth request of a step. Returns the number of times that it happened.
+/// Applies `fate` to the nth request of a step. Returns the number of times that it happened.
 pub(crate) fn strike(network: &Network, step: Step, nth: usize, fate: Fate) -> Arc<AtomicUsize> {
     let seen = Arc::new(AtomicUsize::new(0));
     let count = Arc::clone(&seen);
@@ -65,7 +65,7 @@ fn place() -> Place {
 }
 
 impl Place {
-    /// Waits until all requests that are under way have arrived, and all possible grants are
+    /// Waits until all requests that are under way have arrived, and all possible grants have been
     /// undone.
     async fn settles(&self) {
         self.client.close().await;
@@ -223,13 +223,13 @@ async fn leased_permits_return_after_any_fault() {
             tokio::time::sleep(60 * SECOND).await;
             assert!(permits.is_held(), "{step} {what}: {:?}", permits.loss());
             if let Err(error) = permits.release().await {
-                // The second request found nothing: the first request has run, or another client
-                // has ended the hold.
+                // The retry found nothing: either the first request has run, or another client has
+                // ended the hold.
                 assert_eq!(error.kind(), ErrorKind::OutcomeUnknown, "{error}");
                 assert_eq!(step, Step::ExpirableRelease, "{what}: {error}");
             }
             place.settles().await;
-            // Permits that a second copy took end with its lease.
+            // Permits that a duplicate acquired return at the end of their lease.
             tokio::time::sleep(31 * SECOND).await;
             let witness = place.witness.expirable_semaphore("x");
             let free = witness.available_permits().await.unwrap();
@@ -249,7 +249,7 @@ async fn count_down_counts_once_after_any_fault() {
             strike(&place.network, Step::LatchCountDown, 0, fate);
             assert_eq!(latch.count_down().await.unwrap(), left, "{what}");
         }
-        // A late request must not count down the next round.
+        // A late request must not count down the latch after it was set again.
         place
             .witness
             .count_down_latch("x")
@@ -331,7 +331,7 @@ async fn a_message_about_an_earlier_zero_opens_nothing() {
     opened.expect("and now it was").unwrap();
 }
 
-/// The message of the latch is published before the waiter listens.
+/// The message of the latch is published before the waiter subscribes.
 #[tokio::test(start_paused = true)]
 async fn latch_opened_before_subscription_wakes_waiters() {
     for set_again in [false, true] {
@@ -401,7 +401,7 @@ async fn release_without_its_marker_counts_once() {
             assert!(error.to_string().contains(goes_on), "{error}");
         }
         assert_eq!(place.free().await, 5, "it has run");
-        // This is longer than a marker stays.
+        // This is longer than a marker lasts.
         tokio::time::sleep(65 * SECOND).await;
         place.network.refuse(false);
         place.settles().await;
@@ -416,8 +416,8 @@ async fn long_delayed_duplicate_counts_once() {
     latch.try_set_count(10).await.unwrap();
     let late = Fate::default().request_lost().duplicated_after(20 * SECOND);
     strike(&place.network, Step::LatchCountDown, 0, late);
-    // The first count-down is answered when it is sent again. The others remove the markers of the
-    // requests that were answered before them.
+    // The first count-down is answered on its retry. The others remove the markers of requests that
+    // were answered before them.
     for left in (5..10).rev() {
         assert_eq!(latch.count_down().await.unwrap(), left);
         tokio::time::sleep(6 * SECOND).await;
@@ -447,7 +447,7 @@ async fn request_is_not_repeated_beyond_its_marker() {
     assert_eq!(witness.available_permits().await.unwrap(), 3, "{result:?}");
 }
 
-/// An error says whether something may have changed, and what becomes of it.
+/// An error says whether something may have changed, and what happens next.
 #[tokio::test(start_paused = true)]
 async fn error_tells_outcome_of_unanswered_request() {
     let place = place();
@@ -487,7 +487,7 @@ async fn error_tells_outcome_of_unanswered_request() {
         "{error}"
     );
 
-    // A question changes nothing, whether the server has read it or not.
+    // A query changes nothing, whether or not the server has read it.
     for error in [
         latch.count().await.unwrap_err(),
         latch.wait_for(SECOND).await.unwrap_err(),

@@ -8,7 +8,7 @@ use crate::server::warnings::Warnings;
 
 const TOLD: &str = "share their additional keys";
 
-/// Uses a name in one way or another.
+/// Uses a name in one of four ways.
 async fn use_of(client: &Client, name: &str, way: usize) {
     match way % 4 {
         0 => drop(client.fair_lock(name).try_acquire().await),
@@ -19,7 +19,7 @@ async fn use_of(client: &Client, name: &str, way: usize) {
             drop(client.count_down_latch(name).wait_for(wait).await);
         }
     }
-    // Requests that were sent beside it have been answered by then.
+    // By this time, the requests that were sent at the same time have been answered.
     tokio::time::sleep(Duration::from_millis(100)).await;
 }
 

@@ -1,4 +1,4 @@
-//! Real servers behind a proxy that strikes at one request, out of memory, and with a process that
+//! Real servers: behind a proxy that strikes at one request, out of memory, and with a process that
 //! is killed.
 
 use std::time::Duration;
@@ -43,7 +43,7 @@ async fn cut_connection_neither_loses_nor_doubles_permits() {
             let permit = semaphore.try_acquire_many_for(3, Duration::from_secs(20));
             let permit = permit.await.unwrap().expect("five are free");
             if step == "semaphore.undo" {
-                // This acquire is given up while it is on its way.
+                // This acquire is abandoned while its request is under way.
                 let second = proxy.strike_next(b"semaphore.acquire", Strike::HoldReply);
                 let acquire = semaphore.acquire_many(2);
                 tokio::select! {
@@ -69,7 +69,7 @@ async fn cut_connection_neither_loses_nor_doubles_permits() {
             proxy.disarm();
         }
     }
-    // Requests that were still under way have arrived already.
+    // After this time, requests that were still under way have arrived.
     tokio::time::sleep(Duration::from_secs(1)).await;
     assert_eq!(free(&server).await, 5);
 }
@@ -97,8 +97,8 @@ async fn cut_count_down_counts_once() {
     }
 }
 
-/// Redisson leaves no note of a zero. This library does, at the zero and when it sets the count
-/// again.
+/// When a latch reaches zero, Redisson leaves no note. This library does, at the zero and when it
+/// sets the count again.
 #[tokio::test(flavor = "multi_thread")]
 async fn poll_sees_zero_reset_by_other_side() {
     let server = RedisServer::start().unwrap();
@@ -109,7 +109,7 @@ async fn poll_sees_zero_reset_by_other_side() {
         let latch = ours.count_down_latch("l");
         latch.try_set_count(1).await.unwrap();
 
-        // This waiter listens to nothing. It asks once before all this and once after it.
+        // This waiter does not subscribe. It asks once before all of this and once after it.
         let waiter = Client::connect(&server.url()).await.unwrap();
         let pause = Duration::from_secs(2);
         let waits = waiter
@@ -161,7 +161,8 @@ async fn full_memory_allows_releases_and_count_downs() {
         assert_eq!(reply, Reply::Text("OK".into()));
     };
     memory("1");
-    // Not an acquire: one that shares its call with a renewal gets through.
+    // This is not an acquire, because an acquire that shares its call with a renewal is not
+    // refused.
     let refused = server.command(&["SET", "x", "1"]).unwrap();
     assert!(matches!(refused, Reply::Error(_)), "{refused:?}");
     let before = renewed.valid_until();
@@ -196,8 +197,8 @@ async fn idempotency_markers_stay_few_in_long_use() {
     assert!((2..=600).contains(&keys), "{keys} keys");
 }
 
-/// Returns the messages of the semaphore's channel, as Redisson reads them. The zeros in front of a
-/// number say how many clients were called.
+/// Returns the messages of the semaphore's channel, as Redisson reads them. The number of leading
+/// zeros says how many clients were notified.
 fn texts(heard: &mut Heard) -> Vec<String> {
     let messages = heard.messages().into_iter();
     let of_all = messages.filter(|(channel, _)| channel.ends_with("{x}"));
@@ -226,7 +227,7 @@ async fn undone_acquire_publishes_each_returned_permit() {
     let proxy = Proxy::to(server.port());
     let client = Client::connect(&proxy.url()).await.unwrap();
     let direct = Client::connect(&server.url()).await.unwrap();
-    // The waiters ask when they are woken, and never by themselves.
+    // The waiters ask when they are woken, and never on their own.
     let semaphore = client.semaphore("x").poll_interval(HOUR);
     let asked = server.scripts();
     let waiters: Vec<_> = (0..3)
@@ -235,7 +236,7 @@ async fn undone_acquire_publishes_each_returned_permit() {
             tokio::spawn(async move { semaphore.acquire().await })
         })
         .collect();
-    // The first waiter asks, listens, and asks once more. The next request is for all three.
+    // The first waiter asks, subscribes, and asks once more. The next request is for all three.
     eventually("they wait", async || server.scripts() >= asked + 2).await;
     let answer = proxy.strike_next(b"\r\n1 1 1\r\n", Strike::HoldReply);
     let mut heard = server.listen();
@@ -251,7 +252,7 @@ async fn undone_acquire_publishes_each_returned_permit() {
     assert_eq!(texts(&mut heard)[..6], undone, "a release, and an undo");
 }
 
-/// Plain permits have no lease: a permit that is not given back stays in use for ever.
+/// Plain permits have no lease: a permit that is not released remains in use for ever.
 #[tokio::test]
 async fn refused_permit_releases_are_resent_until_accepted() {
     type Refuses = fn(&RedisServer, bool);
@@ -317,7 +318,7 @@ fn ok(server: &RedisServer, command: &[&str]) {
     assert_eq!(server.command(command).unwrap(), Reply::Text("OK".into()));
 }
 
-/// Redisson serves one asynchronous waiter per message.
+/// Redisson serves one asynchronous waiter for each message.
 #[tokio::test]
 async fn each_permit_that_comes_back_has_its_message() {
     let server = RedisServer::start().unwrap();

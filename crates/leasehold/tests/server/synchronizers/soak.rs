@@ -1,5 +1,5 @@
-//! Several processes on one real server for some time. Their connections are cut at random, and the
-//! processes whose permits have leases are killed. So are the Java processes of both Redisson
+//! Several processes on one real server for some time. Their connections are cut at random. The
+//! processes whose permits have leases are killed, and so are Java processes of both Redisson
 //! versions that use the same permits. A run takes some seconds by default;
 //! `LEASEHOLD_SOAK_SECONDS=300` makes it five minutes.
 
@@ -52,7 +52,7 @@ async fn permits_stay_within_limit_through_soak() {
             thread::spawn(move || java_uses(version, &url, begun, run))
         })
         .collect();
-    // However short the run, at least one process is killed.
+    // Even in a short run, at least one process is killed.
     while begun.elapsed() < run || killed == 0 {
         tokio::time::sleep(Duration::from_millis(fastrand::u64(50..400))).await;
         match fastrand::u8(0..4) {
@@ -113,7 +113,7 @@ fn java_uses(
     run: Duration,
 ) -> (Vec<Use>, usize) {
     let (mut uses, mut killed) = (Vec::new(), 0);
-    // However short the run, one is killed at least: a JVM takes its time to start.
+    // Even in a short run, at least one process is killed, although a JVM takes time to start.
     while killed == 0 || begun.elapsed() < run {
         let redisson = Redisson::start(version, url);
         redisson.client("c", None).unwrap();
@@ -124,7 +124,7 @@ fn java_uses(
             let used = &used;
             let working = threads.map(|thread| scope.spawn(move || java_thread(&thread, used)));
             thread::sleep(lives);
-            // A slow machine gives the process its first permit later.
+            // On a slow machine, the process gets its first permit later.
             while !used.load(Ordering::SeqCst) && working.iter().any(|one| !one.is_finished()) {
                 thread::sleep(Duration::from_millis(5));
             }
@@ -138,7 +138,7 @@ fn java_uses(
     (uses, killed)
 }
 
-/// Takes permits and gives them back, until its process is killed. Sets `used` after the first.
+/// Acquires and releases permits until its process is killed. Sets `used` after the first acquire.
 fn java_thread(thread: &RedissonThread, used: &AtomicBool) -> Vec<Use> {
     let lease_ns = u64::try_from(LEASE.as_nanos()).unwrap();
     let lease_ms = u64::try_from(LEASE.as_millis()).unwrap();
@@ -155,7 +155,7 @@ fn java_thread(thread: &RedissonThread, used: &AtomicBool) -> Vec<Use> {
         let deadline = acquired.from_ns + lease_ns;
         thread::sleep(Duration::from_millis(fastrand::u64(..40)));
         let back = json!({"name": "leases", "permit": permit});
-        // The process may die before it says when it called.
+        // The process may die before it reports the time of its call.
         let until = monotonic_ns();
         let released = thread.start_call::<bool>("expirable_release", back);
         let released = released.wait(LEASE * 20);
@@ -172,7 +172,7 @@ fn java_thread(thread: &RedissonThread, used: &AtomicBool) -> Vec<Use> {
     }
 }
 
-/// Reads the uses of permits that a child has printed. Permits that it had at its end were in use
+/// Parses the uses of permits that a child has printed. Permits that it had at its end were in use
 /// until `end`.
 fn uses_of(lines: &[String], end: u64) -> Vec<Use> {
     let mut begun = HashMap::new();
@@ -199,7 +199,7 @@ fn uses_of(lines: &[String], end: u64) -> Vec<Use> {
     uses
 }
 
-/// The job of a child; as a test of its own it does nothing.
+/// The job of a child process. When run as a test, this does nothing.
 #[test]
 fn a_process_of_its_own() {
     let Some(job) = job() else {
@@ -283,7 +283,7 @@ async fn once_with_a_lease(client: &Client, number: u64, permits: u32, wait: Dur
 }
 
 /// Returns the end of `permit`. The checker's clock is read first: if the process stalls between
-/// the two, the result is too early, and no use looks longer than it was.
+/// the two readings, the result is too early, and no use seems longer than it was.
 fn deadline(permit: &ExpirablePermit) -> u64 {
     let (now_ns, now) = (monotonic_ns(), tokio::time::Instant::now());
     let until = permit.valid_until();

@@ -1,4 +1,4 @@
-//! Permits that are given back at the same time while other tasks of the process wait.
+//! Permits that are released at the same time while other tasks of the process wait.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -52,7 +52,7 @@ async fn scene_of(number: u32) -> Scene {
 }
 
 impl Scene {
-    /// Lets `fate` happen to the first request that adds permits. Returns the counter of these
+    /// Applies `fate` to the first request that adds permits. Returns the counter of these
     /// requests.
     fn strike(&self, fate: Fate) -> Arc<AtomicUsize> {
         strike(&self.network, Step::SemaphoreAdd, 0, fate)
@@ -107,7 +107,8 @@ async fn shared_release_request_counts_once_after_faults() {
             // The release is polled once and dropped.
             assert!(poll_immediate(given_up.release()).await.is_none());
         }
-        // The others leave with a request of their own, while the first is under way.
+        // The other releases are sent as a request of their own, while the first request is under
+        // way.
         let behind = permits.pop();
         drop(permits);
         for _ in 0..5 {
@@ -203,7 +204,7 @@ fn release_fails_after_its_runtime_ends() {
         .build()
         .unwrap();
     let waits = client.semaphore("x");
-    // The waiter wants more permits than are released, so the permit does not pass on to it.
+    // The waiter wants more permits than are released, so the permit is not handed over to it.
     let mut waiter = Box::pin(waits.acquire_many(2));
     ours.block_on(async {
         while client.activity().channels == 0 {

@@ -1,4 +1,4 @@
-//! Many waiters: they cause no herd of requests, and none is left out.
+//! Many waiters: they cause no thundering herd, and each is served.
 
 use std::time::Duration;
 
@@ -12,14 +12,15 @@ use tokio::time::{Instant, timeout};
 const SECOND: Duration = Duration::from_secs(1);
 const HOUR: Duration = Duration::from_secs(3600);
 
-/// Returns a client that sends over a network, so that requests are counted and take their time.
+/// Returns a client that sends over a network, so that requests are counted and take some time.
 fn client(server: &Embedded) -> (Client, leasehold::testing::Network) {
     let (client, network) = server.client_over_network(&Client::builder()).unwrap();
     network.on_request(|_| Fate::delivered(Duration::from_millis(1), Duration::from_millis(1)));
     (client, network)
 }
 
-/// Returns a server with a semaphore of this number of permits, through a client without a network.
+/// Returns a server with a semaphore of this number of permits, and a handle for it without a
+/// network.
 async fn semaphore_of(permits: u32) -> (Embedded, Semaphore) {
     let server = Embedded::new();
     let semaphore = server.client().semaphore("x");
@@ -84,7 +85,7 @@ async fn release_costs_each_process_two_asks() {
         tokio::time::sleep(SECOND).await;
         assert!(served.try_recv().is_err(), "and no more");
         let asks = requests() - before;
-        // One request follows the message, and the waiter that is then first in line sends another.
+        // One request follows the message, and the waiter that is then the head sends another.
         assert!(asks <= 6, "{asks} asks of three processes for {permits}");
     }
 }
@@ -110,7 +111,7 @@ async fn mixed_size_waiters_are_served_in_order() {
         let next = tokio::time::timeout(10 * SECOND, served.recv()).await;
         assert_eq!(next.expect("nobody waits for the poll"), Some(permits));
     }
-    // The last permits are still to be released.
+    // The last permits have yet to be released.
     tokio::time::sleep(SECOND).await;
     assert_eq!(semaphore.available_permits().await.unwrap(), 10);
 }
@@ -144,7 +145,7 @@ async fn hog(semaphore: Semaphore, hold: Duration, other_work: Duration) {
     }
 }
 
-/// One process next to the server, full of tasks that use permits.
+/// A process near the server whose many tasks use permits.
 struct Busy {
     permits: u32,
     hogs: u64,
@@ -185,7 +186,7 @@ async fn busy_process_gives_another_its_turn() {
         hogs: 32,
         other_work: Duration::ZERO,
     };
-    // Often no task is in line.
+    // With so few tasks, often none is in line.
     let few = Busy {
         permits: 1,
         hogs: 2,
@@ -199,15 +200,16 @@ async fn busy_process_gives_another_its_turn() {
     for busy in [many, few, one] {
         for distance_ms in 0..=7 {
             let longest = busy.longest_wait_at(ms(distance_ms)).await;
-            // A near process has its turn each time, a far one each fourth time.
+            // A near process is served after every slice of the busy process, a far one after every
+            // fourth.
             let limit = ms(if distance_ms <= 1 { 40 } else { 200 });
             assert!(longest <= limit, "{longest:?} at {distance_ms} ms");
         }
     }
 }
 
-/// Lets three processes use one permit all the time, all in the same way. Returns how often each of
-/// them had it in twelve seconds.
+/// Makes three processes use one permit all the time, all in the same way. Returns how often each
+/// of them had it in twelve seconds.
 async fn three_alike<P>(acquire: impl AsyncFn(&Client) -> P, release: impl AsyncFn(P)) -> [u64; 3] {
     let server = Embedded::new();
     let semaphore = server.client().semaphore("x");
@@ -228,8 +230,8 @@ async fn three_alike<P>(acquire: impl AsyncFn(&Client) -> P, release: impl Async
     rounds.try_into().expect("three of them")
 }
 
-/// Returns a client whose requests take from half a millisecond to one and a half, so that the
-/// first to arrive is not always the same client.
+/// Returns a client whose requests take from half a millisecond to one and a half, so that a
+/// different client's request arrives first each time.
 fn jittery(server: &Embedded, seed: u64) -> Client {
     let (client, network) = client(server);
     let mut rng = fastrand::Rng::with_seed(seed);
@@ -264,7 +266,7 @@ async fn equal_processes_share_a_permit_fairly() {
     assert_nobody_starves("permits with leases", rounds);
 }
 
-/// Lets a waiter ask without success while `others` run. Returns the number of its requests.
+/// Makes a waiter ask without success while `others` run. Returns the number of its requests.
 async fn asks_while(others: impl AsyncFnOnce(&Embedded)) -> u64 {
     let server = Embedded::new();
     server
@@ -373,7 +375,7 @@ async fn unpolled_head_withholds_no_permit() {
     let mut scene = AskedForTwo::new().await;
     let permit = timeout(10 * SECOND, &mut scene.behind).await;
     drop(permit.expect("it has one").unwrap());
-    // A waiter that is dropped gives its own permit back.
+    // A waiter that is dropped releases its own permit.
     scene.head = std::future::pending().boxed();
     scene.all_are_back().await;
 }
@@ -398,7 +400,7 @@ async fn shared_request_is_undone_with_head() {
 #[tokio::test(start_paused = true)]
 async fn lost_reply_returns_permits_with_unpolled_head() {
     let mut scene = AskedForTwo::new().await;
-    // The request has arrived, and its reply is on its way.
+    // The request has arrived, and its reply is under way.
     tokio::time::sleep(Duration::from_millis(15)).await;
     scene.network.cut();
     let permit = timeout(60 * SECOND, &mut scene.behind).await;
@@ -428,8 +430,8 @@ async fn leased_release_wakes_losing_waiter() {
     waiter.abort();
 }
 
-/// Permits that are free while a process steps aside are for other processes first. But a wait that
-/// would be over by then has no other chance.
+/// For a while after its slice, a process leaves free permits to other processes. But a wait that
+/// would end during that time has no other chance.
 #[tokio::test(start_paused = true)]
 async fn short_wait_asks_during_stand_down() {
     let (server, _) = semaphore_of(1).await;

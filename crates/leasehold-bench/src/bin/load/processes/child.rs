@@ -1,4 +1,4 @@
-//! One of the processes: acquires the lock `rounds` times, and increments a counter under it.
+//! A process of the load: acquires the lock `rounds` times, and increments a counter under it.
 
 use std::io::{Write, stdin, stdout};
 use std::process::ExitCode;

@@ -1,4 +1,4 @@
-//! A look at one server: each method judges one aspect.
+//! The examination of one server. Each method judges one aspect.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -24,7 +24,7 @@ const MOST_MOVE: Duration = Duration::from_millis(250);
 /// The time that a connection may be silent: by default, renewals are ten seconds apart.
 const SILENT_FOR_S: u64 = 10;
 
-/// A look at one server.
+/// The examination of one server.
 pub(super) struct Look<'a> {
     pub(super) place: Place,
     pub(super) server: &'a ServerFacts,
@@ -334,7 +334,7 @@ impl Look<'_> {
         )
     }
 
-    /// Returns a note about facts that could not be looked at.
+    /// Returns a note about facts that could not be examined.
     fn refused(&self) -> Option<Finding> {
         let refused = (self.server.refused.iter()).filter(|(what, _)| *what != "SUBSCRIBE");
         let mut what: Vec<_> = refused.map(|(what, _)| what.as_str()).collect();

@@ -1,4 +1,4 @@
-//! Metrics as text for Prometheus: read, added up, written.
+//! Metrics as text for Prometheus: parses, adds and formats them.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -17,7 +17,7 @@ struct Family {
 }
 
 impl Exposition {
-    /// Reads a text that this command has written. Skips lines that it never writes.
+    /// Parses a text that this command has written. Skips lines that it never writes.
     pub(super) fn read(text: &str) -> Self {
         let mut families = BTreeMap::<String, Family>::new();
         let mut current = None;

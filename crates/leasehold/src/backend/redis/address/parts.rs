@@ -1,4 +1,4 @@
-//! The parts of a URL, as text. A part that nothing would use is refused.
+//! The parts of a URL, as text. An unused part is refused.
 //!
 //! Any part may be a piece of a password that is not percent-encoded, so no message repeats a part.
 //! The exception is the name of a parameter, unless it follows a password.
@@ -10,7 +10,7 @@ use percent_encoding::percent_decode_str;
 use super::{Host, misuse};
 use crate::error::Result;
 
-/// The kind of place that a URL names.
+/// The kind of topology that a URL names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum UrlKind {
     Server,
@@ -111,7 +111,7 @@ impl<'a> UrlParts<'a> {
             )));
         };
         let (login, rest) = match rest.rsplit_once('@') {
-            // A path and the rest after it may contain any character.
+            // The path of a socket and the parameters after it may contain any character.
             _ if kind == UrlKind::Socket => ("", rest),
             Some(parts) => parts,
             None => ("", rest),
@@ -188,7 +188,7 @@ impl<'a> UrlParts<'a> {
         hosts.collect()
     }
 
-    /// Reads the parameters, if all of them are in `known`.
+    /// Reads the parameters. Each must be in `known`.
     pub(super) fn query(&self, known: &[&'static str]) -> Result<Query> {
         let mut query = Query(Vec::new());
         for pair in self.query.split('&').filter(|pair| !pair.is_empty()) {
@@ -217,7 +217,7 @@ impl Query {
         Some(&found.1)
     }
 
-    /// Refuses an unknown parameter, which follows the parameters read so far.
+    /// Returns the error for an unknown parameter after the parameters read so far.
     fn refusal(&self, name: &str, has_value: bool, known: &[&str]) -> crate::error::Error {
         let known: Vec<_> = known.iter().map(|known| format!("`{known}`")).collect();
         let known = known.join(", ");
@@ -238,7 +238,7 @@ impl Query {
     }
 }
 
-/// Reads `HOST:PORT`. The error says what the text has or lacks.
+/// Reads `HOST:PORT`. The error says what is wrong with the text.
 fn read_host(text: &str, default_port: u16) -> std::result::Result<Host, &'static str> {
     let (host, port) = match text.strip_prefix('[') {
         Some(text) => {

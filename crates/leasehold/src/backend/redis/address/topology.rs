@@ -1,27 +1,28 @@
-//! The places that a client's URL can name: one server, the nodes of a cluster, or a master and the
-//! sentinels that know where it is.
+//! The topologies that a client's URL can name: one server, the nodes of a cluster, or a master
+//! behind sentinels.
 
 use super::parts::{Login, Query, UrlKind, UrlParts, decode};
 use super::{Address, database, db_suffix, host_and_port, is_resp3, misuse, tcp_target};
 use crate::error::Result;
 use crate::text::Shown;
 
-/// The place that a URL names.
+/// The servers that a URL names.
 #[derive(Clone, Debug)]
 pub(crate) enum Topology {
     Server(Address),
-    /// Nodes of one cluster. Each of them can say where the other nodes are.
+    /// Nodes of one cluster. Each of them knows the addresses of the others.
     Cluster(Vec<Address>),
     Master(SentinelTopology),
 }
 
-/// The name of a master, and the sentinels that say where it is.
+/// The name of a master, and the sentinels that know its address.
 #[derive(Clone, Debug)]
 pub(crate) struct SentinelTopology {
     pub(crate) name: String,
     /// The sentinels, each of them once, because they are counted.
     pub(crate) sentinels: Vec<Address>,
-    /// The way to reach the master, wherever it is. The address has no real host.
+    /// The settings for connecting to the master at the address that the sentinels report. Its own
+    /// host is a placeholder.
     pub(crate) master: Address,
 }
 
@@ -37,7 +38,7 @@ impl Topology {
     }
 }
 
-/// Reads the hosts of `USER:PASSWORD@HOST:PORT,HOST:PORT/?QUERY`, each as an address of its own.
+/// Reads the hosts of `USER:PASSWORD@HOST:PORT,HOST:PORT/?QUERY`, each as one address.
 fn nodes(parts: &UrlParts<'_>) -> Result<Vec<Address>> {
     let hosts = parts.hosts()?.into_iter();
     let addresses: Vec<_> = hosts

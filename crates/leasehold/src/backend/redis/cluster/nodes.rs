@@ -33,7 +33,7 @@ impl Default for SlotMap {
 
 impl SlotMap {
     pub(super) fn owner(&self, slot: u16) -> Option<usize> {
-        // Relaxed: an operation that is sent by an old entry is redirected.
+        // Relaxed: an operation that is sent to an outdated owner is redirected.
         let owner = self.0[usize::from(slot)].load(Ordering::Relaxed);
         (owner != NO_OWNER).then_some(usize::from(owner))
     }
@@ -45,8 +45,8 @@ impl SlotMap {
         self.0[usize::from(slot)].swap(number, Ordering::Relaxed) != number
     }
 
-    /// Replaces the whole map: each node has these slots, and no node has the rest. Returns whether
-    /// that changes anything.
+    /// Replaces the entire map: each node has these slots, and no node has the rest. Returns
+    /// whether that changes anything.
     pub(super) fn replace(&self, owned: &[(RangeInclusive<u16>, usize)]) -> bool {
         let mut owners = vec![None; usize::from(SLOTS)];
         for (slots, number) in owned {
@@ -72,7 +72,7 @@ impl SlotMap {
     }
 }
 
-/// The nodes by their numbers. The number of a removed node is used again.
+/// The nodes by their numbers. The number of a removed node is reused.
 #[derive(Default)]
 pub(super) struct Nodes(Vec<Option<NodeEntry>>);
 
@@ -143,7 +143,8 @@ impl Nodes {
             };
             entry.unused_since = since;
             let is_over = since.is_some_and(|since| now.saturating_sub(since) > UNUSED);
-            // One node stays even without slots: it reports when the cluster has other nodes again.
+            // One node remains even without slots: it can report when the cluster has other nodes
+            // again.
             if is_over && remaining > 1 {
                 remaining -= 1;
                 removed.extend(slot.take().map(|entry| entry.server));

@@ -1,14 +1,14 @@
 //! Operations that a node did not run, because it lacks their slot or some of its keys. The
 //! operations of one slot form a queue, in order of arrival. They are sent to the node of the slot
-//! one by one, with their keys declared, so that each node says where the keys are. While a slot
-//! has a queue, new operations of the slot join it.
+//! one by one, with their keys declared, so that each node's reply shows where the keys are. While
+//! a slot has a queue, new operations of the slot join it.
 //!
-//! An operation that can't run now steps aside and is tried again. A release that needs all keys of
-//! its slot in one place must not hold up a renewal that needs only its own key.
+//! An operation that can't run now leaves the queue and is retried later. A release that needs all
+//! keys of its slot on one node must not delay a renewal that needs only its own key.
 //!
-//! (One gap is left. An operation may overtake the queue if it was handed to its node while the queue
-//! began, or to the new node before the refusal of the old node was read. An abandoned acquire does
-//! not run after its own release: it is not sent again once nothing waits for it.)
+//! (One gap remains. An operation may overtake the queue if it was given to its node just as the
+//! queue began, or to the new node before the old node's refusal was read. Even then, an abandoned
+//! acquire does not run after its own release: it is not sent again once nothing waits for it.)
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -27,15 +27,15 @@ use crate::backend::step::Operation;
 use crate::observe::log;
 use crate::sync::Mutex;
 
-/// Number of nodes that an operation is sent to before it steps aside.
+/// Number of nodes that an operation is sent to before it is retried later.
 const MAX_REDIRECTS: usize = 5;
-/// The first and the longest pause of an operation that stepped aside.
+/// The first and the longest delay before such a retry.
 const FIRST_PAUSE: Duration = Duration::from_millis(2);
 const LONGEST_PAUSE: Duration = Duration::from_millis(50);
-/// The pause between two checks whether a new node is connected.
+/// The delay between two checks whether a new node is connected.
 const CONNECTING: Duration = Duration::from_millis(5);
-/// Number of operations in a row that a node refuses without declared keys and then runs at once
-/// with them. After that, all keys are declared to this node.
+/// Number of operations in a row that a node must refuse with undeclared keys, and then run at once
+/// with declared keys, before all keys are declared to it.
 const DECLARED_IN_A_ROW: u32 = 3;
 
 /// The operations of one slot, in order of arrival.
@@ -77,7 +77,7 @@ impl SlotQueues {
     }
 
     /// Adds an operation to the slot's queue. Returns whether the queue is new, so that a task must
-    /// work it off.
+    /// drain it.
     fn add(&self, slot: u16, redirected: QueuedOperation) -> bool {
         let mut queues = self.queues.lock();
         let is_new = !queues.contains_key(&slot);
@@ -89,7 +89,7 @@ impl SlotQueues {
         is_new
     }
 
-    /// Takes the next operation of a queue. An empty queue ends.
+    /// Takes the next operation of a queue. Removes the queue if it is empty.
     fn next(&self, slot: u16) -> Option<QueuedOperation> {
         let mut queues = self.queues.lock();
         let next = queues.get_mut(&slot)?.pop_first();
@@ -106,12 +106,12 @@ impl SlotQueues {
         Some(next.operation.parts.first().to_vec())
     }
 
-    /// Ends the queue: moves all of its operations to the queue of this node.
+    /// Ends the slot's queue: moves all of its operations to the queues of this node's lanes.
     fn move_to(&self, slot: u16, server: &Server) {
         let mut queues = self.queues.lock();
         if let Some(queue) = self.end(&mut queues, slot) {
-            // With the queues locked: an operation that arrives now finds no queue, and must not be
-            // queued before these.
+            // Under the lock of the queues: an operation that arrives now finds no slot queue, and
+            // must not be queued before these.
             let is_plain = |waiting: &QueuedOperation| waiting.route == Route::Plain;
             let (plain, others): (Vec<_>, Vec<_>) = queue.into_values().partition(is_plain);
             server.lane.take_over(plain);
@@ -209,8 +209,8 @@ impl Cluster {
         Some(self.node_announced_by(address, host, port))
     }
 
-    /// Notes that an operation with declared keys, which `refused_by` had refused without them, ran
-    /// here at once.
+    /// Notes that an operation ran here at once with declared keys, after `refused_by` had refused
+    /// it with undeclared keys.
     fn ran_at(&self, server: &Server, refused_by: Option<Arc<Lane>>) {
         let is_this = |by: Arc<Lane>| server.lanes().any(|lane| Arc::ptr_eq(&by, lane));
         if refused_by.is_some_and(is_this) && server.node.ran_when_declared() == DECLARED_IN_A_ROW {
@@ -257,10 +257,10 @@ impl Cluster {
     }
 }
 
-/// Sends the operations of a slot's queue on, one after the other.
+/// Sends the operations of a slot's queue, one after the other.
 async fn drain_slot(cluster: Arc<Cluster>, slot: u16, from: Option<Arc<Lane>>) {
     if let Some(from) = &from {
-        // Earlier operations may still be returned by a later call.
+        // Calls on their way may still return operations that arrived earlier.
         from.earlier_calls_are_back().await;
     }
     while let Some(waiting) = cluster.slot_queues.next(slot) {
@@ -271,7 +271,7 @@ async fn drain_slot(cluster: Arc<Cluster>, slot: u16, from: Option<Arc<Lane>>) {
                 cluster.shared.runtime.spawn(retried);
             }
             Ok(Some(server)) => {
-                // The rest of the queue can leave together if the slot is settled.
+                // The rest of the queue can be sent together if the slot is not moving.
                 if let Some(key) = cluster.slot_queues.key_of_next(slot)
                     && !server.node.wants_declared_keys()
                     && server.lane.has_complete_slot_of(&key).await
@@ -284,9 +284,9 @@ async fn drain_slot(cluster: Arc<Cluster>, slot: u16, from: Option<Arc<Lane>>) {
     }
 }
 
-/// Tries an operation again until it runs, or until the time for a reply is over. If no node has
-/// ever sent the map, the operation fails with the reason that the nodes give from now on, like a
-/// failed connection to a single server.
+/// Retries an operation until it runs, or until the reply timeout has passed. If no node has ever
+/// sent the map, the operation fails as soon as the nodes report why, like an operation whose
+/// single server can't be reached.
 async fn retry_later(cluster: Arc<Cluster>, slot: u16, waiting: QueuedOperation, failure: Failure) {
     let clock = cluster.common.clock;
     let began = clock.now();

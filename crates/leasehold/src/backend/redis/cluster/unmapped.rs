@@ -8,13 +8,13 @@ use super::Cluster;
 use crate::backend::failure::{Cause, Failure, Outcome};
 use crate::clock::Moment;
 
-/// The pause between two checks for the map.
+/// The delay between two checks for the map.
 const CHECK_EVERY: Duration = Duration::from_millis(5);
 
 /// An attempt to read the map at which no connected node sent it.
 pub(super) struct RefusedMapQuery {
     pub(super) asked_at: Moment,
-    /// The last of the nodes' answers.
+    /// The failure of the node that answered last.
     pub(super) failure: Failure,
 }
 
@@ -24,9 +24,9 @@ impl Cluster {
         self.has_map.load(Ordering::Relaxed)
     }
 
-    /// Returns why there has never been a map. `None` while a node may still send it. An answer
-    /// from before `since` does not count: an operator may have granted the user a permission
-    /// meanwhile.
+    /// Returns why there has never been a map. `None` while a node may still send it. A query from
+    /// before `since` does not count: an operator may have granted the user a permission since
+    /// then.
     pub(super) fn why_no_map(&self, since: Moment) -> Option<Failure> {
         if self.has_map() {
             return None;
@@ -49,13 +49,13 @@ impl Cluster {
         (refused.asked_at >= since).then(|| refused.failure.clone())
     }
 
-    /// Returns the failure for an operation while the nodes are still being connected to.
+    /// Returns the failure of an operation while no node has sent the map or refused to send it.
     pub(super) fn no_node_answered(&self) -> Failure {
         let what = "none of the nodes has said yet which of them has its slot";
         Failure::no_answer(Outcome::DidNotRun, what, Arc::clone(&self.shown))
     }
 
-    /// Waits for the first map, for as long as for a reply.
+    /// Waits for the first map, up to the reply timeout.
     pub(super) async fn wait_for_map(&self) -> Result<(), Failure> {
         let Some(this) = self.this.upgrade().filter(|this| !this.has_map()) else {
             return Ok(());

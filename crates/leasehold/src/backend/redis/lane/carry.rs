@@ -8,9 +8,9 @@ use tokio::runtime::Handle;
 use super::CallDone;
 use crate::sync::{Mutex, MutexGuard};
 
-/// A call on its way, or about to leave.
+/// A call on its way, or about to be sent.
 pub(super) struct Call {
-    /// The exchange with the server; `None` once it is over.
+    /// The round trip to the server; `None` once it is over.
     future: Option<Pin<Box<dyn Future<Output = ()> + Send>>>,
     /// Removes the call from the calls on their way, even if it is dropped with its runtime.
     done: CallDone,
@@ -61,7 +61,7 @@ enum CarryState {
 
 impl Carried {
     pub(super) fn new(call: Call) -> Self {
-        // The waiter has not polled yet. Its first poll brings its waker.
+        // The waiter has not polled yet. Its first poll sets its waker.
         Self(Mutex::new(CarryState::Waits(call, Waker::noop().clone())))
     }
 
@@ -71,8 +71,8 @@ impl Carried {
 
     /// Polls the call. Ready when the call is over, or when a task has taken it over.
     pub(super) fn poll(&self, runtime: &Handle, context: &mut Context<'_>) -> Poll<()> {
-        // Taken out for the poll: a call whose operations are sent again locks this state
-        // (`carry_by_task`), on the same thread.
+        // Taken out for the poll: a call that returns its operations to the queue locks this state
+        // on the same thread (`carry_by_task`).
         let state = std::mem::replace(&mut *self.state(), CarryState::Polled);
         let CarryState::Waits(mut call, _) = state else {
             return Poll::Ready(());
@@ -85,9 +85,9 @@ impl Carried {
             *state = CarryState::Waits(call, context.waker().clone());
             return Poll::Pending;
         }
-        // Another thread has taken the call over during the poll, but could not reach it. Spawned
-        // without the lock: a runtime that has ended drops the call at once, and that locks the
-        // driver.
+        // Another thread took the call over during the poll, but could not spawn it, because this
+        // thread had it. Spawned without the lock: a runtime that has ended drops the call at once,
+        // and that locks the driver.
         drop(state);
         runtime.spawn(call);
         Poll::Ready(())

@@ -62,8 +62,8 @@ impl Future for QueuedReply {
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         self.poll_carried(context);
         if self.carried.is_some() {
-            // The receiver must not know this task yet. The poll of the call delivers the reply, so
-            // the task would wake itself, and another thread with it.
+            // The receiver must not have this task's waker yet. The poll of the call delivers the
+            // reply, so the task would wake itself, and another thread with it.
             return Poll::Pending;
         }
         Pin::new(&mut self.receiver).poll(context).map(|reply| {
@@ -77,11 +77,12 @@ impl Future for QueuedReply {
 
 impl Drop for QueuedReply {
     fn drop(&mut self) {
-        // An operation that gives something back runs even if nothing waits for it.
+        // An operation that grants nothing runs even if nothing waits for it.
         if self.grants {
             self.ticket.give_up();
         }
-        // A task reads the reply. The undo of what the operation may have taken runs after it.
+        // A task reads the reply instead. The undo of what the operation may have taken runs after
+        // the operation.
         if let Some(carried) = self.carried.take() {
             carried.take_over(&self.lane.runtime);
         }

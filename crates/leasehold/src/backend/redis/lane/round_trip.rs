@@ -1,5 +1,5 @@
-//! The exchange of one call: the call is sent, and each of its operations gets its reply or returns
-//! to the queue.
+//! The round trip of one call: the call is sent, and each of its operations gets its reply or
+//! returns to the queue.
 
 use std::sync::{Arc, Weak};
 
@@ -34,7 +34,7 @@ pub(super) async fn round_trip(
     let command = command(&lane.node, &batch, script, number, keys);
     let (result, unconfirmed) = match batch.wanted {
         None => (connection.send_packed_command(&command).await, None),
-        // Boxed, so that calls without confirmations do not carry its state.
+        // Boxed, so that calls without confirmations do not carry the state of this wait.
         Some(wanted) => Box::pin(send_and_wait(&mut connection, command, wanted)).await,
     };
     let replies = lane.decode_reply(result, number, batch.operations.len());
@@ -45,7 +45,7 @@ pub(super) async fn round_trip(
             }
             return lane.redirect(batch.operations);
         }
-        // A call that brings the source can't be refused for a missing script.
+        // A call that carries the source can't be refused for a missing script.
         Err(why) if script == ScriptRef::Sha && why.script_is_missing() => {
             return lane.retry_with_source(batch);
         }
@@ -81,8 +81,8 @@ async fn send_without_reply(
     mut batch: Batch,
     (script, keys): (ScriptRef, Keys),
 ) {
-    // Another thread has taken these operations from the queue just before the end. They do not
-    // leave, because a grant would never be received.
+    // Another thread has taken these operations from the queue just before the end. They are not
+    // sent, because a grant would never be received.
     let unwanted = batch
         .operations
         .extract_if(.., |waiting| waiting.operation.step.grants);
@@ -113,15 +113,15 @@ impl Lane {
             _ => self.note_reply(),
         }
         if let Err(NoReplies::Malformed(_)) = &replies {
-            // The driver matches replies to requests by order alone. A reply that was lost, doubled
-            // or moved shifts all later ones, so nothing on this connection can be trusted any
-            // more.
+            // The driver matches replies to requests by order alone. A reply that was lost,
+            // duplicated or moved shifts all later ones, so nothing on this connection can be
+            // trusted any more.
             self.give_up();
         }
         replies
     }
 
-    /// Hands operations that the node did not run to the cluster.
+    /// Passes operations that the node did not run to the cluster.
     fn redirect(self: &Arc<Self>, operations: Vec<QueuedOperation>) {
         match self.redirects.as_ref().and_then(Weak::upgrade) {
             Some(redirects) => redirects.handle(self, operations),
@@ -163,7 +163,7 @@ pub(super) fn encode<'a>(
 
 /// Returns the deadline of a call that grants something; 0 for any other call. A request that the
 /// network held back must not take a lock that no client waits for. Safety depends neither on this
-/// deadline nor on the two clocks, because each hold has an id of its own.
+/// deadline nor on the two clocks, because each hold has its own id.
 fn not_after_ms(node: &Node, grants: bool) -> i64 {
     if grants { node.not_after_ms() } else { 0 }
 }
@@ -178,9 +178,10 @@ fn finish(
     let mut redirects = Vec::new();
     match replies {
         Ok(replies) => {
-            // Whatever the operations reply: a server that is still loading its data runs no call.
+            // The results of the operations do not matter: a server that is still loading its data
+            // runs no call.
             node.refusals.ran_a_call();
-            // None is left over: `decode` refuses a list of any other length.
+            // No operation remains: `decode` refuses a list of any other length.
             for (waiting, reply) in operations.into_iter().zip(replies) {
                 let Some(reply) = read(node, reply) else {
                     redirects.push(waiting);
@@ -209,7 +210,7 @@ fn finish(
     }
 }
 
-/// Reads the reply to one operation; `None` if it did not run because its slot is not here.
+/// Reads the reply to one operation; `None` if it did not run because its slot is not on this node.
 pub(super) fn read(node: &Node, reply: redis::Value) -> Option<Result<Value, Failure>> {
     Some(match call::read(reply, &node.address()) {
         OperationReply::Value(value) => Ok(value),

@@ -1,9 +1,9 @@
-//! The end of the lane's runtime: nothing polls its calls any more. Operations that give something
-//! back still leave, even from the queue, as far as the socket takes them at once. Operations that
-//! ask for something do not. The replies are never read.
+//! The end of the lane's runtime: nothing polls its calls any more. Operations that grant nothing,
+//! like releases, are still sent, even from the queue, as far as the socket takes them at once.
+//! Operations that would grant something are not sent. The replies are never read.
 //!
-//! The lane learns of the end when one of its tasks is dropped ([`LaneDropGuard`]). A runtime drops its
-//! tasks in any order, and each may still give something back. So each thread that submits an
+//! The lane learns of the end when one of its tasks is dropped ([`LaneDropGuard`]). A runtime drops
+//! its tasks in any order, and each may still release something. So each thread that submits an
 //! operation also sends it, and the last task that has the lane closes the connection.
 
 use std::ops::Deref;
@@ -50,7 +50,7 @@ impl Lane {
         Failure::runtime_ended(outcome, self.node.address())
     }
 
-    /// Ends the lane with its runtime: a waiting operation leaves now or never.
+    /// Ends the lane with its runtime: a waiting operation is sent now or never.
     fn end(self: &Arc<Self>) {
         if self.process.is_forked() {
             return;
@@ -61,34 +61,36 @@ impl Lane {
         self.send_remaining();
     }
 
-    /// Sends the queued operations. May run more than once: other tasks give something back as they
+    /// Sends the queued operations. May run more than once: other tasks release something as they
     /// are dropped.
     pub(super) fn send_remaining(self: &Arc<Self>) {
         let mut state = self.state.lock();
-        // Operations that are to be sent again wait for calls that never return. They leave now
+        // Operations that are to be sent again wait for calls that never return. They are sent now,
         // too.
         state.queue.put_back();
         // Outside the runtime the driver finds no timer for the time limit of a request.
         let can_leave = self.in_own_runtime() && matches!(state.link, LinkState::Up(_));
-        // An operation that asks for something does not leave: its grant would never be received.
+        // An operation that would grant something is not sent: its grant would never be received.
         let unsent = state
             .queue
             .take_unless(|operation| can_leave && !operation.step.grants);
-        // Operations that were refused before travel alone, so each may need a call. Operations
-        // that arrive meanwhile are sent by their own threads.
+        // Each operation may need its own call, if the server refused it before. Operations that
+        // arrive during this loop are sent by their own threads.
         let max_calls = state.queue.len();
         drop(state);
         fail(unsent, &self.runtime_ended(Outcome::DidNotRun));
         for _ in 0..max_calls {
             let departure = self.departures.lock();
-            // Dropped at once: this call is over when it is on the connection (`send_without_reply`).
+            // Dropped at once: this call is over when it is on the connection
+            // (`send_without_reply`).
             drop(self.depart(self.state.lock(), departure));
         }
-        // Also for the calls that left before the end: nothing else moves their bytes any more.
+        // Also for the calls that were sent before the end: nothing else moves their bytes any
+        // more.
         self.driver.flush();
     }
 
-    /// Notes that a call has left whose reply will never be read, and flushes its bytes. Must run
+    /// Notes that a call was sent whose reply will never be read, and flushes its bytes. Must run
     /// before the request is dropped: the driver skips a request whose reply is no longer awaited.
     pub(super) fn flush_unanswered(&self) {
         self.sent_unanswered.store(true, Ordering::SeqCst);
@@ -112,9 +114,9 @@ impl Drop for Lane {
 }
 
 impl Lane {
-    /// Asks for a reply after all others. A server that waits for confirmations reads nothing
-    /// meanwhile. When the connection ends, the server forgets the requests that it has not read:
-    /// the last releases.
+    /// Sends a ping whose reply arrives after all others. A server that waits for confirmations
+    /// reads no requests. If the connection ends then, the server never runs those that it has not
+    /// read: the last releases.
     fn final_ping(&self) -> Option<FinalPing> {
         // Outside the runtime there is no timer for the request.
         let mut connection = self.in_own_runtime().then(|| self.connection()).flatten()?;
@@ -123,7 +125,7 @@ impl Lane {
             ping.arg("PING").arg(FINAL_PING);
             let _ = connection.send_packed_command(&ping).await;
         }));
-        // The first poll hands the request to the driver.
+        // The first poll gives the request to the driver.
         let _ = request.as_mut().now_or_never();
         let reply = format!("{FINAL_PING}\r\n").into_bytes();
         Some(FinalPing { reply, request })

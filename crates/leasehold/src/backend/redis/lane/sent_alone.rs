@@ -1,5 +1,5 @@
-//! An operation that is sent to a node of a cluster alone, with its keys declared, so that the node
-//! says where they are.
+//! An operation that is sent to a node of a cluster alone, with its keys declared, so that the
+//! node's reply shows where they are.
 
 use std::iter;
 
@@ -20,7 +20,7 @@ pub(crate) enum SentAlone {
     Answered,
     /// Nothing waits for the operation any more.
     Abandoned,
-    /// The operation did not run, and must be sent to this place.
+    /// The operation did not run, and must be sent to the destination of the redirect.
     Redirected(QueuedOperation, Redirect),
     /// There is no connection. The failure is `None` while one is being opened.
     Unconnected(QueuedOperation, Option<Failure>),
@@ -28,7 +28,7 @@ pub(crate) enum SentAlone {
 
 impl Lane {
     /// Sends an operation alone, and answers it if the node runs it. With `asking`, the node also
-    /// accepts keys of a slot that it is about to get.
+    /// accepts keys of a slot that it is receiving.
     pub(crate) async fn send_alone(&self, waiting: QueuedOperation, asking: bool) -> SentAlone {
         let mut connection = match &self.state.lock().link {
             LinkState::Up(connection) => connection.clone(),
@@ -92,7 +92,7 @@ impl Lane {
         let Some(mut connection) = self.connection() else {
             return false;
         };
-        // The same question as in `cluster.lua`.
+        // The same check as in `cluster.lua`.
         let never_there = [b"leasehold:{", tag_of(key), b"}:here"].concat();
         let mut exists = Cmd::new();
         exists.arg("EXISTS").arg(never_there);
@@ -109,8 +109,8 @@ impl Lane {
     }
 }
 
-/// Sends a command. With `asking`, `ASKING` precedes it in the same write, because that counts for
-/// the next command alone. If confirmations are wanted, the wait for them follows it.
+/// Sends a command. With `asking`, `ASKING` precedes it in the same write, because it applies only
+/// to the next command. If confirmations are wanted, the wait for them follows the command.
 async fn transmit(
     connection: &mut MultiplexedConnection,
     command: Cmd,

@@ -82,7 +82,7 @@ fn overtaken<W: Future<Output = usize> + Send + 'static>(
         let overtaken = tasks
             .into_iter()
             // A task that panics is counted. A panic here would leave the other threads running,
-            // and the scope would wait for them for ever.
+            // and the scope would wait for them forever.
             .map(|task| runtime.block_on(task).unwrap_or(1))
             .sum();
         over.store(true, Ordering::Relaxed);
@@ -90,7 +90,7 @@ fn overtaken<W: Future<Output = usize> + Send + 'static>(
     })
 }
 
-/// Threads that only spin take the processor away.
+/// Threads that only spin take processor time away from the client.
 #[test]
 fn what_was_submitted_first_runs_first() {
     let server = RedisServer::start().expect("redis-server starts; install it");
@@ -152,7 +152,7 @@ fn what_nobody_polls_keeps_no_reply_from_others() {
         let redis = connect(&server).await;
         let first = redis.submit(operation("first", "ours", false)).await;
         assert!(first.is_ok(), "the connection stands: {first:?}");
-        // Submitted outside the runtime, it leaves with a task, which has not begun yet.
+        // Submitted outside the runtime: it is sent by a task that has not begun yet.
         let other = thread::scope(|scope| {
             let submit = || redis.submit(operation("x", "theirs", false));
             scope.spawn(submit).join().expect("it is queued")
@@ -184,7 +184,7 @@ fn what_nobody_polls_keeps_nothing_from_going_again() {
     });
 }
 
-/// Connects, and leaves one operation carried by a future that is never polled.
+/// Connects, and submits one operation whose call is carried by a future that is not polled.
 async fn beside_an_unpolled_call(server: &RedisServer) -> (Redis, QueuedReply) {
     let redis = connect(server).await;
     let first = redis.submit(operation("first", "ours", false)).await;
@@ -235,7 +235,7 @@ async fn unpolled_call_does_not_block_isolated_operations() {
     assert!(matches!(unpolled.await, Ok(Value::Nil)));
 }
 
-/// The server is paused, so no reply makes room.
+/// The server is paused, so no reply frees a call.
 #[tokio::test]
 async fn excess_operations_do_not_wait_for_replies() {
     let server = RedisServer::start().expect("redis-server starts; install it");
@@ -266,7 +266,8 @@ async fn abandoned_acquire_is_not_resent() {
     let first = redis.submit(operation("first", "ours", false)).await;
     assert!(first.is_ok(), "the connection stands: {first:?}");
     server.command(&["SCRIPT", "FLUSH"]).expect("it runs");
-    // The acquire has left when it is dropped. The server refuses it because the script is missing.
+    // The acquire has been sent when it is dropped. The server refuses it because the script is
+    // missing.
     drop(redis.submit(operation("given up", "ours", false)));
     let kept = redis.submit(operation("kept", "ours", false)).await;
     assert!(matches!(kept, Ok(Value::Nil)), "{kept:?}");
@@ -297,8 +298,8 @@ async fn refused_call_is_resent_without_abandoned_operations() {
     assert!(first.is_ok(), "the connection stands: {first:?}");
     let rules = ["ACL", "SETUSER", "default", "resetkeys", "~ours:*"];
     server.command(&rules).expect("it runs");
-    // This operation leaves at once and alone. Only the three after it gather, and so share the
-    // call that is refused.
+    // This operation is sent at once and alone. Only the three after it gather in the queue and
+    // share the call that is refused.
     let carried = redis.submit(operation("ours:first", "ours", false));
     let given_up = redis.submit(operation("ours:given up", "ours", false));
     let denied = redis.submit(operation("theirs", "ours", false));
@@ -405,7 +406,8 @@ async fn what_travels_alone_has_a_script_until_the_server_forgets_it() {
     };
     assert_eq!(pair().await, ([1, 1], 0));
     server.command(&["SCRIPT", "FLUSH"]).expect("it runs");
-    // The server refuses the first of them, so it brings the script that runs any step.
+    // The server refuses the first of them, which is sent again with the text of the script for any
+    // step.
     assert_eq!(pair().await, ([2, 1], 1));
     assert_eq!(pair().await, ([2, 1], 3));
 }

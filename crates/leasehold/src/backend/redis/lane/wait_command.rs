@@ -1,13 +1,13 @@
 //! Calls that count only once they are confirmed: by replicas (`WAIT`), or from disks (`WAITAOF`).
 //!
-//! Such a wait covers only the writes of its own connection, so a call and its wait leave together,
-//! on a separate lane. The server runs nothing else of that connection until the wait is over. So
-//! the lane has one call on its way, and the operations that arrive meanwhile form the next one.
-//! Operations that undo them use the same lane, and wait for no confirmation.
+//! Such a wait covers only the writes of its own connection, so a call and its wait are sent
+//! together, on a separate lane. The server runs nothing else of that connection until the wait is
+//! over. So the lane has one call on its way, and the operations that arrive before its end form
+//! the next one. Operations that undo them use the same lane, and wait for no confirmation.
 //!
-//! Each step that grants something writes, even if its caller holds it already. Without a write of
-//! its own, the wait on a new connection would be over at once, whether or not the earlier write
-//! has been confirmed.
+//! Each step that grants something writes, even if its caller holds it already. Without this write,
+//! the wait on a new connection would end at once, whether or not the earlier write has been
+//! confirmed.
 
 use std::sync::{Arc, Weak};
 
@@ -29,7 +29,7 @@ use crate::text::Shown;
 #[derive(Default)]
 pub(super) struct WaitSupport(Mutex<WaitRefusals>);
 
-/// The reasons why a server can't confirm a write; `None` if it can.
+/// The reasons why a server can't confirm a write on replicas, or on disk; `None` if it can.
 #[derive(Clone, Default)]
 pub(crate) struct WaitRefusals {
     pub(crate) replicas: Option<Failure>,
@@ -63,9 +63,9 @@ impl Lane {
         }
     }
 
-    /// Fails the operations that the server can't confirm, and returns whether any others are left.
-    /// The failed ones do not leave: what they would be granted would have to be given back at
-    /// once.
+    /// Fails the operations that the server can't confirm, and returns whether others remain. The
+    /// failed operations are not sent: the client would have to release at once what they were
+    /// granted.
     pub(super) fn fail_unconfirmable(&self, batch: &mut Batch) -> bool {
         if let Some(failure) = batch.wanted.and_then(|wanted| self.refusal(wanted)) {
             batch.wanted = None;
@@ -132,7 +132,7 @@ fn wait_command(wanted: Acknowledgement) -> Cmd {
     wait
 }
 
-/// Reads the reply of one of several commands, where errors are replies.
+/// Converts one reply of a pipeline, in which an error is a value.
 pub(super) fn reply_or_error(reply: redis::Value) -> Result<redis::Value, RedisError> {
     match reply {
         redis::Value::ServerError(error) => Err(error.into()),
@@ -179,8 +179,8 @@ pub(crate) async fn query_wait_support(
     );
     let why_not = |command, reply: Result<redis::Value, RedisError>| {
         let error = reply.and_then(reply_or_error).err()?;
-        // The result is kept for as long as the connection. If the server has not replied, the
-        // confirmations themselves will show whether it can.
+        // The result applies for as long as the connection lives. If the server has not replied,
+        // the confirmations themselves will show whether it can.
         let said = reply_text(&error)?;
         let failure = unsupported(node, command, &said);
         let passes = failure.may_heal() || said.contains(OF_A_REPLICA);

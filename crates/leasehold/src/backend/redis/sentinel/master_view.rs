@@ -1,4 +1,4 @@
-//! The decision which reports of sentinels to believe.
+//! The rules for which reports of sentinels to trust.
 
 use std::time::Duration;
 
@@ -7,15 +7,15 @@ use crate::backend::failure::{Cause, Failure};
 use crate::clock::Moment;
 use crate::text::Shown;
 
-/// The longest time for which sentinels may lag behind the one that knew first: they exchange their
-/// configurations every two seconds.
+/// The longest time for which sentinels may lag behind the first one that knows of a switch: they
+/// exchange their configurations every two seconds.
 const LAG: Duration = Duration::from_secs(3);
 
 /// The report of one sentinel about the master.
 #[derive(Clone, Debug)]
 pub(super) struct SentinelReport {
     pub(super) at: Host,
-    /// The age of its configuration: a higher epoch is newer.
+    /// The epoch of its configuration: a higher epoch is newer.
     pub(super) epoch: u64,
     pub(super) is_down: bool,
 }
@@ -40,7 +40,7 @@ pub(super) fn majority_of(all: usize) -> usize {
     all / 2 + 1
 }
 
-/// The newest reports of the sentinels.
+/// The address of the master, from the newest reports of the sentinels.
 #[derive(Debug, Default)]
 pub(super) struct MasterView {
     epoch: u64,
@@ -106,8 +106,8 @@ impl MasterView {
         Ok(newest.at.clone())
     }
 
-    /// Returns whether this report is older than the newest known one. That counts for a short time
-    /// only: epochs start again when an operator sets the sentinels up anew.
+    /// Returns whether this report is older than the newest known one. Only a recent known report
+    /// counts: epochs start again when an operator sets the sentinels up anew.
     fn is_older_than_known(&self, said: &SentinelReport, now: Moment) -> bool {
         let is_fresh = |updated_at| now.saturating_sub(updated_at) < LAG;
         let was_replaced = self.announced.is_some() && self.judged.as_ref() == Some(&said.at);
@@ -116,7 +116,7 @@ impl MasterView {
     }
 }
 
-/// Returns the failure when fewer than a majority say where the master is.
+/// Returns the cause of the failure when fewer than a majority report the master's address.
 fn why_too_few(name: &str, answers: &[SentinelAnswer]) -> Cause {
     let (all, needed) = (answers.len(), majority_of(answers.len()));
     let answered = answers.iter().filter(|answer| answer.is_ok()).count();

@@ -1,4 +1,4 @@
-//! One ballot: it asks all servers at once, and a majority must grant.
+//! The ballots of a majority lock: each asks all servers at once, and a majority must grant.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -19,34 +19,36 @@ use crate::primitives::lock::LockGuard;
 use crate::sync::Mutex;
 use crate::wait::{Answer, Ask, Deadline};
 
-/// The ballots of one acquire, which asks again and again.
+/// The ballots of one acquire, which runs them until a majority grants.
 pub(super) struct Ballot<'a> {
     pub(super) key: &'a Key,
     pub(super) members: &'a [AnyLock],
     pub(super) quorum: usize,
     pub(super) terms: MemberTerms<'a>,
-    /// Time to wait for a server.
+    /// Time to wait for each server's answer.
     pub(super) limit: Duration,
     /// Time for which a server has no vote after its start; `None`: it votes at once.
     pub(super) longest: Option<&'a Arc<LongestLease>>,
     /// Whether another ballot may follow.
     pub(super) waits: bool,
-    /// Number of rounds in which some members were granted, but no majority.
+    /// Number of ballots in which some members were granted, but no majority.
     pub(super) split_votes: AtomicU32,
     pub(super) pacing: Pacing,
     pub(super) timers: &'a Timers,
-    /// The error to report when too many members refuse whatever their servers say.
+    /// The error to report if misuse of the members alone prevents a majority: waiting would not
+    /// help.
     pub(super) misuse: OnceLock<Error>,
 }
 
-/// The number of times that a waiter has asked, and the last time. A client that floods a channel must not
-/// make its waiters flood the servers. (A single lock recognises useless wake-ups by how long it is
-/// held. Here that is not one number.)
+/// A limit on the ballots of one waiter: their number, and the start of the last one. A client that
+/// floods a channel with messages must not make the waiters flood the servers with requests. (A
+/// waiter for a single lock recognises a flood because the hold always expires at the same time.
+/// Here there are several holds.)
 #[derive(Default)]
 pub(super) struct Pacing(Mutex<(u32, Moment)>);
 
 impl Pacing {
-    /// Waits, if necessary, until the next ask may be sent.
+    /// Waits, if necessary, until the next ballot may start.
     async fn next(&self, timers: &Timers) {
         const BURST: u32 = 20;
         const LEAST: Duration = Duration::from_millis(20);
@@ -65,12 +67,13 @@ impl Pacing {
 /// The servers' answers so far.
 struct Votes<'a, T> {
     granted: Vec<(&'a AnyLock, T)>,
-    /// Number of members that were granted without result, and given back.
+    /// Number of members that were granted, but given back because there is no majority.
     given_back: usize,
-    /// Time that the holders of other members have left, as far as the servers report it.
+    /// For each member that another owner holds: the remaining time of that hold, if its server
+    /// reports it.
     busy: Vec<Option<Duration>>,
     errors: Vec<Error>,
-    /// Number of errors from servers that were started a moment ago.
+    /// Number of errors from servers that have no vote yet, because they started too recently.
     no_vote_yet: usize,
 }
 
@@ -86,7 +89,7 @@ impl<T> Default for Votes<'_, T> {
     }
 }
 
-/// Returns the next answer. `None` if none is left, or if `cutoff` ends first.
+/// Returns the next answer; `None` if all have arrived, or if `cutoff` passes first.
 async fn next_before<F: Future>(
     cutoff: Option<Moment>,
     timers: &Timers,
@@ -99,7 +102,7 @@ async fn next_before<F: Future>(
         }
     };
     tokio::select! {
-        // An answer that has arrived counts, even if the cutoff is over.
+        // An answer that has arrived counts, even if the cutoff has passed.
         biased;
         next = asked.next() => next,
         () = over => None,
@@ -112,14 +115,15 @@ impl<T> Votes<'_, T> {
         self.granted.len() + self.given_back + self.busy.len()
     }
 
-    /// Returns when `quorum` of `members` members can be free; `None` if that is not known.
+    /// Returns the time until `quorum` of the `members` members can be free; `None` if that is
+    /// unknown.
     fn free_in(&self, quorum: usize, members: usize) -> Option<Duration> {
         // A member whose answer the ballot did not wait for may be free. If it counted as held, the
-        // waiter would go on sleeping when the others are free.
+        // waiter would sleep although a quorum may be free.
         let unheard = members - self.answered() - self.errors.len();
         let free = std::iter::repeat_n(Duration::ZERO, self.given_back + unheard);
-        // Members that were granted without result are free once they are back. A member whose
-        // holder has no expiry is left out, because the time of its release is unknown.
+        // Members that were given back are free. A member whose holder has no expiry is not
+        // counted, because the time of its release is unknown.
         let mut left: Vec<_> = free.chain(self.busy.iter().flatten().copied()).collect();
         left.sort_unstable();
         left.get(quorum - 1).copied()
@@ -132,7 +136,8 @@ impl<'a> Ballot<'a> {
     async fn vote(&self, member: &'a AnyLock) -> Result<MemberReply<LockGuard>> {
         self.trust(member)?;
         let vote = member.acquire_as_member(&self.terms, Deadline::Now, false);
-        // Sent after the vote, so that it reads a longer lease that was noted before the grant.
+        // Sent after the vote, so that it also reads a longer lease that was noted shortly before
+        // the grant.
         let noted = async {
             match self.longest {
                 Some(longest) => longest.exchange_notes(member).await,
@@ -141,7 +146,7 @@ impl<'a> Ballot<'a> {
         };
         let both = futures_util::future::try_join(vote, noted);
         let (granted, ()) = member.with_timeout(self.limit, both).await?;
-        // The server may have been restarted meanwhile.
+        // The server may have been restarted since the first check.
         self.trust(member)?;
         Ok(granted)
     }
@@ -155,7 +160,7 @@ impl<'a> Ballot<'a> {
             .owner
             .is_some_and(|owner| member.is_held_by(owner))
         {
-            // The owner's own hold is not in its way: the vote would enter it again.
+            // The owner's own hold does not prevent a vote, which would re-enter it.
             return Ok(MemberReply::Granted(()));
         }
         member.with_timeout(self.limit, member.probe()).await
@@ -167,7 +172,7 @@ impl<'a> Ballot<'a> {
         restarted.map_or(Ok(()), Err)
     }
 
-    /// Returns an error if the server may have forgotten a hold that is not over.
+    /// Returns an error if the server may have forgotten a hold that is still valid.
     fn restarted(&self, member: &AnyLock, longest: Duration) -> Option<Error> {
         let (backend, clock) = (&member.context().backend, member.context().clock);
         let now = clock.now();
@@ -180,8 +185,9 @@ impl<'a> Ballot<'a> {
         Some(failure.into_error(self.key))
     }
 
-    /// Asks all members. Returns when all have answered. Once there is a majority, or none is
-    /// possible any longer, the remaining members get as much time again as has passed.
+    /// Asks all members, and returns when all have answered. Once there is a majority, or no longer
+    /// any chance of one, the remaining members get as much time as the ballot has taken so far,
+    /// and at least 5 ms.
     async fn votes<T, F: Future<Output = Result<MemberReply<T>>>>(
         &self,
         ask: impl Fn(&'a AnyLock) -> F,
@@ -202,12 +208,12 @@ impl<'a> Ballot<'a> {
             let majority = votes.granted.len() >= self.quorum;
             let none = votes.granted.len() + asked.len() < self.quorum;
             if none {
-                // First, because other clients can use these members.
+                // Given back at once, because other clients can use these members.
                 votes.given_back += votes.granted.drain(..).count();
             }
             if none && !self.waits {
-                // Only a wait needs to know how long the others are held. Asks that are still under
-                // way are dropped and so undone.
+                // Only a wait needs to know how long the other members are held. Requests that are
+                // still in flight are dropped and so undone.
                 break;
             }
             if majority || none {
@@ -231,41 +237,44 @@ impl<'a> Ballot<'a> {
             Ok(MemberReply::Granted(granted)) => votes.granted.push((member, granted)),
             Ok(MemberReply::Busy(left)) => votes.busy.push(left),
             Err(error) => {
-                // Judged by the server, because the error does not say: a server that has no vote
-                // yet and one that does not answer give errors of the same kind.
+                // Decided by the server's start time, because the error does not show it: a server
+                // that has no vote yet and a server that does not answer give errors of the same
+                // kind.
                 votes.no_vote_yet += usize::from(self.trust(member).is_err());
                 votes.errors.push(error);
             }
         }
     }
 
-    /// Returns the answer when there is no majority: answers are missing, or the lock is held.
+    /// Returns the answer of a ballot without a majority: a failure if too many members failed,
+    /// else busy.
     fn refused<T>(&self, votes: &Votes<'_, T>) -> Result<Answer<LockGuard>, Failure> {
         let spare = self.members.len() - self.quorum;
         if votes.errors.len() > spare {
             let mut failure = self.failure(&votes.errors, spare);
-            // If enough servers answer, this is not an outage, which could end the wait: the
-            // servers that were started a moment ago vote again at a known time.
+            // If enough servers answer, counting the servers that have no vote yet, this is not an
+            // outage, which could end the wait: those servers can vote at a known time.
             let enough_answer = self.silent(votes) <= spare;
             if let (Cause::NoAnswer(reasons), true) = (&mut failure.cause, enough_answer) {
                 failure.cause = Cause::NoVoteYet(std::mem::take(reasons));
             }
             return Err(failure);
         }
-        // A hold without expiry on some members is not a reason to end the wait.
+        // If members are held without expiry, the time is unknown. That does not end the wait: the
+        // waiter polls.
         let cap = self.terms.settings.poll_interval();
         let free_in = votes.free_in(self.quorum, self.members.len());
         let ttl = free_in.unwrap_or(cap);
         Ok(Answer::Busy { ttl: Some(ttl) })
     }
 
-    /// Returns how many servers have not answered, except those that were started a moment ago.
+    /// Returns how many servers have not answered, without the servers that have no vote yet.
     fn silent<T>(&self, votes: &Votes<'_, T>) -> usize {
         self.members.len() - votes.answered() - votes.no_vote_yet
     }
 
-    /// Returns why there can be no majority, with the error of each server that gave no answer.
-    /// `spare` such errors would not matter.
+    /// Returns why there is no majority, with each member's error. A majority would be possible
+    /// with `spare` errors.
     fn failure(&self, errors: &[Error], spare: usize) -> Failure {
         let reasons: Vec<_> = errors.iter().map(Error::brief).collect();
         let reasons = reasons.join("; ");
@@ -304,7 +313,7 @@ impl<'a> Ballot<'a> {
     }
 
     /// Makes sure that all members know the longest lease before the first hold. Otherwise another
-    /// client might count a server too early after that server has forgotten the hold.
+    /// client might trust a server too early after that server has forgotten the hold.
     async fn ensure_longest_noted(&self) -> Result<(), Failure> {
         let Some(longest) = self.longest else {
             return Ok(());
@@ -337,15 +346,14 @@ impl<'a> Ballot<'a> {
         }
     }
 
-    /// Pauses at random. Two waiters that have each got some of the servers would otherwise collide
-    /// again and again.
+    /// Pauses for a random time. Two waiters that were each granted some of the members would
+    /// otherwise collide again and again.
     async fn back_off(&self, took: Duration) {
         const LONGEST: Duration = Duration::from_millis(200);
-        // Six doublings reach an eighth of a second even from the shortest round. A shift without a
-        // bound would overflow.
+        // Six doublings reach an eighth of a second even from the shortest ballot. A shift without
+        // a bound would overflow.
         let split_votes = self.split_votes.fetch_add(1, Ordering::Relaxed).min(6);
         let most = (took.max(Duration::from_millis(1)) * (2 << split_votes)).min(LONGEST);
-        // At random: two waiters that pause equally long collide again.
         let pause = most.mul_f64(fastrand::f64());
         self.timers.sleep(pause).await;
     }
@@ -356,8 +364,8 @@ impl Ask for Ballot<'_> {
 
     async fn ask(&self) -> Result<Answer<LockGuard>, Failure> {
         self.pacing.next(self.timers).await;
-        // Votes that are not a majority are given back, which wakes all waiters. So after a split
-        // vote, a majority must look free before anything is taken.
+        // Votes without a majority are given back, which wakes all waiters. So after a split vote,
+        // probes must find a majority free before anything is taken.
         if self.split_votes.load(Ordering::Relaxed) > 0 {
             let probes = self.votes(|member| self.probe(member)).await;
             if probes.granted.len() < self.quorum {
@@ -369,16 +377,16 @@ impl Ask for Ballot<'_> {
         let votes = loop {
             let asked = self.timers.now();
             let mut votes = self.votes(|member| self.vote(member)).await;
-            // Checked only now, because a server identifies itself when it is connected to, and the
-            // votes may have been the first to need the connection. The error drops the votes,
-            // which undoes them.
+            // Checked after the votes, because a server identifies itself on its connection, and
+            // the votes may have opened the connection. The error drops the votes, which undoes
+            // them.
             self.check_distinct_servers()?;
             if votes.granted.len() < self.quorum {
                 break votes;
             }
-            // A note on the last server applies to the first one, too. If that leaves no majority,
-            // other servers may still give one: now that the note is known, these servers are not
-            // asked.
+            // A longer lease that was read from one server applies to all servers, also to those
+            // whose votes arrived earlier. If too few votes remain, the next round asks only
+            // servers that have been up for that long.
             votes
                 .granted
                 .retain(|(member, _)| self.trust(member).is_ok());

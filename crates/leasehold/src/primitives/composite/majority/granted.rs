@@ -1,4 +1,4 @@
-//! The hold that results from a ballot that a majority has granted.
+//! The hold that is made of the votes of a majority.
 
 use std::sync::Arc;
 
@@ -13,8 +13,7 @@ use crate::primitives::composite::quorum::{Members, Quorum};
 use crate::primitives::lock::LockGuard;
 
 impl Ballot<'_> {
-    /// Returns the hold, if it is valid for long enough to be of use. `began` is when the ballot
-    /// began.
+    /// Returns the hold, if it is valid for long enough to be of use. The ballot began at `began`.
     pub(super) fn hold(
         &self,
         granted: Vec<(&AnyLock, LockGuard)>,
@@ -28,7 +27,7 @@ impl Ballot<'_> {
         let left = guard
             .valid_until()
             .saturating_duration_since(Instant::now());
-        // A hold that the owner already has is good, however little of it is left.
+        // A hold that the owner already has is accepted, however little of its lease remains.
         let is_new = guard.hold_count() == 1;
         let lasts = left >= self.terms.settings.lease() / 3 || !is_new;
         if guard.is_held() && lasts && !self.is_too_late(began) {
@@ -43,16 +42,16 @@ impl Ballot<'_> {
         ))
     }
 
-    /// Returns whether a ballot that began at `began` is void. Another holder may have set its
-    /// member again on a server that was restarted since (`rejoin.rs`).
+    /// Returns whether a ballot that began at `began` took so long that it is void: on a server
+    /// that was restarted since, another holder may have rejoined (`rejoin.rs`).
     fn is_too_late(&self, began: Moment) -> bool {
         let limit = self.longest.map(|longest| longest.ballot_limit());
         let took = self.timers.now().saturating_sub(began);
         limit.is_some_and(|limit| took > limit)
     }
 
-    /// Sets members again after restarts if the hold is renewed. A hold with a fixed lease ends by
-    /// itself.
+    /// Lets members rejoin after restarts of their servers, if the hold is renewed. A hold with a
+    /// fixed lease ends by itself.
     fn rejoin_after_restarts(&self, members: Vec<AnyLock>, members_state: Arc<Members>) {
         let settings = self.terms.settings;
         if let (Some(longest), None) = (self.longest, settings.fixed_lease) {

@@ -1,5 +1,5 @@
-//! The longest lease of a majority lock: the time for which a server that may have forgotten a hold
-//! does not count.
+//! The longest lease of a majority lock: the time for which a restarted server has no vote, because
+//! it may have forgotten a hold.
 //!
 //! No client can look up a hold that a server has forgotten, so the length of holds is bounded in
 //! advance. All clients that share the lock should set the same bound. In case they do not, a bound
@@ -48,14 +48,14 @@ impl LongestLease {
     }
 
     /// Returns the longest time that a ballot may take. It depends on the handle's own setting, or
-    /// on the default if that is shorter. A holder with the same setting need not have read the
-    /// note that this handle has read, and rejoins by its setting alone.
+    /// on the default if that is shorter, and not on notes: a holder with the same setting rejoins
+    /// by that setting alone if it has not read the note that this handle has read.
     pub(super) fn ballot_limit(&self) -> Duration {
         self.own.min(DEFAULT_LONGEST_LEASE) * 2 / 5
     }
 
-    /// Returns how long a server must have been up before the holder of a majority sets its member
-    /// again. That is longer than a ballot may take, even if the clocks drift.
+    /// Returns how long a restarted server must have been up before a holder rejoins on it. That is
+    /// longer than a ballot may take, even if the clocks drift.
     pub(super) fn rejoin_after(&self) -> Duration {
         self.of_all_clients() / 2
     }
@@ -71,14 +71,14 @@ impl LongestLease {
             Duration::ZERO
         };
         let noted = member.note_longest(announced).await?;
-        // Never lowered: a longer hold that this handle has read of may still be valid.
+        // Never lowered: a hold with the longer lease may still be valid.
         self.read_ms.fetch_max(wire_ms(noted), Ordering::SeqCst);
         Ok(())
     }
 
     /// Makes all members note this handle's longest lease, if it is above the default. Then every
-    /// majority that a client can ask for the same lock has a member that still knows the note, as
-    /// long as only a minority forgets. Returns the errors of the members that have not noted it.
+    /// majority of the members has a member that still knows the note, as long as only a minority
+    /// loses its data. Returns the errors of the members that have not noted it.
     pub(super) async fn note_on_all(&self, members: &[AnyLock], limit: Duration) -> Vec<Error> {
         if self.own <= DEFAULT_LONGEST_LEASE {
             return Vec::new();

@@ -1,35 +1,34 @@
-//! Sets a member again, while the whole is held, after its server was restarted without data or
-//! replaced. So servers can be restarted one after the other, and no hold ends.
+//! Rejoining: a held majority lock acquires a lost member again after the member's server was
+//! restarted without data or replaced. So servers can be restarted one after the other, and no hold
+//! ends.
 //!
-//! **Why this never leads to two holders.** If two holds are valid at the same time, both were
-//! valid when the younger one, Y, was granted its majority. At that time both counted one common
-//! server. Without a restart that server kept them apart, because it grants its key to only one of
-//! them. So it was restarted.
+//! **Why this never leads to two holders.** Assume that two holds are valid at the same time. Both
+//! were valid when the younger one, Y, was granted its majority, so at that time both counted one
+//! common server. A server grants its key to only one hold, unless it is restarted in between. So
+//! this server was restarted.
 //!
-//! - The restart was before Y's vote. Y did not count the server for a longest lease
-//!   (`Ballot::trust`). After that time, everything that the older hold, X, had there before the
-//!   restart is over. If X was set again meanwhile, its key kept Y out. This is also why X may
-//!   count the server until its old lease ends, although the server says that it no longer has X's
-//!   key (`MemberHold::still_counts`).
-//! - The restart was after Y's vote, which was lost with it, and X was set again before Y had its
-//!   majority. To prevent this, **X waits**: it asks only a server that has been up for half a
-//!   longest lease (`LongestLease::rejoin_after`). A ballot takes at most two fifths of a longest lease,
-//!   or it is void (`Ballot::is_too_late`). The difference is a margin for clocks that drift. So
-//!   each ballot in which the server voted before its restart is over. Either Y had its majority,
-//!   and X had lost its own by then, or Y never gets one. A hold that an owner has there from
-//!   before the ballot is a vote like any other: its server must answer during the ballot, and must
-//!   have been up for a longest lease.
+//! - The restart was before Y's vote. Y did not trust the server for a longest lease after its
+//!   start (`Ballot::trust`). By then, each lease that the older hold, X, had there before the
+//!   restart was over. If X had rejoined, its key kept Y out. This is also why X may count the
+//!   server until its old lease ends, although the server reports that it no longer has X's key
+//!   (`MemberHold::still_counts`).
+//! - The restart was after Y's vote, which the server then forgot, and X rejoined before Y had its
+//!   majority. To prevent this, **X waits**: it rejoins only on a server that has been up for half
+//!   a longest lease (`LongestLease::rejoin_after`). A ballot that takes more than two fifths of a
+//!   longest lease is void (`Ballot::is_too_late`). The difference is a margin for clocks that
+//!   drift. So when X rejoins, every ballot in which the server voted before its restart has ended.
+//!   Either Y had its majority, and X had lost its own by then, or Y never gets one. If Y's owner
+//!   already had a hold on the server, that counts like any other vote: the server must answer
+//!   during the ballot, and must have been up for a longest lease.
 //!
-//! This depends on a restart of the server, so **without a restart no member is set again**. A
-//! server whose data was flushed, or whose key was removed, has a vote at once, and another client
-//! may have got that vote in between. A forced unlock of a member must last, too. For the same
-//! reason, a member whose lease ran out is set again only after its server was restarted. Three
-//! kinds of members are never set again: one on a server that denies `INFO`, on a master behind
-//! sentinels, or on a node of a cluster.
+//! All this depends on the restart, so **without a restart no member rejoins**. A server whose data
+//! was flushed, or whose key was removed, has a vote at once, and another client may have got that
+//! vote since. A forced unlock of a member must also remain in effect. For the same reason, a
+//! member whose lease ran out rejoins only after its server was restarted. A member on a server
+//! that denies `INFO`, on a master behind sentinels, or on a node of a cluster never rejoins.
 //!
-//! If another client holds the lock on that server meanwhile, alone or as a part of a ballot that
-//! fails, X waits for it. A member that is set again is a new hold with a new id. The previous hold
-//! stays lost.
+//! While another client holds the lock on that server, alone or in a ballot that fails, X waits. A
+//! member that rejoins has a new hold with a new id. The previous hold stays lost.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -48,7 +47,7 @@ use crate::primitives::composite::member::{MemberReply, MemberTerms};
 use crate::primitives::composite::quorum::Members;
 use crate::wait::Deadline;
 
-/// The task that sets the members of a hold again.
+/// The task that lets lost members of a hold rejoin.
 pub(super) struct Rejoin {
     /// The members of the hold, in its order.
     pub(super) members: Vec<AnyLock>,
@@ -59,18 +58,18 @@ pub(super) struct Rejoin {
     pub(super) longest: Arc<LongestLease>,
 }
 
-/// The chance to set a lost member again.
+/// The chance of a lost member to rejoin.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Chance {
-    /// No chance any more.
+    /// The member never rejoins.
     None,
-    /// A chance only after its server is restarted.
+    /// The member can rejoin after a restart of its server.
     Later,
     Now,
 }
 
 impl Rejoin {
-    /// Sets members again until the whole is over.
+    /// Starts the task, which runs until the hold has ended.
     pub(super) fn begin(self, quorum: Arc<Members>) {
         let context = Arc::clone(self.members[0].context());
         let this = Arc::new(self);
@@ -111,8 +110,8 @@ impl Rejoin {
         }
         match hold.loss() {
             Some(LossReason::Deleted | LossReason::Taken { .. }) => {
-                // The state when the server reported the loss counts: a later restart has not
-                // forgotten this hold.
+                // Decided by the start time that the server had when it reported the loss: a later
+                // restart did not make it forget the hold.
                 match hold.counts_until() {
                     Some(_) => Chance::Now,
                     None => Chance::None,
@@ -125,13 +124,13 @@ impl Rejoin {
                 }
             }
             Some(_) => Chance::None,
-            // The member counts again already.
+            // The member has rejoined already.
             None => Chance::Later,
         }
     }
 
-    /// Makes one attempt. A close of the member's client waits for the attempt, because an attempt
-    /// that is dropped leaves something to give back.
+    /// Starts one attempt. A close of the member's client waits for the attempt, because a dropped
+    /// attempt may leave a grant to give back.
     fn attempt(self: &Arc<Self>, quorum: &Arc<Members>, place: usize) -> impl Future<Output = ()> {
         let (this, quorum) = (Arc::clone(self), Arc::clone(quorum));
         let (done, finished) = oneshot::channel::<()>();
@@ -145,15 +144,15 @@ impl Rejoin {
             }
         });
         async {
-            // Nothing is ever sent: an error means that the attempt has ended.
+            // Nothing is ever sent on the channel: its error means that the attempt has ended.
             let _ = finished.await;
         }
     }
 
     async fn rejoin(&self, quorum: &Arc<Members>, place: usize) {
         let member = &self.members[place];
-        // Noted at once, not when the server is old enough: other clients may apply a shorter bound
-        // until they read this.
+        // Noted at once, not only when the server has been up for long enough: until other clients
+        // read the note, they may apply a shorter limit.
         if self.longest.of_all_clients() > config::DEFAULT_LONGEST_LEASE {
             let noted = member
                 .with_timeout(self.limit, self.longest.exchange_notes(member))
@@ -165,7 +164,7 @@ impl Rejoin {
         if self.restarted_recently(member) {
             return;
         }
-        // The guard's present terms: it may have been extended.
+        // The current terms of the hold, which may have been extended.
         let mut settings = self.settings.clone();
         settings.take(config::Terms {
             max_hold: None,
@@ -179,7 +178,7 @@ impl Rejoin {
         let Ok(MemberReply::Granted(guard)) = member.with_timeout(self.limit, asked).await else {
             return;
         };
-        // The server may have been restarted again meanwhile.
+        // The server may have been restarted again during the request.
         if !self.restarted_recently(member) {
             log(
                 || tracing::info!(key = %guard.name(), server = member.address(), "a restarted server has the lock again"),
@@ -188,7 +187,8 @@ impl Rejoin {
         }
     }
 
-    /// Returns whether a ballot may still be under way in which the server voted before its start.
+    /// Returns whether the server was started so recently that a ballot in which it voted before
+    /// may still be in progress.
     fn restarted_recently(&self, member: &AnyLock) -> bool {
         let context = member.context();
         let since = context.clock.now() - self.longest.rejoin_after();

@@ -61,7 +61,7 @@ local function acquire(group, hold, lease_ms, fields)
     remove(group, one[1], one[2])
   end
   -- The values of other dead holders would stay for as long as the group is in use. To keep them
-  -- few, each acquire looks at a few fields from anywhere in the hash.
+  -- few, each acquire checks a few fields at a changing position in the hash.
   if size > 48 then
     local some = redis.pcall('HSCAN', group, now % 1048576, 'COUNT', 8)[2] or {}
     for n = 1, #some, 2 do

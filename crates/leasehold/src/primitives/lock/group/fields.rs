@@ -36,7 +36,7 @@ impl FieldNames {
     }
 }
 
-/// Encodes a string as Kryo does, after the number of its class.
+/// Encodes a string as Kryo does: first the number of its class, then the text.
 fn kryo5(text: &str) -> Vec<u8> {
     const STRING: u8 = 3;
     const HIGH: u8 = 0x80;

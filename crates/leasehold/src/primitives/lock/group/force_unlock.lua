@@ -1,8 +1,8 @@
 -- Ends the current holds of these values, and notes that they were ended by force.
 --
 -- group    hash: for each value `f` its holder, and two more fields
--- marker   hash: a field per hold that was ended by force; lives as long as the
---          holds would have, so that their holders learn the reason
+-- marker   hash: a field per hold that was ended by force; lives as long as the holds would have,
+--          so that their holders learn the reason
 -- channel  where the waiters listen
 -- fields   the values' fields, separated by spaces
 -- Returns  1  at least one value was held
@@ -28,8 +28,8 @@ local function force_unlock(group, marker, channel, fields)
       if left >= 0 then
         ended = 1
         -- The note is only a courtesy to the holder: writing it fails when the server is out of
-        -- memory. At most 64 notes, so that a name that is broken again and again does not fill the
-        -- memory.
+        -- memory. At most 64 notes, so that a name that is unlocked by force again and again does
+        -- not fill the memory.
         local noted = redis.pcall('HLEN', marker)
         noted = type(noted) == 'number' and noted < 64 and redis.pcall('HSET', marker, holder, '1')
         if type(noted) == 'number' and marked_ms < math.max(left, 1) then

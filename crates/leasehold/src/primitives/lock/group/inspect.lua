@@ -1,9 +1,9 @@
--- Returns the holders of these values, and for how long they have them.
+-- Returns the holders of these values, and how long their leases still last.
 --
 -- group   hash: for each value `f` its holder, and two more fields
 -- fields  the values' fields, separated by spaces
--- Returns { ttl, holder, count, ... }  the longest rest of a lease in ms, and each
---                                      holder once
+-- Returns { ttl, holder, count, ... }  the remaining time of the longest lease in ms, and each
+--                                      holder once, with its count
 --         { -2 }                       all values are free
 --         text WRONGKIND: not a group of locks
 

@@ -5,7 +5,7 @@
 -- lease_ms  how long the hold lasts from now
 -- most_ms   a lease longer than this is shortened to `lease_ms`; 0 for never
 -- fields    the values' fields, separated by spaces
--- Returns   n  renewed, and n ms are left now
+-- Returns   n  renewed, and n ms remain now
 --           0  this hold has lost one of the values, or its lease is over; nothing was changed
 
 local function renew(group, hold, lease_ms, most_ms, fields)

@@ -1,6 +1,6 @@
 -- Gives how long the group lives if its last hold lasts `lease_ms` more: a moment longer than the
 -- hold. Redisson takes over a value when its time ends, but does not lengthen the life of a key
--- that has less than a millisecond left. The new hold would then vanish with the key.
+-- that expires within a millisecond. The new hold would then vanish with the key.
 local function life_ms(lease_ms)
   return string.format('%.0f', lease_ms + 100)
 end

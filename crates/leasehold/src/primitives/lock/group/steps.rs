@@ -52,7 +52,8 @@ impl Acquire<'_> {
         for f in split(self.fields) {
             keyspace.hset(self.group, f, self.hold)?;
             // The end of the lease by the server's clock. Redisson's clients write it by their own
-            // clocks, so a Java client whose clock is wrong sees our ends too early or too late.
+            // clocks, so for a Java client whose clock is wrong, our leases end too early or too
+            // late.
             let ends = (now + lease_ms).to_string();
             keyspace.hset(
                 self.group,
@@ -210,7 +211,7 @@ impl ForceUnlock<'_> {
                 continue;
             };
             ended = 1;
-            // A marker of another type is left alone, because the note is only a courtesy.
+            // A marker of another type is not changed, because the note is only a courtesy.
             if keyspace.hlen(self.marker).is_ok_and(|size| size < 64) {
                 keyspace.hset(self.marker, &holder, b"1")?;
                 lengthen(keyspace, self.marker, left.max(1));
@@ -262,8 +263,8 @@ pub(crate) static ALL: [&Step; 6] = [
 
 const EXPIRE_TIME: &[u8] = b"expire_time";
 const LOCK_COUNT: &[u8] = b"lock_count";
-/// The number of fields above which a group is swept. The script looks at a few fields each time,
-/// its twin at all.
+/// The number of fields above which a group is swept. The script checks a few fields each time, its
+/// twin checks all.
 const SWEPT: usize = 48;
 
 fn split(fields: &[u8]) -> impl Iterator<Item = &[u8]> {
@@ -336,7 +337,7 @@ fn life_ms(lease_ms: u64) -> u64 {
 /// The twin of `trim_expiry.lua`.
 fn trim_expiry(keyspace: &mut Keyspace, group: &[u8]) -> Result<(), Refusal> {
     // Reading a large hash at each release would keep the server busy. A large group is swept when
-    // it is acquired, and lives as long as its longest lease asked for.
+    // it is acquired, and lives as long as the longest lease that was asked for.
     if keyspace.hlen(group)? > SWEPT {
         return Ok(());
     }

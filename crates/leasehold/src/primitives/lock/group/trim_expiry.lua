@@ -11,7 +11,7 @@ local function trim_expiry(group)
     local f, holder = string.match(all[n], '^([^:]+):(.+):expire_time$')
     local left = f and (tonumber(all[n + 1]) or 0) - now
     if f and left < 0 then
-      -- The value may have another holder already. Then it stays.
+      -- If the value already has another holder, it is not removed.
       if redis.call('HGET', group, f) == holder then
         redis.pcall('HDEL', group, f)
       end

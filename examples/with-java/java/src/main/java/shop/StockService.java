@@ -14,7 +14,7 @@ public final class StockService {
     public static void main(String[] arguments) throws InterruptedException {
         Config config = new Config();
         config.useSingleServer().setAddress(arguments[0]);
-        // Both services read the stock as plain text. For a lock the codec does not matter.
+        // Both services read the stock as plain text. The codec does not matter for a lock.
         config.setCodec(StringCodec.INSTANCE);
         RedissonClient redisson = Redisson.create(config);
         try {
