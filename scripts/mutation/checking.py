@@ -109,8 +109,12 @@ def lua_server():
                 with open(path) as file:
                     # The library completes call.lua.
                     text = file.read().replace("--[[STEPS]]", "if false then")
-                said = cli("script", "load", text)
-                return None if re.fullmatch("[0-9a-f]{40}", said) else said
+                # Each section is a script, or a part of one.
+                for section in text.split("\n-- ["):
+                    said = cli("script", "load", "-- [" + section)
+                    if not re.fullmatch("[0-9a-f]{40}", said):
+                        return said
+                return None
 
             yield compile_lua
         finally:

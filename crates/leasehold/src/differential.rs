@@ -14,7 +14,7 @@ mod presence;
 mod rw;
 mod semaphore;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io::{self, Write as _};
 use std::net::TcpStream;
 use std::time::{Duration, SystemTime};
@@ -33,7 +33,7 @@ use crate::key::Key;
 
 /// The test setup for the steps of one primitive.
 struct Suite {
-    /// The folder of its files, below `primitives`.
+    /// The folder of its primitive, below `primitives`.
     folder: &'static str,
     steps: &'static [&'static Step],
     /// The value of the key or argument with this name.
@@ -508,7 +508,7 @@ fn step_headers_document_every_parameter() {
     for step in crate::primitives::steps() {
         let function = crate::backend::redis::script::function_name(step);
         let signature = step
-            .lua
+            .lua()
             .lines()
             .find_map(|line| line.strip_prefix(&format!("local function {function}(")))
             .unwrap_or_else(|| panic!("{}: no function `{function}`", step.name));
@@ -517,16 +517,16 @@ fn step_headers_document_every_parameter() {
         assert_eq!(parameters, step.parameters, "{}", step.name);
         for parameter in parameters {
             assert!(
-                step.lua
+                step.lua()
                     .lines()
                     .any(|line| line.starts_with(&format!("-- {parameter} "))),
                 "{}: the header says nothing of `{parameter}`",
                 step.name
             );
         }
-        assert!(step.lua.contains("-- Returns "), "{}", step.name);
+        assert!(step.lua().contains("-- Returns "), "{}", step.name);
         assert!(
-            !step.lua.contains("#!"),
+            !step.lua().contains("#!"),
             "{}: fails when out of memory",
             step.name
         );
@@ -543,30 +543,25 @@ fn every_step_is_tried_out_here() {
 }
 
 #[test]
-fn every_file_is_a_step_of_its_own() {
-    for suite in &SUITES {
-        // No compiler sees a Lua file that no step includes, and it would look as if it were in
-        // use.
-        let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/src/primitives/");
-        let mut files: Vec<_> = std::fs::read_dir(format!("{folder}{}", suite.folder))
-            .unwrap()
-            .map(|file| file.unwrap().path())
-            .filter(|path| path.extension().is_some_and(|kind| kind == "lua"))
-            // A file that several steps share has no reply of its own.
-            .filter(|path| {
-                std::fs::read_to_string(path)
-                    .unwrap()
-                    .contains("-- Returns ")
-            })
-            .map(|path| path.file_name().unwrap().to_str().unwrap().to_owned())
-            .collect();
-        files.sort();
-        let mut steps: Vec<_> = suite
-            .steps
-            .iter()
-            .map(|step| format!("{}.lua", step.name.rsplit('.').next().unwrap()))
-            .collect();
-        steps.sort();
-        assert_eq!(files, steps);
+fn every_lua_section_is_a_step_or_shared() {
+    let steps = crate::primitives::steps();
+    let mut shared = Vec::new();
+    for step in &steps {
+        crate::backend::redis::script::collect(step.uses, &mut shared);
+    }
+    let steps = steps.iter();
+    let of_steps = steps.map(|step| (step.file, step.name.rsplit('.').next().unwrap()));
+    let of_shared = shared.iter().map(|shared| (shared.file, shared.section));
+    let mut used: BTreeMap<_, BTreeSet<_>> = BTreeMap::new();
+    for (file, section) in of_steps.chain(of_shared) {
+        used.entry(file).or_default().insert(section);
+    }
+    for (file, used) in used {
+        // A section that no step includes would look as if it were in use.
+        let sections = file
+            .lines()
+            .filter_map(|line| line.strip_prefix("-- [")?.split_once("] ---"))
+            .map(|(name, _dashes)| name);
+        assert_eq!(sections.collect::<BTreeSet<_>>(), used);
     }
 }

@@ -14,9 +14,10 @@ pub(crate) use parts::Parts;
 pub(crate) struct Step {
     /// The unique name by which the call's script finds the step.
     pub(crate) name: &'static str,
-    /// The text of the Lua file: a header and one `local function`.
+    /// The Lua file of the primitive. The section with the last word of `name` is the step's: a
+    /// header and one `local function`.
     #[cfg_attr(not(feature = "redis"), expect(dead_code))]
-    pub(crate) lua: &'static str,
+    pub(crate) file: &'static str,
     /// The Lua that the function shares with other steps.
     #[cfg_attr(not(feature = "redis"), expect(dead_code))]
     pub(crate) uses: &'static [&'static SharedLua],
@@ -57,26 +58,52 @@ pub(crate) struct Step {
     pub(crate) twin: fn(&mut Keyspace, &Parts) -> Result<Value, Refusal>,
 }
 
-/// Lua that several steps use: a file of local functions and constants. The script contains it
+/// Lua that several steps use: a section of local functions and constants. The script contains it
 /// once.
 #[derive(Debug)]
 #[cfg_attr(not(feature = "redis"), expect(dead_code))]
 pub(crate) struct SharedLua {
-    pub(crate) lua: &'static str,
-    /// The Lua that this file itself uses. A step that uses this file can call that Lua too.
+    pub(crate) file: &'static str,
+    pub(crate) section: &'static str,
+    /// The Lua that this section itself uses. A step that uses this section can call that Lua too.
     pub(crate) uses: &'static [&'static SharedLua],
 }
 
 impl SharedLua {
-    pub(crate) const fn new(lua: &'static str, uses: &'static [&'static SharedLua]) -> Self {
-        Self { lua, uses }
+    pub(crate) const fn new(
+        file: &'static str,
+        section: &'static str,
+        uses: &'static [&'static SharedLua],
+    ) -> Self {
+        Self {
+            file,
+            section,
+            uses,
+        }
+    }
+
+    #[cfg(feature = "redis")]
+    pub(crate) fn lua(&self) -> &'static str {
+        section(self.file, self.section)
     }
 }
 
-/// Declares a step: a [`Step`], and a struct of its keys and arguments, named as in the Lua file.
-/// The file is named after the second part of the step's name. A caller fills in the struct and
-/// makes an [`Operation`] of it. The step's twin is the method `twin` of the struct, so it reads
-/// the same names. An argument without a type is text.
+/// Returns a section of a Lua file: the text after the line `-- [name] ---`, up to the next one.
+#[cfg(feature = "redis")]
+pub(crate) fn section(file: &'static str, name: &str) -> &'static str {
+    let head = format!("\n-- [{name}] ");
+    let rest = file.split_once(&head).map(|(_, rest)| rest);
+    let rest = rest.unwrap_or_else(|| panic!("no Lua section `{name}`"));
+    rest.split("\n-- [")
+        .next()
+        .and_then(|section| section.split_once('\n'))
+        .map_or("", |(_dashes, section)| section)
+}
+
+/// Declares a step: a [`Step`], and a struct of its keys and arguments, named as in the Lua. The
+/// Lua is the section of the constant `LUA` that has the second part of the step's name. A caller
+/// fills in the struct and makes an [`Operation`] of it. The step's twin is the method `twin` of
+/// the struct, so it reads the same names. An argument without a type is text.
 macro_rules! step {
     (
         $STEP:ident: $Arguments:ident = $family:ident.$function:ident, grants: $grants:literal,
@@ -90,7 +117,7 @@ macro_rules! step {
     ) => {
         pub(crate) static $STEP: $crate::backend::step::Step = $crate::backend::step::Step {
             name: concat!(stringify!($family), ".", stringify!($function)),
-            lua: include_str!(concat!(stringify!($function), ".lua")),
+            file: LUA,
             uses: &[$($(&$shared),+)?],
             parameters: &[$(stringify!($key),)* $(stringify!($arg)),*],
             keys: <[&str]>::len(&[$(stringify!($key)),*]),
@@ -216,6 +243,12 @@ pub(crate) fn number<T: FromStr>(text: &[u8]) -> Result<T, Refusal> {
 }
 
 impl Step {
+    /// Returns the Lua of the step.
+    #[cfg(feature = "redis")]
+    pub(crate) fn lua(&self) -> &'static str {
+        section(self.file, self.name.rsplit('.').next().unwrap_or_default())
+    }
+
     /// Returns whether a failover guard may keep this step from running. A step that grants
     /// something counts as an acquire unless it is declared `for_holders`.
     #[cfg(feature = "redis")]

@@ -4,8 +4,9 @@
 
 use crate::backend::memory::Keyspace;
 use crate::backend::step::{Refusal, SharedLua};
+use crate::primitives::twin::LUA;
 
-pub(super) static HASH_KIND: SharedLua = SharedLua::new(include_str!("hash_kind.lua"), &[]);
+pub(super) static HASH_KIND: SharedLua = SharedLua::new(LUA, "hash_kind", &[]);
 
 pub(super) const PLAIN: &str = "a plain lock";
 pub(super) const READ_WRITE: &str = "a read-write lock";

@@ -4,13 +4,15 @@
 use crate::backend::memory::Keyspace;
 use crate::backend::step::{Refusal, SharedLua, Value, number};
 
-pub(super) static ASKING: SharedLua = SharedLua::new(include_str!("asking.lua"), &[]);
-pub(super) static IDEMPOTENCY: SharedLua = SharedLua::new(include_str!("idempotency.lua"), &[]);
-pub(super) static KEPT: SharedLua = SharedLua::new(include_str!("kept.lua"), &[]);
-pub(super) static NOW_MS: SharedLua = SharedLua::new(include_str!("now_ms.lua"), &[]);
-pub(super) static NUMBER_AT: SharedLua = SharedLua::new(include_str!("number_at.lua"), &[]);
-pub(super) static PUBLISH_FREE: SharedLua = SharedLua::new(include_str!("publish_free.lua"), &[]);
-pub(super) static WAKE_ALL: SharedLua = SharedLua::new(include_str!("wake_all.lua"), &[]);
+pub(super) const LUA: &str = include_str!("common.lua");
+
+pub(super) static ASKING: SharedLua = SharedLua::new(LUA, "asking", &[]);
+pub(super) static IDEMPOTENCY: SharedLua = SharedLua::new(LUA, "idempotency", &[]);
+pub(super) static KEPT: SharedLua = SharedLua::new(LUA, "kept", &[]);
+pub(super) static NOW_MS: SharedLua = SharedLua::new(LUA, "now_ms", &[]);
+pub(super) static NUMBER_AT: SharedLua = SharedLua::new(LUA, "number_at", &[]);
+pub(super) static PUBLISH_FREE: SharedLua = SharedLua::new(LUA, "publish_free", &[]);
+pub(super) static WAKE_ALL: SharedLua = SharedLua::new(LUA, "wake_all", &[]);
 
 /// Extends the life of a key to at least `ms` from now.
 pub(super) fn lengthen(keyspace: &mut Keyspace, key: &[u8], ms: u64) {

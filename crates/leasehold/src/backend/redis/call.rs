@@ -399,7 +399,7 @@ mod tests {
 
     static ACQUIRE: Step = Step {
         name: "test.acquire",
-        lua: "",
+        file: "",
         keys: 2,
         many: false,
         own_script: false,

@@ -359,7 +359,7 @@ mod tests {
 
     static STEP: Step = Step {
         name: "test.step",
-        lua: "",
+        file: "",
         keys: 1,
         many: false,
         own_script: false,

@@ -8,12 +8,11 @@ use std::ptr;
 use std::sync::Arc;
 
 use crate::backend::channels::Transport;
-use crate::backend::step::{SharedLua, Step};
+use crate::backend::step::{SharedLua, Step, section};
 use crate::sync::Mutex;
 
-const CALL: &str = include_str!("call.lua");
-const OWN: &str = include_str!("own.lua");
-const LATE: &str = include_str!("late.lua");
+/// The scripts, and their parts.
+const LUA: &str = include_str!("call.lua");
 /// The part that the scripts have only for a client with a failover guard.
 const GUARD: &str = include_str!("guard.lua");
 /// The placeholder in a step that is not an acquire but may still grant something to another
@@ -145,11 +144,11 @@ impl Script {
         let made: Vec<_> = (0..steps.len()).map(|n| format!("made{n}")).collect();
         // The script has no line with flags at its top. With such a line the server would refuse
         // the entire call when it is out of memory, but releases must still run then.
-        let text = CALL
+        let text = section(LUA, "call")
             .replace("--[[SHARED]]", &choice(0..library.len(), &library))
             .replace("--[[MADE]]", &format!("local {}", made.join(", ")))
             .replace("--[[STEPS]]", &branches);
-        let text = text.replace("--[[LATE]]", LATE);
+        let text = text.replace("--[[LATE]]", section(LUA, "late"));
         let text = match form {
             Form::Server => text,
             Form::Guarded { .. } => text.replace("--[[GUARD]]", &form.guard().unwrap_or_default()),
@@ -178,7 +177,7 @@ fn insert_guard_check(text: &str, form: Form) -> String {
 /// Makes the script of one step.
 fn own_text(step: &Step, form: Form) -> Text {
     let late = if step.grants {
-        LATE
+        section(LUA, "late")
     } else {
         // The step releases something, and runs whenever it arrives.
         "local late = false\n"
@@ -189,7 +188,7 @@ fn own_text(step: &Step, form: Form) -> Text {
     };
     let guard = form
         .guard()
-        .filter(|_| step.is_guarded() || step.lua.contains(OR_GUARDED));
+        .filter(|_| step.is_guarded() || step.lua().contains(OR_GUARDED));
     let guard = guard.map_or(String::new(), |guard| guard + guard_check);
     let keys = (1..=step.keys).map(|n| format!(", KEYS[{n}]"));
     // The arguments follow the call's number and, if the step grants something, its deadline.
@@ -197,12 +196,15 @@ fn own_text(step: &Step, form: Form) -> Text {
     let arguments = first..first + step.parameters.len() - step.keys;
     let arguments = arguments.map(|n| format!(", ARGV[{n}]"));
     let parameters: String = keys.chain(arguments).collect();
-    let text = OWN
+    let text = section(LUA, "own")
         .replace(
             "--[[CALL]]",
             &format!("{}{parameters}", function_name(step)),
         )
-        .replace("--[[STEP]]", &with_uses(step.lua, step.uses, &with_shared))
+        .replace(
+            "--[[STEP]]",
+            &with_uses(step.lua(), step.uses, &with_shared),
+        )
         .replace("--[[LATE]]", late)
         .replace("--[[GUARD]]", &guard);
     Text::new(&insert_guard_check(&text, form))
@@ -210,7 +212,7 @@ fn own_text(step: &Step, form: Form) -> Text {
 
 /// Returns shared Lua after the Lua that it uses itself, for the script of one step.
 fn with_shared(shared: &SharedLua) -> String {
-    with_uses(shared.lua, shared.uses, &with_shared)
+    with_uses(shared.lua(), shared.uses, &with_shared)
 }
 
 /// Adds what the script needs on a node of a cluster.
@@ -239,7 +241,7 @@ fn for_a_cluster(text: &str, transports: &[Transport]) -> String {
 }
 
 /// Collects shared Lua, and the shared Lua that it uses itself, each once.
-fn collect(uses: &[&'static SharedLua], library: &mut Vec<&'static SharedLua>) {
+pub(crate) fn collect(uses: &[&'static SharedLua], library: &mut Vec<&'static SharedLua>) {
     for shared in uses {
         if !library.iter().any(|known| ptr::eq(*known, *shared)) {
             library.push(shared);
@@ -254,7 +256,9 @@ fn choice(numbers: Range<usize>, library: &[&SharedLua]) -> String {
     match library[numbers.clone()] {
         [] => String::new(),
         [shared] => {
-            let lua = with_uses(shared.lua, shared.uses, &|used| import_line(used, library));
+            let lua = with_uses(shared.lua(), shared.uses, &|used| {
+                import_line(used, library)
+            });
             format!("{lua}return {}\n", names(shared).join(", "))
         }
         _ => {
@@ -297,7 +301,7 @@ fn names(shared: &SharedLua) -> Vec<&'static str> {
 }
 
 fn own_names(shared: &SharedLua) -> impl Iterator<Item = &'static str> {
-    shared.lua.lines().filter_map(|line| {
+    shared.lua().lines().filter_map(|line| {
         let rest = line.strip_prefix("local ")?;
         let rest = rest.strip_prefix("function ").unwrap_or(rest);
         rest.split(['(', ' ']).next()
@@ -331,7 +335,7 @@ fn branch(number: usize, step: &Step, library: &[&SharedLua], form: Form) -> Str
              if away then reply = away else"
         }
     };
-    let lua = with_uses(step.lua, step.uses, &|used| import_line(used, library));
+    let lua = with_uses(step.lua(), step.uses, &|used| import_line(used, library));
     let (name, function) = (step.name, function_name(step));
     if step.many {
         // The name, the count, the argument for all keys, and one argument for each key.
@@ -378,7 +382,10 @@ pub(crate) fn function_name(step: &Step) -> &'static str {
 fn called_commands(step: &Step) -> impl Iterator<Item = &'static str> {
     let mut used = Vec::new();
     collect(step.uses, &mut used);
-    let texts = used.into_iter().map(|shared| shared.lua).chain([step.lua]);
+    let texts = used
+        .into_iter()
+        .map(|shared| shared.lua())
+        .chain([step.lua()]);
     // `redis.pcall('` ends with the same letters, so this finds both.
     let called = texts.flat_map(|lua| lua.split("call('").skip(1));
     called.filter_map(|rest| rest.split('\'').next())

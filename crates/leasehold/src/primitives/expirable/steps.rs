@@ -18,8 +18,10 @@ use crate::primitives::twin::{
     list, note, number_at, publish_free, to_int,
 };
 
-static LEASES: SharedLua = SharedLua::new(include_str!("leases.lua"), &[&NOW_MS, &NUMBER_AT]);
-static RECLAIM: SharedLua = SharedLua::new(include_str!("reclaim.lua"), &[&PUBLISH_FREE]);
+const LUA: &str = include_str!("expirable.lua");
+
+static LEASES: SharedLua = SharedLua::new(LUA, "leases", &[&NOW_MS, &NUMBER_AT]);
+static RECLAIM: SharedLua = SharedLua::new(LUA, "reclaim", &[&PUBLISH_FREE]);
 
 /// The expiry that Redisson notes for a permit whose lease never ends.
 const NEVER: i64 = 922_337_203_685_477;

@@ -14,7 +14,9 @@ use crate::primitives::lock::steps::{BREAK_HOLD, GRANT, LockHold};
 use crate::primitives::twin::{KEPT, NOW_MS};
 use crate::sync::Mutex;
 
-static QUEUE: SharedLua = SharedLua::new(include_str!("queue.lua"), &[&NOW_MS]);
+const LUA: &str = include_str!("fair.lua");
+
+static QUEUE: SharedLua = SharedLua::new(LUA, "queue", &[&NOW_MS]);
 
 step! {
     // `grants` is also right because the step takes a place in line: a request that arrives after

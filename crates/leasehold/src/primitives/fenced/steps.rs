@@ -13,7 +13,9 @@ use crate::key::Key;
 use crate::loss::LossReason;
 use crate::primitives::twin::to_int;
 
-static TOKEN: SharedLua = SharedLua::new(include_str!("token.lua"), &[]);
+const LUA: &str = include_str!("fenced.lua");
+
+static TOKEN: SharedLua = SharedLua::new(LUA, "token", &[]);
 
 step! {
     ACQUIRE: Acquire = fenced.acquire, grants: true,

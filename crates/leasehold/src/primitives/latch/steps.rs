@@ -9,7 +9,9 @@ use crate::primitives::twin::{
     IDEMPOTENCY, NUMBER_AT, earlier_reply, list, note, number_at, to_int,
 };
 
-static OPENED: SharedLua = SharedLua::new(include_str!("opened.lua"), &[]);
+const LUA: &str = include_str!("latch.lua");
+
+static OPENED: SharedLua = SharedLua::new(LUA, "opened", &[]);
 
 step! {
     SET: Set = latch.set, grants: false,

@@ -15,9 +15,11 @@ use crate::primitives::twin::{
     ASKING, KEPT, can_be_renewed, clients_before, keep_for_span, lengthen, notify_first, to_int,
 };
 
+const LUA: &str = include_str!("lock.lua");
+
 pub(in crate::primitives) static BREAK_HOLD: SharedLua =
-    SharedLua::new(include_str!("break_hold.lua"), &[&HASH_KIND]);
-pub(in crate::primitives) static GRANT: SharedLua = SharedLua::new(include_str!("grant.lua"), &[]);
+    SharedLua::new(LUA, "break_hold", &[&HASH_KIND]);
+pub(in crate::primitives) static GRANT: SharedLua = SharedLua::new(LUA, "grant", &[]);
 
 step! {
     // A request that arrives after its waiter has given up must not run: the lock would be held for
@@ -186,7 +188,7 @@ impl KeepFor<'_> {
 /// The renewal of many holds in one operation.
 pub(crate) static RENEW_MANY: Step = Step {
     name: "lock.renew_many",
-    lua: include_str!("renew_many.lua"),
+    file: LUA,
     uses: &[&KEPT],
     parameters: &["count", "first_key", "first_arg"],
     keys: 0,

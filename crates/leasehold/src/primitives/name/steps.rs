@@ -11,6 +11,8 @@ use crate::primitives::hash_kind::{self, HASH_KIND};
 use crate::primitives::rw::steps::{REMAINING, remaining_ms};
 use crate::primitives::twin::{NOW_MS, lengthen, list, to_int};
 
+const LUA: &str = include_str!("name.lua");
+
 step! {
     INSPECT: Inspect = name.inspect, grants: false,
     keys: [name, leases, queue, waiters, writers, readers, tokens, opened],

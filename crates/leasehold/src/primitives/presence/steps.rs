@@ -9,6 +9,8 @@ use crate::config::wire_ms;
 use crate::key::{CLIENTS, client_key};
 use crate::primitives::twin::{NOW_MS, to_int};
 
+const LUA: &str = include_str!("presence.lua");
+
 step! {
     ANNOUNCE: Announce = presence.announce, grants: false,
     keys: [client],

@@ -9,14 +9,13 @@ use crate::primitives::twin::{
     notify_first, to_int, wake_all,
 };
 
-static RESERVATIONS: SharedLua = SharedLua::new(include_str!("reservations.lua"), &[&NOW_MS]);
-pub(in crate::primitives) static REMAINING: SharedLua =
-    SharedLua::new(include_str!("remaining.lua"), &[]);
-static TRIM_EXPIRY: SharedLua = SharedLua::new(include_str!("trim_expiry.lua"), &[&REMAINING]);
-/// The script includes `trim_expiry.lua`, which a step runs if all holds that it has read have
-/// ended.
-static LONGEST_OF_SOME: SharedLua =
-    SharedLua::new(include_str!("longest_of_some.lua"), &[&TRIM_EXPIRY]);
+const LUA: &str = include_str!("rw.lua");
+
+static RESERVATIONS: SharedLua = SharedLua::new(LUA, "reservations", &[&NOW_MS]);
+pub(in crate::primitives) static REMAINING: SharedLua = SharedLua::new(LUA, "remaining", &[]);
+static TRIM_EXPIRY: SharedLua = SharedLua::new(LUA, "trim_expiry", &[&REMAINING]);
+/// The script includes `trim_expiry`, which a step runs if all holds that it has read have ended.
+static LONGEST_OF_SOME: SharedLua = SharedLua::new(LUA, "longest_of_some", &[&TRIM_EXPIRY]);
 
 step! {
     ACQUIRE_READ: AcquireRead = rw.acquire_read, grants: true,

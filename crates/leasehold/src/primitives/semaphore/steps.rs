@@ -14,6 +14,8 @@ use crate::primitives::twin::{
     clients_before, earlier_reply, list, note, notify_waiting, number_at, publish_free,
 };
 
+const LUA: &str = include_str!("semaphore.lua");
+
 step! {
     ACQUIRE: Acquire = semaphore.acquire, grants: true,
     keys: [semaphore, marker, done, released, asking],

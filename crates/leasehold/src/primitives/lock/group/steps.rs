@@ -14,8 +14,10 @@ use crate::loss::LossReason;
 use crate::primitives::hash_kind::{self, HASH_KIND};
 use crate::primitives::twin::{NOW_MS, WAKE_ALL, lengthen, wake_all};
 
-static SHAPE: SharedLua = SharedLua::new(include_str!("shape.lua"), &[&NOW_MS]);
-static TRIM_EXPIRY: SharedLua = SharedLua::new(include_str!("trim_expiry.lua"), &[&SHAPE]);
+const LUA: &str = include_str!("group.lua");
+
+static SHAPE: SharedLua = SharedLua::new(LUA, "shape", &[&NOW_MS]);
+static TRIM_EXPIRY: SharedLua = SharedLua::new(LUA, "trim_expiry", &[&SHAPE]);
 
 step! {
     ACQUIRE: Acquire = group.acquire, grants: true,
