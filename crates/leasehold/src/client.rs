@@ -22,15 +22,15 @@ use crate::credentials::{Credentials, CredentialsSource};
 use crate::error::{Error, ErrorKind, Result};
 use crate::hold::SafetyMargin;
 use crate::observe::{Acquired, Hooks, Lost, Observer, Waiting};
+use crate::operate::holds::{self, HeldInfo};
+use crate::operate::name::{self, Listing, NameInfo};
+#[cfg(any(feature = "redis", test))]
+use crate::operate::presence;
 use crate::primitives::expirable::ExpirableSemaphore;
 use crate::primitives::fair::{Fair, FairLock};
 use crate::primitives::fenced::{Fenced, FencedLock};
-use crate::primitives::holds::{self, HeldInfo};
 use crate::primitives::latch::CountDownLatch;
 use crate::primitives::lock::{GroupLock, Lock, Plain};
-use crate::primitives::name::{self, Listing, NameInfo};
-#[cfg(any(feature = "redis", test))]
-use crate::primitives::presence;
 use crate::primitives::rw::RwLock;
 use crate::primitives::semaphore::Semaphore;
 #[cfg(feature = "tls")]
@@ -1086,14 +1086,14 @@ impl ClientBuilder {
 
     #[cfg(feature = "redis")]
     async fn connect_to_server(&self, url: &str) -> Result<Client> {
-        let (endpoint, steps) = (self.endpoint(url), crate::primitives::steps());
+        let (endpoint, steps) = (self.endpoint(url), crate::operate::steps());
         let redis = Redis::connect(endpoint, &steps, crate::clock::Clock::Boot).await?;
         Ok(self.client_of_server(redis))
     }
 
     #[cfg(feature = "redis")]
     fn start_in_background(&self, url: &str) -> Result<Client> {
-        let (endpoint, steps) = (self.endpoint(url), crate::primitives::steps());
+        let (endpoint, steps) = (self.endpoint(url), crate::operate::steps());
         let redis = Redis::start(endpoint, &steps, crate::clock::Clock::Boot)?;
         Ok(self.client_of_server(redis))
     }

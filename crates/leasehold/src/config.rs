@@ -441,7 +441,7 @@ pub(crate) fn check_wait(wait: Duration, key: &Key) -> Result<()> {
 /// Checks the waiter timeout. If it is too short, a slow network costs a waiter its place. If it is
 /// too long, a dead waiter delays all other waiters.
 pub(crate) fn check_waiter_timeout(timeout: Duration, key: &Key) -> Result<()> {
-    // Equals `IDLE_EXPIRY_MS` in `fair/queue.lua`, after which the key of our waiters expires if no
+    // Equals `IDLE_EXPIRY_MS` in `fair.lua`, after which the key of our waiters expires if no
     // waiter asks. With a longer timeout that key would expire first, and the server would take our
     // waiters for Redisson's.
     let longest = Duration::from_secs(3600);

@@ -465,7 +465,7 @@ fn twins_and_scripts_agree() {
         #[cfg(feature = "tls")]
         tls: crate::tls::TlsSettings::default(),
     };
-    let all = crate::primitives::steps();
+    let all = crate::operate::steps();
     let redis = runtime
         .block_on(Redis::connect(endpoint, &all, Clock::Boot))
         .unwrap();
@@ -505,7 +505,7 @@ fn twins_and_scripts_agree() {
 
 #[test]
 fn step_headers_document_every_parameter() {
-    for step in crate::primitives::steps() {
+    for step in crate::operate::steps() {
         let function = crate::backend::redis::script::function_name(step);
         let signature = step
             .lua()
@@ -537,14 +537,14 @@ fn step_headers_document_every_parameter() {
 fn every_step_is_tried_out_here() {
     let tried = SUITES.iter().flat_map(|suite| suite.steps);
     let tried: Vec<_> = tried.map(|step| step.name).collect();
-    for step in crate::primitives::steps() {
+    for step in crate::operate::steps() {
         assert!(tried.contains(&step.name), "{} is in no suite", step.name);
     }
 }
 
 #[test]
 fn every_lua_section_is_a_step_or_shared() {
-    let steps = crate::primitives::steps();
+    let steps = crate::operate::steps();
     let mut shared = Vec::new();
     for step in &steps {
         crate::backend::redis::script::collect(step.uses, &mut shared);

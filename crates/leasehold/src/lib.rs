@@ -113,6 +113,7 @@ mod key;
 mod local;
 mod loss;
 mod observe;
+mod operate;
 mod owner;
 mod pattern;
 mod permit_swap;
@@ -173,13 +174,13 @@ pub mod kind {
 pub mod inspect {
     pub use crate::backend::facts::ServerFacts;
     pub use crate::client::Activity;
-    pub use crate::primitives::holds::HeldInfo;
-    pub use crate::primitives::lock::{Holder, LockInfo, Ttl};
-    pub use crate::primitives::name::{
+    pub use crate::operate::holds::HeldInfo;
+    pub use crate::operate::name::{
         Found, HoldInfo, LeftOut, Listed, Listing, NameInfo, NodeInfo, PermitInfo, ValueInfo,
         WaiterInfo, Wants,
     };
-    pub use crate::primitives::presence::ClientInfo;
+    pub use crate::operate::presence::ClientInfo;
+    pub use crate::primitives::lock::{Holder, LockInfo, Ttl};
 }
 
 /// The types that a client passes to its hooks: see [`ClientBuilder::on_acquired`].

@@ -8,18 +8,15 @@ pub(crate) mod expirable;
 pub(crate) mod fair;
 pub(crate) mod fenced;
 pub(crate) mod guards;
-mod hash_kind;
-pub(crate) mod holds;
+pub(crate) mod hash_kind;
 pub(crate) mod latch;
 pub(crate) mod lock;
-pub(crate) mod name;
-pub(crate) mod presence;
-mod request;
+pub(crate) mod request;
 pub(crate) mod rw;
 pub(crate) mod semaphore;
-mod setters;
+pub(crate) mod setters;
 mod shared_keys;
-mod twin;
+pub(crate) mod twin;
 
 use crate::backend::step::Step;
 
@@ -35,8 +32,6 @@ pub(crate) fn steps() -> Vec<&'static Step> {
         &semaphore::steps::ALL,
         &expirable::steps::ALL,
         &latch::steps::ALL,
-        &name::steps::ALL,
-        &presence::steps::ALL,
     ]
     .concat()
 }

@@ -15,8 +15,8 @@ use crate::backend::facts::ServerFacts;
 use crate::backend::memory::Embedded;
 use crate::client::{Activity, ClientBuilder, Closed};
 use crate::error::Result;
-use crate::primitives::holds::HeldInfo;
-use crate::primitives::name::NameInfo;
+use crate::operate::holds::HeldInfo;
+use crate::operate::name::NameInfo;
 
 /// A client for threads; see [`leasehold::Client`](crate::Client).
 #[derive(Clone, Debug)]

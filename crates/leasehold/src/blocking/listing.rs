@@ -2,7 +2,7 @@
 
 use super::runtime::Runtime;
 use crate::error::Result;
-use crate::primitives::name::{self, LeftOut, Listed};
+use crate::operate::name::{self, LeftOut, Listed};
 
 /// An iterator over the names on a server; see [`Listing`](crate::inspect::Listing).
 #[derive(Debug)]

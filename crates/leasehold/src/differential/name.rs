@@ -2,7 +2,7 @@
 
 use super::{HOLDS, KEYS, Sample, Suite, renewed};
 use crate::key::Key;
-use crate::primitives::name::steps::{self, INSPECT};
+use crate::operate::name::steps::{self, INSPECT};
 
 pub(super) const SUITE: Suite = Suite {
     folder: "name",

@@ -1,7 +1,7 @@
 //! The test setup for the steps of the clients' presence.
 
 use super::{HOLDS, KEYS, Sample, Suite};
-use crate::primitives::presence::steps;
+use crate::operate::presence::steps;
 
 pub(super) const SUITE: Suite = Suite {
     folder: "presence",

@@ -10,7 +10,7 @@ pub(super) const SUITE: Suite = Suite {
     foreign: &[
         &["SET", "KEY", "text"],
         &["SET", "KEY", "1.5"],
-        // One digit more than `number_at.lua` accepts as a count.
+        // One digit more than `number_at` accepts as a count.
         &["SET", "KEY", "123456789012345"],
         // Redisson lets the number be negative, so this is a semaphore.
         &["SET", "KEY", "-4"],

@@ -6,17 +6,17 @@ use crate::backend::memory::Keyspace;
 use crate::backend::step::{Refusal, SharedLua};
 use crate::primitives::twin::LUA;
 
-pub(super) static HASH_KIND: SharedLua = SharedLua::new(LUA, "hash_kind", &[]);
+pub(crate) static HASH_KIND: SharedLua = SharedLua::new(LUA, "hash_kind", &[]);
 
-pub(super) const PLAIN: &str = "a plain lock";
-pub(super) const READ_WRITE: &str = "a read-write lock";
-pub(super) const GROUP: &str = "a group lock";
-pub(super) const NOT_A_LOCK: &str = "a hash that is not a lock";
+pub(crate) const PLAIN: &str = "a plain lock";
+pub(crate) const READ_WRITE: &str = "a read-write lock";
+pub(crate) const GROUP: &str = "a group lock";
+pub(crate) const NOT_A_LOCK: &str = "a hash that is not a lock";
 
 /// Returns an error if the hash at `name` is a lock of another kind than `kind`, or not a lock. If
 /// the key does not exist, it is a free lock of any kind. The twin of `wrong_kind` in
-/// `hash_kind.lua`.
-pub(super) fn check(keyspace: &mut Keyspace, name: &[u8], kind: &str) -> Result<(), Refusal> {
+/// `common.lua`.
+pub(crate) fn check(keyspace: &mut Keyspace, name: &[u8], kind: &str) -> Result<(), Refusal> {
     match kind_of_hash(&keyspace.hgetall(name)?) {
         Some(found) if found != kind => Err(Refusal(format!("WRONGKIND {found}"))),
         _ => Ok(()),
@@ -25,7 +25,7 @@ pub(super) fn check(keyspace: &mut Keyspace, name: &[u8], kind: &str) -> Result<
 
 /// Returns the kind of lock that has these fields; `None` without fields. Of a large hash, the
 /// script reads only some fields; this twin reads all of them.
-pub(super) fn kind_of_hash(fields: &[(Vec<u8>, Vec<u8>)]) -> Option<&'static str> {
+pub(crate) fn kind_of_hash(fields: &[(Vec<u8>, Vec<u8>)]) -> Option<&'static str> {
     let mode = fields.iter().find(|(field, _)| field == b"mode");
     let has_sides = mode.is_some_and(|(_, mode)| mode == b"read" || mode == b"write");
     let kind = match fields {
@@ -71,7 +71,7 @@ fn is_number(text: &[u8]) -> bool {
 
 /// Returns whether `text` is the id of a hold, ours or Redisson's: the random UUID of its client, a
 /// colon, and a number.
-pub(super) fn is_id(text: &[u8]) -> bool {
+pub(crate) fn is_id(text: &[u8]) -> bool {
     // The text after the colon is not checked: a number, which `:write` or the id of a transaction
     // may follow.
     text.len() > CLIENT

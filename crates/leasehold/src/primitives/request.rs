@@ -1,6 +1,7 @@
 //! Requests that take effect once, even if they are sent several times. The step of such a request
 //! stores its reply under the request's own marker, and first checks whether the marker exists.
-//! This file sends the requests. Their Lua is `idempotency.lua`, and its twin is in `twin.rs`.
+//! This file sends the requests. Their Lua is `idempotency` in `common.lua`, and its twin is in
+//! `twin.rs`.
 
 use std::time::Duration;
 
@@ -15,14 +16,14 @@ use crate::key::Key;
 use crate::local::{Marked, RecordRef, repeatable_for};
 
 /// Creates the markers of a new request.
-pub(super) fn new_marker(context: &Context, local: &RecordRef) -> Marked {
+pub(crate) fn new_marker(context: &Context, local: &RecordRef) -> Marked {
     let id = context.fresh_wire_id();
     local.markers.mark(local.key(), &id, context.clock.now())
 }
 
 /// Sends a request under its own marker, and repeats it until it is answered or its time is over.
 /// The request takes effect once.
-pub(super) async fn idempotent(
+pub(crate) async fn idempotent(
     context: &Context,
     key: &Key,
     make: impl FnOnce(&Marked) -> Operation,
@@ -43,17 +44,17 @@ pub(super) async fn idempotent(
 }
 
 /// The answer to a request that may have been sent several times.
-pub(super) struct RepeatedReply {
-    pub(super) value: Value,
+pub(crate) struct RepeatedReply {
+    pub(crate) value: Value,
     /// Whether no other copy of the request can still be under way. The network may delay a copy on
     /// a connection that was given up. If there may be such a copy, the marker remains until it
     /// expires.
-    pub(super) is_only_copy: bool,
+    pub(crate) is_only_copy: bool,
 }
 
 /// Sends `operation` until it is answered. A first copy was sent at `sent`, and `first` is its
 /// reply.
-pub(super) async fn repeat(
+pub(crate) async fn repeat(
     context: &Context,
     sent: Moment,
     first: Reply,
@@ -88,25 +89,25 @@ pub(super) async fn repeat(
 }
 
 /// Sends a change that needs no marker, once.
-pub(super) async fn change(context: &Context, key: &Key, operation: Operation) -> Result<Value> {
+pub(crate) async fn change(context: &Context, key: &Key, operation: Operation) -> Result<Value> {
     let reply = context.backend.submit(operation).await;
     reply.map_err(|failure| failure.into_error_of_change(key))
 }
 
 /// Sends a query, once.
-pub(super) async fn query(context: &Context, key: &Key, operation: Operation) -> Result<Value> {
+pub(crate) async fn query(context: &Context, key: &Key, operation: Operation) -> Result<Value> {
     let reply = context.backend.submit(operation).await;
     reply.map_err(|failure| failure.into_error_of_query(key))
 }
 
 /// Returns the reply as a number.
-pub(super) fn integer(context: &Context, key: &Key, reply: &Value) -> Result<i64> {
+pub(crate) fn integer(context: &Context, key: &Key, reply: &Value) -> Result<i64> {
     match reply {
         Value::Int(number) => Ok(*number),
         _ => Err(malformed(context, key)),
     }
 }
 
-pub(super) fn malformed(context: &Context, key: &Key) -> Error {
+pub(crate) fn malformed(context: &Context, key: &Key) -> Error {
     context.backend.malformed().into_error(key)
 }

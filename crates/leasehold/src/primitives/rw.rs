@@ -15,7 +15,7 @@ use crate::context::Context;
 use crate::error::Result;
 use crate::owner::Owner;
 pub use guard::{NotUpgraded, ReadGuard, WriteGuard};
-pub(super) use holds::release;
+pub(crate) use holds::release;
 use kind::RwSettings;
 pub use kind::{Read, Write};
 

@@ -9,13 +9,13 @@ pub(super) const LUA: &str = include_str!("common.lua");
 pub(super) static ASKING: SharedLua = SharedLua::new(LUA, "asking", &[]);
 pub(super) static IDEMPOTENCY: SharedLua = SharedLua::new(LUA, "idempotency", &[]);
 pub(super) static KEPT: SharedLua = SharedLua::new(LUA, "kept", &[]);
-pub(super) static NOW_MS: SharedLua = SharedLua::new(LUA, "now_ms", &[]);
+pub(crate) static NOW_MS: SharedLua = SharedLua::new(LUA, "now_ms", &[]);
 pub(super) static NUMBER_AT: SharedLua = SharedLua::new(LUA, "number_at", &[]);
 pub(super) static PUBLISH_FREE: SharedLua = SharedLua::new(LUA, "publish_free", &[]);
 pub(super) static WAKE_ALL: SharedLua = SharedLua::new(LUA, "wake_all", &[]);
 
 /// Extends the life of a key to at least `ms` from now.
-pub(super) fn lengthen(keyspace: &mut Keyspace, key: &[u8], ms: u64) {
+pub(crate) fn lengthen(keyspace: &mut Keyspace, key: &[u8], ms: u64) {
     // Never shortened: an earlier request can arrive after one that asked for more. A key without
     // an expiry, which an operator may have made persistent, gets an expiry again: its TTL is -1,
     // and so not a `u64`.
@@ -25,10 +25,10 @@ pub(super) fn lengthen(keyspace: &mut Keyspace, key: &[u8], ms: u64) {
     keyspace.pexpire(key, ms);
 }
 
-/// The value in the field of a hold whose end is fixed: see `kept.lua`.
+/// The value in the field of a hold whose end is fixed: see `common.lua`.
 const KEPT_VALUE: &[u8] = b"01";
 
-/// The twin of `can_be_renewed` in `kept.lua`.
+/// The twin of `can_be_renewed` in `common.lua`.
 pub(super) fn can_be_renewed(
     keyspace: &mut Keyspace,
     lock: &[u8],
@@ -38,7 +38,7 @@ pub(super) fn can_be_renewed(
     Ok(count.is_some_and(|count| count != KEPT_VALUE))
 }
 
-/// The twin of `keep_for_span` in `kept.lua`.
+/// The twin of `keep_for_span` in `common.lua`.
 pub(super) fn keep_for_span(
     span_ms: u64,
     keyspace: &mut Keyspace,
@@ -52,8 +52,8 @@ pub(super) fn keep_for_span(
 }
 
 /// Lifetime of a marker.
-// The same lifetime as in `idempotency.lua`. `local/idempotency.rs` relies on it: a request that is
-// repeated after its marker has expired runs twice.
+// The same lifetime as in `idempotency` of `common.lua`. `local/idempotency.rs` relies on it: a
+// request that is repeated after its marker has expired runs twice.
 pub(super) const MARKER_MS: u64 = 60_000;
 
 /// Returns the reply stored under a marker, if the marker exists.
@@ -70,7 +70,7 @@ pub(super) fn note(keyspace: &mut Keyspace, marker: &[u8], reply: &str) {
 }
 
 /// Returns the number at `key`: `None` if the key does not exist, an error if it is not a number.
-/// The twin of `number_at.lua`.
+/// The twin of `number_at` in `common.lua`.
 pub(super) fn number_at(keyspace: &mut Keyspace, key: &[u8]) -> Result<Option<i64>, Refusal> {
     let Ok(text) = keyspace.get(key) else {
         return Err(Refusal(format!("WRONGKIND a {}", keyspace.kind(key))));
@@ -79,7 +79,7 @@ pub(super) fn number_at(keyspace: &mut Keyspace, key: &[u8]) -> Result<Option<i6
         return Ok(None);
     };
     let digits = text.strip_prefix(b"-").unwrap_or(&text);
-    // Like `number_at.lua`: Lua does not convert longer numbers back to text exactly.
+    // Like `number_at`: Lua does not convert longer numbers back to text exactly.
     let counts = text.len() <= 14 && !digits.is_empty() && digits.iter().all(u8::is_ascii_digit);
     if !counts {
         return Err(Refusal("WRONGKIND a text that is not a count".into()));
@@ -113,7 +113,7 @@ impl<'a> Freed<'a> {
     }
 }
 
-/// The twin of `notify_waiting` in `publish_free.lua`.
+/// The twin of `notify_waiting` in `common.lua`.
 pub(super) fn notify_waiting(keyspace: &mut Keyspace, freed: Freed<'_>) -> usize {
     let waiting = keyspace.lrange(freed.asking).unwrap_or_default();
     let (mut free, mut notified) = (freed.free, 0);
@@ -144,7 +144,7 @@ fn wanted(client: &[u8]) -> Option<(&[u8], i64)> {
     (digits(own) && digits(wants)).then(|| Some((own, number(wants).ok()?)))?
 }
 
-/// The twin of `publish_free.lua`.
+/// The twin of `publish_free` in `common.lua`.
 pub(super) fn publish_free(keyspace: &mut Keyspace, freed: Freed<'_>) -> i64 {
     let Freed {
         channel,
@@ -175,7 +175,7 @@ pub(super) fn publish_free(keyspace: &mut Keyspace, freed: Freed<'_>) -> i64 {
 /// The result if it is not known how many connections got a message.
 pub(super) const UNKNOWN_RECEIVERS: i64 = -1;
 
-/// The twin of `wake_all.lua`.
+/// The twin of `wake_all` in `common.lua`.
 pub(super) fn wake_all(keyspace: &mut Keyspace, channel: &[u8]) -> i64 {
     let receivers = keyspace.listeners(channel);
     keyspace.publish(channel, b"1");
@@ -190,7 +190,7 @@ const LIST_EXPIRY_MS: u64 = 12_000;
 const MOST_CLIENTS: usize = 1000;
 
 /// Returns how many clients are notified before this one; -1 if this client is not in the list. The
-/// twin of `clients_before` in `asking.lua`.
+/// twin of `clients_before` in `common.lua`.
 pub(super) fn clients_before(
     keyspace: &mut Keyspace,
     asking: &[u8],
@@ -232,7 +232,7 @@ fn enlist(
 }
 
 /// Returns the number of a client and the rest of its item; `None` if the item is not one of ours.
-/// The twin of `client_of` in `asking.lua`.
+/// The twin of `client_of` in `common.lua`.
 fn client_of(item: &[u8]) -> Option<(&[u8], &[u8])> {
     let digits = |text: &[u8]| text.iter().take_while(|byte| byte.is_ascii_digit()).count();
     let (number, rest) = item.split_at(digits(item));
@@ -240,7 +240,7 @@ fn client_of(item: &[u8]) -> Option<(&[u8], &[u8])> {
     (number.len() > 2 && digits(wants) == wants.len()).then_some((number, rest))
 }
 
-/// Notifies the first client that still listens. The twin of `notify_first` in `asking.lua`.
+/// Notifies the first client that still listens. The twin of `notify_first` in `common.lua`.
 pub(super) fn notify_first(keyspace: &mut Keyspace, asking: &[u8], channel: &[u8]) {
     while let Ok(Some(first)) = keyspace.lfirst(asking) {
         let Some((number, listens)) = client_of(&first) else {
@@ -257,11 +257,11 @@ pub(super) fn notify_first(keyspace: &mut Keyspace, asking: &[u8], channel: &[u8
 
 /// Converts a number to the signed integer type of replies. A number that is too large becomes the
 /// largest integer.
-pub(super) fn to_int(number: u64) -> i64 {
+pub(crate) fn to_int(number: u64) -> i64 {
     i64::try_from(number).unwrap_or(i64::MAX)
 }
 
-pub(super) fn list(numbers: &[i64]) -> Value {
+pub(crate) fn list(numbers: &[i64]) -> Value {
     Value::List(numbers.iter().copied().map(Value::Int).collect())
 }
 

@@ -6,11 +6,12 @@ use std::path::Path;
 use crate::support::sources;
 
 /// The layers, from the top. A module may import from the rows below it, and from its own row.
-const LAYERS: [&[&str]; 25] = [
+const LAYERS: [&[&str]; 26] = [
     &["lib"],
     &["blocking"],
     &["testing"],
     &["client"],
+    &["operate"],
     &["primitives"],
     &["guard"],
     &["permit_swap"],

@@ -198,7 +198,7 @@ fn beyond(one: &Surface, other: &Surface, known: &[(&str, &str, &str)]) -> Vec<S
 
 #[test]
 fn the_two_surfaces_are_the_same() {
-    let twins = surface(&["client.rs", "primitives"]);
+    let twins = surface(&["client.rs", "operate", "primitives"]);
     let blocking = surface(&["blocking"]);
     let compared: Vec<_> = blocking
         .keys()

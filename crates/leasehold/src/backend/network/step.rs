@@ -194,7 +194,7 @@ mod tests {
     fn every_step_has_its_name() {
         // `submit` of the network expects every step here: a missing step would panic in a user's
         // test.
-        let mut sent: Vec<_> = crate::primitives::steps()
+        let mut sent: Vec<_> = crate::operate::steps()
             .iter()
             .map(|step| step.name)
             .collect();

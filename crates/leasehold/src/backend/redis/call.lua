@@ -48,14 +48,14 @@ return replies
 
 -- [own] -------------------------------------------------------------------------------------------
 
--- Runs the only operation of a call, as `call.lua` does, but with less overhead.
+-- Runs the only operation of a call, as `call` does, but with less overhead.
 --
 -- KEYS  the operation's keys
 -- ARGV  the call's number; if the step grants something, not_after (server time in ms, 0 for none);
 --       the step's arguments; the step's name, for people who watch which scripts a server runs
 -- Returns  text  the call's number, then `:` and the number that the step replies, or nothing
 --                if it replies nil: a list would make the script a sixth slower
---          list  any other reply, as `call.lua` returns it for one operation
+--          list  any other reply, as `call` returns it for one operation
 
 --[[LATE]]
 --[[GUARD]]

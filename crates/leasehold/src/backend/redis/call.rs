@@ -182,7 +182,7 @@ pub(crate) fn decode(
     Ok(replies)
 }
 
-/// Returns the call's number and the reply in a text of `own.lua`.
+/// Returns the call's number and the reply in a text of `own` in `call.lua`.
 fn own_reply(text: &[u8]) -> Option<(i64, redis::Value)> {
     let text = str::from_utf8(text).ok()?;
     let (call, reply) = match text.split_once(':') {

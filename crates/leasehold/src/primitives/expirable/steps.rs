@@ -355,8 +355,8 @@ fn reclaim(
     Ok(())
 }
 
-/// Describes `more` permits that were given back. `reclaim.lua` explains which of Redisson's
-/// waiters need the eight additional messages.
+/// Describes `more` permits that were given back. `reclaim` in `expirable.lua` explains which of
+/// Redisson's waiters need the eight additional messages.
 fn returned_permits<'a>(keys: (&'a [u8], &'a [u8]), free: i64, more: i64) -> Freed<'a> {
     Freed {
         extra: 8,

@@ -262,7 +262,7 @@ impl QueueSteps for FairHold {
 
 /// Ends a hold that may belong to another client. The head of the line is notified, not granted the
 /// lock, because it would not learn of the grant.
-pub(in crate::primitives) fn release(key: &Key, hold: &str, channel: &str) -> Operation {
+pub(crate) fn release(key: &Key, hold: &str, channel: &str) -> Operation {
     let settings = WaiterSettings {
         place_time: Duration::ZERO,
         with_redisson: false,

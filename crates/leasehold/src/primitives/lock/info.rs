@@ -71,7 +71,7 @@ pub enum Ttl {
 
 impl Ttl {
     /// Reads the server's reply: -1 without expiry, -2 without a key.
-    pub(in crate::primitives) fn of_key(ttl_ms: i64) -> Self {
+    pub(crate) fn of_key(ttl_ms: i64) -> Self {
         match u64::try_from(ttl_ms) {
             Ok(ms) => Self::Left(Duration::from_millis(ms)),
             Err(_) if ttl_ms == -1 => Self::NoExpiry,

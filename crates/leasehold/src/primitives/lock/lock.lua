@@ -69,7 +69,7 @@ local function acquire(lock, hold, lease_ms)
     -- The first copy of this request set the lease, and a renewal may have lengthened it since.
     return false
   end
-  -- A copy of `grant.lua`, without a function call, because a plain acquire must be cheap. The
+  -- A copy of `grant`, without a function call, because a plain acquire must be cheap. The
   -- value is always 1: the client counts re-entries, and Redisson has no API that shows the value.
   redis.call('HSET', lock, hold, '1')
   local expiry = redis.pcall('PEXPIRE', lock, lease_ms)
@@ -157,7 +157,7 @@ end
 
 -- [release_and_notify] ----------------------------------------------------------------------------
 
--- Frees the lock as `release.lua` does, and notifies one of the clients that wait for it.
+-- Frees the lock as `release` does, and notifies one of the clients that wait for it.
 --
 -- lock     hash: one field per hold, `uuid:n`
 -- asking   list: the clients to notify, each as `number:1`, in order of arrival

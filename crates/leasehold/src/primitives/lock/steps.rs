@@ -337,7 +337,7 @@ pub(in crate::primitives) fn plain(
 }
 
 /// Ends the current hold, no matter which client has it, and notes that in `marker`: the twin of
-/// `break_hold.lua`.
+/// `lock.lua`.
 pub(in crate::primitives) fn break_hold(
     keyspace: &mut Keyspace,
     lock: &[u8],
@@ -517,7 +517,7 @@ pub(in crate::primitives) fn delist(key: &Key, client: WaitingClient) -> Operati
 }
 
 /// Ends the hold with the id `hold`.
-pub(in crate::primitives) fn release(key: &Key, hold: &str, channel: &str) -> Operation {
+pub(crate) fn release(key: &Key, hold: &str, channel: &str) -> Operation {
     Release {
         lock: key.as_str().as_bytes(),
         hold: hold.as_bytes(),

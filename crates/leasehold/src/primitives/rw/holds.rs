@@ -38,7 +38,7 @@ pub(super) struct ReadOptions {
 }
 
 /// The longest time after which a reader asks again if it has left a free lock to a writer.
-// As in `acquire_read.lua`.
+// As in `rw.lua`.
 const FREE_LOCK_PAUSE_MS: i64 = 50;
 
 /// The behaviour of a reader while one of our writers waits.
@@ -349,7 +349,7 @@ impl HoldSteps for WriteHold {
 }
 
 /// Ends the hold with this id, of either side.
-pub(in crate::primitives) fn release(key: &Key, hold: &str) -> Operation {
+pub(crate) fn release(key: &Key, hold: &str) -> Operation {
     let channel = key.rw_channel();
     // The ending need not be at the end: inside a transaction, Redisson appends the id of the
     // transaction.

@@ -210,7 +210,7 @@ local function acquire_write(lock, writers, readers, asking, hold, lease_ms, wai
   local wait = redis.call('PTTL', lock)
   if mode == 'read' and wait > 0 and fields > 64 then
     -- With more than 64 fields, the lock may still have the expiry of a reader that has released it
-    -- (`release_read.lua`). If the other readers are dead, this writer would wait although there is
+    -- (`release_read`). If the other readers are dead, this writer would wait although there is
     -- no live hold.
     --[[USES longest_of_some]]
     wait = longest_of_some(lock, math.huge)
@@ -410,7 +410,7 @@ end
 -- Makes this write hold end `span_ms` from now, even if that is sooner than before. No renewal
 -- changes the end after that. If the owner also has a read hold inside this write hold, the hash
 -- must last as long as the read hold. In that case the write hold ends at once, as in
--- `release_write.lua`.
+-- `release_write`.
 --
 -- lock     hash: `mode`, a field per read hold, `uuid:n`, and the field of the write hold,
 --          `uuid:n:write`

@@ -12,7 +12,7 @@ use crate::primitives::twin::{
 const LUA: &str = include_str!("rw.lua");
 
 static RESERVATIONS: SharedLua = SharedLua::new(LUA, "reservations", &[&NOW_MS]);
-pub(in crate::primitives) static REMAINING: SharedLua = SharedLua::new(LUA, "remaining", &[]);
+pub(crate) static REMAINING: SharedLua = SharedLua::new(LUA, "remaining", &[]);
 static TRIM_EXPIRY: SharedLua = SharedLua::new(LUA, "trim_expiry", &[&REMAINING]);
 /// The script includes `trim_expiry`, which a step runs if all holds that it has read have ended.
 static LONGEST_OF_SOME: SharedLua = SharedLua::new(LUA, "longest_of_some", &[&TRIM_EXPIRY]);
@@ -518,13 +518,8 @@ fn read_holds(keyspace: &mut Keyspace, lock: &[u8]) -> Result<Vec<(Vec<u8>, i64)
     Ok(holds)
 }
 
-/// The twin of `remaining.lua`.
-pub(in crate::primitives) fn remaining_ms(
-    keyspace: &mut Keyspace,
-    lock: &[u8],
-    field: &[u8],
-    count: u64,
-) -> i64 {
+/// The twin of `remaining` in `rw.lua`.
+pub(crate) fn remaining_ms(keyspace: &mut Keyspace, lock: &[u8], field: &[u8], count: u64) -> i64 {
     let stem = if lock.contains(&b'{') {
         lock.to_vec()
     } else {
@@ -550,7 +545,7 @@ pub(in crate::primitives) fn remaining_ms(
     longest
 }
 
-/// The twin of `trim_expiry.lua`.
+/// The twin of `trim_expiry` in `rw.lua`.
 fn trim_expiry(keyspace: &mut Keyspace, lock: &[u8]) -> Result<bool, Refusal> {
     let holds = read_holds(keyspace, lock)?;
     for (field, _) in holds.iter().filter(|(_, left)| *left < 0) {
@@ -578,7 +573,7 @@ fn sweeps_all(keyspace: &Keyspace, hold: &[u8], fields: usize) -> bool {
     sample % fields as u64 <= 63
 }
 
-/// The twin of `longest_of_some.lua`. It reads all holds, because that is cheap here.
+/// The twin of `longest_of_some` in `rw.lua`. It reads all holds, because that is cheap here.
 fn longest_of_some(keyspace: &mut Keyspace, lock: &[u8]) -> Result<i64, Refusal> {
     let holds = read_holds(keyspace, lock)?;
     Ok(holds
@@ -589,7 +584,7 @@ fn longest_of_some(keyspace: &mut Keyspace, lock: &[u8]) -> Result<i64, Refusal>
         .max(0))
 }
 
-/// Makes or extends the reservation of a waiter: the twin of `reserve` in `reservations.lua`. A key
+/// Makes or extends the reservation of a waiter: the twin of `reserve` in `rw.lua`. A key
 /// of another type is not changed, because the reservation is only a courtesy.
 fn reserve(keyspace: &mut Keyspace, reservations: &[u8], waiter: &[u8], reserve_ms: u64) {
     if reserve_ms == 0 {
@@ -611,7 +606,7 @@ fn reserve(keyspace: &mut Keyspace, reservations: &[u8], waiter: &[u8], reserve_
 }
 
 /// Returns for how many ms the reservations keep other clients out: the twin of `reserved_for` in
-/// `reservations.lua`.
+/// `rw.lua`.
 fn reserved_for(keyspace: &mut Keyspace, reservations: &[u8]) -> Option<i64> {
     let reservations = keyspace.zrange(reservations).ok()?;
     let (_, until) = reservations.last()?;

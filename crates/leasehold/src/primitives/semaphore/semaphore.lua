@@ -79,7 +79,7 @@ end
 -- semaphore  text: the number of free permits
 -- asking     list: the waiting clients, `number:permits`, in the order in which they asked
 -- client     this client, and how many permits it wanted
--- channel    where the waiters listen: `publish_free.lua`
+-- channel    where the waiters listen: `publish_free` in `common.lua`
 -- Returns    n     how often the client was in the list
 --            text  the list can't be changed; WRONGKIND: not a semaphore
 
@@ -101,7 +101,7 @@ end
 -- semaphore  text: the number of free permits
 -- marker     the marker of that acquire
 -- asking     list: the waiting clients, `number:permits`, in the order in which they asked
--- channel    where the waiters listen: `publish_free.lua`
+-- channel    where the waiters listen: `publish_free` in `common.lua`
 -- Returns    n  permits given back; 0 if the acquire was granted none, or was undone before
 --            text WRONGKIND: not a semaphore; nothing was changed
 
@@ -144,7 +144,7 @@ end
 -- asking     list: the waiting clients, `number:permits`, in the order in which they asked
 -- permits    how many more are free; negative for fewer
 -- if_exists  1: change only a semaphore that exists; 0: make it if it does not exist
--- channel    where the waiters listen: `publish_free.lua`
+-- channel    where the waiters listen: `publish_free` in `common.lua`
 -- Returns    { 1, listeners }  done; this number of connections was notified, -1 if it is not known
 --            { 0, -1 }         it did not exist, and was not made
 --            text WRONGKIND: not a semaphore; nothing was changed
@@ -226,7 +226,7 @@ end
 -- asking     list: the waiting clients, `number:permits`, in the order in which they asked
 -- permits    how many permits are free at first
 -- expiry_ms  how long the semaphore lives; 0: forever
--- channel    where the waiters listen: `publish_free.lua`
+-- channel    where the waiters listen: `publish_free` in `common.lua`
 -- Returns    1  made
 --            0  it existed; nothing was changed
 --            text WRONGKIND: not a semaphore; nothing was changed

@@ -331,12 +331,12 @@ fn sweep(keyspace: &mut Keyspace, group: &[u8], now: u64) -> Result<(), Refusal>
     Ok(())
 }
 
-/// The twin of `life_ms` in `shape.lua`, which gives the reason.
+/// The twin of `life_ms` in `group.lua`, which gives the reason.
 fn life_ms(lease_ms: u64) -> u64 {
     lease_ms + 100
 }
 
-/// The twin of `trim_expiry.lua`.
+/// The twin of `trim_expiry` in `group.lua`.
 fn trim_expiry(keyspace: &mut Keyspace, group: &[u8]) -> Result<(), Refusal> {
     // Reading a large hash at each release would keep the server busy. A large group is swept when
     // it is acquired, and lives as long as the longest lease that was asked for.
@@ -484,12 +484,7 @@ impl HoldSteps for GroupHold {
 }
 
 /// Ends the hold of these values.
-pub(in crate::primitives) fn release(
-    group: &Key,
-    hold: &str,
-    fields: &str,
-    channel: &str,
-) -> Operation {
+pub(crate) fn release(group: &Key, hold: &str, fields: &str, channel: &str) -> Operation {
     Release {
         group: group.as_str().as_bytes(),
         hold: hold.as_bytes(),

@@ -11,15 +11,15 @@ use std::time::Duration;
 
 use tokio::sync::oneshot;
 
-use super::lock::Ttl;
 use super::presence::{ClientCache, ClientInfo};
-use super::request;
 use crate::backend::NameKind;
 use crate::backend::facts::ServerFacts;
 use crate::backend::failure::{Failure, Outcome};
 use crate::context::Context;
 use crate::error::Result;
 use crate::key::Key;
+use crate::primitives::lock::Ttl;
+use crate::primitives::request;
 use reading::Raw;
 
 pub(crate) use force::force_release;

@@ -4,7 +4,7 @@ use std::collections::{HashMap, HashSet};
 
 use super::{Found, HoldInfo, NameInfo, PermitInfo, WaiterInfo, Wants};
 use crate::context::Context;
-use crate::primitives::presence::{ClientCache, ClientInfo};
+use crate::operate::presence::{ClientCache, ClientInfo};
 
 /// Number of holders and permits whose clients are looked up.
 const MOST_LOOKED_UP: usize = 100;

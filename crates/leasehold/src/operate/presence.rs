@@ -241,7 +241,7 @@ fn host() -> String {
 #[expect(clippy::disallowed_methods, reason = "a test has tasks of its own")]
 mod tests {
     use super::*;
-    use crate::primitives::name::{Found, NameInfo, Wants};
+    use crate::operate::name::{Found, NameInfo, Wants};
     use crate::{Client, Embedded, Lock, LockGuard};
 
     #[test]

@@ -9,7 +9,7 @@ use crate::backend::step::Value;
 use crate::primitives::hash_kind;
 use crate::primitives::lock::Ttl;
 
-/// The value of a hold whose end is fixed, as in `kept.lua`.
+/// The value of a hold whose end is fixed, as in `common.lua`.
 const KEPT: &str = "01";
 
 /// The reply of the step.
