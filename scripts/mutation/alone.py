@@ -15,13 +15,14 @@ def run_alone(mutants, workspace, results, doubted=()):
             results.say(mutant, UNSURE, f"its check fails without it: {mutant.check.text}")
             continue
         start = time.time()
-        if not mutant.patch(workspace):
-            results.say(mutant, STALE, "the patch no longer applies")
-            workspace.restore()
+        before = mutant.apply(workspace)
+        if before is None:
+            results.say(mutant, STALE, "the code has changed")
             continue
         found, said = run_check(mutant.check, workspace)
         results.judge(mutant, found, said, time.time() - start)
-        mutant.patch(workspace, "--reverse")
+        for file, text in before.items():
+            workspace.write(file, text)
 
 
 def fails_without(text, mutants, workspace):

@@ -1,4 +1,4 @@
-"""Checks that the patches still fit, without running the checks."""
+"""Checks that the mutants still fit the code, without running anything."""
 import contextlib
 import os
 import re
@@ -19,7 +19,7 @@ def stale_or_broken(mutants, workspace):
     with lua_server() as compile_lua:
         while left:
             group = [mutant for mutant in left
-                     if mutant.fits(workspace) and mutant.patch(workspace)]
+                     if mutant.apply(workspace) is not None]
             workspace.restore()
             broken += do_not_compile(group, workspace, compile_lua)
             left = [mutant for mutant in left if mutant not in group]
@@ -27,9 +27,9 @@ def stale_or_broken(mutants, workspace):
 
 
 def is_stale(mutant, workspace, sources):
-    """Returns whether the patch does not fit or its test does not exist, and prints which."""
+    """Returns whether the mutant does not fit or its test does not exist, and says which."""
     if not mutant.fits(workspace):
-        print(f"STALE   {mutant.name}: the patch no longer applies", flush=True)
+        print(f"STALE   {mutant.name}: the code has changed", flush=True)
     elif not mutant.check.exists(sources):
         print(f"STALE   {mutant.name}: there is no such test: {mutant.check.text}", flush=True)
     else:
@@ -52,7 +52,7 @@ def words_of_sources(workspace):
 def do_not_compile(group, workspace, compile_lua):
     """Returns the mutants of the group that don't compile. Halves the group to find them."""
     for mutant in group:
-        mutant.patch(workspace)
+        mutant.apply(workspace)
     error = first_error(group, workspace, compile_lua)
     workspace.restore()
     if error is None:

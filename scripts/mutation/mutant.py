@@ -1,33 +1,59 @@
-"""Reads a patch, and judges the output of its check."""
+"""Reads the mutants, and judges the output of their checks."""
 import os
 import re
 import shlex
-import subprocess
+import tomllib
 
 SEEDS = 60000
 
 
+def read_mutants(folder):
+    """Returns the mutants of all files of a folder, by name."""
+    mutants = []
+    for place, _, files in os.walk(folder):
+        for file in files:
+            with open(os.path.join(place, file), "rb") as text:
+                about = tomllib.load(text)
+            default = about.pop("file", None)
+            mutants += [Mutant(name, fields, default) for name, fields in about.items()]
+    return sorted(mutants, key=lambda mutant: mutant.name)
+
+
 class Mutant:
-    """A patch, with the head that says what it breaks and which check must catch it."""
+    """A deliberate bug: what it breaks, which check must catch it, and the text before and after."""
 
-    def __init__(self, path):
-        self.path = path
-        self.name = os.path.basename(path).removesuffix(".patch")
-        with open(path) as file:
-            text = file.read()
-        head = dict(re.findall(r"^# ([A-Z][a-z ]+): (.*)$", text, re.M))
-        self.files = re.findall(r"^\+\+\+ b/(\S+)", text, re.M)
-        self.what = head["What"]
-        self.check = Check(head["Caught by"])
+    def __init__(self, name, fields, file):
+        self.name = name
+        self.what = fields["what"]
+        self.check = Check(fields["caught-by"])
+        changes = fields.get("changes", [fields])
+        self.changes = [(change.get("file", file), change["before"], change["after"])
+                        for change in changes]
+        self.files = list(dict.fromkeys(file for file, _, _ in self.changes))
 
-    def patch(self, workspace, *options):
-        """Applies the patch to the copy, and returns whether that was possible."""
-        command = ["patch", "--silent", "--force", "--strip=1", "--no-backup-if-mismatch",
-                   "--reject-file=-", "--input", self.path, *options]
-        return subprocess.run(command, cwd=workspace.folder, capture_output=True).returncode == 0
+    def broken(self, workspace):
+        """Returns the texts of the broken files; None if the code has changed too much."""
+        texts = {file: "\n" + workspace.read(file) for file in self.files
+                 if os.path.isfile(workspace.path(file))}
+        for file, before, after in self.changes:
+            # Whole lines, so that no change fits in two places.
+            if texts.get(file, "").count("\n" + before) != 1:
+                return None
+            texts[file] = texts[file].replace("\n" + before, "\n" + after)
+        return {file: text[1:] for file, text in texts.items()}
+
+    def apply(self, workspace):
+        """Breaks the copy, and returns the texts of the files as they were; None if it can't."""
+        broken = self.broken(workspace)
+        if broken is None:
+            return None
+        before = {file: workspace.read(file) for file in self.files}
+        for file, text in broken.items():
+            workspace.write(file, text)
+        return before
 
     def fits(self, workspace):
-        return self.patch(workspace, "--dry-run")
+        return self.broken(workspace) is not None
 
 
 class Check:

@@ -28,7 +28,7 @@ class Results:
         if not lines:
             self.append(f"code {code}")
         elif lines[0] != f"code {code}":
-            sys.exit(f"{self.path} is of other code or other patches; remove it to begin anew")
+            sys.exit(f"{self.path} is of other code or other mutants; remove it to begin anew")
         self.words = dict(reversed(line.split(" ", 1)) for line in lines[1:])
 
     def append(self, line):
@@ -59,8 +59,8 @@ class Results:
 
 
 def digest():
-    """Returns a digest that changes with the code and with the patches. Logs and files of results
-    in the same folder don't change it."""
+    """Returns a digest that changes with the code and with the mutants. Logs and files of
+    results that are in the same folder don't change it."""
     sums = hashlib.sha256()
     for name in source_names("crates", "mutants", "Cargo.toml", "Cargo.lock"):
         with open(os.path.join(ROOT, name), "rb") as file:

@@ -1,7 +1,7 @@
 //! The pages in `docs/evidence`, and the pages beside them, name tests and mutants that exist. Each
 //! promise has a test, a mutant and a limit. `docs/scenarios.md` counts its own rows.
 
-use std::collections::HashSet;
+use std::collections::{BTreeMap, HashSet};
 
 use super::root;
 use crate::support::sources::files;
@@ -60,17 +60,28 @@ fn promises(page: &str) -> Vec<Promise<'_>> {
     promises.collect()
 }
 
+/// Returns the sections of all files of mutants, by name.
+fn mutants() -> BTreeMap<String, String> {
+    let files = files(&root().join("mutants"), &["toml"]);
+    let sections = files.iter().flat_map(|file| {
+        let text = std::fs::read_to_string(file).unwrap();
+        let sections = text.split("\n[").skip(1).filter_map(|section| {
+            let (name, fields) = section.split_once("]\n")?;
+            // A change of a mutant begins with two brackets.
+            (!name.starts_with('[')).then(|| (name.to_owned(), fields.to_owned()))
+        });
+        sections.collect::<Vec<_>>()
+    });
+    sections.collect()
+}
+
 /// Returns the texts between backticks.
 pub(super) fn names(text: &str) -> impl Iterator<Item = &str> {
     text.split('`').skip(1).step_by(2)
 }
 
-/// Returns an error if a name refers to a test or file that does not exist, and nothing if it
-/// refers to neither.
+/// Returns an error about a test that does not exist; nothing for a name that is not a test's.
 pub(super) fn missing(name: &str) -> Option<String> {
-    if name.ends_with(".patch") {
-        return (!root().join(name).is_file()).then(|| format!("there is no {name}"));
-    }
     let (file, function) = name.split_once('#')?;
     let text = std::fs::read_to_string(root().join(file)).unwrap_or_default();
     (!text.contains(&format!("fn {function}("))).then(|| format!("no `{function}` in {file}"))
@@ -106,7 +117,7 @@ fn every_trouble_has_its_test_or_a_reason() {
 
 #[test]
 fn every_guarantee_has_test_mutant_and_end() {
-    let evidence = evidence();
+    let (evidence, all_mutants) = (evidence(), mutants());
     let promises = promises(&evidence);
     assert!(promises.len() > 190, "{}", promises.len());
     let mut texts = HashSet::new();
@@ -121,43 +132,43 @@ fn every_guarantee_has_test_mutant_and_end() {
         assert!(text.contains(".**"), "no sentence: {text}");
         assert!(texts.insert(text), "more than once: {text}");
         assert!(has(shown_by, "#"), "no test for: {text}");
-        assert!(has(mutants, ".patch"), "no mutant for: {text}");
+        // The other names are options of the simulator.
+        let mut named = names(mutants).filter(|name| !name.starts_with('-'));
+        let is_known = |name: &str| all_mutants.contains_key(name);
+        assert!(named.clone().next().is_some(), "no mutant for: {text}");
+        assert_eq!(named.find(|name| !is_known(name)), None, "for: {text}");
         assert!(has(ends, "#"), "no test for the end of: {text}");
     }
 }
 
 #[test]
 fn a_promise_without_an_end_is_found() {
-    let page = "# A\n\n**It works.** So\n\n- Shown by\n  - `a#b`\n- Mutants: `c.patch`\n- Ends: `d#e`\n\n**No.**\n";
+    let page = "# A\n\n**It works.** So\n\n- Shown by\n  - `a#b`\n- Mutants: `c`\n- Ends: `d#e`\n\n**No.**\n";
     let [whole, bare] = &promises(page)[..] else {
         panic!("two promises");
     };
     assert_eq!(whole.text, "It works.** So");
     assert_eq!(names(whole.shown_by).collect::<Vec<_>>(), ["a#b"]);
-    assert_eq!(names(whole.mutants).collect::<Vec<_>>(), ["c.patch"]);
+    assert_eq!(names(whole.mutants).collect::<Vec<_>>(), ["c"]);
     assert_eq!(names(whole.ends).collect::<Vec<_>>(), ["d#e"]);
     assert_eq!((bare.shown_by, bare.mutants, bare.ends), ("", "", ""));
 }
 
 #[test]
 fn every_mutant_is_named_by_what_catches_it() {
-    let page = evidence();
-    for entry in std::fs::read_dir(root().join("mutants")).unwrap() {
-        let path = entry.unwrap().path();
-        let name = path.file_name().unwrap().to_str().unwrap().to_owned();
-        let patch = std::fs::read_to_string(&path).unwrap();
-        let head = |field: &str| {
-            let start = format!("# {field}: ");
-            let line = patch.lines().find_map(|line| line.strip_prefix(&start));
-            line.unwrap_or_else(|| panic!("{name} does not say `{field}`"))
+    let (page, mutants) = (evidence(), mutants());
+    assert!(mutants.len() > 600, "{}", mutants.len());
+    for (name, fields) in mutants {
+        let field = |key: &str| {
+            let start = format!("{key} = \"");
+            let text = fields.lines().find_map(|line| line.strip_prefix(&start));
+            text.unwrap_or_else(|| panic!("{name} does not say `{key}`"))
         };
-        assert!(!head("What").is_empty());
+        assert!(!field("what").starts_with('"'), "{name}");
+        let check = field("caught-by").split([' ', '"']).next().unwrap();
+        assert!(["sim", "test"].contains(&check), "{name}");
         assert!(
-            ["sim", "test"].contains(&head("Caught by").split(' ').next().unwrap()),
-            "{name}"
-        );
-        assert!(
-            page.contains(&format!("mutants/{name}")),
+            page.contains(&format!("`{name}`")),
             "no page in {EVIDENCE} names {name}"
         );
     }
@@ -165,7 +176,6 @@ fn every_mutant_is_named_by_what_catches_it() {
 
 #[test]
 fn a_name_that_does_not_exist_is_found() {
-    assert!(missing("mutants/none.patch").is_some());
     assert!(missing("crates/leasehold/src/testing/history.rs#no_such_function").is_some());
     assert!(missing("crates/leasehold/src/testing/history.rs#check").is_none());
     assert!(missing("valid_until").is_none());
