@@ -113,8 +113,8 @@ impl Stage {
         self.state().kept.push((from, until));
     }
 
-    /// Returns how early grants were, for grants before the end of a time for which a lock was
-    /// kept.
+    /// Returns the grants that happened while the server should still have kept the lock: for each,
+    /// how long before the end of that time.
     pub(crate) fn granted_too_early(&self) -> Vec<Duration> {
         let state = self.state();
         let early = state.kept.iter().flat_map(|(from, until)| {

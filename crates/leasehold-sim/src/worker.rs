@@ -286,7 +286,7 @@ impl Taking<'_> {
 
     fn check_error(&self, what: &str, error: &Error) {
         let explained = match error.kind() {
-            // No fault lasts as long as an acquire without a limit waits.
+            // An acquire without a limit outlasts every fault, and fails only with a closed client.
             _ if what == "acquire" && matches!(self.turn.ask, Ask::Acquire) => {
                 self.stage.any(|kind| kind == Kind::Closed)
             }
@@ -352,7 +352,7 @@ impl Taking<'_> {
         };
         let answer_ms = self.stage.scenario.latency_ms * 2 + steps_back_ms;
         // One waiter asks at a time. A waiter that leaves without a reply has also used up that
-        // time for the waiter behind it, which then gets no reply either.
+        // time for the next waiter, which then gets no reply either.
         let in_front = self.leave_unanswered(answer_ms);
         matches!(self.turn.ask, Ask::For(ms) if ms <= answer_ms * (1 + in_front))
     }

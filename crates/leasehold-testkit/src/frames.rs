@@ -116,8 +116,8 @@ impl Splitter {
             (b'*' | b'~' | b'>', Some(elements)) => self.open(elements),
             (b'%', Some(pairs)) => self.open(pairs * 2),
             (b'|', Some(pairs)) => {
-                // Attributes are not counted as elements. Inside an aggregate, the element that has
-                // the attributes follows as one more.
+                // Attributes are not counted as elements. Inside an aggregate, the element to which
+                // they belong still follows.
                 match self.open.last_mut() {
                     Some(left) => *left += 1,
                     None => self.is_attribute = true,

@@ -46,7 +46,7 @@ pub enum WaitStrategy {
     /// No subscription: the waiter asks again after a pause, and the pauses grow, as in Redisson's
     /// spin lock. Use this for very short holds, or if the server denies channels to the user. In
     /// one process, only the first waiter for a name asks the server, so its pauses delay all
-    /// waiters behind it. So don't use different strategies for one name.
+    /// others. So don't use different strategies for one name.
     Backoff(Backoff),
 }
 

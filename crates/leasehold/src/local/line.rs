@@ -499,7 +499,7 @@ pub(crate) struct SoleWaiter {
 
 impl RecordRef {
     /// Lets this waiter ask without a place in line. Returns the record if it must line up: another
-    /// waiter is present, the process has a slice or stands down, or the mode needs a place.
+    /// waiter is present, the process has a slice or yields, or the mode needs a place.
     pub(crate) fn sole_waiter(self, line: LineMode) -> Result<SoleWaiter, Self> {
         let Some(role) = line.role().filter(|role| *role != LineRole::Queued) else {
             return Err(self);

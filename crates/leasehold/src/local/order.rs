@@ -14,7 +14,7 @@ pub(super) type Number = u64;
 pub(super) enum LineRole {
     /// To become the head of the line, which asks.
     Plain,
-    /// To become the head, once no reader is before it. Later readers wait behind it.
+    /// To become the head, once no reader is before it. Later readers wait for it.
     Writer,
     /// To ask together with other readers, one of which waits for the server: the leading reader.
     Reader,
@@ -27,7 +27,7 @@ pub(super) struct Order {
     plain: BTreeSet<Number>,
     writers: BTreeSet<Number>,
     readers: BTreeSet<Number>,
-    /// Readers that have waited for so long that no writer keeps them back any more.
+    /// Readers that have waited long enough: no writer keeps them back any more.
     patient_enough: BTreeSet<Number>,
     /// The waiter that asks for the line, until it leaves or is passed over.
     // Stored, and not read from the sets: a waiter that returns to an earlier place must not

@@ -1,6 +1,6 @@
-//! The waiters for the permits of one name. The first of them asks the server for all waiters
-//! behind it, so one request serves as many waiters as there are free permits. During this
-//! process's slice (`slice.rs`), returned permits are given to the waiters without a request.
+//! The waiters for the permits of one name. The first of them asks the server for all of
+//! them, so one request serves as many waiters as there are free permits. During this process's
+//! slice (`slice.rs`), returned permits are given to the waiters without a request.
 
 use std::sync::Arc;
 

@@ -109,7 +109,7 @@ impl Held {
     pub(crate) fn stays_local(&self, local: &RecordRef, now: Moment) -> bool {
         let slice = self.slice;
         // If the line is on the server, the server decides which waiter is next, so no process must
-        // stand down.
+        // yield.
         let is_queued = self.hold.steps.queue_steps().is_some();
         let stays =
             slice.is_some_and(|slice| is_queued || local.hold_stays_local(&self.hold, now, slice));

@@ -3,7 +3,7 @@
 //!
 //! A grant from the server starts a slice (10 ms by default). During the slice, returned permits,
 //! or a returned hold of a lock, are given to this process's own waiters. The first return after
-//! that time ends the slice: it is sent to the server, and the process *stands down* for a moment,
+//! that time ends the slice: it is sent to the server, and the process *yields* for a moment,
 //! so that other processes can ask first. So a process that uses a name all the time does not
 //! starve another process, and waits for one round trip in each slice. If several other processes
 //! listen, it lets them ask first until each of them has had a slice. Otherwise the two processes
@@ -19,14 +19,14 @@ use crate::config::DEFAULT_SLICE;
 /// for the server at the same moment. The next grant must not begin a new slice each time, or
 /// theirs would never end.
 const MAX_AWAY: Duration = Duration::from_millis(2);
-/// The time for which a process stands down. A waiter of Redisson near the server asks half a
+/// The time for which a process yields. A waiter of Redisson near the server asks half a
 /// millisecond after the message.
 const STAND_DOWN: Duration = Duration::from_millis(2);
 /// A longer time, for processes that are far away or slow. Used every fourth time in a row that no
 /// other process takes anything.
 const LONG_STAND_DOWN: Duration = Duration::from_millis(16);
 /// Number of slices in a row without standing down while no other process listens. After the next
-/// slice the process stands down anyway: a client that asks without listening, like Redisson's spin
+/// slice the process yields anyway: a client that asks without listening, like Redisson's spin
 /// lock, is not counted.
 const MAX_SLICES_ALONE: u32 = 10;
 
@@ -43,9 +43,9 @@ pub(crate) struct Slice {
     /// The moment until which the process lets other processes ask that have had no slice since
     /// ours.
     yields_until: Option<Moment>,
-    /// Number of slices that have ended since the process last stood down.
+    /// Number of slices that have ended since the process last yielded.
     slices_alone: u32,
-    /// Number of times in a row that the process stood down and no other process took anything.
+    /// Number of times in a row that the process yielded and no other process took anything.
     unused_slices: u32,
     /// Whether nothing was free after the last request.
     all_taken: bool,
@@ -68,7 +68,7 @@ enum Phase {
 
 /// A request and its answer.
 pub(crate) struct SliceReport {
-    /// Number of permits that were given back while the process stood down, if the request was sent
+    /// Number of permits that were given back while the process yielded, if the request was sent
     /// after that time.
     pub(crate) given_back: Option<i64>,
     /// Number of permits that were free when the request reached the server.
@@ -115,7 +115,7 @@ impl Slice {
         matches!(self.phase, Phase::Idle) && !self.no_other_listener() && self.unused_slices == 0
     }
 
-    /// Returns whether the process neither has a slice nor stands down.
+    /// Returns whether the process neither has a slice nor yields.
     pub(crate) fn is_idle(&self) -> bool {
         matches!(self.phase, Phase::Idle)
     }
@@ -149,7 +149,7 @@ impl Slice {
         until.filter(|_| self.all_taken)
     }
 
-    /// Returns how many permits were given back while the process stood down, if that time is over.
+    /// Returns how many permits were given back while the process yielded, if that time is over.
     pub(crate) fn given_back(&self, now: Moment) -> Option<i64> {
         match self.phase {
             Phase::StandingDown { until, given_back } if now >= until => Some(given_back),
@@ -184,7 +184,7 @@ impl Slice {
                 };
                 self.phase = Phase::Idle;
             }
-            // The request was sent while the process stood down, or during its slice. If its grant
+            // The request was sent while the process yielded, or during its slice. If its grant
             // began a slice, one of our slices could directly follow the other.
             (Phase::StandingDown { .. }, None) | (Phase::Ours { .. } | Phase::Away { .. }, _) => {
                 return;
@@ -320,7 +320,7 @@ mod tests {
         let until = over + STAND_DOWN;
         assert_eq!(slice.not_before(over), Some(until));
         // A request that was in flight does not begin a new slice, and a return does not change the
-        // time until which the process stands down.
+        // time until which the process yields.
         answer(&mut slice, None, until, 1);
         assert!(!slice.permits_stay_local(1, over));
         assert_eq!(slice.not_before(over), Some(until));
@@ -329,7 +329,7 @@ mod tests {
         assert!(slice.permits_stay_local(1, until));
     }
 
-    /// Returns until when the process stands down after a slice that began at `since`, and for how
+    /// Returns until when the process yields after a slice that began at `since`, and for how
     /// long.
     fn stands_down(slice: &mut Slice, since: Moment) -> (Moment, Duration) {
         let over = since + SLICE + Duration::from_millis(1);

@@ -1,4 +1,4 @@
-//! The semaphore whose permits have leases: permits that are not given back return by themselves.
+//! The semaphore whose permits have leases: permits that are not released return by themselves.
 
 use std::time::Duration;
 

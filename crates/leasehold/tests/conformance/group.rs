@@ -304,8 +304,8 @@ async fn no_lock_name_passes_for_group_values() {
     let owner = leasehold::Owner::new();
     let group = ours.group_lock("g", ["a"]).owned_by(&owner);
     let held = theirs.group_lock("g", ["a"]).acquire().await.unwrap();
-    // The field of the value `a`. The bytes that could separate it from the group's name do not
-    // change it.
+    // The field of the value `a`. Each name below is the group's name, a possible separator, and
+    // this field.
     let field = "qwvAS12pR0CgRitaypEjUw";
     for between in ["", "\0", " ", ":", "\0\0", "\u{1}"] {
         let name = format!("g{between}{field}");

@@ -59,7 +59,7 @@ async fn late_release_harms_no_later_holder() {
     place.is_clean(&[&ours, &theirs]).await;
 }
 
-/// More holds than one request renews.
+/// There are more holds than one operation can renew.
 #[tokio::test]
 async fn many_holds_are_renewed_and_each_loss_has_its_reason() {
     let place = place();

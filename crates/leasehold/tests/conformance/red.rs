@@ -88,7 +88,7 @@ async fn only_a_majority_is_granted() {
         let more = &theirs.clients[(n + 1) % 3];
         let more = more.lock("x").acquire().await.unwrap();
         assert!(ours.lock().try_acquire().await.unwrap().is_none());
-        // The grant of the third server is given back.
+        // The grant of the third server is undone.
         let third = &masters.places[(n + 2) % 3];
         eventually("it is free", async || third.keys().is_empty()).await;
         let short = LEASE;

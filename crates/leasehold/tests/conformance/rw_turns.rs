@@ -119,7 +119,7 @@ async fn overtaken_readers_precede_the_next_writer() {
     .await;
     let lock = ours.rw_lock("x");
     let next = tokio::spawn(async move { lock.write().await.unwrap() });
-    // This is long enough for the readers to become patient enough, and to ask once more after
+    // This is long enough for the readers to count as patient, and to ask once more after
     // that.
     tokio::time::sleep(Duration::from_millis(2500)).await;
     writing.release().await.unwrap();

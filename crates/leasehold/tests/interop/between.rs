@@ -31,7 +31,7 @@ impl Between {
         }
     }
 
-    /// Starts a task that runs `turn` again and again.
+    /// Starts a task that runs `turn` in a loop.
     pub(crate) fn start<F>(client: &Client, turn: impl Fn(Client) -> F + Send + 'static) -> Self
     where
         F: Future<Output = ()> + Send,

@@ -326,7 +326,7 @@ pub(crate) async fn last_shared_reader_lets_writer_in(cast: &[RedissonVersion]) 
         let writing = lock.clone();
         let we_write = tokio::spawn(async move { writing.write().await.unwrap() });
         eventually("ours waits", async || client.activity().channels > 0).await;
-        // All readers but one release.
+        // All readers except `last` release the lock.
         let mut ours = Some(ours);
         for (at, reader) in readers.iter().enumerate().filter(|(at, _)| *at != last) {
             reader.unlock("x").unwrap();

@@ -271,7 +271,7 @@ impl Stage {
         assert!(!self.lock(2, "F").force_unlock().await.unwrap());
     }
 
-    /// Waits until the line has this length: a waiter that has given up leaves in the background.
+    /// Waits until the line has this length: a waiter that gives up leaves it in the background.
     async fn left(&self, waiters: usize) {
         let lock = self.lock(1, "F");
         eventually("it has left the line", async || {

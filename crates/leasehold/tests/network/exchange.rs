@@ -110,7 +110,7 @@ async fn a_dropped_permit_serves_the_next_waiter() {
     assert_eq!(counts(&server).await, (1, 0));
 }
 
-/// Otherwise the next waiter, and all other processes, would wait for the end of a lease.
+/// If it did not, the next waiter and all other processes would wait for the end of a lease.
 #[tokio::test(start_paused = true)]
 async fn a_release_that_is_not_polled_serves_the_next_waiter() {
     let server = Embedded::new();
@@ -214,7 +214,7 @@ async fn an_exchange_leaves_nothing_watched_or_reported() {
     third.release().await.unwrap();
     assert_eq!(client.holds().len(), 0);
     let renewals = sent.count(Step::ExpirableRenew);
-    // Ten leases later, no permit has been renewed, lost or given back.
+    // Ten leases later, no permit has been renewed or lost, and no other has been released.
     sleep(10_000 * MS).await;
     assert_eq!(sent.count(Step::ExpirableRenew), renewals);
     assert_eq!(sent.count(Step::ExpirableRelease), 1);

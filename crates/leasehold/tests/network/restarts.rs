@@ -210,7 +210,7 @@ async fn longer_lease_is_first_noted_everywhere() {
         .await
         .unwrap();
     assert_eq!(scene.masters[1].keys(), [NOTE]);
-    // A lock whose lease is not longer than the default leaves no note.
+    // A lock whose `longest_lease` does not exceed the default leaves no note.
     for master in &scene.masters {
         assert!(master.remove(NOTE));
     }

@@ -124,7 +124,7 @@ async fn a_dropped_downgrade_is_no_loss_to_the_writer_before_it() {
         let first = lock.write().await.unwrap();
         let second = writes(&lock);
         sleep(3 * MS).await;
-        // The renewal is lost whose reply would confirm the first release.
+        // The renewal whose reply would confirm the first release is lost.
         network.on_request(move |asked| match asked.step {
             Step::RwRenewWrite => Fate::delivered(MS, MS).request_lost(),
             Step::RwDowngrade if !turned => Fate::delivered(MS, MS).request_lost(),

@@ -1,5 +1,5 @@
-//! Comments and pages are plain English: a doc comment names its subject first, and the phrases
-//! that make a reader look back only become fewer.
+//! Comments and pages are plain English: a doc comment names its subject first, and phrases that
+//! make a reader look back may only become rarer.
 
 use std::collections::BTreeMap;
 
@@ -18,23 +18,23 @@ const PHRASES: [(&str, usize); 22] = [
     ("somebody", 0),
     ("everybody", 0),
     ("whoever", 0),
-    ("those of", 4),
-    ("that of", 1),
+    ("those of", 1),
+    ("that of", 0),
     ("those who", 0),
-    ("so many", 3),
+    ("so many", 0),
     ("so long", 2),
     ("is told", 0),
     ("are told", 0),
-    ("was told", 1),
+    ("was told", 0),
     ("behind it", 20),
     ("behind them", 3),
-    ("behind that", 2),
-    ("comes", 5),
+    ("behind that", 1),
+    ("comes", 1),
     ("came", 0),
-    ("goes", 6),
-    ("gone", 3),
-    ("stands", 3),
-    ("stand", 1),
+    ("goes", 3),
+    ("gone", 0),
+    ("stands", 1),
+    ("stand", 0),
     ("all the same", 0),
 ];
 

@@ -80,7 +80,7 @@ async fn is_held(lock: &Lock) {
                 assert!(second.is_none(), "`{}` is held twice", lock.name());
                 true
             }
-            // The client is just following the master.
+            // The client has not reached the new master yet.
             Err(error) => {
                 assert_ne!(error.kind(), ErrorKind::Lost);
                 false

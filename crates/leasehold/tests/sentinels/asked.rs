@@ -1,4 +1,4 @@
-//! Sentinels, some of which are down, cut off, or behind the others' knowledge.
+//! Sentinels that are down, cut off, or outdated.
 
 use std::collections::{HashMap, HashSet};
 use std::path::PathBuf;

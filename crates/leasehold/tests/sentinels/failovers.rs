@@ -8,8 +8,8 @@ use tokio::time::Instant;
 
 use crate::support::{HOUR, eventually};
 
-/// A lease long enough that no renewal is due while a test runs. Any renewal is due to the
-/// failover.
+/// A lease long enough that no renewal is due while a test runs. The failover causes any renewal
+/// that happens.
 const LEASE: Duration = Duration::from_secs(600);
 
 fn builder() -> ClientBuilder {

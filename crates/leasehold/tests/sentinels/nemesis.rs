@@ -39,9 +39,9 @@ const LIMIT: Duration = Duration::from_secs(90);
 enum Trouble {
     /// Another server is made the master, and the old one runs on for a while.
     FailOver,
-    /// The master dies, and is restarted after its replica was promoted.
+    /// The master dies, and is restarted after its replica has been promoted.
     Kill,
-    /// The master is paused until its replica was promoted.
+    /// The master is paused until its replica has been promoted.
     Freeze,
     /// The master is replaced, and one process is not notified.
     Deaf,

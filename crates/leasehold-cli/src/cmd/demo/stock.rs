@@ -1,4 +1,4 @@
-//! The stock for sale: a file that the lock protects, although the lock is not linked to it.
+//! The stock for sale: a file that the lock protects, but that has no other connection to the lock.
 //!
 //! The file contains the number of items left, and a line for each sale. It is replaced as a whole,
 //! so that a worker killed at any point has made its sale or has not. Access is blocking: a few

@@ -17,7 +17,7 @@ use crate::failure::Failure;
 pub(super) enum News {
     /// The command has ended, with this exit.
     Ended(Exit),
-    /// A signal has stopped the command: this one, if it has a name.
+    /// A signal has stopped the command. `None` for a signal without a name.
     Stopped(Option<Signal>),
 }
 
@@ -42,7 +42,7 @@ impl Group {
         let mut launcher = launcher(name, deadline_ms, command);
         match token {
             Some(token) => launcher.env("LEASEHOLD_TOKEN", token.to_string()),
-            // The token of a leasehold around this one belongs to another lock.
+            // A token in the environment is from an outer leasehold, and belongs to another lock.
             None => launcher.env_remove("LEASEHOLD_TOKEN"),
         };
         let child = launcher.process_group(0).spawn().map_err(not_started)?;

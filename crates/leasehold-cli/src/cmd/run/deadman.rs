@@ -137,9 +137,8 @@ impl Deadman {
     }
 
     fn order(&mut self, order: &str) {
-        // This fails if the process has ended, or has been stopped for so long that the socket is
-        // full. If it were resumed, it would kill by an old deadline. `look_after` starts another
-        // process.
+        // This fails if the process has ended, or if it is stopped and the socket is full: if it
+        // were resumed, it would kill by an old deadline. `look_after` starts another process.
         if self
             .line
             .write_all(format!("{order}\n").as_bytes())

@@ -338,7 +338,8 @@ impl Watch<'_> {
         output::flush();
     }
 
-    /// Ends the processes that the command has started and left behind: they work without the lock.
+    /// Ends the processes that the command has started and that outlive it: they work without the
+    /// lock.
     async fn end_rest(&mut self, killed_at: Instant) {
         while !self.group.is_gone() && Instant::now() < killed_at + END_OF_REST {
             if Instant::now() >= killed_at {
