@@ -4,27 +4,18 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::sync::oneshot;
-
-use crate::backend::Reply;
-use crate::backend::failure::{Cause, Failure, Outcome, accept_refusal};
-use crate::backend::retry::{FailedAttempt, RetryDelays, until_answered};
-use crate::backend::step::{Operation, Value};
 use crate::clock::Moment;
 use crate::config::{Terms, check_lease};
 use crate::context::Context;
-use crate::error::{Error, ErrorKind, Result};
-use crate::hold::cleanup::was_ours;
-use crate::hold::confirm::{Confirmation, ConfirmationMark, ask_for_confirmation};
-use crate::hold::watchdog::{Renewed, try_renew, why_lost};
-use crate::hold::{ClaimId, Grant, GuardExit, Hold, Joined, Limit, Undo, next_number};
-use crate::key::Key;
-use crate::local::RecordRef;
+use crate::error::{Error, Result};
+use crate::hold::watchdog::{Renewed, try_renew};
+use crate::hold::{ClaimId, Grant, GuardExit, Hold, Joined, Limit, next_number};
+use crate::leave::keep_for::{KeepForRequest, cannot_keep};
+use crate::leave::{LeftBy, confirmed, in_background, leave};
 use crate::local::reentry::Held;
 use crate::loss::LossReason;
 use crate::observe::{Ended, Entry};
 use crate::owner::Owner;
-use crate::permit_swap::{NotSwapped, PermitSwap};
 
 /// One guard's share in a hold. If it is dropped, it is given up in the background.
 pub(crate) struct Share {
@@ -186,147 +177,23 @@ impl Share {
         match hold.leave(self.claim) {
             GuardExit::Shared { moves_due } => {
                 self.reschedule(moves_due);
-                if let Some((confirmation, starts_task)) = confirmation {
-                    return self.confirmed(confirmation, starts_task).await;
+                if let Some(confirmation) = confirmation {
+                    return confirmed(&self.context, &hold, confirmation).await;
                 }
             }
             GuardExit::LeftToLease => self.leave_to_lease(),
             GuardExit::Last => {
                 drop(confirmation);
-                return self.leave_last(loss).await;
+                // Checked only here, so that the end of a re-entry costs no system call.
+                self.context.check_process(&hold.key)?;
+                let by = LeftBy::Release { loss };
+                return leave(&self.context, &self.held, by).confirmed().await;
             }
         }
         match loss {
             None => Ok(()),
             Some(reason) => Err(Error::lost(&hold.key, reason)),
         }
-    }
-
-    /// Ends a hold that no guard shares any longer: hands it over to the next waiter of the
-    /// process, or releases it on the server.
-    async fn leave_last(&self, loss: Option<LossReason>) -> Result<()> {
-        let hold = self.hold();
-        // Checked only here, so that the end of a re-entry costs no system call.
-        self.context.check_process(&hold.key)?;
-        let local = self.held.local(&self.context.locals);
-        let now = self.context.clock.now();
-        if loss.is_none()
-            && let Some(local) = &local
-            && self.held.stays_local(local, now)
-        {
-            if hold.is_swapped() {
-                if let Some(swap) = self.swap(local) {
-                    // The next waiter needs the reply, whether this future is polled or not.
-                    return self.in_background(swap).await;
-                }
-            } else {
-                // Registered before the hold is handed over: the next holder may release it at
-                // once, and the server's reply to that also applies to this share.
-                let (confirmation, starts_task) = hold.await_confirmation();
-                if self.held.hand_over(local, now) {
-                    return self.confirmed(confirmation, starts_task).await;
-                }
-            }
-        }
-        // Ended before it is removed: a renewal in progress does not put a hold that is over back
-        // into the watchdog's table.
-        hold.end();
-        self.context.watchdog.remove(hold);
-        match loss {
-            None => self.release_on_server(local).await,
-            Some(reason) => {
-                // Lost here, but the server may still have the hold. The undo releases it.
-                self.clear_owner();
-                Err(Error::lost(&hold.key, reason))
-            }
-        }
-    }
-
-    /// Asks the server to end the hold, and waits for its reply.
-    async fn release_on_server(&self, local: Option<RecordRef>) -> Result<()> {
-        let (release, first) = ReleaseRequest::send(&self.context, &self.held, local, false);
-        // Cleared after the release was sent: the owner's next request must run after it.
-        self.clear_owner();
-        if !self.hold().has_confirmation_waiters() && !release.grants_next {
-            return release.answered(first).await;
-        }
-        // Earlier holders wait for the same reply, or the next holder does.
-        self.in_background(release.answered(first)).await
-    }
-
-    /// Swaps the permits for new ones of the next waiter of the process. The request has been sent
-    /// when this returns. `None` if no waiter wants the same number of permits.
-    fn swap(&self, local: &RecordRef) -> Option<impl Future<Output = Result<()>> + Send + use<>> {
-        let swap = PermitSwap::send(&self.context, &self.held, local)?;
-        let (context, held) = (Arc::clone(&self.context), Arc::clone(&self.held));
-        let local = local.clone();
-        Some(async move {
-            let sent_before = match swap.answered().await {
-                Ok(()) => return Ok(()),
-                Err(NotSwapped::GiveBack { sent_before }) => sent_before,
-                Err(NotSwapped::Unanswered(failure)) => {
-                    return Err(failure.into_error(&held.hold().key));
-                }
-            };
-            let (release, first) = ReleaseRequest::send(&context, &held, Some(local), sent_before);
-            release.answered(first).await
-        })
-    }
-
-    /// Completes the end of a hold in the background, because this future may be dropped or never
-    /// polled.
-    async fn in_background(
-        &self,
-        ends: impl Future<Output = Result<()>> + Send + 'static,
-    ) -> Result<()> {
-        let (sender, ended) = oneshot::channel();
-        self.context.cleanup.spawn(async move {
-            // If this fails, the releasing future has been dropped.
-            let _ = sender.send(ends.await);
-        });
-        ended.await.unwrap_or_else(|_| {
-            let address = self.context.backend.address();
-            let ended = Failure::runtime_ended(Outcome::MayHaveRun, address);
-            Err(ended.into_error(&self.hold().key))
-        })
-    }
-
-    /// Waits for the server's confirmation that the hold, which now belongs to other guards, was
-    /// held until it passed to them.
-    async fn confirmed(
-        &self,
-        confirmation: oneshot::Receiver<Confirmation>,
-        starts_task: bool,
-    ) -> Result<()> {
-        let Context {
-            backend,
-            timers,
-            cleanup,
-            ..
-        } = &*self.context;
-        let hold = self.hold();
-        if starts_task {
-            // A task asks for all holders that wait, because this future may be dropped.
-            cleanup.spawn_detached(ask_for_confirmation(
-                backend.clone(),
-                timers.clone(),
-                Arc::clone(hold),
-            ));
-        }
-        // The same limit as for a release that is not answered.
-        let limit = backend.reply_timeout() * 2;
-        let failure = match timers.timeout(limit, confirmation).await {
-            Some(Ok(Confirmation::Held)) => return Ok(()),
-            Some(Ok(Confirmation::Lost(reason))) => return Err(Error::lost(&hold.key, reason)),
-            Some(Ok(Confirmation::Unknown)) => return Err(unknown_outcome(&self.context, hold)),
-            Some(Ok(Confirmation::Failed(failure))) => failure,
-            Some(Err(_)) => Failure::runtime_ended(Outcome::MayHaveRun, backend.address()),
-            None => {
-                let what = format!("no answer within {limit:?}");
-                backend.failure(Outcome::MayHaveRun, Cause::NoAnswer(what))
-            }
-        };
-        Err(failure.into_error(&hold.key))
     }
 
     /// Prepares the hold for its conversion into another one: no guard can join it, and it is not
@@ -381,7 +248,7 @@ impl Share {
             return keeping.answered(first).await;
         }
         // Earlier holders wait for the same reply.
-        self.in_background(keeping.answered(first)).await
+        in_background(&context, &hold, keeping.answered(first)).await
     }
 
     /// Returns why the hold can't end with this guard.
@@ -496,296 +363,6 @@ impl Share {
     }
 }
 
-pub(crate) fn cannot_keep(key: &Key, why: &str) -> Error {
-    let message = format!(
-        "the hold of `{key}` can't be kept for a fixed time: {why}; release it, or use a plain, \
-         fenced or fair lock without an owner"
-    );
-    Error::new(ErrorKind::Misuse, message).with_key(key)
-}
-
-/// A request that was sent to keep a hold for a fixed time. The hold is over here: no guard relies
-/// on it. No renewal begins later, and the server refuses a renewal that arrives later.
-struct KeepForRequest {
-    context: Arc<Context>,
-    held: Arc<Held>,
-    /// The only operation that makes a hold shorter.
-    operation: Operation,
-    /// The earlier holders of the hold in this process.
-    mark: ConfirmationMark,
-}
-
-impl KeepForRequest {
-    fn send(
-        context: &Arc<Context>,
-        held: &Arc<Held>,
-        operation: Operation,
-    ) -> (Self, (Reply, Moment)) {
-        let keeping = Self {
-            context: Arc::clone(context),
-            held: Arc::clone(held),
-            operation,
-            // Taken before the request is sent, so that the task that asks for confirmations ends:
-            // the reply to this request is a confirmation, too.
-            mark: held.hold().mark_end(),
-        };
-        let first = (keeping.ask(), context.clock.now());
-        (keeping, first)
-    }
-
-    /// Sends the request. A copy that arrives late prolongs the hold by its delay.
-    fn ask(&self) -> Reply {
-        let (backend, route) = (&self.context.backend, self.held.hold().route());
-        backend.submit_by(self.operation.clone(), route)
-    }
-
-    /// Sends the request again until it is answered, or the time limit is over.
-    async fn answered(self, first: (Reply, Moment)) -> Result<()> {
-        let (context, hold) = (&self.context, self.held.hold());
-        let (mut limit, mut unanswered) = (None, None);
-        let should_retry = |failed: FailedAttempt<'_>| {
-            let now = context.clock.now();
-            let limit = *limit.get_or_insert(now + context.backend.reply_timeout());
-            if failed.failure.outcome == Outcome::MayHaveRun {
-                unanswered = Some(failed.failure.clone());
-            }
-            failed.failure.may_heal() && now < limit
-        };
-        let pauses = RetryDelays::from(Duration::from_millis(10));
-        let again = || self.ask();
-        let reply = until_answered(&context.timers, first, pauses, again, should_retry).await;
-        let is_there = |reply: &Value| matches!(reply, Value::Int(1..));
-        match accept_refusal(reply, is_there) {
-            Ok(Value::Int(1..)) => {
-                hold.deliver(self.mark, &Confirmation::Held);
-                Ok(())
-            }
-            Ok(Value::Int(..=-1)) => {
-                hold.deliver(self.mark, &Confirmation::Held);
-                Err(cannot_keep(&hold.key, "its owner also holds the read lock"))
-            }
-            Ok(_) => Err(self.gone_error(unanswered).await),
-            Err(failure) => {
-                // Earlier holders only need the server's own reply, without confirmations of
-                // replicas.
-                let confirmation = match failure.cause {
-                    Cause::Unconfirmed(_) => Confirmation::Held,
-                    _ => Confirmation::Failed(failure.clone()),
-                };
-                hold.deliver(self.mark, &confirmation);
-                Err(failure.into_error_of_renewal(&hold.key))
-            }
-        }
-    }
-
-    /// Returns the error for a hold that no longer exists. `unanswered` is the failure of an
-    /// earlier request, which may have kept the hold for a time that is over.
-    async fn gone_error(&self, unanswered: Option<Failure>) -> Error {
-        let (context, hold) = (&self.context, self.held.hold());
-        if let Some(failure) = unanswered {
-            hold.deliver(self.mark, &Confirmation::Unknown);
-            return failure.into_error_of_renewal(&hold.key);
-        }
-        let reason = why_lost(&context.backend, hold, &context.timers).await;
-        hold.was_lost(self.mark, reason)
-    }
-}
-
-/// A release that was sent. The undo of its hold stays armed until the reply arrives. So if the
-/// future is dropped or the reply is lost, the hold is released in the background.
-struct ReleaseRequest {
-    context: Arc<Context>,
-    held: Arc<Held>,
-    local: Option<RecordRef>,
-    /// The earlier holders of the hold in this process.
-    mark: ConfirmationMark,
-    /// Number of connections of this client among those that the release notifies.
-    own_connections: Option<i64>,
-    /// Whether the server grants the lock to the next waiter, if that waiter belongs to this
-    /// process.
-    grants_next: bool,
-    /// Whether an earlier request may have released the hold.
-    sent_before: bool,
-}
-
-impl ReleaseRequest {
-    fn send(
-        context: &Arc<Context>,
-        held: &Arc<Held>,
-        local: Option<RecordRef>,
-        sent_before: bool,
-    ) -> (Self, (Reply, Moment)) {
-        let (backend, steps) = (&context.backend, &held.hold().steps);
-        let counts = local.is_some() && backend.counts_listeners();
-        let channel = counts.then(|| steps.counted_channel()).flatten();
-        let own_connections = channel.map(|channel| i64::from(backend.channels().is_live(channel)));
-        let mark = held.hold().mark_end();
-        let now = context.clock.now();
-        let terms = held.hold().terms();
-        let is_known = |local: &RecordRef| local.all_waiters_want_this(terms);
-        // Replicas do not confirm a hold that a release grants.
-        let is_confirmed = terms.acknowledged.is_needed();
-        let next = (steps.queue_steps().filter(|_| !is_confirmed))
-            .filter(|_| local.as_ref().is_some_and(is_known));
-        let notifies = match &local {
-            // If no other client is subscribed, there is no client to notify.
-            Some(local) => !local.slice.lock().no_other_listener(),
-            None => held.was_contended(),
-        };
-        let notifies = notifies && held.has_slice() && backend.counts_listeners();
-        let release = match next {
-            Some(queued) => queued.release_to_next(terms.lease),
-            None => {
-                // Created only if it is sent: most releases notify no client.
-                let notify = notifies.then(|| steps.release_and_notify()).flatten();
-                notify.unwrap_or_else(|| steps.release())
-            }
-        };
-        let first = (backend.submit_by(release, held.hold().undo_route()), now);
-        if let Some(local) = local.as_ref().filter(|_| next.is_none()) {
-            local.hold_returned(now);
-        }
-        let release = Self {
-            context: Arc::clone(context),
-            held: Arc::clone(held),
-            local,
-            mark,
-            own_connections,
-            grants_next: next.is_some(),
-            sent_before,
-        };
-        (release, first)
-    }
-
-    /// Gives the lock to the waiter to which the server has granted it.
-    fn grant_next(&self, sent: Moment, reply: Value) {
-        let (Some(local), true) = (&self.local, self.grants_next) else {
-            return;
-        };
-        let Context {
-            watchdog,
-            cleanup,
-            clock,
-            margin,
-            ..
-        } = &*self.context;
-        let (hold, now) = (self.held.hold(), clock.now());
-        let queued = hold.steps.queue_steps();
-        let next = queued.and_then(|queued| Some((queued, queued.read_next(reply)?)));
-        let is_given = next.is_some_and(|(queued, ids)| {
-            let Some(id) = ids.first() else { return false };
-            let steps = queued.of_waiter(id.clone());
-            // Its lease counts from the release, which was sent before the grant.
-            let grant = Grant::new(
-                hold.key.clone(),
-                steps,
-                hold.terms(),
-                *clock,
-                *margin,
-                sent,
-                hold.observed.clone(),
-            );
-            grant.follows(hold);
-            let mut undo = Undo::arm(cleanup, grant);
-            undo.granted();
-            let grant = Arc::clone(undo.hold());
-            grant.granted(None);
-            let is_given = local.grant_first(undo, &ids, now);
-            if is_given {
-                watchdog.watch(&grant);
-            }
-            is_given
-        });
-        if !is_given {
-            local.hold_returned(now);
-        }
-    }
-
-    /// Notes how many other clients the release has notified. `receivers_plus_one` is 1 plus the
-    /// number of connections.
-    fn published(&self, receivers_plus_one: i64, sent: Moment) {
-        if let (Some(local), Some(own_connections)) = (&self.local, self.own_connections) {
-            let others = u32::try_from(receivers_plus_one - 1 - own_connections).ok();
-            local.slice.lock().published(others);
-        }
-        if self.local.is_some() || receivers_plus_one <= 1 || !self.held.has_slice() {
-            return;
-        }
-        // A task that is alone in its process needs no slice as long as no other client wants the
-        // lock. So for most names nothing is remembered.
-        let (backend, hold) = (&self.context.backend, self.held.hold());
-        let is_subscribed = (hold.steps.counted_channel())
-            .is_some_and(|channel| backend.channels().is_live(channel));
-        if backend.counts_listeners() && receivers_plus_one > 1 + i64::from(is_subscribed) {
-            let local = self.context.locals.of(&hold.key);
-            local.slice.lock().others_wait(hold.granted_at(), sent);
-        }
-    }
-
-    /// Sends the release again until it is answered, or the time limit is over.
-    async fn answered(self, first: (Reply, Moment)) -> Result<()> {
-        let (backend, timers) = (&self.context.backend, &self.context.timers);
-        let hold = self.held.hold();
-        let sent = first.1;
-        let (mut limit, mut sent_before) = (None, self.sent_before);
-        let should_retry = |failed: FailedAttempt<'_>| {
-            // Retried for as long as one more reply may take. Then the caller gets the error, and
-            // the undo continues in the background.
-            let limit = *limit.get_or_insert(timers.now() + backend.reply_timeout());
-            let should_retry = failed.failure.may_heal() && timers.now() < limit;
-            sent_before |= should_retry && failed.failure.outcome == Outcome::MayHaveRun;
-            should_retry
-        };
-        let pauses = RetryDelays::from(Duration::from_millis(10));
-        let release = || backend.submit_by(hold.steps.release(), hold.undo_route());
-        let reply = until_answered(timers, first, pauses, release, should_retry).await;
-        let reply = match reply {
-            Ok(reply) => reply,
-            Err(failure) => {
-                self.grant_next(sent, Value::Nil);
-                return Err(failure.into_error(&hold.key));
-            }
-        };
-        self.held.given_back();
-        // A list contains the id of the new holder.
-        let is_granted = self.grants_next && matches!(reply, Value::List(_));
-        if was_ours(&reply) || is_granted {
-            hold.deliver(self.mark, &Confirmation::Held);
-            if let Value::Int(receivers_plus_one) = reply {
-                self.published(receivers_plus_one, sent);
-            }
-            self.grant_next(sent, reply);
-            return Ok(());
-        }
-        self.grant_next(sent, Value::Nil);
-        let reason = match hold.steps.read_release(&reply) {
-            Some(reason) => reason,
-            None => why_lost(backend, hold, timers).await,
-        };
-        // An earlier request that was not answered may have released the hold, which was then held
-        // until that request. Only the reason `Forced` is certain, because the server notes which
-        // holds were ended by force.
-        if sent_before && reason != LossReason::Forced {
-            hold.deliver(self.mark, &Confirmation::Unknown);
-            return Err(unknown_outcome(&self.context, hold));
-        }
-        Err(hold.was_lost(self.mark, reason))
-    }
-}
-
-/// Returns the error for a hold that no longer exists, if a request without a reply may have ended
-/// it, or its lease is over.
-fn unknown_outcome(context: &Context, hold: &Grant) -> Error {
-    let what =
-        "the hold no longer exists, and an earlier request about it was not answered in time";
-    let cause = Cause::NoAnswer(what.into());
-    let failure = context.backend.failure(Outcome::MayHaveRun, cause);
-    failure.into_error_with(
-        &hold.key,
-        "nothing is held now; if the request did not run, the hold had ended before it",
-    )
-}
-
 /// A hold that is renewed during a wait.
 pub(crate) struct RenewForWait(Arc<Grant>);
 
@@ -813,34 +390,10 @@ impl Drop for Share {
             Some(GuardExit::Shared { moves_due }) => self.reschedule(moves_due),
             Some(GuardExit::LeftToLease) => self.leave_to_lease(),
             Some(GuardExit::Last) => {
-                let local = self.held.local(&self.context.locals);
-                let now = self.context.clock.now();
-                if let Some(local) = &local
-                    && !self.is_converting
-                    && self.held.stays_local(local, now)
-                {
-                    if self.hold().is_swapped() {
-                        if let Some(swap) = self.swap(local) {
-                            self.context.cleanup.spawn(async move {
-                                // If the swap fails, the undo continues, and no caller waits for
-                                // it.
-                                drop(swap.await);
-                            });
-                            return;
-                        }
-                    } else if self.held.hand_over(local, now) {
-                        return;
-                    }
-                }
-                self.hold().end();
-                self.context.watchdog.remove(self.hold());
-                // The release is queued before the owner's slot is cleared: the owner's next
-                // request runs after it.
-                self.held.give_back_now();
-                self.clear_owner();
-                if let Some(local) = &local {
-                    local.hold_returned(now);
-                }
+                let by = LeftBy::Drop {
+                    is_converting: self.is_converting,
+                };
+                leave(&self.context, &self.held, by).in_background();
             }
         }
     }

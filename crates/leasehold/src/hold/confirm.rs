@@ -43,6 +43,10 @@ impl Confirmation {
     }
 }
 
+/// A receiver for a confirmation. If the flag is `true`, the caller must run
+/// [`ask_for_confirmation`].
+pub(crate) type PendingConfirmation = (oneshot::Receiver<Confirmation>, bool);
+
 /// The holders that wait, each for the reply to a request that is sent after its release.
 #[derive(Default)]
 pub(super) struct PendingConfirmations(Mutex<Option<Box<ConfirmationWaiters>>>);
@@ -65,9 +69,8 @@ struct ConfirmationWaiters {
 pub(crate) struct ConfirmationMark(u64);
 
 impl PendingConfirmations {
-    /// Adds a waiting holder. The flag is `true` if the caller must start the task that asks the
-    /// server.
-    fn wait(&self) -> (oneshot::Receiver<Confirmation>, bool) {
+    /// Adds a waiting holder.
+    fn wait(&self) -> PendingConfirmation {
         let (sender, receiver) = oneshot::channel();
         let mut waiting = self.0.lock();
         let waiting = waiting.get_or_insert_default();
@@ -140,9 +143,8 @@ impl PendingConfirmations {
 }
 
 impl Grant {
-    /// Returns a receiver for the server's next confirmation. If the returned flag is `true`, the
-    /// caller must run [`ask_for_confirmation`].
-    pub(crate) fn await_confirmation(&self) -> (oneshot::Receiver<Confirmation>, bool) {
+    /// Returns a receiver for the server's next confirmation.
+    pub(crate) fn await_confirmation(&self) -> PendingConfirmation {
         self.pending_confirmations.wait()
     }
 

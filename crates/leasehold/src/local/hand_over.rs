@@ -239,36 +239,36 @@ pub(crate) fn give_back(undo: Undo) {
     drop(undo);
 }
 
-/// Hands the unclaimed hold of a waiter that has left the line to the next waiter.
+/// Passes on the hold in the slot of a waiter that has left.
 pub(super) fn waiter_left(record: &Arc<Record>, hold_waiter: &HoldWaiter, now: Moment) {
-    let Some(undo) = hold_waiter.slot.close() else {
-        return;
-    };
-    if hold_waiter.owns(undo.hold()) {
-        // The undo of the waiter's place gives this hold back, so no other waiter may have it.
-        drop_unreleased(undo);
-        return record.hold_returned(now);
+    if let Some(undo) = hold_waiter.slot.close() {
+        pass_on(record, hold_waiter, undo, drop_unreleased, now);
     }
-    pass_on(record, hold_waiter, undo, now);
 }
 
-/// Takes the hold from the slot of a waiter that is not polled. Otherwise the watchdog would renew
-/// a hold without a holder until the waiter is polled.
+/// Passes on the hold in the slot of a waiter that is not polled. Otherwise the watchdog would
+/// renew a hold without a holder until the waiter is polled.
 pub(super) fn waiter_stalled(record: &Arc<Record>, hold_waiter: &HoldWaiter, now: Moment) {
     let is_own = |undo: &Undo| hold_waiter.owns(undo.hold());
-    let Some(undo) = hold_waiter.slot.take_back(is_own) else {
-        return;
-    };
-    if is_own(&undo) {
-        // The undo of the waiter's place would release the hold once more, so no other waiter may
-        // have it.
-        give_back(undo);
-        return record.hold_returned(now);
+    if let Some(undo) = hold_waiter.slot.take_back(is_own) {
+        pass_on(record, hold_waiter, undo, give_back, now);
     }
-    pass_on(record, hold_waiter, undo, now);
 }
 
-fn pass_on(record: &Arc<Record>, hold_waiter: &HoldWaiter, undo: Undo, now: Moment) {
+/// Passes a hold without a holder on to the next waiter, or releases it on the server. No other
+/// waiter may have the hold of the waiter's own place, because the undo of the place also releases
+/// it: that hold ends by `end_own`.
+fn pass_on(
+    record: &Arc<Record>,
+    hold_waiter: &HoldWaiter,
+    undo: Undo,
+    end_own: fn(Undo),
+    now: Moment,
+) {
+    if hold_waiter.owns(undo.hold()) {
+        end_own(undo);
+        return record.hold_returned(now);
+    }
     let stays = undo.hold().steps.queue_steps().is_some()
         || record.hold_stays_local(undo.hold(), now, hold_waiter.slice);
     let returned = match stays {

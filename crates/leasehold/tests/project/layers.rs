@@ -14,7 +14,7 @@ const LAYERS: [&[&str]; 26] = [
     &["operate"],
     &["primitives"],
     &["guard"],
-    &["permit_swap"],
+    &["leave"],
     &["wait"],
     &["context"],
     &["local"],

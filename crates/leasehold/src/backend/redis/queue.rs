@@ -8,7 +8,7 @@
 //! was answered. A release ends the renewals before it is queued (`guard.rs`), so a renewal that
 //! overtakes it prolongs the hold only for a moment. An operation that changes the form of a hold,
 //! or puts another hold in its place, stops the renewals until it is answered (`rw/guard.rs`,
-//! `permit_swap.rs`). So does an operation that shortens a hold (`Share::keep_for`). Among
+//! `leave/permit_swap.rs`). So does an operation that shortens a hold (`Share::keep_for`). Among
 //! themselves, renewals keep their order.
 //!
 //! If the server did not run operations, because it had forgotten the script or refused an entire

@@ -9,8 +9,9 @@ use tokio::time::Instant;
 
 use crate::clock::Timers;
 use crate::error::{Error, Result};
-use crate::guard::{Share, cannot_keep};
+use crate::guard::Share;
 use crate::key::Key;
+use crate::leave::keep_for::cannot_keep;
 use crate::loss::LossReason;
 use crate::primitives::composite::Quorum;
 use crate::primitives::fenced::draw;

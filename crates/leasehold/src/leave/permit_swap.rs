@@ -18,7 +18,7 @@ use crate::local::reentry::Held;
 
 /// A swap in progress. The old permits keep their undo, and the new permits have one, too. If the
 /// swap is dropped, both are released.
-pub(crate) struct PermitSwap {
+pub(super) struct PermitSwap {
     context: Arc<Context>,
     /// The permits that the request removes.
     held: Arc<Held>,
@@ -31,7 +31,7 @@ pub(crate) struct PermitSwap {
 }
 
 /// The reason why the permits did not pass to the next waiter.
-pub(crate) enum NotSwapped {
+pub(super) enum NotSwapped {
     /// The permits must be released. An earlier request may have removed them.
     GiveBack { sent_before: bool },
     /// No reply arrived. The permits are released in the background.
@@ -56,7 +56,7 @@ impl Drop for UndeliveredPermits {
 
 impl PermitSwap {
     /// Sends the request if the next waiter in the queue wants the same number of permits.
-    pub(crate) fn send(
+    pub(super) fn send(
         context: &Arc<Context>,
         held: &Arc<Held>,
         local: &RecordRef,
@@ -100,7 +100,7 @@ impl PermitSwap {
     }
 
     /// Waits for the answer, and gives the new permits to the next waiter.
-    pub(crate) async fn answered(self) -> Result<(), NotSwapped> {
+    pub(super) async fn answered(self) -> Result<(), NotSwapped> {
         let Self {
             context,
             held,

@@ -1,0 +1,252 @@
+//! The end of a hold: what becomes of it when its last guard has left. Each way to leave asks
+//! [`leave`], and nothing else decides it.
+
+pub(crate) mod keep_for;
+mod permit_swap;
+mod release;
+
+use std::sync::Arc;
+
+use tokio::sync::oneshot;
+
+use self::permit_swap::{NotSwapped, PermitSwap};
+use self::release::ReleaseRequest;
+use crate::backend::failure::{Cause, Failure, Outcome};
+use crate::clock::Moment;
+use crate::context::Context;
+use crate::error::{Error, Result};
+use crate::hold::Grant;
+use crate::hold::confirm::{Confirmation, PendingConfirmation, ask_for_confirmation};
+use crate::local::RecordRef;
+use crate::local::reentry::Held;
+use crate::loss::LossReason;
+
+/// The way in which the last guard has left.
+pub(crate) enum LeftBy {
+    /// By a release, which waits for the server's confirmation.
+    Release {
+        /// The reason if the hold was lost before.
+        loss: Option<LossReason>,
+    },
+    /// By a drop, which waits for nothing.
+    Drop {
+        /// Whether a conversion of the hold was under way, whose outcome is unknown.
+        is_converting: bool,
+    },
+}
+
+/// What becomes of a hold whose last guard has left.
+pub(crate) struct Leaving {
+    context: Arc<Context>,
+    held: Arc<Held>,
+    by: LeftBy,
+    next: Next,
+}
+
+enum Next {
+    /// The next waiter of the process has the hold. A release waits for the confirmation.
+    HandedOver(Option<PendingConfirmation>),
+    /// A request is under way that replaces the permits with permits of the next waiter.
+    Swapping(PermitSwap, RecordRef),
+    /// The hold has ended here, and must be released on the server.
+    Ended(Option<RecordRef>, Moment),
+}
+
+/// Decides what becomes of a hold that no guard shares any longer. A hand-over is done when this
+/// returns, and the request of a swap has been sent.
+pub(crate) fn leave(context: &Arc<Context>, held: &Arc<Held>, by: LeftBy) -> Leaving {
+    let next = decide(context, held, &by);
+    Leaving {
+        context: Arc::clone(context),
+        held: Arc::clone(held),
+        by,
+        next,
+    }
+}
+
+fn decide(context: &Arc<Context>, held: &Arc<Held>, by: &LeftBy) -> Next {
+    let hold = held.hold();
+    let local = held.local(&context.locals);
+    let now = context.clock.now();
+    let may_stay = match by {
+        LeftBy::Release { loss } => loss.is_none(),
+        LeftBy::Drop { is_converting } => !is_converting,
+    };
+    if may_stay
+        && let Some(local) = &local
+        && held.stays_local(local, now)
+    {
+        if hold.is_swapped() {
+            if let Some(swap) = PermitSwap::send(context, held, local) {
+                return Next::Swapping(swap, local.clone());
+            }
+        } else {
+            // Registered before the hold is handed over: the next holder may release it at once,
+            // and the server's reply to that also applies to this guard.
+            let confirmation =
+                matches!(by, LeftBy::Release { .. }).then(|| hold.await_confirmation());
+            if held.hand_over(local, now) {
+                return Next::HandedOver(confirmation);
+            }
+        }
+    }
+    // Ended before it is removed: a renewal in progress does not put a hold that is over back into
+    // the watchdog's table.
+    hold.end();
+    context.watchdog.remove(hold);
+    Next::Ended(local, now)
+}
+
+impl Leaving {
+    /// Completes the end of the hold, and reports whether the lock was held until now.
+    pub(crate) async fn confirmed(self) -> Result<()> {
+        let Self {
+            context,
+            held,
+            by,
+            next,
+        } = self;
+        let hold = held.hold();
+        let local = match next {
+            Next::HandedOver(None) => return Ok(()),
+            Next::HandedOver(Some(confirmation)) => {
+                return confirmed(&context, hold, confirmation).await;
+            }
+            Next::Swapping(swap, local) => {
+                // The next waiter needs the reply, whether this future is polled or not.
+                let swapped = finish_swap(Arc::clone(&context), Arc::clone(&held), swap, local);
+                return in_background(&context, hold, swapped).await;
+            }
+            Next::Ended(local, _) => local,
+        };
+        if let LeftBy::Release { loss: Some(reason) } = by {
+            // Lost here, but the server may still have the hold. The undo releases it.
+            held.clear_owner();
+            return Err(Error::lost(&hold.key, reason));
+        }
+        let (release, first) = ReleaseRequest::send(&context, &held, local, false);
+        // Cleared after the release was sent: the owner's next request must run after it.
+        held.clear_owner();
+        if !hold.has_confirmation_waiters() && !release.grants_next {
+            return release.answered(first).await;
+        }
+        // Earlier holders wait for the same reply, or the next holder does.
+        in_background(&context, hold, release.answered(first)).await
+    }
+
+    /// Completes the end of the hold without a caller that waits for it.
+    pub(crate) fn in_background(self) {
+        let Self {
+            context,
+            held,
+            next,
+            ..
+        } = self;
+        match next {
+            Next::HandedOver(_) => {}
+            Next::Swapping(swap, local) => {
+                let cleanup = Arc::clone(&context.cleanup);
+                // If the swap fails, the undo continues.
+                cleanup.spawn(async move {
+                    drop(finish_swap(context, held, swap, local).await);
+                });
+            }
+            Next::Ended(local, now) => {
+                // The release is queued before the owner's slot is cleared: the owner's next
+                // request runs after it.
+                held.give_back_now();
+                held.clear_owner();
+                if let Some(local) = local {
+                    local.hold_returned(now);
+                }
+            }
+        }
+    }
+}
+
+/// Completes a swap of permits. If the permits could not be swapped, releases them.
+async fn finish_swap(
+    context: Arc<Context>,
+    held: Arc<Held>,
+    swap: PermitSwap,
+    local: RecordRef,
+) -> Result<()> {
+    let sent_before = match swap.answered().await {
+        Ok(()) => return Ok(()),
+        Err(NotSwapped::GiveBack { sent_before }) => sent_before,
+        Err(NotSwapped::Unanswered(failure)) => {
+            return Err(failure.into_error(&held.hold().key));
+        }
+    };
+    let (release, first) = ReleaseRequest::send(&context, &held, Some(local), sent_before);
+    release.answered(first).await
+}
+
+/// Completes the end of a hold in a task, because the future of the caller may be dropped or never
+/// polled.
+pub(crate) async fn in_background(
+    context: &Context,
+    hold: &Grant,
+    ends: impl Future<Output = Result<()>> + Send + 'static,
+) -> Result<()> {
+    let (sender, ended) = oneshot::channel();
+    context.cleanup.spawn(async move {
+        // If this fails, the releasing future has been dropped.
+        let _ = sender.send(ends.await);
+    });
+    ended.await.unwrap_or_else(|_| {
+        let address = context.backend.address();
+        let ended = Failure::runtime_ended(Outcome::MayHaveRun, address);
+        Err(ended.into_error(&hold.key))
+    })
+}
+
+/// Waits for the server's confirmation that the hold, which now belongs to other guards, was held
+/// until it passed to them.
+pub(crate) async fn confirmed(
+    context: &Context,
+    hold: &Arc<Grant>,
+    (confirmation, starts_task): PendingConfirmation,
+) -> Result<()> {
+    let Context {
+        backend,
+        timers,
+        cleanup,
+        ..
+    } = context;
+    if starts_task {
+        // A task asks for all holders that wait, because this future may be dropped.
+        cleanup.spawn_detached(ask_for_confirmation(
+            backend.clone(),
+            timers.clone(),
+            Arc::clone(hold),
+        ));
+    }
+    // The same limit as for a release that is not answered.
+    let limit = backend.reply_timeout() * 2;
+    let failure = match timers.timeout(limit, confirmation).await {
+        Some(Ok(Confirmation::Held)) => return Ok(()),
+        Some(Ok(Confirmation::Lost(reason))) => return Err(Error::lost(&hold.key, reason)),
+        Some(Ok(Confirmation::Unknown)) => return Err(unknown_outcome(context, hold)),
+        Some(Ok(Confirmation::Failed(failure))) => failure,
+        Some(Err(_)) => Failure::runtime_ended(Outcome::MayHaveRun, backend.address()),
+        None => {
+            let what = format!("no answer within {limit:?}");
+            backend.failure(Outcome::MayHaveRun, Cause::NoAnswer(what))
+        }
+    };
+    Err(failure.into_error(&hold.key))
+}
+
+/// Returns the error for a hold that no longer exists, if a request without a reply may have ended
+/// it, or its lease is over.
+fn unknown_outcome(context: &Context, hold: &Grant) -> Error {
+    let what =
+        "the hold no longer exists, and an earlier request about it was not answered in time";
+    let cause = Cause::NoAnswer(what.into());
+    let failure = context.backend.failure(Outcome::MayHaveRun, cause);
+    failure.into_error_with(
+        &hold.key,
+        "nothing is held now; if the request did not run, the hold had ended before it",
+    )
+}
