@@ -52,7 +52,7 @@ async fn transfer(
     accounts: Accounts,
     (from, to, amount): (&'static str, &'static str, i64),
 ) -> Result<()> {
-    let both = MultiLock::new([from, to].map(|name| client.lock(&format!("account:{name}"))))?;
+    let both = MultiLock::new([from, to].map(|name| client.lock(format!("account:{name}"))))?;
     // The time limit applies to both locks together.
     let Some(guard) = both.try_acquire_for(Duration::from_secs(30)).await? else {
         println!("{from} -> {to}: somebody has been busy for half a minute");

@@ -16,7 +16,7 @@ use leasehold::{Client, Embedded, Error, ErrorKind, LossReason};
 
 /// The code under test: bills an order once, however many processes try.
 async fn bill(client: &Client, order: u32, work: Duration) -> Result<bool, Error> {
-    let lock = client.lock(&format!("orders:{order}"));
+    let lock = client.lock(format!("orders:{order}"));
     let Some(guard) = lock.try_acquire().await? else {
         return Ok(false);
     };

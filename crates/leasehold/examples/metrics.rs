@@ -47,7 +47,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
         None => Client::embedded(),
     };
     for order in 1..=3 {
-        let guard = client.lock(&format!("orders:{order}")).acquire().await?;
+        let guard = client.lock(format!("orders:{order}")).acquire().await?;
         tokio::time::sleep(Duration::from_millis(5)).await;
         guard.release().await?;
     }

@@ -19,8 +19,8 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     // Each run has a name of its own. Otherwise a latch that a killed run left behind would be
     // counted down twice.
     let run = format!("import:{}", std::process::id());
-    let ready = client.count_down_latch(&format!("{run}:ready"));
-    let done = client.count_down_latch(&format!("{run}:done"));
+    let ready = client.count_down_latch(format!("{run}:ready"));
+    let done = client.count_down_latch(format!("{run}:done"));
     ready.try_set_count(WORKERS).await?;
     done.try_set_count(WORKERS).await?;
 

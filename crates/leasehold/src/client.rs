@@ -154,8 +154,8 @@ impl Client {
     /// used.
     #[doc(alias = "getLock")]
     #[must_use]
-    pub fn lock(&self, name: &str) -> Lock {
-        Lock::named(Arc::clone(&self.context), name, Plain)
+    pub fn lock(&self, name: impl AsRef<str>) -> Lock {
+        Lock::named(Arc::clone(&self.context), name.as_ref(), Plain)
     }
 
     /// Returns a lock on all of these `values` of a group together. Nothing is sent. A bad name is
@@ -173,47 +173,47 @@ impl Client {
     /// Returns the lock called `name`, which gives each hold a fencing token.
     #[doc(alias = "getFencedLock")]
     #[must_use]
-    pub fn fenced_lock(&self, name: &str) -> FencedLock {
-        Lock::named(Arc::clone(&self.context), name, Fenced)
+    pub fn fenced_lock(&self, name: impl AsRef<str>) -> FencedLock {
+        Lock::named(Arc::clone(&self.context), name.as_ref(), Fenced)
     }
 
     /// Returns the fair lock called `name`. Its waiters acquire it in the order of their requests.
     #[doc(alias = "getFairLock")]
     #[doc(alias = "getNonReentrantFairLock")]
     #[must_use]
-    pub fn fair_lock(&self, name: &str) -> FairLock {
-        Lock::named(Arc::clone(&self.context), name, Fair::new())
+    pub fn fair_lock(&self, name: impl AsRef<str>) -> FairLock {
+        Lock::named(Arc::clone(&self.context), name.as_ref(), Fair::new())
     }
 
     /// Returns the read-write lock called `name`.
     #[doc(alias = "getReadWriteLock")]
     #[must_use]
-    pub fn rw_lock(&self, name: &str) -> RwLock {
-        RwLock::named(&self.context, name)
+    pub fn rw_lock(&self, name: impl AsRef<str>) -> RwLock {
+        RwLock::named(&self.context, name.as_ref())
     }
 
     /// Returns the semaphore called `name`. Nothing is sent. A bad name is reported when the
     /// semaphore is used.
     #[doc(alias = "getSemaphore")]
     #[must_use]
-    pub fn semaphore(&self, name: &str) -> Semaphore {
-        Semaphore::new(Arc::clone(&self.context), name)
+    pub fn semaphore(&self, name: impl AsRef<str>) -> Semaphore {
+        Semaphore::new(Arc::clone(&self.context), name.as_ref())
     }
 
     /// Returns the semaphore called `name` whose permits have leases. Nothing is sent. A bad name
     /// is reported when the semaphore is used.
     #[doc(alias = "getPermitExpirableSemaphore")]
     #[must_use]
-    pub fn expirable_semaphore(&self, name: &str) -> ExpirableSemaphore {
-        ExpirableSemaphore::new(Arc::clone(&self.context), name)
+    pub fn expirable_semaphore(&self, name: impl AsRef<str>) -> ExpirableSemaphore {
+        ExpirableSemaphore::new(Arc::clone(&self.context), name.as_ref())
     }
 
     /// Returns the latch called `name`. Nothing is sent. A bad name is reported when the latch is
     /// used.
     #[doc(alias = "getCountDownLatch")]
     #[must_use]
-    pub fn count_down_latch(&self, name: &str) -> CountDownLatch {
-        CountDownLatch::new(Arc::clone(&self.context), name)
+    pub fn count_down_latch(&self, name: impl AsRef<str>) -> CountDownLatch {
+        CountDownLatch::new(Arc::clone(&self.context), name.as_ref())
     }
 
     /// Asks the server which kind of lock or synchronizer `name` is, and which clients hold it.

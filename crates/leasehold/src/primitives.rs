@@ -1,5 +1,9 @@
 //! The primitives. Each has one file, with its promise, its API, its guard and its steps.
 
+// Before the other kinds: the page of `Lock` shows methods in this order, and the common ones are
+// first.
+pub(crate) mod lock;
+
 mod absence;
 pub(crate) mod any;
 pub(crate) mod composite;
@@ -10,7 +14,6 @@ pub(crate) mod fenced;
 pub(crate) mod guards;
 pub(crate) mod hash_kind;
 pub(crate) mod latch;
-pub(crate) mod lock;
 pub(crate) mod request;
 pub(crate) mod rw;
 pub(crate) mod semaphore;

@@ -133,7 +133,7 @@ leaves_nothing! {
         lock.write().await.unwrap().release().await.unwrap();
     };
     multi: async |place: &Place, name: String| {
-        let lock = |side| place.client.lock(&format!("{name}:{side}"));
+        let lock = |side| place.client.lock(format!("{name}:{side}"));
         let both = MultiLock::new([lock(1), lock(2)]).unwrap();
         both.acquire().await.unwrap().release().await.unwrap();
     };
@@ -254,7 +254,7 @@ async fn members_of_a_multi_lock_cost_the_same_however_many_they_are() {
     let _alone = ALONE.lock().await;
     let place = new_place().await;
     let blocks_a_member = async |members: usize| {
-        let names = (0..members).map(|number| place.client.lock(&format!("{members}:{number}")));
+        let names = (0..members).map(|number| place.client.lock(format!("{members}:{number}")));
         let lock = MultiLock::new(names).unwrap();
         // The first acquire makes tables that are never freed, and learns which server it has.
         lock.acquire().await.unwrap().release().await.unwrap();

@@ -394,14 +394,14 @@ fn names_that_many_wait_for_are_told_once() {
         for letter in clients {
             let client = leasehold::Client::connect(&url).await?;
             for number in 0..NAMES {
-                held.push(client.lock(&format!("{letter}{number}")).acquire().await?);
+                held.push(client.lock(format!("{letter}{number}")).acquire().await?);
             }
             made.push((letter, client));
         }
         for (own, client) in &made {
             for letter in clients.into_iter().filter(|letter| letter != own) {
                 for number in 0..NAMES {
-                    let lock = client.lock(&format!("{letter}{number}"));
+                    let lock = client.lock(format!("{letter}{number}"));
                     tokio::spawn(async move { lock.acquire().await });
                 }
             }

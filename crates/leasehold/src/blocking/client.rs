@@ -100,7 +100,7 @@ impl Client {
 
     /// Returns the lock called `name`; see [`Client::lock`](crate::Client::lock).
     #[must_use]
-    pub fn lock(&self, name: &str) -> Lock<PerThread> {
+    pub fn lock(&self, name: impl AsRef<str>) -> Lock<PerThread> {
         Lock::per_thread(self.inner.lock(name), self.runtime.clone())
     }
 
@@ -118,39 +118,39 @@ impl Client {
     /// Returns the lock called `name`, with a fencing token for each hold; see
     /// [`Client::fenced_lock`](crate::Client::fenced_lock).
     #[must_use]
-    pub fn fenced_lock(&self, name: &str) -> FencedLock {
+    pub fn fenced_lock(&self, name: impl AsRef<str>) -> FencedLock {
         Lock::per_thread(self.inner.fenced_lock(name), self.runtime.clone())
     }
 
     /// Returns the fair lock called `name`; see [`Client::fair_lock`](crate::Client::fair_lock).
     #[must_use]
-    pub fn fair_lock(&self, name: &str) -> FairLock {
+    pub fn fair_lock(&self, name: impl AsRef<str>) -> FairLock {
         Lock::per_thread(self.inner.fair_lock(name), self.runtime.clone())
     }
 
     /// Returns the read-write lock called `name`; see [`Client::rw_lock`](crate::Client::rw_lock).
     #[must_use]
-    pub fn rw_lock(&self, name: &str) -> RwLock {
+    pub fn rw_lock(&self, name: impl AsRef<str>) -> RwLock {
         RwLock::per_thread(self.inner.rw_lock(name), self.runtime.clone())
     }
 
     /// Returns the semaphore called `name`; see [`Client::semaphore`](crate::Client::semaphore).
     #[must_use]
-    pub fn semaphore(&self, name: &str) -> Semaphore {
+    pub fn semaphore(&self, name: impl AsRef<str>) -> Semaphore {
         Semaphore::new(self.inner.semaphore(name), self.runtime.clone())
     }
 
     /// Returns the semaphore called `name` whose permits have leases; see
     /// [`Client::expirable_semaphore`](crate::Client::expirable_semaphore).
     #[must_use]
-    pub fn expirable_semaphore(&self, name: &str) -> ExpirableSemaphore {
+    pub fn expirable_semaphore(&self, name: impl AsRef<str>) -> ExpirableSemaphore {
         ExpirableSemaphore::new(self.inner.expirable_semaphore(name), self.runtime.clone())
     }
 
     /// Returns the latch called `name`; see
     /// [`Client::count_down_latch`](crate::Client::count_down_latch).
     #[must_use]
-    pub fn count_down_latch(&self, name: &str) -> CountDownLatch {
+    pub fn count_down_latch(&self, name: impl AsRef<str>) -> CountDownLatch {
         CountDownLatch::new(self.inner.count_down_latch(name), self.runtime.clone())
     }
 

@@ -215,104 +215,6 @@ impl<K: Clone> Lock<K> {
     }
 }
 
-/// Settings. Each setter changes only this handle. Existing holds keep their settings.
-impl<K: Kind> Lock<K> {
-    lease_setters! {
-        /// If an [`Owner`] has several guards, the limit counts from the acquire of the guard that
-        /// has it, and applies while that guard exists.
-    }
-    wait_setters! {}
-
-    /// Sets the owner of the holds that this handle acquires. An owner that already holds the lock
-    /// can acquire it again at once: see [`Owner`].
-    #[must_use]
-    pub fn owned_by(mut self, owner: &Owner) -> Self {
-        self.owner = Some(owner.in_role(K::ROLE));
-        self
-    }
-}
-
-#[allow(private_bounds, reason = "nothing here is public")]
-impl<K: kind::Named> Lock<K> {
-    /// Sets which servers must confirm a grant, and each renewal, before it counts: the master
-    /// alone, or also replicas. The default is [`Acknowledgement::master`], unless the client has
-    /// another [default](crate::ClientBuilder::acknowledged_by).
-    ///
-    /// If too few replicas confirm a grant in time, the client releases it. A waiter then asks
-    /// again until its wait is over, and [`try_acquire`](Self::try_acquire) fails with
-    /// [`Unavailable`](crate::ErrorKind::Unavailable). If too few replicas confirm a renewal or an
-    /// [`extend`](LockGuard::extend), it has failed: [`valid_until`](LockGuard::valid_until) does
-    /// not move, and the holder learns of the loss at that time at the latest, unless a later
-    /// renewal succeeds. An answer that another client holds the lock needs no confirmation, and
-    /// neither does a release.
-    ///
-    /// Requests that replicas must confirm use a separate connection. On that connection, the
-    /// server waits for the confirmation of one request before it runs the next, so requests that
-    /// have to wait are sent and confirmed together. All clients of a name should use the same
-    /// setting: a client that does not wait for replicas may lose its own holds. Within one
-    /// process, requests for one name keep their order only if all of them have the same setting.
-    ///
-    /// The members of a [`MultiLock`](crate::MultiLock) or a [`RedLock`](crate::RedLock) keep their
-    /// own setting. A `RedLock` waits for each member for at most its
-    /// [`member_timeout`](crate::RedLock::member_timeout).
-    ///
-    /// Semaphores and latches have no such setting. After a failover, a permit without a lease
-    /// exists twice if the promoted replica had not received its grant. The permit is missing if
-    /// the replica had received its grant but not its return. An embedded keyspace has no replicas
-    /// and confirms everything, unless a test sets the number of replicas with
-    /// `testing::Network::confirm_by`.
-    ///
-    /// # Errors
-    ///
-    /// The setter does not fail. Acquiring the lock fails with [`Misuse`](crate::ErrorKind::Misuse)
-    /// if the time limit is out of its range. It fails with
-    /// [`Unsupported`](crate::ErrorKind::Unsupported) if the server lacks the command (`WAITAOF`
-    /// needs Redis 7.2) or the append-only file that the setting needs.
-    #[must_use]
-    pub fn acknowledged_by(mut self, acknowledgement: Acknowledgement) -> Self {
-        self.settings.acknowledged = acknowledgement;
-        self
-    }
-
-    /// Sets how long the waiters of one client may hand the lock over to each other, counted from
-    /// the server's grant. During this time, the next waiter of the same client gets the lock as
-    /// soon as the holder releases it, without a request to the server. After this time, the next
-    /// release is sent to the server. Then the client waits 2 ms, occasionally 16 ms, before it
-    /// asks again, so that other processes can acquire the lock.
-    ///
-    /// The default is 10 ms. Zero turns hand-over off. Any duration is allowed, but once a second
-    /// the lock is released on the server, and the next holder acquires it there under a new id.
-    ///
-    /// This applies to a plain lock and to the write side of a read-write lock. On the read side,
-    /// readers that arrive within this time share one hold. A [`FairLock`](crate::FairLock) is
-    /// handed over without this limit, for as long as the next waiter in the server's queue belongs
-    /// to the same client. For a fair lock, the setting only limits how long that next waiter waits
-    /// for the holder in its own process before it asks the server. Other kinds are not handed
-    /// over.
-    ///
-    /// A hold is handed over only if
-    ///
-    /// - the server has granted or renewed it within the last 5 ms and within the last twentieth of
-    ///   the lease,
-    /// - holder and waiter have the same lease and renew it, and
-    /// - neither has an [`Owner`], a [`max_hold`](Self::max_hold) or a fencing token.
-    ///
-    /// So no hold is handed over if the server's answers take longer than 5 ms. Members of a
-    /// [`MultiLock`](crate::MultiLock) or [`RedLock`](crate::RedLock) are never handed over.
-    ///
-    /// The next holder relies on the server's last answer. After a forced unlock, or when the
-    /// server has lost its data, a waiter may get a lock that was lost up to 5 ms earlier. It
-    /// learns of the loss from the next request, which the client sends at once.
-    ///
-    /// A hand-over does not make [`release`](LockGuard::release) return earlier: the call always
-    /// waits for the server's answer to a request that was sent after the call.
-    #[must_use]
-    pub fn local_hand_over(mut self, slice: Duration) -> Self {
-        self.settings.local_hand_over = slice;
-        self
-    }
-}
-
 /// Acquiring.
 impl<K: Kind> Lock<K> {
     /// Waits until the lock is free, without a time limit, and acquires it. The returned guard
@@ -446,6 +348,104 @@ impl<K: Kind> Lock<K> {
     async fn acquire_by(&self, deadline: Deadline) -> Result<Option<K::Guard>> {
         let guard = K::acquire_by(self, deadline).await?;
         Ok(guard.map(<K::Guard as kind::FromLockGuard>::from_lock_guard))
+    }
+}
+
+/// Settings. Each setter changes only this handle. Existing holds keep their settings.
+impl<K: Kind> Lock<K> {
+    lease_setters! {
+        /// If an [`Owner`] has several guards, the limit counts from the acquire of the guard that
+        /// has it, and applies while that guard exists.
+    }
+    wait_setters! {}
+
+    /// Sets the owner of the holds that this handle acquires. An owner that already holds the lock
+    /// can acquire it again at once: see [`Owner`].
+    #[must_use]
+    pub fn owned_by(mut self, owner: &Owner) -> Self {
+        self.owner = Some(owner.in_role(K::ROLE));
+        self
+    }
+}
+
+#[allow(private_bounds, reason = "nothing here is public")]
+impl<K: kind::Named> Lock<K> {
+    /// Sets which servers must confirm a grant, and each renewal, before it counts: the master
+    /// alone, or also replicas. The default is [`Acknowledgement::master`], unless the client has
+    /// another [default](crate::ClientBuilder::acknowledged_by).
+    ///
+    /// If too few replicas confirm a grant in time, the client releases it. A waiter then asks
+    /// again until its wait is over, and [`try_acquire`](Self::try_acquire) fails with
+    /// [`Unavailable`](crate::ErrorKind::Unavailable). If too few replicas confirm a renewal or an
+    /// [`extend`](LockGuard::extend), it has failed: [`valid_until`](LockGuard::valid_until) does
+    /// not move, and the holder learns of the loss at that time at the latest, unless a later
+    /// renewal succeeds. An answer that another client holds the lock needs no confirmation, and
+    /// neither does a release.
+    ///
+    /// Requests that replicas must confirm use a separate connection. On that connection, the
+    /// server waits for the confirmation of one request before it runs the next, so requests that
+    /// have to wait are sent and confirmed together. All clients of a name should use the same
+    /// setting: a client that does not wait for replicas may lose its own holds. Within one
+    /// process, requests for one name keep their order only if all of them have the same setting.
+    ///
+    /// The members of a [`MultiLock`](crate::MultiLock) or a [`RedLock`](crate::RedLock) keep their
+    /// own setting. A `RedLock` waits for each member for at most its
+    /// [`member_timeout`](crate::RedLock::member_timeout).
+    ///
+    /// Semaphores and latches have no such setting. After a failover, a permit without a lease
+    /// exists twice if the promoted replica had not received its grant. The permit is missing if
+    /// the replica had received its grant but not its return. An embedded keyspace has no replicas
+    /// and confirms everything, unless a test sets the number of replicas with
+    /// `testing::Network::confirm_by`.
+    ///
+    /// # Errors
+    ///
+    /// The setter does not fail. Acquiring the lock fails with [`Misuse`](crate::ErrorKind::Misuse)
+    /// if the time limit is out of its range. It fails with
+    /// [`Unsupported`](crate::ErrorKind::Unsupported) if the server lacks the command (`WAITAOF`
+    /// needs Redis 7.2) or the append-only file that the setting needs.
+    #[must_use]
+    pub fn acknowledged_by(mut self, acknowledgement: Acknowledgement) -> Self {
+        self.settings.acknowledged = acknowledgement;
+        self
+    }
+
+    /// Sets how long the waiters of one client may hand the lock over to each other, counted from
+    /// the server's grant. During this time, the next waiter of the same client gets the lock as
+    /// soon as the holder releases it, without a request to the server. After this time, the next
+    /// release is sent to the server. Then the client waits 2 ms, occasionally 16 ms, before it
+    /// asks again, so that other processes can acquire the lock.
+    ///
+    /// The default is 10 ms. Zero turns hand-over off. Any duration is allowed, but once a second
+    /// the lock is released on the server, and the next holder acquires it there under a new id.
+    ///
+    /// This applies to a plain lock and to the write side of a read-write lock. On the read side,
+    /// readers that arrive within this time share one hold. A [`FairLock`](crate::FairLock) is
+    /// handed over without this limit, for as long as the next waiter in the server's queue belongs
+    /// to the same client. For a fair lock, the setting only limits how long that next waiter waits
+    /// for the holder in its own process before it asks the server. Other kinds are not handed
+    /// over.
+    ///
+    /// A hold is handed over only if
+    ///
+    /// - the server has granted or renewed it within the last 5 ms and within the last twentieth of
+    ///   the lease,
+    /// - holder and waiter have the same lease and renew it, and
+    /// - neither has an [`Owner`], a [`max_hold`](Self::max_hold) or a fencing token.
+    ///
+    /// So no hold is handed over if the server's answers take longer than 5 ms. Members of a
+    /// [`MultiLock`](crate::MultiLock) or [`RedLock`](crate::RedLock) are never handed over.
+    ///
+    /// The next holder relies on the server's last answer. After a forced unlock, or when the
+    /// server has lost its data, a waiter may get a lock that was lost up to 5 ms earlier. It
+    /// learns of the loss from the next request, which the client sends at once.
+    ///
+    /// A hand-over does not make [`release`](LockGuard::release) return earlier: the call always
+    /// waits for the server's answer to a request that was sent after the call.
+    #[must_use]
+    pub fn local_hand_over(mut self, slice: Duration) -> Self {
+        self.settings.local_hand_over = slice;
+        self
     }
 }
 

@@ -96,7 +96,7 @@ fn a_program_that_ends() {
             // client is dropped.
             let guards: Vec<_> = (0..300)
                 .map(|number| {
-                    let lock = client.lock(&format!("a{number}"));
+                    let lock = client.lock(format!("a{number}"));
                     lock.owned_by(&owner).acquire().unwrap()
                 })
                 .collect();

@@ -105,7 +105,7 @@ async fn operations_that_wait_for_a_moved_slot_are_all_confirmed() {
         let to = 1 - cluster.owner(slot);
         block_in_place(|| cluster.migrate(slot, to));
         let asked = (0..40).map(|number| {
-            let lock = client.lock(&format!("{{moves}}{round} {number}"));
+            let lock = client.lock(format!("{{moves}}{round} {number}"));
             let acknowledged = match number % 4 {
                 0 => Acknowledgement::master(),
                 1 => too_many,

@@ -38,7 +38,7 @@ async fn one_seed_that_answers_is_enough() {
     let url = format!("redis-cluster://127.0.0.1:1,{}", host(1));
     let client = Client::connect(&url).await.unwrap();
     for n in 0..8 {
-        let lock = client.lock(&format!("name {n}"));
+        let lock = client.lock(format!("name {n}"));
         lock.acquire().await.unwrap().release().await.unwrap();
     }
     let error = refused("redis-cluster://127.0.0.1:1,127.0.0.1:2").await;

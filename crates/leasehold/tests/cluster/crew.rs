@@ -101,12 +101,12 @@ impl Crew {
 /// Asserts that every permit has been returned, and that nothing else is left behind.
 pub(crate) async fn nothing_is_left(cluster: &Cluster, clients: &[&Client], places: &[&str]) {
     for place in places {
-        let semaphore = clients[0].semaphore(&format!("{place}permits"));
+        let semaphore = clients[0].semaphore(format!("{place}permits"));
         eventually("every permit is back", async || {
             semaphore.available_permits().await.unwrap() == i64::from(PERMITS)
         })
         .await;
-        let leased = clients[0].expirable_semaphore(&format!("{place}leased"));
+        let leased = clients[0].expirable_semaphore(format!("{place}leased"));
         eventually("every permit with a lease is back", async || {
             leased.available_permits().await.unwrap() == i64::from(PERMITS)
         })

@@ -21,9 +21,9 @@ async fn keys_are_declared_when_that_is_set() {
         let builder = Client::builder().declare_keys(declares);
         let client = builder.connect(&cluster.url()).await.unwrap();
         for n in 0..10 {
-            let lock = client.fenced_lock(&format!("name {n}"));
+            let lock = client.fenced_lock(format!("name {n}"));
             lock.acquire().await.unwrap().release().await.unwrap();
-            let semaphore = client.semaphore(&format!("permits {n}"));
+            let semaphore = client.semaphore(format!("permits {n}"));
             semaphore.try_set_permits(1).await.unwrap();
             let permit = semaphore.acquire().await.unwrap();
             permit.release().await.unwrap();

@@ -54,10 +54,10 @@ async fn open_slot_loses_no_hold() {
     let from = cluster.owner(slot);
     let client = Client::builder().lease(Duration::from_secs(3));
     let client = client.connect(&cluster.url()).await.unwrap();
-    let free = client.lock(&format!("{TAG}free"));
-    let held = client.lock(&format!("{TAG}held")).acquire().await.unwrap();
+    let free = client.lock(format!("{TAG}free"));
+    let held = client.lock(format!("{TAG}held")).acquire().await.unwrap();
     let write = client
-        .rw_lock(&format!("{TAG}written"))
+        .rw_lock(format!("{TAG}written"))
         .write()
         .await
         .unwrap();
@@ -66,7 +66,7 @@ async fn open_slot_loses_no_hold() {
     // These requests use the same client, so its renewals would have to wait for them.
     let waiting: Vec<_> = (0..10)
         .map(|n| {
-            let semaphore = client.semaphore(&format!("{TAG}waits {n}"));
+            let semaphore = client.semaphore(format!("{TAG}waits {n}"));
             tokio::spawn(async move {
                 loop {
                     // The semaphore has no permits, but a node must have all its keys to find that
@@ -134,7 +134,7 @@ async fn busy_node_takes_each_request_that_was_sent_on_to_it() {
     cluster.open(slot, to);
     for n in 0..100 {
         // The lock has no key yet, so the old node redirects the request.
-        let lock = client.lock(&format!("{TAG}{n}"));
+        let lock = client.lock(format!("{TAG}{n}"));
         lock.acquire().await.unwrap().release().await.unwrap();
     }
     busy.iter().for_each(tokio::task::JoinHandle::abort);
@@ -189,11 +189,11 @@ async fn renewals_pass_what_waits_for_its_slot() {
     let slot = cluster.slot_of(TAG);
     let builder = Client::builder().lease(Duration::from_secs(6));
     let client = builder.connect(&cluster.url()).await.unwrap();
-    let held = client.lock(&format!("{TAG}held")).acquire().await.unwrap();
+    let held = client.lock(format!("{TAG}held")).acquire().await.unwrap();
     cluster.open(slot, 1 - cluster.owner(slot));
     let refused = Arc::<AtomicUsize>::default();
     let waiting = (0..20).map(|n| {
-        let semaphore = client.semaphore(&format!("{TAG}waits {n}"));
+        let semaphore = client.semaphore(format!("{TAG}waits {n}"));
         let refused = Arc::clone(&refused);
         tokio::spawn(async move {
             while semaphore.add_permits(1).await.is_err() {
@@ -254,7 +254,7 @@ async fn hundreds_of_names_move_together() {
     let cluster = Cluster::start(2, 0);
     let client = Client::connect(&cluster.url()).await.unwrap();
     let slot = cluster.slot_of(TAG);
-    let locks = (0..NAMES).map(|n| client.lock(&format!("{TAG}{n}")));
+    let locks = (0..NAMES).map(|n| client.lock(format!("{TAG}{n}")));
     let locks: Vec<_> = locks.collect();
     let mut guards = Vec::new();
     for lock in &locks {

@@ -218,8 +218,8 @@ impl Arena {
 /// Recreates the semaphores: a permit's release, or its grant, may have been lost with a master.
 async fn set_counts_right(client: &Client, places: &[&str]) {
     for place in places {
-        let semaphore = client.semaphore(&format!("{place}permits"));
-        let leased = client.expirable_semaphore(&format!("{place}leased"));
+        let semaphore = client.semaphore(format!("{place}permits"));
+        let leased = client.expirable_semaphore(format!("{place}leased"));
         let found = semaphore.available_permits().await.unwrap();
         let found_leased = leased.available_permits().await.unwrap();
         println!("`{place}`: {found} and {found_leased} permits of {PERMITS}");

@@ -68,9 +68,9 @@ pub(crate) struct Worker {
 
 /// Makes the semaphores of a place.
 pub(crate) async fn make_semaphores(client: &Client, place: &str) -> Result<()> {
-    let semaphore = client.semaphore(&format!("{place}permits"));
+    let semaphore = client.semaphore(format!("{place}permits"));
     semaphore.try_set_permits(PERMITS).await?;
-    let leased = client.expirable_semaphore(&format!("{place}leased"));
+    let leased = client.expirable_semaphore(format!("{place}leased"));
     leased.try_set_permits(PERMITS).await?;
     Ok(())
 }
@@ -174,7 +174,7 @@ impl Worker {
 
     /// Holds a lock for a while, or until it is lost.
     pub(crate) async fn hold_on(&self, place: &str, span: Duration) {
-        let lock = self.client.lock(&format!("{place}long"));
+        let lock = self.client.lock(format!("{place}long"));
         let held = self.hold_for(span, &["long"], place, "alone", lock.acquire());
         match tokio::time::timeout(LONGEST, held).await {
             Ok(Ok(())) => (self.say)("done long".into()),

@@ -97,7 +97,7 @@ fn majority(client: Client) -> BoxFuture<'static, Guard> {
 /// has one of the names.
 async fn all_has_run(client: &Client) {
     for name in ["x", "y", "z", "g", "s", "e", "l"] {
-        let beside = client.lock(&format!("{{{name}}}:nobody's"));
+        let beside = client.lock(format!("{{{name}}}:nobody's"));
         beside.is_locked().await.unwrap();
     }
 }

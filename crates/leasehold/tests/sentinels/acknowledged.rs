@@ -110,13 +110,13 @@ async fn grants_that_all_replicas_confirm_survive_every_failover() {
     let recorder = Recorder::new();
     for round in 0..failovers() {
         // This hold was confirmed before the cut. It is renewed, and another client is refused.
-        let held = clients[0].lock(&format!("held{round}"));
+        let held = clients[0].lock(format!("held{round}"));
         let held = Recorded::get(held, "first".into(), recorder.clone()).await;
         block_in_place(|| cut_off_replica(&sentinels));
         let asked = format!("asked{round} ");
         let mut waiters = JoinSet::new();
         for (number, name) in (0..2 * NAMES).map(|number| (number, number / 2)) {
-            let lock = clients[number % 2].lock(&format!("{asked}{name}"));
+            let lock = clients[number % 2].lock(format!("{asked}{name}"));
             let got = Recorded::get(lock, format!("waiter {number}"), recorder.clone());
             waiters.spawn(async move { got.await.release().await });
         }
@@ -149,7 +149,7 @@ async fn grants_of_the_master_alone_are_lost_with_it_and_each_holder_is_told() {
         block_in_place(|| cut_off_replica(&sentinels));
         let mut first = Vec::new();
         for name in 0..NAMES {
-            let lock = clients[0].lock(&format!("x{round} {name}"));
+            let lock = clients[0].lock(format!("x{round} {name}"));
             first.push(Recorded::get(lock, "first".into(), recorder.clone()).await);
         }
         let new = replace_master(&sentinels);

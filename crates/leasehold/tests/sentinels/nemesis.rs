@@ -282,13 +282,13 @@ impl Arena {
     async fn permits_are_back(&self) {
         let client = Client::connect(&self.sentinels.url()).await.unwrap();
         for place in PLACES {
-            let leased = client.expirable_semaphore(&format!("{place}leased"));
+            let leased = client.expirable_semaphore(format!("{place}leased"));
             crate::support::eventually("every permit is back", async || {
                 leased.available_permits().await.unwrap() == i64::from(PERMITS)
             })
             .await;
             leased.delete().await.unwrap();
-            let semaphore = client.semaphore(&format!("{place}permits"));
+            let semaphore = client.semaphore(format!("{place}permits"));
             semaphore.delete().await.unwrap();
         }
     }

@@ -208,7 +208,7 @@ async fn renewal_that_too_few_confirm_is_told_at_the_deadline() {
     for together in [1, 3] {
         let mut guards = Vec::new();
         for number in 0..together {
-            let lock = client.lock(&format!("{together} {number}"));
+            let lock = client.lock(format!("{together} {number}"));
             let lock = lock.lease(Duration::from_secs(6)).acknowledged_by(soon(1));
             guards.push(lock.acquire().await.unwrap());
         }
@@ -291,7 +291,7 @@ async fn undo_runs_behind_what_it_undoes() {
         let name = format!("x{round}");
         servers.master().pause().unwrap();
         // The server reads this connection first.
-        let plain = client.lock(&format!("plain{round}"));
+        let plain = client.lock(format!("plain{round}"));
         let mut plain = Box::pin(plain.try_acquire());
         assert!((&mut plain).now_or_never().is_none());
         let lock = client.lock(&name).acknowledged_by(replicas(1));

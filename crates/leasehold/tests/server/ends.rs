@@ -266,7 +266,7 @@ fn runtime_end_undoes_acquires_in_flight() {
         let work = async || {
             let client = for_an_hour().connect(&server.url()).await.unwrap();
             for number in 0..40 {
-                let lock = client.lock(&format!("{number}"));
+                let lock = client.lock(format!("{number}"));
                 tokio::spawn(async move {
                     while let Ok(guard) = lock.acquire().await {
                         drop(guard);

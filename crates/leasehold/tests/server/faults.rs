@@ -408,7 +408,7 @@ async fn retried_short_extend_keeps_longer_lease() {
         // is split, and its operations are sent again one by one. Each round uses new keys, because
         // operations on keys that were denied before are sent alone.
         let locks: Vec<_> = (0..200)
-            .map(|number| client.lock(&format!("denied:{round}:{number}")))
+            .map(|number| client.lock(format!("denied:{round}:{number}")))
             .collect();
         let mut tries: Vec<_> = locks
             .iter()

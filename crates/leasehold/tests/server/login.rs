@@ -170,7 +170,7 @@ impl Held {
     async fn of(client: &Client) -> Self {
         let mut guards = Vec::new();
         for number in 0..1000 {
-            let lock = client.lock(&format!("held:{number}"));
+            let lock = client.lock(format!("held:{number}"));
             guards.push(lock.acquire().await.unwrap());
         }
         let (client, pairs) = (client.clone(), Arc::new(AtomicUsize::new(0)));

@@ -175,7 +175,7 @@ const NAMES: usize = 120;
 async fn ask_for_all(ours: &Client) -> Vec<(String, leasehold::Result<LockGuard>)> {
     let mut asking = JoinSet::new();
     for number in 0..NAMES {
-        let lock = ours.lock(&format!("name {number}"));
+        let lock = ours.lock(format!("name {number}"));
         asking.spawn(async move {
             let guard = lock.try_acquire().await;
             let guard = guard.map(|guard| guard.expect("nobody else asks"));
@@ -249,7 +249,7 @@ async fn waiters_of_cut_batch_are_served() {
         let ours = scene.client(builder()).await;
         let fault = scene.proxy.strike_after(1, ACQUIRE, strike);
         for number in 0..NAMES {
-            let lock = ours.lock(&format!("name {number}")).poll_interval(HOUR);
+            let lock = ours.lock(format!("name {number}")).poll_interval(HOUR);
             scene.waiter(lock, "ours");
         }
         scene.all_served().await;

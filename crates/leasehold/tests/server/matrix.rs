@@ -309,7 +309,7 @@ async fn each_of_several_denied_channels_is_warned_of() {
     let server = RedisServer::start().unwrap();
     let warnings = Warnings::listen();
     let client = client_with(&server, &["+@all", "~*", "resetchannels"]).await;
-    let locks: Vec<_> = (0..5).map(|n| client.lock(&format!("x{n}"))).collect();
+    let locks: Vec<_> = (0..5).map(|n| client.lock(format!("x{n}"))).collect();
     let guards = join_all(locks.iter().map(leasehold::Lock::acquire)).await;
     // One request subscribes to all their channels, and the server refuses all of it.
     let waits = join_all(locks.iter().map(|lock| {

@@ -19,7 +19,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
         return Err("usage: with-java URL NAME".into());
     };
     let client = leasehold::Client::connect(url).await?;
-    let lock = client.lock(&format!("{name}:lock"));
+    let lock = client.lock(format!("{name}:lock"));
     let server = redis::Client::open(&**url)?;
     let mut redis = server.get_multiplexed_async_connection().await?;
     both_are_there(&mut redis, name).await?;

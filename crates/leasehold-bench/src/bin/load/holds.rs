@@ -68,7 +68,7 @@ impl Holds {
     ) -> Result<Vec<LockGuard>> {
         let (rss, memory) = (usage::rss()?, server::memory(server)?);
         let start = Instant::now();
-        let locks = (0..self.locks).map(|n| client.lock(&format!("load:hold:{n}")));
+        let locks = (0..self.locks).map(|n| client.lock(format!("load:hold:{n}")));
         let guards = acquire_all(locks.collect()).await?;
         findings.say("all acquired in", format!("{:.1?}", start.elapsed()));
         let each = |bytes: u64| format!("{:.0} bytes", per(bytes, self.locks));

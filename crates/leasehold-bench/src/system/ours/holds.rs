@@ -31,7 +31,7 @@ impl Holds {
             hands.spawn(async move {
                 let mut guards = Vec::with_capacity(locks.div_ceil(HANDS));
                 for n in (hand..locks).step_by(HANDS) {
-                    guards.push(client.lock(&format!("{name}:{n}")).acquire().await?);
+                    guards.push(client.lock(format!("{name}:{n}")).acquire().await?);
                 }
                 Ok::<_, leasehold::Error>(guards)
             });
