@@ -14,6 +14,7 @@ pub(crate) mod redis;
 pub(crate) mod retry;
 pub(crate) mod route;
 pub(crate) mod step;
+pub(crate) mod value;
 
 use std::pin::Pin;
 use std::sync::Arc;

@@ -7,6 +7,7 @@
 mod claims;
 pub(crate) mod cleanup;
 pub(crate) mod confirm;
+pub(crate) mod confirm_task;
 pub(crate) mod grant;
 mod holding;
 pub(crate) mod live_holds;

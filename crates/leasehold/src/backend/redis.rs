@@ -310,3 +310,12 @@ fn master(
     let common = NodeCommon::new(endpoint, &topology.master, steps, clock, endpoint.form())?;
     Ok(Node::master(topology, &common))
 }
+
+/// Returns the text of an error reply, if the error is one.
+fn reply_text(error: &::redis::RedisError) -> Option<String> {
+    let code = error.code()?;
+    Some(match error.detail() {
+        Some(detail) => format!("{code} {detail}"),
+        None => code.to_owned(),
+    })
+}

@@ -2,17 +2,11 @@
 //! waiter of its process learns from the next reply whether it still held the lock at that moment.
 
 use std::collections::VecDeque;
-use std::sync::Arc;
-use std::time::Duration;
 
 use tokio::sync::oneshot;
 
 use super::Grant;
-use super::watchdog::{Renewed, try_renew, why_lost};
-use crate::backend::Backend;
-use crate::backend::failure::{Cause, Failure};
-use crate::backend::retry::RetryDelays;
-use crate::clock::Timers;
+use crate::backend::failure::Failure;
 use crate::error::Error;
 use crate::loss::LossReason;
 use crate::sync::Mutex;
@@ -33,7 +27,7 @@ pub(crate) enum Confirmation {
 impl Confirmation {
     /// Converts a loss into the confirmation for holders that gave the hold up before it. If the
     /// lease ran out later, that says nothing about the time when they had the hold.
-    fn of_loss(reason: &LossReason) -> Self {
+    pub(super) fn of_loss(reason: &LossReason) -> Self {
         match reason {
             LossReason::Expired | LossReason::RenewalFailed { .. } | LossReason::Closed => {
                 Self::Unknown
@@ -44,7 +38,7 @@ impl Confirmation {
 }
 
 /// A receiver for a confirmation. If the flag is `true`, the caller must run
-/// [`ask_for_confirmation`].
+/// [`ask_for_confirmation`](super::confirm_task::ask_for_confirmation).
 pub(crate) type PendingConfirmation = (oneshot::Receiver<Confirmation>, bool);
 
 /// The holders that wait, each for the reply to a request that is sent after its release.
@@ -106,14 +100,14 @@ impl PendingConfirmations {
             .is_some_and(|waiting| waiting.may_have_ended)
     }
 
-    fn is_released(&self) -> bool {
+    pub(super) fn is_released(&self) -> bool {
         let waiting = self.0.lock();
         waiting.as_ref().is_some_and(|waiting| waiting.released)
     }
 
     /// Returns the mark of the next request of the task that asks the server. `None` if no holder
     /// needs one: the task then ends.
-    fn next_to_confirm(&self) -> Option<ConfirmationMark> {
+    pub(super) fn next_to_confirm(&self) -> Option<ConfirmationMark> {
         let mut waiting = self.0.lock();
         let waiting = waiting.as_mut()?;
         // A holder that no longer waits needs no request.
@@ -182,55 +176,5 @@ impl Grant {
         self.deliver(mark, &Confirmation::of_loss(&reason));
         self.ended_lost(&reason);
         Error::lost(&self.key, reason)
-    }
-}
-
-/// Renews a grant that is handed over from holder to holder, as long as a holder waits for a
-/// confirmation. One request at a time answers all holders that waited when it was sent. The task
-/// ends when a release is sent, whose reply answers the rest. A hold that was left to its lease has
-/// no release, and this task does not lengthen it.
-pub(crate) async fn ask_for_confirmation(backend: Backend, timers: Timers, grant: Arc<Grant>) {
-    let pauses = || RetryDelays::from(Duration::from_millis(10)).up_to(Duration::from_secs(1));
-    let mut pause = pauses();
-    while let Some(mark) = grant.pending_confirmations.next_to_confirm() {
-        let lease = match grant.is_over() {
-            // The hold is left to its lease, which this request must not lengthen.
-            true => Duration::from_millis(1),
-            false => grant.lease_to_request(timers.now()),
-        };
-        match try_renew(&backend, &timers, &grant, lease).await {
-            Ok(Renewed::Yes) => {
-                pause = pauses();
-                grant
-                    .pending_confirmations
-                    .deliver(mark, &Confirmation::Held);
-            }
-            // The hold was released before this request was sent. The reply to the release has the
-            // answer.
-            Ok(Renewed::Lost) if grant.pending_confirmations.is_released() => {}
-            Ok(Renewed::Lost) => {
-                let reason = match grant.loss() {
-                    Some(reason) => reason,
-                    None => why_lost(&backend, &grant, &timers).await,
-                };
-                grant
-                    .pending_confirmations
-                    .deliver(mark, &Confirmation::of_loss(&reason));
-                grant.ended_lost(&reason);
-            }
-            Err(failure) if failure.may_heal() => {
-                // Earlier holders only need the server's own reply, without confirmations of
-                // replicas.
-                if matches!(failure.cause, Cause::Unconfirmed(_)) {
-                    grant
-                        .pending_confirmations
-                        .deliver(mark, &Confirmation::Held);
-                }
-                timers.sleep(pause.next_delay()).await;
-            }
-            Err(failure) => grant
-                .pending_confirmations
-                .deliver(mark, &Confirmation::Failed(failure)),
-        }
     }
 }

@@ -10,7 +10,7 @@ use tokio::sync::Notify;
 use super::claims::Limit;
 use super::confirm::PendingConfirmations;
 use super::holding::Holding;
-use super::state::{GrantState, NO_REPLY_YET};
+use super::state::{DueTime, GrantState, NO_REPLY_YET};
 use super::{ClaimId, GuardExit, HoldSteps, Joined, SafetyMargin};
 use crate::backend::failure::Failure;
 use crate::backend::route::Route;
@@ -67,14 +67,6 @@ pub(crate) enum WatchdogAction {
     },
     /// End the hold: its guards have lost it for this reason, and the server still keeps it.
     End(LossReason),
-}
-
-/// The time at which a hold is due in the watchdog, and by how much earlier it may be renewed
-/// together with other holds.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct DueTime {
-    pub(crate) at: Moment,
-    pub(crate) slack: Duration,
 }
 
 impl Grant {

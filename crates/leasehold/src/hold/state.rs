@@ -3,7 +3,6 @@
 use std::borrow::Cow;
 use std::time::Duration;
 
-use super::grant::DueTime;
 use super::holding::Holding;
 use super::{GuardExit, SafetyMargin};
 use crate::acknowledgement::Acknowledgement;
@@ -21,6 +20,14 @@ const TRANSFERABLE_FOR: Duration = Duration::from_secs(1);
 pub(super) const NO_REPLY_YET: &str = "no reply yet";
 /// The latest time that can be stored, 584 years after the clock began.
 const LATEST: Moment = Moment::from_nanos(u64::MAX - 1);
+
+/// The time at which a hold is due in the watchdog, and by how much earlier it may be renewed
+/// together with other holds.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct DueTime {
+    pub(crate) at: Moment,
+    pub(crate) slack: Duration,
+}
 
 pub(super) struct GrantState {
     /// The present hold of the grant.

@@ -16,7 +16,8 @@ use tokio::task::{JoinHandle, JoinSet};
 
 use super::Grant;
 use super::cleanup::Cleanup;
-use super::grant::{DueTime, WatchdogAction};
+use super::grant::WatchdogAction;
+use super::state::DueTime;
 use super::wheel::{Indexed, Wheel};
 use crate::backend::Backend;
 use crate::backend::failure::{Cause, Failure, Outcome, accept_refusal};

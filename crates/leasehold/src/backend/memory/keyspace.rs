@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque};
 
-use crate::backend::step::Refusal;
+use crate::backend::value::Refusal;
 use crate::pattern;
 
 /// The keys of a server at one instant.

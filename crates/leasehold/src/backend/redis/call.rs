@@ -7,7 +7,7 @@ use std::vec;
 
 use redis::{Cmd, RedisError, ServerErrorKind};
 
-use super::connect::reply_text;
+use super::reply_text;
 use super::script::{GUARD_KEY, Script, Text, commands};
 use crate::backend::failure::{Cause, Failure, Outcome};
 use crate::backend::step::{Operation, Value};

@@ -7,7 +7,6 @@ use std::time::Duration;
 
 use redis::aio::MultiplexedConnection;
 use redis::{AsyncConnectionConfig, RedisConnectionInfo, RedisError};
-use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 #[cfg(unix)]
 use tokio::net::UnixStream;
@@ -15,7 +14,8 @@ use tokio::sync::watch;
 
 use super::address::{Address, ConnectTarget, Host};
 use super::driver::{Driver, Socket};
-use super::messages::{Frame, Messages, write_command};
+use super::messages::{Frame, Io, Messages, write_command};
+use super::reply_text;
 use super::sentinel::Sentinels;
 use super::socket::ProcessBound;
 use super::wire::Checked;
@@ -76,9 +76,6 @@ pub(crate) struct OpenConnection {
     /// The connection's own credentials: the other connection for calls may log in at another time.
     pub(crate) credentials: Option<Credentials>,
 }
-
-pub(crate) trait Io: AsyncRead + AsyncWrite + Unpin + Send {}
-impl<T: AsyncRead + AsyncWrite + Unpin + Send> Io for T {}
 
 impl Connector {
     /// Finds out where the server is now.
@@ -487,13 +484,4 @@ fn no_connection(
         address: Arc::clone(at.shown()),
         source,
     }
-}
-
-/// Returns the text of an error reply, if the error is one.
-pub(crate) fn reply_text(error: &RedisError) -> Option<String> {
-    let code = error.code()?;
-    Some(match error.detail() {
-        Some(detail) => format!("{code} {detail}"),
-        None => code.to_owned(),
-    })
 }

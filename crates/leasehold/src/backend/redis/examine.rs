@@ -7,8 +7,8 @@ use ::redis::aio::MultiplexedConnection;
 use ::redis::{FromRedisValue, RedisError, Value};
 
 use super::Redis;
-use super::connect::reply_text;
 use super::messages::{Frame, write_command};
+use super::reply_text;
 use super::server::Server;
 use crate::backend::channels::Transport;
 use crate::backend::facts::ServerFacts;

@@ -7,9 +7,8 @@
 
 use std::io;
 
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 
-use super::connect::Io;
 use crate::backend::channels::Transport;
 use crate::text::Shown;
 
@@ -35,6 +34,10 @@ pub(crate) enum Frame {
     /// An error reply.
     Refused(String),
 }
+
+/// A connection to a server, of any transport.
+pub(crate) trait Io: AsyncRead + AsyncWrite + Unpin + Send {}
+impl<T: AsyncRead + AsyncWrite + Unpin + Send> Io for T {}
 
 /// A connection for messages.
 pub(crate) struct Messages {

@@ -12,10 +12,10 @@ use super::Endpoint;
 use super::address::{Address, Host, SentinelTopology};
 use super::call::Redirect;
 use super::connect::{Connector, CurrentServer};
-use super::lane::wait_command::AppendOnlyFile;
 use super::refusals::Refusals;
 use super::script::{Form, Script, Text};
 use super::sentinel::Sentinels;
+use super::server_info::AppendOnlyFile;
 use super::slots::{Range, slot_of};
 #[cfg(feature = "tls")]
 use super::tls;

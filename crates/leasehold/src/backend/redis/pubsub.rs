@@ -74,24 +74,14 @@ pub(crate) async fn run(
                 if is_same && refuses {
                     unconfirmed = 0;
                     if logged.replace(number) != Some(number) {
-                        log(|| {
-                            tracing::warn!(
-                                address = %node.address(), error = %Shown(&end),
-                                "the server accepts no subscriptions; waiters poll, and the client tries again every minute"
-                            )
-                        });
+                        warn_refused(&node, &end);
                     }
                     poll_meanwhile(&node, &node_channels, number).await;
                     continue;
                 }
                 // Without listeners, no waiter misses the connection.
                 if !node_channels.is_empty() {
-                    log(|| {
-                        tracing::warn!(
-                            address = %node.address(), cause = %end,
-                            "the connection for wake-ups is lost; waiters poll until it is back"
-                        )
-                    });
+                    warn_lost(&node, &end);
                 }
             }
             Err(failure) => log(|| {
@@ -113,6 +103,24 @@ pub(crate) async fn run(
         // subscription.
         node_channels.remove_idle();
     }
+}
+
+fn warn_refused(node: &Node, end: &str) {
+    log(|| {
+        tracing::warn!(
+            address = %node.address(), error = %Shown(end),
+            "the server accepts no subscriptions; waiters poll, and the client tries again every minute"
+        );
+    });
+}
+
+fn warn_lost(node: &Node, end: &str) {
+    log(|| {
+        tracing::warn!(
+            address = %node.address(), cause = %end,
+            "the connection for wake-ups is lost; waiters poll until it is back"
+        );
+    });
 }
 
 /// Lets all waiters poll while the server accepts no subscriptions. Returns when it is time for

@@ -261,6 +261,13 @@ pub(crate) struct QueuedOperation {
     reply: oneshot::Sender<Result<Value, Failure>>,
 }
 
+/// Answers all operations with this failure.
+pub(crate) fn fail(operations: impl IntoIterator<Item = QueuedOperation>, failure: &Failure) {
+    for waiting in operations {
+        waiting.answer(Err(failure.clone()));
+    }
+}
+
 impl QueuedOperation {
     /// Makes an operation for the queue. Returns it with the ticket and the pending reply for its
     /// waiter.

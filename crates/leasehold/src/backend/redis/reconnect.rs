@@ -8,12 +8,13 @@ use ::redis::aio::MultiplexedConnection;
 use futures_util::FutureExt;
 
 use super::address::{Address, Host};
-use super::connect::{CurrentServer, OpenConnection, password_required, reply_text};
+use super::connect::{CurrentServer, OpenConnection, password_required};
 use super::driver::Driver;
 use super::lane::{Lane, LaneDropGuard};
 use super::node::{Hello, Node, ReachedServer};
 use super::reconnect_delay::{ReconnectDelay, STABLE_AFTER};
 use super::refusals::LOOKUP_EVERY;
+use super::reply_text;
 use super::server_info;
 use super::slots::{Range, read_map};
 use crate::backend::failure::{Cause, Failure, Outcome};
@@ -61,64 +62,8 @@ async fn prepare_at(node: &Node, address: &Arc<Address>) -> Result<PreparedConne
         mut driver,
         credentials,
     } = node.connector.open(address).await?;
-    let questions = async {
-        let asked = node.clock.now();
-        let time = ::redis::cmd("TIME");
-        let info = ::redis::cmd("INFO");
-        let mut ours = ::redis::cmd("CLIENT");
-        ours.arg("INFO");
-        let mut lines = [0; 4].map(|_| connection.clone());
-        let [one, other, third, fourth] = &mut lines;
-        if let Some(name) = server_info::connection_name(&node.label) {
-            let mut set = ::redis::cmd("CLIENT");
-            set.arg("SETNAME").arg(name);
-            // A user may lack the permission for this.
-            let _ = fourth.send_packed_command(&set).await;
-        }
-        // Failures of these requests are ignored. If the user lacks a permission, the first call
-        // reports which one. A script that is not loaded is sent as text.
-        let (time, info, ours) = tokio::join!(
-            time.query_async::<(i64, i64)>(one),
-            info.query_async::<String>(other),
-            ours.query_async::<String>(fourth)
-        );
-        // Checked here, and not at the first call: a server disconnects a client that sends a long
-        // request without having logged in, and the script is long.
-        let said = time.as_ref().err().and_then(reply_text);
-        if let Some(said) = said.filter(|said| said.starts_with("NOAUTH")) {
-            return Err(password_required(&said, address));
-        }
-        let has_scripts = load_scripts(node, third).await;
-        let time = time.ok();
-        let info = info.unwrap_or_default();
-        server_info::check(&info, address.shown())?;
-        server_info::check_mode(&info, node.is_of_a_cluster(), address.shown())?;
-        if node.connector.sentinels.is_some() {
-            server_info::check_role(&info, address.shown())?;
-        }
-        // Read after the answers arrived: the server's start must not be estimated too early, or a
-        // majority would trust the server too soon.
-        let at = node.clock.now();
-        Ok(Hello {
-            address: Arc::clone(address),
-            at,
-            // The time is older than `at` by the duration of these requests, so deadlines are too
-            // early at first. At worst one call is late, and its reply corrects the clock.
-            time_ms: time.map(|(s, us)| s.saturating_mul(1000).saturating_add(us / 1000)),
-            has_scripts,
-            uptime: server_info::uptime(&info, at.saturating_sub(asked)),
-            run_id: server_info::run_id(&info).map(str::to_owned),
-            append_only_file: server_info::append_only_file(&info),
-            client_address: server_info::client_address(&ours.unwrap_or_default())
-                .map(str::to_owned),
-            slots: match node.is_of_a_cluster() {
-                true => Some(query_slots(node, connection.clone()).await),
-                false => None,
-            },
-        })
-    };
     let hello = tokio::select! {
-        hello = questions => hello?,
+        hello = ask_hello(node, address, &connection) => hello?,
         // No task drives this connection yet: without this branch no request would be sent.
         () = &mut driver => return Err(node.connector.closed_early(address)),
     };
@@ -127,6 +72,67 @@ async fn prepare_at(node: &Node, address: &Arc<Address>) -> Result<PreparedConne
         driver,
         credentials,
         hello,
+    })
+}
+
+/// Asks the server for everything that the client must know before its first call.
+async fn ask_hello(
+    node: &Node,
+    address: &Arc<Address>,
+    connection: &MultiplexedConnection,
+) -> Result<Hello, Failure> {
+    let asked = node.clock.now();
+    let time = ::redis::cmd("TIME");
+    let info = ::redis::cmd("INFO");
+    let mut ours = ::redis::cmd("CLIENT");
+    ours.arg("INFO");
+    let mut lines = [0; 4].map(|_| connection.clone());
+    let [one, other, third, fourth] = &mut lines;
+    if let Some(name) = server_info::connection_name(&node.label) {
+        let mut set = ::redis::cmd("CLIENT");
+        set.arg("SETNAME").arg(name);
+        // A user may lack the permission for this.
+        let _ = fourth.send_packed_command(&set).await;
+    }
+    // Failures of these requests are ignored. If the user lacks a permission, the first call
+    // reports which one. A script that is not loaded is sent as text.
+    let (time, info, ours) = tokio::join!(
+        time.query_async::<(i64, i64)>(one),
+        info.query_async::<String>(other),
+        ours.query_async::<String>(fourth)
+    );
+    // Checked here, and not at the first call: a server disconnects a client that sends a long
+    // request without having logged in, and the script is long.
+    let said = time.as_ref().err().and_then(reply_text);
+    if let Some(said) = said.filter(|said| said.starts_with("NOAUTH")) {
+        return Err(password_required(&said, address));
+    }
+    let has_scripts = load_scripts(node, third).await;
+    let time = time.ok();
+    let info = info.unwrap_or_default();
+    server_info::check(&info, address.shown())?;
+    server_info::check_mode(&info, node.is_of_a_cluster(), address.shown())?;
+    if node.connector.sentinels.is_some() {
+        server_info::check_role(&info, address.shown())?;
+    }
+    // Read after the answers arrived: the server's start must not be estimated too early, or a
+    // majority would trust the server too soon.
+    let at = node.clock.now();
+    Ok(Hello {
+        address: Arc::clone(address),
+        at,
+        // The time is older than `at` by the duration of these requests, so deadlines are too
+        // early at first. At worst one call is late, and its reply corrects the clock.
+        time_ms: time.map(|(s, us)| s.saturating_mul(1000).saturating_add(us / 1000)),
+        has_scripts,
+        uptime: server_info::uptime(&info, at.saturating_sub(asked)),
+        run_id: server_info::run_id(&info).map(str::to_owned),
+        append_only_file: server_info::append_only_file(&info),
+        client_address: server_info::client_address(&ours.unwrap_or_default()).map(str::to_owned),
+        slots: match node.is_of_a_cluster() {
+            true => Some(query_slots(node, connection.clone()).await),
+            false => None,
+        },
     })
 }
 

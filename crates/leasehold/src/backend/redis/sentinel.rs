@@ -23,10 +23,10 @@ use tokio::time::{Instant, MissedTickBehavior, interval, sleep, timeout};
 
 use self::master_view::{MasterView, NoReport, SentinelAnswer, SentinelReport, majority_of};
 use super::address::{Address, Host};
-use super::connect::{Connector, reply_text};
+use super::connect::Connector;
 use super::messages::{Frame, Messages, write_command};
-use super::node::Node;
 use super::reconnect_delay::{ReconnectDelay, STABLE_AFTER};
+use super::reply_text;
 use crate::address_map::AddressMap;
 use crate::backend::failure::{Cause, Failure, Outcome};
 use crate::clock::Clock;
@@ -258,6 +258,12 @@ impl Sentinels {
         }
     }
 
+    /// Follows all sentinels. Never returns.
+    pub(crate) async fn follow(&self) {
+        let all = self.all.iter().map(|sentinel| self.listen(sentinel));
+        tokio::join!(join_all(all), self.poll());
+    }
+
     /// Handles the messages of a sentinel until the connection is lost. Returns the reason for the
     /// loss.
     async fn read_messages(&self, mut messages: Messages, sentinel: &Connector) -> String {
@@ -322,15 +328,6 @@ impl Drop for ListenGuard<'_> {
     fn drop(&mut self) {
         self.0.fetch_sub(1, Ordering::Relaxed);
     }
-}
-
-/// Follows the sentinels of a node, if it has any. Never returns.
-pub(crate) async fn follow(node: Arc<Node>) {
-    let Some(sentinels) = &node.connector.sentinels else {
-        return std::future::pending().await;
-    };
-    let all = (sentinels.all.iter()).map(|sentinel| sentinels.listen(sentinel));
-    tokio::join!(join_all(all), sentinels.poll());
 }
 
 #[cfg(test)]

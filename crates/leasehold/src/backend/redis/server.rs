@@ -11,7 +11,6 @@ use super::lane::{Lane, Redirects};
 use super::node::Node;
 use super::pubsub::{self, WakeAllOnDrop};
 use super::reconnect::{PreparedConnection, keep_connected};
-use super::sentinel;
 use crate::backend::channels::{Channels, Transport};
 use crate::backend::route::Route;
 
@@ -68,7 +67,12 @@ impl Server {
             runtime.spawn(messages),
         ];
         if node.connector.sentinels.is_some() {
-            tasks.push(runtime.spawn(sentinel::follow(Arc::clone(&node))));
+            let node = Arc::clone(&node);
+            tasks.push(runtime.spawn(async move {
+                if let Some(sentinels) = &node.connector.sentinels {
+                    sentinels.follow().await;
+                }
+            }));
         }
         Self {
             node,

@@ -4,7 +4,6 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::lane::wait_command::AppendOnlyFile;
 use crate::backend::about::Uptime;
 use crate::backend::failure::{Cause, Failure, Outcome};
 use crate::observe::log;
@@ -41,6 +40,15 @@ pub(crate) fn check(info: &str, address: &Arc<str>) -> Result<(), Failure> {
         }),
         _ => Ok(()),
     }
+}
+
+/// Whether a server says that it has an append-only file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum AppendOnlyFile {
+    Yes,
+    No,
+    /// The server does not say.
+    Unknown,
 }
 
 /// Returns whether the server says that it has an append-only file.

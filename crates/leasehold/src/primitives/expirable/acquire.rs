@@ -91,6 +91,45 @@ struct LeasedPermitAcquire<'a> {
     absence: Absence,
 }
 
+impl LeasedPermitAcquire<'_> {
+    /// Reads the reply of a step that granted nothing.
+    fn read_refusal(
+        &self,
+        items: &[Value],
+        mut undo: Undo,
+        given_back: Option<i64>,
+    ) -> Result<Answer<Undo>, Failure> {
+        let context = &self.semaphore.context;
+        let &[
+            Value::Int(free),
+            Value::Int(ttl_ms),
+            Value::Int(exists),
+            Value::Int(held),
+            Value::Int(before),
+        ] = items
+        else {
+            // Not disarmed: a malformed list may mean a grant.
+            return Err(context.backend.malformed());
+        };
+        // The step grants all or none, so there is nothing to give back.
+        undo.disarm();
+        self.enlistment.state.answered(u32::try_from(before).ok());
+        self.answered(given_back, free, false);
+        if exists != 1 {
+            self.absence.report_missing(context, &self.names.key)?;
+        }
+        // `None` if the reply is -1: then no lease ends, so none could wake this waiter.
+        let within = u64::try_from(ttl_ms).ok().map(Duration::from_millis);
+        // The number of free permits can be the same although permits changed hands. Their ids
+        // distinguish a release from a flood of messages.
+        let fingerprint = (free, held.to_be_bytes().into());
+        Ok(Answer::Later {
+            within,
+            fingerprint,
+        })
+    }
+}
+
 impl Ask for LeasedPermitAcquire<'_> {
     type Grant = Undo;
 
@@ -137,35 +176,7 @@ impl Ask for LeasedPermitAcquire<'_> {
                 // The undo is still armed, so the permits are given back when it is dropped here.
                 Err(context.backend.granted_too_late())
             }
-            Ok(Value::List(items)) => match items[..] {
-                [
-                    Value::Int(free),
-                    Value::Int(ttl_ms),
-                    Value::Int(exists),
-                    Value::Int(held),
-                    Value::Int(before),
-                ] => {
-                    // The step grants all or none, so there is nothing to give back.
-                    undo.disarm();
-                    list_state.answered(u32::try_from(before).ok());
-                    self.answered(given_back, free, false);
-                    if exists != 1 {
-                        self.absence.report_missing(context, &self.names.key)?;
-                    }
-                    // `None` if the reply is -1: then no lease ends, so none could wake this
-                    // waiter.
-                    let within = u64::try_from(ttl_ms).ok().map(Duration::from_millis);
-                    // The number of free permits can be the same although permits changed hands.
-                    // Their ids distinguish a release from a flood of messages.
-                    let fingerprint = (free, held.to_be_bytes().into());
-                    Ok(Answer::Later {
-                        within,
-                        fingerprint,
-                    })
-                }
-                // Not disarmed: a malformed list may mean a grant.
-                _ => Err(context.backend.malformed()),
-            },
+            Ok(Value::List(items)) => self.read_refusal(&items, undo, given_back),
             Ok(_) => Err(context.backend.malformed()),
             Err(failure) => {
                 undo.failed(failure.outcome);

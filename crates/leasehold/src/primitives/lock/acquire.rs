@@ -374,24 +374,7 @@ impl<K: Named> LockAcquire<'_, K> {
         let asked = match accept_refusal(reply.await, gives) {
             Ok(reply) => hold.steps.read_acquire(reply),
             Err(failure) => {
-                if let Cause::Guarded { remaining: left } = failure.cause {
-                    self.report_held_for(left);
-                }
-                if matches!(failure.cause, Cause::Unconfirmed(_)) {
-                    // The reply has arrived, so a single release gives the grant back.
-                    undo.granted();
-                    if keeps_place {
-                        // The next request has the same id. It finds the grant, which the replicas
-                        // may confirm by then.
-                        undo.mark_queued();
-                        self.set_pending_undo(undo);
-                    }
-                    return Err(failure);
-                }
-                undo.failed(failure.outcome);
-                if keeps_place {
-                    self.set_pending_undo(undo);
-                }
+                self.refused(undo, &failure, keeps_place);
                 return Err(failure);
             }
         };
@@ -427,6 +410,27 @@ impl<K: Named> LockAcquire<'_, K> {
             // The undo is still armed and is dropped here: a reply that can't be read may have been
             // a grant.
             None => Err(backend.malformed()),
+        }
+    }
+
+    /// Handles a request for the hold of `undo` that has failed.
+    fn refused(&self, mut undo: Undo, failure: &Failure, keeps_place: bool) {
+        if let Cause::Guarded { remaining } = failure.cause {
+            self.report_held_for(remaining);
+        }
+        if matches!(failure.cause, Cause::Unconfirmed(_)) {
+            // The reply has arrived, so a single release gives the grant back.
+            undo.granted();
+            if keeps_place {
+                // The next request has the same id. It finds the grant, which the replicas may
+                // confirm by then.
+                undo.mark_queued();
+            }
+        } else {
+            undo.failed(failure.outcome);
+        }
+        if keeps_place {
+            self.set_pending_undo(undo);
         }
     }
 

@@ -4,7 +4,6 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use super::kind::Side;
 use super::steps;
 use crate::backend::step::{Operation, Value};
 use crate::clock::Moment;
@@ -13,6 +12,23 @@ use crate::hold::{AcquireReply, HoldSteps, WaitingClient};
 use crate::key::Key;
 use crate::loss::LossReason;
 use crate::primitives::lock::steps as lock;
+
+/// The side of a lock.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Side {
+    Read,
+    Write,
+}
+
+impl Side {
+    /// Returns the `mode` of this side in the hash.
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Self::Read => "read",
+            Self::Write => "write",
+        }
+    }
+}
 
 /// The end of a write hold's field, as in Redisson.
 // The scripts recognise a writer by this ending, including a thread of Redisson that writes.

@@ -6,7 +6,7 @@ use std::time::Duration;
 use super::super::lock::kind::{Acquire, Named};
 use super::super::lock::{Kind, Lock, LockGuard, acquire};
 use super::guard::{ReadGuard, WriteGuard};
-use super::holds::{self, ReadHold, ReadOptions, RwWaiter, WriteHold, WriteIntent, Yield};
+use super::holds::{self, ReadHold, ReadOptions, RwWaiter, Side, WriteHold, WriteIntent, Yield};
 use crate::backend::route::Route;
 use crate::backend::step::Operation;
 use crate::clock::Moment;
@@ -34,23 +34,6 @@ const _: () =
 const YIELDS_FOR: Duration = Duration::from_secs(1);
 /// Time for which a reader that has waited for `YIELDS_FOR` still leaves a free lock to writers.
 const YIELDS_FREE_LOCK_FOR: Duration = Duration::from_millis(400);
-
-/// The side of a lock.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Side {
-    Read,
-    Write,
-}
-
-impl Side {
-    /// Returns the `mode` of this side in the hash.
-    pub(super) fn name(self) -> &'static str {
-        match self {
-            Self::Read => "read",
-            Self::Write => "write",
-        }
-    }
-}
 
 /// The settings of both sides of a [`RwLock`](crate::RwLock).
 #[derive(Clone, Copy, Debug)]

@@ -13,7 +13,7 @@ use crate::backend::redis::call::{
     self, Header, Keys, NoReplies, OperationReply, Replies, ScriptRef,
 };
 use crate::backend::redis::node::Node;
-use crate::backend::redis::queue::{Batch, QueuedOperation};
+use crate::backend::redis::queue::{Batch, QueuedOperation, fail};
 use crate::backend::step::{Operation, Value};
 
 /// Sends a batch. Answers each of its operations, or puts them back to be sent again.
@@ -248,12 +248,5 @@ pub(super) fn fail_unreached(
     for waiting in operations {
         let failure = node.unreached(failure, &waiting.operation);
         waiting.answer(Err(failure));
-    }
-}
-
-/// Answers all operations with this failure.
-pub(super) fn fail(operations: impl IntoIterator<Item = QueuedOperation>, failure: &Failure) {
-    for waiting in operations {
-        waiting.answer(Err(failure.clone()));
     }
 }

@@ -14,10 +14,10 @@ use futures_util::FutureExt;
 use redis::Cmd;
 use tokio::task::unconstrained;
 
-use super::round_trip::fail;
 use super::{Lane, LinkState};
 use crate::backend::failure::{Failure, Outcome};
 use crate::backend::redis::driver::FinalPing;
+use crate::backend::redis::queue::fail;
 
 /// A guard that ends the lane when it is dropped with its task. A runtime that ends drops even a
 /// task that never began.

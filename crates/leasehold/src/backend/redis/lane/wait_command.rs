@@ -15,13 +15,14 @@ use redis::aio::MultiplexedConnection;
 use redis::{Cmd, Pipeline, RedisError};
 use tokio::runtime::Handle;
 
-use super::round_trip::fail;
 use super::{Lane, Redirects};
 use crate::acknowledgement::Acknowledgement;
 use crate::backend::failure::{Cause, Failure, Outcome};
-use crate::backend::redis::connect::reply_text;
 use crate::backend::redis::node::Node;
+use crate::backend::redis::queue::fail;
 use crate::backend::redis::queue::{Batch, QueuedOperation};
+use crate::backend::redis::reply_text;
+use crate::backend::redis::server_info::AppendOnlyFile;
 use crate::sync::Mutex;
 use crate::text::Shown;
 
@@ -199,15 +200,6 @@ pub(crate) async fn query_wait_support(
         replicas: why_not("WAIT", replicas),
         disk: why_not("WAITAOF", disk).or(no_file),
     }
-}
-
-/// Whether a server says that it has an append-only file.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum AppendOnlyFile {
-    Yes,
-    No,
-    /// The server does not say.
-    Unknown,
 }
 
 fn unsupported(node: &Node, command: &str, said: &str) -> Failure {
