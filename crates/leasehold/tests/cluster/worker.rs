@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use futures_util::future::join_all;
 use leasehold::testing::history::monotonic_ns;
 use leasehold::{Client, Error, Guard, LockGuard, MultiLock, Result};
 use tokio::time::Instant;
@@ -146,12 +147,9 @@ impl Worker {
                     .await
             }
             Job::Permit => {
-                let asked = monotonic_ns();
-                let permit = client.semaphore(&name("permits")).acquire().await?;
-                let number = self.enter(&["permits"], place, "permit", asked, u64::MAX);
-                tokio::time::sleep(INSIDE).await;
-                self.leave(number, monotonic_ns());
-                self.told(number, permit.release().await)
+                // One more than there are permits, so one of them has to wait on any machine.
+                let takes = (0..=PERMITS).map(|_| self.take_permit(place));
+                join_all(takes).await.into_iter().collect()
             }
             Job::LeasedPermit => {
                 let leased = client.expirable_semaphore(&name("leased"));
@@ -170,6 +168,16 @@ impl Worker {
                 latch.wait().await
             }
         }
+    }
+
+    async fn take_permit(&self, place: &str) -> Result<()> {
+        let asked = monotonic_ns();
+        let semaphore = self.client.semaphore(&format!("{place}permits"));
+        let permit = semaphore.acquire().await?;
+        let number = self.enter(&["permits"], place, "permit", asked, u64::MAX);
+        tokio::time::sleep(INSIDE).await;
+        self.leave(number, monotonic_ns());
+        self.told(number, permit.release().await)
     }
 
     /// Holds a lock for a while, or until it is lost.
