@@ -2,6 +2,7 @@
 import os
 import re
 import shlex
+import sys
 import tomllib
 
 SEEDS = 60000
@@ -16,7 +17,11 @@ def read_mutants(folder):
                 about = tomllib.load(text)
             default = about.pop("file", None)
             mutants += [Mutant(name, fields, default) for name, fields in about.items()]
-    return sorted(mutants, key=lambda mutant: mutant.name)
+    mutants.sort(key=lambda mutant: mutant.name)
+    twice = [one.name for one, other in zip(mutants, mutants[1:]) if one.name == other.name]
+    if twice:
+        sys.exit(f"more than one mutant with the name: {', '.join(twice)}")
+    return mutants
 
 
 class Mutant:
@@ -37,7 +42,7 @@ class Mutant:
                  if os.path.isfile(workspace.path(file))}
         for file, before, after in self.changes:
             # Whole lines, so that no change fits in two places.
-            if texts.get(file, "").count("\n" + before) != 1:
+            if texts.get(file, "").count("\n" + before) != 1 or before == after:
                 return None
             texts[file] = texts[file].replace("\n" + before, "\n" + after)
         return {file: text[1:] for file, text in texts.items()}

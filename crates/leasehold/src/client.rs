@@ -164,10 +164,10 @@ impl Client {
     #[must_use]
     pub fn group_lock<V: Into<String>>(
         &self,
-        group: &str,
+        group: impl AsRef<str>,
         values: impl IntoIterator<Item = V>,
     ) -> GroupLock {
-        GroupLock::of_group(Arc::clone(&self.context), group, values)
+        GroupLock::of_group(Arc::clone(&self.context), group.as_ref(), values)
     }
 
     /// Returns the lock called `name`, which gives each hold a fencing token.

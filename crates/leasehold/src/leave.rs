@@ -1,5 +1,5 @@
-//! The end of a hold: what becomes of it when its last guard has left. Each way to leave asks
-//! [`leave`], and nothing else decides it.
+//! The end of a hold: what becomes of it when its last guard has left. The release and the drop of
+//! that guard both ask [`leave`]. A hold that is left to its lease does not end here.
 
 pub(crate) mod keep_for;
 mod permit_swap;
@@ -36,10 +36,11 @@ pub(crate) enum LeftBy {
     },
 }
 
-/// What becomes of a hold whose last guard has left.
-pub(crate) struct Leaving {
-    context: Arc<Context>,
-    held: Arc<Held>,
+/// The end of a hold whose last guard has left, as decided by [`leave`].
+#[must_use = "the end must be completed"]
+pub(crate) struct Leaving<'a> {
+    context: &'a Arc<Context>,
+    held: &'a Arc<Held>,
     by: LeftBy,
     next: Next,
 }
@@ -48,18 +49,18 @@ enum Next {
     /// The next waiter of the process has the hold. A release waits for the confirmation.
     HandedOver(Option<PendingConfirmation>),
     /// A request is under way that replaces the permits with permits of the next waiter.
-    Swapping(PermitSwap, RecordRef),
+    Swapping(Box<PermitSwap>, RecordRef),
     /// The hold has ended here, and must be released on the server.
     Ended(Option<RecordRef>, Moment),
 }
 
 /// Decides what becomes of a hold that no guard shares any longer. A hand-over is done when this
 /// returns, and the request of a swap has been sent.
-pub(crate) fn leave(context: &Arc<Context>, held: &Arc<Held>, by: LeftBy) -> Leaving {
+pub(crate) fn leave<'a>(context: &'a Arc<Context>, held: &'a Arc<Held>, by: LeftBy) -> Leaving<'a> {
     let next = decide(context, held, &by);
     Leaving {
-        context: Arc::clone(context),
-        held: Arc::clone(held),
+        context,
+        held,
         by,
         next,
     }
@@ -79,7 +80,7 @@ fn decide(context: &Arc<Context>, held: &Arc<Held>, by: &LeftBy) -> Next {
     {
         if hold.is_swapped() {
             if let Some(swap) = PermitSwap::send(context, held, local) {
-                return Next::Swapping(swap, local.clone());
+                return Next::Swapping(Box::new(swap), local.clone());
             }
         } else {
             // Registered before the hold is handed over: the next holder may release it at once,
@@ -98,7 +99,7 @@ fn decide(context: &Arc<Context>, held: &Arc<Held>, by: &LeftBy) -> Next {
     Next::Ended(local, now)
 }
 
-impl Leaving {
+impl Leaving<'_> {
     /// Completes the end of the hold, and reports whether the lock was held until now.
     pub(crate) async fn confirmed(self) -> Result<()> {
         let Self {
@@ -111,12 +112,12 @@ impl Leaving {
         let local = match next {
             Next::HandedOver(None) => return Ok(()),
             Next::HandedOver(Some(confirmation)) => {
-                return confirmed(&context, hold, confirmation).await;
+                return confirmed(context, hold, confirmation).await;
             }
             Next::Swapping(swap, local) => {
                 // The next waiter needs the reply, whether this future is polled or not.
-                let swapped = finish_swap(Arc::clone(&context), Arc::clone(&held), swap, local);
-                return in_background(&context, hold, swapped).await;
+                let swapped = finish_swap(Arc::clone(context), Arc::clone(held), swap, local);
+                return in_background(context, hold, swapped).await;
             }
             Next::Ended(local, _) => local,
         };
@@ -125,14 +126,14 @@ impl Leaving {
             held.clear_owner();
             return Err(Error::lost(&hold.key, reason));
         }
-        let (release, first) = ReleaseRequest::send(&context, &held, local, false);
+        let (release, first) = ReleaseRequest::send(context, held, local, false);
         // Cleared after the release was sent: the owner's next request must run after it.
         held.clear_owner();
         if !hold.has_confirmation_waiters() && !release.grants_next {
             return release.answered(first).await;
         }
         // Earlier holders wait for the same reply, or the next holder does.
-        in_background(&context, hold, release.answered(first)).await
+        in_background(context, hold, release.answered(first)).await
     }
 
     /// Completes the end of the hold without a caller that waits for it.
@@ -146,11 +147,9 @@ impl Leaving {
         match next {
             Next::HandedOver(_) => {}
             Next::Swapping(swap, local) => {
-                let cleanup = Arc::clone(&context.cleanup);
+                let swapped = finish_swap(Arc::clone(context), Arc::clone(held), swap, local);
                 // If the swap fails, the undo continues.
-                cleanup.spawn(async move {
-                    drop(finish_swap(context, held, swap, local).await);
-                });
+                context.cleanup.spawn(async move { drop(swapped.await) });
             }
             Next::Ended(local, now) => {
                 // The release is queued before the owner's slot is cleared: the owner's next
@@ -169,7 +168,7 @@ impl Leaving {
 async fn finish_swap(
     context: Arc<Context>,
     held: Arc<Held>,
-    swap: PermitSwap,
+    swap: Box<PermitSwap>,
     local: RecordRef,
 ) -> Result<()> {
     let sent_before = match swap.answered().await {

@@ -24,7 +24,6 @@ pub(crate) mod twin;
 use crate::backend::step::Step;
 
 /// Returns the steps of all primitives. The script of a call is assembled from them.
-#[cfg_attr(not(any(feature = "redis", test)), expect(dead_code))]
 pub(crate) fn steps() -> Vec<&'static Step> {
     [
         &lock::steps::ALL[..],
@@ -41,8 +40,9 @@ pub(crate) fn steps() -> Vec<&'static Step> {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     use crate::backend::memory::Keyspace;
+    // The steps of the operators too.
+    use crate::operate::steps;
 
     #[test]
     fn step_for_holders_gives_a_stranger_nothing() {

@@ -73,7 +73,7 @@ impl Ours {
                 outer.release().await?;
                 Ok(done)
             }
-            What::Fair => pairs::run(tasks, run_ms, |n| client.fair_lock(&name(n))).await,
+            What::Fair => pairs::run(tasks, run_ms, |n| client.fair_lock(name(n))).await,
             What::Rw => {
                 let side = |_| ReadOrWrite {
                     lock: client.rw_lock(&task.name),

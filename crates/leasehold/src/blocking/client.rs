@@ -109,7 +109,7 @@ impl Client {
     #[must_use]
     pub fn group_lock<V: Into<String>>(
         &self,
-        group: &str,
+        group: impl AsRef<str>,
         values: impl IntoIterator<Item = V>,
     ) -> GroupLock {
         Lock::per_thread(self.inner.group_lock(group, values), self.runtime.clone())

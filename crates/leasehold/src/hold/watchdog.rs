@@ -656,7 +656,7 @@ mod tests {
         let client = crate::Client::embedded();
         let mut guards = Vec::with_capacity(HOLDS);
         for n in 0..HOLDS {
-            let lock = client.lock(&n.to_string());
+            let lock = client.lock(n.to_string());
             guards.push(lock.acquire().await.expect("free"));
         }
         tokio::time::sleep(Duration::from_secs(15)).await;

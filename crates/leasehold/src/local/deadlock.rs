@@ -206,19 +206,19 @@ mod tests {
         let name = |number: usize| (number % OWNERS).to_string();
         let mut held = Vec::new();
         for (number, owner) in owners.iter().enumerate() {
-            let lock = client.lock(&name(number)).owned_by(owner);
+            let lock = client.lock(name(number)).owned_by(owner);
             held.push(lock.acquire().await.expect("it is free"));
         }
         let mut waits = JoinSet::new();
         for (number, owner) in owners.iter().enumerate().take(OWNERS - 1) {
-            let lock = client.lock(&name(number + 1)).owned_by(owner);
+            let lock = client.lock(name(number + 1)).owned_by(owner);
             let lock = lock.poll_interval(Duration::from_secs(3600));
             waits.spawn(async move { lock.acquire().await });
         }
         while client.activity().lines < OWNERS - 1 {
             tokio::task::yield_now().await;
         }
-        let last = client.lock(&name(OWNERS)).owned_by(&owners[OWNERS - 1]);
+        let last = client.lock(name(OWNERS)).owned_by(&owners[OWNERS - 1]);
         // The clock does not advance while any task can run.
         let last = timeout(Duration::from_secs(1), last.acquire()).await;
         let error = last.expect("at once").expect_err("it would wait for ever");

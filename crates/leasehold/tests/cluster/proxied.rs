@@ -87,7 +87,7 @@ async fn undo_waits_for_its_slot_and_gives_the_permits_back() {
     // Other names of this node are served again, so the undo was sent.
     let other = (0..).map(|n| format!("name {n}"));
     let mut others = other.filter(|name| cluster.owner(cluster.slot_of(name)) == owner);
-    let other = client.lock(&others.next().unwrap());
+    let other = client.lock(others.next().unwrap());
     other.acquire().await.unwrap().release().await.unwrap();
     eventually("it is undone in the background", async || {
         client.activity().releases > 0 || place.value(owner, NAME).as_deref() == Some("5")

@@ -116,43 +116,43 @@ impl Worker {
         let name = |of: &str| format!("{place}{of}");
         match job {
             Job::Lock => {
-                let lock = client.lock(&name("lock"));
+                let lock = client.lock(name("lock"));
                 self.hold(&["lock"], place, "alone", lock.acquire()).await
             }
             Job::Fenced => {
-                let lock = client.fenced_lock(&name("fenced"));
+                let lock = client.fenced_lock(name("fenced"));
                 self.hold(&["fenced"], place, "alone", lock.acquire()).await
             }
             Job::Fair => {
-                let lock = client.fair_lock(&name("fair"));
+                let lock = client.fair_lock(name("fair"));
                 self.hold(&["fair"], place, "alone", lock.acquire()).await
             }
             Job::Group => {
-                let lock = client.group_lock(&name("group"), ["a", "b"]);
+                let lock = client.group_lock(name("group"), ["a", "b"]);
                 self.hold(&["group"], place, "alone", lock.acquire()).await
             }
             Job::Write => {
-                let lock = client.rw_lock(&name("rw"));
+                let lock = client.rw_lock(name("rw"));
                 self.hold(&["rw"], place, "alone", lock.write()).await
             }
             Job::Read => {
-                let lock = client.rw_lock(&name("rw"));
+                let lock = client.rw_lock(name("rw"));
                 self.hold(&["rw"], place, "shared", lock.read()).await
             }
             Job::Several => {
                 // The members are in two slots, unless the place has a tag.
-                let members = ["lock", "other"].map(|of| client.lock(&name(of)));
+                let members = ["lock", "other"].map(|of| client.lock(name(of)));
                 let lock = MultiLock::new(members)?;
                 self.hold(&["lock", "other"], place, "alone", lock.acquire())
                     .await
             }
             Job::Permit => {
                 // One more than there are permits, so one of them has to wait on any machine.
-                let takes = (0..=PERMITS).map(|_| self.take_permit(place));
+                let takes = (1..=PERMITS + 1).map(|nth| self.take_permit(place, INSIDE * nth));
                 join_all(takes).await.into_iter().collect()
             }
             Job::LeasedPermit => {
-                let leased = client.expirable_semaphore(&name("leased"));
+                let leased = client.expirable_semaphore(name("leased"));
                 self.hold(&["leased"], place, "permit", leased.acquire())
                     .await
             }
@@ -160,7 +160,7 @@ impl Worker {
                 // A latch's name has no braces; a tag's own name is in its slot.
                 let latch = match place {
                     TAG => client.count_down_latch(TAGGED),
-                    _ => client.count_down_latch(&name("latch")),
+                    _ => client.count_down_latch(name("latch")),
                 };
                 latch.try_set_count(1).await?;
                 latch.count_down().await?;
@@ -170,12 +170,12 @@ impl Worker {
         }
     }
 
-    async fn take_permit(&self, place: &str) -> Result<()> {
+    async fn take_permit(&self, place: &str, inside: Duration) -> Result<()> {
         let asked = monotonic_ns();
-        let semaphore = self.client.semaphore(&format!("{place}permits"));
+        let semaphore = self.client.semaphore(format!("{place}permits"));
         let permit = semaphore.acquire().await?;
         let number = self.enter(&["permits"], place, "permit", asked, u64::MAX);
-        tokio::time::sleep(INSIDE).await;
+        tokio::time::sleep(inside).await;
         self.leave(number, monotonic_ns());
         self.told(number, permit.release().await)
     }

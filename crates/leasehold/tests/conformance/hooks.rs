@@ -159,7 +159,7 @@ async fn lost_of_many(builder: &ClientBuilder) -> Vec<String> {
     // a second panic would end the whole program.
     let mut guards = ManuallyDrop::new(Vec::new());
     for n in 0..200 {
-        let lock = client.lock(&n.to_string());
+        let lock = client.lock(n.to_string());
         guards.push(lock.acquire().await.unwrap());
     }
     let second = Duration::from_secs(1);

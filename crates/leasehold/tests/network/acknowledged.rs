@@ -136,7 +136,7 @@ async fn renewal_that_too_few_confirm_is_told_at_the_deadline() {
         network.confirm_by(1);
         let mut guards = Vec::new();
         for number in 0..together {
-            let lock = client.lock(&number.to_string()).acknowledged_by(by(1));
+            let lock = client.lock(number.to_string()).acknowledged_by(by(1));
             guards.push(lock.acquire().await.unwrap());
         }
         let granted = guards[0].valid_until();
@@ -257,7 +257,7 @@ async fn renewals_with_and_without_confirmations_are_told_apart() {
     noted(&network);
     let (mut plain, mut confirmed) = (Vec::new(), Vec::new());
     for number in 0..20 {
-        let lock = client.lock(&number.to_string()).renew_every(300 * MS);
+        let lock = client.lock(number.to_string()).renew_every(300 * MS);
         match number % 2 {
             0 => plain.push(lock.acquire().await.unwrap()),
             _ => confirmed.push(lock.acknowledged_by(by(1)).acquire().await.unwrap()),

@@ -14,7 +14,7 @@ const HOLDS: usize = 300;
 async fn many(server: &Embedded) -> (Vec<LockGuard>, Network, Arc<Mutex<Vec<Step>>>) {
     let (client, network) = over_network(server);
     network.on_request(takes(MS));
-    let locks: Vec<_> = (0..HOLDS).map(|n| client.lock(&n.to_string())).collect();
+    let locks: Vec<_> = (0..HOLDS).map(|n| client.lock(n.to_string())).collect();
     let guards = futures_util::future::join_all(locks.iter().map(|lock| lock.acquire())).await;
     let sent = Arc::<Mutex<Vec<Step>>>::default();
     let noted = Arc::clone(&sent);
@@ -152,7 +152,7 @@ async fn holds_with_leases_of_their_own_are_each_renewed_for_theirs() {
         // The leases are too similar for any of them to be renewed alone.
         let lease = [1000, 1400, 1900][number % 3] * MS;
         // All holds are due at the same time.
-        let lock = client.lock(&number.to_string()).lease(lease);
+        let lock = client.lock(number.to_string()).lease(lease);
         guards.push(lock.renew_every(300 * MS).acquire().await.unwrap());
     }
     let other = server.client();

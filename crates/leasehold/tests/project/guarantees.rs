@@ -72,7 +72,12 @@ fn mutants() -> BTreeMap<String, String> {
         });
         sections.collect::<Vec<_>>()
     });
-    sections.collect()
+    let mut mutants = BTreeMap::new();
+    for (name, fields) in sections {
+        let before = mutants.insert(name.clone(), fields);
+        assert!(before.is_none(), "{name}: two mutants have this name");
+    }
+    mutants
 }
 
 /// Returns the texts between backticks.

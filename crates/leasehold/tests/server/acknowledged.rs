@@ -255,7 +255,7 @@ async fn each_operation_is_judged_by_its_own_setting() {
     let client = client(&servers).await;
     servers.cut(0);
     let asks = (0..32).map(|number| {
-        let lock = client.lock(&number.to_string());
+        let lock = client.lock(number.to_string());
         let lock = match number % 4 {
             0 => lock,
             1 => lock.acknowledged_by(replicas(1)),
@@ -316,7 +316,7 @@ async fn acquires_of_many_tasks_share_their_waits() {
     let client = client(&servers).await;
     let before = servers.master().calls("wait");
     let lock = |number: usize| {
-        let lock = client.lock(&number.to_string());
+        let lock = client.lock(number.to_string());
         lock.acknowledged_by(replicas(2))
     };
     let locks: Vec<Lock> = (0..64).map(lock).collect();

@@ -250,7 +250,7 @@ fn runtime_end_releases_thousand_dropped_guards() {
         let client = for_an_hour().connect(&server.url()).await.unwrap();
         let mut guards = Vec::new();
         for number in 0..1000 {
-            let lock = client.lock(&number.to_string());
+            let lock = client.lock(number.to_string());
             guards.push(lock.acquire().await.unwrap());
         }
     };

@@ -78,7 +78,7 @@ async fn a_late_copy_of_a_request_for_many_shortens_no_extension() {
     let lease = Duration::from_secs(6);
     let mut guards = Vec::new();
     for number in 0..20 {
-        let lock = client.lock(&number.to_string()).lease(lease);
+        let lock = client.lock(number.to_string()).lease(lease);
         let lock = lock.renew_every(lease / 12);
         guards.push(lock.acquire().await.unwrap());
     }

@@ -399,7 +399,7 @@ mod tests {
 
     static ACQUIRE: Step = Step {
         name: "test.acquire",
-        file: "",
+        file: "\n-- [acquire] -\n\n-- [release] -\n",
         keys: 2,
         many: false,
         own_script: false,
