@@ -81,8 +81,8 @@ impl Acknowledgement {
     /// 100 ms late.
     #[must_use]
     pub const fn within(mut self, limit: Duration) -> Self {
-        // Checked when it is used, like all settings. A limit that is too long is still too long
-        // after it is cut.
+        // The limit is checked when it is used, like all settings. A limit that is too long is
+        // still too long after it is cut.
         let ms = limit.as_millis();
         self.within_ms = if ms > u16::MAX as u128 {
             u16::MAX

@@ -141,8 +141,8 @@ impl Backend {
         }
     }
 
-    /// Returns when the server that has this key started, if that is known and was later than
-    /// `since`. The server may have lost everything from before its start.
+    /// Returns the time at which the server that has this key started, if it is known and later
+    /// than `since`. The server may have lost everything from before its start.
     #[cfg_attr(not(feature = "redis"), expect(unused_variables))]
     pub(crate) fn started_after(&self, key: &Key, since: Moment) -> Option<Moment> {
         let started = match self {
@@ -170,7 +170,7 @@ impl Backend {
         }
     }
 
-    /// Returns the id of the server's present start, and the number of the database. Both are the
+    /// Returns the id of the server's current start, and the number of the database. Both are the
     /// same whichever address the client uses. `None` if the server does not report an id, and for
     /// an embedded keyspace, which has no second address.
     pub(crate) fn run_id(&self) -> Option<(Arc<str>, i64)> {
@@ -289,7 +289,8 @@ impl Backend {
         }
     }
 
-    /// Returns the server's address without credentials, for messages. A long address is shortened.
+    /// Returns the server's address as errors and logs show it: without credentials, and shortened
+    /// if it is long.
     pub(crate) fn address(&self) -> &str {
         match self {
             Self::Memory(_) => memory::ADDRESS,

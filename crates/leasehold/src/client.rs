@@ -289,10 +289,10 @@ impl Client {
     /// one byte of a range. `*` alone matches all names.
     ///
     /// The client reads all keys of the server with `SCAN`, a page at a time. On a large server
-    /// this takes long, but it needs little memory and does not block other clients for long. A
-    /// name that is held during the whole scan is in the list. A name that is created or removed
-    /// during the scan might be in the list or not. A name may appear twice if the server moves its
-    /// keys during the scan.
+    /// this takes a long time, but it needs little memory and does not block other clients for
+    /// long. A name that is held during the whole scan is in the list. A name that is created or
+    /// removed during the scan might be in the list or not. A name may appear twice if the server
+    /// moves its keys during the scan.
     ///
     /// Some keys do not show which primitive they belong to. A key that contains only a number is
     /// listed as [`Found::Count`], whatever it belongs to. A free lock has no key, so it is listed
@@ -1049,7 +1049,8 @@ impl ClientBuilder {
     /// Panics if it is called outside a tokio runtime.
     pub fn connect_in_background(&self, url: &str) -> Result<Client> {
         self.check()?;
-        // Checked before the URL is parsed: this works in a build without servers, too.
+        // Checked before the URL is parsed, so that `memory://` also works in a build without
+        // servers.
         if url.trim() == "memory://" {
             return self.embedded(&Embedded::new());
         }

@@ -168,7 +168,8 @@ impl Share {
         // The undo, which is still armed, then sends the release.
         self.given_up = true;
         let hold = Arc::clone(self.hold());
-        // Checked before the guard leaves: its own limit may be the one that is over.
+        // The loss is read before the guard leaves: the guard's own limit may be the one that is
+        // over.
         let loss = hold.loss();
         // Registered before the share leaves: the last share may be given up at any time, and the
         // server's reply to that release also applies to this share.
@@ -306,7 +307,7 @@ impl Share {
         self.context.watchdog.watch(self.hold());
     }
 
-    /// Returns when this guard's maximum hold time is over, and how long it is.
+    /// Returns the end and the length of this guard's maximum hold time.
     pub(crate) fn max_hold_limit(&self) -> Option<Limit> {
         self.hold().limit_of(self.claim)
     }

@@ -1,6 +1,6 @@
 //! A hold: the state that the guards of one acquire share. A grant of the server may have several
-//! holds, one after the other. `Grant` knows until when the server keeps the lock (`grant.rs`).
-//! `Holding` knows what the guards of the present hold want and have received (`holding.rs`).
+//! holds, one after the other. `Grant` knows how long the server keeps the lock (`grant.rs`).
+//! `Holding` knows what the guards of the current hold want and have received (`holding.rs`).
 //!
 //! This module also watches, releases and ends grants. No other module decides when a lock is lost.
 
@@ -77,7 +77,7 @@ pub(crate) trait HoldSteps: Any + Send + Sync {
     /// Extends the hold to at least `lease` from now. If more than `most` remains, shortens it to
     /// `lease`. Replies with the remaining time in ms, or with 0 if the hold does not exist.
     fn renew(&self, lease: Duration, most: Option<Duration>) -> Operation;
-    /// Sets the lease of the hold to `span` from now, even if that is shorter. No later renewal
+    /// Sets the lease of the hold to `span` from now, even if that shortens it. No later renewal
     /// changes it. If the hold ends earlier than before, wakes the waiters so that they learn the
     /// new end. Replies 1, or 0 if the hold does not exist. Replies -1 if it has ended the hold
     /// instead, because its owner has another hold inside it that continues. `None` for a kind that
@@ -229,7 +229,7 @@ impl Hold {
         self.grant.lost(self.number, Some(claim), timers).await
     }
 
-    /// Returns the present hold of `grant`.
+    /// Returns the current hold of `grant`.
     pub(crate) fn of(grant: &Arc<Grant>) -> Self {
         Self {
             grant: Arc::clone(grant),

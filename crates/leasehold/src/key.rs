@@ -91,7 +91,7 @@ impl Key {
             ));
         }
         // Nothing else is refused: Redisson takes any text for a name, and both libraries must be
-        // able to lock it. `Shown` makes unusual names harmless in messages.
+        // able to lock it. `Shown` makes unusual names harmless in errors and logs.
         Ok(Self {
             name: name.into(),
             prefix: Prefix::default(),
@@ -102,7 +102,7 @@ impl Key {
     /// Returns the key for a name with a prefix, like Redisson's `NameMapper`: all keys and
     /// channels are derived from both together.
     pub(crate) fn prefixed(prefix: &str, name: &str) -> Result<Self> {
-        // Checked alone first: a prefix does not make an empty name valid.
+        // The name is checked alone first: a prefix does not make an empty name valid.
         let key = Self::parse(name)?;
         if prefix.is_empty() {
             return Ok(key);
@@ -134,13 +134,13 @@ impl Key {
         self.with_part(KeyPart::Members(members))
     }
 
-    /// Returns the key of locks of several names, with the text that messages show.
+    /// Returns the key of locks of several names, with the text that errors and logs show.
     pub(crate) fn joined(keys: &[&Self]) -> Self {
         let names: Vec<_> = keys.iter().map(|key| Arc::clone(&key.name)).collect();
         let given: Vec<_> = keys.iter().map(|key| key.given()).collect();
         Self {
-            // For messages only. The names are compared one by one: `a + b` may also be the name of
-            // one lock.
+            // For errors and logs only. The names are compared one by one: `a + b` may also be the
+            // name of one lock.
             name: given.join(" + ").into(),
             prefix: Prefix::default(),
             part: Some(Arc::new(KeyPart::Names(names))),
@@ -220,8 +220,8 @@ impl Key {
         self.with_prefix("redisson_lock_timeout")
     }
 
-    /// Returns the key of our own waiters for a fair lock, and until when they are alive: a key of
-    /// our own.
+    /// Returns the key of our own waiters for a fair lock, and of the times until which they are
+    /// alive: a key of our own.
     pub(crate) fn fair_waiters(&self) -> String {
         format!("{}:waiters", self.with_prefix("leasehold"))
     }

@@ -1,7 +1,7 @@
 //! The primitives. Each has one file, with its promise, its API, its guard and its steps.
 
-// Before the other kinds: the page of `Lock` shows methods in this order, and the common ones are
-// first.
+// Declared before the other kinds: the page of `Lock` shows methods in this order, and the common
+// ones are first.
 pub(crate) mod lock;
 
 mod absence;

@@ -1,4 +1,4 @@
-//! Text from outside, in messages and logs.
+//! Text from outside, in errors and logs.
 
 use std::fmt;
 

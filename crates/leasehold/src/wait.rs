@@ -550,7 +550,7 @@ impl Wait<'_> {
     ) -> Result<Option<A::Grant>> {
         let clock = self.context.clock;
         // A reader does not wait for ever behind the writers of its process. The first of them may
-        // itself wait for long, if another process writes all the time.
+        // itself wait for a long time, if another process writes all the time.
         tokio::select! {
             biased;
             () = place.until_admitted() => {}

@@ -41,7 +41,7 @@ pub(crate) enum LatchAction {
         #[arg(short = 'w', long, value_name = "TIME", value_parser = duration::parse, allow_hyphen_values = true)]
         wait: Option<Duration>,
 
-        /// Tolerate outages this long
+        /// Tolerate outages for at most this long
         #[arg(long, value_name = "TIME", value_parser = duration::parse, default_value = "30s", allow_hyphen_values = true)]
         outage_timeout: Duration,
 

@@ -275,7 +275,7 @@ pub(crate) struct Wanted {
     #[arg(short = 'w', long, value_name = "TIME", value_parser = wait, allow_hyphen_values = true)]
     pub(crate) wait: Option<Duration>,
 
-    /// Tolerate outages this long
+    /// Tolerate outages for at most this long
     #[arg(hide_short_help = true, long, value_name = "TIME", value_parser = duration::parse, default_value = "30s", allow_hyphen_values = true)]
     pub(crate) outage_timeout: Duration,
 

@@ -1,4 +1,4 @@
-//! The facts that a server reported about itself when the present connection to it was opened.
+//! The facts that a server reported about itself when the current connection to it was opened.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,7 +16,7 @@ struct KnownFacts {
     reported_at: Moment,
     started: Option<Moment>,
     run_id: Option<Arc<str>>,
-    /// The last id that was reported, kept even if the server of the present connection reports
+    /// The last id that was reported, kept even if the server of the current connection reports
     /// none.
     last_run_id: Option<Arc<str>>,
     /// The time at which a connection reported a different id than the connection before it, and
@@ -33,7 +33,7 @@ pub(crate) struct Uptime {
 
 impl About {
     /// Notes what a server reported at `now` on a new connection: how long it has been up, and the
-    /// id of its present start. Each is `None` if the server did not report it. Of two connections,
+    /// id of its current start. Each is `None` if the server did not report it. Of two connections,
     /// the later report counts, whichever connection calls this first.
     pub(crate) fn connected(&self, now: Moment, uptime: Option<Uptime>, run_id: Option<&str>) {
         let mut before = self.0.lock();
@@ -73,7 +73,7 @@ impl About {
         self.known().started
     }
 
-    /// Returns the id of the server's present start. No other server has it, and a restart changes
+    /// Returns the id of the server's current start. No other server has it, and a restart changes
     /// it.
     #[cfg_attr(not(any(feature = "redis", test)), expect(dead_code))]
     pub(crate) fn run_id(&self) -> Option<Arc<str>> {

@@ -46,7 +46,8 @@ pub(crate) struct Channels {
     number: u64,
     /// The process that created the channels. In a forked child, dropping a listener does nothing.
     process: Process,
-    /// Whether messages arrive by both transports. Some clients may receive only one of them.
+    /// Whether this client publishes and listens by both transports, `PUBLISH` and `SPUBLISH`.
+    /// Other clients may listen by only one.
     both_transports: AtomicBool,
 }
 
@@ -159,7 +160,7 @@ impl ChannelEntry {
     /// ones.
     fn note_confirmed(&mut self) {
         let zeros = self.signal.borrow().zeros;
-        // This includes confirmations that were lost with a connection. The present confirmation is
+        // This includes confirmations that were lost with a connection. The current confirmation is
         // later than those, so a zero from before a listener began to listen never counts for it.
         for baseline in self.requested.drain(..) {
             // The list is drained, so each baseline is set once.
@@ -405,7 +406,7 @@ pub(crate) struct Listener {
 }
 
 impl Listener {
-    /// Returns the channel's present state. A waiter reads it before it sends a request: a later
+    /// Returns the channel's current state. A waiter reads it before it sends a request: a later
     /// change means that the reply may be stale.
     pub(crate) fn signal(&self) -> Signal {
         *self.signal.borrow()

@@ -159,7 +159,7 @@ impl Failure {
         !matches!(self.cause, Cause::NoVoteYet(_) | Cause::Guarded { .. })
     }
 
-    /// Returns whether the failure lasts for as long as the key holds its present content.
+    /// Returns whether the failure lasts for as long as the key holds its current content.
     pub(crate) fn is_about_the_key(&self) -> bool {
         // No other lasting cause counts. A denied release is retried, because the permission may be
         // granted again. Without the release, permits without a lease would be lost.

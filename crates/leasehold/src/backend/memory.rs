@@ -149,7 +149,7 @@ impl Memory {
         self.keyspace.lock()
     }
 
-    /// Locks the keyspace and sets it to the server's present time.
+    /// Locks the keyspace and sets it to the server's current time.
     fn keyspace_at_now(&self) -> MutexGuard<'_, Keyspace> {
         let now_ms = i64::try_from(self.clock.now().as_millis()).unwrap_or(i64::MAX);
         let mut keyspace = self.keyspace();

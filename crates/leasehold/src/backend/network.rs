@@ -323,7 +323,7 @@ pub(crate) struct Link {
     on_request: Mutex<OnRequest>,
     on_message: Mutex<OnMessage>,
     on_subscription: Mutex<OnSubscription>,
-    /// The facts that the server reported when the present connection was opened.
+    /// The facts that the server reported when the current connection was opened.
     about: About,
     state: Mutex<NetworkState>,
     /// Notified when there is something new to carry.
@@ -498,7 +498,7 @@ impl Link {
             least: uptime,
             most: uptime,
         };
-        // The id of the server's present start.
+        // The id of the server's current start.
         let run_id = format!("{started:?}");
         self.about.connected(
             now,
@@ -517,7 +517,7 @@ impl Link {
         self.changed.notify_one();
     }
 
-    /// Carries everything that is due. Returns when the next event is due.
+    /// Carries everything that is due. Returns the time of the next event.
     fn carry_due(&self) -> Option<Moment> {
         self.subscribe_wanted();
         let now = self.clock.now();

@@ -209,7 +209,7 @@ impl Redis {
         }
     }
 
-    /// Returns when the server that has this key started.
+    /// Returns the time at which the server that has this key started.
     pub(crate) fn started(&self, key: &[u8]) -> Option<Moment> {
         match self {
             Self::Single { server, .. } => server.node.about.started(),

@@ -247,7 +247,7 @@ impl Step {
         self.grants && !self.for_holders
     }
 
-    /// Returns the kind of primitive that the step works on, for messages. The first part of the
+    /// Returns the kind of primitive that the step works on, for errors. The first part of the
     /// step's name determines it.
     pub(super) fn kind(&self) -> &'static str {
         match self.name.split('.').next() {

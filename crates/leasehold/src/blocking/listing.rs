@@ -17,14 +17,14 @@ impl Listing {
         Self { inner, runtime }
     }
 
-    /// Returns roughly how many keys were read so far, and how many there are; see
+    /// Returns roughly how many keys have been read so far, and how many there are; see
     /// [`Listing::progress`](crate::inspect::Listing::progress).
     #[must_use]
     pub fn progress(&self) -> (u64, u64) {
         self.inner.progress()
     }
 
-    /// Returns how many keys were left out so far; see
+    /// Returns how many keys have been left out so far; see
     /// [`Listing::left_out`](crate::inspect::Listing::left_out).
     #[must_use]
     pub fn left_out(&self) -> LeftOut {

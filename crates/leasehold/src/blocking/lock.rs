@@ -71,7 +71,7 @@ pub struct Lock<O: Ownership = PerThread, K = Plain> {
     /// `None` for the thread that acquires.
     owner: Option<Owner>,
     runtime: Runtime,
-    // `fn() -> O` and not `O`: handles may be sent to other threads, guards may not.
+    // `fn() -> O` and not `O`: handles can be sent to other threads, guards can't.
     ownership: PhantomData<fn() -> O>,
 }
 

@@ -1,4 +1,4 @@
-//! Sleeping on the clock that decides, with any executor.
+//! Sleeping until a time of the clock on which validity is measured, with any executor.
 
 use std::pin::pin;
 use std::sync::Arc;
@@ -13,10 +13,10 @@ use super::alarms::Nap;
 use super::{Clock, Moment};
 use crate::process::Process;
 
-/// The period at which the clocks are compared. After the machine has slept, a sleep ends late by
-/// this time at most.
+/// The period at which the client's clock and the runtime's are compared. After the machine has
+/// slept, a sleep ends late by this time at most.
 const NAP: Duration = Duration::from_millis(200);
-/// The minimum difference between the two clocks that counts as a sleep of the machine.
+/// The minimum difference between these two clocks that counts as a sleep of the machine.
 const MIN_JUMP: Duration = Duration::from_millis(1);
 /// The longest timer: timers far in the future overflow in the runtime.
 const MAX_SLEEP: Duration = Duration::from_secs(24 * 3600);
@@ -241,7 +241,7 @@ mod tests {
     /// for that duration.
     async fn ends_before_its_timer(timers: &Timers) -> bool {
         let (mut sleep, mut timer) = (pin!(timers.sleep(SPAN)), pin!(tokio::time::sleep(SPAN)));
-        // Wait until it sleeps for long.
+        // Wait until it has begun a long sleep.
         while timers.0.sleepers.load(Ordering::SeqCst) == 0 {
             tokio::select! {
                 biased;

@@ -122,7 +122,7 @@ impl Claims {
         }
     }
 
-    /// Returns when this guard's maximum hold time is over, and how long it is.
+    /// Returns the end and the length of this guard's maximum hold time.
     pub(super) fn limit_of(&self, id: ClaimId) -> Option<Limit> {
         self.list.iter().find(|claim| claim.id == id)?.limit
     }

@@ -108,7 +108,7 @@ impl Grant {
         swap_steps.map_or(1, |swap_steps| swap_steps.permits())
     }
 
-    /// Returns the number of its present hold.
+    /// Returns the number of the current hold.
     pub(crate) fn hold_number(&self) -> u64 {
         self.state.lock().holding.number
     }
@@ -173,7 +173,7 @@ impl Grant {
         }
     }
 
-    /// Returns when the hold is due in the watchdog: one renewal period after the last
+    /// Returns the time at which the hold is due in the watchdog: one renewal period after the last
     /// confirmation, earlier by `part` of the period. If the hold must end before that, it is due
     /// then. `None` for never.
     pub(crate) fn next_due(&self, part: f64) -> Option<DueTime> {
@@ -258,7 +258,7 @@ impl Grant {
         self.state.lock().wanted_lease(now)
     }
 
-    /// Returns when the request was sent that the server granted.
+    /// Returns the time at which the granted request was sent.
     pub(crate) fn granted_at(&self) -> Moment {
         self.state.lock().granted_at
     }
@@ -305,7 +305,7 @@ impl Grant {
         }
     }
 
-    /// Returns the span of its present hold.
+    /// Returns the span of the current hold.
     fn span(&self) -> MaybeSpan {
         self.state.lock().holding.span.clone()
     }
@@ -320,7 +320,7 @@ impl Grant {
         self.observed.release_span(&self.key, || self.span())
     }
 
-    /// Returns when its present hold began.
+    /// Returns the time at which the current hold began.
     pub(crate) fn since(&self) -> Moment {
         self.state.lock().holding.since
     }
@@ -339,7 +339,7 @@ impl Grant {
         )
     }
 
-    /// Returns the time from which its present lease counts.
+    /// Returns the time from which the current lease counts.
     pub(crate) fn confirmed_at(&self) -> Moment {
         self.state.lock().confirmed_at
     }
@@ -414,16 +414,17 @@ impl Grant {
         self.state.lock().no_vote_until = until;
     }
 
-    /// Returns until when no majority counts a server that was started at `started`. `None` if no
-    /// client relies on that.
+    /// Returns the time until which no majority counts a server that was started at `started`.
+    /// `None` if no client relies on that.
     pub(crate) fn no_vote_until(&self, started: Moment) -> Option<Moment> {
         let longest = self.terms().longest_lease?;
         // The drift is subtracted, as for any lease.
         Some(self.margin.end(started, longest))
     }
 
-    /// Returns until when the hold counts for a majority although its server has forgotten it:
-    /// until then no other client counts that server. `None` if the hold does not count.
+    /// Returns the time until which the hold counts for a majority although its server has
+    /// forgotten it: until then no other client counts that server. `None` if the hold does not
+    /// count.
     pub(crate) fn counts_until(&self) -> Option<Moment> {
         let state = self.state.lock();
         let until = state.no_vote_until.filter(|_| state.lost.is_some())?;
@@ -479,7 +480,7 @@ impl Grant {
         }
     }
 
-    /// Returns until when its guards certainly have it.
+    /// Returns the time until which its guards certainly have it.
     pub(crate) fn valid_until(&self) -> Moment {
         self.state.lock().valid_until
     }
@@ -489,8 +490,8 @@ impl Grant {
         self.clock.now() >= self.valid_until()
     }
 
-    /// Returns when the holder must have stopped: at the end of its validity, or of its maximum
-    /// hold time.
+    /// Returns the time by which the holder must have stopped: at the end of its validity, or of
+    /// its maximum hold time.
     pub(crate) fn deadline(&self) -> Moment {
         self.state.lock().deadline()
     }
@@ -690,7 +691,7 @@ impl Grant {
         Ok(())
     }
 
-    /// Returns when a guard's maximum hold time is over, and how long it is.
+    /// Returns the end and the length of a guard's maximum hold time.
     pub(crate) fn limit_of(&self, claim: ClaimId) -> Option<Limit> {
         self.state.lock().holding.claims.limit_of(claim)
     }

@@ -30,15 +30,14 @@ pub(crate) struct DueTime {
 }
 
 pub(super) struct GrantState {
-    /// The present hold of the grant.
+    /// The current hold of the grant.
     pub(super) holding: Holding,
     /// The span of the previous hold in this process, until the span of its holder's acquire is
     /// linked to it.
     pub(super) previous_span: MaybeSpan,
     /// The longest lease that was requested: the server may keep the hold for this duration.
     pub(super) longest_requested: Duration,
-    /// The end of the guards' hold: not later than they want, nor later than the server certainly
-    /// keeps it.
+    /// The end of the guards' hold: no later than they want, and never after `kept_until`.
     pub(super) valid_until: Moment,
     /// The time until which the server certainly keeps the hold.
     pub(super) kept_until: Moment,
@@ -153,8 +152,8 @@ impl GrantState {
         Some(DueTime { at, slack })
     }
 
-    /// Returns when the hold must be released although the server would keep it: its maximum hold
-    /// time is over, or the claims of the remaining guards are.
+    /// Returns the time at which the hold must be released although the server would keep it: the
+    /// end of its maximum hold time, or of the claims of the remaining guards.
     pub(super) fn must_end_at(&self) -> Option<Moment> {
         let limit = self.holding.claims.first_limit().map(|(end, _)| end);
         let cut = self.is_shortened().then_some(self.valid_until);

@@ -80,7 +80,7 @@ impl Watchdog {
         Self { shared, task }
     }
 
-    /// Watches a hold from now on, on its present terms.
+    /// Watches a hold from now on, on its current terms.
     pub(crate) fn watch(&self, hold: &Arc<Grant>) {
         self.shared.schedule(hold);
     }
@@ -203,8 +203,9 @@ impl WatchdogShared {
         }
     }
 
-    /// Returns when the task wakes by itself. An earlier time that was set remains, even if its
-    /// hold no longer exists: one idle wake-up costs less than a notification for each short hold.
+    /// Returns the time at which the task wakes by itself. An earlier time that was set remains,
+    /// even if its hold no longer exists: one idle wake-up costs less than a notification for each
+    /// short hold.
     fn next_wake(&self) -> Option<Moment> {
         // The time is set under the lock: a hold that is added later sees it, and wakes the task if
         // it is due earlier.

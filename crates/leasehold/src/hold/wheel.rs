@@ -61,7 +61,7 @@ impl<T: Indexed> Wheel<T> {
         Some(thing)
     }
 
-    /// Returns when the next thing is due.
+    /// Returns the time at which the next thing is due.
     pub(super) fn next(&self) -> Option<Moment> {
         let (_, list) = self.lists.iter().next()?;
         list.iter().map(|(at, _)| *at).min()

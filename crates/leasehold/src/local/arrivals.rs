@@ -46,13 +46,13 @@ impl Arrivals {
         }
     }
 
-    /// Returns when the oldest wait that still continues began.
+    /// Returns the time at which the oldest wait that still continues began.
     fn oldest(&self) -> Option<Moment> {
         let waits = self.0.lock();
         waits.since.first_key_value().map(|(_, since)| *since)
     }
 
-    /// Notes that the oldest wait is reported to operators, and returns when it began.
+    /// Notes that the oldest wait is reported to operators, and returns the time at which it began.
     fn report_oldest(&self) -> Option<Moment> {
         let mut waits = self.0.lock();
         let (number, since) = waits.since.first_key_value()?;

@@ -4,7 +4,7 @@
 //! A marker expires by itself, but until then it takes memory, and a busy semaphore would fill the
 //! server. So each request removes the marker of an earlier request, answered so long ago that no
 //! copy of it can still be on its way. The marker of a request that was sent again is never removed
-//! and only expires. The network may still deliver a copy that it has held back for long.
+//! and only expires. The network may still deliver a copy that it has held back for a long time.
 
 use std::collections::VecDeque;
 use std::time::Duration;

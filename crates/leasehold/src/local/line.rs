@@ -316,8 +316,8 @@ impl WaitLine {
         let stalled: Vec<_> = stalled
             .filter_map(|number| state.hold_waiters.get(number).cloned())
             .collect();
-        // If one waiter is not polled, others may not be either. If all are woken at once, they are
-        // passed over together. Otherwise each would cost the next in line two checks.
+        // If one waiter is not polled, others might not be either. If all are woken at once, they
+        // are passed over together. Otherwise each would cost the next in line two checks.
         let to_wake = match stalls.head_stalled {
             true => state.wakers.values().cloned().collect(),
             false => state.wakers_of(&stalls.to_wake),

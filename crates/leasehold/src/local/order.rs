@@ -202,7 +202,7 @@ impl Order {
     pub(super) fn pass_over_stalled(&mut self) -> Stalls {
         let seen = self.woken.iter().filter(|(_, seen)| **seen);
         let stalled: Vec<_> = seen.map(|(number, _)| *number).collect();
-        // Checked before they are removed, because then none of them is the head any more.
+        // Checked before they are removed: after that, none of them is the head any more.
         let head_stalled = stalled.iter().any(|number| self.is_head(*number));
         for number in &stalled {
             self.remove(*number);
@@ -223,8 +223,8 @@ pub(super) struct Stalls {
     pub(super) to_wake: Vec<Number>,
     /// The waiters that were passed over.
     pub(super) stalled: Vec<Number>,
-    /// Whether the head or the leading reader was stalled. More waiters may not be polled: all must
-    /// be woken now, so that they are found together and not one after the other.
+    /// Whether the head or the leading reader was stalled. Other waiters might not be polled
+    /// either: all must be woken now, so that they are found together and not one after the other.
     pub(super) head_stalled: bool,
 }
 

@@ -90,7 +90,8 @@ impl ServerView {
         self.outage.as_ref()
     }
 
-    /// Returns since when no server has answered, if the last failure was noticed within `gap`.
+    /// Returns the time since which no server has answered, if the last failure was noticed within
+    /// `gap`.
     pub(crate) fn outage_since(&self, now: Moment, gap: Duration) -> Option<Moment> {
         let outage = self
             .outage
@@ -99,7 +100,7 @@ impl ServerView {
         outage.map(|outage| outage.since)
     }
 
-    /// Returns since when the name has been held without expiry.
+    /// Returns the time since which the name has been held without expiry.
     pub(crate) fn without_expiry(&self) -> Option<Moment> {
         self.without_expiry
     }

@@ -209,8 +209,8 @@ impl Follower {
         Some(Self(Arc::clone(request)))
     }
 
-    /// Waits for the answer. Returns `false` if the answer does not arrive in time: the reader that
-    /// asked may not be polled.
+    /// Waits for the answer. Returns `false` if the answer does not arrive in time: perhaps nothing
+    /// polls the reader that asked.
     async fn answered(&self, timers: &Timers) -> bool {
         let mut answered = pin!(self.0.answered.notified());
         // Registered before the check, or an answer between the two would be missed.

@@ -329,8 +329,8 @@ mod tests {
         assert!(slice.permits_stay_local(1, until));
     }
 
-    /// Returns until when the process yields after a slice that began at `since`, and for how
-    /// long.
+    /// Returns the time until which the process yields after a slice that began at `since`, and for
+    /// how long.
     fn stands_down(slice: &mut Slice, since: Moment) -> (Moment, Duration) {
         let over = since + SLICE + Duration::from_millis(1);
         assert!(!slice.permits_stay_local(1, over));

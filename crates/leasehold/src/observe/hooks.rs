@@ -34,7 +34,7 @@ pub struct Lost<'a> {
     pub reason: &'a LossReason,
 }
 
-/// An acquire that has waited for long: the argument of
+/// An acquire that has waited for a long time: the argument of
 /// [`on_waiting_longer_than`](crate::ClientBuilder::on_waiting_longer_than).
 #[derive(Clone, Debug)]
 #[non_exhaustive]

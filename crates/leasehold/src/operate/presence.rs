@@ -436,7 +436,7 @@ mod tests {
         let client = client_of(&server);
         let operator = server.client();
         let moment = Duration::from_millis(2);
-        // Holds for a moment are not announced.
+        // Holds that last only a moment are not announced.
         for _ in 0..3 {
             let guard = client.lock("x").acquire().await.expect("it is free");
             tokio::time::sleep(moment).await;

@@ -86,7 +86,7 @@ pub trait Guard: ConfirmedAt + Send + Sync {
 
 /// The trait that seals [`Guard`]. It also provides the instant that the history checker needs.
 pub(crate) trait ConfirmedAt {
-    /// Returns when the last confirmed request was sent.
+    /// Returns the time at which the last confirmed request was sent.
     #[cfg(feature = "testing")]
     fn confirmed_at(&self) -> Instant;
 }

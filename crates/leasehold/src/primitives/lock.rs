@@ -91,8 +91,8 @@ pub use kind::{Kind, OneKey, Plain};
 pub struct Lock<K = Plain> {
     context: Arc<Context>,
     /// The key of the lock's name. An invalid name is reported when the lock is used, so that
-    /// making a handle can't fail. For a composite lock, the names of its members, as messages show
-    /// them.
+    /// making a handle can't fail. For a composite lock, the names of its members, as errors and
+    /// logs show them.
     key: Result<Key>,
     /// The channel on which releases are published. Empty for a composite lock: each of its members
     /// has its own channel.

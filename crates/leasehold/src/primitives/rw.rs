@@ -92,14 +92,14 @@ impl RwLock {
         }
     }
 
-    /// Returns the read side as a [`Lock`], with the present settings of this handle.
+    /// Returns the read side as a [`Lock`], with the current settings of this handle.
     #[doc(alias = "readLock")]
     #[must_use]
     pub fn read_lock(&self) -> Lock<Read> {
         self.read.clone()
     }
 
-    /// Returns the write side as a [`Lock`], with the present settings of this handle.
+    /// Returns the write side as a [`Lock`], with the current settings of this handle.
     #[doc(alias = "writeLock")]
     #[must_use]
     pub fn write_lock(&self) -> Lock<Write> {

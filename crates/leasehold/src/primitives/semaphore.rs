@@ -467,8 +467,8 @@ impl Semaphore {
             _ => {}
         };
         let make = |marked: &_| steps::add(key, marked, permits, only_if_exists, &self.channel);
-        // Before the request, because this future may be dropped. Also after it, because an earlier
-        // request may be granted in between.
+        // The slice ends before the request, because this future may be dropped during the request,
+        // and again after it, because an earlier request may be granted in between.
         end_slice();
         let reply = request::idempotent(&self.context, key, make).await;
         end_slice();
@@ -490,8 +490,8 @@ impl Semaphore {
         Ok(request::integer(&self.context, key, &reply)? == 1)
     }
 
-    /// Sends all permits that were given back so far, and returns the key, for a request that must
-    /// run after their return.
+    /// Sends all permits that have been given back so far, and returns the key, for a request that
+    /// must run after their return.
     fn key_after_returns(&self) -> Result<&Key> {
         let key = self.key()?;
         // Without a record there are no unsent permits: the task that sends them keeps the record.

@@ -264,9 +264,9 @@ impl PollPause {
     }
 }
 
-/// Returns when a waiter that has heard of a release asks for the last time before its deadline:
-/// its last answer, from before the release, is out of date. `None` for a waiter without a
-/// deadline.
+/// Returns the time at which a waiter that has heard of a release asks for the last time before its
+/// deadline. Its last answer is from before the release, and so out of date. `None` for a waiter
+/// without a deadline.
 fn last_ask(deadline: Deadline, now: Moment) -> Option<Moment> {
     let remaining = match deadline {
         Deadline::At(end) => end.saturating_sub(now),

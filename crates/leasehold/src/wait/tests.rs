@@ -188,7 +188,7 @@ async fn no_server_has_answered_a_line_that_lets_others_ask_first() {
     assert_eq!(asker.asks.load(Ordering::SeqCst), 1);
 }
 
-/// Counts the requests within `seconds` for a lock that is held for long.
+/// Counts the requests within `seconds` for a lock that is held for a long time.
 async fn asks_within(
     seconds: u64,
     poll_interval: Option<Duration>,

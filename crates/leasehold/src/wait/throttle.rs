@@ -2,7 +2,7 @@
 //! that followed each of them would turn a flood of messages into a flood of requests.
 //!
 //! A waiter must follow a real release at once, whether or not it then wins the race for the lock.
-//! It distinguishes a release from a flood by the instant at which the present hold will expire. As
+//! It distinguishes a release from a flood by the instant at which the current hold will expire. As
 //! long as that instant is the same, nothing was released and nothing renewed. It knows the instant
 //! only as an interval, because a reply takes time. If no instant fits all answers, the hold is a
 //! different one, so a slow network can't make one hold look like two. (Answers without an expiry

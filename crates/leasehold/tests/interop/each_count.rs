@@ -1,4 +1,4 @@
-//! Every check on semaphores and latches, with the Redissons that take part in this mount.
+//! Every check on semaphores and latches, with the versions of Redisson in `CAST`.
 
 use super::CAST;
 use crate::permits::{self, Sort};

@@ -1,4 +1,4 @@
-//! Every check on every exclusive lock, with the Redissons that take part in this mount.
+//! Every check on every exclusive lock, with the versions of Redisson in `CAST`.
 
 use super::CAST;
 use crate::{checks, what::What};

@@ -110,7 +110,7 @@ impl Story {
         row.killed_at = killed.then_some(at);
     }
 
-    /// Returns when the demo began and when it ended.
+    /// Returns the times at which the demo began and ended.
     pub(super) fn bounds(&self) -> (u64, u64) {
         let rows = self.rows.iter();
         let times = rows.flat_map(|row| {

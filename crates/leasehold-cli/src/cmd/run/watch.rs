@@ -386,13 +386,13 @@ impl Schedule {
         Ok(Self { lease, grace })
     }
 
-    /// Returns when the command gets TERM.
+    /// Returns the time at which the command gets TERM.
     fn end_at(&self, valid_until: Instant) -> Instant {
         earlier(self.kill_at(valid_until), self.grace)
     }
 
-    /// Returns when the command is killed: before another client can have the lock, by the time
-    /// that a loaded machine needs for the kill.
+    /// Returns the time at which the command is killed: before another client can have the lock, by
+    /// the time that a loaded machine needs for the kill.
     pub(super) fn kill_at(&self, valid_until: Instant) -> Instant {
         earlier(valid_until, self.lease / 20)
     }

@@ -29,7 +29,7 @@ impl Embedded {
         self.memory.keyspace_at_now().pttl(key.as_bytes())
     }
 
-    /// Returns a copy of the present keys and values, for [`roll_back`](Self::roll_back).
+    /// Returns a copy of the current keys and values, for [`roll_back`](Self::roll_back).
     #[must_use]
     pub fn checkpoint(&self) -> Checkpoint {
         Checkpoint {

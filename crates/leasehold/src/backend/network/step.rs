@@ -18,7 +18,7 @@ macro_rules! steps {
             #[cfg(test)]
             const ALL: &[Self] = &[$(Self::$step),+];
 
-            /// Returns the step's name in the script and in messages, for example `lock.acquire`.
+            /// Returns the step's name in the script and in errors, for example `lock.acquire`.
             #[must_use]
             pub fn name(self) -> &'static str {
                 match self {
@@ -56,7 +56,7 @@ steps! {
     LockRenewMany = "lock.renew_many",
     /// A holder that lost its hold asks which holder the lock has now.
     LockWhyLost = "lock.why_lost",
-    /// A client ends the present hold by force.
+    /// A client ends the current hold by force.
     LockForceUnlock = "lock.force_unlock",
     /// A client asks which holder the lock has.
     LockInspect = "lock.inspect",
@@ -70,7 +70,7 @@ steps! {
     GroupRenew = "group.renew",
     /// A holder that lost its hold asks which holders the values have now.
     GroupWhyLost = "group.why_lost",
-    /// A client ends the present holds of values by force.
+    /// A client ends the current holds of values by force.
     GroupForceUnlock = "group.force_unlock",
     /// A client asks which holders the values have.
     GroupInspect = "group.inspect",
@@ -90,7 +90,7 @@ steps! {
     FairRelease = "fair.release",
     /// A holder of a fair lock ends its guard and keeps the lock locked for a fixed time.
     FairKeepFor = "fair.keep_for",
-    /// A client ends the present hold of a fair lock by force.
+    /// A client ends the current hold of a fair lock by force.
     FairForceUnlock = "fair.force_unlock",
     /// A client asks which waiters are in the queue.
     FairListWaiters = "fair.list_waiters",

@@ -1,4 +1,4 @@
-//! The address of a server, read from a URL, and its form for messages.
+//! The address of a server, read from a URL, and the form in which errors and logs show it.
 
 mod parts;
 mod topology;
@@ -178,7 +178,8 @@ impl Address {
         }
     }
 
-    /// Returns the address for messages: without credentials, and shortened if it is long.
+    /// Returns the address as errors and logs show it: without credentials, and shortened if it is
+    /// long.
     pub(crate) fn shown(&self) -> &Arc<str> {
         &self.shown
     }

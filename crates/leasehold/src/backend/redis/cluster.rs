@@ -273,7 +273,7 @@ impl Cluster {
         self.map.owner(slot_of(key)).unwrap_or(usize::MAX)
     }
 
-    /// Returns when the node that has this key started.
+    /// Returns the time at which the node that has this key started.
     pub(crate) fn started(&self, key: &[u8]) -> Option<Moment> {
         self.owner(slot_of(key))?.node.about.started()
     }
@@ -319,7 +319,8 @@ impl Cluster {
 
     /// Adopts a map that the node at `asked` has sent. Returns whether it changes anything.
     fn apply(&self, asked: &Address, ranges: &[Range]) -> bool {
-        // The host before the address map: a host that was mapped already must not be mapped again.
+        // The host as announced, not as mapped: `node_announced_by` applies the address map, and a
+        // host that was mapped already must not be mapped again.
         let own_host = asked.unmapped_host().unwrap_or_default();
         // Finds the node of each address once: a node may have thousands of ranges.
         let mut numbers = HashMap::new();

@@ -94,7 +94,7 @@ impl Connector {
         })
     }
 
-    /// Returns the address that calls use now, for messages and without credentials.
+    /// Returns the address that calls use now, as errors and logs show it: without credentials.
     pub(crate) fn shown(&self) -> Arc<str> {
         let current = self.current.borrow();
         let address = current.address.as_deref().unwrap_or(&self.address);

@@ -106,7 +106,7 @@ pub(super) struct FinalPing {
 /// if the server must confirm something.
 const CLOSE_TIMEOUT: Duration = Duration::from_millis(250);
 
-/// The driver of the present connection, shared by all code that may have to poll it.
+/// The driver of the current connection, shared by all code that may have to poll it.
 #[derive(Default)]
 pub(super) struct SharedDriver(Mutex<Option<Driven>>);
 

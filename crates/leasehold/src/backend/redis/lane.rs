@@ -75,7 +75,7 @@ pub(crate) struct Lane {
     runtime: Handle,
     /// The process that created the lane. A forked child sends nothing.
     process: Process,
-    /// The driver, which moves the bytes of the present connection.
+    /// The driver, which moves the bytes of the current connection.
     pub(super) driver: SharedDriver,
     /// Whether the runtime is ending or has ended.
     ended: AtomicBool,
@@ -324,7 +324,7 @@ impl Lane {
         self.pump(state);
     }
 
-    /// Makes operations wait for a new connection, because the present one is lost.
+    /// Makes operations wait for a new connection, because the current one is lost.
     pub(crate) fn opening(&self) {
         // The link changes first: the calls on their way end with the driver, and operations in the
         // queue would then be sent on the dead connection.
@@ -333,7 +333,7 @@ impl Lane {
     }
 
     /// Makes operations wait for another connection. Calls on their way are still answered on the
-    /// present one.
+    /// current one.
     pub(crate) fn stop_sending(&self) {
         let mut state = self.state.lock();
         state.link = LinkState::Opening;
@@ -345,7 +345,7 @@ impl Lane {
         self.wait_for_calls(|queue| queue.calls() == 0).await;
     }
 
-    /// Resolves when all calls that were sent so far are over.
+    /// Resolves when all calls that have been sent so far are over.
     pub(crate) async fn earlier_calls_are_back(&self) {
         let departed = self.departed();
         self.wait_for_calls(|queue| queue.are_back(departed)).await;
@@ -391,7 +391,7 @@ impl Lane {
         self.pump(state);
     }
 
-    /// Returns the present connection, if there is one.
+    /// Returns the current connection, if there is one.
     pub(crate) fn connection(&self) -> Option<MultiplexedConnection> {
         match &self.state.lock().link {
             LinkState::Up(connection) => Some(connection.clone()),
@@ -470,7 +470,7 @@ impl Lane {
         }
     }
 
-    /// Requests a new connection, because the present one can no longer be trusted.
+    /// Requests a new connection, because the current one can no longer be trusted.
     fn give_up(&self) {
         self.given_up.notify_one();
     }

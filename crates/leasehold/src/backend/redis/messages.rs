@@ -1,5 +1,5 @@
 //! A connection for messages, with a small reader of our own. The driver's reader takes any
-//! confirmation as the answer to the present request, but a cluster also sends confirmations that
+//! confirmation as the answer to the current request, but a cluster also sends confirmations that
 //! answer no request. The connection always uses RESP2: with one format, less can go wrong.
 //!
 //! Whatever bytes arrive, memory stays bounded: an announced length is checked before the reader

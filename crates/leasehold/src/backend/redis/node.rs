@@ -54,8 +54,8 @@ pub(crate) struct Node {
     pub(crate) about: About,
     /// The refusals of the server.
     pub(crate) refusals: Refusals,
-    /// Notified when a connection for calls leads to another server, which may not have the holds.
-    /// Only the watchdog waits for it.
+    /// Notified when a connection for calls leads to another server, which might not have the
+    /// holds. Only the watchdog waits for it.
     pub(crate) holds_in_doubt: Notify,
     pub(crate) observed: ServerObserved,
 }
@@ -217,7 +217,7 @@ impl Node {
         self.ran_when_declared.store(0, Ordering::Relaxed);
     }
 
-    /// Returns the server's address without credentials, for messages.
+    /// Returns the server's address as errors and logs show it: without credentials.
     pub(crate) fn address(&self) -> Arc<str> {
         self.connector.shown()
     }
@@ -292,7 +292,7 @@ impl Node {
         self.connector.current.borrow().reported_at.is_some()
     }
 
-    /// Returns when the newest connection for calls was opened.
+    /// Returns the time at which the newest connection for calls was opened.
     pub(crate) fn connected_at(&self) -> Option<Moment> {
         self.connector.current.borrow().reported_at
     }

@@ -474,7 +474,7 @@ mod tests {
         push(&mut queue, "c");
         let second = queue.next_batch(MAX_OPERATIONS).expect("c");
         push(&mut queue, "d");
-        // The later call may be the first that the server has refused.
+        // The refusal of the later call may be handled first.
         queue.return_batch(second);
         assert!(
             queue.next_batch(MAX_OPERATIONS).is_none(),

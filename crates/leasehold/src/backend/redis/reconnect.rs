@@ -32,7 +32,7 @@ pub(crate) struct PreparedConnection {
     pub(crate) hello: Hello,
 }
 
-/// Opens a connection to the server's present address, learns the server's clock, age and version,
+/// Opens a connection to the server's current address, learns the server's clock, age and version,
 /// and loads the scripts.
 pub(crate) async fn prepare(node: &Node) -> Result<PreparedConnection, Failure> {
     let mut address = node.connector.find().await?;
@@ -178,7 +178,7 @@ pub(crate) async fn query_slots(
     }
 }
 
-/// Returns the failure of a client whose user may not ask for slots.
+/// Returns the failure of a client whose user is not allowed to ask for slots.
 fn slots_denied(node: &Node, said: &str) -> Failure {
     let (said, rules) = (Shown(said), &node.script.command_rules);
     let needs = format!("{said}; a user of a cluster needs ACL SETUSER USER {rules}");
@@ -246,7 +246,7 @@ pub(crate) async fn keep_connected(lane: LaneDropGuard, first: Option<PreparedCo
 }
 
 /// Notifies the watchdog if this connection leads to another server than the connection before it:
-/// that server may not have the holds.
+/// that server might not have the holds.
 pub(super) fn doubt_holds(node: &Node, before: Option<&ReachedServer>, now: &ReachedServer) {
     if before.is_some_and(|before| before.number != now.number) {
         node.holds_in_doubt.notify_one();

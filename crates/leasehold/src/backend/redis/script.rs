@@ -391,7 +391,8 @@ fn called_commands(step: &Step) -> impl Iterator<Item = &'static str> {
     called.filter_map(|rest| rest.split('\'').next())
 }
 
-/// Returns the commands that a step may run, for a message to a user who may not run one of them.
+/// Returns the commands that a step may run, for the error of a user who is not allowed to run one
+/// of them.
 pub(crate) fn commands(step: &Step) -> String {
     // The loop of `call.lua` reads the time before such a step.
     let clock = step.grants.then_some("TIME");

@@ -85,11 +85,11 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Checked<S> {
 struct ReplyPosition {
     /// Number of elements still missing in each open list, outermost first.
     open: Vec<usize>,
-    /// Number of bytes of the present reply so far.
+    /// Number of bytes of the current reply so far.
     size: usize,
     /// Number of bytes still missing of a text, with its line end.
     body_remaining: usize,
-    /// The present line so far. Of a line that announces no length, only its two ends are kept.
+    /// The current line so far. Of a line that announces no length, only its two ends are kept.
     line: Vec<u8>,
     /// The last line, if it is an error, up to `MAX_SHOWN` bytes.
     error: Vec<u8>,

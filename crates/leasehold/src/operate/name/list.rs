@@ -88,8 +88,8 @@ impl Listing {
         StreamExt::next(self).await
     }
 
-    /// Returns roughly how many keys were read so far, and how many keys the server has. Both are 0
-    /// before the first page. The second number stays 0 if the server does not report it.
+    /// Returns roughly how many keys have been read so far, and how many keys the server has. Both
+    /// are 0 before the first page. The second number stays 0 if the server does not report it.
     #[must_use]
     pub fn progress(&self) -> (u64, u64) {
         let total = self.progress.total.load(Ordering::Relaxed);
@@ -97,8 +97,8 @@ impl Listing {
         (scanned, total)
     }
 
-    /// Returns how many keys were left out so far. If the user is not allowed to read any key, the
-    /// listing is empty, and only this method shows that it is incomplete.
+    /// Returns how many keys have been left out so far. If the user is not allowed to read any key,
+    /// the listing is empty, and only this method shows that it is incomplete.
     ///
     /// ```
     /// # #[tokio::main(flavor = "current_thread")]

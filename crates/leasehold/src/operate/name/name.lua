@@ -42,7 +42,7 @@ end
 local function holds_of(name, mode, most)
   local holds, seen, read, cursor = {}, {}, 0, '0'
   repeat
-    -- A group has three fields for each value, so one page may not be enough.
+    -- A group has three fields for each value, so one page might not be enough.
     local page = redis.call('HSCAN', name, cursor, 'COUNT', most)
     cursor = page[1]
     for n = 1, #page[2], 2 do
@@ -100,13 +100,14 @@ end
 -- name     the key itself
 -- leases   sorted set: the permits in use, each with the end of its lease in ms
 -- queue    list: the waiters for a fair lock
--- waiters  sorted set: until when each of our waiters in that list counts as alive, in ms
+-- waiters  sorted set: our waiters in that list, each with the time until which it counts as
+--          alive, in ms
 -- writers  sorted set: the writers that wait for a read-write lock, each with the end of its
 --          reservation
--- readers  sorted set: the readers that have waited for it for long, each with the end of its
---          reservation
+-- readers  sorted set: the readers that have waited for it for a long time, each with the end of
+--          its reservation
 -- tokens   text: the fencing token that was given last
--- opened   text: when a latch was last open
+-- opened   text: the time at which a latch was last open
 -- most     the most holds, permits and waiters that are shown
 -- locks    the channel on which a release of a lock is published
 -- sides    the channel on which a release of a read-write lock is published

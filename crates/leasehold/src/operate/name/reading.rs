@@ -101,8 +101,8 @@ impl Raw {
             "none" if self.opened => Found::Latch { left: 0 },
             "none" => Found::Nothing,
             "string" => match parse_count(&self.text) {
-                // Checked before the note of an opening, which outlives its latch: a latch never
-                // has leases.
+                // `held` is checked before `opened`: the key that records that a latch was opened
+                // outlives the latch, so a semaphore may have it too. A latch never has leases.
                 Some(free) if self.held > 0 => self.leases(Some(free)),
                 Some(left) if self.opened => Found::Latch {
                     left: u64::try_from(left).unwrap_or(0),
@@ -186,7 +186,7 @@ impl Raw {
     /// Returns the waiters, except waiters of this library in line that have expired but were not
     /// removed yet.
     fn waiting(&self) -> Vec<WaiterInfo> {
-        // 0 means a waiter of Redisson: no key of ours says until when it counts as alive.
+        // 0 means a waiter of Redisson: no key of ours says how long it counts as alive.
         let waits = |(_, until_ms): &&(Vec<u8>, i64)| *until_ms == 0 || *until_ms > self.now_ms;
         let in_line = self.line.iter().filter(waits);
         let in_line = in_line.map(|(id, _)| (lossy(id), Wants::Lock));

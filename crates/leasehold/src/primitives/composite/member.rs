@@ -134,7 +134,7 @@ impl AnyLock {
         self.context().backend.server()
     }
 
-    /// Returns the member's description for messages.
+    /// Returns the member's description for errors and logs.
     pub(super) fn shown(&self) -> String {
         let name = Shown(self.name());
         format!("`{name}` at {}", self.address())

@@ -120,8 +120,9 @@ impl LeasedPermitAcquire<'_> {
         }
         // `None` if the reply is -1: then no lease ends, so none could wake this waiter.
         let within = u64::try_from(ttl_ms).ok().map(Duration::from_millis);
-        // The number of free permits can be the same although permits changed hands. Their ids
-        // distinguish a release from a flood of messages.
+        // The number of free permits is not enough. If released permits are taken again before this
+        // request runs, the number is the same as before, and only the ids of the permits in use
+        // differ.
         let fingerprint = (free, held.to_be_bytes().into());
         Ok(Answer::Later {
             within,

@@ -190,7 +190,7 @@ impl ExpirablePermit {
         context.clock.to_instant(self.share.valid_until())
     }
 
-    /// Returns when the last confirmed request was sent.
+    /// Returns the time at which the last confirmed request was sent.
     #[cfg(feature = "testing")]
     pub(crate) fn confirmed_at(&self) -> Instant {
         let context = self.share.context();

@@ -15,10 +15,10 @@
 -- Redisson's arithmetic: a waiter's timeout is the timeout of the waiter before it plus an
 -- allowance. When a waiter is removed, its allowance is subtracted from the timeouts of all waiters
 -- behind it. Our waiters use Redisson's allowance. With a smaller one, two grants in a row would
--- put a timeout into the past, and Redisson removes such waiters. While all waiters in line are
--- ours, no timeout is read until a waiter of Redisson joins, and that waiter reads only the last
--- one. So only the last timeout is kept right then, and the cost of a grant does not depend on the
--- length of the line.
+-- put a timeout into the past, and Redisson removes such waiters. If all waiters in line are ours,
+-- nothing reads a timeout until a waiter of Redisson joins, and that waiter reads only the last
+-- one. So only the last timeout is then kept correct, and the cost of a grant does not depend on
+-- the length of the line.
 --
 -- When a waiter keeps its place or a hold ends, the first write works even if the server is out of
 -- memory, and the server then runs the other writes too. So no waiter loses its place because the

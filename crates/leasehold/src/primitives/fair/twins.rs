@@ -18,7 +18,7 @@ const MOST_SUCCESSORS: usize = 64;
 
 type TwinResult<T> = Result<T, Refusal>;
 
-/// The line of a fair lock: the twin of `queue` in `fair.lua`.
+/// The line of a fair lock: the twin of the section `queue` of `fair.lua`.
 struct FairQueue<'a> {
     keyspace: &'a mut Keyspace,
     queue: &'a [u8],

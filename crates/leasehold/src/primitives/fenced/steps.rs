@@ -114,7 +114,7 @@ pub(crate) static ALL: [&Step; 4] = [&ACQUIRE, &DRAW, &RAISE, &LAST_TOKEN];
 /// The limit of the tokens. Lua's numbers are not exact above 2^53.
 const LIMIT: u64 = (1 << 53) - 1;
 
-/// The twin of `token` in `fenced.lua`.
+/// The twin of `last_given` in `fenced.lua`.
 fn last_given(keyspace: &mut Keyspace, counter: &[u8]) -> Result<u64, Refusal> {
     let text = keyspace.get(counter).map_err(|_| not_a_counter(counter))?;
     let Some(text) = text else {

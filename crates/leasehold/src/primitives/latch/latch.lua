@@ -3,7 +3,7 @@
 
 -- [opened] ----------------------------------------------------------------------------------------
 
--- Reads when the latch was last open, 0 if that is not known. An ACL may deny the read.
+-- Reads the time at which the latch was last open; 0 if it is not known. An ACL may deny the read.
 local function last_opened(opened)
   local last = redis.pcall('GET', opened)
   return type(last) == 'string' and tonumber(last) or 0

@@ -134,7 +134,7 @@ impl Republish<'_> {
 /// All steps, in the order of the script.
 pub(crate) static ALL: [&Step; 5] = [&SET, &COUNT_DOWN, &COUNT, &DELETE, &REPUBLISH];
 
-/// Returns when the latch was last open.
+/// Returns the time at which the latch was last open.
 fn last_opened(keyspace: &mut Keyspace, opened: &[u8]) -> i64 {
     // A key of another type counts as no note, as in the script: it must not keep a latch closed.
     let last = keyspace.get(opened).ok().flatten();

@@ -179,8 +179,8 @@ impl<K: Named> LockAcquire<'_, K> {
             context, settings, ..
         } = self.lock;
         // A member of a composite lock also waits for the other members, so a lock that is handed
-        // over to it would be held for long. And if requests cost nothing, there is nothing to
-        // save.
+        // over to it would be held for a long time. And if requests cost nothing, there is nothing
+        // to save.
         let is_member = self.lock.member.is_some();
         let is_useful = !is_member && !context.backend.is_in_process();
         (is_useful && !settings.local_hand_over.is_zero()).then_some(settings.local_hand_over)

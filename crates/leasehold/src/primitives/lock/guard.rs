@@ -216,7 +216,7 @@ impl LockGuard {
         }
     }
 
-    /// Returns when the last confirmed request was sent.
+    /// Returns the time at which the last confirmed request was sent.
     #[cfg(feature = "testing")]
     pub(crate) fn confirmed_at(&self) -> Instant {
         match &self.body {

@@ -64,7 +64,7 @@ pub(super) enum Yield {
     No,
     Yes,
     /// The reader stays out, but makes a reservation even while the lock is free, because writers
-    /// have been quicker for long.
+    /// have been quicker for a long time.
     Last,
 }
 
@@ -226,8 +226,8 @@ impl RwWaiter {
         })
     }
 
-    /// Returns since when this reader has been leaving a free lock to writers; `None` if it never
-    /// has. The first call after that records `now` as this time.
+    /// Returns the time since which this reader has been leaving a free lock to writers; `None` if
+    /// it never has. The first call after that records `now` as this time.
     pub(super) fn yielding_since(&self, now: Moment) -> Option<Moment> {
         let has_yielded = self.has_yielded.load(Ordering::Relaxed);
         has_yielded.then(|| *self.yielding_since.get_or_init(|| now))

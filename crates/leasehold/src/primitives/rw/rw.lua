@@ -103,7 +103,7 @@ end
 --             `uuid:n:write`
 -- timeout     this hold's own key, whose expiry is the end of its lease
 -- writers     sorted set: our waiting writers, each with the end of its reservation
--- readers     sorted set: our readers that have waited for long, each with the end of its
+-- readers     sorted set: our readers that have waited for a long time, each with the end of its
 --             reservation
 -- hold        this hold's field
 -- inside      the field of the write hold of the same owner, or an empty text
@@ -132,8 +132,8 @@ local function acquire_read(lock, timeout, writers, readers, hold, inside, lease
   end
   if mode == 'write' then
     if inside == '' or redis.call('HEXISTS', lock, inside) == 0 then
-      -- If this reader has waited for long (`reserve_ms` is not 0), it makes a reservation, which
-      -- keeps our next writers out until the reader has entered.
+      -- If this reader has waited for a long time (`reserve_ms` is not 0), it makes a reservation,
+      -- which keeps our next writers out until the reader has entered.
       reserve(readers, waiter, reserve_ms)
       return redis.call('PTTL', lock)
     end
@@ -183,7 +183,7 @@ end
 -- lock        hash: `mode`, a field per read hold, `uuid:n`, and the field of the write hold,
 --             `uuid:n:write`
 -- writers     sorted set: our waiting writers, each with the end of its reservation
--- readers     sorted set: our readers that have waited for long, each with the end of its
+-- readers     sorted set: our readers that have waited for a long time, each with the end of its
 --             reservation; they enter before this writer
 -- asking      list: the clients to notify, each as `number:1`, in order of arrival
 -- hold        this hold's field

@@ -518,7 +518,7 @@ fn read_holds(keyspace: &mut Keyspace, lock: &[u8]) -> Result<Vec<(Vec<u8>, i64)
     Ok(holds)
 }
 
-/// The twin of `remaining` in `rw.lua`.
+/// The twin of `remaining_ms` in `rw.lua`.
 pub(crate) fn remaining_ms(keyspace: &mut Keyspace, lock: &[u8], field: &[u8], count: u64) -> i64 {
     let stem = if lock.contains(&b'{') {
         lock.to_vec()

@@ -163,8 +163,8 @@ async fn yield_once() {
     .await;
 }
 
-/// Sends the permits that were given back so far, so that the next request runs after them. Returns
-/// whether there were any.
+/// Sends the permits that have been given back so far, so that the next request runs after them.
+/// Returns whether there were any.
 pub(super) fn send(context: &Context, names: &SemaphoreNames, local: &RecordRef) -> bool {
     let submit = |permits| submit(context, names, local, permits);
     local.returns.send(submit)
@@ -267,7 +267,8 @@ fn warn_given_up(key: &Key) {
 /// Time for which to keep giving back to a server that can't be reached.
 const GIVE_UP_AFTER: Duration = Duration::from_secs(600);
 
-/// Returns when to stop trying: after its marker has expired, the same request would count twice.
+/// Returns the time at which to stop trying: after its marker has expired, the same request would
+/// count twice.
 fn retry_until(started: Moment, unsure_since: Option<Moment>, reply_timeout: Duration) -> Moment {
     unsure_since.map_or(started + GIVE_UP_AFTER, |since| {
         since + repeatable_for(reply_timeout)

@@ -152,7 +152,7 @@ impl Recorder {
         }
     }
 
-    /// Returns the uses that were recorded so far.
+    /// Returns the uses that have been recorded so far.
     #[must_use]
     pub fn uses(&self) -> Vec<Use> {
         self.shared.uses.lock().values().copied().collect()

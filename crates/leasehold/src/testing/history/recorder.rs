@@ -66,7 +66,8 @@ struct History {
 #[derive(Debug)]
 struct UnfinishedHold {
     hold: Interval,
-    /// Whether the promise for this hold has ended, and its interval with it.
+    /// Whether [`promise_ends_here`](Recorder::promise_ends_here) has already fixed the end of the
+    /// interval. If so, the guard's deadline no longer extends it.
     void: bool,
 }
 
@@ -129,7 +130,8 @@ impl Recorder {
         }
     }
 
-    /// Returns the holds that were recorded so far. A hold that has not ended yet counts until now.
+    /// Returns the holds that have been recorded so far. A hold that has not ended yet counts until
+    /// now.
     #[must_use]
     pub fn intervals(&self) -> Vec<Interval> {
         let now = self.shared.time.point();
@@ -182,8 +184,8 @@ impl Asked {
     /// Records that the acquire has returned a guard.
     #[must_use]
     pub fn acquired(self, guard: &impl Guard) -> Inside {
-        // This is later than the real begin of the hold, and the end is recorded before the real
-        // end. So each overlap that is found has really happened.
+        // This is later than the real beginning of the hold, and the end is recorded before the
+        // real end. So each overlap that is found has really happened.
         let from = self.shared.time.point();
         let id = from.1;
         let confirmed = (self.shared.time.at(guard.confirmed_at()), 0);

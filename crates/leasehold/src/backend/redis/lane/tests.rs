@@ -412,7 +412,7 @@ async fn what_travels_alone_has_a_script_until_the_server_forgets_it() {
     assert_eq!(pair().await, ([2, 1], 3));
 }
 
-/// A server whose user may not load scripts.
+/// A server whose user is not allowed to load scripts.
 #[tokio::test]
 async fn scripts_that_were_not_loaded_are_not_named() {
     let server = RedisServer::start().expect("redis-server starts; install it");

@@ -10,7 +10,7 @@ local function life_ms(lease_ms)
   return string.format('%.0f', lease_ms + 100)
 end
 
--- Reads when the lease of `holder` on the value `f` ends; nil if it has none.
+-- Reads the time at which the lease of `holder` on the value `f` ends; nil if it has none.
 local function ends_at(group, f, holder)
   return tonumber(redis.call('HGET', group, f .. ':' .. holder .. ':expire_time') or '')
 end
@@ -24,9 +24,9 @@ end
 
 -- [trim_expiry] -----------------------------------------------------------------------------------
 
--- Runs after a hold has ended. Removes the values of dead holders, and lets the group end with its
--- last hold, whose lease may be shorter. A group of many fields is swept when it is acquired
--- instead, and ends with the longest lease that it has seen.
+-- Runs after a hold has ended. Removes the values of dead holders, and shortens the group's expiry
+-- to the longest lease that remains. It leaves a group of more than 48 fields alone: there, each
+-- acquire checks a few fields, and the expiry never becomes shorter.
 local function trim_expiry(group)
   local size = redis.pcall('HLEN', group)
   if type(size) ~= 'number' or size == 0 or size > 48 then
