@@ -17,6 +17,7 @@ mod cluster {
     mod company;
     mod crew;
     mod declared;
+    mod ends;
     mod mapped;
     #[cfg(feature = "metrics")]
     mod metrics;

@@ -23,15 +23,20 @@ struct LiveHoldsTable {
 }
 
 impl LiveHoldsTable {
-    fn all(&self) -> Vec<Arc<Grant>> {
-        let holds = self.holds.iter().filter_map(|(number, grant)| {
-            let grant = grant.upgrade()?;
-            // A guard that has handed its hold over may still wait for the server's confirmation.
-            // The hold belongs to the next guard.
-            (grant.hold_number() == *number).then_some(grant)
-        });
-        holds.collect()
+    /// Returns the grants, each with the number of a hold. They are dropped after unlocking: one of
+    /// them may be the last reference.
+    fn all(&self) -> Vec<(u64, Arc<Grant>)> {
+        let holds = self.holds.iter();
+        holds
+            .filter_map(|(number, grant)| Some((*number, grant.upgrade()?)))
+            .collect()
     }
+}
+
+/// Returns whether the hold with this number is the grant's. A guard that has handed its hold over
+/// may still wait for the server's confirmation, and the hold belongs to the next guard.
+fn is_current((number, grant): &(u64, Arc<Grant>)) -> bool {
+    grant.hold_number() == *number
 }
 
 impl LiveHolds {
@@ -74,11 +79,12 @@ impl LiveHolds {
         let mut table = self.table.lock();
         table.closed = true;
         let holds = table.all();
-        for hold in &holds {
+        for (_, hold) in holds.iter().filter(|hold| is_current(hold)) {
             hold.stop_renewing();
         }
         drop(table);
-        holds
+        let holds = holds.into_iter().filter(is_current);
+        holds.map(|(_, hold)| hold).collect()
     }
 
     #[cfg(test)]
@@ -88,9 +94,12 @@ impl LiveHolds {
 
     /// Returns all holds that were neither released nor left to their leases.
     pub(crate) fn all(&self) -> Vec<Arc<Grant>> {
-        let mut holds = self.table.lock().all();
-        holds.retain(|hold| !hold.is_over());
+        let holds = self.table.lock().all();
+        let holds = holds.into_iter().filter(is_current);
         holds
+            .map(|(_, hold)| hold)
+            .filter(|hold| !hold.is_over())
+            .collect()
     }
 
     /// Returns the number of valid holds.

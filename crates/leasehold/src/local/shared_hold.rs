@@ -139,11 +139,14 @@ impl Record {
         skipped: Option<Skipped>,
         now: Moment,
     ) -> Result<Join<'_>, Follower> {
+        // Declared before the lock, so that it is dropped after it: it may be the last reference.
+        let mut _ended = None;
         let mut state = self.shared_hold.0.lock();
-        if let Some(open) = &state.open
-            && let Some((held, joined)) = open.enter(terms, now)
-        {
-            return Ok(Join::Entered(held, joined));
+        if let Some(open) = &state.open {
+            match open.enter(terms, now) {
+                Ok((held, joined)) => return Ok(Join::Entered(held, joined)),
+                Err(ended) => _ended = ended,
+            }
         }
         let is_awaited = |in_flight: &&Arc<SharedRequest>| match skipped {
             None => true,
@@ -173,18 +176,18 @@ impl Record {
 }
 
 impl SharedRequest {
-    /// Enters the request's hold, for a reader that has not waited for it.
-    fn enter(&self, terms: Terms, now: Moment) -> Option<(Arc<Held>, Joined)> {
+    /// Enters the request's hold, for a reader that has not waited for it. See [`OpenHold::join`].
+    fn enter(&self, terms: Terms, now: Moment) -> Result<(Arc<Held>, Joined), Option<Arc<Held>>> {
         let mut request_state = self.state.lock();
         let Some(SharedAnswer::Granted(open)) = &mut request_state.answer else {
-            return None;
+            return Err(None);
         };
         if open.entered >= MAX_READERS {
-            return None;
+            return Err(None);
         }
         let entered = open.join(terms, now)?;
         open.entered += 1;
-        Some(entered)
+        Ok(entered)
     }
 
     fn is_answered(&self) -> bool {
@@ -220,12 +223,17 @@ impl Follower {
 
     /// Returns the answer for a reader that has waited for it; `None` if the reader must try again.
     fn take(&self, terms: Terms, now: Moment) -> Option<Join<'static>> {
+        // Declared before the lock, as in `Record::try_join`.
+        let _ended;
         let request_state = self.0.state.lock();
         match request_state.answer.as_ref()? {
-            SharedAnswer::Granted(open) => {
-                let (held, joined) = open.join(terms, now)?;
-                Some(Join::Entered(held, joined))
-            }
+            SharedAnswer::Granted(open) => match open.join(terms, now) {
+                Ok((held, joined)) => Some(Join::Entered(held, joined)),
+                Err(ended) => {
+                    _ended = ended;
+                    None
+                }
+            },
             SharedAnswer::Refused(remaining) => Some(Join::Refused(*remaining)),
             SharedAnswer::GivenUp => None,
         }
@@ -247,13 +255,17 @@ impl Drop for Follower {
 }
 
 impl OpenHold {
-    fn join(&self, terms: Terms, now: Moment) -> Option<(Arc<Held>, Joined)> {
+    /// Adds a reader to the hold. If it can't enter, returns the hold for a drop after unlocking:
+    /// the other readers may have left in the meantime.
+    fn join(&self, terms: Terms, now: Moment) -> Result<(Arc<Held>, Joined), Option<Arc<Held>>> {
         if now > self.until {
-            return None;
+            return Err(None);
         }
-        let held = self.held.upgrade()?;
-        let joined = held.hold().share(terms)?;
-        Some((held, joined))
+        let held = self.held.upgrade().ok_or(None)?;
+        match held.hold().share(terms) {
+            Some(joined) => Ok((held, joined)),
+            None => Err(Some(held)),
+        }
     }
 }
 

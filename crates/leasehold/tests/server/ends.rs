@@ -138,6 +138,29 @@ fn runtime_end_releases_guards_of_its_tasks() {
     at_runtime_end(&server, work, everything_is_free);
 }
 
+/// Permits that are returned while others of the process wait are sent together, by a task that has
+/// not been polled when the runtime ends.
+#[test]
+fn runtime_end_returns_permits_that_were_about_to_be_sent() {
+    let server = RedisServer::start().unwrap();
+    let work = async || {
+        let client = for_an_hour().connect(&server.url()).await.unwrap();
+        make_permits(&client).await;
+        let permits = client.semaphore("k").acquire_many(2).await.unwrap();
+        // More than there are, so these permits are not passed on to this waiter.
+        let waits = client.semaphore("k");
+        tokio::spawn(async move { waits.acquire_many(3).await });
+        eventually("it waits", async || client.activity().channels > 0).await;
+        drop(permits);
+    };
+    at_runtime_end(&server, work, |server| {
+        soon("the permits are back", SOON, || {
+            let free = server.command(&["GET", "k"]).unwrap();
+            free.as_text() == Some("2")
+        });
+    });
+}
+
 /// Asserts that the company's holds and waits have ended with its runtime.
 fn company_has_ended(server: &RedisServer) {
     soon("nothing is left", SOON, || {

@@ -130,13 +130,16 @@ impl Members {
         guard: LockGuard,
         raised_to: Option<u64>,
     ) -> Option<LockGuard> {
+        // Checked before locking: these checks may report a loss, and the hook that it is reported
+        // to may use this lock.
+        let is_lost = self.loss().is_some() || !guard.is_held();
         let mut rejoined = self.rejoined.lock();
         if self.token() != raised_to {
             return Some(guard);
         }
         // A lost hold stays lost, and a guard that is stored after the release would never be
         // released.
-        if rejoined.is_over || self.loss().is_some() || !guard.is_held() {
+        if rejoined.is_over || is_lost {
             drop(rejoined);
             return None;
         }

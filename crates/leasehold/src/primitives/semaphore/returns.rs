@@ -120,29 +120,53 @@ fn start(
         };
     };
     if let Some(carrier) = carrier {
-        let carried = carry(Arc::clone(context), names.clone(), local.clone(), carrier);
+        let batch = UnsentBatch {
+            context: Arc::clone(context),
+            names: names.clone(),
+            local: local.clone(),
+            is_sent: false,
+        };
         // Spawned as clean-up: a close of the client waits until the batch has been sent and
         // answered.
-        context.cleanup.spawn(carried);
+        context.cleanup.spawn(carry(batch, carrier));
     }
     Returning::Together(member)
 }
 
-async fn carry(
+/// A batch of returns that its task has not sent yet. If the task is dropped before its first poll,
+/// because the runtime ends, the drop sends the batch: its permits would stay in use.
+struct UnsentBatch {
     context: Arc<Context>,
     names: SemaphoreNames,
     local: RecordRef,
-    mut carrier: Carrier,
-) {
+    is_sent: bool,
+}
+
+impl Drop for UnsentBatch {
+    fn drop(&mut self) {
+        if !self.is_sent {
+            send(&self.context, &self.names, &self.local);
+        }
+    }
+}
+
+async fn carry(mut batch: UnsentBatch, mut carrier: Carrier) {
     yield_once().await;
+    batch.is_sent = true;
+    let UnsentBatch {
+        context,
+        names,
+        local,
+        ..
+    } = &batch;
     // A request may have sent this batch already. Then this call sends the batch that was opened
     // after it, if any, and the carrier of that batch finds it sent.
-    if send(&context, &names, &local) {
-        nudge(&context, &names, &local);
+    if send(context, names, local) {
+        nudge(context, names, local);
     }
     // The batch has been sent by now: by this `send`, or by an earlier one under the same lock.
     if let Some(sent) = carrier.sent() {
-        let ended = complete(&context, &local, sent).await;
+        let ended = complete(context, local, sent).await;
         // Logged here, because perhaps no member of this batch waits for the result.
         warn_if_final(&names.key, &ended);
         carrier.end(ended);

@@ -19,7 +19,7 @@ use super::Cluster;
 use crate::backend::failure::{Cause, Failure, Outcome};
 use crate::backend::redis::call::Redirect;
 use crate::backend::redis::lane::{Lane, QueuedReply, SentAlone};
-use crate::backend::redis::queue::QueuedOperation;
+use crate::backend::redis::queue::{QueuedOperation, fail};
 use crate::backend::redis::server::Server;
 use crate::backend::redis::slots::read_redirect;
 use crate::backend::route::Route;
@@ -139,8 +139,13 @@ impl Cluster {
         if self.slot_queues.add(slot, redirected)
             && let Some(this) = self.this.upgrade()
         {
-            let drained = drain_slot(this, slot, from.cloned());
-            self.shared.runtime.spawn(drained);
+            let drain = Drain {
+                cluster: this,
+                slot,
+                is_done: false,
+            };
+            // If the runtime has ended, the task is dropped at once.
+            self.shared.runtime.spawn(drain.run(from.cloned()));
         }
     }
 
@@ -257,30 +262,57 @@ impl Cluster {
     }
 }
 
-/// Sends the operations of a slot's queue, one after the other.
-async fn drain_slot(cluster: Arc<Cluster>, slot: u16, from: Option<Arc<Lane>>) {
-    if let Some(from) = &from {
-        // Calls on their way may still return operations that arrived earlier.
-        from.earlier_calls_are_back().await;
-    }
-    while let Some(waiting) = cluster.slot_queues.next(slot) {
-        let mut first = from.clone();
-        match cluster.try_now(slot, waiting, &mut first).await {
-            Err((waiting, failure)) => {
-                let retried = retry_later(Arc::clone(&cluster), slot, waiting, failure);
-                cluster.shared.runtime.spawn(retried);
-            }
-            Ok(Some(server)) => {
-                // The rest of the queue can be sent together if the slot is not moving.
-                if let Some(key) = cluster.slot_queues.key_of_next(slot)
-                    && !server.node.wants_declared_keys()
-                    && server.lane.has_complete_slot_of(&key).await
-                {
-                    cluster.slot_queues.move_to(slot, &server);
-                }
-            }
-            Ok(None) => {}
+/// The task that sends the operations of a slot's queue. If it is dropped before the queue is empty,
+/// because the runtime has ended, the rest of the queue fails: no other task would drain it.
+struct Drain {
+    cluster: Arc<Cluster>,
+    slot: u16,
+    /// Whether the queue has ended. Another queue of the slot may exist by then.
+    is_done: bool,
+}
+
+impl Drain {
+    /// Sends the operations one after the other.
+    async fn run(mut self, from: Option<Arc<Lane>>) {
+        let (cluster, slot) = (Arc::clone(&self.cluster), self.slot);
+        if let Some(from) = &from {
+            // Calls on their way may still return operations that arrived earlier.
+            from.earlier_calls_are_back().await;
         }
+        while let Some(waiting) = cluster.slot_queues.next(slot) {
+            let mut first = from.clone();
+            match cluster.try_now(slot, waiting, &mut first).await {
+                Err((waiting, failure)) => {
+                    let retried = retry_later(Arc::clone(&cluster), slot, waiting, failure);
+                    cluster.shared.runtime.spawn(retried);
+                }
+                Ok(Some(server)) => {
+                    // The rest of the queue can be sent together if the slot is not moving.
+                    if let Some(key) = cluster.slot_queues.key_of_next(slot)
+                        && !server.node.wants_declared_keys()
+                        && server.lane.has_complete_slot_of(&key).await
+                    {
+                        cluster.slot_queues.move_to(slot, &server);
+                        break;
+                    }
+                }
+                Ok(None) => {}
+            }
+        }
+        self.is_done = true;
+    }
+}
+
+impl Drop for Drain {
+    fn drop(&mut self) {
+        if self.is_done {
+            return;
+        }
+        let queues = &self.cluster.slot_queues;
+        let rest = queues.end(&mut queues.queues.lock(), self.slot);
+        let shown = Arc::clone(&self.cluster.shown);
+        let ended = Failure::runtime_ended(Outcome::DidNotRun, shown);
+        fail(rest.into_iter().flat_map(BTreeMap::into_values), &ended);
     }
 }
 
