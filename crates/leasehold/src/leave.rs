@@ -109,7 +109,7 @@ impl Leaving<'_> {
             next,
         } = self;
         let hold = held.hold();
-        let local = match next {
+        let (local, now) = match next {
             Next::HandedOver(None) => return Ok(()),
             Next::HandedOver(Some(confirmation)) => {
                 return confirmed(context, hold, confirmation).await;
@@ -119,11 +119,11 @@ impl Leaving<'_> {
                 let swapped = finish_swap(Arc::clone(context), Arc::clone(held), swap, local);
                 return in_background(context, hold, swapped).await;
             }
-            Next::Ended(local, _) => local,
+            Next::Ended(local, now) => (local, now),
         };
         if let LeftBy::Release { loss: Some(reason) } = by {
-            // Lost here, but the server may still have the hold. The undo releases it.
-            held.clear_owner();
+            // Lost here, but the server may still have the hold.
+            give_back(held, local, now);
             return Err(Error::lost(&hold.key, reason));
         }
         let (release, first) = ReleaseRequest::send(context, held, local, false);
@@ -151,16 +151,19 @@ impl Leaving<'_> {
                 // If the swap fails, the undo continues.
                 context.cleanup.spawn(async move { drop(swapped.await) });
             }
-            Next::Ended(local, now) => {
-                // The release is queued before the owner's slot is cleared: the owner's next
-                // request runs after it.
-                held.give_back_now();
-                held.clear_owner();
-                if let Some(local) = local {
-                    local.hold_returned(now);
-                }
-            }
+            Next::Ended(local, now) => give_back(held, local, now),
         }
+    }
+}
+
+/// Releases the hold in the background.
+fn give_back(held: &Arc<Held>, local: Option<RecordRef>, now: Moment) {
+    // The release is queued before the owner's slot is cleared: the owner's next request runs after
+    // it.
+    held.give_back_now();
+    held.clear_owner();
+    if let Some(local) = local {
+        local.hold_returned(now);
     }
 }
 

@@ -439,7 +439,7 @@ impl Grant {
         Some(reason)
     }
 
-    /// Reports a loss that the server found after the hold had ended here.
+    /// Reports a loss, once. The server may have found it after the hold had ended here.
     pub(crate) fn ended_lost(&self, reason: &LossReason) {
         if !self.loss_is_reported.swap(true, Ordering::Relaxed) {
             log(|| tracing::error!(key = %self.key, %reason, "lock lost"));

@@ -227,8 +227,8 @@ impl GrantState {
         exit
     }
 
-    /// Returns why the hold is lost. Judges by the clock, so that a late timer can't keep a dead
-    /// hold alive.
+    /// Records a loss if the deadline has passed, and returns the reason. Judges by the clock, so that a
+    /// late timer can't keep a dead hold alive.
     pub(super) fn check(&mut self, now: Moment) -> Option<&LossReason> {
         if self.lost.is_none() && !self.over && now >= self.deadline() {
             self.lost = Some(match self.holding.claims.first_limit() {

@@ -1,6 +1,6 @@
-//! The hand-over of a hold to the next waiter of the process. A release costs a round trip, and the
-//! next acquire another one. A hold that stays in the process costs neither. `slice.rs` decides for
-//! how long it stays.
+//! The hand-over of a hold to the next waiter of the process, which gets it without a request.
+//! `slice.rs` decides for how long a hold stays in the process. The release that hands it over
+//! waits for the server's confirmation (`hold/confirm.rs`).
 //!
 //! The hold is *moved*, with its armed undo: it is either with its holder, or in the slot of one
 //! waiter. It gets a new number each time (`Grant::hand_over`), so that no two holders are ever

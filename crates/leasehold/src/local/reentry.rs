@@ -1,4 +1,4 @@
-//! Re-entrance: the holds of each owner under one name.
+//! Holds with their undo, and re-entrance: the holds of each owner under one name.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -18,7 +18,8 @@ use crate::owner::Owner;
 use crate::shrink::ShrinkIfIdle;
 use crate::sync::Mutex;
 
-/// A hold together with its undo, shared by the guards of one owner.
+/// A hold together with its undo. The guards of one owner share it. Without an owner, it has one
+/// guard.
 pub(crate) struct Held {
     hold: Hold,
     /// The time at which the hold began.

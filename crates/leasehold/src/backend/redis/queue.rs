@@ -5,7 +5,7 @@
 //! Only renewals are sent before earlier operations: thousands of waiters may send requests at the
 //! same time, and a hold must not expire because its renewal is queued after them. This is safe
 //! because no earlier operation must run before a renewal. A hold is renewed only after its grant
-//! was answered. A release ends the renewals before it is queued (`guard.rs`), so a renewal that
+//! was answered. A release ends the renewals before it is queued (`leave.rs`), so a renewal that
 //! overtakes it prolongs the hold only for a moment. An operation that changes the form of a hold,
 //! or puts another hold in its place, stops the renewals until it is answered (`rw/guard.rs`,
 //! `leave/permit_swap.rs`). So does an operation that shortens a hold (`Share::keep_for`). Among
