@@ -567,8 +567,10 @@ fn every_lua_section_is_a_step_or_shared() {
         crate::backend::redis::script::collect(step.uses, &mut shared);
     }
     let steps = steps.iter();
-    let of_steps = steps.map(|step| (step.file, step.name.rsplit('.').next().unwrap()));
-    let of_shared = shared.iter().map(|shared| (shared.file, shared.section));
+    let of_steps = steps.map(|step| (step.file.text, step.name.rsplit('.').next().unwrap()));
+    let of_shared = shared
+        .iter()
+        .map(|shared| (shared.file.text, shared.section));
     let mut used: BTreeMap<_, BTreeSet<_>> = BTreeMap::new();
     for (file, section) in of_steps.chain(of_shared) {
         used.entry(file).or_default().insert(section);

@@ -4,6 +4,11 @@
 
 mod parts;
 
+#[cfg(feature = "redis")]
+use std::collections::BTreeMap;
+#[cfg(feature = "redis")]
+use std::sync::OnceLock;
+
 use super::memory::keyspace::Keyspace;
 pub(crate) use super::value::{Refusal, Value, number};
 pub(crate) use parts::Parts;
@@ -16,7 +21,7 @@ pub(crate) struct Step {
     /// The Lua file of the primitive. The section with the last word of `name` is the step's: a
     /// header and one `local function`.
     #[cfg_attr(not(feature = "redis"), expect(dead_code))]
-    pub(crate) file: &'static str,
+    pub(crate) file: &'static LuaFile,
     /// The Lua that the function shares with other steps.
     #[cfg_attr(not(feature = "redis"), expect(dead_code))]
     pub(crate) uses: &'static [&'static SharedLua],
@@ -62,7 +67,7 @@ pub(crate) struct Step {
 #[derive(Debug)]
 #[cfg_attr(not(feature = "redis"), expect(dead_code))]
 pub(crate) struct SharedLua {
-    pub(crate) file: &'static str,
+    pub(crate) file: &'static LuaFile,
     pub(crate) section: &'static str,
     /// The Lua that this section itself uses. A step that uses this section can call that Lua too.
     pub(crate) uses: &'static [&'static SharedLua],
@@ -70,7 +75,7 @@ pub(crate) struct SharedLua {
 
 impl SharedLua {
     pub(crate) const fn new(
-        file: &'static str,
+        file: &'static LuaFile,
         section: &'static str,
         uses: &'static [&'static SharedLua],
     ) -> Self {
@@ -83,24 +88,48 @@ impl SharedLua {
 
     #[cfg(feature = "redis")]
     pub(crate) fn lua(&self) -> &'static str {
-        section(self.file, self.section)
+        self.file.section(self.section)
     }
 }
 
-/// Returns a section of a Lua file: the text after the line `-- [name] ---`, up to the next one.
-#[cfg(feature = "redis")]
-pub(crate) fn section(file: &'static str, name: &str) -> &'static str {
-    let head = format!("\n-- [{name}] ");
-    let rest = file.split_once(&head).map(|(_, rest)| rest);
-    let rest = rest.unwrap_or_else(|| panic!("no Lua section `{name}`"));
-    rest.split("\n-- [")
-        .next()
-        .and_then(|section| section.split_once('\n'))
-        .map_or("", |(_dashes, section)| section)
+/// A Lua file, which consists of sections. A line `-- [name] ---` begins each section.
+#[derive(Debug)]
+pub(crate) struct LuaFile {
+    #[cfg_attr(not(feature = "redis"), expect(dead_code))]
+    pub(crate) text: &'static str,
+    /// The sections by name. They are found once, because each script needs many of them.
+    #[cfg(feature = "redis")]
+    sections: OnceLock<BTreeMap<&'static str, &'static str>>,
+}
+
+impl LuaFile {
+    pub(crate) const fn new(text: &'static str) -> Self {
+        Self {
+            text,
+            #[cfg(feature = "redis")]
+            sections: OnceLock::new(),
+        }
+    }
+
+    /// Returns the text of a section.
+    #[cfg(feature = "redis")]
+    pub(crate) fn section(&self, name: &str) -> &'static str {
+        let sections = self.sections.get_or_init(|| {
+            let sections = self.text.split("\n-- [").skip(1);
+            let named = sections.filter_map(|section| {
+                let (head, text) = section.split_once('\n')?;
+                Some((head.split_once(']')?.0, text))
+            });
+            named.collect()
+        });
+        sections
+            .get(name)
+            .unwrap_or_else(|| panic!("no Lua section `{name}`"))
+    }
 }
 
 /// Declares a step: a [`Step`], and a struct of its keys and arguments, named as in the Lua. The
-/// Lua is the section of the constant `LUA` that has the second part of the step's name. A caller
+/// Lua is the section of the static `LUA` that has the second part of the step's name. A caller
 /// fills in the struct and makes an [`Operation`] of it. The step's twin is the method `twin` of
 /// the struct, so it reads the same names. An argument without a type is text.
 macro_rules! step {
@@ -116,7 +145,7 @@ macro_rules! step {
     ) => {
         pub(crate) static $STEP: $crate::backend::step::Step = $crate::backend::step::Step {
             name: concat!(stringify!($family), ".", stringify!($function)),
-            file: LUA,
+            file: &LUA,
             uses: &[$($(&$shared),+)?],
             parameters: &[$(stringify!($key),)* $(stringify!($arg)),*],
             keys: <[&str]>::len(&[$(stringify!($key)),*]),
@@ -237,7 +266,8 @@ impl Step {
     /// Returns the Lua of the step.
     #[cfg(feature = "redis")]
     pub(crate) fn lua(&self) -> &'static str {
-        section(self.file, self.name.rsplit('.').next().unwrap_or_default())
+        let section = self.name.rsplit('.').next().unwrap_or_default();
+        self.file.section(section)
     }
 
     /// Returns whether a failover guard may keep this step from running. A step that grants

@@ -6,7 +6,7 @@ use crate::backend::memory::Keyspace;
 use crate::backend::step::{Refusal, SharedLua};
 use crate::primitives::twin::LUA;
 
-pub(crate) static HASH_KIND: SharedLua = SharedLua::new(LUA, "hash_kind", &[]);
+pub(crate) static HASH_KIND: SharedLua = SharedLua::new(&LUA, "hash_kind", &[]);
 
 pub(crate) const PLAIN: &str = "a plain lock";
 pub(crate) const READ_WRITE: &str = "a read-write lock";

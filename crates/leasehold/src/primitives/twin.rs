@@ -2,17 +2,17 @@
 //! keyspace.
 
 use crate::backend::memory::Keyspace;
-use crate::backend::step::{Refusal, SharedLua, Value, number};
+use crate::backend::step::{LuaFile, Refusal, SharedLua, Value, number};
 
-pub(super) const LUA: &str = include_str!("common.lua");
+pub(super) static LUA: LuaFile = LuaFile::new(include_str!("common.lua"));
 
-pub(super) static ASKING: SharedLua = SharedLua::new(LUA, "asking", &[]);
-pub(super) static IDEMPOTENCY: SharedLua = SharedLua::new(LUA, "idempotency", &[]);
-pub(super) static KEPT: SharedLua = SharedLua::new(LUA, "kept", &[]);
-pub(crate) static NOW_MS: SharedLua = SharedLua::new(LUA, "now_ms", &[]);
-pub(super) static NUMBER_AT: SharedLua = SharedLua::new(LUA, "number_at", &[]);
-pub(super) static PUBLISH_FREE: SharedLua = SharedLua::new(LUA, "publish_free", &[]);
-pub(super) static WAKE_ALL: SharedLua = SharedLua::new(LUA, "wake_all", &[]);
+pub(super) static ASKING: SharedLua = SharedLua::new(&LUA, "asking", &[]);
+pub(super) static IDEMPOTENCY: SharedLua = SharedLua::new(&LUA, "idempotency", &[]);
+pub(super) static KEPT: SharedLua = SharedLua::new(&LUA, "kept", &[]);
+pub(crate) static NOW_MS: SharedLua = SharedLua::new(&LUA, "now_ms", &[]);
+pub(super) static NUMBER_AT: SharedLua = SharedLua::new(&LUA, "number_at", &[]);
+pub(super) static PUBLISH_FREE: SharedLua = SharedLua::new(&LUA, "publish_free", &[]);
+pub(super) static WAKE_ALL: SharedLua = SharedLua::new(&LUA, "wake_all", &[]);
 
 /// Extends the life of a key to at least `ms` from now.
 pub(crate) fn lengthen(keyspace: &mut Keyspace, key: &[u8], ms: u64) {

@@ -395,11 +395,12 @@ fn required_permissions(operation: &Operation, script: &Script) -> String {
 mod tests {
     use super::*;
     use crate::backend::redis::script::Form;
-    use crate::backend::step::Step;
+    use crate::backend::step::{LuaFile, Step};
 
+    static LUA: LuaFile = LuaFile::new("\n-- [acquire] -\n\n-- [release] -\n");
     static ACQUIRE: Step = Step {
         name: "test.acquire",
-        file: "\n-- [acquire] -\n\n-- [release] -\n",
+        file: &LUA,
         keys: 2,
         many: false,
         own_script: false,

@@ -362,11 +362,12 @@ impl QueueTicket {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::backend::step::Step;
+    use crate::backend::step::{LuaFile, Step};
 
+    static LUA: LuaFile = LuaFile::new("");
     static STEP: Step = Step {
         name: "test.step",
-        file: "",
+        file: &LUA,
         keys: 1,
         many: false,
         own_script: false,

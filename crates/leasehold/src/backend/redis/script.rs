@@ -8,11 +8,11 @@ use std::ptr;
 use std::sync::Arc;
 
 use crate::backend::channels::Transport;
-use crate::backend::step::{SharedLua, Step, section};
+use crate::backend::step::{LuaFile, SharedLua, Step};
 use crate::sync::Mutex;
 
 /// The scripts, and their parts.
-const LUA: &str = include_str!("call.lua");
+static LUA: LuaFile = LuaFile::new(include_str!("call.lua"));
 /// The part that the scripts have only for a client with a failover guard.
 const GUARD: &str = include_str!("guard.lua");
 /// The placeholder in a step that is not an acquire but may still grant something to another
@@ -144,11 +144,12 @@ impl Script {
         let made: Vec<_> = (0..steps.len()).map(|n| format!("made{n}")).collect();
         // The script has no line with flags at its top. With such a line the server would refuse
         // the entire call when it is out of memory, but releases must still run then.
-        let text = section(LUA, "call")
+        let text = LUA
+            .section("call")
             .replace("--[[SHARED]]", &choice(0..library.len(), &library))
             .replace("--[[MADE]]", &format!("local {}", made.join(", ")))
             .replace("--[[STEPS]]", &branches);
-        let text = text.replace("--[[LATE]]", section(LUA, "late"));
+        let text = text.replace("--[[LATE]]", LUA.section("late"));
         let text = match form {
             Form::Server => text,
             Form::Guarded { .. } => text.replace("--[[GUARD]]", &form.guard().unwrap_or_default()),
@@ -177,7 +178,7 @@ fn insert_guard_check(text: &str, form: Form) -> String {
 /// Makes the script of one step.
 fn own_text(step: &Step, form: Form) -> Text {
     let late = if step.grants {
-        section(LUA, "late")
+        LUA.section("late")
     } else {
         // The step releases something, and runs whenever it arrives.
         "local late = false\n"
@@ -196,7 +197,8 @@ fn own_text(step: &Step, form: Form) -> Text {
     let arguments = first..first + step.parameters.len() - step.keys;
     let arguments = arguments.map(|n| format!(", ARGV[{n}]"));
     let parameters: String = keys.chain(arguments).collect();
-    let text = section(LUA, "own")
+    let text = LUA
+        .section("own")
         .replace(
             "--[[CALL]]",
             &format!("{}{parameters}", function_name(step)),

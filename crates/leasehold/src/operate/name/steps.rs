@@ -4,14 +4,14 @@
 use std::time::Duration;
 
 use crate::backend::memory::Keyspace;
-use crate::backend::step::{Operation, Refusal, Step, Value, step};
+use crate::backend::step::{LuaFile, Operation, Refusal, Step, Value, step};
 use crate::config::wire_ms;
 use crate::key::Key;
 use crate::primitives::hash_kind::{self, HASH_KIND};
 use crate::primitives::rw::steps::{REMAINING, remaining_ms};
 use crate::primitives::twin::{NOW_MS, lengthen, list, to_int};
 
-const LUA: &str = include_str!("name.lua");
+static LUA: LuaFile = LuaFile::new(include_str!("name.lua"));
 
 step! {
     INSPECT: Inspect = name.inspect, grants: false,

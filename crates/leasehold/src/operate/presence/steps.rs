@@ -4,12 +4,12 @@
 use std::time::Duration;
 
 use crate::backend::memory::Keyspace;
-use crate::backend::step::{Operation, Refusal, Step, Value, step};
+use crate::backend::step::{LuaFile, Operation, Refusal, Step, Value, step};
 use crate::config::wire_ms;
 use crate::key::{CLIENTS, client_key};
 use crate::primitives::twin::{NOW_MS, to_int};
 
-const LUA: &str = include_str!("presence.lua");
+static LUA: LuaFile = LuaFile::new(include_str!("presence.lua"));
 
 step! {
     ANNOUNCE: Announce = presence.announce, grants: false,

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use super::PermitId;
 use crate::backend::memory::Keyspace;
-use crate::backend::step::{Operation, Refusal, SharedLua, Step, Value, step};
+use crate::backend::step::{LuaFile, Operation, Refusal, SharedLua, Step, Value, step};
 use crate::config::wire_ms;
 use crate::hold::{AcquireReply, HoldSteps, SwapSteps, WaitingClient};
 use crate::key::Key;
@@ -18,10 +18,10 @@ use crate::primitives::twin::{
     list, note, number_at, publish_free, to_int,
 };
 
-const LUA: &str = include_str!("expirable.lua");
+static LUA: LuaFile = LuaFile::new(include_str!("expirable.lua"));
 
-static LEASES: SharedLua = SharedLua::new(LUA, "leases", &[&NOW_MS, &NUMBER_AT]);
-static RECLAIM: SharedLua = SharedLua::new(LUA, "reclaim", &[&PUBLISH_FREE]);
+static LEASES: SharedLua = SharedLua::new(&LUA, "leases", &[&NOW_MS, &NUMBER_AT]);
+static RECLAIM: SharedLua = SharedLua::new(&LUA, "reclaim", &[&PUBLISH_FREE]);
 
 /// The expiry that Redisson notes for a permit whose lease never ends.
 const NEVER: i64 = 922_337_203_685_477;

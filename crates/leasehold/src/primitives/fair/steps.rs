@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::backend::step::{Operation, SharedLua, Step, Value, step};
+use crate::backend::step::{LuaFile, Operation, SharedLua, Step, Value, step};
 use crate::config::wire_ms;
 use crate::hold::{AcquireReply, BatchRenewal, HoldSteps, QueueSteps};
 use crate::key::Key;
@@ -14,9 +14,9 @@ use crate::primitives::lock::steps::{BREAK_HOLD, GRANT, LockHold};
 use crate::primitives::twin::{KEPT, NOW_MS};
 use crate::sync::Mutex;
 
-const LUA: &str = include_str!("fair.lua");
+static LUA: LuaFile = LuaFile::new(include_str!("fair.lua"));
 
-static QUEUE: SharedLua = SharedLua::new(LUA, "queue", &[&NOW_MS]);
+static QUEUE: SharedLua = SharedLua::new(&LUA, "queue", &[&NOW_MS]);
 
 step! {
     // `grants` is also right because the step takes a place in line: a request that arrives after

@@ -6,16 +6,16 @@ use std::time::Duration;
 use super::super::hash_kind::HASH_KIND;
 use super::super::lock::steps::{GRANT, LockHold, plain};
 use crate::backend::memory::Keyspace;
-use crate::backend::step::{Operation, Refusal, SharedLua, Step, Value, number, step};
+use crate::backend::step::{LuaFile, Operation, Refusal, SharedLua, Step, Value, number, step};
 use crate::config::{Peers, wire_ms};
 use crate::hold::{AcquireReply, BatchRenewal, Hold, HoldSteps};
 use crate::key::Key;
 use crate::loss::LossReason;
 use crate::primitives::twin::to_int;
 
-const LUA: &str = include_str!("fenced.lua");
+static LUA: LuaFile = LuaFile::new(include_str!("fenced.lua"));
 
-static TOKEN: SharedLua = SharedLua::new(LUA, "token", &[]);
+static TOKEN: SharedLua = SharedLua::new(&LUA, "token", &[]);
 
 step! {
     ACQUIRE: Acquire = fenced.acquire, grants: true,

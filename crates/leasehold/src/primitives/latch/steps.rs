@@ -2,16 +2,16 @@
 //! this file documents each step.
 
 use crate::backend::memory::Keyspace;
-use crate::backend::step::{Operation, Refusal, SharedLua, Step, Value, number, step};
+use crate::backend::step::{LuaFile, Operation, Refusal, SharedLua, Step, Value, number, step};
 use crate::key::Key;
 use crate::local::Marked;
 use crate::primitives::twin::{
     IDEMPOTENCY, NUMBER_AT, earlier_reply, list, note, number_at, to_int,
 };
 
-const LUA: &str = include_str!("latch.lua");
+static LUA: LuaFile = LuaFile::new(include_str!("latch.lua"));
 
-static OPENED: SharedLua = SharedLua::new(LUA, "opened", &[]);
+static OPENED: SharedLua = SharedLua::new(&LUA, "opened", &[]);
 
 step! {
     SET: Set = latch.set, grants: false,

@@ -5,7 +5,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::backend::memory::Keyspace;
-use crate::backend::step::{Operation, Parts, Refusal, SharedLua, Step, Value, number, step};
+use crate::backend::step::{
+    LuaFile, Operation, Parts, Refusal, SharedLua, Step, Value, number, step,
+};
 use crate::config::wire_ms;
 use crate::hold::{AcquireReply, BatchRenewal, HoldSteps, WaitingClient};
 use crate::key::Key;
@@ -15,11 +17,11 @@ use crate::primitives::twin::{
     ASKING, KEPT, can_be_renewed, clients_before, keep_for_span, lengthen, notify_first, to_int,
 };
 
-const LUA: &str = include_str!("lock.lua");
+static LUA: LuaFile = LuaFile::new(include_str!("lock.lua"));
 
 pub(in crate::primitives) static BREAK_HOLD: SharedLua =
-    SharedLua::new(LUA, "break_hold", &[&HASH_KIND]);
-pub(in crate::primitives) static GRANT: SharedLua = SharedLua::new(LUA, "grant", &[]);
+    SharedLua::new(&LUA, "break_hold", &[&HASH_KIND]);
+pub(in crate::primitives) static GRANT: SharedLua = SharedLua::new(&LUA, "grant", &[]);
 
 step! {
     // A request that arrives after its waiter has given up must not run: the lock would be held for
@@ -188,7 +190,7 @@ impl KeepFor<'_> {
 /// The renewal of many holds in one operation.
 pub(crate) static RENEW_MANY: Step = Step {
     name: "lock.renew_many",
-    file: LUA,
+    file: &LUA,
     uses: &[&KEPT],
     parameters: &["count", "first_key", "first_arg"],
     keys: 0,

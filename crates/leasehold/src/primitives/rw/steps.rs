@@ -2,20 +2,20 @@
 //! beside this file describe each step.
 
 use crate::backend::memory::Keyspace;
-use crate::backend::step::{Refusal, SharedLua, Step, Value, step};
+use crate::backend::step::{LuaFile, Refusal, SharedLua, Step, Value, step};
 use crate::primitives::hash_kind::{self, HASH_KIND};
 use crate::primitives::twin::{
     ASKING, KEPT, NOW_MS, WAKE_ALL, can_be_renewed, clients_before, keep_for_span, lengthen, list,
     notify_first, to_int, wake_all,
 };
 
-const LUA: &str = include_str!("rw.lua");
+static LUA: LuaFile = LuaFile::new(include_str!("rw.lua"));
 
-static RESERVATIONS: SharedLua = SharedLua::new(LUA, "reservations", &[&NOW_MS]);
-pub(crate) static REMAINING: SharedLua = SharedLua::new(LUA, "remaining", &[]);
-static TRIM_EXPIRY: SharedLua = SharedLua::new(LUA, "trim_expiry", &[&REMAINING]);
+static RESERVATIONS: SharedLua = SharedLua::new(&LUA, "reservations", &[&NOW_MS]);
+pub(crate) static REMAINING: SharedLua = SharedLua::new(&LUA, "remaining", &[]);
+static TRIM_EXPIRY: SharedLua = SharedLua::new(&LUA, "trim_expiry", &[&REMAINING]);
 /// The script includes `trim_expiry`, which a step runs if all holds that it has read have ended.
-static LONGEST_OF_SOME: SharedLua = SharedLua::new(LUA, "longest_of_some", &[&TRIM_EXPIRY]);
+static LONGEST_OF_SOME: SharedLua = SharedLua::new(&LUA, "longest_of_some", &[&TRIM_EXPIRY]);
 
 step! {
     ACQUIRE_READ: AcquireRead = rw.acquire_read, grants: true,

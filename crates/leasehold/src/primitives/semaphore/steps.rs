@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use crate::backend::memory::Keyspace;
-use crate::backend::step::{Operation, Refusal, Step, Value, number, step};
+use crate::backend::step::{LuaFile, Operation, Refusal, Step, Value, number, step};
 use crate::config::wire_ms;
 use crate::hold::WaitingClient;
 use crate::key::Key;
@@ -14,7 +14,7 @@ use crate::primitives::twin::{
     clients_before, earlier_reply, list, note, notify_waiting, number_at, publish_free,
 };
 
-const LUA: &str = include_str!("semaphore.lua");
+static LUA: LuaFile = LuaFile::new(include_str!("semaphore.lua"));
 
 step! {
     ACQUIRE: Acquire = semaphore.acquire, grants: true,

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use super::Values;
 use crate::backend::memory::Keyspace;
-use crate::backend::step::{Operation, Refusal, SharedLua, Step, Value, number, step};
+use crate::backend::step::{LuaFile, Operation, Refusal, SharedLua, Step, Value, number, step};
 use crate::config::wire_ms;
 use crate::hold::{AcquireReply, HoldSteps};
 use crate::key::Key;
@@ -14,10 +14,10 @@ use crate::loss::LossReason;
 use crate::primitives::hash_kind::{self, HASH_KIND};
 use crate::primitives::twin::{NOW_MS, WAKE_ALL, lengthen, wake_all};
 
-const LUA: &str = include_str!("group.lua");
+static LUA: LuaFile = LuaFile::new(include_str!("group.lua"));
 
-static SHAPE: SharedLua = SharedLua::new(LUA, "shape", &[&NOW_MS]);
-static TRIM_EXPIRY: SharedLua = SharedLua::new(LUA, "trim_expiry", &[&SHAPE]);
+static SHAPE: SharedLua = SharedLua::new(&LUA, "shape", &[&NOW_MS]);
+static TRIM_EXPIRY: SharedLua = SharedLua::new(&LUA, "trim_expiry", &[&SHAPE]);
 
 step! {
     ACQUIRE: Acquire = group.acquire, grants: true,
