@@ -23,20 +23,23 @@ struct LiveHoldsTable {
 }
 
 impl LiveHoldsTable {
-    /// Returns the grants, each with the number of a hold. They are dropped after unlocking: one of
-    /// them may be the last reference.
-    fn all(&self) -> Vec<(u64, Arc<Grant>)> {
-        let holds = self.holds.iter();
-        holds
-            .filter_map(|(number, grant)| Some((*number, grant.upgrade()?)))
-            .collect()
+    /// Returns the grants whose hold is in the table, and the other grants, which the caller must
+    /// drop after unlocking: one of them may be the last reference.
+    fn all(&self) -> (Vec<Arc<Grant>>, Vec<Arc<Grant>>) {
+        let (mut current, mut others) = (Vec::new(), Vec::new());
+        for (number, grant) in &self.holds {
+            let Some(grant) = grant.upgrade() else {
+                continue;
+            };
+            // A guard that has handed its hold over may still wait for the server's confirmation.
+            // The hold belongs to the next guard.
+            match grant.hold_number() == *number {
+                true => current.push(grant),
+                false => others.push(grant),
+            }
+        }
+        (current, others)
     }
-}
-
-/// Returns whether the hold with this number is the grant's. A guard that has handed its hold over
-/// may still wait for the server's confirmation, and the hold belongs to the next guard.
-fn is_current((number, grant): &(u64, Arc<Grant>)) -> bool {
-    grant.hold_number() == *number
 }
 
 impl LiveHolds {
@@ -78,13 +81,12 @@ impl LiveHolds {
     pub(crate) fn close(&self) -> Vec<Arc<Grant>> {
         let mut table = self.table.lock();
         table.closed = true;
-        let holds = table.all();
-        for (_, hold) in holds.iter().filter(|hold| is_current(hold)) {
+        let (holds, _handed_over) = table.all();
+        for hold in &holds {
             hold.stop_renewing();
         }
         drop(table);
-        let holds = holds.into_iter().filter(is_current);
-        holds.map(|(_, hold)| hold).collect()
+        holds
     }
 
     #[cfg(test)]
@@ -94,12 +96,9 @@ impl LiveHolds {
 
     /// Returns all holds that were neither released nor left to their leases.
     pub(crate) fn all(&self) -> Vec<Arc<Grant>> {
-        let holds = self.table.lock().all();
-        let holds = holds.into_iter().filter(is_current);
+        let (mut holds, _handed_over) = self.table.lock().all();
+        holds.retain(|hold| !hold.is_over());
         holds
-            .map(|(_, hold)| hold)
-            .filter(|hold| !hold.is_over())
-            .collect()
     }
 
     /// Returns the number of valid holds.
