@@ -11,7 +11,7 @@ use crate::error::{Error, Result};
 use crate::hold::watchdog::{Renewed, try_renew};
 use crate::hold::{ClaimId, Grant, GuardExit, Hold, Joined, Limit, next_number};
 use crate::leave::keep_for::{KeepForRequest, cannot_keep};
-use crate::leave::{LeftBy, confirmed, in_background, leave};
+use crate::leave::{LeftBy, confirmed, in_task, leave};
 use crate::local::reentry::Held;
 use crate::loss::LossReason;
 use crate::observe::{Ended, Entry};
@@ -249,7 +249,7 @@ impl Share {
             return keeping.answered(first).await;
         }
         // Earlier holders wait for the same reply.
-        in_background(&context, &hold, keeping.answered(first)).await
+        in_task(&context, &hold, keeping.answered(first)).await
     }
 
     /// Returns why the hold can't end with this guard.

@@ -117,7 +117,7 @@ impl Leaving<'_> {
             Next::Swapping(swap, local) => {
                 // The next waiter needs the reply, whether this future is polled or not.
                 let swapped = finish_swap(Arc::clone(context), Arc::clone(held), swap, local);
-                return in_background(context, hold, swapped).await;
+                return in_task(context, hold, swapped).await;
             }
             Next::Ended(local, now) => (local, now),
         };
@@ -133,7 +133,7 @@ impl Leaving<'_> {
             return release.answered(first).await;
         }
         // Earlier holders wait for the same reply, or the next holder does.
-        in_background(context, hold, release.answered(first)).await
+        in_task(context, hold, release.answered(first)).await
     }
 
     /// Completes the end of the hold without a caller that waits for it.
@@ -187,7 +187,7 @@ async fn finish_swap(
 
 /// Completes the end of a hold in a task, because the future of the caller may be dropped or never
 /// polled.
-pub(crate) async fn in_background(
+pub(crate) async fn in_task(
     context: &Context,
     hold: &Grant,
     ends: impl Future<Output = Result<()>> + Send + 'static,
