@@ -51,6 +51,23 @@ pub(crate) enum Answer<T> {
     },
 }
 
+impl<T> Answer<T> {
+    /// Converts what was granted.
+    pub(crate) fn map<U>(self, convert: impl FnOnce(T) -> U) -> Answer<U> {
+        match self {
+            Self::Granted(granted) => Answer::Granted(convert(granted)),
+            Self::Busy { ttl } => Answer::Busy { ttl },
+            Self::Later {
+                within,
+                fingerprint,
+            } => Answer::Later {
+                within,
+                fingerprint,
+            },
+        }
+    }
+}
+
 /// The waiter's next action after an answer.
 enum NextStep<T> {
     Granted(T),

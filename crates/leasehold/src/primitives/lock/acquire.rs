@@ -691,20 +691,10 @@ impl<K: Named> Ask for LockWaiter<'_, K> {
             let granted = matches!(answer, Answer::Granted(_));
             self.report_answer(place, given_back, granted);
         }
-        Ok(match answer {
-            Answer::Granted(undo) if self.place.is_none() => {
-                Answer::Granted(LockGrant::AtOnce(undo))
-            }
-            Answer::Granted(undo) => Answer::Granted(LockGrant::InLine(undo)),
-            Answer::Busy { ttl } => Answer::Busy { ttl },
-            Answer::Later {
-                within,
-                fingerprint,
-            } => Answer::Later {
-                within,
-                fingerprint,
-            },
-        })
+        Ok(answer.map(|undo| match self.place {
+            None => LockGrant::AtOnce(undo),
+            Some(_) => LockGrant::InLine(undo),
+        }))
     }
 
     fn not_before(&self) -> Option<NotBefore> {
@@ -769,22 +759,14 @@ impl<K: Named> LockWaiter<'_, K> {
             let ttl = Some(Duration::ZERO);
             return Ok(Answer::Busy { ttl });
         }
-        Ok(match self.acquire.ask(None).await? {
-            Answer::Granted(undo) if place.accept_own_grant() => {
-                let now = self.acquire.lock.context.clock.now();
-                place.slice().lock().begin(now);
-                Answer::Granted(LockGrant::InLine(undo))
+        Ok(self.acquire.ask(None).await?.map(|undo| {
+            if !place.accept_own_grant() {
+                return LockGrant::GivenBack;
             }
-            Answer::Granted(_) => Answer::Granted(LockGrant::GivenBack),
-            Answer::Busy { ttl } => Answer::Busy { ttl },
-            Answer::Later {
-                within,
-                fingerprint,
-            } => Answer::Later {
-                within,
-                fingerprint,
-            },
-        })
+            let now = self.acquire.lock.context.clock.now();
+            place.slice().lock().begin(now);
+            LockGrant::InLine(undo)
+        }))
     }
 }
 
