@@ -6,13 +6,9 @@ use leasehold::{Client, ErrorKind};
 use leasehold_testkit::Cluster;
 
 use crate::support::HOUR;
+use crate::support::ended::current_thread;
 
 const SOON: Duration = Duration::from_secs(20);
-
-fn current_thread() -> tokio::runtime::Runtime {
-    let mut builder = tokio::runtime::Builder::new_current_thread();
-    builder.enable_all().build().unwrap()
-}
 
 /// An operation whose node is not known waits in the queue of its slot, which a task of the client's
 /// runtime drains.
