@@ -518,14 +518,22 @@ fn runtime_end_fails_waiters_on_other_threads() {
         guard.forget();
         let (lock, listens) = (client.lock(NAME), client.clone());
         let lock = lock.poll_interval(HOUR).outage_timeout(HOUR);
+        let asked = server.calls("evalsha");
         let (tell, told) = mpsc::channel();
         let waiter = thread::spawn(move || {
             let error = current_thread().block_on(lock.acquire()).unwrap_err();
             tell.send(error).unwrap();
         });
-        runtime.block_on(eventually("it waits", async || {
-            listens.activity().channels == 1
-        }));
+        runtime.block_on(async {
+            // A waiter asks, subscribes, asks again and sleeps.
+            eventually("it has asked twice", async || {
+                server.calls("evalsha") >= asked + 2
+            })
+            .await;
+            // Replies arrive in order, so the waiter's second reply arrives before this one.
+            listens.lock("another").is_locked().await.unwrap();
+        });
+        assert_eq!(listens.activity().channels, 1);
         drop(runtime);
         let error = told.recv_timeout(SOON).expect("it is told");
         let text = error.to_string();
