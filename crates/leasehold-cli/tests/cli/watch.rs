@@ -2,13 +2,18 @@
 
 use nix::sys::signal::Signal;
 
-use crate::support::{done, leasehold_at, run_script, server, start};
+use crate::support::{Running, done, leasehold_at, run_script, server, start};
+
+/// Returns the next change of a `watch --json`.
+fn next(watch: &mut Running) -> serde_json::Value {
+    serde_json::from_str(&watch.line()).expect("JSON")
+}
 
 #[test]
 fn each_change_is_a_line() {
     let server = server();
     let mut watch = start(leasehold_at(&server).args(["watch", "--every", "20ms", "job"]));
-    let until = |watch: &mut crate::support::Running, text: &str| {
+    let until = |watch: &mut Running, text: &str| {
         loop {
             let line = watch.line();
             assert_ne!(line, "", "it ended without `{text}`");
@@ -44,8 +49,7 @@ fn watch_says_who_a_holder_is() {
     holder.until("held");
     let mut until = |is_it: fn(&serde_json::Value) -> bool| {
         loop {
-            let line = watch.line();
-            let json: serde_json::Value = serde_json::from_str(&line).expect("JSON");
+            let json = next(&mut watch);
             if is_it(&json) {
                 break json;
             }
@@ -68,6 +72,42 @@ fn watch_says_who_a_holder_is() {
     holder.done();
     let released = until(|change| change["change"] == "released");
     assert_eq!(released["client"]["pid"], pid.to_string(), "{released}");
+    watch.signal(Signal::SIGINT);
+    watch.done().expect_code(130);
+}
+
+#[test]
+fn late_announcement_of_a_holder_is_a_change() {
+    let server = server();
+    let uuid = "7e57c0de-0000-4000-8000-000000000000";
+    let hold = format!("{uuid}:1");
+    server.command(&["HSET", "job", &hold, "1"]).unwrap();
+    server.command(&["PEXPIRE", "job", "3600000"]).unwrap();
+    let mut watch =
+        start(leasehold_at(&server).args(["watch", "--every", "20ms", "--json", "job"]));
+    let first = next(&mut watch);
+    assert_eq!(first["change"], "held", "{first}");
+    assert!(first["client"].is_null(), "{first}");
+    let key = format!("leasehold:client:{uuid}");
+    let fields = [
+        "label", "billing", "host", "db1", "pid", "7", "version", "1", "address", "db1:1",
+    ];
+    let numbers = [
+        "age_ms",
+        "1",
+        "holds",
+        "1:1",
+        "waits",
+        "",
+        "at",
+        "9000000000000",
+    ];
+    let command = [&["HSET", &key][..], &fields, &numbers].concat();
+    server.command(&command).unwrap();
+    let known = next(&mut watch);
+    assert_eq!(known["change"], "client", "{known}");
+    assert_eq!(known["id"], hold, "{known}");
+    assert_eq!(known["client"]["label"], "billing", "{known}");
     watch.signal(Signal::SIGINT);
     watch.done().expect_code(130);
 }
