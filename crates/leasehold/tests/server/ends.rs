@@ -506,6 +506,8 @@ fn runtime_end_discards_queued_acquire() {
     assert!(server.keys().is_empty());
 }
 
+/// The waiter for a lock polls every 10 s at the latest. The waiter for a latch would poll after an
+/// hour.
 #[test]
 fn runtime_end_fails_waiters_on_other_threads() {
     let server = RedisServer::start().unwrap();
@@ -513,33 +515,43 @@ fn runtime_end_fails_waiters_on_other_threads() {
         let (client, guard) = runtime.block_on(async {
             let client = for_an_hour().connect(&server.url()).await.unwrap();
             let guard = client.lock(NAME).acquire().await.unwrap();
+            client.count_down_latch("y").try_set_count(1).await.unwrap();
             (client, guard)
         });
         guard.forget();
-        let (lock, listens) = (client.lock(NAME), client.clone());
-        let lock = lock.poll_interval(HOUR).outage_timeout(HOUR);
         let asked = server.calls("evalsha");
         let (tell, told) = mpsc::channel();
-        let waiter = thread::spawn(move || {
-            let error = current_thread().block_on(lock.acquire()).unwrap_err();
-            tell.send(error).unwrap();
+        let lock = client.lock(NAME).poll_interval(HOUR).outage_timeout(HOUR);
+        let latch = client.count_down_latch("y");
+        let latch = latch.poll_interval(HOUR).outage_timeout(HOUR);
+        let waits: [Box<dyn FnOnce() -> leasehold::Error + Send>; 2] = [
+            Box::new(move || current_thread().block_on(lock.acquire()).unwrap_err()),
+            Box::new(move || current_thread().block_on(latch.wait()).unwrap_err()),
+        ];
+        let waiters = waits.map(|wait| {
+            let tell = tell.clone();
+            thread::spawn(move || tell.send(wait()).unwrap())
         });
         runtime.block_on(async {
             // A waiter asks, subscribes, asks again and sleeps.
-            eventually("it has asked twice", async || {
-                server.calls("evalsha") >= asked + 2
+            eventually("both have asked twice", async || {
+                server.calls("evalsha") >= asked + 4
             })
             .await;
-            // Replies arrive in order, so the waiter's second reply arrives before this one.
-            listens.lock("another").is_locked().await.unwrap();
+            // Replies arrive in order, so the second replies of the waiters arrive before this one.
+            client.lock("another").is_locked().await.unwrap();
         });
-        assert_eq!(listens.activity().channels, 1);
+        assert_eq!(client.activity().channels, 2);
         drop(runtime);
-        let error = told.recv_timeout(SOON).expect("it is told");
-        let text = error.to_string();
-        assert!(text.contains("runtime"), "{text}");
-        waiter.join().unwrap();
-        server.command(&["DEL", NAME]).unwrap();
+        for _ in 0..2 {
+            let error = told.recv_timeout(SOON).expect("it is told");
+            let text = error.to_string();
+            assert!(text.contains("runtime"), "{text}");
+        }
+        for waiter in waiters {
+            waiter.join().unwrap();
+        }
+        server.command(&["DEL", NAME, "y"]).unwrap();
     }
 }
 
