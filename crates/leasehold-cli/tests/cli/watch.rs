@@ -81,8 +81,12 @@ fn late_announcement_of_a_holder_is_a_change() {
     let server = server();
     let uuid = "7e57c0de-0000-4000-8000-000000000000";
     let hold = format!("{uuid}:1");
-    server.command(&["HSET", "job", &hold, "1"]).unwrap();
-    server.command(&["PEXPIRE", "job", "3600000"]).unwrap();
+    server
+        .command(&["HSET", "job", &hold, "1"])
+        .expect("a hold");
+    server
+        .command(&["PEXPIRE", "job", "3600000"])
+        .expect("a lease");
     let mut watch =
         start(leasehold_at(&server).args(["watch", "--every", "20ms", "--json", "job"]));
     let first = next(&mut watch);
@@ -103,7 +107,7 @@ fn late_announcement_of_a_holder_is_a_change() {
         "9000000000000",
     ];
     let command = [&["HSET", &key][..], &fields, &numbers].concat();
-    server.command(&command).unwrap();
+    server.command(&command).expect("an announcement");
     let known = next(&mut watch);
     assert_eq!(known["change"], "client", "{known}");
     assert_eq!(known["id"], hold, "{known}");
