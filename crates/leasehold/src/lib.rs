@@ -119,6 +119,7 @@ mod owner;
 mod pattern;
 mod primitives;
 mod process;
+mod recipes;
 mod shrink;
 mod sync;
 #[cfg(feature = "testing")]

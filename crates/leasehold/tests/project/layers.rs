@@ -6,10 +6,11 @@ use std::path::Path;
 use crate::support::sources;
 
 /// The layers, from the top. A module may import from the rows below it, and from its own row.
-const LAYERS: [&[&str]; 26] = [
+const LAYERS: [&[&str]; 27] = [
     &["lib"],
     &["blocking"],
     &["testing"],
+    &["recipes"],
     &["client"],
     &["operate"],
     &["primitives"],
