@@ -22,6 +22,8 @@
 //! release. So if guards are dropped there, call [`Client::close`] before the program ends, outside
 //! of async tasks.
 //!
+//! A thread can't be cancelled like a future. An [`Interrupt`] ends the waits of other threads.
+//!
 //! # Panics
 //!
 //! A method that waits panics if it is called inside an async task, because it would block the
@@ -34,6 +36,7 @@ mod expirable;
 mod fair;
 mod fenced;
 mod forward;
+mod interrupt;
 mod latch;
 mod listing;
 mod lock;
@@ -47,6 +50,7 @@ pub use client::Client;
 pub use expirable::{ExpirablePermit, ExpirableSemaphore};
 pub use fair::FairLock;
 pub use fenced::FencedLock;
+pub use interrupt::Interrupt;
 pub use latch::CountDownLatch;
 pub use listing::Listing;
 pub use lock::{Explicit, Lock, LockGuard, Ownership, PerThread};

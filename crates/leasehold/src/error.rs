@@ -63,6 +63,9 @@ pub enum ErrorKind {
     /// holds, or for an owner that itself waits for this one. Release what you hold, and acquire
     /// locks in the same order everywhere.
     Deadlock,
+    /// Another thread ended the wait with an [`Interrupt`](crate::blocking::Interrupt). Nothing is
+    /// held. Only calls of the [`blocking`](crate::blocking) module fail with this kind.
+    Interrupted,
     /// This server or this build does not support the call.
     Unsupported,
 }
@@ -197,10 +200,11 @@ fn worst(errors: &[Error]) -> ErrorKind {
     // First the kinds that require action by the caller: if a transient kind had precedence,
     // `is_transient` would make the caller try again forever. Of the two transient kinds, the
     // unknown outcome is first, because something may be left behind.
-    const ORDER: [ErrorKind; 9] = [
+    const ORDER: [ErrorKind; 10] = [
         ErrorKind::Lost,
         ErrorKind::Misuse,
         ErrorKind::Deadlock,
+        ErrorKind::Interrupted,
         ErrorKind::WrongKind,
         ErrorKind::Denied,
         ErrorKind::Unsupported,

@@ -1,4 +1,4 @@
-//! What users build on locks: each recipe has a file here, and a folder if it needs several.
+//! The recipes, which users build on locks: each has a file here, and a folder if it needs several.
 //!
 //! A recipe uses the public API, and steps of its own for what must happen in one request. Nothing
 //! below this layer knows the recipes.

@@ -14,6 +14,8 @@ mod support;
 mod asleep;
 #[path = "blocking/ends.rs"]
 mod ends;
+#[path = "blocking/interrupt.rs"]
+mod interrupt;
 #[path = "blocking/rw.rs"]
 mod rw;
 #[path = "blocking/settings.rs"]

@@ -1,6 +1,6 @@
 //! The lock of any kind for threads, which forwards to the async one.
 
-use super::forward::{reads, waits};
+use super::forward::{calls, reads};
 use super::lock::{Lock, Ownership, PerThread, this_thread};
 use crate::owner::Owner;
 use crate::primitives::any::Any;
@@ -84,7 +84,7 @@ impl<O: Ownership> AnyLock<O> {
         "Returns the locks that a lock of several is made of" members() -> &[crate::AnyLock];
         "Returns the address of the lock's server" address() -> &str;
     }
-    waits! { AnyLock by as_async:
+    calls! { AnyLock by as_async:
         "Returns whether any client holds the lock" is_locked() -> bool;
         "Returns the lock's holders" inspect() -> LockInfo;
     }

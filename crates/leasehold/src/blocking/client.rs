@@ -3,7 +3,7 @@
 use super::expirable::ExpirableSemaphore;
 use super::fair::FairLock;
 use super::fenced::FencedLock;
-use super::forward::{reads, waits};
+use super::forward::{calls, reads};
 use super::latch::CountDownLatch;
 use super::listing::Listing;
 use super::lock::{Lock, PerThread};
@@ -42,7 +42,7 @@ impl Client {
     /// Returns the same errors as the async method.
     pub fn connect_with(builder: &ClientBuilder, url: &str) -> Result<Self> {
         let runtime = Runtime::start()?;
-        let inner = runtime.block_on("ClientBuilder::connect", builder.connect(url))?;
+        let inner = runtime.wait_on("ClientBuilder::connect", builder.connect(url))?;
         Ok(Self { inner, runtime })
     }
 
@@ -160,7 +160,7 @@ impl Client {
         Listing::new(self.inner.list(pattern), self.runtime.clone())
     }
 
-    waits! { Client:
+    calls! { Client:
         "Returns the kind of lock or synchronizer that `name` is" inspect(name: &str) -> NameInfo;
         "Returns what `name` is, without its clients, with one request" peek(name: &str) -> NameInfo;
         "Asks the servers of `name` about themselves" examine(name: &str) -> Vec<ServerFacts>;

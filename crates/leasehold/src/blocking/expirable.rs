@@ -3,7 +3,9 @@
 use std::fmt;
 use std::time::{Duration, Instant};
 
-use super::forward::{lease_setters, must_exist_setter, reads, setters, wait_setters, waits};
+use super::forward::{
+    calls, lease_setters, must_exist_setter, reads, setters, wait_setters, waits,
+};
 use super::runtime::Runtime;
 use crate::error::Result;
 use crate::loss::LossReason;
@@ -54,6 +56,8 @@ impl ExpirableSemaphore {
         "Acquires `permits` permits if that many are free" try_acquire_many(permits: u32) -> Option<ExpirablePermit> => wrap_some;
         "Waits at most `wait` for `permits` permits" try_acquire_many_for(permits: u32, wait: Duration) -> Option<ExpirablePermit> => wrap_some;
         "Waits for `permits` permits until `deadline` at the latest" try_acquire_many_until(permits: u32, deadline: Instant) -> Option<ExpirablePermit> => wrap_some;
+    }
+    calls! { ExpirableSemaphore:
         "Gives a permit back by its id" release(id: PermitId) -> bool;
         "Gives permits back by their ids, all of them or none" release_many(ids: &[PermitId]) -> bool;
         "Sets a new lease for a permit" update_lease(id: PermitId, lease: Duration) -> bool;
@@ -139,7 +143,7 @@ impl ExpirablePermit {
         "Returns how long the acquire took" waited() -> Duration;
         "Returns the name of the semaphore" name() -> &str;
     }
-    waits! { ExpirablePermit:
+    calls! { ExpirablePermit:
         "Extends the lease of the permits" extend(lease: Duration) -> ();
     }
 

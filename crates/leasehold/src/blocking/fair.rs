@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::forward::{setters, waits};
+use super::forward::{calls, setters};
 use super::lock::{Lock, Ownership, PerThread};
 use crate::primitives::fair::Fair;
 
@@ -14,7 +14,7 @@ impl<O: Ownership> Lock<O, Fair> {
     setters! { FairLock:
         "Sets how long a waiter that does not ask keeps its place" waiter_timeout(timeout: Duration);
     }
-    waits! { FairLock by as_async:
+    calls! { FairLock by as_async:
         "Returns the waiters for the lock in their order" waiters() -> Vec<String>;
     }
 }

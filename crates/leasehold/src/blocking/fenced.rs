@@ -1,6 +1,6 @@
 //! [`FencedLock`], which forwards to the async one.
 
-use super::forward::{reads, waits};
+use super::forward::{calls, reads};
 use super::lock::{Lock, LockGuard, Ownership, PerThread};
 use crate::primitives::fenced::{Fenced, FencedGuard};
 
@@ -9,7 +9,7 @@ use crate::primitives::fenced::{Fenced, FencedGuard};
 pub type FencedLock<O = PerThread> = Lock<O, Fenced>;
 
 impl<O: Ownership> Lock<O, Fenced> {
-    waits! { FencedLock by as_async:
+    calls! { FencedLock by as_async:
         "Returns the last token that was given to any hold" last_token() -> Option<u64>;
     }
 }

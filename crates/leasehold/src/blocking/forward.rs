@@ -7,11 +7,28 @@
 
 /// Defines methods that block until the async method of the same name is done. With `=> wrap`, the
 /// result passes through that method of the type, which turns the async guard into a blocking one.
+/// They run to their end: see `waits` for methods that another thread can interrupt.
+macro_rules! calls {
+    ($twin:ident: $($lines:tt)+) => {
+        $crate::blocking::forward::forwards! { $twin by twin, block_on: $($lines)+ }
+    };
+    ($twin:ident by $through:ident: $($lines:tt)+) => {
+        $crate::blocking::forward::forwards! { $twin by $through, block_on: $($lines)+ }
+    };
+}
+
+/// Defines methods like `calls`, whose waits an [`Interrupt`](super::Interrupt) ends. Each of them
+/// leaves nothing behind when its future is dropped.
 macro_rules! waits {
     ($twin:ident: $($lines:tt)+) => {
-        $crate::blocking::forward::waits! { $twin by twin: $($lines)+ }
+        $crate::blocking::forward::forwards! { $twin by twin, wait_on: $($lines)+ }
     };
-    ($twin:ident by $through:ident: $(
+}
+
+/// Defines the methods of `calls` and `waits`. `run` is the method of the runtime that runs the
+/// future.
+macro_rules! forwards {
+    ($twin:ident by $through:ident, $run:ident: $(
         $what:literal $(#[$meta:meta])*
         $name:ident($($value:ident: $type:ty),*) -> $out:ty $(=> $wrap:ident)?;
     )+) => {
@@ -27,9 +44,9 @@ macro_rules! waits {
             $(#[$meta])*
             pub fn $name(&self $(, $value: $type)*) -> crate::error::Result<$out> {
                 let name = concat!(stringify!($twin), "::", stringify!($name));
-                // The future is made before `block_on` checks whether this thread may wait. It does
-                // nothing until it is polled, so nothing was sent if that check panics.
-                let result = self.runtime().block_on(name, self.$through().$name($($value),*));
+                // The future is made before the runtime checks whether this thread may wait. It
+                // does nothing until it is polled, so nothing was sent if that check panics.
+                let result = self.runtime().$run(name, self.$through().$name($($value),*));
                 $( let result = self.$wrap(result); )?
                 result
             }
@@ -105,4 +122,6 @@ macro_rules! must_exist_setter {
     };
 }
 
-pub(super) use {lease_setters, must_exist_setter, reads, setters, wait_setters, waits};
+pub(super) use {
+    calls, forwards, lease_setters, must_exist_setter, reads, setters, wait_setters, waits,
+};

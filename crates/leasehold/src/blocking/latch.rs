@@ -3,7 +3,7 @@
 use std::fmt;
 use std::time::{Duration, Instant};
 
-use super::forward::{reads, wait_setters, waits};
+use super::forward::{calls, reads, wait_setters, waits};
 use super::runtime::Runtime;
 
 /// A latch for threads; see [`leasehold::CountDownLatch`](crate::CountDownLatch).
@@ -39,6 +39,8 @@ impl CountDownLatch {
         "Waits until the latch is open" wait() -> ();
         "Waits at most `wait` until the latch is open" wait_for(wait: Duration) -> bool;
         "Waits until the latch is open, until `deadline` at the latest" wait_until(deadline: Instant) -> bool;
+    }
+    calls! { CountDownLatch:
         "Sets the latch to a count" try_set_count(count: u64) -> bool;
         "Counts down by one" count_down() -> u64;
         "Counts down by several steps at once" count_down_by(steps: u64) -> u64;

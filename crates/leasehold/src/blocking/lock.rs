@@ -4,7 +4,7 @@ use std::fmt;
 use std::marker::PhantomData;
 use std::time::{Duration, Instant};
 
-use super::forward::{lease_setters, reads, setters, wait_setters, waits};
+use super::forward::{calls, lease_setters, reads, setters, wait_setters, waits};
 use super::runtime::Runtime;
 use crate::acknowledgement::Acknowledgement;
 use crate::error::Result;
@@ -205,7 +205,7 @@ impl<O: Ownership, K: Kind> Lock<O, K> {
 
 /// Inspecting the lock, and ending a hold by force.
 impl<O: Ownership, K: OneKey> Lock<O, K> {
-    waits! { Lock by as_async:
+    calls! { Lock by as_async:
         "Returns whether any client holds the lock" is_locked() -> bool;
         "Returns whether `owner` holds the lock" is_held_by(owner: &Owner) -> bool;
         "Returns how much of the lease is left" remaining_ttl() -> Ttl;
@@ -274,7 +274,7 @@ impl<O: Ownership, G: AsRef<crate::LockGuard> + Into<crate::LockGuard>> LockGuar
         "Returns the id of this hold in Redis" holder_id() -> &str;
         "Returns the name of the lock" name() -> &str;
     }
-    waits! { LockGuard:
+    calls! { LockGuard:
         "Extends the lease of the lock" extend(lease: Duration) -> ();
         "Returns the fencing token of this hold" fencing_token() -> u64;
     }

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use tokio::runtime::{Builder, Handle};
 
+use super::interrupt::interruptible;
 use crate::error::{Error, ErrorKind, Result};
 use crate::observe::log;
 use crate::process::Process;
@@ -135,6 +136,16 @@ impl Runtime {
              `leasehold::{twin}`, or wrap the call in `tokio::task::spawn_blocking`"
         );
         self.handle().block_on(future)
+    }
+
+    /// Runs a wait like [`block_on`](Self::block_on), until another thread interrupts it.
+    #[track_caller]
+    pub(crate) fn wait_on<T>(
+        &self,
+        twin: &str,
+        wait: impl Future<Output = Result<T>>,
+    ) -> Result<T> {
+        self.block_on(twin, interruptible(wait))
     }
 }
 

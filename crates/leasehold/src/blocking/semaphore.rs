@@ -3,7 +3,7 @@
 use std::fmt;
 use std::time::{Duration, Instant};
 
-use super::forward::{must_exist_setter, reads, wait_setters, waits};
+use super::forward::{calls, must_exist_setter, reads, wait_setters, waits};
 use super::runtime::Runtime;
 use crate::error::Result;
 
@@ -44,6 +44,8 @@ impl Semaphore {
         "Acquires `permits` permits if that many are free" try_acquire_many(permits: u32) -> Option<SemaphorePermit> => wrap_some;
         "Waits at most `wait` for `permits` permits" try_acquire_many_for(permits: u32, wait: Duration) -> Option<SemaphorePermit> => wrap_some;
         "Waits for `permits` permits until `deadline` at the latest" try_acquire_many_until(permits: u32, deadline: Instant) -> Option<SemaphorePermit> => wrap_some;
+    }
+    calls! { Semaphore:
         "Adds `permits` free permits" release(permits: u32) -> ();
         "Adds `permits` free permits if the semaphore exists" release_if_exists(permits: u32) -> bool;
         "Changes the number of permits by `permits`, up or down" add_permits(permits: i32) -> ();

@@ -26,7 +26,7 @@ pub(super) fn failed(kind: ErrorKind) -> &'static str {
         ErrorKind::Misuse => "misuse",
         ErrorKind::Deadlock => "deadlock",
         ErrorKind::Lost => "lost",
-        ErrorKind::Unsupported => "other",
+        ErrorKind::Interrupted | ErrorKind::Unsupported => "other",
     }
 }
 

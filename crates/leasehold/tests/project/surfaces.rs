@@ -113,7 +113,7 @@ fn declared(line: &str) -> Option<String> {
             return Some(name(rest)).filter(|name| !name.is_empty());
         }
     }
-    // This is a line of `waits!`, `reads!` or `setters!`.
+    // This is a line of `waits!`, `calls!`, `reads!` or `setters!`.
     let (_, rest) = line.strip_prefix('"')?.split_once("\" ")?;
     rest.contains('(').then(|| name(rest))
 }
