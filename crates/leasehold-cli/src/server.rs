@@ -117,13 +117,19 @@ impl Server {
 pub(crate) struct Terms {
     pub(crate) lease: Duration,
     pub(crate) failover_guard: Option<Duration>,
+    /// Whether no Redisson client uses the lock.
+    pub(crate) rust_only: bool,
 }
 
 impl Terms {
     fn builder(self) -> Result<ClientBuilder, Failure> {
-        let builder = builder()?.lease(self.lease);
+        let mut builder = builder()?.lease(self.lease);
+        // The guard is possible only without Redisson.
+        if self.rust_only || self.failover_guard.is_some() {
+            builder = builder.peers(Peers::RustOnly);
+        }
         Ok(match self.failover_guard {
-            Some(span) => builder.peers(Peers::RustOnly).failover_guard(span),
+            Some(span) => builder.failover_guard(span),
             None => builder,
         })
     }

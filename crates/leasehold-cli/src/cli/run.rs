@@ -293,6 +293,14 @@ pub(crate) struct Wanted {
     #[arg(hide_short_help = true, long, value_name = "TIME", value_parser = duration::parse, allow_hyphen_values = true)]
     pub(crate) failover_guard: Option<Duration>,
 
+    /// Promise that no Redisson client uses the lock
+    ///
+    /// Then the counter of fencing tokens expires a day after its last use. Without this option it
+    /// stays on the server, because Redisson would start again at 1. Commands with and without this
+    /// option work together.
+    #[arg(hide_short_help = true, long)]
+    pub(crate) rust_only: bool,
+
     /// Exit code if the lock is not free
     #[arg(short = 'E', long, value_name = "N", default_value_t = Exit::DEFAULT_BUSY)]
     pub(crate) conflict_exit_code: u8,

@@ -47,6 +47,28 @@ fn fenced_command_sees_increasing_tokens() {
 }
 
 #[test]
+fn token_counter_of_rust_only_commands_expires() {
+    let server = server();
+    let counter = "redisson_lock_token:{job}";
+    let life = || {
+        let life = server.command(&["TTL", counter]).expect("it runs");
+        life.as_int().expect("a number")
+    };
+    let kinds: [&[&str]; 4] = [&[], &["--fair"], &["--write"], &["--also", "other"]];
+    for kind in kinds {
+        let run = |options| {
+            let options = [kind, &["--fenced"], options].concat();
+            done(&mut run_script(&server, &options, "true")).expect_code(0);
+        };
+        run(&[]);
+        assert_eq!(life(), -1, "{kind:?}: Redisson needs it forever");
+        run(&["--rust-only"]);
+        let day = 24 * 60 * 60;
+        assert!((1..=day).contains(&life()), "{kind:?}: {}", life());
+    }
+}
+
+#[test]
 fn failed_fencing_token_prevents_the_command() {
     let server = server();
     let counter = "redisson_lock_token:{job}";

@@ -101,6 +101,7 @@ impl<'a> Waiting<'a> {
         let terms = Terms {
             lease: self.args.lease,
             failover_guard: self.args.failover_guard,
+            rust_only: self.args.rust_only,
         };
         let servers = self.servers.iter();
         servers
