@@ -82,6 +82,7 @@
 //!   keyspace is available.
 //! - `tls`: `rediss://`, with rustls.
 //! - `blocking` (default): the facade for threads.
+//! - `macros`: the attribute [`locked`](macro@locked), which runs a function under a lock.
 //! - `metrics`: counters, histograms and gauges through the `metrics` facade (`docs/metrics.md` in
 //!   the repository).
 //! - `testing`: the module [`testing`], for tests of code that locks. A build without the feature
@@ -145,6 +146,8 @@ pub use primitives::latch::CountDownLatch;
 pub use primitives::lock::{GroupLock, Lock, LockGuard};
 pub use primitives::rw::{NotUpgraded, ReadGuard, RwLock, WriteGuard};
 pub use primitives::semaphore::{Semaphore, SemaphorePermit};
+#[cfg(feature = "macros")]
+pub use recipes::locked::{Busy, locked};
 
 /// The kinds of a [`Lock`], for code that is generic over them. If the kind is known only at run
 /// time, use an [`AnyLock`].
@@ -223,6 +226,10 @@ struct Guides;
 #[cfg(doctest)]
 #[doc = include_str!("../../../docs/from-redisson.md")]
 struct FromRedisson;
+
+#[cfg(all(doctest, feature = "macros"))]
+#[doc = include_str!("../../../docs/locked.md")]
+struct Locked;
 
 #[cfg(doctest)]
 #[doc = include_str!("../../../docs/fencing.md")]

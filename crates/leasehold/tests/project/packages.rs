@@ -4,7 +4,7 @@ use std::process::Command;
 
 use super::root;
 
-const PACKAGES: [&str; 2] = ["leasehold", "leasehold-cli"];
+const PACKAGES: [&str; 3] = ["leasehold-macros", "leasehold", "leasehold-cli"];
 
 /// Returns the files of the package, without its sources.
 fn contents(package: &str) -> Vec<String> {

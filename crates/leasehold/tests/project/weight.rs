@@ -7,7 +7,7 @@ use std::process::Command;
 use super::root;
 
 /// The rows of the page, and the arguments of `cargo tree` that list the crates.
-const ROWS: [(&str, &[&str]); 5] = [
+const ROWS: [(&str, &[&str]); 6] = [
     ("the command", &["-p", "leasehold-cli"]),
     (
         "the command with TLS only",
@@ -26,6 +26,10 @@ const ROWS: [(&str, &[&str]); 5] = [
     (
         "the library, no default features",
         &["-p", "leasehold", "--no-default-features"],
+    ),
+    (
+        "the library with macros",
+        &["-p", "leasehold", "--features", "macros"],
     ),
 ];
 
