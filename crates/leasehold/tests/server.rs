@@ -14,6 +14,7 @@ mod support;
 mod server {
     mod acknowledged;
     mod addresses;
+    mod batches;
     mod child;
     mod clocks;
     mod company;
