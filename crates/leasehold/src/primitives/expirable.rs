@@ -56,6 +56,9 @@ const MOST_AT_ONCE: u64 = 1000;
 /// A Redisson client whose clock is ahead takes permits of all clients back too early. A Redisson
 /// client whose clock is behind loses its own permits earlier than it expects.
 ///
+/// A semaphore limits how many holders work at a time. It is not a rate limiter, which limits how
+/// many calls begin per second.
+///
 /// Permits that Redisson acquires without a lease never end by themselves.
 /// [`remaining_ttl`](Self::remaining_ttl) reports this, and [`release`](Self::release) gives such
 /// permits back.
@@ -82,6 +85,8 @@ const MOST_AT_ONCE: u64 = 1000;
 /// ```
 #[doc(alias = "RPermitExpirableSemaphore")]
 #[doc(alias = "getPermitExpirableSemaphore")]
+#[doc(alias = "RRateLimiter")]
+#[doc(alias = "getRateLimiter")]
 #[derive(Clone)]
 pub struct ExpirableSemaphore {
     context: Arc<Context>,

@@ -45,6 +45,9 @@ const MOST: u64 = 10_000_000_000_000;
 /// lease. If a process is killed before it counts down, the waiters wait until the latch is
 /// [deleted](Self::delete). So wait with a limit, with [`wait_for`](Self::wait_for).
 ///
+/// Leasehold has no condition variable. A latch, or a read of the data under the lock, does what
+/// most conditions are for.
+///
 /// In a Redis Cluster, the name of a latch can't contain a brace: Redisson puts braces around the
 /// name to name the channel, so the key and the channel would be in different slots.
 ///
@@ -69,6 +72,8 @@ const MOST: u64 = 10_000_000_000_000;
 /// ```
 #[doc(alias = "RCountDownLatch")]
 #[doc(alias = "getCountDownLatch")]
+#[doc(alias = "Condvar")]
+#[doc(alias = "newCondition")]
 #[derive(Clone)]
 pub struct CountDownLatch {
     context: Arc<Context>,
