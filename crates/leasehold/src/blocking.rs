@@ -17,6 +17,8 @@
 //! # }
 //! ```
 //!
+//! With [`Lock::non_reentrant`], the second acquire fails instead.
+//!
 //! When the drop of a guard returns, its lock has been released. This is also true if `main` ends
 //! early, and for a guard in a `thread_local`. Inside a tokio runtime, a drop can't wait for the
 //! release. So if guards are dropped there, call [`Client::close`] before the program ends, outside

@@ -200,6 +200,8 @@ pub(crate) struct Settings {
     pub(crate) local_hand_over: Duration,
     /// The servers that must confirm a hold.
     pub(crate) acknowledged: Acknowledgement,
+    /// Whether an owner can't enter a hold of its own again.
+    pub(crate) non_reentrant: bool,
 }
 
 impl Settings {
@@ -217,6 +219,7 @@ impl Settings {
             outage_timeout: DEFAULT_OUTAGE_TIMEOUT,
             local_hand_over: DEFAULT_SLICE,
             acknowledged: Acknowledgement::master(),
+            non_reentrant: false,
         }
     }
 

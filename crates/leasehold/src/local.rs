@@ -39,6 +39,7 @@ use crate::shrink::ShrinkIfIdle;
 use crate::sync::Mutex;
 use arrivals::Arrivals;
 use deadlock::WaitGraph;
+pub(crate) use deadlock::waits_for_itself;
 pub(crate) use idempotency::{IdempotencyKeys, Marked, repeatable_for};
 use line::{LineSlot, WaiterWaker};
 use place_renewals::PlaceRenewals;
@@ -131,10 +132,16 @@ impl LocalRecords {
         Some(self.add_user(key, record))
     }
 
-    /// Returns what this owner holds under a name, in its role.
+    /// Returns what this owner holds under a name, in its role, and can enter again.
     pub(crate) fn held_by(&self, key: &Key, owner: &Owner) -> Option<Arc<Held>> {
         let record = self.table.lock().records.get(key).cloned()?;
         record.owners.held(owner)
+    }
+
+    /// Returns everything that this owner holds under a name, in its role.
+    pub(crate) fn all_held_by(&self, key: &Key, owner: &Owner) -> Vec<Arc<Held>> {
+        let record = self.table.lock().records.get(key).cloned();
+        record.map_or_else(Vec::new, |record| record.owners.all_held(owner))
     }
 
     fn add_user(self: &Arc<Self>, key: &Key, record: Arc<Record>) -> RecordRef {

@@ -35,9 +35,18 @@ use std::sync::atomic::{AtomicU64, Ordering};
 /// [`Deadlock`](crate::ErrorKind::Deadlock), and the error names the locks of the circle. The
 /// client finds such circles only among its own owners, and only among holds that are renewed.
 ///
+/// A handle with [`non_reentrant`](crate::Lock::non_reentrant) does not re-enter: a second acquire
+/// of its owner fails, or waits, as another owner's would.
+///
 /// A clone is the same owner. An owner is never sent to the server, where each hold has its own id.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct Owner(u64, Role);
+pub struct Owner {
+    number: u64,
+    role: Role,
+    /// The number of the only acquire that uses this identity. Zero for an identity that enters its
+    /// holds again.
+    acquire: u64,
+}
 
 /// The role of an owner under a name. An owner can hold a name in each role at the same time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -54,17 +63,41 @@ impl Owner {
     pub(crate) fn in_role(&self, role: Role) -> Self {
         // The role is compared, too: an owner that writes and reads under one name has two holds,
         // and finds each of them by its role.
-        Self(self.0, role)
+        Self {
+            role,
+            ..self.clone()
+        }
     }
 
     /// Returns the owner's number, which is the same in all roles.
     pub(crate) fn number(&self) -> u64 {
-        self.0
+        self.number
+    }
+
+    /// Returns an identity of this owner for one acquire, which enters no hold of the owner. `None`
+    /// if this is such an identity already.
+    pub(crate) fn for_one_acquire(&self) -> Option<Self> {
+        static ACQUIRES: AtomicU64 = AtomicU64::new(1);
+        self.reenters().then(|| Self {
+            acquire: ACQUIRES.fetch_add(1, Ordering::Relaxed),
+            ..self.clone()
+        })
+    }
+
+    /// Returns whether this identity enters its holds again.
+    pub(crate) fn reenters(&self) -> bool {
+        self.acquire == 0
+    }
+
+    /// Returns whether this is `other`, in the same role, whichever acquires the two are for.
+    pub(crate) fn is_owner_of(&self, other: &Self) -> bool {
+        (self.number, self.role) == (other.number, other.role)
     }
 
     /// Returns whether `waiter` can't acquire a name while this owner holds it in its role.
     pub(crate) fn excludes(&self, waiter: &Self) -> bool {
-        self.0 != waiter.0 && (self.1, waiter.1) != (Role::Reader, Role::Reader)
+        let is_other = (self.number, self.acquire) != (waiter.number, waiter.acquire);
+        is_other && (self.role, waiter.role) != (Role::Reader, Role::Reader)
     }
 
     /// Returns a new owner, different from all other owners of this process.
@@ -75,6 +108,10 @@ impl Owner {
     )]
     pub fn new() -> Self {
         static NUMBERS: AtomicU64 = AtomicU64::new(1);
-        Self(NUMBERS.fetch_add(1, Ordering::Relaxed), Role::Exclusive)
+        Self {
+            number: NUMBERS.fetch_add(1, Ordering::Relaxed),
+            role: Role::Exclusive,
+            acquire: 0,
+        }
     }
 }

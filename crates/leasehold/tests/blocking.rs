@@ -16,6 +16,8 @@ mod asleep;
 mod ends;
 #[path = "blocking/interrupt.rs"]
 mod interrupt;
+#[path = "blocking/non_reentrant.rs"]
+mod non_reentrant;
 #[path = "blocking/rw.rs"]
 mod rw;
 #[path = "blocking/settings.rs"]

@@ -36,6 +36,7 @@ mod on_embedded {
     mod lock;
     mod multi;
     mod name;
+    mod non_reentrant;
     mod re_entry;
     mod red;
     mod rw;
@@ -67,6 +68,7 @@ mod on_server {
     mod lock;
     mod multi;
     mod name;
+    mod non_reentrant;
     mod re_entry;
     mod red;
     mod rw;
@@ -97,6 +99,7 @@ mod on_cluster {
     mod lock;
     mod multi;
     mod name;
+    mod non_reentrant;
     mod re_entry;
     mod red;
     mod rw;

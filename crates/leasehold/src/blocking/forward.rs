@@ -75,15 +75,15 @@ macro_rules! reads {
 
 /// Defines setters of a handle. The surrounding type has `with`, which changes the async handle.
 macro_rules! setters {
-    ($twin:ident: $($what:literal $name:ident($value:ident: $type:ty);)+) => {
+    ($twin:ident: $($what:literal $name:ident($($value:ident: $type:ty)?);)+) => {
         $(
             #[doc = concat!(
                 $what, "; see [`", stringify!($twin), "::", stringify!($name),
                 "`](crate::", stringify!($twin), "::", stringify!($name), ")."
             )]
             #[must_use]
-            pub fn $name(self, $value: $type) -> Self {
-                self.with(|inner| inner.$name($value))
+            pub fn $name(self $(, $value: $type)?) -> Self {
+                self.with(|inner| inner.$name($($value)?))
             }
         )+
     };

@@ -65,7 +65,20 @@ pub(super) fn this_thread() -> Owner {
 ///
 /// A thread that holds the lock can acquire it again. With [`owned_by`](Self::owned_by), an
 /// [`Owner`] that holds the lock can do so instead, on any thread, and guards can be sent to other
-/// threads.
+/// threads. With [`non_reentrant`](Self::non_reentrant), neither can, and an acquire that would wait
+/// for its own thread fails:
+///
+/// ```
+/// # fn main() -> leasehold::Result<()> {
+/// let client = leasehold::blocking::Client::embedded();
+/// let lock = client.fair_lock("orders:42").non_reentrant();
+/// let guard = lock.acquire()?;
+/// let error = lock.acquire().unwrap_err();
+/// assert_eq!(error.kind(), leasehold::ErrorKind::Deadlock);
+/// guard.release()?;
+/// # Ok(())
+/// # }
+/// ```
 pub struct Lock<O: Ownership = PerThread, K = Plain> {
     inner: crate::Lock<K>,
     /// `None` for the thread that acquires.
@@ -147,6 +160,9 @@ impl<O: Ownership, K: Kind> Lock<O, K> {
 
     lease_setters! { Lock }
     wait_setters! { Lock }
+    setters! { Lock:
+        "Makes a thread, or an owner, unable to enter a hold of its own again" non_reentrant();
+    }
 }
 
 /// Settings of locks with one name: see the async methods of the same names.

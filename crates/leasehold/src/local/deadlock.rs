@@ -59,7 +59,7 @@ impl LocalRecords {
         // time.
         while let Some(circle) = self.circle(&wait.edge) {
             if self.circle_exists(&circle) {
-                let others = circle.iter().skip(1).map(|edge| &edge.key);
+                let others = circle[1..].iter().map(|edge| &edge.key);
                 return Err(deadlock_error(key, others));
             }
         }
@@ -106,8 +106,9 @@ impl LocalRecords {
         let record = self.table.lock().records.get(key).cloned();
         let holders = record.map(|record| record.owners.lasting());
         let holders = holders.into_iter().flatten();
-        // The waiter's own hold never excludes it: the waiter re-enters the hold, or reads inside
-        // its write hold. An owner that reads and wants to write is refused before it waits.
+        // The waiter's own hold excludes it only if either of them does not re-enter: otherwise the
+        // waiter enters the hold, or reads inside its write hold. An owner that reads and wants to
+        // write is refused before it waits.
         let others = holders.filter(|holder| holder.excludes(waiter));
         others.map(|holder| holder.number()).collect()
     }
@@ -173,7 +174,10 @@ impl Drop for OwnerWait {
 
 /// Returns the error for a deadlock. `circle` has the names that the other owners wait for, in
 /// order.
-fn deadlock_error<'a>(key: &Key, circle: impl Iterator<Item = &'a Key>) -> Error {
+fn deadlock_error<'a>(key: &Key, circle: impl ExactSizeIterator<Item = &'a Key>) -> Error {
+    if circle.len() == 0 {
+        return waits_for_itself(key);
+    }
     let mut message = format!("waiting for `{key}` would never end: it is held by an owner");
     for (n, next) in circle.enumerate() {
         let by = if n == 0 { "" } else { " held by one" };
@@ -181,6 +185,15 @@ fn deadlock_error<'a>(key: &Key, circle: impl Iterator<Item = &'a Key>) -> Error
     }
     message += " which this owner holds; acquire them in the same order everywhere, or wait with a \
                 limit";
+    Error::new(ErrorKind::Deadlock, message).with_key(key)
+}
+
+/// Returns the error for an owner that waits for a hold of its own, which it can't enter again.
+pub(crate) fn waits_for_itself(key: &Key) -> Error {
+    let message = format!(
+        "waiting for `{key}` would never end: this owner holds it, and can't enter it again because \
+         of `non_reentrant`; release it first, or wait with a limit"
+    );
     Error::new(ErrorKind::Deadlock, message).with_key(key)
 }
 

@@ -260,12 +260,23 @@ impl RecordRef {
 }
 
 impl Reentry {
-    /// Returns what the owner holds under this name, in its role.
+    /// Returns what the owner holds under this name, in its role, and can enter again.
     pub(crate) fn held(&self, owner: &Owner) -> Option<Arc<Held>> {
         match self.slots.lock().get(owner) {
             Some(OwnerSlot::Held(held)) => Some(Arc::clone(held)),
             _ => None,
         }
+    }
+
+    /// Returns everything that the owner holds under this name, in its role: the hold that it can
+    /// enter again, and the holds of handles that do not re-enter.
+    pub(crate) fn all_held(&self, owner: &Owner) -> Vec<Arc<Held>> {
+        let slots = self.slots.lock();
+        let held = slots.iter().filter_map(|(holder, slot)| match slot {
+            OwnerSlot::Held(held) if holder.is_owner_of(owner) => Some(Arc::clone(held)),
+            _ => None,
+        });
+        held.collect()
     }
 
     /// Removes `held` from the owner's slot when its last guard is dropped.

@@ -11,8 +11,8 @@ use super::lock::{Kind, Lock, LockGuard, LockInfo, OneKey};
 use crate::backend::step::Operation;
 use crate::context::Context;
 use crate::error::{Error, ErrorKind, Result};
-use crate::hold::Hold;
 use crate::key::Key;
+use crate::local::reentry::Held;
 use crate::owner::Owner;
 use crate::wait::Deadline;
 
@@ -83,8 +83,8 @@ pub(super) trait OneName: Erased {
     /// Returns whether a hold keeps all other owners out.
     fn excludes_others(&self) -> bool;
 
-    /// Returns the hold of `owner`, even a lost one, as far as this process knows.
-    fn held_by(&self, context: &Context, key: &Key, owner: &Owner) -> Option<Hold>;
+    /// Returns the holds of `owner`, even lost ones, as far as this process knows.
+    fn held_by(&self, context: &Context, key: &Key, owner: &Owner) -> Vec<Arc<Held>>;
 }
 
 /// The operations that all locks made of several members have in common.
@@ -125,12 +125,11 @@ impl<K: OneKey> OneName for K {
         self.is_exclusive()
     }
 
-    fn held_by(&self, context: &Context, key: &Key, owner: &Owner) -> Option<Hold> {
+    fn held_by(&self, context: &Context, key: &Key, owner: &Owner) -> Vec<Arc<Held>> {
         // Holds are recorded under the role of their owner, so an owner that reads is not found as
         // the exclusive holder of a lock.
         let owner = owner.in_role(K::ROLE);
-        let held = context.locals.held_by(&self.line_key(key), &owner)?;
-        Some(held.hold().clone())
+        context.locals.all_held_by(&self.line_key(key), &owner)
     }
 }
 
@@ -182,16 +181,28 @@ impl AnyLock {
     /// Returns whether `owner` holds this member of a composite lock. With `distrusts_restarted`, a
     /// hold that its server has forgotten counts until that server may vote again.
     pub(super) fn counts_for(&self, owner: &Owner, distrusts_restarted: bool) -> bool {
-        let AnyKind::One(kind) = &self.kind().0 else {
-            return false;
-        };
-        let context = self.context();
-        let hold = self.key().ok();
-        let hold = hold.and_then(|key| kind.held_by(context, key, owner));
-        hold.is_some_and(|hold| {
-            let until = hold.counts_until().filter(|_| distrusts_restarted);
-            hold.loss().is_none() || until.is_some_and(|until| context.clock.now() < until)
+        let now = self.context().clock.now();
+        self.held_by(owner).iter().any(|held| {
+            let until = held.hold().counts_until().filter(|_| distrusts_restarted);
+            held.hold().loss().is_none() || until.is_some_and(|until| now < until)
         })
+    }
+
+    /// Returns whether a hold of `owner` keeps the owner itself from this member until the owner
+    /// gives it back. `enters` says whether the acquire would enter a hold again.
+    pub(super) fn is_closed_to(&self, owner: &Owner, enters: bool) -> bool {
+        let excludes = |held: &Arc<Held>| {
+            let can_enter = enters && held.owner().is_some_and(Owner::reenters);
+            !can_enter && held.hold().lasts_until_release()
+        };
+        self.is_exclusive() && self.held_by(owner).iter().any(excludes)
+    }
+
+    fn held_by(&self, owner: &Owner) -> Vec<Arc<Held>> {
+        match (&self.kind().0, self.key()) {
+            (AnyKind::One(kind), Ok(key)) => kind.held_by(self.context(), key, owner),
+            _ => Vec::new(),
+        }
     }
 
     /// Returns whether any client holds the lock now. A [`MultiLock`](crate::MultiLock) or a

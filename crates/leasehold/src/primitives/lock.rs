@@ -194,6 +194,16 @@ impl<K> Lock<K> {
 }
 
 impl<K: Clone> Lock<K> {
+    /// Returns the same lock with an identity of its owner for one acquire. `None` if its owner
+    /// re-enters, or has such an identity already.
+    fn for_one_acquire(&self) -> Option<Self> {
+        let owner = self.owner().filter(|_| self.settings.non_reentrant)?;
+        Some(Self {
+            owner: Some(owner.for_one_acquire()?),
+            ..self.clone()
+        })
+    }
+
     /// Returns the same lock as a member of a composite lock that has these settings and this
     /// owner.
     pub(super) fn as_member(
@@ -366,6 +376,38 @@ impl<K: Kind> Lock<K> {
         self.owner = Some(owner.in_role(K::ROLE));
         self
     }
+
+    /// Makes an owner unable to enter a hold of its own again. A second acquire of the same owner
+    /// then gets the same answer as an acquire of another owner: a try gets nothing, and a wait with
+    /// a limit ends at its limit. A wait without a limit fails at once with
+    /// [`Deadlock`](crate::ErrorKind::Deadlock), if the hold would not end by itself.
+    ///
+    /// This also applies to a hold that was acquired through this handle, when another handle of the
+    /// same owner acquires the lock. On the server, each hold is one holder with an id of its own,
+    /// as always. Several read holds of an owner are independent of each other.
+    ///
+    /// Without an [`Owner`], an async lock never re-enters, and this setting changes nothing.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> leasehold::Result<()> {
+    /// # use leasehold::{Client, ErrorKind, Owner};
+    /// # let client = Client::embedded();
+    /// let lock = client.lock("orders:42").owned_by(&Owner::new()).non_reentrant();
+    /// let guard = lock.acquire().await?;
+    /// assert!(lock.try_acquire().await?.is_none());
+    /// let error = lock.acquire().await.unwrap_err(); // does not wait for itself
+    /// assert_eq!(error.kind(), ErrorKind::Deadlock);
+    /// # guard.release().await
+    /// # }
+    /// ```
+    #[doc(alias = "getNonReentrantLock")]
+    #[doc(alias = "getNonReentrantFairLock")]
+    #[must_use]
+    pub fn non_reentrant(mut self) -> Self {
+        self.settings.non_reentrant = true;
+        self
+    }
 }
 
 #[allow(private_bounds, reason = "nothing here is public")]
@@ -481,15 +523,16 @@ impl<K: OneKey> Lock<K> {
     pub async fn is_held_by(&self, owner: &Owner) -> Result<bool> {
         let (locals, owner) = (&self.context.locals, owner.in_role(K::ROLE));
         // The server knows nothing of owners, and each hold has an id of its own there. Only the
-        // local record knows which id to look for.
-        let Some(held) = locals.held_by(&self.line_key()?, &owner) else {
+        // local record knows which ids to look for.
+        let held = locals.all_held_by(&self.line_key()?, &owner);
+        if held.is_empty() {
             return Ok(false);
-        };
+        }
         let info = self.inspect().await?;
-        let id = held.hold().steps.wire_id();
+        let is_own = |id: &str| held.iter().any(|held| held.hold().steps.wire_id() == id);
         // Compare with every holder, not only the first: a lock may have many readers, and the
         // server lists them in an order of its own.
-        Ok(info.holders.iter().any(|holder| holder.id == id))
+        Ok(info.holders.iter().any(|holder| is_own(&holder.id)))
     }
 
     /// Returns the remaining time of the current hold's lease on the server.
@@ -560,6 +603,11 @@ impl<K> Lock<K> {
 
     pub(super) fn owner(&self) -> Option<&Owner> {
         self.owner.as_ref()
+    }
+
+    /// Returns the owner, if its acquires through this handle enter its holds again.
+    pub(super) fn reentering_owner(&self) -> Option<&Owner> {
+        self.owner().filter(|_| !self.settings.non_reentrant)
     }
 
     pub(super) fn settings(&self) -> &Settings {

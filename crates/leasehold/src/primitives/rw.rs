@@ -216,6 +216,13 @@ impl RwLock {
         self.each(|lock| lock.owned_by(owner), |lock| lock.owned_by(owner))
     }
 
+    /// Makes an owner unable to enter a hold of its own again, on either side: see
+    /// [`Lock::non_reentrant`]. An owner that writes can't read inside its write hold then.
+    #[must_use]
+    pub fn non_reentrant(self) -> Self {
+        self.each(Lock::non_reentrant, Lock::non_reentrant)
+    }
+
     /// Sets whether a waiting writer of this handle keeps new readers out, and whether readers of
     /// this handle stay out while a writer waits. `true` by default.
     ///

@@ -16,6 +16,7 @@ use crate::config::{DEFAULT_LONGEST_LEASE, Settings, check_longest_lease};
 use crate::error::{Error, Result};
 use crate::key::Key;
 use crate::local::line::LineMode;
+use crate::local::waits_for_itself;
 use crate::owner::Owner;
 use crate::primitives::lock::kind::{Acquire, Kind};
 use crate::primitives::lock::{Lock, LockGuard};
@@ -255,6 +256,17 @@ impl Majority {
         let doubled = || same_server_error(&self.members, |_| ());
         self.closed(key).or_else(doubled)
     }
+
+    /// Returns whether the holds of the lock's own owner leave too few members for a majority, until
+    /// the owner gives them back.
+    fn waits_for_itself(&self, lock: &Lock<Self>) -> bool {
+        let enters = lock.reentering_owner().is_some();
+        lock.owner().is_some_and(|owner| {
+            let members = self.members.iter();
+            let open = members.filter(|member| !member.is_closed_to(owner, enters));
+            open.count() < self.quorum()
+        })
+    }
 }
 
 impl Kind for Majority {
@@ -268,6 +280,9 @@ impl Acquire for Majority {
         let terms = bounded.terms(key)?;
         if let Some(error) = kind.hopeless(key) {
             return Err(error);
+        }
+        if matches!(deadline, Deadline::Never) && kind.waits_for_itself(lock) {
+            return Err(waits_for_itself(key));
         }
         // The maximum hold time counts from the grant of the majority, not of a member.
         let settings = Settings {
@@ -308,7 +323,7 @@ async fn enter_or_wait(
     let (key, kind) = (lock.key()?, lock.kind());
     // An owner that already holds the lock never queues behind another waiter, which may wait for
     // this owner. One held member is enough: the others may be about to rejoin.
-    let enters_again = lock.owner().is_some_and(|owner| {
+    let enters_again = lock.reentering_owner().is_some_and(|owner| {
         let mut members = kind.members.iter();
         members.any(|member| member.counts_for(owner, kind.distrusts_restarted()))
     });

@@ -77,7 +77,7 @@ impl AnyLock {
         })
     }
 
-    fn is_exclusive(&self) -> bool {
+    pub(in crate::primitives) fn is_exclusive(&self) -> bool {
         match &self.kind().0 {
             AnyKind::One(kind) => kind.excludes_others(),
             AnyKind::Composite(_) => false,

@@ -36,6 +36,10 @@ pub(in crate::primitives) async fn acquire_by<K: Named>(
     lock: &Lock<K>,
     deadline: Deadline,
 ) -> Result<Option<LockGuard>> {
+    if let Some(once) = lock.for_one_acquire() {
+        // Boxed: otherwise every waiter would carry this state, and few handles do not re-enter.
+        return Box::pin(acquire_by(&once, deadline)).await;
+    }
     let key = lock.key()?;
     let terms = lock.kind.terms(lock.settings.terms(key)?);
     lock.context.check_lease(terms.lease, key)?;

@@ -103,7 +103,7 @@ impl Acquire for Read {
         let mut kind = lock.kind().clone();
         // No reservation and no wait in line: all waiters there wait for this owner's own write
         // hold.
-        if let Some(write) = held(context, key, lock.owner(), Role::Writer) {
+        if let Some(write) = held(context, key, lock.reentering_owner(), Role::Writer) {
             kind.inside = Some(write.hold().clone());
             return acquire::acquire_by(&lock.with_kind(kind), deadline).await;
         }
@@ -217,7 +217,7 @@ impl Acquire for Write {
             return acquire::acquire_by(lock, deadline).await;
         }
         let (key, context) = (lock.key()?, lock.context());
-        let has = |role| held(context, key, lock.owner(), role).is_some();
+        let has = |role| held(context, key, lock.reentering_owner(), role).is_some();
         if has(Role::Reader) && !has(Role::Writer) {
             return Err(waits_for_itself(key));
         }
@@ -319,7 +319,7 @@ impl<K: Named> Drop for Reservation<'_, K> {
     }
 }
 
-/// Returns the hold of an owner in a role, unless it is lost.
+/// Returns the hold of an owner in a role that the owner can enter again, unless it is lost.
 pub(super) fn held(
     context: &Context,
     key: &Key,

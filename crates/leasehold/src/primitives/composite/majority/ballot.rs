@@ -155,11 +155,8 @@ impl<'a> Ballot<'a> {
     async fn probe(&self, member: &'a AnyLock) -> Result<MemberReply<()>> {
         self.trust(member)?;
         member.context().check_open(self.key)?;
-        if self
-            .terms
-            .owner
-            .is_some_and(|owner| member.is_held_by(owner))
-        {
+        let enters = |owner| !self.terms.settings.non_reentrant && member.is_held_by(owner);
+        if self.terms.owner.is_some_and(enters) {
             // The owner's own hold does not prevent a vote, which would re-enter it.
             return Ok(MemberReply::Granted(()));
         }
