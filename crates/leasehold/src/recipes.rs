@@ -2,3 +2,6 @@
 //!
 //! A recipe uses the public API, and steps of its own for what must happen in one request. Nothing
 //! below this layer knows the recipes.
+
+#[cfg(feature = "macros")]
+pub(crate) mod locked;
