@@ -192,6 +192,20 @@ pub mod hooks {
     pub use crate::observe::{Acquired, Lost, Waiting};
 }
 
+/// Checks that refuse the writes of late holders: statements for SQL databases, scripts for Redis,
+/// and checks for HTTP services and object stores. They are text and verdicts, so they work with any
+/// driver.
+///
+/// A fencing token rises from hold to hold: see [`FencedGuard::token`] and
+/// [`LockGuard::fencing_token`]. A resource that remembers the greatest token, its *fence*, can
+/// refuse a holder that has lost its lock and does not know it yet. Equal tokens are accepted,
+/// because a holder may write several times.
+pub mod fence {
+    pub use crate::recipes::fence::{
+        Dialect, Fences, LIMIT, Sql, Stale, bind, http, object, redis, verdict,
+    };
+}
+
 /// The types of some settings of a [`ClientBuilder`], and of handles such as [`Lock`].
 pub mod settings {
     pub use crate::config::{Backoff, Peers, WaitStrategy};

@@ -5,3 +5,4 @@
 
 #[cfg(feature = "macros")]
 pub(crate) mod locked;
+pub(crate) mod fence;

@@ -1,0 +1,260 @@
+//! Statements of SQL that check a token.
+
+/// The syntax of a database.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Dialect {
+    /// PostgreSQL, and databases that speak its dialect.
+    Postgres,
+    /// MySQL and MariaDB.
+    MySql,
+    /// SQLite from 3.24 on.
+    Sqlite,
+}
+
+/// The statements for a table of fences. It has one row for each protected resource, with the
+/// greatest token that was accepted. The values that vary are parameters, so the text can be
+/// prepared once, with any driver.
+///
+/// In a transaction, run [`raise`](Self::raise) before anything else. Its lock on the row keeps
+/// later holders out until the commit. So check and changes are one step, even at the isolation
+/// level READ COMMITTED.
+///
+/// ```sql
+/// BEGIN;
+/// -- raise, with the name and the token. No row affected: ROLLBACK and stop.
+/// UPDATE stock SET quantity = 9 WHERE id = 7;
+/// INSERT INTO orders VALUES (42, 7);
+/// COMMIT;
+/// ```
+///
+/// # Examples
+///
+/// ```
+/// use leasehold::fence::{self, Sql};
+///
+/// const FENCES: Sql = Sql::postgres("fences");
+///
+/// # struct Transaction;
+/// # impl Transaction { fn execute(&self, _: &str, _: (&str, i64)) -> u64 { 1 } }
+/// # let (transaction, token) = (Transaction, 7);
+/// let rows = transaction.execute(&FENCES.raise(), ("stock:7", fence::bind(token)));
+/// fence::verdict(token, rows)?;
+/// # Ok::<(), fence::Stale>(())
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Sql {
+    dialect: Dialect,
+    table: &'static str,
+}
+
+impl Sql {
+    /// Returns the statements for a table of PostgreSQL. `table` may begin with a schema:
+    /// `app.fences`.
+    ///
+    /// # Panics
+    ///
+    /// Panics if the name or one of its parts is empty, or if it contains NUL. In a constant, this
+    /// is an error of the compiler.
+    #[must_use]
+    pub const fn postgres(table: &'static str) -> Self {
+        Self::of(Dialect::Postgres, table)
+    }
+
+    /// Returns the statements for a table of MySQL or MariaDB. `table` may begin with a database.
+    /// The table must be of a storage engine with transactions, such as InnoDB.
+    ///
+    /// # Panics
+    ///
+    /// Same as [`postgres`](Self::postgres).
+    #[must_use]
+    pub const fn mysql(table: &'static str) -> Self {
+        Self::of(Dialect::MySql, table)
+    }
+
+    /// Returns the statements for a table of SQLite. `table` may begin with a database.
+    ///
+    /// # Panics
+    ///
+    /// Same as [`postgres`](Self::postgres).
+    #[must_use]
+    pub const fn sqlite(table: &'static str) -> Self {
+        Self::of(Dialect::Sqlite, table)
+    }
+
+    /// Returns the statements for a table of this dialect.
+    ///
+    /// # Panics
+    ///
+    /// Same as [`postgres`](Self::postgres).
+    #[must_use]
+    pub const fn of(dialect: Dialect, table: &'static str) -> Self {
+        let bytes = table.as_bytes();
+        let (mut at, mut part) = (0, 0);
+        while at < bytes.len() {
+            assert!(bytes[at] != 0, "the name of a table can't contain NUL");
+            if bytes[at] == b'.' {
+                assert!(part > 0, "a part of the table's name is empty");
+                part = 0;
+            } else {
+                part += 1;
+            }
+            at += 1;
+        }
+        assert!(
+            part > 0,
+            "the name of the table, or its last part, is empty"
+        );
+        Self { dialect, table }
+    }
+
+    /// Returns the statement that creates the table if it does not exist. It has no parameters.
+    #[must_use]
+    pub fn create_table(&self) -> String {
+        let table = self.quoted(self.table);
+        match self.dialect {
+            Dialect::Postgres => format!(
+                "CREATE TABLE IF NOT EXISTS {table} (name TEXT PRIMARY KEY, fence BIGINT NOT NULL)"
+            ),
+            // As bytes: names that differ only in case are different.
+            Dialect::MySql => format!(
+                "CREATE TABLE IF NOT EXISTS {table} (name VARCHAR(255) CHARACTER SET utf8mb4 \
+                 COLLATE utf8mb4_bin NOT NULL PRIMARY KEY, fence BIGINT NOT NULL DEFAULT 0, \
+                 writes BIGINT NOT NULL DEFAULT 0) ENGINE = InnoDB"
+            ),
+            Dialect::Sqlite => format!(
+                "CREATE TABLE IF NOT EXISTS {table} (name TEXT PRIMARY KEY, fence INTEGER NOT NULL)"
+            ),
+        }
+    }
+
+    /// Returns the statement that adds a name, if the database needs this before
+    /// [`raise`](Self::raise): only MySQL does. Its parameter is the name. Run it once for each
+    /// name, or before each `raise`, in the same transaction or before it. It changes nothing if
+    /// the name exists. Without the row, `raise` affects no row, as if the token were late.
+    #[must_use]
+    pub fn add(&self) -> Option<String> {
+        let table = self.quoted(self.table);
+        match self.dialect {
+            Dialect::MySql => Some(format!("INSERT IGNORE INTO {table} (name) VALUES (?)")),
+            Dialect::Postgres | Dialect::Sqlite => None,
+        }
+    }
+
+    /// Returns the statement that makes the token the fence of a name, unless the fence is greater.
+    /// Its parameters are the name and the token, as a signed integer of 64 bits
+    /// ([`bind`](super::bind)). The number of affected rows is the [`verdict`](super::verdict). On
+    /// MySQL, the number is the same whether the driver counts matched or changed rows.
+    #[must_use]
+    pub fn raise(&self) -> String {
+        let table = self.quoted(self.table);
+        match self.dialect {
+            Dialect::Postgres | Dialect::Sqlite => {
+                let (name, token) = (self.parameter(1), self.parameter(2));
+                format!(
+                    "INSERT INTO {table} AS held (name, fence) VALUES ({name}, {token}) \
+                     ON CONFLICT (name) DO UPDATE SET fence = excluded.fence \
+                     WHERE held.fence <= excluded.fence"
+                )
+            }
+            // Not `ON DUPLICATE KEY UPDATE`: a driver that counts matched rows reports 1 row for an
+            // insert, and also for a late token. `writes` changes the row even if the token is
+            // equal, because other drivers count only changed rows.
+            Dialect::MySql => format!(
+                "UPDATE {table} AS held JOIN (SELECT CAST(? AS CHAR(255) CHARACTER SET utf8mb4) \
+                 AS name, CAST(? AS SIGNED) AS token) AS new ON held.name = new.name \
+                 SET held.fence = new.token, held.writes = held.writes + 1 \
+                 WHERE held.fence <= new.token"
+            ),
+        }
+    }
+
+    /// Returns the statement that reads the fence of a name, for messages. Its parameter is the
+    /// name.
+    #[must_use]
+    pub fn fence(&self) -> String {
+        let (table, name) = (self.quoted(self.table), self.parameter(1));
+        format!("SELECT fence FROM {table} WHERE name = {name}")
+    }
+
+    /// Returns the condition that one row's own column of tokens is not greater than the token,
+    /// which is the parameter with this number: `"fence" <= $3`. For MySQL, parameters have no
+    /// numbers.
+    ///
+    /// Put it into the `WHERE` of the change, with [`assign`](Self::assign) in its `SET`. Then the
+    /// [`verdict`](super::verdict) of the change is its number of affected rows. 0 also means that
+    /// the row does not exist. On MySQL, an update that changes no value affects 0 rows, unless the
+    /// driver counts matched rows. So change another column too, such as a counter.
+    ///
+    /// ```
+    /// use leasehold::fence::Sql;
+    ///
+    /// const SQL: Sql = Sql::postgres("fences");
+    ///
+    /// let update = format!(
+    ///     "UPDATE stock SET quantity = $1, {} WHERE id = $2 AND {}",
+    ///     SQL.assign("fence", 3),
+    ///     SQL.check("fence", 3),
+    /// );
+    /// assert_eq!(
+    ///     update,
+    ///     r#"UPDATE stock SET quantity = $1, "fence" = $3 WHERE id = $2 AND "fence" <= $3"#
+    /// );
+    /// ```
+    #[must_use]
+    pub fn check(&self, column: &str, parameter: u32) -> String {
+        format!("{} <= {}", self.quoted(column), self.parameter(parameter))
+    }
+
+    /// Returns the assignment of the token to one row's own column: see [`check`](Self::check).
+    #[must_use]
+    pub fn assign(&self, column: &str, parameter: u32) -> String {
+        format!("{} = {}", self.quoted(column), self.parameter(parameter))
+    }
+
+    fn parameter(&self, number: u32) -> String {
+        match self.dialect {
+            Dialect::Postgres => format!("${number}"),
+            Dialect::MySql => "?".to_owned(),
+            Dialect::Sqlite => format!("?{number}"),
+        }
+    }
+
+    /// Returns an identifier, quoted part by part. So it can't end the quotes.
+    fn quoted(&self, identifier: &str) -> String {
+        let quote = match self.dialect {
+            Dialect::Postgres | Dialect::Sqlite => "\"",
+            Dialect::MySql => "`",
+        };
+        let parts = identifier.split('.').map(|part| {
+            let part = part.replace(quote, &quote.repeat(2));
+            format!("{quote}{part}{quote}")
+        });
+        parts.collect::<Vec<_>>().join(".")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn identifiers_can_not_end_their_quotes() {
+        let hostile = Sql::postgres("app.f\"; DROP TABLE x; --");
+        let read = hostile.fence();
+        let table = r#""app"."f""; DROP TABLE x; --""#;
+        assert_eq!(read, format!("SELECT fence FROM {table} WHERE name = $1"));
+        let hostile = Sql::mysql("f`; DROP TABLE x; --").fence();
+        assert!(hostile.contains("`f``; DROP TABLE x; --`"), "{hostile}");
+        assert_eq!(Sql::mysql("f").check("a`b", 9), "`a``b` <= ?");
+        assert_eq!(Sql::sqlite("f").assign("a", 9), r#""a" = ?9"#);
+    }
+
+    #[test]
+    fn names_without_text_are_refused() {
+        for name in ["", ".", "a.", ".a", "a..b", "a\0"] {
+            let made = std::panic::catch_unwind(|| Sql::sqlite(name));
+            assert!(made.is_err(), "{name:?}");
+        }
+    }
+}
