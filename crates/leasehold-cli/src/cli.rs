@@ -2,6 +2,7 @@
 
 mod demo;
 mod doctor;
+mod fence;
 mod latch;
 mod look;
 mod run;
@@ -16,6 +17,7 @@ use crate::mapping::{self, Mapping};
 
 pub(crate) use demo::{Demo, DemoWorker};
 pub(crate) use doctor::Doctor;
+pub(crate) use fence::{Fence, FenceAction};
 pub(crate) use latch::{Latch, LatchAction};
 pub(crate) use look::{KindOfName, Ls, Release, SetLimit, Show, Top, Watch};
 pub(crate) use run::{Hold, OnLoss, RUN_USAGE, Run, RunDeadman, RunLaunch, Wanted};
@@ -225,6 +227,8 @@ pub(crate) enum Command {
     SetLimit(SetLimit),
     /// Set a latch, count it down, or wait until it opens
     Latch(Latch),
+    /// Print statements that refuse late holders in a database
+    Fence(Fence),
     /// Run a demonstration: workers update shared state under one lock
     Demo(Demo),
     /// Print completions for a shell

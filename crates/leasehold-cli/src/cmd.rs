@@ -5,6 +5,7 @@ mod changes;
 mod completions;
 mod demo;
 mod doctor;
+mod fence;
 mod hold;
 mod latch;
 mod ls;
@@ -66,6 +67,7 @@ pub(crate) fn run(cli: Cli) -> Result<Exit, Failure> {
             let server = Server::find(cli.connection.redis)?.shared()?;
             finish(doctor::doctor(args, server))
         }
+        Command::Fence(args) => finish(fence::fence(args)),
         Command::Completions(args) => finish(completions::completions(args.shell)),
         Command::Names(args) => {
             let server = Server::find(cli.connection.redis)?.shared()?;

@@ -7,6 +7,7 @@
 mod clock;
 pub mod clock_shim;
 pub mod cluster;
+pub mod database;
 pub mod fake;
 pub mod fork_shim;
 mod frames;
@@ -26,6 +27,7 @@ mod wait;
 pub use clock::monotonic_ns;
 pub use clock_shim::ClockShim;
 pub use cluster::Cluster;
+pub use database::Database;
 pub use fake::FakeServer;
 pub use fork_shim::{ForkShim, fork};
 pub use heard::Heard;

@@ -22,6 +22,7 @@ mod server {
     mod ends;
     mod fair;
     mod faults;
+    mod fences;
     mod forks;
     mod group;
     mod guard;

@@ -64,6 +64,7 @@ impl Fences {
 #[allow(clippy::unwrap_used, reason = "a test")]
 mod tests {
     use std::cell::RefCell;
+    use std::sync::atomic::{AtomicU64, Ordering};
     use std::thread;
 
     use super::*;
@@ -71,12 +72,14 @@ mod tests {
     #[test]
     fn late_writers_change_nothing_in_ten_thousand_interleavings() {
         let (fences, written) = (Fences::new(), Mutex::new(Vec::new()));
+        let last = AtomicU64::new(0);
         thread::scope(|threads| {
             for _ in 0..4 {
                 threads.spawn(|| {
-                    for round in 0..2_500 {
-                        // Four writers, of whom some are up to eight tokens late.
-                        let token = round + fastrand::u64(0..8);
+                    for _ in 0..2_500 {
+                        // Some of the writers are late.
+                        let drawn = last.fetch_add(1, Ordering::Relaxed);
+                        let token = drawn.saturating_sub(fastrand::u64(0..8));
                         let _ = fences.change("x", token, || written.lock().push(token));
                     }
                 });
@@ -85,7 +88,7 @@ mod tests {
         let written = written.lock();
         assert!(written.is_sorted(), "a late write came through");
         assert!(
-            (2_500..10_000).contains(&written.len()),
+            (1_000..10_000).contains(&written.len()),
             "{}",
             written.len()
         );

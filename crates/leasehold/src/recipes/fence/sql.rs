@@ -33,7 +33,7 @@ pub enum Dialect {
 /// ```
 /// use leasehold::fence::{self, Sql};
 ///
-/// const FENCES: Sql = Sql::postgres("fences");
+/// const FENCES: Sql<'_> = Sql::postgres("fences");
 ///
 /// # struct Transaction;
 /// # impl Transaction { fn execute(&self, _: &str, _: (&str, i64)) -> u64 { 1 } }
@@ -43,12 +43,12 @@ pub enum Dialect {
 /// # Ok::<(), fence::Stale>(())
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Sql {
+pub struct Sql<'a> {
     dialect: Dialect,
-    table: &'static str,
+    table: &'a str,
 }
 
-impl Sql {
+impl<'a> Sql<'a> {
     /// Returns the statements for a table of PostgreSQL. `table` may begin with a schema:
     /// `app.fences`.
     ///
@@ -57,7 +57,7 @@ impl Sql {
     /// Panics if the name or one of its parts is empty, or if it contains NUL. In a constant, this
     /// is an error of the compiler.
     #[must_use]
-    pub const fn postgres(table: &'static str) -> Self {
+    pub const fn postgres(table: &'a str) -> Self {
         Self::of(Dialect::Postgres, table)
     }
 
@@ -68,7 +68,7 @@ impl Sql {
     ///
     /// Same as [`postgres`](Self::postgres).
     #[must_use]
-    pub const fn mysql(table: &'static str) -> Self {
+    pub const fn mysql(table: &'a str) -> Self {
         Self::of(Dialect::MySql, table)
     }
 
@@ -78,7 +78,7 @@ impl Sql {
     ///
     /// Same as [`postgres`](Self::postgres).
     #[must_use]
-    pub const fn sqlite(table: &'static str) -> Self {
+    pub const fn sqlite(table: &'a str) -> Self {
         Self::of(Dialect::Sqlite, table)
     }
 
@@ -88,7 +88,7 @@ impl Sql {
     ///
     /// Same as [`postgres`](Self::postgres).
     #[must_use]
-    pub const fn of(dialect: Dialect, table: &'static str) -> Self {
+    pub const fn of(dialect: Dialect, table: &'a str) -> Self {
         let bytes = table.as_bytes();
         let (mut at, mut part) = (0, 0);
         while at < bytes.len() {
@@ -129,9 +129,10 @@ impl Sql {
     }
 
     /// Returns the statement that adds a name, if the database needs this before
-    /// [`raise`](Self::raise): only MySQL does. Its parameter is the name. Run it once for each
-    /// name, or before each `raise`, in the same transaction or before it. It changes nothing if
-    /// the name exists. Without the row, `raise` affects no row, as if the token were late.
+    /// [`raise`](Self::raise): only MySQL does. Its parameter is the name. It changes
+    /// nothing if the name exists. Run it before the transaction of `raise` and not in it, because
+    /// two such transactions can deadlock. Without the row, `raise` affects no row, as if the token
+    /// were late.
     #[must_use]
     pub fn add(&self) -> Option<String> {
         let table = self.quoted(self.table);
@@ -189,7 +190,7 @@ impl Sql {
     /// ```
     /// use leasehold::fence::Sql;
     ///
-    /// const SQL: Sql = Sql::postgres("fences");
+    /// const SQL: Sql<'_> = Sql::postgres("fences");
     ///
     /// let update = format!(
     ///     "UPDATE stock SET quantity = $1, {} WHERE id = $2 AND {}",
