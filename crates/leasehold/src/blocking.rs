@@ -46,6 +46,7 @@ mod members;
 mod runtime;
 mod rw;
 mod semaphore;
+mod watch;
 
 pub use any::AnyLock;
 pub use client::Client;
@@ -59,3 +60,4 @@ pub use lock::{Explicit, Lock, LockGuard, Ownership, PerThread};
 pub use members::{GroupLock, MultiLock, RedLock};
 pub use rw::{NotUpgraded, RwLock};
 pub use semaphore::{Semaphore, SemaphorePermit};
+pub use watch::{Watch, WatchAll};

@@ -472,6 +472,11 @@ impl Client {
         }
     }
 
+    /// Returns the state that the client shares with its primitives.
+    pub(crate) fn context(&self) -> &Arc<Context> {
+        &self.context
+    }
+
     /// Announces the client, even to an embedded keyspace.
     #[cfg(test)]
     pub(crate) fn announced(&self, label: &str) {

@@ -1,5 +1,6 @@
 //! The state that all primitives of a client share.
 
+mod recipe_state;
 pub(crate) mod shared_keys;
 
 use std::fmt::Write as _;
@@ -26,6 +27,7 @@ use crate::local::LocalRecords;
 use crate::observe::Observer;
 use crate::process::Process;
 use crate::sync::Mutex;
+use recipe_state::RecipeState;
 use shared_keys::SharedKeys;
 
 /// The time for which a client that ends waits for the reply to its goodbye. Without the goodbye,
@@ -44,6 +46,7 @@ pub(crate) struct Context {
     pub(crate) locals: Arc<LocalRecords>,
     pub(crate) live_holds: Arc<LiveHolds>,
     pub(crate) shared_keys: SharedKeys,
+    pub(crate) recipe_state: RecipeState,
     pub(crate) observer: Observer,
     pub(crate) client_id: String,
     pub(crate) peers: Peers,
@@ -97,6 +100,7 @@ impl Context {
             locals: LocalRecords::new(clock, runtime.clone()),
             live_holds: Arc::default(),
             shared_keys: SharedKeys::default(),
+            recipe_state: RecipeState::default(),
             // A new id for each client, even in one process: each client counts its holds from 1.
             client_id: uuid::Uuid::new_v4().to_string(),
             default_lease,

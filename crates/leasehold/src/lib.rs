@@ -187,6 +187,11 @@ pub mod inspect {
     pub use crate::primitives::lock::{Holder, LockInfo, Ttl};
 }
 
+/// The types that report the changes of names: see [`Client::watch`].
+pub mod watch {
+    pub use crate::recipes::watch::{Change, NamedChange, Party, Watch, WatchAll};
+}
+
 /// The types that a client passes to its hooks: see [`ClientBuilder::on_acquired`].
 pub mod hooks {
     pub use crate::observe::{Acquired, Lost, Waiting};
@@ -236,6 +241,10 @@ struct Choose;
 #[cfg(doctest)]
 #[doc = include_str!("../../../docs/guides.md")]
 struct Guides;
+
+#[cfg(doctest)]
+#[doc = include_str!("../../../docs/watch.md")]
+struct WatchPage;
 
 #[cfg(doctest)]
 #[doc = include_str!("../../../docs/from-redisson.md")]

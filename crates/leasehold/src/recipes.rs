@@ -6,3 +6,4 @@
 #[cfg(feature = "macros")]
 pub(crate) mod locked;
 pub(crate) mod fence;
+pub(crate) mod watch;

@@ -177,7 +177,7 @@ impl Client {
         &self.inner
     }
 
-    fn runtime(&self) -> &Runtime {
+    pub(super) fn runtime(&self) -> &Runtime {
         &self.runtime
     }
 

@@ -230,8 +230,17 @@ pub(crate) async fn examine(context: &Context, name: &str) -> Result<Vec<ServerF
 /// Asks the server what `name` is, and which clients hold it or wait for it.
 pub(crate) async fn inspect(context: &Context, name: &str) -> Result<NameInfo> {
     let key = context.key(name, NameKind::Other)?;
-    let mut seen = peek_at(context, &key).await?;
-    holders::add_clients(context, &ClientCache::default(), key.as_str(), &mut seen).await;
+    inspect_with(context, &key, &ClientCache::default()).await
+}
+
+/// Like [`inspect`], and looks up only the clients that `cache` does not have yet.
+pub(crate) async fn inspect_with(
+    context: &Context,
+    key: &Key,
+    cache: &ClientCache,
+) -> Result<NameInfo> {
+    let mut seen = peek_at(context, key).await?;
+    holders::add_clients(context, cache, key.as_str(), &mut seen).await;
     Ok(seen)
 }
 
@@ -241,7 +250,8 @@ pub(crate) async fn peek(context: &Context, name: &str) -> Result<NameInfo> {
     peek_at(context, &key).await
 }
 
-async fn peek_at(context: &Context, key: &Key) -> Result<NameInfo> {
+/// Like [`peek`], for a name whose key is known.
+pub(crate) async fn peek_at(context: &Context, key: &Key) -> Result<NameInfo> {
     let mut seen = query(context, key, MOST_SHOWN).await?;
     let location = context.backend.location(key);
     seen.node = location.map(|(slot, address)| NodeInfo {

@@ -21,7 +21,7 @@ use crate::clock::{Moment, Timers};
 use crate::context::Context;
 use crate::observe::log;
 use crate::text::Shown;
-pub(super) use client_cache::ClientCache;
+pub(crate) use client_cache::ClientCache;
 pub use client_cache::ClientInfo;
 use steps::{Announcement, LONGEST_LIST};
 
