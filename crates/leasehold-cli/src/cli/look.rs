@@ -239,15 +239,30 @@ pub(crate) struct Release {
 const WATCH_HELP: &str = "\
 watch prints a line for each change: who holds the name, who waits in its queue, how many \
 connections listen, the count of a latch or a semaphore, and who a client is, once the client \
-reports it. watch queries the server at intervals (--every), so it misses holds and waits that \
-begin and end between two queries. It ends at a signal, or after --for.
+reports it. watch queries the server at intervals (--every), when a message reports a release, and \
+when a lease ends. So it misses holds and waits that begin and end between two queries. It ends at \
+a signal, or after --for.
+
+--exec runs CMD with /bin/sh for each line, after the line is printed. CMD has these variables:
+  LEASEHOLD_NAME         the name
+  LEASEHOLD_CHANGE       kind, held, released, waits, waits-no-more, client,
+                         count or listening
+  LEASEHOLD_ID           the holder or the waiter
+  LEASEHOLD_KIND, LEASEHOLD_COUNT, LEASEHOLD_LISTENING
+                         the new value
+  LEASEHOLD_CHANGE_JSON  the line of --json
+
+watch runs one CMD at a time, and waits for its end. Then it continues with the changes from the \
+last printed state to the present state. If CMD fails, watch prints a message on stderr and \
+continues. A signal that ends watch does not end CMD.
 
 Exit codes: 0 after --for; 128+n when signal n ended it; 69 when no server answered the first \
 query; 77 when the server refused; 78 when a local file can't be read.
 
 Examples:
   leasehold watch --for 1s nightly
-  leasehold watch --for 1s --json nightly";
+  leasehold watch --for 1s --json nightly
+  leasehold watch --for 1s --exec 'logger \"$LEASEHOLD_CHANGE_JSON\"' nightly";
 
 #[derive(Args)]
 #[command(after_help = MORE, after_long_help = WATCH_HELP)]
@@ -255,13 +270,17 @@ pub(crate) struct Watch {
     /// Name to watch
     pub(crate) name: OsString,
 
-    /// Query the server this often
-    #[arg(long, value_name = "TIME", value_parser = duration::parse, default_value = "500ms", allow_hyphen_values = true)]
+    /// Query the server at least this often
+    #[arg(long, value_name = "TIME", value_parser = duration::parse, default_value = "1s", allow_hyphen_values = true)]
     pub(crate) every: Duration,
 
     /// Stop this long after the first query
     #[arg(long = "for", value_name = "TIME", value_parser = duration::parse, allow_hyphen_values = true)]
     pub(crate) limit: Option<Duration>,
+
+    /// Run this shell command for each change
+    #[arg(long, value_name = "CMD", allow_hyphen_values = true)]
+    pub(crate) exec: Option<OsString>,
 
     /// Print JSON, one line for each change
     #[arg(long)]

@@ -1,201 +1,108 @@
-//! The changes of a name between two queries.
+//! The changes of a name, as text and as JSON.
 
-use std::collections::{BTreeMap, BTreeSet};
+use leasehold::inspect::{Found, Wants};
+use leasehold::watch::{Change, Party};
+use serde_json::{Value, json};
 
-use leasehold::inspect::{ClientInfo, Found, HoldInfo, NameInfo, Wants};
-use serde_json::Value;
-
-use super::show::{json, kind_in_words, text};
+use super::show::{self, kind_in_words};
 use crate::output::Shown;
 
-/// Ids, each with its client if that is known.
-type Known = BTreeMap<String, Option<ClientInfo>>;
-
-/// The facts of a name that can change, except the remaining TTL.
-pub(super) struct Seen {
-    kind: Option<String>,
-    holders: Known,
-    waiters: Known,
-    listening: Option<u64>,
-    /// Number of free permits, or the rest of a latch's count.
-    count: Option<i64>,
+/// A change that `watch` prints, with the words for it.
+pub(super) struct Told {
+    /// The value of `change` in JSON.
+    pub(super) word: &'static str,
+    pub(super) text: String,
+    /// The further keys and values in JSON.
+    pub(super) values: Vec<(&'static str, Value)>,
 }
 
-/// A holder or a waiter.
-pub(super) struct Who {
-    id: String,
-    client: Option<ClientInfo>,
-}
-
-/// A change of a name.
-pub(super) enum Change {
-    Kind(String),
-    Held(Who),
-    Released(Who),
-    Waits(Who),
-    WaitsNoMore(Who),
-    /// A client has announced itself.
-    Known(Who),
-    Listening(u64),
-    Count(i64),
-}
-
-impl Seen {
-    pub(super) fn of(info: &NameInfo) -> Self {
-        let (mut holders, mut count) = (BTreeMap::new(), None);
-        let of_hold = |hold: &HoldInfo| (hold.id.clone(), hold.client.clone());
-        match &info.found {
-            Found::Lock(hold) => holders.extend([of_hold(hold)]),
-            Found::ReadWrite { writer, readers } => {
-                holders.extend(writer.iter().chain(readers).map(of_hold));
+impl Told {
+    /// Returns the words for a change; `None` for changes that are not printed as a line.
+    pub(super) fn of(change: &Change) -> Option<Self> {
+        let told = match change {
+            Change::Held(party) => of_party("held", "held by", party),
+            Change::Released(party) => of_party("released", "no longer held by", party),
+            Change::Waits(party) => of_party("waits", "waited for by", party),
+            Change::WaitsNoMore(party) => {
+                of_party("waits-no-more", "no longer waited for by", party)
             }
-            Found::Group(values) => {
-                let all = values.iter().map(|value| {
-                    let (id, client) = of_hold(&value.hold);
-                    (format!("{} of {id}", value.field), client)
-                });
-                holders.extend(all);
-            }
-            Found::Leases { free, permits, .. } => {
-                let all = permits.iter();
-                holders.extend(all.map(|permit| (permit.id.clone(), permit.client.clone())));
-                count = *free;
-            }
-            Found::Count(free) => count = Some(*free),
-            Found::Latch { left } => count = i64::try_from(*left).ok(),
-            _ => {}
-        }
-        let waiters = info.waiting.iter().map(|waiter| {
-            let wants = match waiter.wants {
-                Wants::ToRead => " to read",
-                Wants::ToWrite => " to write",
-                _ => "",
-            };
-            (format!("{}{wants}", waiter.id), waiter.client.clone())
-        });
-        Self {
-            kind: match &info.found {
-                // The holder says more than the kind, and a free lock has no kind.
-                Found::Lock(_) => None,
-                found => Some(kind_in_words(found)),
+            Change::Announced(party) => announced(party),
+            Change::Freed => of_kind(&Found::Nothing),
+            Change::Kind(found) => of_kind(found),
+            Change::Counted(count) => Self {
+                word: "count",
+                text: format!("the count is {count}"),
+                values: vec![("count", (*count).into())],
             },
-            holders,
-            waiters: waiters.collect(),
-            listening: info.listening,
-            count,
-        }
-    }
-
-    /// Returns the changes since an earlier query. Without an earlier query, returns all facts as
-    /// changes.
-    pub(super) fn since(self, before: Option<&Self>) -> Vec<Change> {
-        let none = Self {
-            kind: None,
-            holders: BTreeMap::new(),
-            waiters: BTreeMap::new(),
-            listening: Some(0),
-            count: None,
+            Change::Listening(count) => Self {
+                word: "listening",
+                text: match count {
+                    0 => "no connection listens for a release".to_owned(),
+                    1 => "1 connection listens for a release".to_owned(),
+                    count => format!("{count} connections listen for a release"),
+                },
+                values: vec![("listening", (*count).into())],
+            },
+            _ => return None,
         };
-        let before = before.unwrap_or(&none);
-        let mut changes = Vec::new();
-        changes.extend(beside(&before.holders, &self.holders).map(Change::Released));
-        changes.extend(beside(&before.waiters, &self.waiters).map(Change::WaitsNoMore));
-        changes.extend(beside(&self.holders, &before.holders).map(Change::Held));
-        changes.extend(beside(&self.waiters, &before.waiters).map(Change::Waits));
-        let known = newly_known(&before.holders, &self.holders)
-            .chain(newly_known(&before.waiters, &self.waiters));
-        // A client that holds and waits is reported once.
-        let mut told = BTreeSet::new();
-        let known = known.filter(|who| told.insert(who.client.as_ref().map(|one| one.id.clone())));
-        changes.extend(known.map(Change::Known));
-        if let Some(kind) = self.kind.filter(|kind| before.kind.as_ref() != Some(kind)) {
-            changes.push(Change::Kind(kind));
+        Some(told)
+    }
+
+    /// Returns the change as a line of JSON.
+    pub(super) fn json(&self, at: &str, name: &str) -> String {
+        let mut told = json!({ "at": at, "name": name, "change": self.word });
+        for (key, value) in &self.values {
+            told[*key] = value.clone();
         }
-        if let Some(count) = self.count.filter(|count| before.count != Some(*count)) {
-            changes.push(Change::Count(count));
-        }
-        if let Some(listening) = self.listening.filter(|now| before.listening != Some(*now)) {
-            changes.push(Change::Listening(listening));
-        }
-        changes
+        told.to_string()
     }
 }
 
-/// Returns the ids that are in `in_one` but not in `other`.
-fn beside<'a>(in_one: &'a Known, other: &'a Known) -> impl Iterator<Item = Who> + 'a {
-    let alone = in_one.iter().filter(|(id, _)| !other.contains_key(*id));
-    alone.map(|(id, client)| Who {
-        id: id.clone(),
-        client: client.clone(),
-    })
-}
-
-/// Returns the ids that were there before, and whose clients have now announced themselves.
-fn newly_known<'a>(before: &'a Known, now: &'a Known) -> impl Iterator<Item = Who> + 'a {
-    let known = now
-        .iter()
-        .filter(|(id, client)| client.is_some() && before.get(*id).is_some_and(Option::is_none));
-    known.map(|(id, client)| Who {
-        id: id.clone(),
-        client: client.clone(),
-    })
-}
-
-impl Who {
-    fn in_words(&self) -> String {
-        match &self.client {
-            Some(client) => format!("{} ({})", Shown(&self.id), text::who(client)),
-            None => Shown(&self.id).to_string(),
-        }
+/// Returns the id of a holder or a waiter, with the value that it holds or the side for which it
+/// waits.
+fn id_of(party: &Party) -> String {
+    let id = &party.id;
+    match (&party.value, party.wants) {
+        (Some(value), _) => format!("{value} of {id}"),
+        (None, Some(Wants::ToRead)) => format!("{id} to read"),
+        (None, Some(Wants::ToWrite)) => format!("{id} to write"),
+        _ => id.clone(),
     }
 }
 
-impl Change {
-    pub(super) fn word(&self) -> &'static str {
-        match self {
-            Self::Kind(_) => "kind",
-            Self::Held(_) => "held",
-            Self::Released(_) => "released",
-            Self::Waits(_) => "waits",
-            Self::WaitsNoMore(_) => "waits-no-more",
-            Self::Known(_) => "client",
-            Self::Listening(_) => "listening",
-            Self::Count(_) => "count",
-        }
-    }
+fn values_of(party: &Party) -> Vec<(&'static str, Value)> {
+    let client = party.client.as_ref().map(show::json::of_client);
+    vec![("id", id_of(party).into()), ("client", client.into())]
+}
 
-    pub(super) fn text(&self) -> String {
-        match self {
-            Self::Kind(kind) => format!("is {}", Shown(kind)),
-            Self::Held(who) => format!("held by {}", who.in_words()),
-            Self::Released(who) => format!("no longer held by {}", who.in_words()),
-            Self::Waits(who) => format!("waited for by {}", who.in_words()),
-            Self::WaitsNoMore(who) => format!("no longer waited for by {}", who.in_words()),
-            Self::Known(who) => match &who.client {
-                Some(client) => format!("{} is {}", Shown(&who.id), text::who(client)),
-                None => who.in_words(),
-            },
-            Self::Listening(0) => "no connection listens for a release".to_owned(),
-            Self::Listening(1) => "1 connection listens for a release".to_owned(),
-            Self::Listening(count) => format!("{count} connections listen for a release"),
-            Self::Count(count) => format!("the count is {count}"),
-        }
+fn of_party(word: &'static str, says: &str, party: &Party) -> Told {
+    let id = id_of(party);
+    let who = match &party.client {
+        Some(client) => format!("{} ({})", Shown(&id), show::text::who(client)),
+        None => Shown(&id).to_string(),
+    };
+    Told {
+        word,
+        text: format!("{says} {who}"),
+        values: values_of(party),
     }
+}
 
-    /// Returns the keys and values of the change, for JSON.
-    pub(super) fn values(&self) -> Vec<(&'static str, Value)> {
-        match self {
-            Self::Kind(kind) => vec![("kind", kind.as_str().into())],
-            Self::Held(who)
-            | Self::Released(who)
-            | Self::Waits(who)
-            | Self::WaitsNoMore(who)
-            | Self::Known(who) => vec![
-                ("id", who.id.as_str().into()),
-                ("client", who.client.as_ref().map(json::of_client).into()),
-            ],
-            Self::Listening(count) => vec![("listening", (*count).into())],
-            Self::Count(count) => vec![("count", (*count).into())],
-        }
+fn announced(party: &Party) -> Told {
+    let id = id_of(party);
+    let client = party.client.as_ref().map(show::text::who);
+    Told {
+        word: "client",
+        text: format!("{} is {}", Shown(&id), client.unwrap_or_default()),
+        values: values_of(party),
+    }
+}
+
+fn of_kind(found: &Found) -> Told {
+    let kind = kind_in_words(found);
+    Told {
+        word: "kind",
+        text: format!("is {}", Shown(&kind)),
+        values: vec![("kind", kind.into())],
     }
 }

@@ -1,13 +1,16 @@
-//! `leasehold watch`: prints a line for each change of a name.
+//! `leasehold watch`: prints a line for each change of a name, and runs a command for it.
 
+use std::ffi::OsString;
 use std::future::pending;
+use std::process::Stdio;
 use std::time::SystemTime;
 
-use leasehold::inspect::NameInfo;
-use serde_json::json;
-use tokio::time::{Instant, MissedTickBehavior, interval, sleep_until};
+use leasehold::watch::Change;
+use serde_json::Value;
+use tokio::process::Command;
+use tokio::time::{Instant, sleep_until};
 
-use super::changes::{Change, Seen};
+use super::changes::Told;
 use super::{name_to_look_at, until_signal};
 use crate::cli::Watch;
 use crate::exit_code::Exit;
@@ -30,55 +33,79 @@ async fn until(end: Option<Instant>) {
 async fn follow(args: Watch, server: Server) -> Result<Exit, Failure> {
     let name = name_to_look_at(args.name.clone())?;
     let client = server.connect(None).await?;
-    let mut before: Option<NameInfo> = None;
-    let mut is_away = false;
-    // `--for` counts from the end of the first query, whose result is always shown.
+    let watch = client.watch(&name).poll_interval(args.every);
+    let mut watch = watch.with_clients();
+    // `--for` counts from the first reply, whose facts are always shown.
     let mut end = None;
-    let mut ticks = interval(args.every);
-    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
-        let look = async {
-            ticks.tick().await;
-            client.inspect(&name).await
-        };
-        let seen = tokio::select! {
-            seen = look => seen,
+        let change = tokio::select! {
+            biased;
+            change = watch.next() => change,
             () = until(end) => return Ok(Exit::Success),
         };
-        let now = match seen {
-            Ok(now) => now,
-            // An outage is reported once, and the watch continues.
-            Err(error) if before.is_some() && error.is_transient() => {
-                if !std::mem::replace(&mut is_away, true) {
-                    tell(Failure::from(error));
-                }
-                continue;
-            }
-            Err(error) => return Err(error.into()),
+        let Some(change) = change.transpose()? else {
+            return Ok(Exit::Success);
         };
-        if std::mem::take(&mut is_away) {
-            tell("the server answers again");
-        }
-        let before = before.replace(now.clone());
-        for change in Seen::of(&now).since(before.as_ref().map(Seen::of).as_ref()) {
-            if !output::more(line(args.json, &name, &change)).await? {
-                return Ok(Exit::Success);
+        match &change {
+            // An outage is reported once, and the watch continues.
+            Change::Away(error) if watch.state().is_some() => tell(Failure::from(error.clone())),
+            Change::Away(error) => return Err(error.clone().into()),
+            Change::Back => tell("the server answers again"),
+            change => {
+                let Some(told) = Told::of(change) else {
+                    continue;
+                };
+                if !report(&args, &name, &told).await? {
+                    return Ok(Exit::Success);
+                }
             }
         }
         end = end.or_else(|| args.limit.map(|limit| Instant::now() + limit));
     }
 }
 
-fn line(as_json: bool, name: &str, change: &Change) -> String {
-    let at = humantime::format_rfc3339_millis(SystemTime::now());
-    match as_json {
-        false => format!("{at}  {}", change.text()),
-        true => {
-            let mut told = json!({ "at": at.to_string(), "name": name, "change": change.word() });
-            for (key, value) in change.values() {
-                told[key] = value;
-            }
-            told.to_string()
-        }
+/// Prints a change, and runs the command of `--exec` for it. Returns whether the reader still reads.
+async fn report(args: &Watch, name: &str, told: &Told) -> Result<bool, Failure> {
+    let at = humantime::format_rfc3339_millis(SystemTime::now()).to_string();
+    let json = told.json(&at, name);
+    let reads = match args.json {
+        false => output::more(format!("{at}  {}", told.text)).await?,
+        true => output::more(&json).await?,
+    };
+    if let Some(command) = args.exec.as_ref().filter(|_| reads) {
+        execute(command, name, told, &json).await;
+    }
+    Ok(reads)
+}
+
+/// Runs the command for a change, and waits for its end. Its failure is reported, and does not end
+/// the watch.
+async fn execute(command: &OsString, name: &str, told: &Told, json: &str) {
+    let mut shell = Command::new("/bin/sh");
+    shell.arg("-c").arg(command).stdin(Stdio::null());
+    shell.env("LEASEHOLD_NAME", name);
+    shell.env("LEASEHOLD_CHANGE", told.word);
+    shell.env("LEASEHOLD_CHANGE_JSON", json);
+    // Only some changes have these. A value from this process's own environment would mislead.
+    for (variable, key) in [
+        ("LEASEHOLD_ID", "id"),
+        ("LEASEHOLD_KIND", "kind"),
+        ("LEASEHOLD_COUNT", "count"),
+        ("LEASEHOLD_LISTENING", "listening"),
+    ] {
+        let value = told.values.iter().find(|(one, _)| *one == key);
+        match value {
+            Some((_, Value::String(text))) => shell.env(variable, text),
+            Some((_, value)) => shell.env(variable, value.to_string()),
+            None => shell.env_remove(variable),
+        };
+    }
+    match shell.status().await {
+        Ok(status) if status.success() => {}
+        Ok(status) => tell(format!(
+            "the command of --exec failed for the change `{}`: {status}",
+            told.word
+        )),
+        Err(error) => tell(Failure::io("can't start /bin/sh for --exec", error)),
     }
 }
