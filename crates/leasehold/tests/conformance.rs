@@ -46,6 +46,7 @@ mod on_embedded {
     mod tokens;
     mod unpolled;
     mod wait;
+    mod watch;
 }
 
 #[path = "conformance"]
@@ -78,6 +79,7 @@ mod on_server {
     mod tokens;
     mod unpolled;
     mod wait;
+    mod watch;
 }
 
 #[path = "conformance"]
@@ -109,6 +111,7 @@ mod on_cluster {
     mod tokens;
     mod unpolled;
     mod wait;
+    mod watch;
 }
 
 /// Short form on a master after a failover, which takes a while to make.

@@ -43,6 +43,8 @@ mod renewals;
 mod restarts;
 #[path = "network/unpolled.rs"]
 mod unpolled;
+#[path = "network/watch.rs"]
+mod watch;
 #[path = "network/writers.rs"]
 mod writers;
 

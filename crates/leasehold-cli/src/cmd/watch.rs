@@ -3,7 +3,7 @@
 use std::ffi::OsString;
 use std::future::pending;
 use std::process::Stdio;
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 use leasehold::watch::Change;
 use serde_json::Value;
@@ -33,7 +33,9 @@ async fn until(end: Option<Instant>) {
 async fn follow(args: Watch, server: Server) -> Result<Exit, Failure> {
     let name = name_to_look_at(args.name.clone())?;
     let client = server.connect(None).await?;
-    let watch = client.watch(&name).poll_interval(args.every);
+    // The library accepts no shorter interval.
+    let every = args.every.max(Duration::from_millis(1));
+    let watch = client.watch(&name).poll_interval(every);
     let mut watch = watch.with_clients();
     // `--for` counts from the first reply, whose facts are always shown.
     let mut end = None;
