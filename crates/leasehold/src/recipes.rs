@@ -3,7 +3,7 @@
 //! A recipe uses the public API, and steps of its own for what must happen in one request. Nothing
 //! below this layer knows the recipes.
 
+pub(crate) mod fence;
 #[cfg(feature = "macros")]
 pub(crate) mod locked;
-pub(crate) mod fence;
 pub(crate) mod watch;

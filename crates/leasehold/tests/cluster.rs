@@ -28,5 +28,6 @@ mod cluster {
     mod partition;
     mod proxied;
     mod wake_ups;
+    mod watch;
     mod worker;
 }

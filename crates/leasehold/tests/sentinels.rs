@@ -22,6 +22,7 @@ mod sentinels {
     mod fencing;
     mod guard;
     mod nemesis;
+    mod watch;
     #[path = "../cluster/worker.rs"]
     mod worker;
 }

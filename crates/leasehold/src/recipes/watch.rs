@@ -329,7 +329,8 @@ impl Reader {
                     self.pending.push_back(Change::Back);
                 }
                 let before = self.reported.lock().replace(Arc::clone(&now));
-                self.pending.extend(change::changes(before.as_deref(), &now));
+                self.pending
+                    .extend(change::changes(before.as_deref(), &now));
             }
         }
         Ok(())

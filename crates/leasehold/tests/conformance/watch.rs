@@ -29,16 +29,18 @@ async fn until(watch: &mut Watch, is_it: impl Fn(&Change) -> bool) -> Change {
 }
 
 async fn until_held(watch: &mut Watch, id: &str) {
-    until(watch, |change| {
-        matches!(change, Change::Held(holder) if holder.id == id)
-    })
+    until(
+        watch,
+        |change| matches!(change, Change::Held(holder) if holder.id == id),
+    )
     .await;
 }
 
 async fn until_released(watch: &mut Watch, id: &str) {
-    until(watch, |change| {
-        matches!(change, Change::Released(holder) if holder.id == id)
-    })
+    until(
+        watch,
+        |change| matches!(change, Change::Released(holder) if holder.id == id),
+    )
     .await;
 }
 
@@ -105,9 +107,10 @@ async fn sides_of_a_read_write_lock_are_watched() {
         let lock = other.rw_lock("x");
         async move { lock.write().await.unwrap() }
     });
-    until(&mut watch, |change| {
-        matches!(change, Change::Waits(waiter) if waiter.wants == Some(Wants::ToWrite))
-    })
+    until(
+        &mut watch,
+        |change| matches!(change, Change::Waits(waiter) if waiter.wants == Some(Wants::ToWrite)),
+    )
     .await;
     reads.release().await.unwrap();
     let writes = writer.await.unwrap();

@@ -91,7 +91,10 @@ async fn outage_is_reported_once_and_then_its_result() {
         network.refuse(true);
         network.cut();
         let away = next(&mut watch).await;
-        assert!(matches!(&away, Change::Away(error) if error.is_transient()), "{away:?}");
+        assert!(
+            matches!(&away, Change::Away(error) if error.is_transient()),
+            "{away:?}"
+        );
         let quiet = tokio::time::timeout(10 * SECOND, watch.next()).await;
         assert!(quiet.is_err(), "{quiet:?}");
         network.refuse(false);

@@ -145,7 +145,10 @@ impl Drop for Hub {
     fn drop(&mut self) {
         let mut table = self.hubs.0.lock();
         // Another watch may have made a new hub since the last watch of this one was dropped.
-        if table.get(&self.target).is_some_and(|hub| hub.strong_count() == 0) {
+        if table
+            .get(&self.target)
+            .is_some_and(|hub| hub.strong_count() == 0)
+        {
             table.remove(&self.target);
         }
     }
@@ -312,7 +315,10 @@ impl HubTask {
         let spacing = SPACING.min(self.target.every);
         let until = asked_at + pause.max(spacing);
         // A channel without a mark has received nothing yet, as far as the last request shows.
-        let marks = marks.iter().copied().chain(std::iter::repeat(Signal::default()));
+        let marks = marks
+            .iter()
+            .copied()
+            .chain(std::iter::repeat(Signal::default()));
         let listeners = self.listeners.iter_mut().zip(marks);
         let moved = listeners.map(|((_, one), mark)| Box::pin(one.changed_since(mark)));
         let moved: Vec<_> = moved.collect();
