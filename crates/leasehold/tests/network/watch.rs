@@ -55,16 +55,6 @@ async fn state_that_lasts_a_poll_interval_is_reported() {
     let mut watch = ours.watch("x");
     until(&mut watch, is_free).await;
     let other = server.client();
-    for _ in 0..20 {
-        let guard = other.lock("x").acquire().await.unwrap();
-        // The interval, and a request.
-        sleep(SECOND + 40 * MS).await;
-        guard.release().await.unwrap();
-        sleep(SECOND + 40 * MS).await;
-        // It is reported although the watch reads late: this state is the last one.
-        let change = until(&mut watch, |change| is_held(change) || is_free(change)).await;
-        assert!(is_held(&change) || is_free(&change));
-    }
     let reads = tokio::spawn(async move {
         let mut held = 0;
         while held < 10 {
@@ -73,6 +63,7 @@ async fn state_that_lasts_a_poll_interval_is_reported() {
     });
     for _ in 0..10 {
         let guard = other.lock("x").acquire().await.unwrap();
+        // The interval, and the way of the request.
         sleep(SECOND + 40 * MS).await;
         guard.release().await.unwrap();
         sleep(SECOND + 40 * MS).await;
@@ -204,7 +195,8 @@ async fn many_names_are_asked_about_less_often() {
     let quiet = tokio::time::timeout(10 * SECOND, all.next()).await;
     assert!(quiet.is_err(), "{quiet:?}");
     let asked = network.requests() - before;
-    assert!((1000..=5000).contains(&asked), "{asked} requests");
+    // At one request a second for each name, there would be 10,000.
+    assert!((1000..=7000).contains(&asked), "{asked} requests");
 }
 
 async fn eventually_left_out(all: &mut leasehold::watch::WatchAll, count: u64) {

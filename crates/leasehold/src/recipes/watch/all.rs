@@ -25,9 +25,9 @@ use crate::sync::Mutex;
 const RESCAN_EVERY: Duration = Duration::from_secs(5);
 /// The most names that are watched at a time.
 const MOST_NAMES: usize = 1000;
-/// The most requests a second for all names together. With many names, each is asked about less
-/// often.
-const MOST_REQUESTS: u32 = 200;
+/// Number of names that are asked about once a second. The poll interval of each further name grows
+/// with the number of names before it, so 1000 names cause about 520 polls a second.
+const POLLED_FULLY: u32 = 200;
 /// The pause after a scan is at least the duration of the scan times this number, so that scans
 /// take only a part of the server's time.
 const PAUSE_FACTOR: u32 = 4;
@@ -53,9 +53,9 @@ pub struct NamedChange {
 ///   listing, because it was held only in between, is not reported.
 /// - At most 1000 names are watched at a time. [`left_out`](Self::left_out) is the number of further
 ///   names.
-/// - All names together cause at most 200 polls a second. With more than 200 names, the poll
-///   interval of the names that are found last grows, up to 5 s. Messages and the ends of leases
-///   cause further requests.
+/// - The poll interval is 1 s for the first 200 names, and grows for each further name, up to 5 s. So
+///   1000 names cause about 520 polls a second. Messages and the ends of leases cause further
+///   requests.
 /// - The pause between two listings is at least four times as long as a listing takes, because a
 ///   listing reads all keys of the server.
 /// - An outage is reported for each name, because the names of a cluster are on several servers.
@@ -257,7 +257,7 @@ impl Reader {
             return;
         }
         let names = u32::try_from(self.watched.len() + 1).unwrap_or(u32::MAX);
-        let every = POLL_INTERVAL.max(Duration::from_secs(1) * names / MOST_REQUESTS);
+        let every = POLL_INTERVAL.max(Duration::from_secs(1) * names / POLLED_FULLY);
         let watch = self.client.watch(&name).poll_interval(every);
         let reported = Arc::clone(&watch.reported);
         let (ends, end) = oneshot::channel();
