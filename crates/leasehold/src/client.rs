@@ -84,7 +84,7 @@ use crate::tls::{Identity, IdentitySource, TlsSettings};
 /// a child into a new PID namespace.
 #[derive(Clone)]
 pub struct Client {
-    context: Arc<Context>,
+    pub(crate) context: Arc<Context>,
 }
 
 impl Client {
@@ -1092,14 +1092,14 @@ impl ClientBuilder {
 
     #[cfg(feature = "redis")]
     async fn connect_to_server(&self, url: &str) -> Result<Client> {
-        let (endpoint, steps) = (self.endpoint(url), crate::operate::steps());
+        let (endpoint, steps) = (self.endpoint(url), Self::steps());
         let redis = Redis::connect(endpoint, &steps, crate::clock::Clock::Boot).await?;
         Ok(self.client_of_server(redis))
     }
 
     #[cfg(feature = "redis")]
     fn start_in_background(&self, url: &str) -> Result<Client> {
-        let (endpoint, steps) = (self.endpoint(url), crate::operate::steps());
+        let (endpoint, steps) = (self.endpoint(url), Self::steps());
         let redis = Redis::start(endpoint, &steps, crate::clock::Clock::Boot)?;
         Ok(self.client_of_server(redis))
     }

@@ -13,6 +13,7 @@ mod name;
 mod presence;
 mod rw;
 mod semaphore;
+mod slot;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{self, Write as _};
@@ -102,7 +103,7 @@ fn renewed(hold: &str) -> (&'static str, &'static str) {
     }
 }
 
-const SUITES: [Suite; 10] = [
+const SUITES: [Suite; 11] = [
     lock::SUITE,
     group::SUITE,
     fenced::SUITE,
@@ -113,6 +114,7 @@ const SUITES: [Suite; 10] = [
     latch::SUITE,
     name::SUITE,
     presence::SUITE,
+    slot::SUITE,
 ];
 
 /// A command that replaces the list of waiting clients with a text.
@@ -466,7 +468,7 @@ fn twins_and_scripts_agree() {
         #[cfg(feature = "tls")]
         tls: crate::tls::TlsSettings::default(),
     };
-    let all = crate::operate::steps();
+    let all = crate::recipes::steps();
     let redis = runtime
         .block_on(Redis::connect(endpoint, &all, Clock::Boot))
         .unwrap();
@@ -506,7 +508,7 @@ fn twins_and_scripts_agree() {
 
 #[test]
 fn step_headers_document_every_parameter() {
-    for step in crate::operate::steps() {
+    for step in crate::recipes::steps() {
         let function = crate::backend::redis::script::function_name(step);
         let signature = step
             .lua()
@@ -538,7 +540,7 @@ fn step_headers_document_every_parameter() {
 fn every_step_is_tried_out_here() {
     let tried = SUITES.iter().flat_map(|suite| suite.steps);
     let tried: Vec<_> = tried.map(|step| step.name).collect();
-    for step in crate::operate::steps() {
+    for step in crate::recipes::steps() {
         assert!(tried.contains(&step.name), "{} is in no suite", step.name);
     }
 }
@@ -561,7 +563,7 @@ fn lua_files(folder: &Path) -> Vec<PathBuf> {
 
 #[test]
 fn every_lua_section_is_a_step_or_shared() {
-    let steps = crate::operate::steps();
+    let steps = crate::recipes::steps();
     let mut shared = Vec::new();
     for step in &steps {
         crate::backend::redis::script::collect(step.uses, &mut shared);

@@ -192,6 +192,11 @@ pub mod watch {
     pub use crate::recipes::watch::{Change, NamedChange, Party, Watch, WatchAll};
 }
 
+/// A job once per slot of time, or once per id: see [`Lock::once_per`] and [`Lock::once_for`].
+pub mod slot {
+    pub use crate::recipes::slot::{Begin, Turn, TurnInfo, TurnState, Turns};
+}
+
 /// The types that a client passes to its hooks: see [`ClientBuilder::on_acquired`].
 pub mod hooks {
     pub use crate::observe::{Acquired, Lost, Waiting};
@@ -257,3 +262,7 @@ struct Locked;
 #[cfg(doctest)]
 #[doc = include_str!("../../../docs/fencing.md")]
 struct Fencing;
+
+#[cfg(doctest)]
+#[doc = include_str!("../../../docs/slots.md")]
+struct SlotsPage;

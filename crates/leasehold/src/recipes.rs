@@ -6,4 +6,24 @@
 pub(crate) mod fence;
 #[cfg(feature = "macros")]
 pub(crate) mod locked;
+pub(crate) mod slot;
 pub(crate) mod watch;
+
+use crate::backend::step::Step;
+use crate::client::ClientBuilder;
+use crate::operate;
+
+/// Returns all steps, from which the script of a call is assembled. The steps of recipes are last.
+#[cfg_attr(not(any(feature = "redis", test)), expect(dead_code))]
+pub(crate) fn steps() -> Vec<&'static Step> {
+    [&operate::steps()[..], &slot::steps::ALL].concat()
+}
+
+impl ClientBuilder {
+    /// Returns the steps that a client can send.
+    // Here and not in `client.rs`, which may not import the recipes.
+    #[cfg_attr(not(feature = "redis"), expect(dead_code))]
+    pub(crate) fn steps() -> Vec<&'static Step> {
+        steps()
+    }
+}

@@ -289,6 +289,7 @@ impl Step {
             Some("semaphore") => "a semaphore",
             Some("expirable") => "a semaphore with leases",
             Some("latch") => "a latch",
+            Some("slot") => "a plain lock with these slots",
             _ => "what was expected",
         }
     }

@@ -40,7 +40,7 @@ impl Stage {
             #[cfg(feature = "tls")]
             tls: crate::tls::TlsSettings::default(),
         };
-        let all = crate::operate::steps();
+        let all = crate::recipes::steps();
         let connected = Redis::connect(endpoint, &all, Clock::Boot);
         Self {
             redis: runtime.block_on(connected).unwrap(),

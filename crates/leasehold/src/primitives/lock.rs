@@ -1,7 +1,7 @@
 //! The lock: one holder at a time, over all processes. [`Lock`] is the handle of every kind of
 //! lock; `kind.rs` defines the differences between the kinds.
 
-pub(in crate::primitives) mod acquire;
+pub(crate) mod acquire;
 pub(crate) mod group;
 mod guard;
 mod info;
@@ -150,7 +150,7 @@ impl<K: kind::Named> Lock<K> {
         self.settings.ask_every = Some(pause);
     }
 
-    pub(super) fn channel(&self) -> Arc<str> {
+    pub(crate) fn channel(&self) -> Arc<str> {
         Arc::clone(&self.channel)
     }
 
@@ -178,7 +178,7 @@ impl<K> Lock<K> {
 
     /// Returns the same lock as a handle of another type.
     #[allow(private_bounds, reason = "nothing here is public")]
-    pub(super) fn of_kind<J: kind::Acquire>(self, kind: J) -> Lock<J> {
+    pub(crate) fn of_kind<J: kind::Acquire>(self, kind: J) -> Lock<J> {
         Lock {
             context: self.context,
             key: self.key,
@@ -593,15 +593,15 @@ impl<K: OneKey> Lock<K> {
 }
 
 impl<K> Lock<K> {
-    pub(super) fn kind(&self) -> &K {
+    pub(crate) fn kind(&self) -> &K {
         &self.kind
     }
 
-    pub(super) fn kind_mut(&mut self) -> &mut K {
+    pub(crate) fn kind_mut(&mut self) -> &mut K {
         &mut self.kind
     }
 
-    pub(super) fn owner(&self) -> Option<&Owner> {
+    pub(crate) fn owner(&self) -> Option<&Owner> {
         self.owner.as_ref()
     }
 
@@ -610,11 +610,11 @@ impl<K> Lock<K> {
         self.owner().filter(|_| !self.settings.non_reentrant)
     }
 
-    pub(super) fn settings(&self) -> &Settings {
+    pub(crate) fn settings(&self) -> &Settings {
         &self.settings
     }
 
-    pub(super) fn context(&self) -> &Arc<Context> {
+    pub(crate) fn context(&self) -> &Arc<Context> {
         &self.context
     }
 
@@ -634,7 +634,7 @@ impl<K> Lock<K> {
         .ok_or_else(|| request::malformed(&self.context, key))
     }
 
-    pub(super) fn key(&self) -> Result<&Key> {
+    pub(crate) fn key(&self) -> Result<&Key> {
         self.key.as_ref().map_err(Clone::clone)
     }
 

@@ -54,6 +54,14 @@ steps! {
     /// The watchdog renews many holds with the same lease at once. A hold whose key is not as
     /// expected is then renewed by [`LockRenew`](Self::LockRenew).
     LockRenewMany = "lock.renew_many",
+    /// A client asks for a turn of a lock: once per slot, or once per id.
+    SlotBegin = "slot.begin",
+    /// A holder ends its turn, and releases the lock.
+    SlotFinish = "slot.finish",
+    /// A holder notes the end of its turn, and waits for replicas to confirm the note.
+    SlotMark = "slot.mark",
+    /// A client asks what is known about a turn.
+    SlotLook = "slot.look",
     /// A holder that lost its hold asks which holder the lock has now.
     LockWhyLost = "lock.why_lost",
     /// A client ends the current hold by force.
@@ -194,7 +202,7 @@ mod tests {
     fn every_step_has_its_name() {
         // `submit` of the network expects every step here: a missing step would panic in a user's
         // test.
-        let mut sent: Vec<_> = crate::operate::steps()
+        let mut sent: Vec<_> = crate::recipes::steps()
             .iter()
             .map(|step| step.name)
             .collect();

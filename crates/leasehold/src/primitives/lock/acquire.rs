@@ -32,7 +32,7 @@ use crate::wait::{Answer, Ask, Deadline, NotBefore, TIME_FOR_ANSWER, TimedAnswer
 /// might not be polled.
 const STALLED_AFTER: Duration = Duration::from_millis(100);
 
-pub(in crate::primitives) async fn acquire_by<K: Named>(
+pub(crate) async fn acquire_by<K: Named>(
     lock: &Lock<K>,
     deadline: Deadline,
 ) -> Result<Option<LockGuard>> {

@@ -91,7 +91,7 @@ impl LockGuard {
     }
 
     /// Returns the share of a guard whose kind of lock has one name.
-    pub(in crate::primitives) fn share(&self) -> &Share {
+    pub(crate) fn share(&self) -> &Share {
         self.one().expect("a lock of one name has one hold")
     }
 

@@ -21,7 +21,7 @@ static LUA: LuaFile = LuaFile::new(include_str!("lock.lua"));
 
 pub(in crate::primitives) static BREAK_HOLD: SharedLua =
     SharedLua::new(&LUA, "break_hold", &[&HASH_KIND]);
-pub(in crate::primitives) static GRANT: SharedLua = SharedLua::new(&LUA, "grant", &[]);
+pub(crate) static GRANT: SharedLua = SharedLua::new(&LUA, "grant", &[]);
 
 step! {
     // A request that arrives after its waiter has given up must not run: the lock would be held for
@@ -330,7 +330,7 @@ pub(crate) static ALL: [&Step; 12] = [
 
 /// Returns the field of the hold of a plain lock and its value, or an error that says what the key
 /// is instead.
-pub(in crate::primitives) fn plain(
+pub(crate) fn plain(
     keyspace: &mut Keyspace,
     lock: &[u8],
 ) -> Result<(Vec<u8>, Vec<u8>), Refusal> {
@@ -377,7 +377,7 @@ impl LockHold {
         Self { key, channel, id }
     }
 
-    pub(in crate::primitives) fn lock(&self) -> &[u8] {
+    pub(crate) fn lock(&self) -> &[u8] {
         self.key.as_str().as_bytes()
     }
 }

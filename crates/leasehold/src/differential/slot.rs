@@ -1,0 +1,50 @@
+//! The test setup for the steps of turns.
+
+use super::{Sample, Suite};
+use crate::recipes::slot::steps;
+
+pub(super) const SUITE: Suite = Suite {
+    folder: "slot",
+    steps: &steps::ALL,
+    argument,
+    foreign: &[
+        &["HSET", "KEY", "mode", "read"],
+        &["SET", "KEY", "text"],
+        &["SET", "leasehold:TAG:slot", "text"],
+        &["HSET", "leasehold:TAG:slot", "slot", "1e3", "state", "done"],
+        &["HSET", "leasehold:TAG:slot", "slot", "7", "state", "running", "hold", "gone"],
+        &["HSET", "leasehold:TAG:once:b", "slot", "0", "state", "open", "missed", "4"],
+    ],
+};
+
+fn argument(to: &Sample, name: &str) -> String {
+    let tag = match to.key.contains('{') {
+        true => to.key.to_owned(),
+        false => format!("{{{}}}", to.key),
+    };
+    // Half of the samples are turns per slot, and half are turns per id. They meet under one name
+    // only when the record has been removed, or to be refused.
+    let per_slot = to.variant % 4 < 3;
+    let record = format!("leasehold:{tag}:slot");
+    match name {
+        "lock" => to.key.into(),
+        "newest" => record,
+        "record" if per_slot => record,
+        "record" => format!("leasehold:{tag}:once:b"),
+        "hold" => to.hold.into(),
+        "lease_ms" => "60000".into(),
+        "period_ms" if per_slot => "3600000".into(),
+        "period_ms" => "0".into(),
+        "offset_ms" => ["0", "0", "0", "0", "0", "5000", "0", "0"][to.variant].into(),
+        "fixed" => ["8", "9", "11", "", "8", "8", "12", ""][to.variant].into(),
+        "id" => if per_slot { "" } else { "b" }.into(),
+        "retry" => ["0", "1"][to.variant / 4].into(),
+        "most_once" => ["0", "1"][to.variant % 2].into(),
+        "by" => "me".into(),
+        "keep_ms" => "900000".into(),
+        "channel" => format!("channel:{}", to.key),
+        "state" => ["done", "failed", "open", "done"][to.variant % 4].into(),
+        "rc" => ["", "0", "3", ""][to.variant % 4].into(),
+        _ => to.unknown_argument(name),
+    }
+}

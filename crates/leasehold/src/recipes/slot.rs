@@ -1,0 +1,526 @@
+//! A job once per slot of the server's clock, or once per id, over all processes.
+
+mod info;
+mod kind;
+pub(crate) mod steps;
+
+use std::fmt;
+use std::ops::Deref;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use self::info::{Seen, since_epoch};
+use self::kind::{Answers, Granted, TurnKind, Wanted};
+use crate::backend::route::Route;
+use crate::backend::step::Value;
+use crate::config::{MAX_SPAN, check_wait};
+use crate::error::{Error, ErrorKind, Result};
+use crate::key::Key;
+use crate::operate::presence::default_label;
+use crate::primitives::lock::{Lock, LockGuard, acquire};
+use crate::primitives::request;
+use crate::wait::Deadline;
+pub use info::{TurnInfo, TurnState};
+
+const DAY: Duration = Duration::from_secs(24 * 3600);
+
+/// The longest id of a turn, in bytes.
+const LONGEST_ID: usize = 256;
+
+impl Lock {
+    /// Returns the turns of this lock, one per slot of `period`: a job that many processes start at
+    /// the same time runs in one of them. Nothing is sent.
+    ///
+    /// The server's clock counts the slots from the Unix epoch (UTC), and a request is for the slot
+    /// that is nearest to the time at which it runs. So the clocks of the processes may differ by up
+    /// to half a period. `period` is at least 10 ms.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> leasehold::Result<()> {
+    /// use std::time::Duration;
+    /// use leasehold::slot::Begin;
+    ///
+    /// let client = leasehold::Client::embedded();
+    /// let nightly = client.lock("nightly").once_per(Duration::from_secs(24 * 3600));
+    /// match nightly.try_begin().await? {
+    ///     Begin::Run(turn) => {
+    ///         // ... the job ...
+    ///         turn.done().await?; // without this call, the turn has failed
+    ///     }
+    ///     Begin::Done(info) => println!("{} has done it", info.by),
+    ///     Begin::Elsewhere(info) => println!("{} is doing it", info.by),
+    /// }
+    /// assert!(matches!(nightly.try_begin().await?, Begin::Done(_)));
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[must_use]
+    pub fn once_per(&self, period: Duration) -> Turns {
+        Turns::of(self, Plan::Per { period })
+    }
+
+    /// Returns the turn of this lock for `id`, for a caller that knows the time or number of its
+    /// run. Nothing is sent. The server remembers the id for a day, or for
+    /// [`keep`](Turns::keep). An id has 1 to 256 bytes.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> leasehold::Result<()> {
+    /// use leasehold::slot::Begin;
+    ///
+    /// let client = leasehold::Client::embedded();
+    /// let run = client.lock("invoices").once_for("2026-11");
+    /// if let Begin::Run(turn) = run.begin().await? {
+    ///     turn.done().await?;
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[must_use]
+    pub fn once_for(&self, id: impl Into<String>) -> Turns {
+        Turns::of(self, Plan::For { id: id.into() })
+    }
+
+    /// Asks the server for the turn that began last under this name; `None` if it knows none.
+    ///
+    /// # Errors
+    ///
+    /// Same as [`inspect`](Self::inspect).
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future has no effect on the lock.
+    pub async fn last_turn(&self) -> Result<Option<TurnInfo>> {
+        let wanted = Turns::of(self, Plan::For { id: "-".into() }).newest()?;
+        let seen = look(self, &wanted).await?;
+        Ok(seen.state().map(|_| seen.info(&wanted)))
+    }
+}
+
+#[derive(Clone, Debug)]
+enum Plan {
+    Per { period: Duration },
+    For { id: String },
+}
+
+/// The turns of a lock: see [`Lock::once_per`] and [`Lock::once_for`].
+#[derive(Clone, Debug)]
+pub struct Turns {
+    lock: Lock,
+    plan: Plan,
+    offset: Duration,
+    keep: Duration,
+    retry_failed: bool,
+    at_most_once: bool,
+    by: Option<String>,
+}
+
+/// The answer to a request for a turn.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum Begin {
+    /// The turn is this caller's: run the job.
+    Run(Turn),
+    /// The turn is over.
+    Done(TurnInfo),
+    /// Another client holds the lock.
+    Elsewhere(TurnInfo),
+}
+
+/// Settings. Each setter changes only this handle. All clients of a name should use the same.
+impl Turns {
+    fn of(lock: &Lock, plan: Plan) -> Self {
+        Self {
+            lock: lock.clone(),
+            plan,
+            offset: Duration::ZERO,
+            keep: DAY,
+            retry_failed: false,
+            at_most_once: false,
+            by: None,
+        }
+    }
+
+    /// Sets the time of the first slot after the Unix epoch: less than the period, zero by default.
+    /// It has no effect on a turn per id.
+    #[must_use]
+    pub fn offset(mut self, offset: Duration) -> Self {
+        self.offset = offset;
+        self
+    }
+
+    /// Sets whether a turn that has failed may be repeated in its slot or for its id. `false` by
+    /// default.
+    #[must_use]
+    pub fn retry_failed(mut self, retry: bool) -> Self {
+        self.retry_failed = retry;
+        self
+    }
+
+    /// Sets whether a turn whose holder died stays closed. `false` by default: the next client that
+    /// asks for the same slot or id runs the job again.
+    #[must_use]
+    pub fn at_most_once(mut self, at_most_once: bool) -> Self {
+        self.at_most_once = at_most_once;
+        self
+    }
+
+    /// Sets how long the server remembers the id of a turn, counted from its begin and again from
+    /// its end: at least 10 ms, a day by default. It has no effect with slots, which the server
+    /// remembers for two periods and a day.
+    #[must_use]
+    pub fn keep(mut self, keep: Duration) -> Self {
+        self.keep = keep;
+        self
+    }
+
+    /// Sets the name by which other clients and operators see this client in [`TurnInfo::by`]. The
+    /// default is `$LEASEHOLD_LABEL`, or else the program's name.
+    #[must_use]
+    pub fn by(mut self, name: impl Into<String>) -> Self {
+        self.by = Some(name.into());
+        self
+    }
+}
+
+/// Asking for a turn.
+impl Turns {
+    /// Asks for the turn of the present slot, or of the id, in one request. Returns
+    /// [`Begin::Elsewhere`] if another client holds the lock.
+    ///
+    /// # Errors
+    ///
+    /// - Same as [`Lock::acquire`].
+    /// - [`ErrorKind::WrongKind`](crate::ErrorKind::WrongKind) if the name has slots of another
+    ///   period or offset, or ids instead of slots.
+    /// - `Misuse` for a setting out of its range, or a lock with an [`Owner`](crate::Owner): a
+    ///   re-entry would not look at the turns.
+    ///
+    /// # Cancel safety
+    ///
+    /// If the server has granted the turn and its answer is still on its way, the client gives the
+    /// turn back in the background. The turn then counts as not begun, and any client can have it.
+    pub async fn try_begin(&self) -> Result<Begin> {
+        self.begin_by(Deadline::Now).await
+    }
+
+    /// Asks for the turn, and waits while another client holds the lock. Returns [`Begin::Done`]
+    /// when that client has done the job, and [`Begin::Run`] if it died. The wait is for the slot of
+    /// the call, however long it lasts.
+    ///
+    /// # Errors
+    ///
+    /// Same as [`try_begin`](Self::try_begin).
+    ///
+    /// # Cancel safety
+    ///
+    /// Same as [`try_begin`](Self::try_begin).
+    pub async fn begin(&self) -> Result<Begin> {
+        self.begin_by(Deadline::Never).await
+    }
+
+    /// Like [`begin`](Self::begin), but waits at most for `wait`, which must be more than zero and
+    /// at most 2^53 ms. Returns [`Begin::Elsewhere`] if another client still holds the lock.
+    ///
+    /// # Errors
+    ///
+    /// Same as [`try_begin`](Self::try_begin).
+    ///
+    /// # Cancel safety
+    ///
+    /// Same as [`try_begin`](Self::try_begin).
+    pub async fn begin_for(&self, wait: Duration) -> Result<Begin> {
+        check_wait(wait, self.lock.key()?)?;
+        let deadline = self.lock.context().clock.now() + wait;
+        self.begin_by(Deadline::At(deadline)).await
+    }
+
+    /// Returns the name of the lock.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        self.lock.name()
+    }
+
+    async fn begin_by(&self, deadline: Deadline) -> Result<Begin> {
+        let wanted = Arc::new(self.wanted()?);
+        let answers = Arc::new(Answers::default());
+        let lock = self.lock.clone().of_kind(TurnKind {
+            wanted: Arc::clone(&wanted),
+            answers: Arc::clone(&answers),
+        });
+        // Asked once before the wait: the first answer decides which slot the wait is for.
+        if let Some(guard) = acquire::acquire_by(&lock, Deadline::Now).await? {
+            return Ok(Begin::Run(Turn::new(guard, self, &wanted, &answers)));
+        }
+        if let Some(info) = answers.over(&wanted) {
+            return Ok(Begin::Done(info));
+        }
+        let seen = match answers.busy() {
+            Some(seen) => seen,
+            // Other tasks of this process wait for the lock, so nothing was sent.
+            None => look(&self.lock, &wanted).await?,
+        };
+        answers.fix(seen.mine);
+        if matches!(deadline, Deadline::Now) {
+            return Ok(self.refused(&seen, &wanted));
+        }
+        tokio::select! {
+            biased;
+            guard = acquire::acquire_by(&lock, deadline) => Ok(match guard? {
+                Some(guard) => Begin::Run(Turn::new(guard, self, &wanted, &answers)),
+                None => match (answers.over(&wanted), answers.busy()) {
+                    (Some(info), _) => Begin::Done(info),
+                    (None, Some(seen)) => Begin::Elsewhere(seen.info(&wanted)),
+                    (None, None) => Begin::Elsewhere(seen.info(&wanted)),
+                },
+            }),
+            info = answers.until_over(&wanted) => Ok(Begin::Done(info)),
+        }
+    }
+
+    /// Returns the answer for a caller that does not wait.
+    fn refused(&self, seen: &Seen, wanted: &Wanted) -> Begin {
+        let is_over = match seen.state() {
+            Some(TurnState::Done) => true,
+            Some(TurnState::Failed) => !self.retry_failed,
+            _ => false,
+        };
+        let info = seen.info(wanted);
+        match is_over && seen.code == 0 && seen.slot >= Some(seen.mine) {
+            true => Begin::Done(info),
+            false => Begin::Elsewhere(info),
+        }
+    }
+
+    /// Checks the settings, and returns the turn that they describe.
+    fn wanted(&self) -> Result<Wanted> {
+        let key = self.lock.key()?;
+        if self.lock.owner().is_some() {
+            return Err(misuse(
+                key,
+                "a turn can't be re-entered; make the turns of a lock without an owner",
+            ));
+        }
+        let newest = format!("leasehold:{}:slot", key.as_tag());
+        let (record, period, offset, id, keep) = match &self.plan {
+            Plan::Per { period } => {
+                check_slots(key, *period, self.offset)?;
+                let keep = period.saturating_mul(2).saturating_add(DAY).min(MAX_SPAN);
+                (newest.clone(), *period, self.offset, "", keep)
+            }
+            Plan::For { id } => {
+                check_id(key, id, self.keep)?;
+                let record = format!("leasehold:{}:once:{id}", key.as_tag());
+                (record, Duration::ZERO, Duration::ZERO, &**id, self.keep)
+            }
+        };
+        Ok(Wanted {
+            newest,
+            record,
+            period,
+            offset,
+            id: id.to_owned(),
+            retry_failed: self.retry_failed,
+            at_most_once: self.at_most_once,
+            by: self.by.clone().unwrap_or_else(default_label),
+            keep,
+        })
+    }
+
+    /// Returns the turn that began last, whatever its plan.
+    fn newest(&self) -> Result<Wanted> {
+        let wanted = self.wanted()?;
+        Ok(Wanted {
+            record: wanted.newest.clone(),
+            ..wanted
+        })
+    }
+}
+
+async fn look(lock: &Lock, wanted: &Wanted) -> Result<Seen> {
+    let (context, key) = (lock.context(), lock.key()?);
+    let reply = request::query(context, key, wanted.look(key)).await?;
+    match reply {
+        Value::List(items) => Seen::read(&items),
+        _ => None,
+    }
+    .ok_or_else(|| request::malformed(context, key))
+}
+
+/// The shortest slot, and the shortest time for which an id is kept.
+const SHORTEST: Duration = Duration::from_millis(10);
+
+fn check_slots(key: &Key, period: Duration, offset: Duration) -> Result<()> {
+    let longest = MAX_SPAN / 1024;
+    let whole = |span: Duration| span.subsec_nanos() % 1_000_000 == 0;
+    if !(SHORTEST..=longest).contains(&period) || !whole(period) {
+        return Err(misuse(
+            key,
+            &format!("slots of {period:?} are not possible; use 10 ms or more, in whole ms"),
+        ));
+    }
+    if offset >= period || !whole(offset) {
+        return Err(misuse(
+            key,
+            &format!(
+                "an offset of {offset:?} is not possible with slots of {period:?}; use less than \
+                 the period, in whole ms"
+            ),
+        ));
+    }
+    Ok(())
+}
+
+fn check_id(key: &Key, id: &str, keep: Duration) -> Result<()> {
+    if id.is_empty() || id.len() > LONGEST_ID {
+        let what = format!("an id has 1 to {LONGEST_ID} bytes, and this one has {}", id.len());
+        return Err(misuse(key, &what));
+    }
+    if !(SHORTEST..=MAX_SPAN).contains(&keep) {
+        let what = format!("an id can't be kept for {keep:?}; keep it for 10 ms or more");
+        return Err(misuse(key, &what));
+    }
+    Ok(())
+}
+
+fn misuse(key: &Key, what: &str) -> Error {
+    Error::new(ErrorKind::Misuse, format!("`{key}`: {what}")).with_key(key)
+}
+
+/// A turn that this caller has. It holds the lock, and dereferences to its [`LockGuard`].
+///
+/// Call [`done`](Self::done) when the job is done. If the turn is dropped without that, or the lock
+/// is lost, the turn has failed.
+#[must_use = "the turn has failed as soon as it is dropped"]
+#[clippy::has_significant_drop]
+pub struct Turn {
+    guard: LockGuard,
+    lock: Lock,
+    wanted: Arc<Wanted>,
+    granted: Granted,
+}
+
+impl Turn {
+    fn new(guard: LockGuard, turns: &Turns, wanted: &Arc<Wanted>, answers: &Answers) -> Self {
+        // A guard was made of this grant, so there is one.
+        let granted = answers.granted().unwrap_or_else(|| Granted {
+            slot: 0,
+            missed: 0,
+            ending: Arc::default(),
+        });
+        granted.ending.begun();
+        Self {
+            guard,
+            lock: turns.lock.clone(),
+            wanted: Arc::clone(wanted),
+            granted,
+        }
+    }
+
+    /// Returns the time of the slot; `None` for a turn per id.
+    #[must_use]
+    pub fn slot(&self) -> Option<SystemTime> {
+        let ms = |span: Duration| u64::try_from(span.as_millis()).unwrap_or(u64::MAX);
+        let period_ms = ms(self.wanted.period);
+        let at_ms = self.granted.slot.saturating_mul(period_ms);
+        (period_ms > 0).then(|| since_epoch(at_ms.saturating_add(ms(self.wanted.offset))))
+    }
+
+    /// Returns how many slots before this one had no turn since the last turn that began. Zero for
+    /// a turn per id, and if the server knows of no earlier turn.
+    #[must_use]
+    pub fn missed(&self) -> u64 {
+        self.granted.missed
+    }
+
+    /// Notes that the job is done, and releases the lock in the same request. With
+    /// [acknowledged](Lock::acknowledged_by) holds, replicas confirm the note before.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Lost`](crate::ErrorKind::Lost) if the lock was lost before: the turn has
+    /// failed, and the job may run again. `Unavailable` or `OutcomeUnknown` if the server's answer
+    /// or the confirmation did not arrive: the job may run again.
+    ///
+    /// # Cancel safety
+    ///
+    /// If the future is dropped, the client sends the note and the release in the background.
+    pub async fn done(self) -> Result<()> {
+        self.end(true, None).await
+    }
+
+    /// Notes that the job has failed, and releases the lock in the same request. Unlike a drop, it
+    /// waits for the server's answer.
+    ///
+    /// # Errors
+    ///
+    /// Same as [`done`](Self::done).
+    ///
+    /// # Cancel safety
+    ///
+    /// Same as [`done`](Self::done).
+    pub async fn failed(self) -> Result<()> {
+        self.end(false, None).await
+    }
+
+    /// Ends the turn of a command with this exit code: it is done if the code is 0, and has failed
+    /// otherwise. Operators see the code.
+    ///
+    /// # Errors
+    ///
+    /// Same as [`done`](Self::done).
+    ///
+    /// # Cancel safety
+    ///
+    /// Same as [`done`](Self::done).
+    pub async fn exited(self, code: i32) -> Result<()> {
+        self.end(code == 0, Some(code)).await
+    }
+
+    async fn end(self, is_done: bool, code: Option<i32>) -> Result<()> {
+        let is_held = self.guard.is_held();
+        self.granted.ending.ends(is_done && is_held, code);
+        let acknowledged = self.lock.settings().acknowledged;
+        if is_held && acknowledged.is_needed() {
+            // The confirmation of a release does not wait for replicas. This one does.
+            let key = self.lock.key()?;
+            let ending = &self.granted.ending;
+            let mark = self.wanted.mark(key, self.guard.holder_id(), ending);
+            let backend = &self.lock.context().backend;
+            let marked = backend.submit_by(mark, Route::of(acknowledged)).await;
+            if let Err(failure) = marked {
+                return Err(failure.into_error_of_change(key));
+            }
+        }
+        self.guard.release().await
+    }
+}
+
+impl Deref for Turn {
+    type Target = LockGuard;
+
+    fn deref(&self) -> &LockGuard {
+        &self.guard
+    }
+}
+
+impl AsRef<LockGuard> for Turn {
+    fn as_ref(&self) -> &LockGuard {
+        &self.guard
+    }
+}
+
+impl fmt::Debug for Turn {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Turn")
+            .field("guard", &self.guard)
+            .field("slot", &self.granted.slot)
+            .field("missed", &self.granted.missed)
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,159 @@
+//! What is known about a turn.
+
+use std::time::{Duration, SystemTime};
+
+use super::kind::Wanted;
+use crate::backend::step::Value;
+
+/// A turn that another client has, or that has ended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct TurnInfo {
+    /// The time of the slot; `None` for a turn per id, or if the holder of the lock has no turn.
+    pub slot: Option<SystemTime>,
+    /// The id of the turn; `None` with slots.
+    pub id: Option<String>,
+    /// The length of the slots; `None` for a turn per id.
+    pub period: Option<Duration>,
+    /// The offset of the slots.
+    pub offset: Duration,
+    /// The state of the turn.
+    pub state: TurnState,
+    /// The name that its client has given. Without a turn, the id of the lock's holder.
+    pub by: String,
+    /// The id of its hold on the server.
+    pub hold: String,
+    /// The time at which the turn began, by the server's clock.
+    pub began: Option<SystemTime>,
+    /// The time at which the turn ended, by the server's clock.
+    pub ended: Option<SystemTime>,
+    /// The exit code, if the turn had one.
+    pub exit_code: Option<i32>,
+    /// The number of slots before this one in which no turn began.
+    pub missed: u64,
+}
+
+/// The state of a turn.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum TurnState {
+    /// A client has the lock for the turn.
+    Running,
+    /// The turn is done.
+    Done,
+    /// The turn has failed, or its lock was lost.
+    Failed,
+    /// The turn was never ended, and its lock is free: its client died or could not be reached.
+    Died,
+    /// The lock was granted for the turn, but the client that asked had already given up.
+    Open,
+}
+
+/// A reply that grants nothing.
+#[derive(Clone, Debug)]
+pub(super) struct Seen {
+    pub(super) code: i64,
+    /// The slot that was asked for.
+    pub(super) mine: u64,
+    pub(super) ttl_ms: i64,
+    holder: String,
+    pub(super) slot: Option<u64>,
+    state: String,
+    hold: String,
+    by: String,
+    times: [Option<SystemTime>; 2],
+    exit_code: Option<i32>,
+    missed: u64,
+    id: String,
+    plan: Option<(u64, u64)>,
+}
+
+impl Seen {
+    pub(super) fn read(items: &[Value]) -> Option<Self> {
+        let [Value::Int(code), Value::Int(mine), Value::Int(ttl_ms), rest @ ..] = items else {
+            return None;
+        };
+        let text = |at: usize| match rest.get(at) {
+            Some(Value::Text(text)) => String::from_utf8_lossy(text).into_owned(),
+            _ => String::new(),
+        };
+        let number = |at| text(at).parse().ok();
+        let time = |at| number(at).map(since_epoch);
+        Some(Self {
+            code: *code,
+            mine: u64::try_from(*mine).ok()?,
+            ttl_ms: *ttl_ms,
+            holder: text(0),
+            slot: number(1),
+            state: text(2),
+            hold: text(3),
+            by: text(4),
+            times: [time(5), time(6)],
+            exit_code: text(7).parse().ok(),
+            missed: number(8).unwrap_or(0),
+            id: text(9),
+            plan: number(10).zip(number(11)),
+        })
+    }
+
+    /// Returns the state of the recorded turn; `None` if there is no record.
+    pub(super) fn state(&self) -> Option<TurnState> {
+        self.slot?;
+        Some(match self.state.as_str() {
+            "done" => TurnState::Done,
+            "failed" => TurnState::Failed,
+            "open" => TurnState::Open,
+            _ if self.holder == self.hold => TurnState::Running,
+            _ => TurnState::Died,
+        })
+    }
+
+    pub(super) fn info(&self, wanted: &Wanted) -> TurnInfo {
+        let millis = |span: Duration| u64::try_from(span.as_millis()).unwrap_or(u64::MAX);
+        let plan = (millis(wanted.period), millis(wanted.offset));
+        self.info_with(self.plan.unwrap_or(plan))
+    }
+
+    fn info_with(&self, (period_ms, offset_ms): (u64, u64)) -> TurnInfo {
+        let held_otherwise = !self.holder.is_empty() && self.holder != self.hold;
+        let Some(state) = self.state().filter(|_| self.code != 2 || !held_otherwise) else {
+            return self.of_the_holder();
+        };
+        let has_slots = period_ms > 0;
+        let slot = self.slot.filter(|_| has_slots);
+        TurnInfo {
+            slot: slot.map(|slot| since_epoch(slot.saturating_mul(period_ms) + offset_ms)),
+            id: (!has_slots).then(|| self.id.clone()),
+            period: has_slots.then(|| Duration::from_millis(period_ms)),
+            offset: Duration::from_millis(offset_ms),
+            state,
+            by: self.by.clone(),
+            hold: self.hold.clone(),
+            began: self.times[0],
+            ended: self.times[1],
+            exit_code: self.exit_code,
+            missed: self.missed,
+        }
+    }
+
+    /// Describes a holder that has the lock without a turn.
+    fn of_the_holder(&self) -> TurnInfo {
+        TurnInfo {
+            slot: None,
+            id: None,
+            period: None,
+            offset: Duration::ZERO,
+            state: TurnState::Running,
+            by: self.holder.clone(),
+            hold: self.holder.clone(),
+            began: None,
+            ended: None,
+            exit_code: None,
+            missed: 0,
+        }
+    }
+}
+
+pub(super) fn since_epoch(ms: u64) -> SystemTime {
+    SystemTime::UNIX_EPOCH + Duration::from_millis(ms)
+}

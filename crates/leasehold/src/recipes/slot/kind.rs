@@ -1,0 +1,309 @@
+//! The kind of lock that a turn acquires: a plain lock whose grant also looks at the turns that
+//! have been, and whose release notes how this one ended.
+
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU8, Ordering};
+use std::time::Duration;
+
+use tokio::sync::Notify;
+
+use super::info::{Seen, TurnInfo};
+use super::steps::{Begin, Finish, Look, Mark};
+use crate::backend::step::{Operation, Value};
+use crate::config::wire_ms;
+use crate::error::Result;
+use crate::hold::{AcquireReply, BatchRenewal, HoldSteps};
+use crate::key::Key;
+use crate::loss::LossReason;
+use crate::primitives::lock::kind::{Acquire, Named};
+use crate::primitives::lock::steps::{self as lock_steps, LockHold};
+use crate::primitives::lock::{Lock, LockGuard, acquire};
+use crate::sync::Mutex;
+use crate::wait::Deadline;
+
+/// The turn that is asked for.
+#[derive(Clone, Debug)]
+pub(super) struct Wanted {
+    /// The key of the turn that began last under the name.
+    pub(super) newest: String,
+    /// The key of this turn: the same key, unless the turn has an id.
+    pub(super) record: String,
+    /// The length of a slot; zero for a turn per id.
+    pub(super) period: Duration,
+    pub(super) offset: Duration,
+    pub(super) id: String,
+    pub(super) retry_failed: bool,
+    pub(super) at_most_once: bool,
+    pub(super) by: String,
+    pub(super) keep: Duration,
+}
+
+impl Wanted {
+    /// Asks what is known about this turn.
+    pub(super) fn look(&self, key: &Key) -> Operation {
+        Look {
+            lock: key.as_str().as_bytes(),
+            record: self.record.as_bytes(),
+            period_ms: wire_ms(self.period),
+            offset_ms: wire_ms(self.offset),
+        }
+        .operation()
+    }
+
+    /// Notes how the turn of `hold` ended, before the lock is released.
+    pub(super) fn mark(&self, key: &Key, hold: &str, ending: &Ending) -> Operation {
+        let (state, rc) = ending.on_wire();
+        Mark {
+            lock: key.as_str().as_bytes(),
+            newest: self.newest.as_bytes(),
+            record: self.record.as_bytes(),
+            hold: hold.as_bytes(),
+            state: state.as_bytes(),
+            rc: rc.as_bytes(),
+            keep_ms: wire_ms(self.keep),
+        }
+        .operation()
+    }
+}
+
+/// How the turn of one hold ends. The release sends it.
+#[derive(Debug, Default)]
+pub(super) struct Ending {
+    state: AtomicU8,
+    code: Mutex<Option<i32>>,
+}
+
+const OPEN: u8 = 0;
+const FAILED: u8 = 1;
+const DONE: u8 = 2;
+
+impl Ending {
+    /// Notes that the caller has the turn. If its guard is dropped from now on, the turn has
+    /// failed; before, nobody had begun it.
+    pub(super) fn begun(&self) {
+        self.state.store(FAILED, Ordering::SeqCst);
+    }
+
+    pub(super) fn ends(&self, is_done: bool, code: Option<i32>) {
+        *self.code.lock() = code;
+        let state = if is_done { DONE } else { FAILED };
+        self.state.store(state, Ordering::SeqCst);
+    }
+
+    fn on_wire(&self) -> (&'static str, String) {
+        let state = match self.state.load(Ordering::SeqCst) {
+            DONE => "done",
+            FAILED => "failed",
+            _ => "open",
+        };
+        let code = *self.code.lock();
+        (state, code.map_or_else(String::new, |code| code.to_string()))
+    }
+}
+
+/// A grant of a turn.
+#[derive(Clone, Debug)]
+pub(super) struct Granted {
+    pub(super) slot: u64,
+    pub(super) missed: u64,
+    pub(super) ending: Arc<Ending>,
+}
+
+/// What the server has answered to one `begin`.
+#[derive(Debug, Default)]
+pub(super) struct Answers {
+    state: Mutex<AnswerState>,
+    over: Notify,
+}
+
+#[derive(Debug, Default)]
+struct AnswerState {
+    /// The slot of the first answer. A wait is for this slot, however long it lasts.
+    slot: Option<u64>,
+    granted: Option<Granted>,
+    seen: Option<Seen>,
+    is_over: bool,
+}
+
+impl Answers {
+    pub(super) fn fix(&self, slot: u64) {
+        self.state.lock().slot.get_or_insert(slot);
+    }
+
+    pub(super) fn granted(&self) -> Option<Granted> {
+        self.state.lock().granted.clone()
+    }
+
+    /// Returns what the last answer said about the holder.
+    pub(super) fn busy(&self) -> Option<Seen> {
+        self.state.lock().seen.clone()
+    }
+
+    /// Returns the turn if it is over.
+    pub(super) fn over(&self, wanted: &Wanted) -> Option<TurnInfo> {
+        let state = self.state.lock();
+        let seen = state.seen.as_ref().filter(|_| state.is_over);
+        seen.map(|seen| seen.info(wanted))
+    }
+
+    /// Waits until the turn is over.
+    pub(super) async fn until_over(&self, wanted: &Wanted) -> TurnInfo {
+        loop {
+            let notified = self.over.notified();
+            if let Some(info) = self.over(wanted) {
+                return info;
+            }
+            notified.await;
+        }
+    }
+
+    fn read(&self, reply: &Value, ending: &Arc<Ending>) -> Option<AcquireReply> {
+        let Value::List(items) = reply else {
+            return None;
+        };
+        let mut state = self.state.lock();
+        if let [Value::Int(1), Value::Int(slot), Value::Int(missed)] = items[..] {
+            state.granted = Some(Granted {
+                slot: u64::try_from(slot).ok()?,
+                missed: u64::try_from(missed).ok()?,
+                ending: Arc::clone(ending),
+            });
+            return Some(AcquireReply::Granted { token: None });
+        }
+        let seen = Seen::read(items)?;
+        state.slot.get_or_insert(seen.mine);
+        state.is_over = seen.code == 3;
+        let ttl_ms = seen.ttl_ms;
+        state.seen = Some(seen);
+        if state.is_over {
+            drop(state);
+            self.over.notify_waiters();
+        }
+        Some(AcquireReply::Busy {
+            ttl_ms: ttl_ms.max(0),
+            before: None,
+        })
+    }
+
+    fn slot(&self) -> String {
+        let slot = self.state.lock().slot;
+        slot.map_or_else(String::new, |slot| slot.to_string())
+    }
+}
+
+/// The kind of lock of one `begin`.
+#[derive(Clone)]
+pub(super) struct TurnKind {
+    pub(super) wanted: Arc<Wanted>,
+    pub(super) answers: Arc<Answers>,
+}
+
+impl fmt::Debug for TurnKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.wanted.fmt(f)
+    }
+}
+
+impl Acquire for TurnKind {
+    async fn acquire_by(lock: &Lock<Self>, deadline: Deadline) -> Result<Option<LockGuard>> {
+        acquire::acquire_by(lock, deadline).await
+    }
+}
+
+// Without a slice: a hold that is handed over inside the process would not look at the turns.
+impl Named for TurnKind {
+    fn is_exclusive(&self) -> bool {
+        true
+    }
+
+    fn channel(&self, key: &Key) -> String {
+        key.lock_channel()
+    }
+
+    fn hold(lock: &Lock<Self>, key: &Key, id: String) -> Box<dyn HoldSteps> {
+        Box::new(TurnHold {
+            hold: LockHold::new(key.clone(), lock.channel(), id),
+            channel: lock.channel(),
+            kind: lock.kind().clone(),
+            ending: Arc::default(),
+        })
+    }
+
+    fn inspect(&self, key: &Key) -> Operation {
+        lock_steps::inspect(key)
+    }
+
+    fn force_unlock(&self, key: &Key, channel: &str) -> Operation {
+        lock_steps::force_unlock(key, channel)
+    }
+}
+
+/// The operations on the hold of one turn.
+struct TurnHold {
+    hold: LockHold,
+    channel: Arc<str>,
+    kind: TurnKind,
+    ending: Arc<Ending>,
+}
+
+impl HoldSteps for TurnHold {
+    fn acquire(&self, lease: Duration) -> Operation {
+        let wanted = &self.kind.wanted;
+        Begin {
+            lock: self.hold.lock(),
+            newest: wanted.newest.as_bytes(),
+            record: wanted.record.as_bytes(),
+            hold: self.hold.wire_id().as_bytes(),
+            lease_ms: wire_ms(lease),
+            period_ms: wire_ms(wanted.period),
+            offset_ms: wire_ms(wanted.offset),
+            fixed: self.kind.answers.slot().as_bytes(),
+            id: wanted.id.as_bytes(),
+            retry: wanted.retry_failed,
+            most_once: wanted.at_most_once,
+            by: wanted.by.as_bytes(),
+            keep_ms: wire_ms(wanted.keep),
+        }
+        .operation()
+    }
+
+    fn read_acquire(&self, reply: Value) -> Option<AcquireReply> {
+        self.kind.answers.read(&reply, &self.ending)
+    }
+
+    fn renew(&self, lease: Duration, most: Option<Duration>) -> Operation {
+        self.hold.renew(lease, most)
+    }
+
+    fn batch_renewal(&self) -> Option<BatchRenewal<'_>> {
+        self.hold.batch_renewal()
+    }
+
+    fn release(&self) -> Operation {
+        let (wanted, (state, rc)) = (&self.kind.wanted, self.ending.on_wire());
+        Finish {
+            lock: self.hold.lock(),
+            newest: wanted.newest.as_bytes(),
+            record: wanted.record.as_bytes(),
+            hold: self.hold.wire_id().as_bytes(),
+            channel: self.channel.as_bytes(),
+            state: state.as_bytes(),
+            rc: rc.as_bytes(),
+            keep_ms: wire_ms(wanted.keep),
+        }
+        .operation()
+    }
+
+    fn why_lost(&self) -> Operation {
+        self.hold.why_lost()
+    }
+
+    fn read_why_lost(&self, reply: Value) -> Option<LossReason> {
+        self.hold.read_why_lost(reply)
+    }
+
+    fn wire_id(&self) -> &str {
+        self.hold.wire_id()
+    }
+}

@@ -1,0 +1,197 @@
+-- Turns of a plain lock: once per slot of the server's clock, or once per id.
+-- A line `-- [NAME]` begins a section: a step, or Lua that several steps use.
+
+-- [turns] -----------------------------------------------------------------------------------------
+
+-- Returns the number in this text; nil if it is not a short row of digits.
+local function whole(text)
+  return text and #text < 16 and string.match(text, '^%d+$') and tonumber(text)
+end
+local function digits(number)
+  return string.format('%.0f', number)
+end
+-- Returns the number of the slot that is nearest to the present, or the one that the caller
+-- already knows; 0 for a turn per id, which has no slots.
+local function slot_now(period_ms, offset_ms, fixed)
+  local period = tonumber(period_ms)
+  if period == 0 then return 0 end
+  local elapsed = now_ms() + math.floor(period / 2) - tonumber(offset_ms)
+  return whole(fixed) or math.max(0, math.floor(elapsed / period))
+end
+-- Returns what is stored about a turn.
+local function seen_in(record)
+  return redis.call('HMGET', record, 'slot', 'state', 'hold', 'by', 'at_ms', 'ended_ms', 'rc',
+    'missed', 'id')
+end
+-- Returns a reply that grants nothing.
+local function refusal(code, mine, ttl, holder, seen)
+  return { code, mine, ttl, holder, seen[1], seen[2], seen[3], seen[4], seen[5], seen[6], seen[7],
+    seen[8], seen[9] }
+end
+-- Notes the end of a turn, if it is the turn of this hold.
+local function note_end(record, hold, state, rc, keep_ms)
+  if redis.pcall('HGET', record, 'hold') ~= hold then return end
+  redis.pcall('HSET', record, 'state', state, 'ended_ms', digits(now_ms()), 'rc', rc)
+  redis.pcall('PEXPIRE', record, keep_ms)
+end
+
+-- [begin] -----------------------------------------------------------------------------------------
+
+-- Grants the lock to this hold if it is free and the turn is still open.
+--
+-- lock       hash: one field per hold, `uuid:n`
+-- newest     hash: the turn that began last under this name
+-- record     hash: the turn that is asked for; the same key as `newest` with slots
+-- hold       this hold's field
+-- lease_ms   how long the hold lasts without renewal
+-- period_ms  the length of a slot; 0 for a turn per id
+-- offset_ms  the time of the first slot
+-- fixed      the slot that is asked for; empty for the nearest one
+-- id         the id of the turn; empty with slots
+-- retry      1 if a failed turn may be repeated
+-- most_once  1 if a turn whose holder died is not repeated
+-- by         the name that operators see
+-- keep_ms    how long the record is kept
+-- Returns   { 1, slot, missed }  granted; `missed` slots had no turn since the last one
+--           { 2, slot, ttl, holder, ... }  another hold has the lock
+--           { 3, slot, -2, '', ... }       the turn is over, and the record says how
+--           text WRONGKIND: not a plain lock, or other slots
+
+local function begin(lock, newest, record, hold, lease_ms, period_ms, offset_ms, fixed, id, retry, most_once, by, keep_ms)
+  local held = redis.call('HLEN', lock)
+  if held > 0 and redis.call('HEXISTS', lock, hold) == 1 then
+    -- A copy of the request that was granted.
+    local seen = seen_in(record)
+    return { 1, whole(seen[1]) or 0, whole(seen[8]) or 0 }
+  end
+  local other = held > 0 and wrong_kind('a plain lock', lock, held)
+  if other then
+    return other
+  end
+  local plan = redis.call('HMGET', newest, 'period_ms', 'offset_ms')
+  if plan[1] and (plan[1] ~= period_ms or plan[2] ~= offset_ms) then
+    return 'WRONGKIND a lock with slots of ' .. plan[1] .. ' ms and an offset of '
+      .. (plan[2] or '0') .. ' ms'
+  end
+  local mine, seen = slot_now(period_ms, offset_ms, fixed), seen_in(record)
+  local slot, state = whole(seen[1]), seen[2]
+  -- A slot number only rises: a clock that is set back opens no earlier slot.
+  local closed = slot and slot > mine
+  if slot == mine then
+    closed = state == 'done' or (state == 'failed' and retry ~= '1')
+      or (state == 'running' and held == 0 and most_once == '1')
+  end
+  if closed then
+    return refusal(3, mine, -2, '', seen)
+  end
+  if held > 0 then
+    return refusal(2, mine, redis.call('PTTL', lock), redis.call('HKEYS', lock)[1], seen)
+  end
+  local missed = 0
+  if slot == mine then
+    missed = whole(seen[8]) or 0
+  elseif slot then
+    missed = mine - slot - 1
+    if state == 'open' then
+      missed = missed + 1 + (whole(seen[8]) or 0)
+    end
+  end
+  -- The record is written before the grant: a grant without a record could run twice.
+  local now = digits(now_ms())
+  for _, key in ipairs(newest == record and { record } or { record, newest }) do
+    redis.call('HSET', key, 'slot', digits(mine), 'state', 'running', 'hold', hold, 'by', by,
+      'at_ms', now, 'missed', digits(missed), 'period_ms', period_ms, 'offset_ms', offset_ms,
+      'id', id)
+    redis.call('HDEL', key, 'ended_ms', 'rc')
+    redis.call('PEXPIRE', key, keep_ms)
+  end
+  local refused = grant(lock, hold, lease_ms)
+  if refused then
+    note_end(record, hold, 'open', '', keep_ms)
+    return refused
+  end
+  return { 1, mine, missed }
+end
+
+-- [finish] ----------------------------------------------------------------------------------------
+
+-- Notes how the turn of this hold ended, frees the lock, and wakes the waiters.
+--
+-- lock     hash: one field per hold, `uuid:n`
+-- newest   hash: the turn that began last under this name
+-- record   hash: the turn of this hold
+-- hold     this hold's field
+-- channel  where the waiters listen; the message is "0", as Redisson sends it
+-- state    `done`, `failed`, or `open` for a turn that nobody began
+-- rc       the exit code; empty if there is none
+-- keep_ms  how long the record is kept
+-- Returns  1 + n  released, and n connections got the message; or an earlier copy has done so
+--          0      this hold's lease ran out: a turn that was done counts as failed
+
+local function finish(lock, newest, record, hold, channel, state, rc, keep_ms)
+  -- HDEL first: it works when the server is out of memory.
+  local had = redis.call('HDEL', lock, hold)
+  local seen = redis.pcall('HMGET', record, 'hold', 'state')
+  if seen[1] == hold and seen[2] == 'running' then
+    if had == 0 and state == 'done' then
+      state = 'failed'
+    end
+    note_end(record, hold, state, rc, keep_ms)
+    if newest ~= record then
+      note_end(newest, hold, state, rc, keep_ms)
+    end
+  elseif had == 0 then
+    return seen[1] == hold and seen[2] == 'done' and 1 or 0
+  end
+  if had == 0 then
+    return 0
+  end
+  local receivers = redis.pcall('PUBLISH', channel, '0')
+  return 1 + (type(receivers) == 'number' and receivers or 0)
+end
+
+-- [mark] ------------------------------------------------------------------------------------------
+
+-- Notes how the turn of this hold ended, while it still has the lock. Replicas confirm this write.
+--
+-- lock     hash: one field per hold, `uuid:n`
+-- newest   hash: the turn that began last under this name
+-- record   hash: the turn of this hold
+-- hold     this hold's field
+-- state    `done` or `failed`
+-- rc       the exit code; empty if there is none
+-- keep_ms  how long the record is kept
+-- Returns  1  noted
+--          0  this hold no longer has the lock; nothing was changed
+
+local function mark(lock, newest, record, hold, state, rc, keep_ms)
+  if redis.call('HEXISTS', lock, hold) == 0 then
+    return 0
+  end
+  note_end(record, hold, state, rc, keep_ms)
+  if newest ~= record then
+    note_end(newest, hold, state, rc, keep_ms)
+  end
+  return 1
+end
+
+-- [look] ------------------------------------------------------------------------------------------
+
+-- Returns what is known about a turn.
+--
+-- lock       hash: one field per hold, `uuid:n`
+-- record     hash: a turn
+-- period_ms  the length of a slot; 0 for a turn per id
+-- offset_ms  the time of the first slot
+-- Returns   { 0, slot, ttl, holder, ..., period, offset }  ttl in ms, -2 if the lock is free
+
+local function look(lock, record, period_ms, offset_ms)
+  local ttl, holder = redis.call('PTTL', lock), ''
+  if redis.call('HLEN', lock) == 1 then
+    holder = redis.call('HKEYS', lock)[1]
+  end
+  local reply = refusal(0, slot_now(period_ms, offset_ms, ''), ttl, holder, seen_in(record))
+  local plan = redis.call('HMGET', record, 'period_ms', 'offset_ms')
+  reply[14], reply[15] = plan[1], plan[2]
+  return reply
+end

@@ -1,0 +1,275 @@
+//! The steps of turns: how each is sent, and its twin on the embedded keyspace. The Lua file beside
+//! this file describes each step.
+
+use crate::backend::memory::Keyspace;
+use crate::backend::step::{LuaFile, Refusal, SharedLua, Step, Value, step};
+use crate::primitives::hash_kind::HASH_KIND;
+use crate::primitives::lock::steps::{GRANT, plain};
+use crate::primitives::twin::{NOW_MS, to_int};
+
+static LUA: LuaFile = LuaFile::new(include_str!("slot.lua"));
+
+static TURNS: SharedLua = SharedLua::new(&LUA, "turns", &[&NOW_MS]);
+
+step! {
+    BEGIN: Begin = slot.begin, grants: true,
+    keys: [lock, newest, record],
+    args: [hold, lease_ms: u64, period_ms: u64, offset_ms: u64, fixed, id, retry: bool, most_once: bool, by, keep_ms: u64],
+    uses: [HASH_KIND, GRANT, TURNS],
+}
+
+impl Begin<'_> {
+    fn twin(self, keyspace: &mut Keyspace) -> Result<Value, Refusal> {
+        let held = keyspace.hlen(self.lock)? > 0;
+        if held && keyspace.hexists(self.lock, self.hold)? {
+            let seen = seen_in(keyspace, self.record)?;
+            let number = |at: usize| to_int(whole(seen[at].as_deref()).unwrap_or(0));
+            let (slot, missed) = (number(SLOT), number(MISSED));
+            return Ok(granted(slot, missed));
+        }
+        if held {
+            plain(keyspace, self.lock)?;
+        }
+        self.check_plan(keyspace)?;
+        let mine = slot_now(keyspace, self.period_ms, self.offset_ms, self.fixed);
+        let seen = seen_in(keyspace, self.record)?;
+        let slot = whole(seen[SLOT].as_deref());
+        if self.is_closed(slot, mine, seen[STATE].as_deref(), held) {
+            return Ok(refusal(3, mine, -2, b"", seen));
+        }
+        if held {
+            let ttl = keyspace.pttl(self.lock);
+            let holder = keyspace.hgetall(self.lock)?.pop().unwrap_or_default().0;
+            return Ok(refusal(2, mine, ttl, &holder, seen));
+        }
+        let before = whole(seen[MISSED].as_deref()).unwrap_or(0);
+        let missed = match slot {
+            Some(slot) if slot == mine => before,
+            // Nobody has begun that turn, nor the ones before it.
+            Some(slot) if seen[STATE].as_deref() == Some(b"open") => mine - slot + before,
+            Some(slot) => mine - slot - 1,
+            None => 0,
+        };
+        // The record is written before the grant: a grant without a record could run twice.
+        self.write(keyspace, self.record, mine, missed)?;
+        if self.newest != self.record {
+            self.write(keyspace, self.newest, mine, missed)?;
+        }
+        keyspace.hset(self.lock, self.hold, b"1")?;
+        keyspace.pexpire(self.lock, self.lease_ms);
+        Ok(granted(to_int(mine), to_int(missed)))
+    }
+
+    fn check_plan(&self, keyspace: &mut Keyspace) -> Result<(), Refusal> {
+        let period = keyspace.hget(self.newest, b"period_ms")?;
+        let offset = keyspace.hget(self.newest, b"offset_ms")?;
+        let Some(period) = period else { return Ok(()) };
+        let is_same = period == self.period_ms.to_string().as_bytes()
+            && offset.as_deref() == Some(self.offset_ms.to_string().as_bytes());
+        if is_same {
+            return Ok(());
+        }
+        Err(Refusal(format!(
+            "WRONGKIND a lock with slots of {} ms and an offset of {} ms",
+            String::from_utf8_lossy(&period),
+            String::from_utf8_lossy(offset.as_deref().unwrap_or(b"0"))
+        )))
+    }
+
+    fn is_closed(&self, slot: Option<u64>, mine: u64, state: Option<&[u8]>, held: bool) -> bool {
+        let Some(slot) = slot else { return false };
+        if slot != mine {
+            // A slot number only rises: a clock that is set back opens no earlier slot.
+            return slot > mine;
+        }
+        match state {
+            Some(b"done") => true,
+            Some(b"failed") => !self.retry,
+            Some(b"running") => !held && self.most_once,
+            _ => false,
+        }
+    }
+
+    fn write(
+        &self,
+        keyspace: &mut Keyspace,
+        key: &[u8],
+        mine: u64,
+        missed: u64,
+    ) -> Result<(), Refusal> {
+        let text = |number: u64| number.to_string().into_bytes();
+        let fields: [(&str, &[u8]); 9] = [
+            ("slot", &text(mine)),
+            ("state", b"running"),
+            ("hold", self.hold),
+            ("by", self.by),
+            ("at_ms", &text(keyspace.now_ms())),
+            ("missed", &text(missed)),
+            ("period_ms", &text(self.period_ms)),
+            ("offset_ms", &text(self.offset_ms)),
+            ("id", self.id),
+        ];
+        for (field, value) in fields {
+            keyspace.hset(key, field.as_bytes(), value)?;
+        }
+        keyspace.hdel(key, b"ended_ms")?;
+        keyspace.hdel(key, b"rc")?;
+        keyspace.pexpire(key, self.keep_ms);
+        Ok(())
+    }
+}
+
+step! {
+    // Like a release, it runs however late it arrives.
+    FINISH: Finish = slot.finish, grants: false,
+    keys: [lock, newest, record],
+    args: [hold, channel, state, rc, keep_ms: u64],
+    uses: [TURNS],
+}
+
+impl Finish<'_> {
+    fn twin(self, keyspace: &mut Keyspace) -> Result<Value, Refusal> {
+        let had = keyspace.hdel(self.lock, self.hold)?;
+        let hold = keyspace.hget(self.record, b"hold").unwrap_or_default();
+        let state = keyspace.hget(self.record, b"state").unwrap_or_default();
+        let is_own = hold.as_deref() == Some(self.hold);
+        if is_own && state.as_deref() == Some(b"running") {
+            let was_lost = !had && self.state == b"done";
+            let state = if was_lost { b"failed" } else { self.state };
+            for key in keys(self.newest, self.record) {
+                note_end(keyspace, key, (self.hold, state, self.rc), self.keep_ms)?;
+            }
+        } else if !had {
+            let is_copy = is_own && state.as_deref() == Some(b"done");
+            return Ok(Value::Int(is_copy.into()));
+        }
+        if !had {
+            return Ok(Value::Int(0));
+        }
+        let listeners = keyspace.listeners(self.channel);
+        keyspace.publish(self.channel, b"0");
+        Ok(Value::Int(1 + listeners))
+    }
+}
+
+step! {
+    MARK: Mark = slot.mark, grants: false,
+    keys: [lock, newest, record],
+    args: [hold, state, rc, keep_ms: u64],
+    uses: [TURNS],
+}
+
+impl Mark<'_> {
+    fn twin(self, keyspace: &mut Keyspace) -> Result<Value, Refusal> {
+        if !keyspace.hexists(self.lock, self.hold)? {
+            return Ok(Value::Int(0));
+        }
+        for key in keys(self.newest, self.record) {
+            note_end(keyspace, key, (self.hold, self.state, self.rc), self.keep_ms)?;
+        }
+        Ok(Value::Int(1))
+    }
+}
+
+step! {
+    LOOK: Look = slot.look, grants: false,
+    keys: [lock, record],
+    args: [period_ms: u64, offset_ms: u64],
+    uses: [TURNS],
+}
+
+impl Look<'_> {
+    fn twin(self, keyspace: &mut Keyspace) -> Result<Value, Refusal> {
+        let ttl = keyspace.pttl(self.lock);
+        let mut fields = keyspace.hgetall(self.lock)?;
+        let holder = match fields.pop() {
+            Some((holder, _)) if fields.is_empty() => holder,
+            _ => Vec::new(),
+        };
+        let mine = slot_now(keyspace, self.period_ms, self.offset_ms, b"");
+        let seen = seen_in(keyspace, self.record)?;
+        let Value::List(mut items) = refusal(0, mine, ttl, &holder, seen) else {
+            return Ok(Value::Nil);
+        };
+        for field in ["period_ms", "offset_ms"] {
+            let value = keyspace.hget(self.record, field.as_bytes())?;
+            items.push(value.map_or(Value::Nil, Value::Text));
+        }
+        Ok(Value::List(items))
+    }
+}
+
+pub(crate) static ALL: [&Step; 4] = [&BEGIN, &FINISH, &MARK, &LOOK];
+
+/// The fields of a record that replies contain, in this order.
+const FIELDS: [&str; 9] = [
+    "slot", "state", "hold", "by", "at_ms", "ended_ms", "rc", "missed", "id",
+];
+const SLOT: usize = 0;
+const STATE: usize = 1;
+const MISSED: usize = 7;
+
+/// The records that a turn writes.
+fn keys<'a>(newest: &'a [u8], record: &'a [u8]) -> impl Iterator<Item = &'a [u8]> {
+    let second = (newest != record).then_some(newest);
+    std::iter::once(record).chain(second)
+}
+
+fn seen_in(keyspace: &mut Keyspace, record: &[u8]) -> Result<Vec<Option<Vec<u8>>>, Refusal> {
+    let fields = FIELDS.iter();
+    fields
+        .map(|field| keyspace.hget(record, field.as_bytes()))
+        .collect()
+}
+
+/// The twin of `whole` in `slot.lua`.
+fn whole(text: Option<&[u8]>) -> Option<u64> {
+    let text = text?;
+    let is_whole = (1..16).contains(&text.len()) && text.iter().all(u8::is_ascii_digit);
+    is_whole
+        .then(|| std::str::from_utf8(text).ok()?.parse().ok())
+        .flatten()
+}
+
+/// The twin of `slot_now` in `slot.lua`.
+fn slot_now(keyspace: &Keyspace, period_ms: u64, offset_ms: u64, fixed: &[u8]) -> u64 {
+    if period_ms == 0 {
+        return 0;
+    }
+    let elapsed = (keyspace.now_ms() + period_ms / 2).saturating_sub(offset_ms);
+    whole(Some(fixed)).unwrap_or(elapsed / period_ms)
+}
+
+fn granted(slot: i64, missed: i64) -> Value {
+    Value::List(vec![Value::Int(1), Value::Int(slot), Value::Int(missed)])
+}
+
+fn refusal(code: i64, mine: u64, ttl: i64, holder: &[u8], seen: Vec<Option<Vec<u8>>>) -> Value {
+    let mut items = vec![
+        Value::Int(code),
+        Value::Int(to_int(mine)),
+        Value::Int(ttl),
+        Value::Text(holder.to_vec()),
+    ];
+    let seen = seen.into_iter();
+    items.extend(seen.map(|field| field.map_or(Value::Nil, Value::Text)));
+    Value::List(items)
+}
+
+/// The twin of `note_end` in `slot.lua`.
+fn note_end(
+    keyspace: &mut Keyspace,
+    record: &[u8],
+    (hold, state, rc): (&[u8], &[u8], &[u8]),
+    keep_ms: u64,
+) -> Result<(), Refusal> {
+    if keyspace.hget(record, b"hold").unwrap_or_default().as_deref() != Some(hold) {
+        return Ok(());
+    }
+    let now = keyspace.now_ms().to_string();
+    keyspace.hset(record, b"state", state)?;
+    keyspace.hset(record, b"ended_ms", now.as_bytes())?;
+    keyspace.hset(record, b"rc", rc)?;
+    keyspace.pexpire(record, keep_ms);
+    Ok(())
+}
