@@ -41,8 +41,8 @@ pub(crate) fn steps() -> Vec<&'static Step> {
 #[cfg(test)]
 mod tests {
     use crate::backend::memory::Keyspace;
-    // The steps of the operators too.
-    use crate::operate::steps;
+    // The steps of the operators and the recipes too.
+    use crate::recipes::steps;
 
     #[test]
     fn step_for_holders_gives_a_stranger_nothing() {
@@ -78,6 +78,7 @@ mod tests {
                 "semaphore.acquire",
                 "semaphore.drain",
                 "expirable.acquire",
+                "slot.begin",
             ]
         );
     }

@@ -43,6 +43,7 @@ mod on_embedded {
     mod rw_cancel;
     mod rw_turns;
     mod semaphore;
+    mod slot;
     mod tokens;
     mod unpolled;
     mod wait;
@@ -76,6 +77,7 @@ mod on_server {
     mod rw_cancel;
     mod rw_turns;
     mod semaphore;
+    mod slot;
     mod tokens;
     mod unpolled;
     mod wait;
@@ -108,6 +110,7 @@ mod on_cluster {
     mod rw_cancel;
     mod rw_turns;
     mod semaphore;
+    mod slot;
     mod tokens;
     mod unpolled;
     mod wait;
@@ -140,6 +143,7 @@ mod on_server_with_resp3 {
     mod red;
     mod rw;
     mod semaphore;
+    mod slot;
     mod tokens;
     mod wait;
 }
@@ -158,6 +162,7 @@ mod behind_a_prefix {
     mod multi;
     mod rw;
     mod semaphore;
+    mod slot;
     mod wait;
 }
 

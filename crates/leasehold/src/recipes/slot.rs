@@ -3,6 +3,8 @@
 mod info;
 mod kind;
 pub(crate) mod steps;
+#[cfg(test)]
+mod tests;
 
 use std::fmt;
 use std::ops::Deref;

@@ -440,7 +440,7 @@ mod tests {
 
     #[test]
     fn shared_lua_names_are_unique_per_step() {
-        for step in crate::operate::steps() {
+        for step in crate::recipes::steps() {
             let mut used = Vec::new();
             collect(step.uses, &mut used);
             // All names are locals of one block. Of two locals with the same name, the later one
@@ -455,7 +455,7 @@ mod tests {
     fn wire_format_page_lists_required_commands() {
         let page = include_str!("../../../../../docs/wire-format.md");
         let words: Vec<_> = page.split_whitespace().collect();
-        let steps = crate::operate::steps();
+        let steps = crate::recipes::steps();
         let rules = Script::of(&steps, Form::Server).command_rules.clone();
         assert!(words.join(" ").contains(&format!("`{rules}`")), "{rules}");
         let more = CLUSTER_CONNECTION.join(" +");
@@ -464,7 +464,7 @@ mod tests {
 
     #[test]
     fn scripts_without_a_guard_have_nothing_of_it() {
-        let steps = crate::operate::steps();
+        let steps = crate::recipes::steps();
         let guarded = Script::of(&steps, Form::Guarded { span_ms: 12_345 });
         for form in [Form::Server, Form::Cluster(&[Transport::Global])] {
             let script = Script::of(&steps, form);
@@ -493,7 +493,7 @@ mod tests {
 
     #[test]
     fn script_of_a_server_has_nothing_of_clusters() {
-        let steps = crate::operate::steps();
+        let steps = crate::recipes::steps();
         let server = &Script::of(&steps, Form::Server).any.text;
         assert!(!server.contains("moving") && !server.contains("SPUBLISH"));
         let cluster = &Script::of(&steps, Form::Cluster(&[Transport::Sharded]))

@@ -94,8 +94,8 @@ impl Ending {
     fn on_wire(&self) -> (&'static str, String) {
         let state = match self.state.load(Ordering::SeqCst) {
             DONE => "done",
-            FAILED => "failed",
-            _ => "open",
+            OPEN => "open",
+            _ => "failed",
         };
         let code = *self.code.lock();
         (state, code.map_or_else(String::new, |code| code.to_string()))

@@ -18,10 +18,16 @@ local function slot_now(period_ms, offset_ms, fixed)
   local elapsed = now_ms() + math.floor(period / 2) - tonumber(offset_ms)
   return whole(fixed) or math.max(0, math.floor(elapsed / period))
 end
--- Returns what is stored about a turn.
+-- The fields of a record that replies contain, in this order.
+local FIELDS = { 'slot', 'state', 'hold', 'by', 'at_ms', 'ended_ms', 'rc', 'missed', 'id' }
+-- Returns what is stored about a turn. Read one by one: HMGET would be one more command that the
+-- user must be allowed to run.
 local function seen_in(record)
-  return redis.call('HMGET', record, 'slot', 'state', 'hold', 'by', 'at_ms', 'ended_ms', 'rc',
-    'missed', 'id')
+  local seen = {}
+  for n, field in ipairs(FIELDS) do
+    seen[n] = redis.call('HGET', record, field)
+  end
+  return seen
 end
 -- Returns a reply that grants nothing.
 local function refusal(code, mine, ttl, holder, seen)
@@ -68,10 +74,10 @@ local function begin(lock, newest, record, hold, lease_ms, period_ms, offset_ms,
   if other then
     return other
   end
-  local plan = redis.call('HMGET', newest, 'period_ms', 'offset_ms')
-  if plan[1] and (plan[1] ~= period_ms or plan[2] ~= offset_ms) then
-    return 'WRONGKIND a lock with slots of ' .. plan[1] .. ' ms and an offset of '
-      .. (plan[2] or '0') .. ' ms'
+  local period, offset = redis.call('HGET', newest, 'period_ms'), redis.call('HGET', newest, 'offset_ms')
+  if period and (period ~= period_ms or offset ~= offset_ms) then
+    return 'WRONGKIND a lock with slots of ' .. period .. ' ms and an offset of '
+      .. (offset or '0') .. ' ms'
   end
   local mine, seen = slot_now(period_ms, offset_ms, fixed), seen_in(record)
   local slot, state = whole(seen[1]), seen[2]
@@ -131,8 +137,9 @@ end
 local function finish(lock, newest, record, hold, channel, state, rc, keep_ms)
   -- HDEL first: it works when the server is out of memory.
   local had = redis.call('HDEL', lock, hold)
-  local seen = redis.pcall('HMGET', record, 'hold', 'state')
-  if seen[1] == hold and seen[2] == 'running' then
+  local is_own = redis.pcall('HGET', record, 'hold') == hold
+  local was = redis.pcall('HGET', record, 'state')
+  if is_own and was == 'running' then
     if had == 0 and state == 'done' then
       state = 'failed'
     end
@@ -141,7 +148,7 @@ local function finish(lock, newest, record, hold, channel, state, rc, keep_ms)
       note_end(newest, hold, state, rc, keep_ms)
     end
   elseif had == 0 then
-    return seen[1] == hold and seen[2] == 'done' and 1 or 0
+    return is_own and was == 'done' and 1 or 0
   end
   if had == 0 then
     return 0
@@ -191,7 +198,7 @@ local function look(lock, record, period_ms, offset_ms)
     holder = redis.call('HKEYS', lock)[1]
   end
   local reply = refusal(0, slot_now(period_ms, offset_ms, ''), ttl, holder, seen_in(record))
-  local plan = redis.call('HMGET', record, 'period_ms', 'offset_ms')
-  reply[14], reply[15] = plan[1], plan[2]
+  reply[14] = redis.call('HGET', record, 'period_ms')
+  reply[15] = redis.call('HGET', record, 'offset_ms')
   return reply
 end

@@ -1,0 +1,184 @@
+//! Slots and their boundaries, on a keyspace whose clock the test sets.
+
+use super::steps::{Begin, Finish};
+use crate::backend::memory::Keyspace;
+use crate::backend::step::Value;
+
+const PERIOD: u64 = 60_000;
+
+struct Server {
+    keyspace: Keyspace,
+    holds: u64,
+    retry: bool,
+    most_once: bool,
+    offset: u64,
+}
+
+impl Server {
+    fn at(now_ms: u64) -> Self {
+        let mut server = Self {
+            keyspace: Keyspace::default(),
+            holds: 0,
+            retry: false,
+            most_once: false,
+            offset: 0,
+        };
+        server.keyspace.set_now(now_ms);
+        server
+    }
+
+    fn hold(&self) -> String {
+        format!("cccccccc-0000-4000-8000-000000000000:{}", self.holds)
+    }
+
+    fn begin(&mut self, fixed: &str) -> Vec<i64> {
+        self.holds += 1;
+        let hold = self.hold();
+        let step = Begin {
+            lock: b"x",
+            newest: b"leasehold:{x}:slot",
+            record: b"leasehold:{x}:slot",
+            hold: hold.as_bytes(),
+            lease_ms: 30_000,
+            period_ms: PERIOD,
+            offset_ms: self.offset,
+            fixed: fixed.as_bytes(),
+            id: b"",
+            retry: self.retry,
+            most_once: self.most_once,
+            by: b"me",
+            keep_ms: 90_000_000,
+        };
+        let operation = step.operation();
+        let reply = (operation.step.twin)(&mut self.keyspace, &operation.parts);
+        let Ok(Value::List(items)) = reply else {
+            panic!("{reply:?}");
+        };
+        let numbers = items.iter().map_while(|item| match item {
+            Value::Int(number) => Some(*number),
+            _ => None,
+        });
+        numbers.collect()
+    }
+
+    fn finish(&mut self, state: &str) -> i64 {
+        let hold = self.hold();
+        let step = Finish {
+            lock: b"x",
+            newest: b"leasehold:{x}:slot",
+            record: b"leasehold:{x}:slot",
+            hold: hold.as_bytes(),
+            channel: b"c",
+            state: state.as_bytes(),
+            rc: b"",
+            keep_ms: 90_000_000,
+        };
+        let operation = step.operation();
+        match (operation.step.twin)(&mut self.keyspace, &operation.parts) {
+            Ok(Value::Int(reply)) => reply,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    fn run(&mut self) -> Vec<i64> {
+        let reply = self.begin("");
+        assert_eq!(reply[0], 1, "{reply:?}");
+        assert_eq!(self.finish("done"), 1);
+        reply
+    }
+}
+
+#[test]
+fn slot_is_the_nearest_one() {
+    for (now_ms, slot) in [
+        (100 * PERIOD - PERIOD / 2, 100),
+        (100 * PERIOD, 100),
+        (100 * PERIOD + PERIOD / 2 - 1, 100),
+        (100 * PERIOD + PERIOD / 2, 101),
+    ] {
+        assert_eq!(Server::at(now_ms).run(), [1, slot, 0], "{now_ms}");
+    }
+    let mut server = Server::at(100 * PERIOD + 10_000 - PERIOD / 2);
+    server.offset = 10_000;
+    assert_eq!(server.run(), [1, 100, 0]);
+}
+
+#[test]
+fn slot_runs_once_from_edge_to_edge() {
+    let mut server = Server::at(100 * PERIOD - PERIOD / 2);
+    assert_eq!(server.run()[1], 100);
+    server.keyspace.set_now(100 * PERIOD + PERIOD / 2 - 1);
+    assert_eq!(server.begin("")[..2], [3, 100]);
+    server.keyspace.set_now(100 * PERIOD + PERIOD / 2);
+    assert_eq!(server.run(), [1, 101, 0]);
+}
+
+#[test]
+fn skipped_slots_are_counted() {
+    let mut server = Server::at(100 * PERIOD);
+    server.run();
+    server.keyspace.set_now(104 * PERIOD);
+    assert_eq!(server.run(), [1, 104, 3]);
+}
+
+#[test]
+fn turn_that_nobody_began_counts_as_missed_later() {
+    let mut server = Server::at(100 * PERIOD);
+    server.run();
+    server.keyspace.set_now(103 * PERIOD);
+    assert_eq!(server.begin(""), [1, 103, 2]);
+    server.finish("open");
+    assert_eq!(server.begin(""), [1, 103, 2], "in the same slot");
+    server.finish("open");
+    server.keyspace.set_now(105 * PERIOD);
+    assert_eq!(server.begin(""), [1, 105, 4]);
+}
+
+#[test]
+fn clock_that_is_set_back_opens_no_slot() {
+    let mut server = Server::at(100 * PERIOD);
+    server.run();
+    for slot in [99, 100, 40] {
+        server.keyspace.set_now(slot * PERIOD);
+        assert_eq!(server.begin("")[0], 3, "{slot}");
+    }
+    server.keyspace.set_now(101 * PERIOD);
+    assert_eq!(server.run(), [1, 101, 0]);
+}
+
+#[test]
+fn wait_is_for_the_slot_of_its_first_answer() {
+    let mut server = Server::at(100 * PERIOD);
+    server.begin("");
+    server.keyspace.set_now(101 * PERIOD);
+    server.finish("done");
+    server.holds = 7;
+    assert_eq!(server.begin("100")[..2], [3, 100]);
+    assert_eq!(server.begin("")[..2], [1, 101]);
+}
+
+#[test]
+fn turn_whose_lease_ran_out_is_open_or_closed_as_asked() {
+    for most_once in [false, true] {
+        let mut server = Server::at(100 * PERIOD);
+        server.begin("");
+        server.keyspace.set_now(100 * PERIOD + 1000);
+        assert_eq!(server.begin("")[0], 2);
+        server.keyspace.del(b"x");
+        server.most_once = most_once;
+        assert_eq!(server.begin("")[0], if most_once { 3 } else { 1 });
+    }
+}
+
+#[test]
+fn done_turn_that_was_lost_has_failed() {
+    let mut server = Server::at(100 * PERIOD);
+    server.begin("");
+    server.keyspace.del(b"x");
+    assert_eq!(server.finish("done"), 0);
+    assert_eq!(server.begin("")[0], 3, "not repeated");
+    server.retry = true;
+    assert_eq!(server.begin("")[0], 1);
+    // A copy of the request that ended the turn is told the same.
+    assert_eq!((server.finish("done"), server.finish("done")), (1, 1));
+}

@@ -1,0 +1,234 @@
+//! Turns of a lock: once per slot, and once per id.
+
+use std::task::Poll;
+use std::time::Duration;
+
+use leasehold::slot::{Begin, Turn, TurnState, Turns};
+use leasehold::{Client, ErrorKind, Owner};
+
+use super::{LEASE, place};
+
+const HOUR: Duration = Duration::from_secs(3600);
+const RECORD: &str = "leasehold:{x}:slot";
+
+async fn hourly(client: &Client) -> Turns {
+    let turns = client.lock("x").lease(LEASE).once_per(HOUR);
+    assert_eq!(turns.name(), "x");
+    turns
+}
+
+#[track_caller]
+fn run(begin: Begin) -> Turn {
+    match begin {
+        Begin::Run(turn) => turn,
+        other => panic!("{other:?}"),
+    }
+}
+
+#[tokio::test]
+async fn slot_runs_once_and_others_are_told() {
+    let place = place();
+    let (ours, theirs) = (place.client().await, place.client().await);
+    let turn = run(hourly(&ours).await.by("us").try_begin().await.unwrap());
+    assert_eq!((turn.missed(), turn.is_held()), (0, true));
+    let Begin::Elsewhere(info) = hourly(&theirs).await.try_begin().await.unwrap() else {
+        panic!("it runs");
+    };
+    assert_eq!((info.state, &*info.by), (TurnState::Running, "us"));
+    assert_eq!((info.slot, &*info.hold), (turn.slot(), turn.holder_id()));
+    turn.exited(0).await.unwrap();
+    let Begin::Done(info) = hourly(&theirs).await.try_begin().await.unwrap() else {
+        panic!("it is done");
+    };
+    assert_eq!((info.state, info.exit_code), (TurnState::Done, Some(0)));
+    assert!(info.ended >= info.began);
+    let last = theirs.lock("x").last_turn().await.unwrap().unwrap();
+    assert_eq!((last.state, last.period), (TurnState::Done, Some(HOUR)));
+    place.is_clean_but_for(&[RECORD], &[&ours, &theirs]).await;
+}
+
+#[tokio::test]
+async fn failed_turn_is_repeated_only_on_request() {
+    let place = place();
+    let client = place.client().await;
+    let turns = hourly(&client).await;
+    drop(run(turns.try_begin().await.unwrap()));
+    let Begin::Done(info) = turns.begin().await.unwrap() else {
+        panic!("it has failed");
+    };
+    assert_eq!(info.state, TurnState::Failed);
+    let turn = run(turns.clone().retry_failed(true).begin().await.unwrap());
+    turn.exited(3).await.unwrap();
+    let Begin::Done(info) = turns.begin().await.unwrap() else {
+        panic!("it has failed again");
+    };
+    assert_eq!((info.state, info.exit_code), (TurnState::Failed, Some(3)));
+    place.is_clean_but_for(&[RECORD], &[&client]).await;
+}
+
+#[tokio::test]
+async fn wait_ends_when_the_holder_is_done() {
+    let place = place();
+    let (ours, theirs) = (place.client().await, place.client().await);
+    let turn = run(hourly(&ours).await.try_begin().await.unwrap());
+    let waiters = [hourly(&theirs).await, hourly(&theirs).await, hourly(&ours).await];
+    let waiters = waiters.map(|turns| tokio::spawn(async move { turns.begin().await }));
+    let short = hourly(&theirs).await;
+    let short = short.begin_for(Duration::from_millis(50)).await.unwrap();
+    assert!(matches!(short, Begin::Elsewhere(_)));
+    turn.done().await.unwrap();
+    for waiter in waiters {
+        let begun = waiter.await.unwrap().unwrap();
+        assert!(matches!(begun, Begin::Done(_)), "{begun:?}");
+    }
+    place.is_clean_but_for(&[RECORD], &[&ours, &theirs]).await;
+}
+
+#[tokio::test]
+async fn turn_of_a_dead_holder_is_repeated_unless_at_most_once() {
+    let place = place();
+    let (ours, theirs) = (place.client().await, place.client().await);
+    let turn = run(hourly(&ours).await.try_begin().await.unwrap());
+    // As if its process had been killed: the lock is free, and the record says nothing of an end.
+    theirs.lock("x").force_unlock().await.unwrap();
+    let once = hourly(&theirs).await.at_most_once(true);
+    let Begin::Done(info) = once.try_begin().await.unwrap() else {
+        panic!("at most once");
+    };
+    assert_eq!(info.state, TurnState::Died);
+    let second = run(hourly(&theirs).await.begin().await.unwrap());
+    // The end of the first turn, which was lost, changes nothing of the second.
+    assert_eq!(turn.done().await.unwrap_err().kind(), ErrorKind::Lost);
+    let last = theirs.lock("x").last_turn().await.unwrap().unwrap();
+    assert_eq!((last.state, &*last.hold), (TurnState::Running, second.holder_id()));
+    second.done().await.unwrap();
+    place.remove("leasehold:{x}:forced");
+    place.is_clean_but_for(&[RECORD], &[&ours, &theirs]).await;
+}
+
+#[tokio::test]
+async fn lost_turn_counts_as_failed() {
+    let place = place();
+    let client = place.client().await;
+    let turn = run(hourly(&client).await.try_begin().await.unwrap());
+    client.lock("x").force_unlock().await.unwrap();
+    assert_eq!(turn.done().await.unwrap_err().kind(), ErrorKind::Lost);
+    let last = client.lock("x").last_turn().await.unwrap().unwrap();
+    assert_eq!(last.state, TurnState::Failed);
+}
+
+#[tokio::test]
+async fn id_runs_once_and_another_id_is_another_turn() {
+    let place = place();
+    let client = place.client().await;
+    let turns = |id: &str| client.lock("x").lease(LEASE).once_for(id);
+    for id in ["monday", "tuesday"] {
+        let turn = run(turns(id).try_begin().await.unwrap());
+        assert_eq!((turn.slot(), turn.missed()), (None, 0));
+        turn.done().await.unwrap();
+    }
+    let Begin::Done(info) = turns("monday").try_begin().await.unwrap() else {
+        panic!("it is done");
+    };
+    assert_eq!((info.id.as_deref(), info.slot), (Some("monday"), None));
+    let last = client.lock("x").last_turn().await.unwrap().unwrap();
+    assert_eq!(last.id.as_deref(), Some("tuesday"));
+    let kept = [RECORD, "leasehold:{x}:once:monday", "leasehold:{x}:once:tuesday"];
+    place.is_clean_but_for(&kept, &[&client]).await;
+}
+
+#[tokio::test]
+async fn one_name_has_one_plan() {
+    let place = place();
+    let client = place.client().await;
+    let lock = client.lock("x");
+    run(lock.once_per(HOUR).begin().await.unwrap()).done().await.unwrap();
+    let others = [
+        lock.once_per(HOUR * 2),
+        lock.once_per(HOUR).offset(HOUR / 2),
+        lock.once_for("monday"),
+    ];
+    for other in others {
+        let error = other.begin().await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::WrongKind);
+        assert!(error.to_string().contains("slots of 3600000 ms"), "{error}");
+    }
+}
+
+#[tokio::test]
+async fn bad_settings_of_turns_are_refused() {
+    let place = place();
+    let client = place.client().await;
+    let lock = client.lock("x");
+    let bad = [
+        lock.once_per(Duration::from_millis(9)),
+        lock.once_per(Duration::from_micros(10_500)),
+        lock.once_per(HOUR).offset(HOUR),
+        lock.once_for(""),
+        lock.once_for("x".repeat(257)),
+        lock.once_for("x").keep(Duration::ZERO),
+        lock.clone().owned_by(&Owner::new()).once_per(HOUR),
+    ];
+    for turns in bad {
+        let error = turns.try_begin().await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Misuse, "{error}");
+    }
+    place.is_clean(&[&client]).await;
+}
+
+#[tokio::test]
+async fn no_hand_over_of_the_process_skips_the_look() {
+    let place = place();
+    let client = place.client().await;
+    let plain = client.lock("x").lease(LEASE);
+    run(hourly(&client).await.begin().await.unwrap()).done().await.unwrap();
+    let held = plain.acquire().await.unwrap();
+    // The turn is over, so nobody waits for the plain holder.
+    let begun = hourly(&client).await.begin().await.unwrap();
+    assert!(matches!(begun, Begin::Done(_)), "{begun:?}");
+    held.release().await.unwrap();
+    place.remove(RECORD);
+    let held = plain.acquire().await.unwrap();
+    let turns = hourly(&client).await;
+    let waiter = tokio::spawn(async move { turns.begin().await });
+    let plain_waiter = {
+        let plain = plain.clone();
+        tokio::spawn(async move { plain.acquire().await })
+    };
+    tokio::task::yield_now().await;
+    held.release().await.unwrap();
+    // Whoever is first, each gets a hold of its own from the server.
+    let (turn, guard) = tokio::join!(
+        async { run(waiter.await.unwrap().unwrap()).done().await },
+        async { plain_waiter.await.unwrap().unwrap().release().await }
+    );
+    turn.unwrap();
+    guard.unwrap();
+    let begun = hourly(&client).await.begin().await.unwrap();
+    assert!(matches!(begun, Begin::Done(_)), "{begun:?}");
+    place.is_clean_but_for(&[RECORD], &[&client]).await;
+}
+
+#[tokio::test]
+async fn dropped_begin_leaves_the_turn_open() {
+    let place = place();
+    let client = place.client().await;
+    for polls in 0..40 {
+        let turns = hourly(&client).await.at_most_once(true);
+        let mut begin = Box::pin(async move { turns.begin().await });
+        for _ in 0..polls {
+            let polled = std::future::poll_fn(|cx| Poll::Ready(begin.as_mut().poll(cx)));
+            if let Poll::Ready(begun) = polled.await {
+                run(begun.unwrap()).done().await.unwrap();
+                place.remove(RECORD);
+                break;
+            }
+            tokio::task::yield_now().await;
+        }
+        drop(begin);
+    }
+    // Whatever the server had granted to a dropped future, the turn was not begun.
+    let turn = run(hourly(&client).await.at_most_once(true).begin().await.unwrap());
+    turn.done().await.unwrap();
+    place.is_clean_but_for(&[RECORD], &[&client]).await;
+}
