@@ -20,7 +20,7 @@ pub(crate) use doctor::Doctor;
 pub(crate) use fence::{Fence, FenceAction};
 pub(crate) use latch::{Latch, LatchAction};
 pub(crate) use look::{KindOfName, Ls, Release, SetLimit, Show, Top, Watch};
-pub(crate) use run::{Hold, OnLoss, RUN_USAGE, Run, RunDeadman, RunLaunch, Wanted};
+pub(crate) use run::{Hold, OnLoss, RUN_USAGE, Run, RunDeadman, RunLaunch, Turns, Wanted};
 
 /// The highest number of permits of a limit.
 const MOST_PERMITS: i64 = 1_000_000;

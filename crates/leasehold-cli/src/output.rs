@@ -143,6 +143,8 @@ pub(crate) enum Event {
     Lost,
     Kept,
     Released,
+    DoneAlready,
+    RunningElsewhere,
 }
 
 /// Writes an event if the output is JSON. Returns whether it is.
@@ -163,6 +165,8 @@ pub(crate) fn event(
         Event::Lost => "lost",
         Event::Kept => "kept",
         Event::Released => "released",
+        Event::DoneAlready => "done_already",
+        Event::RunningElsewhere => "running_elsewhere",
     };
     let mut told = json!({ "event": event, "name": name });
     for (key, value) in more() {

@@ -46,6 +46,7 @@ mod members;
 mod runtime;
 mod rw;
 mod semaphore;
+pub mod slot;
 mod watch;
 
 pub use any::AnyLock;

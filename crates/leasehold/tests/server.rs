@@ -45,6 +45,7 @@ mod server {
     mod renewal;
     mod rw;
     mod scene;
+    mod slots;
     mod spans;
     mod states;
     mod synchronizers;

@@ -34,6 +34,13 @@ refuse a request with an older token. With --also and --redlock, one token cover
 --fenced works with exclusive locks only, not with --read or --limit. leasehold passes INT, TERM, \
 HUP, QUIT, USR1 and USR2 on to the command and its process group.
 
+--slot 5m runs the command once every five minutes, whichever machine is first. All machines may \
+start the same line by cron, with clocks that differ by up to half a slot. Where the command does \
+not run, leasehold exits with 0 and says nothing, or with -E; -v tells why. Without --wait, it does \
+not wait for a command that runs elsewhere. With --wait, it runs the command if the other machine \
+dies. All runs of a name must use the same slots, or exit with 78. `leasehold show NAME` tells the \
+last run. --once ID does the same for schedulers that know the time of the run.
+
 --min-hold keeps the lock at least this long after it was acquired, whenever and however the \
 command ends. With --no-wait, cron can start the same line on many machines: the first one runs \
 the command, and the others find the lock held if their clocks differ by less than --min-hold. \
@@ -53,6 +60,7 @@ With --json, leasehold reports on stderr in JSON, one object per line. Each obje
   lost      held_ms, reason
   released  held_ms
   kept      held_ms, kept_for_ms
+  done_already, running_elsewhere  by, slot_ms, id, exit_code (instead of the run)
   message   message (a text for people)
 
 leasehold never waits for the reader of stderr. It drops lines that don't fit into its buffer, and \
@@ -85,6 +93,7 @@ Examples:
   leasehold run --no-wait nightly -- ./backup.sh     # exits with 75 if busy
   leasehold run --wait 5s migrate -- psql -f up.sql
   leasehold run -n --min-hold 50s sweep -- ./job.sh  # by cron, on all machines
+  leasehold run --slot 5m sweep -- ./job.sh          # by cron, on all machines
   leasehold run --max-run 1h import -c './part.sh && ./report.sh'
   leasehold run --limit 4 thumbnails -- ./make.sh    # four at a time
   leasehold run --also bob ann -- ./transfer.sh      # both locks, or none
@@ -144,6 +153,9 @@ pub(crate) struct Run {
     #[arg(long, value_name = "TIME", value_parser = duration::parse, allow_hyphen_values = true)]
     pub(crate) min_hold: Option<Duration>,
 
+    #[command(flatten)]
+    pub(crate) turns: Turns,
+
     /// End the command after this long
     ///
     /// The command gets TERM, and KILL after --grace.
@@ -166,6 +178,40 @@ pub(crate) struct Run {
     /// Report in JSON on stderr, one line per event
     #[arg(long)]
     pub(crate) json: bool,
+}
+
+/// Once per slot, or once per id.
+#[derive(Args)]
+pub(crate) struct Turns {
+    /// Run once per slot of TIME, across all machines
+    ///
+    /// The server's clock counts the slots from 1970 in UTC, and each run is for the nearest one.
+    #[arg(long, value_name = "TIME", value_parser = duration::parse, allow_hyphen_values = true,
+        conflicts_with_all = ["once", "limit", "read", "write", "fair", "also", "redlock", "min_hold"])]
+    pub(crate) slot: Option<Duration>,
+
+    /// Begin the slots this much later
+    #[arg(long, value_name = "TIME", value_parser = duration::parse, allow_hyphen_values = true,
+        requires = "slot")]
+    pub(crate) offset: Option<Duration>,
+
+    /// Run once for this ID, across all machines
+    #[arg(long, value_name = "ID",
+        conflicts_with_all = ["limit", "read", "write", "fair", "also", "redlock", "min_hold"])]
+    pub(crate) once: Option<String>,
+
+    /// Remember the ID this long [default: 24h]
+    #[arg(long, value_name = "TIME", value_parser = duration::parse, allow_hyphen_values = true,
+        requires = "once")]
+    pub(crate) keep: Option<Duration>,
+
+    /// Let a slot or an ID run again if CMD failed
+    #[arg(long)]
+    pub(crate) retry_failed: bool,
+
+    /// Run no slot or ID again after a crash
+    #[arg(long)]
+    pub(crate) at_most_once: bool,
 }
 
 impl Run {
@@ -301,13 +347,20 @@ pub(crate) struct Wanted {
     #[arg(hide_short_help = true, long)]
     pub(crate) rust_only: bool,
 
-    /// Exit code if the lock is not free
-    #[arg(short = 'E', long, value_name = "N", default_value_t = Exit::DEFAULT_BUSY)]
-    pub(crate) conflict_exit_code: u8,
+    /// Exit code if the lock is not free [default: 75]
+    #[arg(short = 'E', long, value_name = "N")]
+    pub(crate) conflict_exit_code: Option<u8>,
 
     /// Ask the server this often while no notification arrives.
     #[arg(long, hide = true, value_name = "TIME", value_parser = duration::parse)]
     pub(crate) poll_interval: Option<Duration>,
+}
+
+impl Wanted {
+    /// Returns the exit code if the lock is not free.
+    pub(crate) fn busy_exit_code(&self) -> u8 {
+        self.conflict_exit_code.unwrap_or(Exit::DEFAULT_BUSY)
+    }
 }
 
 /// The kind of lock; plain by default.

@@ -2,6 +2,7 @@
 
 mod holding;
 mod in_the_way;
+mod turn;
 mod wait;
 mod wanted;
 
@@ -17,6 +18,7 @@ use crate::signals::Signals;
 
 pub(super) use holding::{Holding, as_ms};
 pub(super) use in_the_way::{KEPT, next_holder};
+pub(super) use turn::{as_json as turn_as_json, told as told_turn};
 pub(super) use wait::{Waited, Waiting};
 
 /// The longest time for a clean-up after a signal, or after a failed release.

@@ -26,7 +26,8 @@ pub(crate) async fn hold(args: Hold, servers: Vec<Server>) -> Result<Exit, Failu
     let waiting = Waiting::new(&args.wanted, &name, &servers);
     let (clients, held) = match waiting.until_held(&mut signals).await? {
         Waited::Held(clients, held) => (clients, held),
-        Waited::Busy => return Ok(Exit::Busy(args.wanted.conflict_exit_code)),
+        Waited::Busy => return Ok(Exit::Busy(args.wanted.busy_exit_code())),
+        Waited::NotOurs => return Ok(Exit::Success),
         Waited::Ended(signal) => return Ok(Exit::Signal(signal as i32)),
     };
     let since = Instant::now();

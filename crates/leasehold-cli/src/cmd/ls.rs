@@ -54,7 +54,7 @@ async fn list(args: Ls, server: Server) -> Result<Exit, Failure> {
         }
         progress.clear();
         let line = match args.json {
-            true => json::of(&listed.name, &listed.info),
+            true => json::of(&listed.name, &listed.info, None),
             false => line_of(&listed),
         };
         if std::mem::take(&mut is_first) && !args.json {

@@ -152,9 +152,19 @@ fn under_lock(
         Signals::listen()?
     };
     let waiting = Waiting::new(&job.args.wanted, &job.name, servers);
-    let (clients, guard) = match runtime.block_on(waiting.until_held(&mut signals))? {
+    let turns = &job.args.turns;
+    let has_turns = turns.slot.is_some() || turns.once.is_some();
+    let waited = match has_turns {
+        true => runtime.block_on(waiting.until_begun(turns, &mut signals)),
+        false => runtime.block_on(waiting.until_held(&mut signals)),
+    };
+    let (clients, guard) = match waited? {
         Waited::Held(clients, guard) => (clients, guard),
-        Waited::Busy => return Ok(Exit::Busy(job.args.wanted.conflict_exit_code)),
+        Waited::Busy => return Ok(Exit::Busy(job.args.wanted.busy_exit_code())),
+        Waited::NotOurs => {
+            let code = job.args.wanted.conflict_exit_code;
+            return Ok(code.map_or(Exit::Success, Exit::Busy));
+        }
         Waited::Ended(signal) => return Ok(Exit::Signal(signal as i32)),
     };
     let held_since = since_boot();
@@ -293,9 +303,10 @@ async fn give_back(
         return end;
     }
     let rest = (job.args.min_hold).and_then(|least| rest_of(least, held));
+    let code = end.as_ref().map_or_else(Failure::exit, |exit| *exit).code();
     // For a command that never ran, the lock is released at once.
     let rest = rest.filter(|_| began);
-    let end = match unless_hurried(guard.end(rest), signals).await {
+    let end = match unless_hurried(guard.end(rest, code), signals).await {
         Some(Ok(())) => {
             tell_given_back(job, held, rest);
             end

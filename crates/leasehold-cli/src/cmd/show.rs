@@ -5,7 +5,10 @@ pub(super) mod json;
 pub(super) mod text;
 
 use leasehold::inspect::Found;
+use leasehold::slot::TurnInfo;
+use leasehold::{Client, ErrorKind};
 
+use super::acquire::told_turn;
 use super::doctor::brief;
 use super::name_to_look_at;
 use crate::cli::Show;
@@ -27,8 +30,9 @@ pub(crate) async fn show(args: &Show, server: &Server) -> Result<Exit, Failure> 
         .await
         .map(|()| Exit::Success);
     }
+    let turn = last_turn(&client, &name).await?;
     if args.json {
-        output::result(json::of(&name, &seen)).await?;
+        output::result(json::of(&name, &seen, turn.as_ref())).await?;
     }
     if let Found::Unknown { what } = &seen.found {
         return Err(Failure::new(
@@ -42,7 +46,11 @@ pub(crate) async fn show(args: &Show, server: &Server) -> Result<Exit, Failure> 
         ));
     }
     if !args.json {
-        output::result(text::of(&name, &seen)).await?;
+        let mut text = text::of(&name, &seen);
+        if let Some(turn) = &turn {
+            text.push_str(&format!("\n  turn    {}", told_turn(turn)));
+        }
+        output::result(text).await?;
     }
     if output::is_watched()
         && let Some(warning) = brief(&client).await
@@ -53,6 +61,16 @@ pub(crate) async fn show(args: &Show, server: &Server) -> Result<Exit, Failure> 
         false if args.exit_code => Exit::Failed,
         _ => Exit::Success,
     })
+}
+
+/// Returns the turn that began last under the name, if the user may read it.
+async fn last_turn(client: &Client, name: &str) -> Result<Option<TurnInfo>, Failure> {
+    match client.lock(name).last_turn().await {
+        Ok(turn) => Ok(turn),
+        // Any other kind of name has no turns.
+        Err(error) if matches!(error.kind(), ErrorKind::WrongKind | ErrorKind::Denied) => Ok(None),
+        Err(error) => Err(error.into()),
+    }
 }
 
 /// Returns whether a client holds the name, or would have to wait for it.

@@ -22,6 +22,7 @@ mod run_outage;
 mod run_several;
 mod run_streams;
 mod show;
+mod slot;
 mod support;
 mod terminal;
 mod top;

@@ -12,8 +12,26 @@ pub(super) const SUITE: Suite = Suite {
         &["SET", "KEY", "text"],
         &["SET", "leasehold:TAG:slot", "text"],
         &["HSET", "leasehold:TAG:slot", "slot", "1e3", "state", "done"],
-        &["HSET", "leasehold:TAG:slot", "slot", "7", "state", "running", "hold", "gone"],
-        &["HSET", "leasehold:TAG:once:b", "slot", "0", "state", "open", "missed", "4"],
+        &[
+            "HSET",
+            "leasehold:TAG:slot",
+            "slot",
+            "7",
+            "state",
+            "running",
+            "hold",
+            "gone",
+        ],
+        &[
+            "HSET",
+            "leasehold:TAG:once:b",
+            "slot",
+            "0",
+            "state",
+            "open",
+            "missed",
+            "4",
+        ],
     ],
 };
 

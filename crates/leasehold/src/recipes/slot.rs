@@ -380,7 +380,10 @@ fn check_slots(key: &Key, period: Duration, offset: Duration) -> Result<()> {
 
 fn check_id(key: &Key, id: &str, keep: Duration) -> Result<()> {
     if id.is_empty() || id.len() > LONGEST_ID {
-        let what = format!("an id has 1 to {LONGEST_ID} bytes, and this one has {}", id.len());
+        let what = format!(
+            "an id has 1 to {LONGEST_ID} bytes, and this one has {}",
+            id.len()
+        );
         return Err(misuse(key, &what));
     }
     if !(SHORTEST..=MAX_SPAN).contains(&keep) {

@@ -71,7 +71,11 @@ async fn wait_ends_when_the_holder_is_done() {
     let place = place();
     let (ours, theirs) = (place.client().await, place.client().await);
     let turn = run(hourly(&ours).await.try_begin().await.unwrap());
-    let waiters = [hourly(&theirs).await, hourly(&theirs).await, hourly(&ours).await];
+    let waiters = [
+        hourly(&theirs).await,
+        hourly(&theirs).await,
+        hourly(&ours).await,
+    ];
     let waiters = waiters.map(|turns| tokio::spawn(async move { turns.begin().await }));
     let short = hourly(&theirs).await;
     let short = short.begin_for(Duration::from_millis(50)).await.unwrap();
@@ -100,7 +104,10 @@ async fn turn_of_a_dead_holder_is_repeated_unless_at_most_once() {
     // The end of the first turn, which was lost, changes nothing of the second.
     assert_eq!(turn.done().await.unwrap_err().kind(), ErrorKind::Lost);
     let last = theirs.lock("x").last_turn().await.unwrap().unwrap();
-    assert_eq!((last.state, &*last.hold), (TurnState::Running, second.holder_id()));
+    assert_eq!(
+        (last.state, &*last.hold),
+        (TurnState::Running, second.holder_id())
+    );
     second.done().await.unwrap();
     place.remove("leasehold:{x}:forced");
     place.is_clean_but_for(&[RECORD], &[&ours, &theirs]).await;
@@ -133,7 +140,11 @@ async fn id_runs_once_and_another_id_is_another_turn() {
     assert_eq!((info.id.as_deref(), info.slot), (Some("monday"), None));
     let last = client.lock("x").last_turn().await.unwrap().unwrap();
     assert_eq!(last.id.as_deref(), Some("tuesday"));
-    let kept = [RECORD, "leasehold:{x}:once:monday", "leasehold:{x}:once:tuesday"];
+    let kept = [
+        RECORD,
+        "leasehold:{x}:once:monday",
+        "leasehold:{x}:once:tuesday",
+    ];
     place.is_clean_but_for(&kept, &[&client]).await;
 }
 
@@ -142,7 +153,10 @@ async fn one_name_has_one_plan() {
     let place = place();
     let client = place.client().await;
     let lock = client.lock("x");
-    run(lock.once_per(HOUR).begin().await.unwrap()).done().await.unwrap();
+    run(lock.once_per(HOUR).begin().await.unwrap())
+        .done()
+        .await
+        .unwrap();
     let others = [
         lock.once_per(HOUR * 2),
         lock.once_per(HOUR).offset(HOUR / 2),
@@ -181,7 +195,10 @@ async fn no_hand_over_of_the_process_skips_the_look() {
     let place = place();
     let client = place.client().await;
     let plain = client.lock("x").lease(LEASE);
-    run(hourly(&client).await.begin().await.unwrap()).done().await.unwrap();
+    run(hourly(&client).await.begin().await.unwrap())
+        .done()
+        .await
+        .unwrap();
     let held = plain.acquire().await.unwrap();
     // The turn is over, so nobody waits for the plain holder.
     let begun = hourly(&client).await.begin().await.unwrap();
@@ -228,7 +245,12 @@ async fn dropped_begin_leaves_the_turn_open() {
         drop(begin);
     }
     // Whatever the server had granted to a dropped future, the turn was not begun.
-    let turn = run(hourly(&client).await.at_most_once(true).begin().await.unwrap());
+    let turn = run(hourly(&client)
+        .await
+        .at_most_once(true)
+        .begin()
+        .await
+        .unwrap());
     turn.done().await.unwrap();
     place.is_clean_but_for(&[RECORD], &[&client]).await;
 }

@@ -3,6 +3,7 @@
 use std::pin::Pin;
 use std::time::Duration;
 
+use leasehold::slot::Turn;
 use leasehold::{ExpirablePermit, LockGuard, LossReason, Result};
 use tokio::time::Instant;
 
@@ -10,6 +11,7 @@ use tokio::time::Instant;
 pub(in crate::cmd) enum Holding {
     Lock(LockGuard),
     Permit(ExpirablePermit),
+    Turn(Box<Turn>),
 }
 
 impl Holding {
@@ -17,6 +19,7 @@ impl Holding {
         match self {
             Self::Lock(guard) => guard.name(),
             Self::Permit(permit) => permit.name(),
+            Self::Turn(turn) => turn.name(),
         }
     }
 
@@ -26,16 +29,19 @@ impl Holding {
         match self {
             Self::Lock(guard) => guard.holder_id().to_owned(),
             Self::Permit(permit) => permit.ids()[0].to_string(),
+            Self::Turn(turn) => turn.holder_id().to_owned(),
         }
     }
 
     /// Draws a fencing token, unless the lock got one with its grant. Releases the hold on an
     /// error.
     pub(in crate::cmd) async fn with_token(self) -> Result<Self> {
-        let Self::Lock(guard) = &self else {
-            return Ok(self);
+        let drawn = match &self {
+            Self::Lock(guard) => guard.fencing_token().await,
+            Self::Turn(turn) => turn.fencing_token().await,
+            Self::Permit(_) => return Ok(self),
         };
-        match guard.fencing_token().await {
+        match drawn {
             Ok(_) => Ok(self),
             Err(error) => {
                 // The program ends with this error, so nothing would release the hold later.
@@ -50,6 +56,7 @@ impl Holding {
         match self {
             Self::Lock(guard) => guard.token(),
             Self::Permit(_) => None,
+            Self::Turn(turn) => turn.token(),
         }
     }
 
@@ -66,6 +73,7 @@ impl Holding {
         match self {
             Self::Lock(guard) => guard.valid_until(),
             Self::Permit(permit) => permit.valid_until(),
+            Self::Turn(turn) => turn.valid_until(),
         }
     }
 
@@ -73,6 +81,7 @@ impl Holding {
         match self {
             Self::Lock(guard) => guard.loss(),
             Self::Permit(permit) => permit.loss(),
+            Self::Turn(turn) => turn.loss(),
         }
     }
 
@@ -84,6 +93,7 @@ impl Holding {
         match self {
             Self::Lock(guard) => guard.renewal_failure(),
             Self::Permit(permit) => permit.renewal_failure(),
+            Self::Turn(turn) => turn.renewal_failure(),
         }
     }
 
@@ -92,21 +102,27 @@ impl Holding {
         match self {
             Self::Lock(guard) => Box::pin(guard.lost()),
             Self::Permit(permit) => Box::pin(permit.lost()),
+            Self::Turn(turn) => Box::pin(turn.lost()),
         }
     }
 
-    /// Releases the hold, or leaves it to the server for `keep_for`.
-    pub(in crate::cmd) async fn end(self, keep_for: Option<Duration>) -> Result<()> {
+    /// Releases the hold, or leaves it to the server for `keep_for`. A turn notes the exit code.
+    pub(in crate::cmd) async fn end(self, keep_for: Option<Duration>, code: u8) -> Result<()> {
         match (self, keep_for) {
             (Self::Lock(guard), Some(span)) => guard.keep_for(span).await,
             // `--min-hold` is refused with `--limit`, so a permit is never kept.
             (Self::Permit(permit), _) => permit.release().await,
             (Self::Lock(guard), None) => guard.release().await,
+            // `--min-hold` is refused with turns, too.
+            (Self::Turn(turn), _) => turn.exited(code.into()).await,
         }
     }
 
     pub(in crate::cmd) async fn release(self) -> Result<()> {
-        self.end(None).await
+        match self {
+            Self::Turn(turn) => turn.failed().await,
+            other => other.end(None, 0).await,
+        }
     }
 }
 

@@ -23,17 +23,19 @@ pub(in crate::cmd) enum Waited {
     Held(Vec<Client>, Holding),
     /// The lock was not free in time. This has been reported.
     Busy,
+    /// The turn is over, or another client has it. This has been reported.
+    NotOurs,
     /// A signal ended the wait, and the clean-up is done.
     Ended(Signal),
 }
 
 /// A wait that has not begun.
 pub(in crate::cmd) struct Waiting<'a> {
-    args: &'a Args,
-    name: &'a str,
+    pub(super) args: &'a Args,
+    pub(super) name: &'a str,
     servers: &'a [Server],
     limit: Limit,
-    begun: Instant,
+    pub(super) begun: Instant,
 }
 
 impl<'a> Waiting<'a> {
@@ -77,15 +79,7 @@ impl<'a> Waiting<'a> {
         };
         match guard {
             Some(guard) => {
-                let waited = self.begun.elapsed();
-                let is_told = output::event(Event::Held, self.name, || guard.told(waited));
-                if !is_told {
-                    output::detail(format_args!(
-                        "acquired `{}`, {} after asking for it",
-                        Shown(self.name),
-                        duration::shown(waited)
-                    ));
-                }
+                self.tell_held(&guard);
                 Ok(Waited::Held(clients, guard))
             }
             None => {
@@ -96,8 +90,19 @@ impl<'a> Waiting<'a> {
         }
     }
 
+    pub(super) fn tell_held(&self, guard: &Holding) {
+        let waited = self.begun.elapsed();
+        if !output::event(Event::Held, self.name, || guard.told(waited)) {
+            output::detail(format_args!(
+                "acquired `{}`, {} after asking for it",
+                Shown(self.name),
+                duration::shown(waited)
+            ));
+        }
+    }
+
     /// Connects in the background, because a server may be down now.
-    fn connect(&self) -> Result<Vec<Client>, Failure> {
+    pub(super) fn connect(&self) -> Result<Vec<Client>, Failure> {
         let terms = Terms {
             lease: self.args.lease,
             failover_guard: self.args.failover_guard,
@@ -194,16 +199,16 @@ impl<'a> Waiting<'a> {
 /// Work on the runtime's threads, aborted on drop. The runtime's threads block the terminal's stop
 /// signal, and so do the threads that they start to resolve host names. The main thread does not
 /// block it while it waits.
-struct Aborted<T>(JoinHandle<T>);
+pub(super) struct Aborted<T>(JoinHandle<T>);
 
 impl<T: Send + 'static> Aborted<T> {
-    fn on_drop(work: impl Future<Output = T> + Send + 'static) -> Self {
+    pub(super) fn on_drop(work: impl Future<Output = T> + Send + 'static) -> Self {
         Self(tokio::spawn(work))
     }
 }
 
 impl<T> Aborted<Result<T, Failure>> {
-    async fn result(&mut self) -> Result<T, Failure> {
+    pub(super) async fn result(&mut self) -> Result<T, Failure> {
         match (&mut self.0).await {
             Ok(result) => result,
             Err(error) => Err(Failure::new(

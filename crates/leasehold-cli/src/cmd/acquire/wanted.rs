@@ -92,7 +92,7 @@ fn lock(client: &Client, args: &Args, name: &str) -> AnyLock {
 }
 
 /// Returns the confirmations that the lock needs.
-fn acknowledgement(args: &Args) -> Acknowledgement {
+pub(super) fn acknowledgement(args: &Args) -> Acknowledgement {
     let replicas = Acknowledgement::replicas(args.replicas);
     match args.on_disk {
         // This is long enough for a server that writes to its disk once a second.

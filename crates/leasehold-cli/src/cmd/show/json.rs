@@ -5,9 +5,12 @@ use std::time::Duration;
 use leasehold::inspect::{
     ClientInfo, Found, HoldInfo, NameInfo, PermitInfo, Ttl, ValueInfo, WaiterInfo, Wants,
 };
+use leasehold::slot::TurnInfo;
 use serde_json::{Value, json};
 
-pub(in crate::cmd) fn of(name: &str, seen: &NameInfo) -> String {
+use crate::cmd::acquire::turn_as_json;
+
+pub(in crate::cmd) fn of(name: &str, seen: &NameInfo, turn: Option<&TurnInfo>) -> String {
     let mut shown = json!({
         "name": name,
         "kind": kind(&seen.found),
@@ -30,6 +33,11 @@ pub(in crate::cmd) fn of(name: &str, seen: &NameInfo) -> String {
     if let Some(node) = &seen.node {
         shown["slot"] = node.slot.into();
         shown["node"] = node.address.clone().into();
+    }
+    if let Some(turn) = turn {
+        let turn = turn_as_json(turn).into_iter();
+        let turn = turn.map(|(key, value)| (key.to_owned(), value));
+        shown["turn"] = Value::Object(turn.collect());
     }
     shown.to_string()
 }

@@ -330,10 +330,7 @@ pub(crate) static ALL: [&Step; 12] = [
 
 /// Returns the field of the hold of a plain lock and its value, or an error that says what the key
 /// is instead.
-pub(crate) fn plain(
-    keyspace: &mut Keyspace,
-    lock: &[u8],
-) -> Result<(Vec<u8>, Vec<u8>), Refusal> {
+pub(crate) fn plain(keyspace: &mut Keyspace, lock: &[u8]) -> Result<(Vec<u8>, Vec<u8>), Refusal> {
     hash_kind::check(keyspace, lock, hash_kind::PLAIN)?;
     Ok(keyspace.hgetall(lock)?.pop().unwrap_or_default())
 }

@@ -28,8 +28,8 @@ pub fn hset() -> String {
 ///
 /// Keep the fence as long as the data. Give it no expiry, or one that is longer than the longest
 /// pause of a holder. If the server evicts keys (`maxmemory-policy allkeys-*`), it may evict the
-/// fence, and a late writer is accepted again. If `body` fails, the fence has risen all the same,
-/// because Redis does not roll back scripts.
+/// fence, and a late writer is accepted again. If `body` fails, the fence has risen
+/// nevertheless, because Redis does not roll back scripts.
 ///
 /// # Examples
 ///

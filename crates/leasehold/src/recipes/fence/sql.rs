@@ -116,11 +116,11 @@ impl<'a> Sql<'a> {
             Dialect::Postgres => format!(
                 "CREATE TABLE IF NOT EXISTS {table} (name TEXT PRIMARY KEY, fence BIGINT NOT NULL)"
             ),
-            // As bytes: names that differ only in case are different.
+            // Bytes: as text, names that differ only in case or in blanks at the end would be equal.
             Dialect::MySql => format!(
-                "CREATE TABLE IF NOT EXISTS {table} (name VARCHAR(255) CHARACTER SET utf8mb4 \
-                 COLLATE utf8mb4_bin NOT NULL PRIMARY KEY, fence BIGINT NOT NULL DEFAULT 0, \
-                 writes BIGINT NOT NULL DEFAULT 0) ENGINE = InnoDB"
+                "CREATE TABLE IF NOT EXISTS {table} (name VARBINARY(1000) NOT NULL PRIMARY KEY, \
+                 fence BIGINT NOT NULL DEFAULT 0, writes BIGINT NOT NULL DEFAULT 0) \
+                 ENGINE = InnoDB"
             ),
             Dialect::Sqlite => format!(
                 "CREATE TABLE IF NOT EXISTS {table} (name TEXT PRIMARY KEY, fence INTEGER NOT NULL)"
@@ -162,8 +162,8 @@ impl<'a> Sql<'a> {
             // insert, and also for a late token. `writes` changes the row even if the token is
             // equal, because other drivers count only changed rows.
             Dialect::MySql => format!(
-                "UPDATE {table} AS held JOIN (SELECT CAST(? AS CHAR(255) CHARACTER SET utf8mb4) \
-                 AS name, CAST(? AS SIGNED) AS token) AS new ON held.name = new.name \
+                "UPDATE {table} AS held JOIN (SELECT CAST(? AS BINARY) AS name, \
+                 CAST(? AS SIGNED) AS token) AS new ON held.name = new.name \
                  SET held.fence = new.token, held.writes = held.writes + 1 \
                  WHERE held.fence <= new.token"
             ),

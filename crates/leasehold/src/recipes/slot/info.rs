@@ -70,7 +70,13 @@ pub(super) struct Seen {
 
 impl Seen {
     pub(super) fn read(items: &[Value]) -> Option<Self> {
-        let [Value::Int(code), Value::Int(mine), Value::Int(ttl_ms), rest @ ..] = items else {
+        let [
+            Value::Int(code),
+            Value::Int(mine),
+            Value::Int(ttl_ms),
+            rest @ ..,
+        ] = items
+        else {
             return None;
         };
         let text = |at: usize| match rest.get(at) {

@@ -98,7 +98,10 @@ impl Ending {
             _ => "failed",
         };
         let code = *self.code.lock();
-        (state, code.map_or_else(String::new, |code| code.to_string()))
+        (
+            state,
+            code.map_or_else(String::new, |code| code.to_string()),
+        )
     }
 }
 

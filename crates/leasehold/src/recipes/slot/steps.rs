@@ -165,7 +165,12 @@ impl Mark<'_> {
             return Ok(Value::Int(0));
         }
         for key in keys(self.newest, self.record) {
-            note_end(keyspace, key, (self.hold, self.state, self.rc), self.keep_ms)?;
+            note_end(
+                keyspace,
+                key,
+                (self.hold, self.state, self.rc),
+                self.keep_ms,
+            )?;
         }
         Ok(Value::Int(1))
     }
@@ -263,7 +268,12 @@ fn note_end(
     (hold, state, rc): (&[u8], &[u8], &[u8]),
     keep_ms: u64,
 ) -> Result<(), Refusal> {
-    if keyspace.hget(record, b"hold").unwrap_or_default().as_deref() != Some(hold) {
+    if keyspace
+        .hget(record, b"hold")
+        .unwrap_or_default()
+        .as_deref()
+        != Some(hold)
+    {
         return Ok(());
     }
     let now = keyspace.now_ms().to_string();
