@@ -208,7 +208,7 @@ pub(crate) struct Tls {
 #[derive(Subcommand)]
 pub(crate) enum Command {
     /// Run a command under a lock, and exit with the command's code
-    Run(Run),
+    Run(Box<Run>),
     /// Hold a lock until standard input ends or a signal arrives
     Hold(Hold),
     /// Show what a name is, who holds it, and for how long

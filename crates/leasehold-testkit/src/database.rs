@@ -9,7 +9,7 @@ use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// How long a database may take to start on a busy machine.
+/// The longest time that a database may take to start on a busy machine.
 const START_LIMIT: Duration = Duration::from_secs(120);
 /// The user that runs a PostgreSQL for root, which it refuses to run for.
 const NOBODY: u32 = 65534;
@@ -58,7 +58,7 @@ impl Database {
         database.wait_until_ready()?;
         if kind == Kind::MariaDb {
             let mut create = database.client("");
-            run(&mut create.arg("--execute=CREATE DATABASE test"))?;
+            run(create.arg("--execute=CREATE DATABASE test"))?;
         }
         Ok(Some(database))
     }

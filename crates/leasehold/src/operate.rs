@@ -10,7 +10,6 @@ use crate::primitives;
 
 /// Returns all steps, from which the call's script is assembled: the primitives', and the ones of
 /// this folder.
-#[cfg_attr(not(any(feature = "redis", test)), expect(dead_code))]
 pub(crate) fn steps() -> Vec<&'static Step> {
     let primitives = primitives::steps();
     [&primitives[..], &name::steps::ALL, &presence::steps::ALL].concat()

@@ -14,7 +14,6 @@ use crate::client::ClientBuilder;
 use crate::operate;
 
 /// Returns all steps, from which the script of a call is assembled. The steps of recipes are last.
-#[cfg_attr(not(any(feature = "redis", test)), expect(dead_code))]
 pub(crate) fn steps() -> Vec<&'static Step> {
     [&operate::steps()[..], &slot::steps::ALL].concat()
 }

@@ -22,7 +22,7 @@ fn printed_statements_run_in_each_database() {
         assert!(script.contains("raise"), "{script}");
         assert_eq!(script.contains("INSERT IGNORE"), dialect == "mysql");
         let Some(database) = Database::start(kind).expect("it starts") else {
-            println!("skipped: {kind:?} is not installed");
+            eprintln!("skipped: {kind:?} is not installed");
             continue;
         };
         let mut session = database.session().expect("it runs");

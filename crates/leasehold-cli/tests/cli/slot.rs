@@ -3,10 +3,10 @@
 use leasehold_testkit::{RedisServer, eventually};
 use nix::sys::signal::Signal;
 
-use crate::support::{Done, done, is_free, leasehold_at, run_script, server, start};
+use crate::support::{Done, LIMIT, done, is_free, leasehold_at, run_script, server, start};
 
 /// A slot that lasts longer than a test, and whose boundary is far away.
-const SLOT: [&str; 2] = ["--slot", "3650d"];
+const SLOT: [&str; 2] = ["--slot", "365d"];
 
 fn slot(server: &RedisServer, more: &[&str], script: &str) -> Done {
     done(&mut run_script(server, &[&SLOT[..], more].concat(), script))
@@ -72,7 +72,7 @@ fn killed_run_is_repeated_unless_at_most_once() {
     first.until("runs");
     first.signal(Signal::SIGKILL);
     first.done();
-    eventually("the lease is over", || is_free(&server));
+    eventually("the lease is over", LIMIT, || is_free(&server));
     let once = slot(&server, &["--at-most-once", "-v"], "echo ran").expect_code(0);
     assert_eq!(once.expect_on_stderr("never ended").stdout, "");
     assert_eq!(

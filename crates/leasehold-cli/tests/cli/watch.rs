@@ -137,21 +137,22 @@ fn changes_are_json_for_a_program() {
 #[test]
 fn command_runs_for_each_change() {
     let server = server();
-    let script = r#"echo "ran $LEASEHOLD_NAME $LEASEHOLD_CHANGE ${LEASEHOLD_ID:-none}"; exit 3"#;
+    let script =
+        r#"echo "ran $LEASEHOLD_NAME $LEASEHOLD_CHANGE ${LEASEHOLD_ID:+somebody}"; exit 3"#;
     let words = ["watch", "--every", "20ms", "--exec", script, "job"];
     let mut watch = start(
         leasehold_at(&server)
             .env("LEASEHOLD_ID", "mine")
             .args(words),
     );
-    watch.until("ran job kind none");
+    watch.until("ran job kind");
     let mut holder = start(&mut run_script(&server, &[], "echo held; read end"));
     holder.until("held");
     // The command before has failed, and the watch has continued.
-    watch.until("ran job held ");
+    watch.until("ran job held somebody");
     holder.close_stdin();
     holder.done();
-    watch.until("ran job released ");
+    watch.until("ran job released somebody");
     watch.signal(Signal::SIGINT);
     watch.done().expect_on_stderr("failed").expect_code(130);
 }

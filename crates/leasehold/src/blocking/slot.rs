@@ -3,7 +3,7 @@
 use std::fmt;
 use std::time::{Duration, SystemTime};
 
-use super::forward::{reads, waits};
+use super::forward::{calls, reads};
 use super::lock::{Lock, Ownership};
 use super::runtime::Runtime;
 use crate::error::Result;
@@ -25,7 +25,7 @@ impl<O: Ownership> Lock<O> {
         Turns::new(self.as_async().once_for(id), self.runtime().clone())
     }
 
-    waits! { Lock by as_async:
+    calls! { Lock by as_async:
         "Returns the turn that began last" last_turn() -> Option<TurnInfo>;
     }
 }
@@ -89,7 +89,7 @@ impl Turns {
     pub fn try_begin(&self) -> Result<Begin> {
         let begun = self
             .runtime
-            .block_on("Turns::try_begin", self.inner.try_begin());
+            .wait_on("Turns::try_begin", self.inner.try_begin());
         Ok(self.begun(begun?))
     }
 
@@ -100,7 +100,7 @@ impl Turns {
     ///
     /// Returns the same errors as the async method.
     pub fn begin(&self) -> Result<Begin> {
-        let begun = self.runtime.block_on("Turns::begin", self.inner.begin());
+        let begun = self.runtime.wait_on("Turns::begin", self.inner.begin());
         Ok(self.begun(begun?))
     }
 
@@ -112,7 +112,7 @@ impl Turns {
     /// Returns the same errors as the async method.
     pub fn begin_for(&self, wait: Duration) -> Result<Begin> {
         let begin = self.inner.begin_for(wait);
-        let begun = self.runtime.block_on("Turns::begin_for", begin);
+        let begun = self.runtime.wait_on("Turns::begin_for", begin);
         Ok(self.begun(begun?))
     }
 
@@ -140,7 +140,14 @@ impl fmt::Debug for Turns {
 
 /// The answer to a request for a turn; see [`leasehold::slot::Begin`](crate::slot::Begin).
 #[derive(Debug)]
-#[non_exhaustive]
+#[expect(
+    clippy::exhaustive_enums,
+    reason = "a caller has to handle each answer"
+)]
+#[expect(
+    clippy::large_enum_variant,
+    reason = "it is matched at once, and not stored"
+)]
 pub enum Begin {
     /// The turn is this caller's: run the job.
     Run(Turn),
@@ -220,7 +227,7 @@ impl Turn {
 
     /// Returns the async turn, for its methods and the methods of its guard.
     pub fn as_async(&self) -> &slot::Turn {
-        self.inner.as_ref().expect("a turn that has ended is gone")
+        self.inner.as_ref().expect("only the end takes the turn")
     }
 }
 

@@ -124,7 +124,14 @@ pub struct Turns {
 
 /// The answer to a request for a turn.
 #[derive(Debug)]
-#[non_exhaustive]
+#[expect(
+    clippy::exhaustive_enums,
+    reason = "a caller has to handle each answer"
+)]
+#[expect(
+    clippy::large_enum_variant,
+    reason = "it is matched at once, and not stored"
+)]
 pub enum Begin {
     /// The turn is this caller's: run the job.
     Run(Turn),
@@ -359,7 +366,7 @@ const SHORTEST: Duration = Duration::from_millis(10);
 
 fn check_slots(key: &Key, period: Duration, offset: Duration) -> Result<()> {
     let longest = MAX_SPAN / 1024;
-    let whole = |span: Duration| span.subsec_nanos() % 1_000_000 == 0;
+    let whole = |span: Duration| span.subsec_nanos().is_multiple_of(1_000_000);
     if !(SHORTEST..=longest).contains(&period) || !whole(period) {
         return Err(misuse(
             key,

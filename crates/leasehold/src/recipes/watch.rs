@@ -33,8 +33,8 @@ const MIN_POLL_INTERVAL: Duration = Duration::from_millis(1);
 
 impl Client {
     /// Watches a name, without holding it or waiting for it. Returns a stream of [`Change`]s, first
-    /// the present state. A name can be a lock or a synchronizer of any kind, including those of
-    /// Redisson. Nothing is sent until the watch is read.
+    /// the present state. A name can be a lock or a synchronizer of any kind, including
+    /// Redisson's. Nothing is sent until the watch is read.
     ///
     /// The watch asks the server once in each [poll interval](Watch::poll_interval), when a message
     /// reports a release, and when a lease ends. It reports

@@ -200,7 +200,7 @@ async fn no_hand_over_of_the_process_skips_the_look() {
         .await
         .unwrap();
     let held = plain.acquire().await.unwrap();
-    // The turn is over, so nobody waits for the plain holder.
+    // The turn is over, so no caller waits for the plain holder.
     let begun = hourly(&client).await.begin().await.unwrap();
     assert!(matches!(begun, Begin::Done(_)), "{begun:?}");
     held.release().await.unwrap();
@@ -214,7 +214,7 @@ async fn no_hand_over_of_the_process_skips_the_look() {
     };
     tokio::task::yield_now().await;
     held.release().await.unwrap();
-    // Whoever is first, each gets a hold of its own from the server.
+    // In any order, each gets a hold of its own from the server.
     let (turn, guard) = tokio::join!(
         async { run(waiter.await.unwrap().unwrap()).done().await },
         async { plain_waiter.await.unwrap().unwrap().release().await }

@@ -34,7 +34,7 @@ const ASYNC_ONLY: [(&str, &str, &str); 10] = [
     ("ExpirablePermit", "lost", "`lost_within`"),
     ("ExpirablePermit", "protect", "a thread can't be cancelled"),
 ];
-const BLOCKING_ONLY: [(&str, &str, &str); 11] = [
+const BLOCKING_ONLY: [(&str, &str, &str); 13] = [
     (
         "Client",
         "as_async",
@@ -69,6 +69,8 @@ const BLOCKING_ONLY: [(&str, &str, &str); 11] = [
     ("LockGuard", "as_async", "as of the client"),
     ("LockGuard", "lost_within", "for `lost`"),
     ("ExpirablePermit", "as_async", "as of the client"),
+    ("Turn", "as_async", "as of the client"),
+    ("Turn", "is_held", "an async turn dereferences to its guard"),
     ("ExpirablePermit", "lost_within", "for `lost`"),
 ];
 
@@ -132,7 +134,7 @@ fn macros(text: &str, found: &mut Macros) {
 }
 
 fn read(text: &str, macros: &Macros, surface: &mut Surface) {
-    let code = text.split("#[cfg(test)]\nmod tests").next().unwrap();
+    let code = text.split("#[cfg(test)]\nmod tests {").next().unwrap();
     let mut lines = code.lines();
     while let Some(line) = lines.next() {
         if !line.starts_with("impl") {

@@ -7,6 +7,7 @@ use crate::support::eventually;
 use crate::support::wire::{PAGE, Wire, Writer, allowed_commands, cells, fill, sections};
 use leasehold::kind::{FieldNames, Kind, OneKey};
 use leasehold::settings::{Backoff, Peers, WaitStrategy};
+use leasehold::slot::{Begin, Turns};
 use leasehold::{Client, ErrorKind, Lock, LockGuard, RedLock};
 use leasehold_testkit::RedisServer;
 use tokio::task::JoinHandle;
@@ -17,6 +18,7 @@ const NAMES: [&str; 2] = ["orders", "a{b}c"];
 const LOCK: &str = "Lock";
 const SPIN: &str = "Spin lock";
 const FAIR: &str = "Fair lock";
+const SLOT: &str = "Turns: once per slot, once per id";
 const FENCED: &str = "Fenced lock";
 const RW: &str = "Read-write lock";
 const GROUP: &str = "Group lock";
@@ -230,6 +232,40 @@ async fn the_fenced_lock() {
 }
 
 #[tokio::test]
+async fn the_turns_of_a_lock() {
+    for name in NAMES {
+        let place = Place::new().await;
+        let mut wire = place.wire(SLOT, name).with(place.wire(LOCK, name));
+        let lock = place.client.lock(name);
+        let begun = async |turns: &Turns| match turns.try_begin().await.unwrap() {
+            Begin::Run(turn) => turn,
+            other => panic!("{other:?}"),
+        };
+        // Longer than the test, so that one slot is enough.
+        let day = Duration::from_secs(24 * 3600);
+        let turns = lock.once_per(day).by("worker").retry_failed(true);
+        begun(&turns).await.failed().await.unwrap();
+        wire.look();
+        let turn = begun(&turns).await;
+        wire.look();
+        turn.exited(0).await.unwrap();
+        wire.look();
+        let newest = format!("leasehold:{}:slot", fill("<tag>", name));
+        place.server.command(&["DEL", &newest]).unwrap();
+        let turns = lock.once_for(name).by("worker").retry_failed(true);
+        let turn = begun(&turns).await;
+        // The newest turn has an id too, which only one of the rows describes.
+        place.server.command(&["HSET", &newest, "id", ""]).unwrap();
+        wire.look();
+        turn.exited(3).await.unwrap();
+        wire.look();
+        begun(&turns).await.done().await.unwrap();
+        place.server.command(&["HSET", &newest, "id", ""]).unwrap();
+        wire.finish();
+    }
+}
+
+#[tokio::test]
 async fn the_read_write_lock() {
     for name in NAMES {
         let place = Place::new().await;
@@ -427,7 +463,7 @@ async fn the_latch() {
 #[test]
 fn every_section_with_a_table_has_a_test() {
     let tested = [
-        LOCK, SPIN, FAIR, FENCED, RW, GROUP, SEVERAL, SEMAPHORE, EXPIRABLE, LATCH,
+        LOCK, SPIN, FAIR, SLOT, FENCED, RW, GROUP, SEVERAL, SEMAPHORE, EXPIRABLE, LATCH,
     ];
     assert_eq!(sections(), tested);
 }

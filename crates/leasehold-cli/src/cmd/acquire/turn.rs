@@ -56,7 +56,6 @@ impl Waiting<'_> {
             }
             Ok(Begin::Done(info)) => (Event::DoneAlready, info),
             Ok(Begin::Elsewhere(info)) => (Event::RunningElsewhere, info),
-            Ok(_) => return Ok(Waited::NotOurs),
             Err(failure) => {
                 let _ = unless_hurried(tidy(&clients), signals).await;
                 return Err(failure);

@@ -1,4 +1,4 @@
-//! What is known about a turn.
+//! The facts about a turn.
 
 use std::time::{Duration, SystemTime};
 

@@ -67,7 +67,7 @@ impl Wanted {
     }
 }
 
-/// How the turn of one hold ends. The release sends it.
+/// The end of the turn of one hold. The release sends it.
 #[derive(Debug, Default)]
 pub(super) struct Ending {
     state: AtomicU8,
@@ -80,7 +80,7 @@ const DONE: u8 = 2;
 
 impl Ending {
     /// Notes that the caller has the turn. If its guard is dropped from now on, the turn has
-    /// failed; before, nobody had begun it.
+    /// failed. Before, no client had begun it.
     pub(super) fn begun(&self) {
         self.state.store(FAILED, Ordering::SeqCst);
     }
@@ -113,7 +113,7 @@ pub(super) struct Granted {
     pub(super) ending: Arc<Ending>,
 }
 
-/// What the server has answered to one `begin`.
+/// The answers of the server to one `begin`.
 #[derive(Debug, Default)]
 pub(super) struct Answers {
     state: Mutex<AnswerState>,

@@ -128,7 +128,7 @@ end
 -- record   hash: the turn of this hold
 -- hold     this hold's field
 -- channel  where the waiters listen; the message is "0", as Redisson sends it
--- state    `done`, `failed`, or `open` for a turn that nobody began
+-- state    `done`, `failed`, or `open` for a turn that no client began
 -- rc       the exit code; empty if there is none
 -- keep_ms  how long the record is kept
 -- Returns  1 + n  released, and n connections got the message; or an earlier copy has done so

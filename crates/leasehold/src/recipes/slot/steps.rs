@@ -45,7 +45,7 @@ impl Begin<'_> {
         let before = whole(seen[MISSED].as_deref()).unwrap_or(0);
         let missed = match slot {
             Some(slot) if slot == mine => before,
-            // Nobody has begun that turn, nor the ones before it.
+            // No client has begun that turn, nor the ones before it.
             Some(slot) if seen[STATE].as_deref() == Some(b"open") => mine - slot + before,
             Some(slot) => mine - slot - 1,
             None => 0,

@@ -179,6 +179,6 @@ fn done_turn_that_was_lost_has_failed() {
     assert_eq!(server.begin("")[0], 3, "not repeated");
     server.retry = true;
     assert_eq!(server.begin("")[0], 1);
-    // A copy of the request that ended the turn is told the same.
+    // A copy of the request that ended the turn gets the same reply.
     assert_eq!((server.finish("done"), server.finish("done")), (1, 1));
 }

@@ -30,7 +30,7 @@ const SPACING: Duration = Duration::from_millis(50);
 const AFTER_FAILURE: Duration = Duration::from_millis(200);
 /// The time after an expiry at which the server is asked: it reports whole milliseconds.
 const AFTER_EXPIRY: Duration = Duration::from_millis(2);
-/// How long clients that were looked up are remembered, while the holders stay the same.
+/// The time for which clients that were looked up are remembered, while the holders stay the same.
 const CLIENTS_EVERY: Duration = Duration::from_secs(5);
 /// The time after a new holder or waiter in which its client announces itself.
 const ANNOUNCED_WITHIN: Duration = Duration::from_secs(3);
@@ -80,7 +80,7 @@ pub(super) struct Hub {
     task: Mutex<Option<HubTask>>,
 }
 
-/// What the watches tell the task.
+/// The messages from the watches to the task.
 #[derive(Default)]
 struct Shared {
     /// Number of watches that have begun.
