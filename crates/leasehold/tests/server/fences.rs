@@ -291,7 +291,10 @@ fn scripts_refuse_late_tokens_and_change_nothing() {
         let reply = evaluated(&server, &set, &token.to_string(), &[value]);
         match fence::redis::stale(token, &format!("{reply:?}")) {
             Some(stale) => Err(stale),
-            None => Ok(assert_eq!(reply.as_int(), Some(1), "{reply:?}")),
+            None => {
+                assert_eq!(reply.as_int(), Some(1), "{reply:?}");
+                Ok(())
+            }
         }
     };
     let value = || {
