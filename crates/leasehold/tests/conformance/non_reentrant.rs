@@ -21,8 +21,11 @@ async fn in_time<T>(work: impl Future<Output = T>) -> T {
 /// lock, and that no acquire waits for its own owner.
 async fn is_kept_out<K: Kind>(lock: &Lock<K>) {
     assert!(lock.try_acquire().await.unwrap().is_none(), "{lock:?}");
-    let limited = in_time(lock.try_acquire_for(SHORT)).await.unwrap();
-    assert!(limited.is_none(), "{lock:?}");
+    match in_time(lock.try_acquire_for(SHORT)).await {
+        Ok(limited) => assert!(limited.is_none(), "{lock:?}"),
+        // On a busy machine there may be no reply in so little time.
+        Err(error) => assert!(error.is_transient(), "{error}"),
+    }
     let error = in_time(lock.acquire()).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Deadlock, "{error}");
     let text = error.to_string();

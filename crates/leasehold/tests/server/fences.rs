@@ -1,6 +1,7 @@
 //! The fence checks refuse late holders in real databases, and in Redis.
 
 use std::fmt::Write as _;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::Duration;
 
@@ -14,6 +15,12 @@ const SOON: Duration = Duration::from_secs(60);
 const ATTEMPTS: usize = 10_000;
 /// The number of attempts that are sent at a time: fewer than fill the pipe with their replies.
 const CHUNK: usize = 500;
+
+/// Lets one test at a time run databases. To create them all at once takes the whole machine.
+fn turn() -> MutexGuard<'static, ()> {
+    static TURN: Mutex<()> = Mutex::new(());
+    TURN.lock().unwrap_or_else(PoisonError::into_inner)
+}
 
 /// A database with the table of fences, and the statements for it.
 struct Place {
@@ -127,14 +134,20 @@ fn rows(lines: &[String]) -> Vec<u64> {
     counts.collect()
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn databases_refuse_a_holder_whose_lease_has_ended() {
+#[test]
+fn databases_refuse_a_holder_whose_lease_has_ended() {
+    let _turn = turn();
     let server = RedisServer::start().unwrap();
-    let client = Client::connect(&server.url()).await.unwrap();
-    let lock = client.fenced_lock("stock:7");
-    let short = lock.clone().fixed_lease(Duration::from_millis(100));
-    let late = short.acquire().await.unwrap();
-    let next = lock.acquire().await.unwrap();
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    let (late, next) = runtime.block_on(async {
+        let client = Client::connect(&server.url()).await.unwrap();
+        let lock = client.fenced_lock("stock:7");
+        let short = lock.clone().fixed_lease(Duration::from_millis(100));
+        (
+            short.acquire().await.unwrap(),
+            lock.acquire().await.unwrap(),
+        )
+    });
     for place in Place::all() {
         let mut session = place.session();
         let mut write = |token| {
@@ -153,12 +166,14 @@ async fn databases_refuse_a_holder_whose_lease_has_ended() {
         let fence = session.run(&format!("{read}\n;"));
         assert_eq!(fence, [next.token().to_string()], "{:?}", place.kind);
     }
-    assert_eq!(late.release().await.unwrap_err().kind(), ErrorKind::Lost);
+    let released = runtime.block_on(late.release());
+    assert_eq!(released.unwrap_err().kind(), ErrorKind::Lost);
 }
 
 /// The verdict of each attempt is compared with a model of the fence.
 #[test]
 fn verdicts_of_ten_thousand_attempts_are_right() {
+    let _turn = turn();
     for place in Place::all() {
         let mut session = place.session();
         let (mut fence, mut refused) = (0, 0);
@@ -186,6 +201,7 @@ fn verdicts_of_ten_thousand_attempts_are_right() {
 /// because each transaction locks the fence before it writes.
 #[test]
 fn no_late_transaction_comes_through_among_ten_thousand() {
+    let _turn = turn();
     for place in Place::all() {
         thread::scope(|threads| {
             for _ in 0..4 {
@@ -224,6 +240,7 @@ fn one_waits(place: &Place, observer: &mut Session) -> bool {
 
 #[test]
 fn late_transaction_waits_for_the_first_and_is_refused() {
+    let _turn = turn();
     for place in Place::all() {
         if place.kind == Kind::Sqlite {
             // Its transactions run one after the other.
@@ -253,6 +270,7 @@ fn late_transaction_waits_for_the_first_and_is_refused() {
 /// This is the trap that the page about fencing describes.
 #[test]
 fn append_only_table_without_a_fence_lets_a_late_holder_in() {
+    let _turn = turn();
     for place in Place::all() {
         if place.kind != Kind::Postgres {
             continue;

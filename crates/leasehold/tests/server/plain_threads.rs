@@ -3,6 +3,7 @@
 use std::path::Path;
 use std::time::Duration;
 
+use leasehold::slot::{Begin, Turn};
 use leasehold::{Client, Embedded, MultiLock, Owner, RedLock, Result};
 use leasehold_testkit::RedisServer;
 use tokio::runtime::{Builder, Runtime};
@@ -77,6 +78,30 @@ fn tried<T>(result: Result<T>) {
     if let Err(error) = result {
         assert!(error.is_transient(), "{error}");
     }
+}
+
+/// Returns the turn that a request got.
+fn begun(begin: Begin) -> Turn {
+    match begin {
+        Begin::Run(turn) => turn,
+        other => panic!("{other:?}"),
+    }
+}
+
+fn turns(two: &Two) -> Result<()> {
+    let lock = two.ours.lock("turns");
+    let rival = two.theirs.lock("turns").once_for("1");
+    let held = async move { rival.try_begin().await };
+    two.beside(held, async {
+        let turns = lock.once_for("1").retry_failed(true);
+        tried(turns.begin_for(SHORT).await);
+        // The other client drops its turn, so it has failed.
+        begun(turns.begin().await?).failed().await?;
+        begun(turns.try_begin().await?).exited(3).await?;
+        begun(turns.try_begin().await?).done().await?;
+        assert!(lock.last_turn().await?.is_some());
+        Ok(())
+    })
 }
 
 fn locks(two: &Two) -> Result<()> {
@@ -275,6 +300,7 @@ fn looks(two: &Two) -> Result<()> {
 fn everything(two: &Two) {
     assert!(tokio::runtime::Handle::try_current().is_err());
     locks(two).unwrap();
+    turns(two).unwrap();
     other_locks(two).unwrap();
     counts(two).unwrap();
     looks(two).unwrap();
