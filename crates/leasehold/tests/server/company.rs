@@ -48,17 +48,16 @@ async fn every_feature_outlasts_a_restart_and_cut_connections() {
 /// Changes the user twice: once while the clients query the credentials again, and once more after
 /// every connection has ended.
 async fn change_twice(users: &Users<'_>) {
-    let many = users.logged_in("first");
     users.change_to("second");
-    eventually("all have logged in again", async || {
-        users.logged_in("second") == many
-    })
-    .await;
+    users.have_moved("first", "second").await;
     // The server closes the remaining connections of this user, which are for messages.
     users.delete("first");
     users.change_to("third");
     users.delete("second");
-    eventually("all are back", async || users.logged_in("third") >= many).await;
+    eventually("each client is back", async || {
+        users.logged_in("third") >= 3
+    })
+    .await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

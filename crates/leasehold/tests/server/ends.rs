@@ -238,12 +238,8 @@ fn runtime_end_leaves_nothing_while_clients_ask_for_credentials() {
         let builder = users.log_in(for_an_hour());
         let company = Company::connect(&builder, &servers[0].url()).await;
         company.settles().await;
-        let many = users.logged_in("first");
         users.change_to("second");
-        eventually("all have logged in again", async || {
-            users.logged_in("second") == many
-        })
-        .await;
+        users.have_moved("first", "second").await;
         users.answer_nothing();
         eventually("both clients wait for credentials", async || {
             users.unanswered() >= 2

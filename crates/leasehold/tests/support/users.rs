@@ -9,6 +9,8 @@ use leasehold::ClientBuilder;
 use leasehold::settings::Credentials;
 use leasehold_testkit::RedisServer;
 
+use super::eventually;
+
 /// The users at these servers. The clients have the credentials of the latest user.
 pub(crate) struct Users<'a> {
     servers: &'a [RedisServer],
@@ -70,6 +72,15 @@ impl<'a> Users<'a> {
     pub(crate) fn logged_in(&self, user: &str) -> usize {
         let many = |server| logged_in(server, user);
         self.servers.iter().map(many).sum()
+    }
+
+    /// Waits until all connections of one user belong to another user, except for connections for
+    /// messages. A client may have connected again meanwhile, so their number can change.
+    pub(crate) async fn have_moved(&self, from: &str, to: &str) {
+        eventually("all have logged in again", async || {
+            self.logged_in(from) == 0 && self.logged_in(to) > 0
+        })
+        .await;
     }
 
     fn tell_all(&self, command: &[&str]) {
