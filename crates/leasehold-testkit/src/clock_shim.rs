@@ -1,4 +1,4 @@
-//! A server's wall clock that tests can move.
+//! A process's wall clock that tests can move.
 
 use std::{
     fs::{File, OpenOptions},
@@ -14,7 +14,8 @@ use tempfile::TempDir;
 use crate::shim::{LIBRARY, compile};
 
 /// The wall clock of the servers that are started with it
-/// ([`Builder::clock`](crate::server::Builder::clock)). It is right at first, and a test can move
+/// ([`Builder::clock`](crate::server::Builder::clock)), and of other processes that have its
+/// [environment](Self::environment). It is right at first, and a test can move
 /// it while the servers run. Their monotonic clock is not changed.
 ///
 /// It is a small library that is compiled with `cc` when it is needed, and preloaded.
@@ -84,8 +85,10 @@ impl ClockShim {
             .expect("the temporary folder is ours");
     }
 
-    /// Returns the environment variables that make a process use this clock.
-    pub(crate) fn environment(&self) -> [(&'static str, PathBuf); 2] {
+    /// Returns the environment variables that make a process use this clock. It must not be dropped
+    /// before the process has started.
+    #[must_use]
+    pub fn environment(&self) -> [(&'static str, PathBuf); 2] {
         [
             ("LD_PRELOAD", self.dir.path().join(LIBRARY)),
             ("LEASEHOLD_CLOCK", self.dir.path().join(SETTING)),

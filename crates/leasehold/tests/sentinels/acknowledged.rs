@@ -7,6 +7,7 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
+use leasehold::slot::{Begin, Turn};
 use leasehold::testing::history::{Inside, Recorder};
 use leasehold::{Acknowledgement, Client, ErrorKind, Lock, LockGuard};
 use leasehold_testkit::{Reply, Sentinels};
@@ -167,6 +168,41 @@ async fn grants_of_the_master_alone_are_lost_with_it_and_each_holder_is_told() {
     }
     let overlaps = recorder.report().overlaps.len();
     assert_eq!(overlaps, rounds * NAMES, "each of them was granted twice");
+}
+
+/// Begins the turn of this id, which is open.
+async fn begun(client: &Client, id: &str) -> Turn {
+    let turns = client.lock("job").outage_timeout(HOUR).once_for(id);
+    match turns.begin().await.unwrap() {
+        Begin::Run(turn) => turn,
+        other => panic!("`{id}` is not open: {other:?}"),
+    }
+}
+
+/// The end of a turn that was reported as done is on the replica, so its job never runs again.
+/// While the replica can't confirm it, the end is not reported.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn turns_that_replicas_confirmed_stay_done_after_a_failover() {
+    let sentinels = Sentinels::start(1);
+    // The release of a turn may be lost with the master, so its lease has to end.
+    let builder = Client::builder().lease(Duration::from_secs(5));
+    let builder = builder.acknowledged_by(Acknowledgement::replicas(1));
+    let client = builder.connect(&sentinels.url()).await.unwrap();
+    for round in 0..failovers().min(20) {
+        let [confirmed, unconfirmed] =
+            ["confirmed", "unconfirmed"].map(|id| format!("{id} {round}"));
+        begun(&client, &confirmed).await.done().await.unwrap();
+        let turn = begun(&client, &unconfirmed).await;
+        block_in_place(|| cut_off_replica(&sentinels));
+        let error = turn.done().await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
+        let new = replace_master(&sentinels);
+        leads_to(&client, &sentinels.servers()[new]).await;
+        let again = client.lock("job").once_for(&*confirmed).begin().await;
+        assert!(matches!(again, Ok(Begin::Done(_))), "{again:?}");
+        begun(&client, &unconfirmed).await.done().await.unwrap();
+        block_in_place(|| sentinels.wait_until_whole());
+    }
 }
 
 /// The connections stay open, but no reply arrives on them for longer than the test takes.

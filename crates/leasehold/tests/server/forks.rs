@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 
 use futures_util::FutureExt as _;
 use leasehold::inspect::Found;
+use leasehold::slot::Begin;
 use leasehold::{Acknowledgement, Client, Embedded, ErrorKind, Owner, Result, blocking};
 use leasehold_testkit::{ForkShim, RedisServer, Replicas, fork};
 use tokio::runtime::{Builder, Runtime};
@@ -264,9 +265,13 @@ fn child_calls(runtime: &Runtime, url: &str) {
             seats.acquire().await.unwrap(),
         )
     });
-    let mut kept = Some((guard, reader, permit));
+    let turns = client.lock("turn").once_for("today");
+    let Ok(Begin::Run(turn)) = runtime.block_on(turns.try_begin()) else {
+        panic!("the turn is open");
+    };
+    let mut kept = Some((guard, reader, permit, turn));
     in_child(|| {
-        let (guard, reader, permit) = kept.take().unwrap();
+        let (guard, reader, permit, turn) = kept.take().unwrap();
         let calls = async {
             tell("child acquires", client.lock("y").try_acquire().await);
             tell("child waits", client.lock("y").acquire().await);
@@ -282,17 +287,29 @@ fn child_calls(runtime: &Runtime, url: &str) {
             tell("child gives a seat back", permit.release().await);
             tell("child adds seats", seats.add_permits(1).await);
             tell("child counts", client.count_down_latch("l").count().await);
+            tell("child begins a turn", turns.try_begin().await);
+            tell(
+                "child asks for the last turn",
+                client.lock("turn").last_turn().await,
+            );
+            tell("child ends a turn", turn.done().await);
+            tell("child watches", client.watch("x").next().await.unwrap());
+            tell(
+                "child watches all",
+                client.watch_all("*").next().await.unwrap(),
+            );
             assert_eq!(client.close().await.holds_left, 0);
         };
         runtime.block_on(calls);
     });
-    let (guard, reader, permit) = kept.unwrap();
+    let (guard, reader, permit, turn) = kept.unwrap();
     another_is_refused(url);
     runtime.block_on(async {
         tell("parent acquires", client.lock("y").acquire().await);
         tell("parent releases", guard.release().await);
         reader.release().await.unwrap();
         permit.release().await.unwrap();
+        turn.done().await.unwrap();
     });
 }
 

@@ -1,20 +1,20 @@
-//! Turns of many clients whose clocks differ.
+//! Turns of many processes whose clocks differ, and of processes that are stopped.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use leasehold::Client;
-use leasehold::slot::Begin;
-use leasehold_testkit::RedisServer;
+use leasehold::slot::{Begin, Turns};
+use leasehold::{Client, ErrorKind};
+use leasehold_testkit::{ClockShim, RedisServer};
 
-const CLIENTS: u64 = 50;
+use crate::support::child::{Child, job};
+
+const TEST: &str = "server::slots::a_process_with_a_clock_of_its_own";
+const PROCESSES: usize = 50;
 const PERIOD_MS: u64 = 500;
-
-fn now_ms() -> u64 {
-    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
-    u64::try_from(since.as_millis()).unwrap()
-}
+/// By how many milliseconds the clocks of the processes are fast: less than half a slot, with room
+/// for a slow request.
+const FAST_MS: [i64; 5] = [-200, -100, 0, 100, 200];
 
 /// `LEASEHOLD_SLOTS=1000` runs longer.
 fn slots() -> u64 {
@@ -22,51 +22,142 @@ fn slots() -> u64 {
     slots.map_or(6, |slots| slots.parse().unwrap())
 }
 
+fn now_ms() -> u64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
+    u64::try_from(since.as_millis()).unwrap()
+}
+
+fn turns(client: &Client) -> Turns {
+    let period = Duration::from_millis(PERIOD_MS);
+    client.lock("job").once_per(period)
+}
+
+/// The job of a child process. When run as a test, this does nothing.
+#[tokio::test]
+async fn a_process_with_a_clock_of_its_own() {
+    let Some(job) = job() else {
+        return;
+    };
+    let words: Vec<_> = job.iter().map(String::as_str).collect();
+    match words[..] {
+        ["slots", url, first, last] => {
+            run_slots(url, first.parse().unwrap(), last.parse().unwrap()).await;
+        }
+        ["once", url] => run_once(url).await,
+        _ => panic!("no such job: {words:?}"),
+    }
+}
+
+/// Asks for the turn of each slot when it begins by the clock of this process.
+async fn run_slots(url: &str, first: u64, last: u64) {
+    let client = Client::connect(url).await.unwrap();
+    let turns = turns(&client);
+    for slot in first..=last {
+        let wait = (slot * PERIOD_MS).saturating_sub(now_ms());
+        tokio::time::sleep(Duration::from_millis(wait)).await;
+        if let Begin::Run(turn) = turns.try_begin().await.unwrap() {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+            let since = turn.slot().unwrap().duration_since(UNIX_EPOCH).unwrap();
+            let missed = turn.missed();
+            turn.done().await.unwrap();
+            println!("ran {} {missed}", since.as_millis());
+        }
+    }
+    client.close().await;
+}
+
+/// Begins a turn that no other process may have, and is stopped during the job.
+async fn run_once(url: &str) {
+    let lease = Duration::from_secs(1);
+    let client = Client::builder().lease(lease).connect(url).await.unwrap();
+    let turns = client.lock("job").once_for("monday");
+    let Begin::Run(turn) = turns.try_begin().await.unwrap() else {
+        panic!("the turn is open");
+    };
+    println!("runs");
+    turn.lost().await;
+    println!("lost");
+    let error = turn.done().await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Lost);
+}
+
 #[tokio::test]
 async fn each_slot_runs_once_with_clocks_up_to_half_a_slot_off() {
     let server = RedisServer::start().unwrap();
-    let first = now_ms() / PERIOD_MS + 3;
-    // Each slot that ran, with the number of slots that the turn reported as missed.
-    let runs: Arc<Mutex<BTreeMap<SystemTime, u64>>> = Arc::default();
-    let mut clients = Vec::new();
-    for number in 0..CLIENTS {
-        let client = Client::connect(&server.url()).await.unwrap();
-        let runs = Arc::clone(&runs);
-        // From 200 ms early to 200 ms late: less than half a slot, with room for a slow request.
-        let skew_ms = number * 400 / CLIENTS;
-        clients.push(tokio::spawn(async move {
-            let turns = client
-                .lock("job")
-                .once_per(Duration::from_millis(PERIOD_MS));
-            for slot in first..first + slots() {
-                let due = slot * PERIOD_MS - 200 + skew_ms;
-                let wait = due.saturating_sub(now_ms());
-                tokio::time::sleep(Duration::from_millis(wait)).await;
-                if let Begin::Run(turn) = turns.try_begin().await.unwrap() {
-                    tokio::time::sleep(Duration::from_millis(10)).await;
-                    let slot = turn.slot().unwrap();
-                    let again = runs.lock().unwrap().insert(slot, turn.missed());
-                    assert_eq!(again, None, "{slot:?} ran twice");
-                    turn.done().await.unwrap();
-                }
-            }
-            client.close().await;
-        }));
+    let clocks = FAST_MS.map(|fast_ms| {
+        let clock = ClockShim::new().unwrap();
+        let by = Duration::from_millis(fast_ms.unsigned_abs());
+        match fast_ms {
+            0.. => clock.step_ahead(by),
+            _ => clock.step_back(by),
+        }
+        clock
+    });
+    // Fifty processes need a moment to start.
+    let first = (now_ms() + 3_000) / PERIOD_MS + 1;
+    let last = first + slots() - 1;
+    let job = format!("slots {} {first} {last}", server.url());
+    let children = (0..PROCESSES).map(|number| {
+        let clock = &clocks[number % clocks.len()];
+        Child::by(clock, TEST, &job)
+    });
+    let children: Vec<_> = children.collect();
+    // Each slot that ran, with the number of slots that its turn reported as missed.
+    let mut runs = BTreeMap::new();
+    for child in children {
+        for line in child.finished() {
+            let Some(ran) = line.strip_prefix("ran ") else {
+                continue;
+            };
+            let (at_ms, missed) = ran.split_once(' ').unwrap();
+            let at_ms: u64 = at_ms.parse().unwrap();
+            let again = runs.insert(at_ms / PERIOD_MS, missed.parse::<u64>().unwrap());
+            assert_eq!(again, None, "the slot at {at_ms} ran twice");
+        }
     }
-    for client in clients {
-        client.await.unwrap();
+    // On a busy machine, all processes may miss a slot, and the next turn reports it. So a turn after
+    // the last slot completes the sum.
+    let wait = ((last + 1) * PERIOD_MS).saturating_sub(now_ms());
+    tokio::time::sleep(Duration::from_millis(wait)).await;
+    let client = Client::connect(&server.url()).await.unwrap();
+    let Begin::Run(turn) = turns(&client).try_begin().await.unwrap() else {
+        panic!("no other process asks any more");
+    };
+    let since = turn.slot().unwrap().duration_since(UNIX_EPOCH).unwrap();
+    let after = u64::try_from(since.as_millis()).unwrap() / PERIOD_MS;
+    runs.insert(after, turn.missed());
+    let mut before = None;
+    for (slot, missed) in &runs {
+        let skipped = before.map_or(0, |before| slot - before - 1);
+        assert_eq!(*missed, skipped, "{runs:?}");
+        before = Some(slot);
     }
-    let runs = runs.lock().unwrap();
-    // On a busy machine, all clients may miss a slot, and the next turn reports it.
-    let (mut before, mut missed) = (None, 0);
-    for (slot, reported) in runs.iter() {
-        let gap = before.map_or(Duration::ZERO, |before| {
-            slot.duration_since(before).unwrap()
-        });
-        let skipped = gap.as_millis() / u128::from(PERIOD_MS);
-        assert_eq!(u128::from(*reported), skipped.saturating_sub(1), "{runs:?}");
-        before = Some(*slot);
-        missed += reported;
-    }
-    assert!(runs.len() as u64 + missed >= slots(), "{runs:?}");
+    let missed = runs.values().sum::<u64>();
+    println!(
+        "{} slots ran once, and {missed} were missed",
+        runs.len() - 1
+    );
+    let earliest = *runs.keys().next().unwrap();
+    assert_eq!(earliest + runs.len() as u64 + missed, after + 1);
+    assert!(earliest <= last, "{runs:?}");
+}
+
+#[tokio::test]
+async fn process_that_sleeps_past_its_lease_does_not_note_its_turn_as_done() {
+    let server = RedisServer::start().unwrap();
+    let child = Child::start(TEST, &format!("once {}", server.url()));
+    child.wait_for("runs");
+    child.pause();
+    let client = Client::connect(&server.url()).await.unwrap();
+    let turns = client.lock("job").once_for("monday");
+    let Begin::Run(turn) = turns.begin().await.unwrap() else {
+        panic!("its holder did not do it");
+    };
+    child.resume();
+    child.finished();
+    // The late note of the first holder changed nothing, and the turn is still this one.
+    let seen = client.lock("job").last_turn().await.unwrap().unwrap();
+    assert_eq!(seen.hold, turn.holder_id());
+    turn.done().await.unwrap();
+    assert!(matches!(turns.begin().await.unwrap(), Begin::Done(_)));
 }

@@ -1,12 +1,13 @@
 //! A child process: this test binary, started once more for one job.
 
+use std::ffi::OsStr;
 use std::io::{BufRead, BufReader};
 use std::process::{Command, Stdio};
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use leasehold_testkit::{ForkShim, Hosts, eventually, process};
+use leasehold_testkit::{ClockShim, ForkShim, Hosts, eventually, process};
 
 const JOB: &str = "LEASEHOLD_TEST_JOB";
 
@@ -35,9 +36,21 @@ impl Child {
 
     /// Like [`start`](Self::start), with the library that makes the child able to fork.
     pub(crate) fn forking(shim: &ForkShim, test: &str, job: &str) -> Self {
+        Self::with([shim.environment()], test, job)
+    }
+
+    /// Like [`start`](Self::start), with this wall clock.
+    pub(crate) fn by(clock: &ClockShim, test: &str, job: &str) -> Self {
+        Self::with(clock.environment(), test, job)
+    }
+
+    fn with(
+        environment: impl IntoIterator<Item = (impl AsRef<OsStr>, impl AsRef<OsStr>)>,
+        test: &str,
+        job: &str,
+    ) -> Self {
         let mut command = Command::new(std::env::current_exe().unwrap());
-        let (variable, library) = shim.environment();
-        command.env(variable, library);
+        command.envs(environment);
         Self::of(command, test, job)
     }
 

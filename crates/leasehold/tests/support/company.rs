@@ -10,7 +10,9 @@ use std::time::Duration;
 use futures_util::FutureExt as _;
 use leasehold::inspect::Found;
 use leasehold::settings::{Backoff, WaitStrategy};
+use leasehold::slot::{Begin, TurnState};
 use leasehold::testing::history::Recorder;
+use leasehold::watch::{Change, Watch};
 use leasehold::{
     AnyLock, Client, ClientBuilder, Embedded, ErrorKind, LockGuard, LossReason, MultiLock, Owner,
     ReadGuard, RedLock, WriteGuard, blocking,
@@ -47,7 +49,7 @@ pub(crate) struct Company {
 }
 
 /// The names that our client holds during the fault.
-pub(crate) const OUR_NAMES: [&str; 16] = [
+pub(crate) const OUR_NAMES: [&str; 18] = [
     "plain",
     "fenced",
     "fair",
@@ -64,6 +66,8 @@ pub(crate) const OUR_NAMES: [&str; 16] = [
     "many 7",
     "tokens",
     "one of a circle",
+    "turn",
+    "watched",
 ];
 
 /// Waits until the tasks have left no keys except for those that expire or count tokens.
@@ -132,6 +136,8 @@ parts![
     circle,
     told,
     threads,
+    turn,
+    watched,
 ];
 
 impl Company {
@@ -620,6 +626,50 @@ async fn circle(scene: Scene) {
     second.release().await.unwrap();
     waiter.await.unwrap();
     first.release().await.unwrap();
+}
+
+/// A client waits for the turn that another client has, and learns that it is done.
+async fn turn(scene: Scene) {
+    let [ours, theirs] = [&scene.company.ours, &scene.company.theirs];
+    let [ours, theirs] = [ours, theirs].map(|client| client.lock("turn").once_for("today"));
+    let Begin::Run(turn) = ours.begin().await.unwrap() else {
+        panic!("no client has asked before");
+    };
+    let hold = turn.holder_id().to_owned();
+    let waiter = tokio::spawn(async move { theirs.begin().await.unwrap() });
+    scene.trouble().await;
+    assert_eq!(turn.loss(), None);
+    turn.done().await.unwrap();
+    match waiter.await.unwrap() {
+        Begin::Done(info) => assert_eq!((info.hold, info.state), (hold, TurnState::Done)),
+        other => panic!("{other:?}"),
+    }
+}
+
+/// A client that neither holds the lock nor waits for it sees the hold and its end.
+async fn watched(scene: Scene) {
+    let [ours, _] = scene.plain("watched");
+    let guard = ours.acquire().await.unwrap();
+    let mut watch = scene.company.theirs.watch("watched");
+    until_seen(
+        &mut watch,
+        |change| matches!(change, Change::Held(party) if party.id == guard.holder_id()),
+    )
+    .await;
+    scene.trouble().await;
+    guard.release().await.unwrap();
+    until_seen(&mut watch, |change| matches!(change, Change::Freed)).await;
+}
+
+/// Reads the watch until it reports this change. During a fault, a request may fail.
+async fn until_seen(watch: &mut Watch, wanted: impl Fn(&Change) -> bool) {
+    loop {
+        match watch.next().await.expect("it does not end") {
+            Ok(change) if wanted(&change) => return,
+            Ok(_) => {}
+            Err(error) => assert_ne!(error.kind(), ErrorKind::Misuse, "{error}"),
+        }
+    }
 }
 
 /// An operator sees the holder and the waiter, before the fault and after it.
