@@ -14,6 +14,7 @@ mod presence;
 mod rw;
 mod semaphore;
 mod slot;
+mod ticket;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{self, Write as _};
@@ -115,6 +116,7 @@ const SUITES: [Suite; 11] = [
     name::SUITE,
     presence::SUITE,
     slot::SUITE,
+    ticket::SUITE,
 ];
 
 /// A command that replaces the list of waiting clients with a text.

@@ -215,6 +215,14 @@ impl Share {
         self.clear_owner();
     }
 
+    /// Notes, after `begin_conversion`, that a ticket has the hold now. If the share is dropped
+    /// without this, the hold is released.
+    pub(crate) fn hand_out(mut self) {
+        self.given_up = true;
+        self.hold().handed_out();
+        self.leave_to_lease();
+    }
+
     /// Leaves the hold to its lease: nothing is sent, nothing is renewed.
     pub(crate) fn forget(mut self) {
         self.given_up = true;

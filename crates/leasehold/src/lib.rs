@@ -197,6 +197,12 @@ pub mod slot {
     pub use crate::recipes::slot::{Begin, Turn, TurnInfo, TurnState, Turns};
 }
 
+/// Holds that pass from one process to another: see [`LockGuard::into_ticket`] and
+/// [`Client::resume`].
+pub mod ticket {
+    pub use crate::recipes::ticket::{Ticket, TicketKind};
+}
+
 /// The types that a client passes to its hooks: see [`ClientBuilder::on_acquired`].
 pub mod hooks {
     pub use crate::observe::{Acquired, Lost, Waiting};

@@ -39,6 +39,9 @@ pub enum LossReason {
         /// The reason for the loss of that part.
         reason: Box<LossReason>,
     },
+    /// The holder gave the hold away with a [`Ticket`](crate::ticket::Ticket), so another process
+    /// has it or may take it.
+    HandedOver,
     /// The client was [closed](crate::Client::close), so it no longer renewed the lock, and the
     /// lease ended.
     Closed,
@@ -58,6 +61,7 @@ impl fmt::Display for LossReason {
             // terminals.
             Self::Taken { by } => write!(f, "it is held by {} now", Shown(by)),
             Self::Deleted => f.write_str("it was removed on the server"),
+            Self::HandedOver => f.write_str("it was handed over by a ticket"),
             Self::Forced => f.write_str("it was unlocked by force"),
             Self::RenewalFailed { since, cause } => {
                 write!(f, "renewing it has failed for {since:.1?} ({cause})")

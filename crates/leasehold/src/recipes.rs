@@ -7,6 +7,7 @@ pub(crate) mod fence;
 #[cfg(feature = "macros")]
 pub(crate) mod locked;
 pub(crate) mod slot;
+pub(crate) mod ticket;
 pub(crate) mod watch;
 
 use crate::backend::step::Step;
@@ -15,7 +16,7 @@ use crate::operate;
 
 /// Returns all steps, from which the script of a call is assembled. The steps of recipes are last.
 pub(crate) fn steps() -> Vec<&'static Step> {
-    [&operate::steps()[..], &slot::steps::ALL].concat()
+    [&operate::steps()[..], &slot::steps::ALL, &ticket::steps::ALL].concat()
 }
 
 impl ClientBuilder {

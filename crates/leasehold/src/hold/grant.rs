@@ -519,8 +519,9 @@ impl Grant {
                 return reason;
             }
             if self.is_over() {
-                // Released in time: it can no longer be lost.
-                return std::future::pending().await;
+                // Released in time: it can no longer be lost. But it may still be handed out.
+                changed.await;
+                continue;
             }
             // The deadline is judged by our own clock: a holder without a network must stop before
             // another client can have the lock.
@@ -673,6 +674,17 @@ impl Grant {
     /// Ends the hold: from now on nothing is renewed or reported.
     pub(crate) fn end(&self) {
         self.state.lock().over = true;
+    }
+
+    /// Notes that a ticket has the hold from now on. The tasks that wait for a loss learn this,
+    /// which is not reported as a loss.
+    pub(crate) fn handed_out(&self) {
+        let mut state = self.state.lock();
+        state.over = true;
+        state.lost.get_or_insert(LossReason::HandedOver);
+        drop(state);
+        self.loss_is_reported.store(true, Ordering::Relaxed);
+        self.changed.notify_waiters();
     }
 
     pub(crate) fn is_over(&self) -> bool {

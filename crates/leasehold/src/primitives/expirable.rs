@@ -13,7 +13,7 @@ use tokio::time::Instant;
 
 use crate::backend::NameKind;
 use crate::backend::step::{Operation, Value};
-use crate::config::{Settings, WaitStrategy, check_lease, check_number, check_wait};
+use crate::config::{Settings, Terms, WaitStrategy, check_lease, check_number, check_wait};
 use crate::context::Context;
 use crate::error::{Error, ErrorKind, Result};
 use crate::key::Key;
@@ -582,8 +582,16 @@ impl ExpirableSemaphore {
         request::integer(&self.context, key, &reply)
     }
 
-    fn names(&self) -> Result<&ExpirableNames> {
+    pub(crate) fn names(&self) -> Result<&ExpirableNames> {
         self.names.as_ref().map_err(Clone::clone)
+    }
+
+    pub(crate) fn context(&self) -> &Arc<Context> {
+        &self.context
+    }
+
+    pub(crate) fn terms(&self, key: &Key) -> Result<Terms> {
+        self.settings.terms(key)
     }
 
     /// Returns the name that was given. Empty if that name is not valid.

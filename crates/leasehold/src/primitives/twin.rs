@@ -12,7 +12,7 @@ pub(super) static KEPT: SharedLua = SharedLua::new(&LUA, "kept", &[]);
 pub(crate) static NOW_MS: SharedLua = SharedLua::new(&LUA, "now_ms", &[]);
 pub(super) static NUMBER_AT: SharedLua = SharedLua::new(&LUA, "number_at", &[]);
 pub(super) static PUBLISH_FREE: SharedLua = SharedLua::new(&LUA, "publish_free", &[]);
-pub(super) static WAKE_ALL: SharedLua = SharedLua::new(&LUA, "wake_all", &[]);
+pub(crate) static WAKE_ALL: SharedLua = SharedLua::new(&LUA, "wake_all", &[]);
 
 /// Extends the life of a key to at least `ms` from now.
 pub(crate) fn lengthen(keyspace: &mut Keyspace, key: &[u8], ms: u64) {
@@ -71,7 +71,7 @@ pub(super) fn note(keyspace: &mut Keyspace, marker: &[u8], reply: &str) {
 
 /// Returns the number at `key`: `None` if the key does not exist, an error if it is not a number.
 /// The twin of `number_at` in `common.lua`.
-pub(super) fn number_at(keyspace: &mut Keyspace, key: &[u8]) -> Result<Option<i64>, Refusal> {
+pub(crate) fn number_at(keyspace: &mut Keyspace, key: &[u8]) -> Result<Option<i64>, Refusal> {
     let Ok(text) = keyspace.get(key) else {
         return Err(Refusal(format!("WRONGKIND a {}", keyspace.kind(key))));
     };
@@ -176,7 +176,7 @@ pub(super) fn publish_free(keyspace: &mut Keyspace, freed: Freed<'_>) -> i64 {
 pub(super) const UNKNOWN_RECEIVERS: i64 = -1;
 
 /// The twin of `wake_all` in `common.lua`.
-pub(super) fn wake_all(keyspace: &mut Keyspace, channel: &[u8]) -> i64 {
+pub(crate) fn wake_all(keyspace: &mut Keyspace, channel: &[u8]) -> i64 {
     let receivers = keyspace.listeners(channel);
     keyspace.publish(channel, b"1");
     keyspace.publish(channel, b"0");

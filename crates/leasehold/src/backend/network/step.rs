@@ -62,6 +62,14 @@ steps! {
     SlotMark = "slot.mark",
     /// A client asks what is known about a turn.
     SlotLook = "slot.look",
+    /// A client takes the place of a ticket's hold.
+    TicketTake = "ticket.take",
+    /// A reader takes the place of a ticket's read hold.
+    TicketTakeRead = "ticket.take_read",
+    /// A client takes the place of the permits of a ticket.
+    TicketTakePermits = "ticket.take_permits",
+    /// A client asks what became of a ticket's hold.
+    TicketLook = "ticket.look",
     /// A holder that lost its hold asks which holder the lock has now.
     LockWhyLost = "lock.why_lost",
     /// A client ends the current hold by force.

@@ -99,8 +99,12 @@ pub struct ExpirablePermit {
 }
 
 impl ExpirablePermit {
-    pub(super) fn new(share: Share) -> Self {
+    pub(crate) fn new(share: Share) -> Self {
         Self { share }
+    }
+
+    pub(crate) fn into_share(self) -> Share {
+        self.share
     }
 
     /// Returns the id of the permit, or of the first permit if there are several.

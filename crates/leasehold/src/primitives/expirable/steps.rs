@@ -20,11 +20,11 @@ use crate::primitives::twin::{
 
 static LUA: LuaFile = LuaFile::new(include_str!("expirable.lua"));
 
-static LEASES: SharedLua = SharedLua::new(&LUA, "leases", &[&NOW_MS, &NUMBER_AT]);
+pub(crate) static LEASES: SharedLua = SharedLua::new(&LUA, "leases", &[&NOW_MS, &NUMBER_AT]);
 static RECLAIM: SharedLua = SharedLua::new(&LUA, "reclaim", &[&PUBLISH_FREE]);
 
 /// The expiry that Redisson notes for a permit whose lease never ends.
-const NEVER: i64 = 922_337_203_685_477;
+pub(crate) const NEVER: i64 = 922_337_203_685_477;
 /// Largest number of permits that are taken back at once.
 const CHUNK: usize = 1000;
 
@@ -325,7 +325,7 @@ fn now_ms(keyspace: &Keyspace) -> i64 {
     to_int(keyspace.now_ms())
 }
 
-fn check_types(keyspace: &mut Keyspace, permits: &[u8], timeout: &[u8]) -> Result<(), Refusal> {
+pub(crate) fn check_types(keyspace: &mut Keyspace, permits: &[u8], timeout: &[u8]) -> Result<(), Refusal> {
     number_at(keyspace, permits)?;
     if keyspace.zcard(timeout).is_err() {
         return Err(Refusal(format!(
@@ -378,7 +378,7 @@ fn lease_fingerprint(keyspace: &mut Keyspace, timeout: &[u8]) -> Result<i64, Ref
 
 /// Returns the set's member for this permit, and the end of its lease. Redisson 3.16.8 writes the
 /// id as text.
-fn find(
+pub(crate) fn find(
     keyspace: &mut Keyspace,
     timeout: &[u8],
     id: &[u8],
@@ -468,7 +468,7 @@ impl ExpirableNames {
     }
 }
 
-fn concat_ids(ids: &[PermitId]) -> Vec<u8> {
+pub(crate) fn concat_ids(ids: &[PermitId]) -> Vec<u8> {
     ids.iter().flat_map(|id| id.bytes()).collect()
 }
 
@@ -487,7 +487,7 @@ impl PermitHold {
         Self::new(names, ids.collect())
     }
 
-    fn new(names: ExpirableNames, ids: Arc<[PermitId]>) -> Self {
+    pub(crate) fn new(names: ExpirableNames, ids: Arc<[PermitId]>) -> Self {
         let first = ids.first().map(PermitId::to_string).unwrap_or_default();
         Self { names, ids, first }
     }

@@ -50,7 +50,7 @@ enum Body {
 }
 
 impl LockGuard {
-    pub(in crate::primitives) fn new(share: Share) -> Self {
+    pub(crate) fn new(share: Share) -> Self {
         Self {
             body: Body::One(share),
         }
@@ -63,7 +63,7 @@ impl LockGuard {
     }
 
     /// Returns the share in a hold, if the guard is made of one hold.
-    pub(in crate::primitives) fn one(&self) -> Option<&Share> {
+    pub(crate) fn one(&self) -> Option<&Share> {
         match &self.body {
             Body::One(share) => Some(share),
             Body::Quorum(_) => None,
@@ -96,7 +96,7 @@ impl LockGuard {
     }
 
     /// Like [`share`](Self::share), by value.
-    pub(in crate::primitives) fn into_share(self) -> Share {
+    pub(crate) fn into_share(self) -> Share {
         match self.body {
             Body::One(share) => share,
             Body::Quorum(_) => unreachable!("a lock of one name has one hold"),

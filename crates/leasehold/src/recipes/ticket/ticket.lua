@@ -1,0 +1,205 @@
+-- Tickets: a hold that passes from one process to another.
+-- A line `-- [NAME]` begins a section: a step, or Lua that several steps use.
+
+-- [taken] -----------------------------------------------------------------------------------------
+
+-- Notes which hold has taken the place of `old`, so that the next caller with the same ticket learns
+-- this. The note is only a courtesy: writing it fails if an ACL denies it, or if the key belongs to
+-- another program. There are at most 64 notes, and they are kept for an hour.
+local function note_taken(taken, old, hold)
+  local size = redis.pcall('HLEN', taken)
+  if type(size) ~= 'number' then
+    return
+  end
+  if size >= 64 then redis.pcall('DEL', taken) end
+  if type(redis.pcall('HSET', taken, old, hold)) == 'number' then
+    local expiry = redis.pcall('PEXPIRE', taken, 3600000)
+    -- Notes without an expiry would remain for ever.
+    if type(expiry) == 'table' then redis.pcall('DEL', taken) end
+  end
+end
+
+-- Returns which hold has taken the place of `old`, or an empty text.
+local function taken_by(taken, old)
+  local by = redis.pcall('HGET', taken, old)
+  return type(by) == 'string' and by or ''
+end
+
+-- Returns the reply for a hold that no longer exists.
+local function gone(lock, marker, taken, old)
+  local by, holder = taken_by(taken, old), ''
+  -- A lock has few fields, except for readers. Any other hash could be of any size.
+  if by == '' and redis.call('HLEN', lock) < 64 then
+    local fields = redis.call('HKEYS', lock)
+    for _, field in ipairs(fields) do
+      if #fields == 1 or string.find(field, ':write', 1, true) then holder = field end
+    end
+  end
+  return { 0, redis.pcall('HEXISTS', marker, old) == 1 and 1 or 0, by, holder }
+end
+
+-- [take] ------------------------------------------------------------------------------------------
+
+-- Replaces the hold of a ticket by a new one, with no other hold in between. For the locks with one
+-- holder: plain, fair and fenced ones, and the write side of a read-write lock.
+--
+-- lock        hash: one field per hold, `uuid:n`, or `uuid:n:write` for a write hold
+-- counter     text: the last fencing token
+-- marker      hash: a field per hold that was ended by force
+-- taken       hash: the field of a hold that was replaced, with the one that has replaced it
+-- old         the field of the ticket's hold
+-- hold        the field of the new hold
+-- lease_ms    how long the new hold lasts without renewal
+-- channel     where the waiters listen
+-- fenced      1 if the new hold gets a fencing token
+-- counter_ms  how long the counter outlives its last use; 0 for ever
+-- writes      1 if it is a write hold
+-- Returns   { 1, token }                replaced, with the new token or 0; a repeated request
+--                                       changes nothing
+--           { 0, forced, by, holder }   the ticket's hold no longer exists, and nothing was changed:
+--                                       1 if it was ended by force; the hold that has replaced it;
+--                                       the present holder
+--           text WRONGKIND: another kind of lock, or not a counter; nothing was changed
+
+local function take(lock, counter, marker, taken, old, hold, lease_ms, channel, fenced, counter_ms, writes)
+  local fields = redis.call('HLEN', lock)
+  local kind = writes == '1' and 'a read-write lock' or 'a plain lock'
+  local other = wrong_kind(kind, lock, fields)
+  if other then
+    return other
+  end
+  if redis.call('HEXISTS', lock, hold) == 1 then
+    -- While this hold exists, no other hold draws a token.
+    local last = fenced == '1' and redis.call('GET', counter) or ''
+    return { 1, tonumber(string.match(last, '^%d+$')) or 0 }
+  end
+  if redis.call('HEXISTS', lock, old) == 0 then
+    return gone(lock, marker, taken, old)
+  end
+  local token, wrong = 0, false
+  if fenced == '1' then
+    token, wrong = next_token(counter)
+    if not token then
+      return wrong
+    end
+  end
+  local ttl, span = redis.call('PTTL', lock), tonumber(lease_ms)
+  -- Read holds of the same owner inside a write hold may last longer.
+  if fields > 2 then span = math.max(span, ttl) end
+  -- The first command must be one that works when the server is out of memory. The server then runs
+  -- the others too.
+  redis.call('PEXPIRE', lock, span)
+  if fenced == '1' then note(counter, token, counter_ms) end
+  -- The new field first, so that the lock is never free.
+  redis.call('HSET', lock, hold, '1')
+  redis.call('HDEL', lock, old)
+  note_taken(taken, old, hold)
+  -- The waiters sleep until the end that they have learned, or for ever. If the hold now ends
+  -- earlier, they must ask again.
+  if ttl < 0 or ttl > span then wake_all(channel) end
+  return { 1, token }
+end
+
+-- [take_read] -------------------------------------------------------------------------------------
+
+-- Replaces the read hold of a ticket by a new one, with no writer in between.
+--
+-- lock         hash: `mode`, a field per read hold, `uuid:n`, and the field of the write hold,
+--              `uuid:n:write`
+-- old_timeout  the key of the ticket's hold, whose expiry is the end of its lease
+-- timeout      the key of the new hold
+-- marker       hash: a field per hold that was ended by force
+-- taken        hash: the field of a hold that was replaced, with the one that has replaced it
+-- old          the field of the ticket's hold
+-- hold         the field of the new hold
+-- lease_ms     how long the new hold lasts without renewal
+-- channel      where the waiters listen
+-- Returns   { 1, 0 }                    replaced; a repeated request changes nothing
+--           { 0, forced, by, holder }   as `take`
+--           text WRONGKIND: another kind of lock; nothing was changed
+
+local function take_read(lock, old_timeout, timeout, marker, taken, old, hold, lease_ms, channel)
+  local fields = redis.call('HLEN', lock)
+  local other = wrong_kind('a read-write lock', lock, fields)
+  if other then
+    return other
+  end
+  if redis.call('HEXISTS', lock, hold) == 1 and redis.call('EXISTS', timeout) == 1 then
+    return { 1, 0 }
+  end
+  -- Without its own key the hold has ended, although its field still exists.
+  if redis.call('HEXISTS', lock, old) == 0 or redis.call('EXISTS', old_timeout) == 0 then
+    return gone(lock, marker, taken, old)
+  end
+  local ttl, span = redis.call('PTTL', lock), tonumber(lease_ms)
+  -- Other holds may last longer.
+  if fields > 2 then span = math.max(span, ttl) end
+  redis.call('PEXPIRE', lock, span)
+  redis.call('SET', timeout, '1', 'PX', lease_ms)
+  redis.call('HSET', lock, hold, '1')
+  redis.call('HDEL', lock, old)
+  redis.call('DEL', old_timeout)
+  note_taken(taken, old, hold)
+  if ttl < 0 or ttl > span then wake_all(channel) end
+  return { 1, 0 }
+end
+
+-- [take_permits] ----------------------------------------------------------------------------------
+
+-- Replaces the permits of a ticket by new ones. It changes no count and sends no message, because no
+-- permit becomes free.
+--
+-- permits   text: the number of free permits
+-- timeout   sorted set: a permit's id, 16 bytes, with the end of its lease in ms
+-- taken     hash: the id of a ticket's first permit, with the id of the permit that has replaced it
+-- ids       the ids of the ticket's permits, one after the other
+-- next      the ids of the new permits, the same number
+-- lease_ms  how long the new permits last without renewal
+-- old       the id of the ticket's first permit, as text
+-- hold      the id of the first new permit, as text
+-- Returns   { 1, 0 }            replaced; a repeated request changes nothing
+--           { 0, 0, by, '' }    a permit of the ticket is no longer held, and nothing was changed:
+--                               the permit that has replaced the first one
+--           text WRONGKIND: not a semaphore; nothing was changed
+
+local function take_permits(permits, timeout, taken, ids, next, lease_ms, old, hold)
+  local _, other = number_at(permits)
+  other = other or not_a_semaphore(timeout)
+  if other then
+    return other
+  end
+  if redis.call('ZSCORE', timeout, string.sub(next, 1, 16)) then
+    return { 1, 0 }
+  end
+  local now, members = now_ms(), {}
+  for at = 1, #ids, 16 do
+    local member, score = find(timeout, string.sub(ids, at, at + 15))
+    if not score or score <= now then
+      return { 0, 0, taken_by(taken, old), '' }
+    end
+    members[#members + 1] = member
+  end
+  -- ZADD alone is refused when the server is out of memory. After a write that is not refused, it
+  -- succeeds. The new permits are added first: an ACL may deny ZADD, and permits that were removed
+  -- but not counted would be lost forever.
+  redis.call('ZREM', timeout, '')
+  for at = 1, #next, 16 do
+    redis.call('ZADD', timeout, math.min(now + lease_ms, NEVER - 1), string.sub(next, at, at + 15))
+  end
+  redis.call('ZREM', timeout, unpack(members))
+  note_taken(taken, old, hold)
+  return { 1, 0 }
+end
+
+-- [look] ------------------------------------------------------------------------------------------
+
+-- Returns what became of the hold of a ticket.
+--
+-- marker  hash: a field per hold that was ended by force
+-- taken   hash: a hold of a ticket, with the hold that has replaced it
+-- old     the ticket's hold
+-- Returns { 0, forced, by, '' }  1 if it was ended by force; the hold that has replaced it
+
+local function look(marker, taken, old)
+  return { 0, redis.pcall('HEXISTS', marker, old) == 1 and 1 or 0, taken_by(taken, old), '' }
+end
