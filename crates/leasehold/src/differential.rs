@@ -104,7 +104,7 @@ fn renewed(hold: &str) -> (&'static str, &'static str) {
     }
 }
 
-const SUITES: [Suite; 11] = [
+const SUITES: [Suite; 12] = [
     lock::SUITE,
     group::SUITE,
     fenced::SUITE,

@@ -44,6 +44,8 @@ mod on_embedded {
     mod rw_turns;
     mod semaphore;
     mod slot;
+    mod ticket;
+    mod ticket_cancel;
     mod tokens;
     mod unpolled;
     mod wait;
@@ -78,6 +80,8 @@ mod on_server {
     mod rw_turns;
     mod semaphore;
     mod slot;
+    mod ticket;
+    mod ticket_cancel;
     mod tokens;
     mod unpolled;
     mod wait;
@@ -111,6 +115,8 @@ mod on_cluster {
     mod rw_turns;
     mod semaphore;
     mod slot;
+    mod ticket;
+    mod ticket_cancel;
     mod tokens;
     mod unpolled;
     mod wait;
@@ -144,6 +150,7 @@ mod on_server_with_resp3 {
     mod rw;
     mod semaphore;
     mod slot;
+    mod ticket;
     mod tokens;
     mod wait;
 }
@@ -163,6 +170,7 @@ mod behind_a_prefix {
     mod rw;
     mod semaphore;
     mod slot;
+    mod ticket;
     mod wait;
 }
 
