@@ -2,6 +2,7 @@
 
 use std::io::{self, Read as _};
 
+use nix::unistd;
 use tokio::sync::oneshot;
 
 use crate::signals;
@@ -12,6 +13,21 @@ pub(crate) async fn line() -> io::Result<String> {
         let mut line = String::new();
         io::stdin().read_line(&mut line)?;
         Ok(line)
+    })
+    .await
+}
+
+/// Reads the first line and nothing after it, because the rest belongs to the command that is run
+/// next.
+pub(crate) async fn first_line() -> io::Result<String> {
+    /// More than any ticket has.
+    const LONGEST: usize = 1 << 20;
+    read(|| {
+        let (mut line, mut byte) = (Vec::new(), [0]);
+        while line.len() < LONGEST && unistd::read(io::stdin(), &mut byte)? > 0 && byte[0] != b'\n' {
+            line.push(byte[0]);
+        }
+        Ok(String::from_utf8_lossy(&line).into_owned())
     })
     .await
 }

@@ -204,9 +204,10 @@ Exit codes:
   1    the answer to the question was no
   2    wrong usage, --yes is missing, or several holds need --holder or --force
   65   the kind has no holders: a latch, a semaphore without leases
-  66   no client holds it
+  66   no client holds it, or the hold of the --ticket is over
   69   no server answered
-  75   the name is not held by --holder, or it changed hands before the release
+  75   the name is not held by --holder, or it changed hands before the release; or another process
+       has resumed the --ticket
   77   the server refused
   78   a local file (--password-file, --cacert) can't be read
 
@@ -217,7 +218,15 @@ Example:
 #[command(after_help = MORE, after_long_help = RELEASE_HELP)]
 pub(crate) struct Release {
     /// Name to release
-    pub(crate) name: OsString,
+    #[arg(required_unless_present = "ticket")]
+    pub(crate) name: Option<OsString>,
+
+    /// End the hold of this ticket, instead of NAME
+    ///
+    /// `leasehold hold --ticket` prints a ticket. With -, the ticket is the first line of standard
+    /// input. No confirmation is needed.
+    #[arg(long, value_name = "TICKET", conflicts_with_all = ["name", "holder", "force"])]
+    pub(crate) ticket: Option<String>,
 
     /// End this hold only
     #[arg(long, value_name = "ID")]

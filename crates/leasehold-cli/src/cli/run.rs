@@ -41,6 +41,10 @@ not wait for a command that runs elsewhere. With --wait, it runs the command if 
 dies. All runs of a name must use the same slots, or exit with 78. `leasehold show NAME` tells the \
 last run. --once ID does the same for schedulers that know the time of the run.
 
+--resume TICKET continues a hold that `leasehold hold --ticket` has acquired, on this machine or \
+another one. The lock is not free in between, and only one command gets the ticket. With a ticket \
+that is no longer valid, leasehold exits with 70 and does not run the command.
+
 --min-hold keeps the lock at least this long after it was acquired, whenever and however the \
 command ends. With --no-wait, cron can start the same line on many machines: the first one runs \
 the command, and the others find the lock held if their clocks differ by less than --min-hold. \
@@ -96,6 +100,7 @@ Examples:
   leasehold run --slot 5m sweep -- ./job.sh          # by cron, on all machines
   leasehold run --max-run 1h import -c './part.sh && ./report.sh'
   leasehold run --limit 4 thumbnails -- ./make.sh    # four at a time
+  leasehold run --resume $ticket export -- ./send    # continues a hold
   leasehold run --also bob ann -- ./transfer.sh      # both locks, or none
   leasehold run --read prices -- ./report.sh         # alongside other readers";
 
@@ -155,6 +160,15 @@ pub(crate) struct Run {
 
     #[command(flatten)]
     pub(crate) turns: Turns,
+
+    /// Continue the hold of this ticket
+    ///
+    /// `leasehold hold --ticket` prints a ticket. With -, the ticket is the first line of standard
+    /// input.
+    #[arg(long, value_name = "TICKET",
+        conflicts_with_all = ["limit", "read", "write", "fair", "also", "redlock", "min_hold", "slot",
+            "once", "no_wait", "wait"])]
+    pub(crate) resume: Option<String>,
 
     /// End the command after this long
     ///
@@ -238,8 +252,12 @@ input that stays open: with /dev/null, or as a background job of a terminal, it 
 immediately. If the lock is lost, hold exits, but nothing stops the work of your script: check \
 hold's exit code, or use `leasehold run`.
 
+With --ticket, hold prints a ticket and ends, and the lock stays locked for --lease. Within that \
+time, `leasehold run --resume TICKET` continues the hold, or `leasehold release --ticket TICKET` \
+ends it. A ticket is one line without special characters. Whoever has it can use the hold.
+
 Exit codes:
-  0    standard input has ended, and the lock was released
+  0    standard input has ended, and the lock was released; or the ticket was printed
   1    any other failure, such as a terminal that this process may not read from
   2    wrong usage
   65   the name is in use as something else
@@ -251,7 +269,8 @@ Exit codes:
   128+n  signal n ended hold, and the lock was released
 
 Example:
-  sleep 60 | leasehold hold nightly    # holds the lock for a minute";
+  sleep 60 | leasehold hold nightly    # holds the lock for a minute
+  ticket=$(leasehold hold --ticket --lease 5m export)";
 
 #[derive(Args)]
 #[command(after_help = MORE, after_long_help = HOLD_HELP)]
@@ -261,6 +280,10 @@ pub(crate) struct Hold {
 
     #[command(flatten)]
     pub(crate) wanted: Wanted,
+
+    /// Print a ticket and end, while the lock stays
+    #[arg(long, conflicts_with_all = ["also", "redlock"])]
+    pub(crate) ticket: bool,
 
     /// Print JSON
     #[arg(long)]

@@ -2,6 +2,7 @@
 
 mod holding;
 mod in_the_way;
+mod ticket;
 mod turn;
 mod wait;
 mod wanted;
@@ -18,6 +19,7 @@ use crate::signals::Signals;
 
 pub(super) use holding::{Holding, as_ms};
 pub(super) use in_the_way::{KEPT, next_holder};
+pub(super) use ticket::{invalid as invalid_ticket, ticket_of};
 pub(super) use turn::{as_json as turn_as_json, told as told_turn};
 pub(super) use wait::{Waited, Waiting};
 

@@ -2,12 +2,14 @@
 
 use std::io::{self, IsTerminal as _};
 
-use leasehold::ErrorKind;
+use leasehold::{Client, ErrorKind};
 use nix::errno::Errno;
 use serde_json::json;
 use tokio::time::Instant;
 
-use super::acquire::{HURRIED, Holding, Waited, Waiting, not_released, tidy, unless_hurried};
+use super::acquire::{
+    HURRIED, Holding, Waited, Waiting, as_ms, not_released, tidy, unless_hurried,
+};
 use super::name_of_lock;
 use crate::cli::Hold;
 use crate::duration;
@@ -30,6 +32,11 @@ pub(crate) async fn hold(args: Hold, servers: Vec<Server>) -> Result<Exit, Failu
         Waited::NotOurs => return Ok(Exit::Success),
         Waited::Ended(signal) => return Ok(Exit::Signal(signal as i32)),
     };
+    if args.ticket {
+        let end = hand_out(&args, &clients[0], held).await;
+        let _ = unless_hurried(tidy(&clients), &mut signals).await;
+        return end;
+    }
     let since = Instant::now();
     let exit = until_over(&args, &held, &mut signals).await;
     let valid_until = held.valid_until();
@@ -65,6 +72,30 @@ pub(crate) async fn hold(args: Hold, servers: Vec<Server>) -> Result<Exit, Failu
     // The clients are closed, so that operators do not see a command that has ended.
     let _ = unless_hurried(tidy(&clients), &mut signals).await;
     end
+}
+
+/// Prints a ticket of the hold, and leaves the lock locked.
+async fn hand_out(args: &Hold, client: &Client, held: Holding) -> Result<Exit, Failure> {
+    let ticket = held.into_ticket(args.wanted.lease).await?;
+    let shown = match args.json {
+        true => json!({
+            "name": args.name.to_string_lossy(),
+            "ticket": ticket.to_string(),
+            "id": ticket.holder_id(),
+            "token": ticket.token(),
+            "lease_ms": as_ms(ticket.lease()),
+        })
+        .to_string(),
+        false => ticket.to_string(),
+    };
+    match output::result(shown).await {
+        Ok(()) => Ok(Exit::Success),
+        Err(failure) => {
+            // No process has the ticket, so nothing would end the hold before its lease does.
+            let _ = client.release_ticket(&ticket).await;
+            Err(failure)
+        }
+    }
 }
 
 fn shown(args: &Hold, held: &Holding) -> String {

@@ -2,11 +2,12 @@
 
 use std::io::{self, IsTerminal as _};
 
-use leasehold::Client;
 use leasehold::inspect::{ClientInfo, Found, HoldInfo, NameInfo, PermitInfo, Ttl};
+use leasehold::ticket::Ticket;
+use leasehold::{Client, LossReason};
 use serde_json::json;
 
-use super::acquire::KEPT;
+use super::acquire::{KEPT, invalid_ticket, ticket_of};
 use super::show::{json, kind_in_words, text};
 use super::{name_to_look_at, until_signal};
 use crate::cli::Release;
@@ -77,8 +78,11 @@ impl Hold {
 }
 
 async fn free(args: Release, server: Server) -> Result<Exit, Failure> {
-    let name = name_to_look_at(args.name.clone())?;
     let client = server.connect(None).await?;
+    if let Some(ticket) = &args.ticket {
+        return end_ticket(&args, &client, &ticket_of(ticket).await?).await;
+    }
+    let name = name_to_look_at(args.name.clone().unwrap_or_default())?;
     let seen = client.inspect(&name).await?;
     let holds = holds_of(&name, &seen)?;
     let holds = chosen(&args, &name, &seen, holds)?;
@@ -96,6 +100,26 @@ async fn free(args: Release, server: Server) -> Result<Exit, Failure> {
         return changed_hands(&client, &name).await;
     }
     tell_ended(&args, &name, &ended).await?;
+    Ok(Exit::Success)
+}
+
+/// Ends the hold of a ticket.
+async fn end_ticket(args: &Release, client: &Client, ticket: &Ticket) -> Result<Exit, Failure> {
+    let name = Shown(ticket.name());
+    if let Err(error) = client.release_ticket(ticket).await {
+        let exit = match error.loss() {
+            Some(LossReason::Taken { .. }) => Exit::Busy(Exit::DEFAULT_BUSY),
+            Some(_) => Exit::Missing,
+            None => return Err(error.into()),
+        };
+        return Err(invalid_ticket(ticket, &error, "nothing was released").with_exit(exit));
+    }
+    if args.json {
+        let released = json!([{ "id": ticket.holder_id() }]);
+        output::result(json!({ "name": ticket.name(), "released": released })).await?;
+    } else {
+        output::result(format!("released `{name}`, which was held by a ticket")).await?;
+    }
     Ok(Exit::Success)
 }
 

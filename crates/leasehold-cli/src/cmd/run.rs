@@ -154,9 +154,10 @@ fn under_lock(
     let waiting = Waiting::new(&job.args.wanted, &job.name, servers);
     let turns = &job.args.turns;
     let has_turns = turns.slot.is_some() || turns.once.is_some();
-    let waited = match has_turns {
-        true => runtime.block_on(waiting.until_begun(turns, &mut signals)),
-        false => runtime.block_on(waiting.until_held(&mut signals)),
+    let waited = match (&job.args.resume, has_turns) {
+        (Some(ticket), _) => runtime.block_on(waiting.until_resumed(ticket, &mut signals)),
+        (None, true) => runtime.block_on(waiting.until_begun(turns, &mut signals)),
+        (None, false) => runtime.block_on(waiting.until_held(&mut signals)),
     };
     let (clients, guard) = match waited? {
         Waited::Held(clients, guard) => (clients, guard),

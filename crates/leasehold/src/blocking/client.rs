@@ -6,7 +6,7 @@ use super::fenced::FencedLock;
 use super::forward::{calls, reads};
 use super::latch::CountDownLatch;
 use super::listing::Listing;
-use super::lock::{Lock, PerThread};
+use super::lock::{Explicit, Lock, LockGuard, PerThread};
 use super::members::GroupLock;
 use super::runtime::Runtime;
 use super::rw::RwLock;
@@ -17,6 +17,7 @@ use crate::client::{Activity, ClientBuilder, Closed};
 use crate::error::Result;
 use crate::operate::holds::HeldInfo;
 use crate::operate::name::NameInfo;
+use crate::recipes::ticket::Ticket;
 
 /// A client for threads; see [`leasehold::Client`](crate::Client).
 #[derive(Clone, Debug)]
@@ -165,6 +166,8 @@ impl Client {
         "Returns what `name` is, without its clients, with one request" peek(name: &str) -> NameInfo;
         "Asks the servers of `name` about themselves" examine(name: &str) -> Vec<ServerFacts>;
         "Ends one hold by force" force_release(name: &str, hold: &str) -> bool;
+        "Takes the place of a ticket's hold" resume(ticket: &Ticket) -> LockGuard<Explicit> => wrap;
+        "Ends a ticket's hold without resuming it" release_ticket(ticket: &Ticket) -> ();
     }
     reads! { Client:
         "Counts the work that this client has in progress" activity() -> Activity;
@@ -175,6 +178,11 @@ impl Client {
 
     fn twin(&self) -> &crate::Client {
         &self.inner
+    }
+
+    /// No thread owns a hold that was resumed: the guard can move to any thread.
+    fn wrap(&self, guard: Result<crate::LockGuard>) -> Result<LockGuard<Explicit>> {
+        guard.map(|guard| LockGuard::of(guard, self.runtime.clone()))
     }
 
     pub(super) fn runtime(&self) -> &Runtime {

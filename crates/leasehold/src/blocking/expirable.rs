@@ -11,6 +11,7 @@ use crate::error::Result;
 use crate::loss::LossReason;
 use crate::primitives::expirable::PermitId;
 use crate::primitives::lock::Ttl;
+use crate::recipes::ticket::Ticket;
 
 /// A semaphore with leases for threads; see
 /// [`leasehold::ExpirableSemaphore`](crate::ExpirableSemaphore).
@@ -70,6 +71,7 @@ impl ExpirableSemaphore {
         "Sets how many permits there are in total" set_permits(permits: u32) -> ();
         "Changes the number of permits by `permits`, up or down" add_permits(permits: i32) -> ();
         "Removes the semaphore together with the permits in use" delete() -> bool;
+        "Takes the place of a ticket's permits" resume(ticket: &Ticket) -> ExpirablePermit => wrap;
     }
 
     fn twin(&self) -> &crate::ExpirableSemaphore {
@@ -170,6 +172,22 @@ impl ExpirablePermit {
         if let Some(permit) = self.inner.take() {
             permit.forget();
         }
+    }
+
+    /// Turns the permits into a ticket, with which another process can resume them; see
+    /// [`ExpirablePermit::into_ticket`](crate::ExpirablePermit::into_ticket).
+    ///
+    /// # Errors
+    ///
+    /// Returns the same errors as the async method.
+    pub fn into_ticket(mut self, lease: Duration) -> Result<Ticket> {
+        let permits = self
+            .inner
+            .take()
+            .expect("permits that have been given up are gone");
+        let hand_out = permits.into_ticket(lease);
+        self.runtime
+            .block_on("ExpirablePermit::into_ticket", hand_out)
     }
 
     /// Returns the async guard, for its methods that take `&self`.

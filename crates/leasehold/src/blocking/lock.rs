@@ -11,6 +11,7 @@ use crate::error::Result;
 use crate::loss::LossReason;
 use crate::owner::Owner;
 use crate::primitives::lock::{Kind, LockInfo, OneKey, Plain, Ttl};
+use crate::recipes::ticket::Ticket;
 
 /// The owner of the holds of a [`Lock`]: [`PerThread`] or [`Explicit`].
 pub trait Ownership: sealed::Sealed {}
@@ -227,6 +228,12 @@ impl<O: Ownership, K: OneKey> Lock<O, K> {
         "Returns how much of the lease is left" remaining_ttl() -> Ttl;
         "Returns the lock's holders" inspect() -> LockInfo;
         "Ends all holds of the lock, of any client" force_unlock() -> bool;
+        "Takes the place of a ticket's hold" resume(ticket: &Ticket) -> LockGuard<Explicit, K::Guard> => wrap_resumed;
+    }
+
+    /// No thread owns a hold that was resumed: the guard can move to any thread.
+    fn wrap_resumed(&self, guard: Result<K::Guard>) -> Result<LockGuard<Explicit, K::Guard>> {
+        guard.map(|guard| LockGuard::of(guard, self.runtime.clone()))
     }
 }
 
@@ -340,6 +347,21 @@ impl<O: Ownership, G: AsRef<crate::LockGuard> + Into<crate::LockGuard>> LockGuar
             // Can't happen: see `release`.
             None => Ok(()),
         }
+    }
+
+    /// Turns the hold into a ticket, with which another process can resume it; see
+    /// [`LockGuard::into_ticket`](crate::LockGuard::into_ticket).
+    ///
+    /// # Errors
+    ///
+    /// Returns the same errors as the async method.
+    pub fn into_ticket(mut self, lease: Duration) -> Result<Ticket> {
+        let guard = self
+            .inner
+            .take()
+            .expect("a guard that has been given up is gone");
+        let hand_out = guard.into().into_ticket(lease);
+        self.runtime.block_on("LockGuard::into_ticket", hand_out)
     }
 
     /// Returns the async guard, for its methods that take `&self`.

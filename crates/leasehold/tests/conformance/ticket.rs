@@ -6,7 +6,7 @@ use leasehold::ticket::{Ticket, TicketKind};
 use leasehold::{Client, Error, ErrorKind, LockGuard, LossReason, MultiLock, Owner};
 
 use super::{LEASE, place};
-use crate::support::Place;
+use crate::support::eventually;
 
 pub(super) const MINUTE: Duration = Duration::from_secs(60);
 pub(super) const KINDS: [TicketKind; 5] = [
@@ -194,7 +194,7 @@ async fn waiter_is_told_of_a_shorter_lease() {
     let guard = ours.lock("x").fixed_lease(hour).acquire().await.unwrap();
     let waiting = theirs.lock("x").poll_interval(hour);
     let waiter = tokio::spawn(async move { waiting.acquire().await });
-    waits(&place).await;
+    waits(&theirs).await;
     let ticket = guard.into_ticket(hour).await.unwrap();
     let short = ours.lock("x").fixed_lease(LEASE);
     short.resume(&ticket).await.unwrap().forget();
@@ -203,9 +203,9 @@ async fn waiter_is_told_of_a_shorter_lease() {
     place.is_clean_but_for_counters(&[&ours, &theirs]).await;
 }
 
-/// Waits until a client waits for a lock.
-async fn waits(place: &Place) {
-    crate::support::eventually("a client waits", async || !place.channels().is_empty()).await;
+/// Waits until a task of this client waits for a lock, and has asked for it.
+async fn waits(client: &Client) {
+    eventually("a task waits", async || client.activity().channels > 0).await;
 }
 
 #[tokio::test]
@@ -222,7 +222,7 @@ async fn released_ticket_wakes_a_waiter() {
             _ => theirs.lock("x").into(),
         };
         let waiter = tokio::spawn(async move { lock.acquire().await });
-        waits(&place).await;
+        waits(&theirs).await;
         ours.release_ticket(&ticket).await.unwrap();
         waiter.await.unwrap().unwrap().release().await.unwrap();
         let again = ours.release_ticket(&ticket).await.unwrap_err();

@@ -252,7 +252,7 @@ impl Place {
         }
     }
 
-    pub(crate) fn channels(&self) -> Vec<String> {
+    fn channels(&self) -> Vec<String> {
         match self {
             Self::Embedded(_) => Vec::new(),
             Self::Server { server, .. } => server.channels(),

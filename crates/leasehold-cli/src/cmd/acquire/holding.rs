@@ -4,6 +4,7 @@ use std::pin::Pin;
 use std::time::Duration;
 
 use leasehold::slot::Turn;
+use leasehold::ticket::Ticket;
 use leasehold::{ExpirablePermit, LockGuard, LossReason, Result};
 use tokio::time::Instant;
 
@@ -103,6 +104,15 @@ impl Holding {
             Self::Lock(guard) => Box::pin(guard.lost()),
             Self::Permit(permit) => Box::pin(permit.lost()),
             Self::Turn(turn) => Box::pin(turn.lost()),
+        }
+    }
+
+    /// Turns the hold into a ticket.
+    pub(in crate::cmd) async fn into_ticket(self, lease: Duration) -> Result<Ticket> {
+        match self {
+            Self::Lock(guard) => guard.into_ticket(lease).await,
+            Self::Permit(permit) => permit.into_ticket(lease).await,
+            Self::Turn(_) => unreachable!("`hold` has no turns"),
         }
     }
 
