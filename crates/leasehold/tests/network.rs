@@ -41,6 +41,8 @@ mod rejoin;
 mod renewals;
 #[path = "network/restarts.rs"]
 mod restarts;
+#[path = "network/tickets.rs"]
+mod tickets;
 #[path = "network/unpolled.rs"]
 mod unpolled;
 #[path = "network/watch.rs"]

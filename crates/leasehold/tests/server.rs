@@ -49,6 +49,7 @@ mod server {
     mod spans;
     mod states;
     mod synchronizers;
+    mod tickets;
     #[cfg(feature = "tls")]
     mod tls;
     mod tokens;

@@ -25,6 +25,7 @@ mod show;
 mod slot;
 mod support;
 mod terminal;
+mod ticket;
 mod top;
 mod unread;
 mod usage;

@@ -1,0 +1,126 @@
+//! Tickets on the command line.
+
+use std::fs::File;
+
+use leasehold_testkit::RedisServer;
+use nix::sys::signal::Signal;
+
+use crate::support::{Done, done, is_free, leasehold_at, start};
+
+/// Prints a ticket of the lock `job`.
+fn ticket(server: &RedisServer, options: &[&str]) -> String {
+    let words = [&["hold", "--ticket"][..], options, &["job"]].concat();
+    let line = done(leasehold_at(server).args(words)).expect_code(0).stdout;
+    assert_eq!(line.lines().count(), 1, "{line}");
+    line.trim().to_owned()
+}
+
+fn run(server: &RedisServer, options: &[&str], script: &str) -> Done {
+    let words = [&["run"][..], options, &["job", "--", "sh", "-c", script]].concat();
+    done(leasehold_at(server).args(words))
+}
+
+fn release(server: &RedisServer, options: &[&str]) -> Done {
+    done(leasehold_at(server).args([&["release"][..], options].concat()))
+}
+
+#[test]
+fn hold_continues_under_another_command() {
+    let server = server();
+    for options in [&[][..], &["--fenced"], &["--fair"], &["--read"], &["--write"], &["--limit", "1"]] {
+        let ticket = ticket(&server, options);
+        let try_it = [&["-n"][..], options].concat();
+        if options != ["--read"] {
+            run(&server, &try_it, "echo ran").expect_code(75);
+        }
+        let ran = run(&server, &["--resume", &ticket], "echo ran").expect_code(0);
+        assert_eq!(ran.stdout, "ran\n", "{options:?}");
+        let again = run(&server, &["--resume", &ticket], "echo ran").expect_code(70);
+        assert_eq!(again.stdout, "");
+        again.expect_on_stderr("no longer valid");
+        run(&server, &try_it, "true").expect_code(0);
+        server.command(&["FLUSHALL"]).expect("an empty server");
+    }
+}
+
+#[test]
+fn ticket_has_a_token_that_the_next_command_exceeds() {
+    let server = server();
+    let words = ["hold", "--ticket", "--json", "--fenced", "--lease", "1m", "job"];
+    let told = done(leasehold_at(&server).args(words)).expect_code(0).stdout;
+    let told: serde_json::Value = serde_json::from_str(&told).expect("JSON");
+    let token = told["token"].as_u64().expect("a token");
+    assert_eq!(told["lease_ms"], 60_000);
+    let line = told["ticket"].as_str().expect("a ticket");
+    let ran = run(&server, &["--resume", line], "echo $LEASEHOLD_TOKEN");
+    let next: u64 = ran.expect_code(0).stdout.trim().parse().expect("a token");
+    assert!(next > token);
+    assert!(is_free(&server));
+}
+
+#[test]
+fn ticket_is_read_from_standard_input_and_the_rest_is_left() {
+    let server = server();
+    let line = ticket(&server, &[]);
+    let folder = tempfile::tempdir().expect("a folder");
+    let file = folder.path().join("ticket");
+    std::fs::write(&file, format!("{line}\nthe rest\n")).expect("a file");
+    let mut command = leasehold_at(&server);
+    command.args(["run", "--resume", "-", "job", "--", "cat"]);
+    let ran = done(command.stdin(File::open(&file).expect("the file")));
+    assert_eq!(ran.expect_code(0).stdout, "the rest\n");
+
+    let line = ticket(&server, &[]);
+    std::fs::write(&file, line).expect("a file");
+    let mut command = leasehold_at(&server);
+    command.args(["release", "--ticket", "-"]);
+    done(command.stdin(File::open(&file).expect("the file"))).expect_code(0);
+    assert!(is_free(&server));
+}
+
+#[test]
+fn released_ticket_is_over() {
+    let server = server();
+    let line = ticket(&server, &["--lease", "1h"]);
+    let released = release(&server, &["--ticket", &line]).expect_code(0);
+    assert_eq!(released.stdout, "released `job`, which was held by a ticket\n");
+    assert!(is_free(&server));
+    release(&server, &["--ticket", &line]).expect_code(66);
+    run(&server, &["--resume", &line], "true")
+        .expect_code(70)
+        .expect_on_stderr("its time is over, or it was released");
+
+    let line = ticket(&server, &[]);
+    let words = ["run", "--resume", &line, "job", "--", "sh", "-c", "echo runs; read end"];
+    let mut running = start(leasehold_at(&server).args(words));
+    running.until("runs");
+    release(&server, &["--ticket", &line])
+        .expect_code(75)
+        .expect_on_stderr("has the lock now");
+    running.signal(Signal::SIGTERM);
+    running.done();
+}
+
+#[test]
+fn wrong_tickets_are_refused() {
+    let server = server();
+    let line = ticket(&server, &[]);
+    let words = ["run", "--resume", &line, "other", "--", "true"];
+    done(leasehold_at(&server).args(words))
+        .expect_code(2)
+        .expect_on_stderr("the ticket is for `job`");
+    run(&server, &["--resume", "nonsense"], "true")
+        .expect_code(2)
+        .expect_on_stderr("is not a ticket");
+    run(&server, &["--resume", &line, "--fair"], "true").expect_code(2);
+    let words = ["--prefix", "p:", "release", "--ticket", &line];
+    done(leasehold_at(&server).args(words))
+        .expect_code(2)
+        .expect_on_stderr("prefix");
+    release(&server, &[]).expect_code(2);
+    release(&server, &["--ticket", &line]).expect_code(0);
+}
+
+fn server() -> RedisServer {
+    crate::support::server()
+}

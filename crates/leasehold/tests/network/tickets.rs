@@ -1,0 +1,206 @@
+//! Tickets over a network that loses, doubles and delays requests.
+
+use leasehold::ticket::Ticket;
+
+use super::*;
+
+const MINUTE: Duration = Duration::from_secs(60);
+
+fn over_network(server: &Embedded) -> (Client, Network) {
+    let builder = Client::builder()
+        .reply_timeout(400 * MS)
+        .lease(10_000 * MS)
+        .presence(false);
+    let (client, network) = server.client_over_network(&builder).unwrap();
+    network.on_request(|_| Fate::delivered(MS, MS));
+    (client, network)
+}
+
+/// Returns a ticket of the fenced lock `x`, and its token.
+async fn ticket(client: &Client) -> (Ticket, u64) {
+    let guard = client.fenced_lock("x").acquire().await.unwrap();
+    let token = guard.token();
+    (guard.into_ticket(MINUTE).await.unwrap(), token)
+}
+
+/// The first request for `step` meets this fate.
+fn first(network: &Network, step: Step, fate: impl Fn() -> Fate + Send + 'static) {
+    let mut seen = false;
+    network.on_request(move |asked| match asked.step == step && !seen {
+        true => {
+            seen = true;
+            fate()
+        }
+        false => Fate::delivered(MS, MS),
+    });
+}
+
+/// Waits until the lock is free, for less than the leases here last.
+async fn is_soon_free(server: &Embedded) {
+    let lock = server.client().lock("x");
+    let free = lock.try_acquire_for(5000 * MS).await.unwrap();
+    free.expect("it is free").release().await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn resume_whose_reply_was_lost_is_found() {
+    for kind in 0..2 {
+        let server = Embedded::new();
+        let (client, network) = over_network(&server);
+        let (ticket, token) = ticket(&client).await;
+        first(&network, Step::TicketTake, move || {
+            let fate = Fate::delivered(MS, MS);
+            match kind {
+                0 => fate.reply_lost(),
+                _ => fate.request_lost(),
+            }
+        });
+        let guard = client.resume(&ticket).await.unwrap();
+        assert!(guard.token() > Some(token));
+        let info = server.client().lock("x").inspect().await.unwrap();
+        let ids: Vec<_> = info.holders.iter().map(|holder| &*holder.id).collect();
+        assert_eq!(ids, [guard.holder_id()]);
+        guard.release().await.unwrap();
+        is_soon_free(&server).await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn second_copy_of_a_resume_changes_nothing() {
+    let server = Embedded::new();
+    let (client, network) = over_network(&server);
+    let (ticket, _) = ticket(&client).await;
+    first(&network, Step::TicketTake, || {
+        Fate::delivered(MS, MS).duplicated_after(300 * MS)
+    });
+    let guard = client.resume(&ticket).await.unwrap();
+    let token = guard.token();
+    guard.release().await.unwrap();
+    let next = server.client().fenced_lock("x").acquire().await.unwrap();
+    sleep(1000 * MS).await;
+    assert!(next.is_held() && Some(next.token()) > token);
+    next.extend(MINUTE).await.unwrap();
+    next.release().await.unwrap();
+}
+
+/// The request arrives after its caller has gone: nobody must keep the hold.
+#[tokio::test(start_paused = true)]
+async fn dropped_resume_gives_the_hold_back() {
+    let server = Embedded::new();
+    let (client, network) = over_network(&server);
+    let (ticket, _) = ticket(&client).await;
+    first(&network, Step::TicketTake, || {
+        Fate::delivered(200 * MS, 200 * MS)
+    });
+    let resume = client.resume(&ticket);
+    let dropped = tokio::time::timeout(50 * MS, resume).await;
+    assert!(dropped.is_err());
+    is_soon_free(&server).await;
+    let late = server.client().resume(&ticket).await.unwrap_err();
+    assert!(matches!(late.loss(), Some(LossReason::Taken { .. })), "{late}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn resume_without_an_answer_leaves_nothing() {
+    let server = Embedded::new();
+    let (client, network) = over_network(&server);
+    let (ticket, _) = ticket(&client).await;
+    network.on_request(|asked| {
+        let fate = Fate::delivered(MS, MS);
+        match asked.step {
+            Step::TicketTake => fate.reply_lost(),
+            _ => fate,
+        }
+    });
+    let error = client.resume(&ticket).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::OutcomeUnknown, "{error}");
+    is_soon_free(&server).await;
+}
+
+/// The grant is older than its lease when its reply arrives, so no guard may rely on it.
+#[tokio::test(start_paused = true)]
+async fn resume_that_is_older_than_its_lease_is_given_back() {
+    let server = Embedded::new();
+    let (client, network) = over_network(&server);
+    let (ticket, _) = ticket(&client).await;
+    first(&network, Step::TicketTake, || Fate::delivered(MS, 300 * MS));
+    let short = client.lock("x").fixed_lease(100 * MS);
+    let error = short.resume(&ticket).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::OutcomeUnknown, "{error}");
+    is_soon_free(&server).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn ticket_whose_reply_was_lost_is_valid() {
+    let server = Embedded::new();
+    let (client, network) = over_network(&server);
+    let guard = client.lock("x").acquire().await.unwrap();
+    first(&network, Step::LockKeepFor, || {
+        Fate::delivered(MS, MS).reply_lost()
+    });
+    let ticket = guard.into_ticket(MINUTE).await.unwrap();
+    let guard = server.client().resume(&ticket).await.unwrap();
+    guard.release().await.unwrap();
+}
+
+/// A renewal that was under way does not keep the lock locked after the end of the ticket.
+#[tokio::test(start_paused = true)]
+async fn late_renewal_does_not_lengthen_a_ticket() {
+    let server = Embedded::new();
+    let (client, network) = over_network(&server);
+    let guard = client.lock("x").acquire().await.unwrap();
+    first(&network, Step::LockRenew, || {
+        Fate::delivered(500 * MS, 500 * MS)
+    });
+    let late = guard.extend(MINUTE);
+    assert!(tokio::time::timeout(10 * MS, late).await.is_err());
+    let ticket = guard.into_ticket(200 * MS).await.unwrap();
+    sleep(1000 * MS).await;
+    is_soon_free(&server).await;
+    assert!(client.resume(&ticket).await.is_err());
+}
+
+#[tokio::test(start_paused = true)]
+async fn ticket_without_an_answer_leaves_nothing() {
+    for drops in [false, true] {
+        let server = Embedded::new();
+        let (client, network) = over_network(&server);
+        let guard = client.lock("x").acquire().await.unwrap();
+        network.on_request(|asked| {
+            let fate = Fate::delivered(MS, MS);
+            match asked.step {
+                Step::LockKeepFor => fate.reply_lost(),
+                _ => fate,
+            }
+        });
+        let lost = guard.lost();
+        let handing = guard.into_ticket(MINUTE);
+        match drops {
+            true => assert!(tokio::time::timeout(100 * MS, handing).await.is_err()),
+            false => {
+                let error = handing.await.unwrap_err();
+                assert_eq!(error.kind(), ErrorKind::OutcomeUnknown, "{error}");
+            }
+        }
+        is_soon_free(&server).await;
+        let told = tokio::time::timeout(1000 * MS, lost).await;
+        assert!(told.is_err(), "it was given back, not lost: {told:?}");
+    }
+}
+
+/// A future of `lost` that is polled for the first time while the request is under way.
+#[tokio::test(start_paused = true)]
+async fn watcher_that_comes_late_learns_of_the_ticket() {
+    let server = Embedded::new();
+    let (client, network) = over_network(&server);
+    let guard = client.lock("x").acquire().await.unwrap();
+    network.on_request(|_| Fate::delivered(100 * MS, 100 * MS));
+    let lost = guard.lost();
+    let watcher = async {
+        sleep(150 * MS).await;
+        lost.await
+    };
+    let (ticket, told) = tokio::join!(guard.into_ticket(MINUTE), watcher);
+    assert_eq!(told, LossReason::HandedOver);
+    drop(ticket.unwrap());
+}
