@@ -24,7 +24,8 @@ pub(crate) async fn first_line() -> io::Result<String> {
     const LONGEST: usize = 1 << 20;
     read(|| {
         let (mut line, mut byte) = (Vec::new(), [0]);
-        while line.len() < LONGEST && unistd::read(io::stdin(), &mut byte)? > 0 && byte[0] != b'\n' {
+        while line.len() < LONGEST && unistd::read(io::stdin(), &mut byte)? > 0 && byte[0] != b'\n'
+        {
             line.push(byte[0]);
         }
         Ok(String::from_utf8_lossy(&line).into_owned())

@@ -272,3 +272,7 @@ struct Fencing;
 #[cfg(doctest)]
 #[doc = include_str!("../../../docs/slots.md")]
 struct SlotsPage;
+
+#[cfg(doctest)]
+#[doc = include_str!("../../../docs/tickets.md")]
+struct TicketsPage;

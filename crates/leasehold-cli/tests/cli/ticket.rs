@@ -27,7 +27,14 @@ fn release(server: &RedisServer, options: &[&str]) -> Done {
 #[test]
 fn hold_continues_under_another_command() {
     let server = server();
-    for options in [&[][..], &["--fenced"], &["--fair"], &["--read"], &["--write"], &["--limit", "1"]] {
+    for options in [
+        &[][..],
+        &["--fenced"],
+        &["--fair"],
+        &["--read"],
+        &["--write"],
+        &["--limit", "1"],
+    ] {
         let ticket = ticket(&server, options);
         let try_it = [&["-n"][..], options].concat();
         if options != ["--read"] {
@@ -46,8 +53,12 @@ fn hold_continues_under_another_command() {
 #[test]
 fn ticket_has_a_token_that_the_next_command_exceeds() {
     let server = server();
-    let words = ["hold", "--ticket", "--json", "--fenced", "--lease", "1m", "job"];
-    let told = done(leasehold_at(&server).args(words)).expect_code(0).stdout;
+    let words = [
+        "hold", "--ticket", "--json", "--fenced", "--lease", "1m", "job",
+    ];
+    let told = done(leasehold_at(&server).args(words))
+        .expect_code(0)
+        .stdout;
     let told: serde_json::Value = serde_json::from_str(&told).expect("JSON");
     let token = told["token"].as_u64().expect("a token");
     assert_eq!(told["lease_ms"], 60_000);
@@ -67,14 +78,21 @@ fn ticket_is_read_from_standard_input_and_the_rest_is_left() {
     std::fs::write(&file, format!("{line}\nthe rest\n")).expect("a file");
     let mut command = leasehold_at(&server);
     command.args(["run", "--resume", "-", "job", "--", "cat"]);
-    let ran = done(command.stdin(File::open(&file).expect("the file")));
-    assert_eq!(ran.expect_code(0).stdout, "the rest\n");
+    let input = File::open(&file).expect("the file");
+    let ran = command.stdin(input).output().expect("it ran");
+    assert_eq!(
+        String::from_utf8_lossy(&ran.stdout),
+        "the rest\n",
+        "{ran:?}"
+    );
 
     let line = ticket(&server, &[]);
     std::fs::write(&file, line).expect("a file");
     let mut command = leasehold_at(&server);
     command.args(["release", "--ticket", "-"]);
-    done(command.stdin(File::open(&file).expect("the file"))).expect_code(0);
+    let input = File::open(&file).expect("the file");
+    let ran = command.stdin(input).output().expect("it ran");
+    assert!(ran.status.success(), "{ran:?}");
     assert!(is_free(&server));
 }
 
@@ -83,7 +101,10 @@ fn released_ticket_is_over() {
     let server = server();
     let line = ticket(&server, &["--lease", "1h"]);
     let released = release(&server, &["--ticket", &line]).expect_code(0);
-    assert_eq!(released.stdout, "released `job`, which was held by a ticket\n");
+    assert_eq!(
+        released.stdout,
+        "released `job`, which was held by a ticket\n"
+    );
     assert!(is_free(&server));
     release(&server, &["--ticket", &line]).expect_code(66);
     run(&server, &["--resume", &line], "true")
@@ -91,7 +112,16 @@ fn released_ticket_is_over() {
         .expect_on_stderr("its time is over, or it was released");
 
     let line = ticket(&server, &[]);
-    let words = ["run", "--resume", &line, "job", "--", "sh", "-c", "echo runs; read end"];
+    let words = [
+        "run",
+        "--resume",
+        &line,
+        "job",
+        "--",
+        "sh",
+        "-c",
+        "echo runs; read end",
+    ];
     let mut running = start(leasehold_at(&server).args(words));
     running.until("runs");
     release(&server, &["--ticket", &line])

@@ -27,7 +27,12 @@ pub(super) const SUITE: Suite = Suite {
         &["SET", "TAG:<c>:1:rwlock_timeout:1", "1"],
         &["SET", "TAG:<d>:1:rwlock_timeout:1", "1"],
         &["ZADD", "KEY:timeout", "9000000000000", "aaaaaaaaaaaaaaa0"],
-        &["ZADD", "KEY:timeout", "9000000000000", "61616161616161616161616161616130"],
+        &[
+            "ZADD",
+            "KEY:timeout",
+            "9000000000000",
+            "61616161616161616161616161616130",
+        ],
     ],
 };
 
@@ -54,7 +59,11 @@ fn argument(to: &Sample, name: &str) -> String {
     };
     let timeout = |hold: &str| format!("{tag}:{hold}:rwlock_timeout:1");
     let of_read = to.step == "ticket.take_read";
-    let ending = if to.variant % 4 == 3 && !of_read { ":write" } else { "" };
+    let ending = if to.variant % 4 == 3 && !of_read {
+        ":write"
+    } else {
+        ""
+    };
     match name {
         "lock" | "permits" => key.into(),
         "counter" => format!("{key}:token"),

@@ -321,9 +321,7 @@ fn misuse<T: std::fmt::Debug>(refused: leasehold::Result<T>, says: &str) {
 async fn ticket_of_another_name_kind_or_prefix_is_refused() {
     let place = place();
     let client = place.client().await;
-    let other = place
-        .client_with(|builder| builder.prefix("other:"))
-        .await;
+    let other = place.client_with(|builder| builder.prefix("other:")).await;
     let guard = client.lock("x").acquire().await.unwrap();
     let ticket = guard.into_ticket(MINUTE).await.unwrap();
     misuse(other.resume(&ticket).await, "prefix");
@@ -341,14 +339,26 @@ async fn ticket_of_another_name_kind_or_prefix_is_refused() {
     let owned = client.lock("x").owned_by(&Owner::new());
     misuse(owned.resume(&ticket).await, "owner");
     // Nothing of this has changed the hold.
-    client.resume(&ticket).await.unwrap().release().await.unwrap();
+    client
+        .resume(&ticket)
+        .await
+        .unwrap()
+        .release()
+        .await
+        .unwrap();
 
     semaphore.try_set_permits(1).await.unwrap();
     let permit = semaphore.acquire().await.unwrap();
     let ticket = permit.into_ticket(MINUTE).await.unwrap();
     misuse(client.resume(&ticket).await, "permits");
     misuse(client.lock("x").resume(&ticket).await, "permits");
-    semaphore.resume(&ticket).await.unwrap().release().await.unwrap();
+    semaphore
+        .resume(&ticket)
+        .await
+        .unwrap()
+        .release()
+        .await
+        .unwrap();
     semaphore.delete().await.unwrap();
     place.is_clean_but_for(&[], &[&client, &other]).await;
 }

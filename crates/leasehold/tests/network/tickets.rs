@@ -97,7 +97,10 @@ async fn dropped_resume_gives_the_hold_back() {
     assert!(dropped.is_err());
     is_soon_free(&server).await;
     let late = server.client().resume(&ticket).await.unwrap_err();
-    assert!(matches!(late.loss(), Some(LossReason::Taken { .. })), "{late}");
+    assert!(
+        matches!(late.loss(), Some(LossReason::Taken { .. })),
+        "{late}"
+    );
 }
 
 #[tokio::test(start_paused = true)]

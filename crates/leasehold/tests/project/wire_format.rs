@@ -19,6 +19,7 @@ const LOCK: &str = "Lock";
 const SPIN: &str = "Spin lock";
 const FAIR: &str = "Fair lock";
 const SLOT: &str = "Turns: once per slot, once per id";
+const TICKET: &str = "Tickets";
 const FENCED: &str = "Fenced lock";
 const RW: &str = "Read-write lock";
 const GROUP: &str = "Group lock";
@@ -261,6 +262,21 @@ async fn the_turns_of_a_lock() {
         wire.look();
         begun(&turns).await.done().await.unwrap();
         place.server.command(&["HSET", &newest, "id", ""]).unwrap();
+        wire.finish();
+    }
+}
+
+#[tokio::test]
+async fn the_tickets_of_a_lock() {
+    for name in NAMES {
+        let place = Place::new().await;
+        let mut wire = place.wire(TICKET, name);
+        let guard = place.client.lock(name).acquire().await.unwrap();
+        let ticket = guard.into_ticket(Duration::from_secs(60)).await.unwrap();
+        wire.look();
+        let guard = place.client.resume(&ticket).await.unwrap();
+        wire.look();
+        guard.release().await.unwrap();
         wire.finish();
     }
 }

@@ -63,7 +63,9 @@ fn race(url: &str, ticket: &Ticket, end: &str) -> (Child, [String; 3]) {
     let start = || Child::start(TEST, &format!("{url} {ticket} {end}"));
     let racers = [start(), start()];
     let answered = |child: &Child| child.said("won").or_else(|| child.said("late")).is_some();
-    eventually("both have an answer", MINUTE, || racers.iter().all(answered));
+    eventually("both have an answer", MINUTE, || {
+        racers.iter().all(answered)
+    });
     let [one, other] = racers;
     let (winner, late) = match one.said("won") {
         Some(_) => (one, other),
@@ -72,7 +74,11 @@ fn race(url: &str, ticket: &Ticket, end: &str) -> (Child, [String; 3]) {
     let won = winner.said("won").expect("one of them has the hold");
     let won: Vec<_> = won.split(' ').map(str::to_owned).collect();
     let won = <[String; 3]>::try_from(won).unwrap();
-    assert_eq!(late.said("late").as_ref(), Some(&won[2]), "it is told by whom");
+    assert_eq!(
+        late.said("late").as_ref(),
+        Some(&won[2]),
+        "it is told by whom"
+    );
     (winner, won)
 }
 

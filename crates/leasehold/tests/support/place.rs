@@ -291,7 +291,10 @@ impl Place {
     fn is_marker(&self, key: &str) -> bool {
         let ends_with = |what: &str| key.ends_with(what);
         let named = key.starts_with("leasehold:")
-            && (key.contains(":did:") || [":opened", ":released", ":taken"].into_iter().any(ends_with));
+            && (key.contains(":did:")
+                || [":opened", ":released", ":taken"]
+                    .into_iter()
+                    .any(ends_with));
         let ends = match self {
             // The embedded keyspace can't report the TTL, but its twin sets the one that the script
             // sets.

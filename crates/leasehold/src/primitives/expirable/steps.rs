@@ -325,7 +325,11 @@ fn now_ms(keyspace: &Keyspace) -> i64 {
     to_int(keyspace.now_ms())
 }
 
-pub(crate) fn check_types(keyspace: &mut Keyspace, permits: &[u8], timeout: &[u8]) -> Result<(), Refusal> {
+pub(crate) fn check_types(
+    keyspace: &mut Keyspace,
+    permits: &[u8],
+    timeout: &[u8],
+) -> Result<(), Refusal> {
     number_at(keyspace, permits)?;
     if keyspace.zcard(timeout).is_err() {
         return Err(Refusal(format!(

@@ -58,13 +58,16 @@ pub(super) async fn hand_out(mut share: Share, lease: Duration) -> Result<Ticket
     }
 }
 
-/// Sends the request until it is answered, but not after the reply timeout. A repeated request only
+/// Sends the request until it is answered, but not long after the reply timeout. A repeated request only
 /// sets the lease again.
 async fn send(context: &Context, hold: &Hold, operation: Operation) -> Result<Value, Failure> {
     let (clock, route) = (context.clock, hold.route());
-    let end = clock.now() + context.backend.reply_timeout();
-    let should_retry =
-        |failed: FailedAttempt<'_>| failed.failure.may_heal() && clock.now() < end;
+    let mut end = None;
+    let should_retry = |failed: FailedAttempt<'_>| {
+        // Counted from the first failure, because a lost reply takes the whole reply timeout.
+        let end = *end.get_or_insert(clock.now() + context.backend.reply_timeout());
+        failed.failure.may_heal() && clock.now() < end
+    };
     let send = || context.backend.submit_by(operation.clone(), route);
     let first = (send(), clock.now());
     let pauses = RetryDelays::from(Duration::from_millis(10));

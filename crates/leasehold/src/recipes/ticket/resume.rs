@@ -119,12 +119,12 @@ impl Client {
         let context = self.context();
         context.check_open(&key)?;
         let (clock, release) = (context.clock, steps.release());
-        let end = clock.now() + context.backend.reply_timeout();
-        let mut unanswered = None;
+        let (mut end, mut unanswered) = (None, None);
         let should_retry = |failed: FailedAttempt<'_>| {
             if failed.failure.outcome == Outcome::MayHaveRun {
                 unanswered = Some(failed.failure.clone());
             }
+            let end = *end.get_or_insert(clock.now() + context.backend.reply_timeout());
             failed.failure.may_heal() && clock.now() < end
         };
         let send = || context.backend.submit(release.clone());
@@ -207,7 +207,14 @@ impl<K: OneKey> Lock<K> {
             TicketKind::Read => take_read(key, ticket, &*steps, terms, &self.channel()),
             _ => {
                 let is_fenced = kind == TicketKind::Fenced || ticket.token.is_some();
-                take(context, ticket, (key, is_fenced), &*steps, terms, &self.channel())
+                take(
+                    context,
+                    ticket,
+                    (key, is_fenced),
+                    &*steps,
+                    terms,
+                    &self.channel(),
+                )
             }
         };
         let share = take_over(context, key, K::OBSERVED, terms, steps, operation).await?;
@@ -323,7 +330,10 @@ fn old_permits(semaphore: &ExpirableSemaphore, ticket: &Ticket) -> Result<(Key, 
     let names = semaphore.names()?;
     check_name(&names.key, ticket)?;
     let TicketHold::Permits(ids) = &ticket.hold else {
-        let what = format!("this is a ticket of the kind `{}`, and not of permits", ticket.kind);
+        let what = format!(
+            "this is a ticket of the kind `{}`, and not of permits",
+            ticket.kind
+        );
         return Err(misuse(&names.key, &what));
     };
     let steps = PermitHold::new(names.clone(), ids.clone().into());
@@ -419,7 +429,15 @@ async fn take_once(
     let (clock, margin) = (context.clock, context.margin);
     // The validity counts from before the request is sent, as for an acquire.
     let now = clock.now();
-    let hold = Grant::new(key.clone(), steps, terms, clock, margin, now, observed.clone());
+    let hold = Grant::new(
+        key.clone(),
+        steps,
+        terms,
+        clock,
+        margin,
+        now,
+        observed.clone(),
+    );
     let mut undo = Undo::arm(&context.cleanup, Arc::clone(&hold));
     match send_until_answered(context, &mut undo, operation).await? {
         Answer::Granted { token } => {
@@ -440,7 +458,9 @@ async fn take_once(
 
 /// The server's answer to a request to take the place of a ticket's hold.
 enum Answer {
-    Granted { token: Option<u64> },
+    Granted {
+        token: Option<u64>,
+    },
     /// The hold no longer exists.
     Gone {
         is_forced: bool,
@@ -461,13 +481,16 @@ impl Answer {
             [Value::Int(1), Value::Int(token)] => Some(Self::Granted {
                 token: u64::try_from(*token).ok().filter(|token| *token > 0),
             }),
-            [Value::Int(0), Value::Int(forced), Value::Text(by), Value::Text(holder)] => {
-                Some(Self::Gone {
-                    is_forced: *forced == 1,
-                    by: text(by),
-                    holder: text(holder),
-                })
-            }
+            [
+                Value::Int(0),
+                Value::Int(forced),
+                Value::Text(by),
+                Value::Text(holder),
+            ] => Some(Self::Gone {
+                is_forced: *forced == 1,
+                by: text(by),
+                holder: text(holder),
+            }),
             _ => None,
         }
     }
@@ -487,7 +510,7 @@ impl Answer {
     }
 }
 
-/// Sends the request until it is answered, but not after the reply timeout. A repeated request finds
+/// Sends the request until it is answered, but not long after the reply timeout. A repeated request finds
 /// the hold that an earlier one has got.
 async fn send_until_answered(
     context: &Context,
@@ -495,7 +518,7 @@ async fn send_until_answered(
     operation: Operation,
 ) -> Result<Answer> {
     let (clock, hold) = (context.clock, Arc::clone(undo.hold()));
-    let end = clock.now() + context.backend.reply_timeout();
+    let mut end = None;
     let (route, mut may_have_run) = (hold.route(), false);
     let mut sent = context.backend.submit_by(operation.clone(), route);
     undo.watch(&sent);
@@ -506,6 +529,8 @@ async fn send_until_answered(
             Err(failure) => failure,
         };
         may_have_run |= failure.outcome == Outcome::MayHaveRun;
+        // Counted from the first failure, because a lost reply takes the whole reply timeout.
+        let end = *end.get_or_insert(clock.now() + context.backend.reply_timeout());
         if !failure.may_heal() || clock.now() >= end {
             break Err(failure);
         }

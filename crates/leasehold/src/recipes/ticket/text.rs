@@ -98,7 +98,10 @@ pub struct Ticket {
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) enum TicketHold {
     /// The client and the number of a hold: `uuid` and `n` of `uuid:n`.
-    Lock { client: String, number: u64 },
+    Lock {
+        client: String,
+        number: u64,
+    },
     Permits(Vec<PermitId>),
 }
 
