@@ -83,7 +83,7 @@ async fn second_copy_of_a_resume_changes_nothing() {
     next.release().await.unwrap();
 }
 
-/// The request arrives after its caller has gone: nobody must keep the hold.
+/// The request arrives after its caller has dropped the future.
 #[tokio::test(start_paused = true)]
 async fn dropped_resume_gives_the_hold_back() {
     let server = Embedded::new();

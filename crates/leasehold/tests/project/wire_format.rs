@@ -270,10 +270,10 @@ async fn the_turns_of_a_lock() {
 async fn the_tickets_of_a_lock() {
     for name in NAMES {
         let place = Place::new().await;
-        let mut wire = place.wire(TICKET, name);
+        let mut wire = place.wire(TICKET, name).with(place.wire(LOCK, name));
         let guard = place.client.lock(name).acquire().await.unwrap();
+        // Longer than the lease of the one that resumes it, so that the step wakes the waiters.
         let ticket = guard.into_ticket(Duration::from_secs(60)).await.unwrap();
-        wire.look();
         let guard = place.client.resume(&ticket).await.unwrap();
         wire.look();
         guard.release().await.unwrap();
@@ -479,7 +479,7 @@ async fn the_latch() {
 #[test]
 fn every_section_with_a_table_has_a_test() {
     let tested = [
-        LOCK, SPIN, FAIR, SLOT, FENCED, RW, GROUP, SEVERAL, SEMAPHORE, EXPIRABLE, LATCH,
+        LOCK, SPIN, FAIR, SLOT, TICKET, FENCED, RW, GROUP, SEVERAL, SEMAPHORE, EXPIRABLE, LATCH,
     ];
     assert_eq!(sections(), tested);
 }
