@@ -100,7 +100,7 @@ Examples:
   leasehold run --slot 5m sweep -- ./job.sh          # by cron, on all machines
   leasehold run --max-run 1h import -c './part.sh && ./report.sh'
   leasehold run --limit 4 thumbnails -- ./make.sh    # four at a time
-  leasehold run --resume $ticket export -- ./send    # continues a hold
+  leasehold hold --ticket export | leasehold run --resume - export -- ./job.sh
   leasehold run --also bob ann -- ./transfer.sh      # both locks, or none
   leasehold run --read prices -- ./report.sh         # alongside other readers";
 
@@ -286,7 +286,7 @@ pub(crate) struct Hold {
     pub(crate) ticket: bool,
 
     /// Print JSON
-    #[arg(long)]
+    #[arg(long, hide_short_help = true)]
     pub(crate) json: bool,
 }
 
