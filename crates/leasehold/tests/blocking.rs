@@ -22,6 +22,8 @@ mod non_reentrant;
 mod rw;
 #[path = "blocking/settings.rs"]
 mod settings;
+#[path = "blocking/tickets.rs"]
+mod tickets;
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc;

@@ -207,3 +207,56 @@ async fn watcher_that_comes_late_learns_of_the_ticket() {
     assert_eq!(told, LossReason::HandedOver);
     drop(ticket.unwrap());
 }
+
+/// Readers of one process share a hold, and a ticket would take it from all of them.
+#[tokio::test(start_paused = true)]
+async fn hold_that_readers_share_becomes_no_ticket() {
+    let server = Embedded::new();
+    let (client, _network) = over_network(&server);
+    let lock = client.rw_lock("x");
+    let (one, other) = tokio::join!(lock.read(), lock.read());
+    let (one, other) = (one.unwrap(), other.unwrap());
+    assert_eq!(one.holder_id(), other.holder_id(), "they share it");
+    let error = one.into_ticket(MINUTE).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Misuse);
+    assert!(error.to_string().contains("other readers"), "{error}");
+    other.extend(MINUTE).await.unwrap();
+    // The last reader has the hold alone.
+    let ticket = other.into_ticket(MINUTE).await.unwrap();
+    let guard = client.resume(&ticket).await.unwrap();
+    assert!(
+        server
+            .client()
+            .rw_lock("x")
+            .try_write()
+            .await
+            .unwrap()
+            .is_none()
+    );
+    guard.release().await.unwrap();
+    is_soon_free(&server).await;
+}
+
+/// A ticket with a short lease ends alone, and another one passes on beside the other reader.
+#[tokio::test(start_paused = true)]
+async fn ticket_of_a_reader_leaves_other_readers_alone() {
+    let server = Embedded::new();
+    let (client, _network) = over_network(&server);
+    let lock = server.client().rw_lock("x");
+    let other = lock.read_lock().fixed_lease(MINUTE * 2);
+    let other = other.acquire().await.unwrap();
+    let guard = client.rw_lock("x").read().await.unwrap();
+    let ended = guard.into_ticket(100 * MS).await.unwrap();
+    sleep(200 * MS).await;
+    let error = client.resume(&ended).await.unwrap_err();
+    assert_eq!(error.loss(), Some(&LossReason::Expired), "{error}");
+    let guard = client.rw_lock("x").read().await.unwrap();
+    let ticket = guard.into_ticket(MINUTE).await.unwrap();
+    let guard = client.resume(&ticket).await.unwrap();
+    guard.release().await.unwrap();
+    sleep(MINUTE).await;
+    other.extend(MINUTE).await.unwrap();
+    assert!(lock.try_write().await.unwrap().is_none());
+    other.release().await.unwrap();
+    is_soon_free(&server).await;
+}
