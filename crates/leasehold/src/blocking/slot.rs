@@ -153,7 +153,7 @@ pub enum Begin {
     Run(Turn),
     /// The turn is over.
     Done(TurnInfo),
-    /// Another client holds the lock.
+    /// Another client holds the lock, or a failover guard holds it back.
     Elsewhere(TurnInfo),
 }
 

@@ -137,7 +137,7 @@ pub enum Begin {
     Run(Turn),
     /// The turn is over.
     Done(TurnInfo),
-    /// Another client holds the lock.
+    /// Another client holds the lock, or a failover guard [holds it back](TurnState::HeldBack).
     Elsewhere(TurnInfo),
 }
 
@@ -263,47 +263,58 @@ impl Turns {
             answers: Arc::clone(&answers),
         });
         // Asked once before the wait: the first answer decides which slot the wait is for.
-        if let Some(guard) = acquire::acquire_by(&lock, Deadline::Now).await? {
-            return Ok(Begin::Run(Turn::new(guard, self, &wanted, &answers)));
-        }
-        if let Some(info) = answers.over(&wanted) {
-            return Ok(Begin::Done(info));
-        }
-        let seen = match answers.busy() {
-            Some(seen) => seen,
-            // Other tasks of this process wait for the lock, so nothing was sent.
-            None => look(&self.lock, &wanted).await?,
-        };
-        answers.fix(seen.mine);
-        if matches!(deadline, Deadline::Now) {
-            return Ok(self.refused(&seen, &wanted));
+        let first = self.ask(&lock, Deadline::Now, &wanted, &answers).await;
+        match first {
+            // The wait below lasts through an outage.
+            Err(error) if error.is_transient() && !matches!(deadline, Deadline::Now) => {}
+            Ok(Begin::Elsewhere(_)) if !matches!(deadline, Deadline::Now) => {}
+            first => return first,
         }
         tokio::select! {
             biased;
-            guard = acquire::acquire_by(&lock, deadline) => Ok(match guard? {
-                Some(guard) => Begin::Run(Turn::new(guard, self, &wanted, &answers)),
-                None => match (answers.over(&wanted), answers.busy()) {
-                    (Some(info), _) => Begin::Done(info),
-                    (None, Some(seen)) => Begin::Elsewhere(seen.info(&wanted)),
-                    (None, None) => Begin::Elsewhere(seen.info(&wanted)),
-                },
-            }),
+            begun = self.ask(&lock, deadline, &wanted, &answers) => begun,
             info = answers.until_over(&wanted) => Ok(Begin::Done(info)),
         }
     }
 
-    /// Returns the answer for a caller that does not wait.
+    /// Asks for the turn until the deadline.
+    async fn ask(
+        &self,
+        lock: &Lock<TurnKind>,
+        deadline: Deadline,
+        wanted: &Arc<Wanted>,
+        answers: &Answers,
+    ) -> Result<Begin> {
+        if let Some(guard) = acquire::acquire_by(lock, deadline).await? {
+            return Ok(Begin::Run(Turn::new(guard, self, wanted, answers)));
+        }
+        if let Some(info) = answers.over(wanted) {
+            return Ok(Begin::Done(info));
+        }
+        let seen = match answers.busy() {
+            Some(seen) => seen,
+            // Nothing was sent, because other tasks of this process wait for the lock. Or a
+            // failover guard has refused the request.
+            None => look(&self.lock, wanted).await?,
+        };
+        answers.fix(seen.mine);
+        Ok(self.refused(&seen, wanted))
+    }
+
+    /// Returns the answer for a caller that has not got the lock.
     fn refused(&self, seen: &Seen, wanted: &Wanted) -> Begin {
         let is_over = match seen.state() {
             Some(TurnState::Done) => true,
             Some(TurnState::Failed) => !self.retry_failed,
             _ => false,
         };
-        let info = seen.info(wanted);
-        match is_over && seen.code == 0 && seen.slot >= Some(seen.mine) {
-            true => Begin::Done(info),
-            false => Begin::Elsewhere(info),
+        if is_over && seen.code == 0 && seen.slot >= Some(seen.mine) {
+            return Begin::Done(seen.info(wanted));
         }
+        Begin::Elsewhere(match seen.is_free() {
+            true => seen.held_back(),
+            false => seen.info(wanted),
+        })
     }
 
     /// Checks the settings, and returns the turn that they describe.

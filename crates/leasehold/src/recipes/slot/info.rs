@@ -47,6 +47,9 @@ pub enum TurnState {
     Died,
     /// The lock was granted for the turn, but the client that asked had already given up.
     Open,
+    /// The lock is free, but was not granted: a failover guard grants nothing yet, or the lock
+    /// became free after the request.
+    HeldBack,
 }
 
 /// A reply that grants nothing.
@@ -128,7 +131,8 @@ impl Seen {
         let has_slots = period_ms > 0;
         let slot = self.slot.filter(|_| has_slots);
         TurnInfo {
-            slot: slot.map(|slot| since_epoch(slot.saturating_mul(period_ms) + offset_ms)),
+            slot: slot
+                .map(|slot| since_epoch(slot.saturating_mul(period_ms).saturating_add(offset_ms))),
             id: (!has_slots).then(|| self.id.clone()),
             period: has_slots.then(|| Duration::from_millis(period_ms)),
             offset: Duration::from_millis(offset_ms),
@@ -139,6 +143,19 @@ impl Seen {
             ended: self.times[1],
             exit_code: self.exit_code,
             missed: self.missed,
+        }
+    }
+
+    /// Returns whether no hold has the lock.
+    pub(super) fn is_free(&self) -> bool {
+        self.holder.is_empty()
+    }
+
+    /// Describes a lock that is free, but was not granted.
+    pub(super) fn held_back(&self) -> TurnInfo {
+        TurnInfo {
+            state: TurnState::HeldBack,
+            ..self.of_the_holder()
         }
     }
 

@@ -62,6 +62,7 @@ impl Wanted {
             state: state.as_bytes(),
             rc: rc.as_bytes(),
             keep_ms: wire_ms(self.keep),
+            id: self.id.as_bytes(),
         }
         .operation()
     }
@@ -294,6 +295,7 @@ impl HoldSteps for TurnHold {
             state: state.as_bytes(),
             rc: rc.as_bytes(),
             keep_ms: wire_ms(wanted.keep),
+            id: wanted.id.as_bytes(),
         }
         .operation()
     }

@@ -34,11 +34,19 @@ local function refusal(code, mine, ttl, holder, seen)
   return { code, mine, ttl, holder, seen[1], seen[2], seen[3], seen[4], seen[5], seen[6], seen[7],
     seen[8], seen[9] }
 end
--- Notes the end of a turn, if it is the turn of this hold.
+-- Notes the end of a turn, if it is the turn of this hold. Returns an error text if that
+-- failed.
 local function note_end(record, hold, state, rc, keep_ms)
-  if redis.pcall('HGET', record, 'hold') ~= hold then return end
-  redis.pcall('HSET', record, 'state', state, 'ended_ms', digits(now_ms()), 'rc', rc)
+  if redis.pcall('HGET', record, 'hold') ~= hold then return nil end
+  local noted = redis.pcall('HSET', record, 'state', state, 'ended_ms', digits(now_ms()), 'rc', rc)
   redis.pcall('PEXPIRE', record, keep_ms)
+  return type(noted) == 'table' and noted.err or nil
+end
+-- Writes the record of a turn per id again, if it has expired during the job.
+local function restore(record, hold, id)
+  if id ~= '' and redis.pcall('HLEN', record) == 0 then
+    redis.pcall('HSET', record, 'slot', '0', 'state', 'running', 'hold', hold, 'id', id)
+  end
 end
 
 -- [begin] -----------------------------------------------------------------------------------------
@@ -60,7 +68,8 @@ end
 -- keep_ms    how long the record is kept
 -- Returns   { 1, slot, missed }  granted; `missed` slots had no turn since the last one
 --           { 2, slot, ttl, holder, ... }  another hold has the lock
---           { 3, slot, -2, '', ... }       the turn is over, and the record says how
+--           { 3, slot, ttl, holder, ... }  the turn is over, and the record says how; another hold
+--                                          may have the lock, with a ttl of -2 if none has it
 --           text WRONGKIND: not a plain lock, or other slots
 
 local function begin(lock, newest, record, hold, lease_ms, period_ms, offset_ms, fixed, id, retry, most_once, by, keep_ms)
@@ -87,11 +96,9 @@ local function begin(lock, newest, record, hold, lease_ms, period_ms, offset_ms,
     closed = state == 'done' or (state == 'failed' and retry ~= '1')
       or (state == 'running' and held == 0 and most_once == '1')
   end
-  if closed then
-    return refusal(3, mine, -2, '', seen)
-  end
-  if held > 0 then
-    return refusal(2, mine, redis.call('PTTL', lock), redis.call('HKEYS', lock)[1], seen)
+  if closed or held > 0 then
+    local ttl, holder = redis.call('PTTL', lock), held > 0 and redis.call('HKEYS', lock)[1] or ''
+    return refusal(closed and 3 or 2, mine, ttl, holder, seen)
   end
   local missed = 0
   if slot == mine then
@@ -131,12 +138,16 @@ end
 -- state    `done`, `failed`, or `open` for a turn that no client began
 -- rc       the exit code; empty if there is none
 -- keep_ms  how long the record is kept
+-- id       the id of the turn; empty with slots
 -- Returns  1 + n  released, and n connections got the message; or an earlier copy has done so
 --          0      this hold's lease ran out: a turn that was done counts as failed
 
-local function finish(lock, newest, record, hold, channel, state, rc, keep_ms)
+local function finish(lock, newest, record, hold, channel, state, rc, keep_ms, id)
   -- HDEL first: it works when the server is out of memory.
   local had = redis.call('HDEL', lock, hold)
+  if had == 1 then
+    restore(record, hold, id)
+  end
   local is_own = redis.pcall('HGET', record, 'hold') == hold
   local was = redis.pcall('HGET', record, 'state')
   if is_own and was == 'running' then
@@ -168,14 +179,20 @@ end
 -- state    `done` or `failed`
 -- rc       the exit code; empty if there is none
 -- keep_ms  how long the record is kept
+-- id       the id of the turn; empty with slots
 -- Returns  1  noted
 --          0  this hold no longer has the lock; nothing was changed
+--          text OOM: the server is out of memory, and has noted nothing
 
-local function mark(lock, newest, record, hold, state, rc, keep_ms)
+local function mark(lock, newest, record, hold, state, rc, keep_ms, id)
   if redis.call('HEXISTS', lock, hold) == 0 then
     return 0
   end
-  note_end(record, hold, state, rc, keep_ms)
+  restore(record, hold, id)
+  local failed = note_end(record, hold, state, rc, keep_ms)
+  if failed then
+    return failed
+  end
   if newest ~= record then
     note_end(newest, hold, state, rc, keep_ms)
   end

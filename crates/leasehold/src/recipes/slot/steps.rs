@@ -34,13 +34,12 @@ impl Begin<'_> {
         let mine = slot_now(keyspace, self.period_ms, self.offset_ms, self.fixed);
         let seen = seen_in(keyspace, self.record)?;
         let slot = whole(seen[SLOT].as_deref());
-        if self.is_closed(slot, mine, seen[STATE].as_deref(), held) {
-            return Ok(refusal(3, mine, -2, b"", seen));
-        }
-        if held {
+        let is_closed = self.is_closed(slot, mine, seen[STATE].as_deref(), held);
+        if is_closed || held {
             let ttl = keyspace.pttl(self.lock);
             let holder = keyspace.hgetall(self.lock)?.pop().unwrap_or_default().0;
-            return Ok(refusal(2, mine, ttl, &holder, seen));
+            let code = if is_closed { 3 } else { 2 };
+            return Ok(refusal(code, mine, ttl, &holder, seen));
         }
         let before = whole(seen[MISSED].as_deref()).unwrap_or(0);
         let missed = match slot {
@@ -123,13 +122,16 @@ step! {
     // Like a release, it runs however late it arrives.
     FINISH: Finish = slot.finish, grants: false,
     keys: [lock, newest, record],
-    args: [hold, channel, state, rc, keep_ms: u64],
+    args: [hold, channel, state, rc, keep_ms: u64, id],
     uses: [TURNS],
 }
 
 impl Finish<'_> {
     fn twin(self, keyspace: &mut Keyspace) -> Result<Value, Refusal> {
         let had = keyspace.hdel(self.lock, self.hold)?;
+        if had {
+            restore(keyspace, self.record, self.hold, self.id)?;
+        }
         let hold = keyspace.hget(self.record, b"hold").unwrap_or_default();
         let state = keyspace.hget(self.record, b"state").unwrap_or_default();
         let is_own = hold.as_deref() == Some(self.hold);
@@ -155,7 +157,7 @@ impl Finish<'_> {
 step! {
     MARK: Mark = slot.mark, grants: false,
     keys: [lock, newest, record],
-    args: [hold, state, rc, keep_ms: u64],
+    args: [hold, state, rc, keep_ms: u64, id],
     uses: [TURNS],
 }
 
@@ -164,6 +166,7 @@ impl Mark<'_> {
         if !keyspace.hexists(self.lock, self.hold)? {
             return Ok(Value::Int(0));
         }
+        restore(keyspace, self.record, self.hold, self.id)?;
         for key in keys(self.newest, self.record) {
             note_end(
                 keyspace,
@@ -259,6 +262,23 @@ fn refusal(code: i64, mine: u64, ttl: i64, holder: &[u8], seen: Vec<Option<Vec<u
     let seen = seen.into_iter();
     items.extend(seen.map(|field| field.map_or(Value::Nil, Value::Text)));
     Value::List(items)
+}
+
+/// The twin of `restore` in `slot.lua`.
+fn restore(keyspace: &mut Keyspace, record: &[u8], hold: &[u8], id: &[u8]) -> Result<(), Refusal> {
+    if id.is_empty() || keyspace.hlen(record) != Ok(0) {
+        return Ok(());
+    }
+    let fields: [(&[u8], &[u8]); 4] = [
+        (b"slot", b"0"),
+        (b"state", b"running"),
+        (b"hold", hold),
+        (b"id", id),
+    ];
+    for (field, value) in fields {
+        keyspace.hset(record, field, value)?;
+    }
+    Ok(())
 }
 
 /// The twin of `note_end` in `slot.lua`.

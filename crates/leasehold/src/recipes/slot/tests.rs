@@ -72,6 +72,7 @@ impl Server {
             state: state.as_bytes(),
             rc: b"",
             keep_ms: 90_000_000,
+            id: b"",
         };
         let operation = step.operation();
         match (operation.step.twin)(&mut self.keyspace, &operation.parts) {
