@@ -116,7 +116,8 @@ fn in_thread(arguments: &Arguments, output_type: &Type, body: &TokenStream) -> T
     let typed = typed(output_type, body);
     let unreleased = converted(output_type, "error");
     let visible = visible(&guard);
-    let once = Ident::new("once", Span::mixed_site());
+    // The names of functions have no hygiene: a short one would hide a function of the caller.
+    let once = Ident::new("leasehold_macros_call_once", Span::mixed_site());
     quote! {
         // A closure that is called in place could not return what it has borrowed mutably.
         fn #once<T>(work: impl ::core::ops::FnOnce() -> T) -> T {

@@ -196,11 +196,13 @@ pub(crate) struct Run {
 
 /// Once per slot, or once per id.
 #[derive(Args)]
+#[group(id = "turn_settings", multiple = true)]
 pub(crate) struct Turns {
     /// Run once per slot of TIME, across all machines
     ///
     /// The server's clock counts the slots from 1970 in UTC, and each run is for the nearest one.
     #[arg(long, value_name = "TIME", value_parser = duration::parse, allow_hyphen_values = true,
+        group = "turn",
         conflicts_with_all = ["once", "limit", "read", "write", "fair", "also", "redlock", "min_hold"])]
     pub(crate) slot: Option<Duration>,
 
@@ -210,7 +212,7 @@ pub(crate) struct Turns {
     pub(crate) offset: Option<Duration>,
 
     /// Run once for this ID, across all machines
-    #[arg(long, value_name = "ID",
+    #[arg(long, value_name = "ID", group = "turn",
         conflicts_with_all = ["limit", "read", "write", "fair", "also", "redlock", "min_hold"])]
     pub(crate) once: Option<String>,
 
@@ -220,11 +222,11 @@ pub(crate) struct Turns {
     pub(crate) keep: Option<Duration>,
 
     /// Let a slot or an ID run again if CMD failed
-    #[arg(long)]
+    #[arg(long, requires = "turn")]
     pub(crate) retry_failed: bool,
 
     /// Run no slot or ID again after a crash
-    #[arg(long)]
+    #[arg(long, requires = "turn")]
     pub(crate) at_most_once: bool,
 }
 

@@ -41,9 +41,10 @@ async fn follow(args: Watch, server: Server) -> Result<Exit, Failure> {
     let mut end = None;
     loop {
         let change = tokio::select! {
+            // The limit first: a busy name always has a change.
             biased;
-            change = watch.next() => change,
             () = until(end) => return Ok(Exit::Success),
+            change = watch.next() => change,
         };
         let Some(change) = change.transpose()? else {
             return Ok(Exit::Success);

@@ -5,10 +5,11 @@ use std::time::{Duration, SystemTime};
 use leasehold::slot::{Begin, Turn, TurnInfo, TurnState, Turns};
 use leasehold::{Client, Error, ErrorKind};
 use serde_json::Value;
+use tokio::time::Instant;
 
 use super::holding::Holding;
 use super::wait::{Aborted, Waited, Waiting};
-use super::wanted::acknowledgement;
+use super::wanted::{Wanted, acknowledgement};
 use super::{in_a_hurry, tidy, unless_hurried};
 use crate::cli::Turns as Args;
 use crate::duration;
@@ -28,10 +29,14 @@ impl Waiting<'_> {
         let turns = self.turns(&clients[0], args);
         let (client, wait) = (clients[0].clone(), self.args.wait);
         let fenced = self.args.fenced;
+        let patience = match self.args.no_wait {
+            true => Duration::ZERO,
+            false => self.args.outage_timeout,
+        };
         let mut begin = Aborted::on_drop(async move {
             let begun = match wait {
                 Some(wait) => turns.begin_for(wait).await,
-                None => turns.try_begin().await,
+                None => try_begin(&turns, patience).await,
             };
             match begun {
                 Ok(begun) if fenced => drawn(begun).await,
@@ -53,6 +58,12 @@ impl Waiting<'_> {
                 let guard = Holding::Turn(Box::new(turn));
                 self.tell_held(&guard);
                 return Ok(Waited::Held(clients, guard));
+            }
+            Ok(Begin::Elsewhere(info)) if info.state == TurnState::HeldBack => {
+                self.tell_busy(&Wanted::new(&clients, self.args, self.name)?)
+                    .await;
+                tidy(&clients).await;
+                return Ok(Waited::Busy);
             }
             Ok(Begin::Done(info)) => (Event::DoneAlready, info),
             Ok(Begin::Elsewhere(info)) => (Event::RunningElsewhere, info),
@@ -97,6 +108,20 @@ impl Waiting<'_> {
         if turn.missed() > 0 {
             let missed = slots_missed(turn.missed());
             output::detail(format_args!("`{}`: {missed}", Shown(self.name)));
+        }
+    }
+}
+
+/// Asks for the turn once. During an outage, asks again for this long.
+async fn try_begin(turns: &Turns, patience: Duration) -> leasehold::Result<Begin> {
+    const PAUSE: Duration = Duration::from_millis(100);
+    let limit = Instant::now() + patience;
+    loop {
+        match turns.try_begin().await {
+            Err(error) if error.is_transient() && Instant::now() + PAUSE < limit => {
+                tokio::time::sleep(PAUSE).await;
+            }
+            begun => return begun,
         }
     }
 }
@@ -154,13 +179,26 @@ pub(in crate::cmd) fn told(info: &TurnInfo) -> String {
     let what = match info.state {
         TurnState::Running => format!("runs on {by}"),
         TurnState::Done => format!("was done by {by} {} ago{code}", ago(info.ended)),
+        // The command has ended well, but the server had the lock no longer.
+        TurnState::Failed if info.exit_code == Some(0) => {
+            format!(
+                "lost its lock on {by} {} ago, and its command ended with exit code 0",
+                ago(info.ended)
+            )
+        }
         TurnState::Failed => format!("failed on {by} {} ago{code}", ago(info.ended)),
         TurnState::Died => format!("was begun by {by} {} ago and never ended", ago(info.began)),
         _ => format!("was given to {by}, which did not begin"),
     };
     let which = match (&info.id, info.slot) {
         (Some(id), _) => format!(" (id {})", Shown(id)),
-        (None, Some(slot)) => format!(" (slot of {} ago)", ago(Some(slot))),
+        (None, Some(slot)) => match slot.duration_since(SystemTime::now()) {
+            Ok(left) if left.as_secs() > 0 => {
+                let left = duration::shown(Duration::from_secs(left.as_secs()));
+                format!(" (slot in {left})")
+            }
+            _ => format!(" (slot of {} ago)", ago(Some(slot))),
+        },
         (None, None) => String::new(),
     };
     match info.missed {
@@ -180,6 +218,7 @@ pub(in crate::cmd) fn as_json(info: &TurnInfo) -> Vec<(&'static str, Value)> {
         TurnState::Done => "done",
         TurnState::Failed => "failed",
         TurnState::Died => "died",
+        TurnState::HeldBack => "held_back",
         _ => "open",
     };
     vec![

@@ -153,7 +153,7 @@ impl<'a> Waiting<'a> {
         }
     }
 
-    async fn tell_busy(&self, lock: &Wanted) {
+    pub(super) async fn tell_busy(&self, lock: &Wanted) {
         let InTheWay { mut text, holder } = lock.in_the_way().await.unwrap_or_default();
         if output::event(Event::Busy, self.name, || vec![("holder", holder)]) {
             return;
