@@ -2,6 +2,7 @@
 //! a server, and compares replies and state. A difference is shrunk to the shortest sequence that
 //! shows it. Each primitive has a file that defines how its steps are sent.
 
+mod election;
 mod expirable;
 mod fair;
 mod fenced;
@@ -103,7 +104,7 @@ fn renewed(hold: &str) -> (&'static str, &'static str) {
     }
 }
 
-const SUITES: [Suite; 11] = [
+const SUITES: [Suite; 12] = [
     lock::SUITE,
     group::SUITE,
     fenced::SUITE,
@@ -115,6 +116,7 @@ const SUITES: [Suite; 11] = [
     name::SUITE,
     presence::SUITE,
     slot::SUITE,
+    election::SUITE,
 ];
 
 /// A command that replaces the list of waiting clients with a text.

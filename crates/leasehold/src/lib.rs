@@ -39,6 +39,7 @@
 //! | a lock whose kind is chosen at run time | [`AnyLock`] |
 //! | at most N holders at a time | [`ExpirableSemaphore`]; [`Semaphore`] if no process is ever killed |
 //! | to wait until N things are done | [`CountDownLatch`] |
+//! | one of several replicas to work, and the others to know which | [`Election`] |
 //!
 //! The locks and semaphores have the same methods for waiting: `acquire`, `try_acquire`,
 //! `try_acquire_for` and `try_acquire_until`. (An [`RwLock`] has the same with `read` and `write`.)
@@ -148,6 +149,7 @@ pub use primitives::rw::{NotUpgraded, ReadGuard, RwLock, WriteGuard};
 pub use primitives::semaphore::{Semaphore, SemaphorePermit};
 #[cfg(feature = "macros")]
 pub use recipes::locked::{Busy, locked};
+pub use recipes::election::{Election, Leader, Term, Terms};
 
 /// The kinds of a [`Lock`], for code that is generic over them. If the kind is known only at run
 /// time, use an [`AnyLock`].
@@ -250,6 +252,10 @@ struct Guides;
 #[cfg(doctest)]
 #[doc = include_str!("../../../docs/watch.md")]
 struct WatchPage;
+
+#[cfg(doctest)]
+#[doc = include_str!("../../../docs/election.md")]
+struct ElectionPage;
 
 #[cfg(doctest)]
 #[doc = include_str!("../../../docs/from-redisson.md")]

@@ -3,6 +3,7 @@
 //! A recipe uses the public API, and steps of its own for what must happen in one request. Nothing
 //! below this layer knows the recipes.
 
+pub(crate) mod election;
 pub(crate) mod fence;
 #[cfg(feature = "macros")]
 pub(crate) mod locked;
@@ -15,7 +16,7 @@ use crate::operate;
 
 /// Returns all steps, from which the script of a call is assembled. The steps of recipes are last.
 pub(crate) fn steps() -> Vec<&'static Step> {
-    [&operate::steps()[..], &slot::steps::ALL].concat()
+    [&operate::steps()[..], &slot::steps::ALL, &election::steps::ALL].concat()
 }
 
 impl ClientBuilder {

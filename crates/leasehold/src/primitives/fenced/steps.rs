@@ -15,7 +15,7 @@ use crate::primitives::twin::to_int;
 
 static LUA: LuaFile = LuaFile::new(include_str!("fenced.lua"));
 
-static TOKEN: SharedLua = SharedLua::new(&LUA, "token", &[]);
+pub(crate) static TOKEN: SharedLua = SharedLua::new(&LUA, "token", &[]);
 
 step! {
     ACQUIRE: Acquire = fenced.acquire, grants: true,
@@ -115,7 +115,7 @@ pub(crate) static ALL: [&Step; 4] = [&ACQUIRE, &DRAW, &RAISE, &LAST_TOKEN];
 const LIMIT: u64 = (1 << 53) - 1;
 
 /// The twin of `last_given` in `fenced.lua`.
-fn last_given(keyspace: &mut Keyspace, counter: &[u8]) -> Result<u64, Refusal> {
+pub(crate) fn last_given(keyspace: &mut Keyspace, counter: &[u8]) -> Result<u64, Refusal> {
     let text = keyspace.get(counter).map_err(|_| not_a_counter(counter))?;
     let Some(text) = text else {
         return Ok(0);
@@ -126,7 +126,7 @@ fn last_given(keyspace: &mut Keyspace, counter: &[u8]) -> Result<u64, Refusal> {
         .ok_or_else(|| not_a_counter(counter))
 }
 
-fn next_token(keyspace: &mut Keyspace, counter: &[u8]) -> Result<u64, Refusal> {
+pub(crate) fn next_token(keyspace: &mut Keyspace, counter: &[u8]) -> Result<u64, Refusal> {
     let last = last_given(keyspace, counter)?;
     if last >= LIMIT {
         return Err(not_a_counter(counter));
@@ -136,7 +136,7 @@ fn next_token(keyspace: &mut Keyspace, counter: &[u8]) -> Result<u64, Refusal> {
     Ok((last + 1).max(keyspace.now_ms() * 1000))
 }
 
-fn note(keyspace: &mut Keyspace, counter: &[u8], token: u64, counter_ms: u64) {
+pub(crate) fn note(keyspace: &mut Keyspace, counter: &[u8], token: u64, counter_ms: u64) {
     keyspace.set(counter, token.to_string().as_bytes());
     if counter_ms > 0 {
         keyspace.pexpire(counter, counter_ms);
@@ -156,7 +156,7 @@ const COUNTER_LIFE: Duration = Duration::from_secs(24 * 3600);
 
 /// Returns how long the counter outlives its last use by a hold with this lease: forever, which is
 /// 0 on the wire, if Java clients may continue from it.
-fn counter_ms(peers: Peers, lease: Duration) -> u64 {
+pub(crate) fn counter_ms(peers: Peers, lease: Duration) -> u64 {
     wire_ms(match peers {
         Peers::RustOnly => COUNTER_LIFE.max(lease * 2),
         Peers::All | Peers::Redisson3 | Peers::Redisson4 => Duration::ZERO,
