@@ -26,6 +26,7 @@ mod on_embedded {
     mod cancel;
     mod cancel_wholes;
     mod deadlock;
+    mod election;
     mod expirable;
     mod fair;
     mod fenced;
@@ -60,6 +61,7 @@ mod on_server {
     mod cancel;
     mod cancel_wholes;
     mod deadlock;
+    mod election;
     mod expirable;
     mod fair;
     mod fenced;
@@ -93,6 +95,7 @@ mod on_cluster {
     mod back_off;
     mod cancel;
     mod cancel_wholes;
+    mod election;
     mod expirable;
     mod fair;
     mod fenced;

@@ -160,6 +160,10 @@ impl Election {
     /// When `shutdown` resolves, `work` is dropped and the term is resigned. If the work needs time
     /// to finish, let it watch for the shutdown itself, and let `shutdown` resolve when it is done.
     ///
+    /// If you spawn the future, let `work` be a closure that returns a future without borrows, such as
+    /// `move |term| job(term.token(), state.clone())`. The compiler can't check yet that the future of
+    /// an `async` closure with captured variables can be sent to another thread.
+    ///
     /// ```
     /// # #[tokio::main(flavor = "current_thread")]
     /// # async fn main() -> leasehold::Result<()> {
