@@ -6,6 +6,7 @@ mod demo;
 mod doctor;
 mod documented;
 mod fence;
+mod election;
 mod hold;
 mod java;
 mod latch;

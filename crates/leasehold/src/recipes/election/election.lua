@@ -122,9 +122,9 @@ local function look(lock, leader, counter)
     return other
   end
   local id, ttl = redis.call('HKEYS', lock)[1], redis.call('PTTL', lock)
-  local entry = redis.pcall('HMGET', leader, 'id', 'token', 'payload', 'since_ms')
-  if entry[1] == id then
-    return { ttl, id, entry[2] or '', entry[3] or '', entry[4] or '' }
+  if redis.pcall('HGET', leader, 'id') == id then
+    return { ttl, id, redis.call('HGET', leader, 'token') or '',
+      redis.call('HGET', leader, 'payload') or '', redis.call('HGET', leader, 'since_ms') or '' }
   end
   local last = redis.pcall('GET', counter)
   return { ttl, id, type(last) == 'string' and last or '' }
