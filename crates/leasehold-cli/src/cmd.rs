@@ -36,9 +36,7 @@ use crate::signals::Signals;
 pub(crate) fn run(cli: Cli) -> Result<Exit, Failure> {
     match cli.command {
         Command::Run(args) => run::run(&args, &servers(&args.wanted, cli.connection.redis)?),
-        Command::Elect(args) => {
-            elect::elect(&args, &Server::find(cli.connection.redis)?.shared()?)
-        }
+        Command::Elect(args) => elect::elect(&args, &Server::find(cli.connection.redis)?.shared()?),
         Command::Leader(args) => {
             let server = Server::find(cli.connection.redis)?.shared()?;
             finish(leader::leader(args, server))

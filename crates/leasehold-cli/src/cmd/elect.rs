@@ -140,7 +140,9 @@ async fn give_up(
             }
         }
         Some(Ok(Err(error))) => note(format_args!("`{name}`: {}", Failure::from(error))),
-        _ => note(format_args!("`{name}`: the end of the term is not confirmed")),
+        _ => note(format_args!(
+            "`{name}`: the end of the term is not confirmed"
+        )),
     }
     if let Some(reason) = end.lost_for {
         output::event(Event::Lost, &task.name, || vec![("reason", reason.into())]);

@@ -53,7 +53,9 @@ fn line(as_json: bool, leader: Option<&leasehold::Leader>) -> String {
         // The payload of a stranger may have line breaks.
         return output::Shown(payload.unwrap_or(&leader.id)).to_string();
     }
-    let since = leader.since.and_then(|since| since.duration_since(UNIX_EPOCH).ok());
+    let since = leader
+        .since
+        .and_then(|since| since.duration_since(UNIX_EPOCH).ok());
     json!({
         "id": leader.id,
         "label": leader.label,

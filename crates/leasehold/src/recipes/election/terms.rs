@@ -122,9 +122,8 @@ impl Observer {
         };
         let timers = &self.election.context().timers;
         let waits = self.listeners.iter_mut().zip(signals);
-        let woken = select_all(
-            waits.map(|(listener, signal)| Box::pin(listener.changed_since(*signal))),
-        );
+        let woken =
+            select_all(waits.map(|(listener, signal)| Box::pin(listener.changed_since(*signal))));
         tokio::select! {
             _ = woken => {}
             () = timers.sleep_until(*due) => {}
