@@ -2,8 +2,8 @@
 
 mod demo;
 mod doctor;
-mod fence;
 mod elect;
+mod fence;
 mod latch;
 mod look;
 mod run;
@@ -18,8 +18,8 @@ use crate::mapping::{self, Mapping};
 
 pub(crate) use demo::{Demo, DemoWorker};
 pub(crate) use doctor::Doctor;
-pub(crate) use fence::{Fence, FenceAction};
 pub(crate) use elect::{Elect, Leader};
+pub(crate) use fence::{Fence, FenceAction};
 pub(crate) use latch::{Latch, LatchAction};
 pub(crate) use look::{KindOfName, Ls, Release, SetLimit, Show, Top, Watch};
 pub(crate) use run::{Hold, OnLoss, RUN_USAGE, Run, RunDeadman, RunLaunch, Turns, Wanted};

@@ -147,9 +147,9 @@ pub use primitives::latch::CountDownLatch;
 pub use primitives::lock::{GroupLock, Lock, LockGuard};
 pub use primitives::rw::{NotUpgraded, ReadGuard, RwLock, WriteGuard};
 pub use primitives::semaphore::{Semaphore, SemaphorePermit};
+pub use recipes::election::{Election, Leader, Term, Terms};
 #[cfg(feature = "macros")]
 pub use recipes::locked::{Busy, locked};
-pub use recipes::election::{Election, Leader, Term, Terms};
 
 /// The kinds of a [`Lock`], for code that is generic over them. If the kind is known only at run
 /// time, use an [`AnyLock`].

@@ -16,7 +16,12 @@ use crate::operate;
 
 /// Returns all steps, from which the script of a call is assembled. The steps of recipes are last.
 pub(crate) fn steps() -> Vec<&'static Step> {
-    [&operate::steps()[..], &slot::steps::ALL, &election::steps::ALL].concat()
+    [
+        &operate::steps()[..],
+        &slot::steps::ALL,
+        &election::steps::ALL,
+    ]
+    .concat()
 }
 
 impl ClientBuilder {

@@ -61,6 +61,7 @@ fn until_ended(
         server.connect_in_background(Terms {
             lease: args.lease,
             failover_guard: None,
+            rust_only: false,
         })?
     };
     let election = client.election(&task.name).payload(args.payload.as_str());
