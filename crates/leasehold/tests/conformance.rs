@@ -157,6 +157,7 @@ mod behind_a_prefix {
     pub(super) use crate::support::prefixed_place as place;
     pub(super) const LEASE: std::time::Duration = std::time::Duration::from_millis(2000);
     mod any;
+    mod election;
     mod expirable;
     mod fair;
     mod group;

@@ -14,7 +14,7 @@ use crate::acknowledgement::Acknowledgement;
 use crate::backend::retry::RetryDelays;
 use crate::backend::step::Operation;
 use crate::client::Client;
-use crate::clock::Moment;
+use crate::clock::{Moment, Timers};
 use crate::config::MAX_SPAN;
 use crate::context::Context;
 use crate::error::{Error, ErrorKind, Result};
@@ -25,6 +25,7 @@ use crate::primitives::lock::kind::{Acquire, Named};
 use crate::primitives::lock::steps as lock_steps;
 use crate::primitives::lock::{Kind, Lock, LockGuard, acquire};
 use crate::primitives::request;
+use crate::process::Process;
 use crate::sync::Mutex;
 use crate::wait::Deadline;
 
@@ -128,7 +129,7 @@ impl Election {
     ///
     /// Same as [`Lock::acquire`](crate::Lock::acquire).
     pub async fn stand(&self) -> Result<Term> {
-        self.check()?;
+        self.check_candidate()?;
         self.pause.sleep(self.poll).await;
         let guard = self.lock.acquire().await?;
         Ok(Term::new(guard, Arc::clone(&self.pause)))
@@ -145,7 +146,7 @@ impl Election {
     ///
     /// Same as [`stand`](Self::stand).
     pub async fn try_stand(&self) -> Result<Option<Term>> {
-        self.check()?;
+        self.check_candidate()?;
         let guard = self.lock.try_acquire().await?;
         Ok(guard.map(|guard| Term::new(guard, Arc::clone(&self.pause))))
     }
@@ -234,20 +235,18 @@ impl Election {
         }
     }
 
-    /// Checks what the lock does not check.
-    fn check(&self) -> Result<()> {
-        let key = self.key()?;
+    /// Checks what a candidate needs and the lock does not check.
+    fn check_candidate(&self) -> Result<()> {
+        self.check()?;
         let length = self.lock.kind().payload.len();
-        let message = if length > LONGEST_PAYLOAD {
-            format!(
-                "the payload for `{key}` is {length} bytes long, the limit is {LONGEST_PAYLOAD}; \
-                 publish an address instead"
-            )
-        } else if self.poll < Duration::from_millis(1) || self.poll > MAX_SPAN {
-            format!("the poll interval for `{key}` is out of range; use 1 ms to 2^53 ms")
-        } else {
+        if length <= LONGEST_PAYLOAD {
             return Ok(());
-        };
+        }
+        let key = self.key()?;
+        let message = format!(
+            "the payload for `{key}` is {length} bytes long, the limit is {LONGEST_PAYLOAD}; \
+             publish an address instead"
+        );
         Err(Error::new(ErrorKind::Misuse, message).with_key(key))
     }
 }
@@ -273,7 +272,8 @@ impl Election {
     /// the next state is read, only the last of these states is returned.
     ///
     /// Tokens rise from term to term, and each term is returned once. A candidate that never led is
-    /// never returned. A change usually arrives at once, because the server publishes it. The
+    /// never returned. A term begins when the server grants it, even if its candidate stops waiting
+    /// at that moment. A change usually arrives at once, because the server publishes it. The
     /// observer also asks the server when the lease of the leader ends, and every second
     /// ([`poll_interval`](Self::poll_interval)), so a lost message costs a second.
     ///
@@ -293,6 +293,18 @@ impl Election {
     /// ```
     pub fn observe(&self) -> Terms {
         Terms::of(self)
+    }
+
+    /// Checks what candidates and observers need. A forked child may not wait: its timers and
+    /// channels belong to its parent.
+    fn check(&self) -> Result<()> {
+        let key = self.key()?;
+        self.context().check_process(key)?;
+        if (Duration::from_millis(1)..=MAX_SPAN).contains(&self.poll) {
+            return Ok(());
+        }
+        let message = format!("the poll interval for `{key}` is out of range; use 1 ms to 2^53 ms");
+        Err(Error::new(ErrorKind::Misuse, message).with_key(key))
     }
 
     async fn see(&self) -> Result<leader::Seen> {
@@ -390,7 +402,8 @@ impl fmt::Debug for Election {
 
 /// The pause of a candidate after its term.
 struct Pause {
-    timers: crate::clock::Timers,
+    timers: Timers,
+    process: Process,
     begun: Mutex<Option<Moment>>,
 }
 
@@ -398,12 +411,16 @@ impl Pause {
     fn new(context: &Context) -> Self {
         Self {
             timers: context.timers.clone(),
+            process: Process::own(),
             begun: Mutex::default(),
         }
     }
 
     fn begin(&self) {
-        *self.begun.lock() = Some(self.timers.now());
+        // A forked child has no pause.
+        if let Some(mut begun) = self.process.lock(&self.begun) {
+            *begun = Some(self.timers.now());
+        }
     }
 
     /// Sleeps for the rest of the pause.

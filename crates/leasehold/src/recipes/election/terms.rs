@@ -14,7 +14,8 @@ use crate::backend::channels::{Listener, Signal};
 use crate::clock::Moment;
 use crate::error::Result;
 
-/// The shortest pause between two requests. It limits the requests while a lease ends.
+/// The shortest pause between two requests. It limits the requests while a lease ends, and while
+/// messages flood the channels, to which anyone can publish.
 const SHORTEST_PAUSE: Duration = Duration::from_millis(5);
 
 /// The terms of an election as an observer sees them: see [`Election::observe`].
@@ -79,10 +80,19 @@ struct Observer {
     shown: Option<Seen>,
     /// The greatest token that was returned.
     greatest_token: u64,
-    /// The signals before the last request, and when the next request is due without a new signal.
-    asked: Option<(Vec<Signal>, Moment)>,
+    /// The last request.
+    asked: Option<Asked>,
     /// The time of the first of the last requests, if none of them was answered.
     failing_since: Option<Moment>,
+}
+
+/// A request of an observer.
+struct Asked {
+    /// The signals before the request.
+    signals: Vec<Signal>,
+    sent: Moment,
+    /// The time of the next request, if no new signal arrives before.
+    next: Moment,
 }
 
 impl Observer {
@@ -117,7 +127,12 @@ impl Observer {
 
     /// Sleeps until a message arrives or the next request is due.
     async fn sleep(&mut self) {
-        let Some((signals, due)) = &self.asked else {
+        let Some(Asked {
+            signals,
+            sent,
+            next,
+        }) = &self.asked
+        else {
             return;
         };
         let timers = &self.election.context().timers;
@@ -126,12 +141,14 @@ impl Observer {
             select_all(waits.map(|(listener, signal)| Box::pin(listener.changed_since(*signal))));
         tokio::select! {
             _ = woken => {}
-            () = timers.sleep_until(*due) => {}
+            () = timers.sleep_until(*next) => {}
         }
+        timers.sleep_until(*sent + SHORTEST_PAUSE).await;
     }
 
     /// Asks for the leader once.
     async fn ask(&mut self) -> Result<Seen> {
+        self.election.check()?;
         let key = self.election.key()?;
         let context = self.election.context();
         if self.listeners.is_empty() {
@@ -144,7 +161,11 @@ impl Observer {
         let signals = self.listeners.iter().map(Listener::signal).collect();
         let poll = self.election.poll;
         // Set before the reply arrives: if this fails, the next request is due after a poll.
-        self.asked = Some((signals, sent + poll));
+        self.asked = Some(Asked {
+            signals,
+            sent,
+            next: sent + poll,
+        });
         let seen = self.election.see().await;
         match &seen {
             Ok(seen) => {
@@ -152,8 +173,8 @@ impl Observer {
                 // No message says that a lease has ended.
                 let pause = seen.ttl.map_or(poll, |ttl| poll.min(ttl));
                 let due = self.election.context().clock.now() + pause.max(SHORTEST_PAUSE);
-                if let Some((_, next)) = &mut self.asked {
-                    *next = due.min(sent + poll.max(SHORTEST_PAUSE));
+                if let Some(asked) = &mut self.asked {
+                    asked.next = due.min(sent + poll.max(SHORTEST_PAUSE));
                 }
             }
             Err(_) => {
