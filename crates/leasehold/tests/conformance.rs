@@ -27,6 +27,7 @@ mod on_embedded {
     mod cancel_wholes;
     mod deadlock;
     mod election;
+    mod election_cancel;
     mod expirable;
     mod fair;
     mod fenced;
@@ -62,6 +63,7 @@ mod on_server {
     mod cancel_wholes;
     mod deadlock;
     mod election;
+    mod election_cancel;
     mod expirable;
     mod fair;
     mod fenced;
@@ -96,6 +98,7 @@ mod on_cluster {
     mod cancel;
     mod cancel_wholes;
     mod election;
+    mod election_cancel;
     mod expirable;
     mod fair;
     mod fenced;

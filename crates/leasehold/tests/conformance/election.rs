@@ -5,18 +5,17 @@ use std::time::Duration;
 
 use leasehold::{Client, Election, ErrorKind, Leader, LossReason, Term, Terms};
 
-use super::cancel::{at_each_point, drop_after, once_it_waits};
 use super::{LEASE, place};
 use crate::support::eventually;
 
 const POLL: Duration = Duration::from_millis(20);
 
-fn election(client: &Client, payload: &str) -> Election {
+pub(super) fn election(client: &Client, payload: &str) -> Election {
     let election = client.election("x").payload(payload);
     election.lease(LEASE).poll_interval(POLL)
 }
 
-async fn next(terms: &mut Terms) -> Option<Leader> {
+pub(super) async fn next(terms: &mut Terms) -> Option<Leader> {
     let next = tokio::time::timeout(Duration::from_secs(20), terms.next());
     next.await.expect("a change").expect("it is open").unwrap()
 }
@@ -283,52 +282,4 @@ async fn closed_client_ends_its_observers() {
     assert_eq!(next(&mut terms).await, None);
     client.close().await;
     assert!(terms.next().await.is_none());
-}
-
-#[tokio::test]
-async fn futures_of_an_election_are_cancel_safe() {
-    let place = place();
-    let (client, other) = (place.client().await, place.client().await);
-    let fresh = || election(&client, "mine");
-    at_each_point(&place, &client, async |n| {
-        drop_after(n, fresh().stand()).await
-    })
-    .await;
-    at_each_point(&place, &client, async |n| {
-        drop_after(n, fresh().try_stand()).await
-    })
-    .await;
-    at_each_point(&place, &client, async |n| {
-        let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
-        let mut stop = Some(stop);
-        let candidate = fresh();
-        let lead = candidate.lead_until(stopped, async |_: &Term| {
-            tokio::task::yield_now().await;
-            drop(stop.take());
-            std::future::pending::<()>().await;
-        });
-        drop_after(n, lead).await
-    })
-    .await;
-    at_each_point(&place, &client, async |n| {
-        let term = fresh().stand().await.unwrap();
-        drop_after(n, term.resign()).await
-    })
-    .await;
-    at_each_point(&place, &client, async |n| {
-        let term = election(&other, "other").stand().await.unwrap();
-        let resigns = once_it_waits(&client, async move { term.resign().await.unwrap() });
-        let dropped = drop_after(n, fresh().stand()).await;
-        resigns.await.unwrap();
-        dropped
-    })
-    .await;
-    at_each_point(&place, &client, async |n| {
-        let mut terms = fresh().observe();
-        let seen = drop_after(n, terms.next()).await;
-        // A dropped call loses nothing.
-        assert!(seen.is_some() || next(&mut terms).await.is_none());
-        seen
-    })
-    .await;
 }
