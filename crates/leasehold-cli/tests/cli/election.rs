@@ -5,7 +5,7 @@ use std::process::Command;
 use leasehold_testkit::{RedisServer, eventually};
 use nix::sys::signal::Signal;
 
-use crate::support::{LIMIT, done, leasehold_at, server, start};
+use crate::support::{LIMIT, done, expect_nothing_runs, leasehold_at, server, start};
 
 fn elect(server: &RedisServer, options: &[&str], script: &str) -> Command {
     let mut command = leasehold_at(server);
@@ -96,4 +96,19 @@ fn missing_command_ends_the_candidate() {
     done(&mut command).expect_code(127);
     let mut command = leasehold_at(&server);
     done(command.args(["elect", "x"])).expect_code(2);
+}
+
+#[test]
+fn killed_leader_is_replaced() {
+    let server = server();
+    let script = "echo $LEASEHOLD_TOKEN; exec sleep 600";
+    let mut first = start(&mut elect(&server, &["--lease", "3s"], script));
+    let token: u64 = first.line().trim().parse().expect("a token");
+    let mut second = start(&mut elect(&server, &[], script));
+    first.signal(Signal::SIGKILL);
+    let next: u64 = second.line().trim().parse().expect("a token");
+    assert!(next > token);
+    second.signal(Signal::SIGTERM);
+    second.done().expect_code(143);
+    expect_nothing_runs(&server.url());
 }

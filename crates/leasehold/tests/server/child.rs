@@ -60,7 +60,9 @@ fn a_process_of_its_own() {
     match words[..] {
         ["hold", url, lease] => runtime.block_on(use_until_told(url, ms(lease))).unwrap(),
         ["lead", url, lease, number] => {
-            runtime.block_on(lead_until_killed(url, ms(lease), number)).unwrap();
+            runtime
+                .block_on(lead_until_killed(url, ms(lease), number))
+                .unwrap();
         }
         ["stand", url] => runtime.block_on(async {
             let client = builder().connect(url).await.unwrap();
@@ -126,7 +128,9 @@ async fn lead_until_killed(url: &str, lease: Duration, payload: &str) -> Result<
             tokio::time::sleep(Duration::from_millis(1)).await;
         }
     };
-    candidate.lead_until(std::future::pending::<()>(), work).await
+    candidate
+        .lead_until(std::future::pending::<()>(), work)
+        .await
 }
 
 async fn ask_once(url: &str, lease: Duration) -> Result<()> {

@@ -256,17 +256,19 @@ fn child_calls(runtime: &Runtime, url: &str) {
     );
     let lock = client.lock("x").owned_by(&owner);
     let seats = client.semaphore("seats");
-    let (guard, reader, permit) = runtime.block_on(async {
+    let election = client.election("election");
+    let (guard, reader, permit, term) = runtime.block_on(async {
         seats.try_set_permits(2).await.unwrap();
         (
             lock.acquire().await.unwrap(),
             client.rw_lock("rw").read().await.unwrap(),
             seats.acquire().await.unwrap(),
+            election.stand().await.unwrap(),
         )
     });
-    let mut kept = Some((guard, reader, permit));
+    let mut kept = Some((guard, reader, permit, term));
     in_child(|| {
-        let (guard, reader, permit) = kept.take().unwrap();
+        let (guard, reader, permit, term) = kept.take().unwrap();
         let calls = async {
             tell("child acquires", client.lock("y").try_acquire().await);
             tell("child waits", client.lock("y").acquire().await);
@@ -281,17 +283,24 @@ fn child_calls(runtime: &Runtime, url: &str) {
             tell("child takes a seat", seats.try_acquire().await);
             tell("child gives a seat back", permit.release().await);
             tell("child adds seats", seats.add_permits(1).await);
+            tell("child stands", election.stand().await);
+            tell("child stands once", election.try_stand().await);
+            tell("child asks for the leader", election.leader().await);
+            let seen = election.observe().next().await;
+            tell("child observes", seen.expect("it is told"));
+            tell("child resigns", term.resign().await);
             tell("child counts", client.count_down_latch("l").count().await);
             assert_eq!(client.close().await.holds_left, 0);
         };
         runtime.block_on(calls);
     });
-    let (guard, reader, permit) = kept.unwrap();
+    let (guard, reader, permit, term) = kept.unwrap();
     another_is_refused(url);
     runtime.block_on(async {
         tell("parent acquires", client.lock("y").acquire().await);
         tell("parent releases", guard.release().await);
         reader.release().await.unwrap();
+        term.resign().await.unwrap();
         permit.release().await.unwrap();
     });
 }
