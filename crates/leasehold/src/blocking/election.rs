@@ -115,7 +115,6 @@ impl Term {
     }
 
     /// Returns the async term, for what only async code can do.
-    #[must_use]
     pub fn as_async(&self) -> &election::Term {
         self.inner.as_ref().expect("only a drop takes it")
     }
