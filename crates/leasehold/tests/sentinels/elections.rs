@@ -21,12 +21,11 @@ fn failovers() -> usize {
     wanted.map_or(5, |wanted| wanted.parse().expect("a number"))
 }
 
-/// A term, with the times at which its candidate asked, led, and ended it.
+/// A term, with the times at which its candidate asked for it, and ended it.
 #[derive(Debug)]
 struct Led {
     token: u64,
     asked: u64,
-    began: u64,
     ended: u64,
 }
 
@@ -95,7 +94,7 @@ async fn stands_until_over(client: Client, number: usize, story: Arc<Story>) {
         let asked = monotonic_ns();
         match election.lease(LEASE).poll_interval(POLL).stand().await {
             Ok(term) => {
-                let (token, began) = (term.token(), monotonic_ns());
+                let token = term.token();
                 story.is_seen(&term).await;
                 // It may be lost, or its end may not be confirmed.
                 let ended = monotonic_ns();
@@ -103,7 +102,6 @@ async fn stands_until_over(client: Client, number: usize, story: Arc<Story>) {
                 let led = Led {
                     token,
                     asked,
-                    began,
                     ended,
                 };
                 story.led.lock().unwrap().insert(payload, led);

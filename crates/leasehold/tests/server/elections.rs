@@ -7,6 +7,7 @@ use leasehold::settings::Peers;
 use leasehold::testing::history::monotonic_ns;
 use leasehold::{Acknowledgement, Client, Election, ErrorKind, Leader, LossReason, Term, Terms};
 use leasehold_testkit::{Proxy, RedisServer};
+use tokio::runtime::Handle;
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 
@@ -131,22 +132,22 @@ impl Drop for Work {
 
 type Notes = Arc<Mutex<Vec<(&'static str, u64)>>>;
 
-/// Leads in a task until it is told to stop. Returns the notes of its work.
+/// Leads in a thread until it is told to stop. Returns the notes of its work.
 fn leads(election: Election) -> (Notes, oneshot::Sender<()>, JoinHandle<()>) {
     let notes = Notes::default();
     let (stop, stopped) = oneshot::channel::<()>();
-    let task = tokio::spawn({
-        let notes = Arc::clone(&notes);
-        async move {
+    let (runtime, notes_of_work) = (Handle::current(), Arc::clone(&notes));
+    let task = tokio::task::spawn_blocking(move || {
+        runtime.block_on(async {
             let work = move |_: &Term| {
-                let work = Work::begin(&notes);
+                let work = Work::begin(&notes_of_work);
                 async move {
                     let _work = work;
                     std::future::pending::<()>().await;
                 }
             };
             election.lead_until(stopped, work).await.unwrap();
-        }
+        });
     });
     (notes, stop, task)
 }
