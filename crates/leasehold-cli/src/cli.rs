@@ -214,7 +214,7 @@ pub(crate) struct Tls {
 pub(crate) enum Command {
     /// Run a command under a lock, and exit with the command's code
     Run(Box<Run>),
-    /// Stand for election, and run a command while this process leads
+    /// Run a command while this process leads, and no other one of the election
     Elect(Elect),
     /// Show the leader of an election
     Leader(Leader),

@@ -32,7 +32,7 @@ async fn main() -> Result<()> {
     Ok(())
 }
 
-/// Waits until it leads, and leads once. A service would use `lead_until`, which stands again.
+/// Waits until it leads, and leads once. A service would use `lead_until`, which leads again and again.
 async fn stand(client: Client, name: &str) -> Result<()> {
     let term = client.election("leader").payload(name).stand().await?;
     // The work is dropped at once when the term is lost, because there may be another leader by

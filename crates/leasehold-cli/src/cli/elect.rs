@@ -11,9 +11,9 @@ use crate::duration;
 
 const ELECT_HELP: &str = "\
 leasehold waits until it leads, and then runs the command. When the command ends, leasehold gives \
-the lead up, waits for --restart-delay, and stands again. The delay doubles each time the command \
+the lead up, waits for --restart-delay, and tries again. The delay doubles each time the command \
 ends within 10s, up to 60s. If the lead is lost, the command gets TERM and KILL as under \
-`leasehold run`, and leasehold stands again. It ends at INT, TERM, HUP or QUIT, after it has passed \
+`leasehold run`, and leasehold tries again. It ends at INT, TERM, HUP or QUIT, after it has passed \
 the signal on to the command.
 
 The command finds the fencing token of its term in $LEASEHOLD_TOKEN. The number rises from term to \
@@ -35,7 +35,7 @@ Example:
 #[derive(Args)]
 #[command(after_help = MORE, after_long_help = ELECT_HELP)]
 pub(crate) struct Elect {
-    /// Election to stand in
+    /// Name of the election
     pub(crate) name: OsString,
 
     /// Publish this text while this process leads

@@ -19,12 +19,12 @@ use crate::output::{self, Event, Shown, note, tell};
 use crate::server::{Server, Terms};
 use crate::signals::Signals;
 
-/// The longest delay before the candidate stands again.
+/// The longest delay before the candidate tries again.
 const LONGEST_DELAY: Duration = Duration::from_secs(60);
 /// A command that ran for this long was no failure at its start.
 const STEADY: Duration = Duration::from_secs(10);
 
-/// Stands and runs the command until a signal arrives. This is not a future, for the same reason as
+/// Runs the command whenever this process leads, until a signal arrives. This is not a future, for the same reason as
 /// [`run`](super::run::run).
 pub(crate) fn elect(args: &Elect, server: &Server) -> Result<Exit, Failure> {
     let task = Task {
@@ -95,13 +95,13 @@ fn until_ended(
     end
 }
 
-/// The reason why a candidate no longer stands.
+/// The reason why a candidate no longer waits.
 enum Stopped {
     Signal(Signal),
     Failed(Failure),
 }
 
-/// Waits until the candidate leads. `None` after an outage, after which it stands again.
+/// Waits until the candidate leads. `None` after an outage, after which it tries again.
 async fn stand(election: &Election, told: &mut Signals) -> Result<Option<Holding>, Stopped> {
     let term = tokio::select! {
         biased;
@@ -176,7 +176,10 @@ async fn pause_unless_told(told: &mut Signals, pause: Duration) -> Option<Signal
     if let Some(signal) = ending(told).now_or_never() {
         return Some(signal);
     }
-    output::detail(format_args!("stands again {}", duration::soon(pause)));
+    output::detail(format_args!(
+        "tries to lead again {}",
+        duration::soon(pause)
+    ));
     tokio::select! {
         biased;
         signal = ending(told) => Some(signal),
@@ -184,7 +187,7 @@ async fn pause_unless_told(told: &mut Signals, pause: Duration) -> Option<Signal
     }
 }
 
-/// The delays before the candidate stands again.
+/// The delays before the candidate tries again.
 struct Delays {
     first: Duration,
     next: Duration,

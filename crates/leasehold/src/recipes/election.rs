@@ -47,23 +47,23 @@ const STEADY: Duration = Duration::from_secs(10);
 /// An election with a name, in which one candidate leads at a time: a service with several replicas
 /// of which one must work.
 ///
-/// A candidate calls [`stand`](Self::stand), which waits until it leads and returns a [`Term`].
+/// A candidate calls [`Election::stand`], which waits until it leads and returns a [`Term`].
 /// [`lead_until`](Self::lead_until) does this again and again, and runs the work of the leader. Any
 /// process can ask for the [`leader`](Self::leader) or [`observe`](Self::observe) its changes.
 ///
 /// **What it promises.** Terms of one name do not overlap, under the conditions of a
 /// [`Lock`](crate::Lock). Each term has a token that is greater than the token of every earlier
-/// term. A leader that is killed or cut off is replaced one lease later at the latest, and is told
-/// before that. A leader that ignores this can only be stopped by its
+/// term. A leader that is killed or cut off is replaced one lease later at the latest, and
+/// learns this before that. A leader that ignores this can only be stopped by its
 /// [`token`](Term::token), which it passes with every write.
 ///
-/// An election is a [`FencedLock`](crate::FencedLock) of the same name, so a Java program can stand
-/// with `getFencedLock`. The leader also has an entry with its payload, which is believed only
+/// An election is a [`FencedLock`](crate::FencedLock) of the same name, so a Java program can take
+/// part with `getFencedLock`. The leader also has an entry with its payload, which is believed only
 /// while it leads. `docs/election.md` in the repository explains how to use an election.
 ///
 /// An `Election` value is a handle, and so one candidate. It is cheap to clone, and its clones are
 /// the same candidate. A candidate can't lead twice at the same time: its next
-/// [`stand`](Self::stand) waits for the end of its own term.
+/// [`Election::stand`] waits for the end of its own term.
 ///
 /// # Examples
 ///
@@ -140,21 +140,22 @@ impl Election {
     ///
     /// # Errors
     ///
-    /// Same as [`stand`](Self::stand).
+    /// Same as [`Election::stand`].
     ///
     /// # Cancel safety
     ///
-    /// Same as [`stand`](Self::stand).
+    /// Same as [`Election::stand`].
     pub async fn try_stand(&self) -> Result<Option<Term>> {
         self.check_candidate()?;
         let guard = self.lock.try_acquire().await?;
         Ok(guard.map(|guard| Term::new(guard, Arc::clone(&self.pause))))
     }
 
-    /// Stands, runs `work` while this candidate leads, and stands again, until `shutdown` resolves.
+    /// Waits until this candidate leads, runs `work` while it leads, and begins again, until
+    /// `shutdown` resolves.
     ///
     /// If the term is lost, `work` is dropped, as in [`LockGuard::protect`]. If `work` ends by
-    /// itself, the term is resigned. After either, the candidate pauses before it stands again: 1 s
+    /// itself, the term is resigned. After either, the candidate pauses before it tries again: 1 s
     /// at first ([`restart_delay`](Self::restart_delay)), and twice as long after each term that
     /// lasted less than 10 s, up to 60 s. It also continues after an outage.
     ///
@@ -184,8 +185,8 @@ impl Election {
     ///
     /// # Errors
     ///
-    /// Same as [`stand`](Self::stand), except for [transient](Error::is_transient) errors, after
-    /// which the candidate stands again.
+    /// Same as [`Election::stand`], except for [transient](Error::is_transient) errors, after
+    /// which the candidate tries again.
     ///
     /// # Cancel safety
     ///
@@ -211,7 +212,7 @@ impl Election {
                     let is_shutdown = tokio::select! {
                         biased;
                         _ = &mut shutdown => true,
-                        // A loss needs no report: the work was dropped, and the candidate stands
+                        // A loss needs no report: the work was dropped, and the candidate tries
                         // again.
                         _ = term.protect(work(&term)) => false,
                     };

@@ -10,7 +10,7 @@ use crate::support::sources;
 type Surface = BTreeMap<String, BTreeSet<String>>;
 
 /// Methods that only one side has, and the reason.
-const ASYNC_ONLY: [(&str, &str, &str); 13] = [
+const ASYNC_ONLY: [(&str, &str, &str); 12] = [
     (
         "Client",
         "builder",
@@ -31,7 +31,6 @@ const ASYNC_ONLY: [(&str, &str, &str); 13] = [
     ("Listing", "next", "an iterator's method"),
     ("Watch", "next", "an iterator's method"),
     ("WatchAll", "next", "an iterator's method"),
-    ("Terms", "next", "an iterator's method"),
     ("Election", "lead_until", "a thread can't be cancelled"),
     ("Election", "restart_delay", "a setting of `lead_until`"),
     ("ExpirablePermit", "lost", "`lost_within`"),

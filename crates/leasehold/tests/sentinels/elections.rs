@@ -29,7 +29,7 @@ struct Led {
     ended: u64,
 }
 
-/// What happened in all candidates and in the observer.
+/// The events of all candidates and of the observer.
 #[derive(Default)]
 struct Story {
     /// The payloads with which candidates have stood. Each is used once.

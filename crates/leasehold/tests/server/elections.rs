@@ -19,7 +19,7 @@ use crate::support::{HOUR, eventually};
 /// A lease that a busy machine renews in time.
 const LEASE: Duration = Duration::from_secs(3);
 const POLL: Duration = Duration::from_millis(100);
-/// The name in which the children stand.
+/// The name of the children's election.
 pub(crate) const NAME: &str = "x";
 
 /// Returns the candidate of a child, whose pauses are short.
@@ -132,7 +132,7 @@ impl Drop for Work {
 
 type Notes = Arc<Mutex<Vec<(&'static str, u64)>>>;
 
-/// Leads in a thread until it is told to stop. Returns the notes of its work.
+/// Leads in a thread until `stop` is sent. Returns the notes of its work.
 fn leads(election: Election) -> (Notes, oneshot::Sender<()>, JoinHandle<()>) {
     let notes = Notes::default();
     let (stop, stopped) = oneshot::channel::<()>();

@@ -1,7 +1,7 @@
 -- An election: a fenced lock whose holder, the leader, has an entry that describes it.
 -- A line `-- [NAME]` begins a section: a step, or Lua that several steps use.
 
--- [stand] -----------------------------------------------------------------------------------------
+-- [lead] ------------------------------------------------------------------------------------------
 
 -- Makes this hold the leader if there is none, with a lease, a fencing token and an entry.
 --
@@ -17,7 +17,7 @@
 --           n    another hold leads for n ms more; -1 without expiry
 --           text WRONGKIND: not a plain lock, or not a counter
 
-local function stand(lock, leader, counter, hold, lease_ms, counter_ms, payload, terms)
+local function lead(lock, leader, counter, hold, lease_ms, counter_ms, payload, terms)
   local fields = redis.call('HLEN', lock)
   if fields > 0 then
     if redis.call('HEXISTS', lock, hold) == 0 then
@@ -31,8 +31,8 @@ local function stand(lock, leader, counter, hold, lease_ms, counter_ms, payload,
   if not token then
     return wrong
   end
-  -- First the token, which does no harm if it is unused. Then the entry, which nobody believes
-  -- without its hold. A hold without its entry would look like a leader in Java.
+  -- First the token, which does no harm if it is unused. Then the entry, which counts only
+  -- with its hold. A hold without its entry would look like a leader in Java.
   note(counter, token, counter_ms)
   local digits = string.format('%.0f', token)
   redis.call('HSET', leader, 'id', hold, 'token', digits, 'payload', payload,

@@ -18,14 +18,14 @@ use crate::primitives::twin::{NOW_MS, lengthen, to_int};
 static LUA: LuaFile = LuaFile::new(include_str!("election.lua"));
 
 step! {
-    STAND: Stand = election.stand, grants: true,
+    LEAD: Lead = election.lead, grants: true,
     while_moving: true,
     keys: [lock, leader, counter],
     args: [hold, lease_ms: u64, counter_ms: u64, payload, terms],
     uses: [HASH_KIND, TOKEN, GRANT, NOW_MS],
 }
 
-impl Stand<'_> {
+impl Lead<'_> {
     fn twin(self, keyspace: &mut Keyspace) -> Result<Value, Refusal> {
         if keyspace.hlen(self.lock)? > 0 {
             if !keyspace.hexists(self.lock, self.hold)? {
@@ -133,7 +133,7 @@ impl Look<'_> {
     }
 }
 
-pub(crate) static ALL: [&Step; 4] = [&STAND, &RESIGN, &RENEW, &LOOK];
+pub(crate) static ALL: [&Step; 4] = [&LEAD, &RESIGN, &RENEW, &LOOK];
 
 /// Returns the key of the entry that describes the leader: a key of our own.
 fn leader_entry(key: &Key) -> String {
@@ -155,8 +155,8 @@ pub(super) fn look(key: &Key) -> Operation {
     .operation()
 }
 
-/// The operations on the hold of one candidate: those of a fenced lock, but the leader has an entry
-/// that each of them also changes.
+/// The operations on the hold of one candidate. They are the operations of a fenced lock, but each of
+/// them also changes the entry of the leader.
 pub(super) struct CandidateHold {
     hold: FencedHold,
     key: Key,
@@ -194,7 +194,7 @@ impl CandidateHold {
 // over: each term has a token and an entry of its own.
 impl HoldSteps for CandidateHold {
     fn acquire(&self, lease: Duration) -> Operation {
-        Stand {
+        Lead {
             lock: self.lock(),
             leader: self.leader.as_bytes(),
             counter: self.key.token_counter().as_bytes(),

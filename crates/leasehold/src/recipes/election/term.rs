@@ -8,7 +8,7 @@ use crate::error::Result;
 use crate::primitives::fenced::FencedGuard;
 use crate::primitives::lock::LockGuard;
 
-/// A term: the time for which one candidate leads. [`Election::stand`](super::Election::stand)
+/// A term: the time for which one candidate leads. `Election::stand`
 /// returns it.
 ///
 /// The term ends when it is resigned or dropped, or when the leadership is lost. The client renews
@@ -56,7 +56,7 @@ impl Term {
 
     /// Ends the term, and reports whether this candidate led until then. The entry of the leader is
     /// removed in the same request. The candidate and its clones wait for one
-    /// [`poll_interval`](super::Election::poll_interval) before they stand again, so that another
+    /// [`poll_interval`](super::Election::poll_interval) before they try again, so that another
     /// candidate can lead.
     ///
     /// # Errors
