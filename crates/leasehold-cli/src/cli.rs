@@ -2,6 +2,7 @@
 
 mod demo;
 mod doctor;
+mod elect;
 mod fence;
 mod latch;
 mod look;
@@ -17,6 +18,7 @@ use crate::mapping::{self, Mapping};
 
 pub(crate) use demo::{Demo, DemoWorker};
 pub(crate) use doctor::Doctor;
+pub(crate) use elect::{Elect, Leader};
 pub(crate) use fence::{Fence, FenceAction};
 pub(crate) use latch::{Latch, LatchAction};
 pub(crate) use look::{KindOfName, Ls, Release, SetLimit, Show, Top, Watch};
@@ -139,6 +141,9 @@ impl Cli {
         let is_set = std::env::var_os("LEASEHOLD_LABEL").is_some_and(|label| !label.is_empty());
         match &self.command {
             Command::Run(run) if !is_set => self.connection.label.clone().or_else(|| run.program()),
+            Command::Elect(elect) if !is_set => {
+                self.connection.label.clone().or_else(|| elect.program())
+            }
             _ => self.connection.label.clone(),
         }
     }
@@ -209,6 +214,10 @@ pub(crate) struct Tls {
 pub(crate) enum Command {
     /// Run a command under a lock, and exit with the command's code
     Run(Box<Run>),
+    /// Run a command while this process leads, and no other one of the election
+    Elect(Elect),
+    /// Show the leader of an election
+    Leader(Leader),
     /// Hold a lock until standard input ends or a signal arrives
     Hold(Hold),
     /// Show what a name is, who holds it, and for how long

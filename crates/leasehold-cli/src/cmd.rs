@@ -5,9 +5,11 @@ mod changes;
 mod completions;
 mod demo;
 mod doctor;
+mod elect;
 mod fence;
 mod hold;
 mod latch;
+mod leader;
 mod ls;
 pub(crate) mod pages;
 mod release;
@@ -34,6 +36,11 @@ use crate::signals::Signals;
 pub(crate) fn run(cli: Cli) -> Result<Exit, Failure> {
     match cli.command {
         Command::Run(args) => run::run(&args, &servers(&args.wanted, cli.connection.redis)?),
+        Command::Elect(args) => elect::elect(&args, &Server::find(cli.connection.redis)?.shared()?),
+        Command::Leader(args) => {
+            let server = Server::find(cli.connection.redis)?.shared()?;
+            finish(leader::leader(args, server))
+        }
         Command::Hold(args) => {
             let servers = servers(&args.wanted, cli.connection.redis)?;
             finish(hold::hold(args, servers))

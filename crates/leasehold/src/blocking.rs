@@ -34,6 +34,7 @@
 
 mod any;
 mod client;
+mod election;
 mod expirable;
 mod fair;
 mod fenced;
@@ -51,6 +52,7 @@ mod watch;
 
 pub use any::AnyLock;
 pub use client::Client;
+pub use election::{Election, Term, Terms};
 pub use expirable::{ExpirablePermit, ExpirableSemaphore};
 pub use fair::FairLock;
 pub use fenced::FencedLock;

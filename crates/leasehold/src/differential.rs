@@ -2,6 +2,7 @@
 //! a server, and compares replies and state. A difference is shrunk to the shortest sequence that
 //! shows it. Each primitive has a file that defines how its steps are sent.
 
+mod election;
 mod expirable;
 mod fair;
 mod fenced;
@@ -104,7 +105,7 @@ fn renewed(hold: &str) -> (&'static str, &'static str) {
     }
 }
 
-const SUITES: [Suite; 12] = [
+const SUITES: [Suite; 13] = [
     lock::SUITE,
     group::SUITE,
     fenced::SUITE,
@@ -117,6 +118,7 @@ const SUITES: [Suite; 12] = [
     presence::SUITE,
     slot::SUITE,
     ticket::SUITE,
+    election::SUITE,
 ];
 
 /// A command that replaces the list of waiting clients with a text.

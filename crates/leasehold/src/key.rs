@@ -305,7 +305,7 @@ impl Key {
     /// that may access nothing else. `docs/wire-format.md` has the same rules.
     #[cfg_attr(not(feature = "redis"), expect(dead_code))]
     pub(crate) fn access_rules(&self) -> String {
-        // The same limit as in `Shown`: the rules contain the name five times, and are part of an
+        // The same limit as in `Shown`: the rules contain the name six times, and are part of an
         // error's message.
         const LONGEST: usize = 120;
         let shown = if self.name.len() > LONGEST {
@@ -319,8 +319,12 @@ impl Key {
             false => format!("{{{name}}}"),
         };
         // The channels have no colon before the tag, because a latch's channel has none. They end
-        // in a star, because each waiter of a fair lock has its own channel.
-        format!("~{name} ~redisson_*:{tag}* ~{tag}:* ~leasehold:{tag}:* &redisson_*{tag}*")
+        // in a star, because each waiter of a fair lock has its own channel. The second pattern is
+        // for the observers of an election.
+        format!(
+            "~{name} ~redisson_*:{tag}* ~{tag}:* ~leasehold:{tag}:* &redisson_*{tag}* \
+             &leasehold:{tag}:*"
+        )
     }
 
     /// Returns Redisson's `prefixName`: the name becomes the hash tag, unless it already has a

@@ -39,6 +39,7 @@
 //! | a lock whose kind is chosen at run time | [`AnyLock`] |
 //! | at most N holders at a time | [`ExpirableSemaphore`]; [`Semaphore`] if no process is ever killed |
 //! | to wait until N things are done | [`CountDownLatch`] |
+//! | one of several replicas to work, and the others to know which | [`Election`] |
 //!
 //! The locks and semaphores have the same methods for waiting: `acquire`, `try_acquire`,
 //! `try_acquire_for` and `try_acquire_until`. (An [`RwLock`] has the same with `read` and `write`.)
@@ -146,6 +147,7 @@ pub use primitives::latch::CountDownLatch;
 pub use primitives::lock::{GroupLock, Lock, LockGuard};
 pub use primitives::rw::{NotUpgraded, ReadGuard, RwLock, WriteGuard};
 pub use primitives::semaphore::{Semaphore, SemaphorePermit};
+pub use recipes::election::{Election, Leader, Term, Terms};
 #[cfg(feature = "macros")]
 pub use recipes::locked::{Busy, locked};
 
@@ -256,6 +258,10 @@ struct Guides;
 #[cfg(doctest)]
 #[doc = include_str!("../../../docs/watch.md")]
 struct WatchPage;
+
+#[cfg(doctest)]
+#[doc = include_str!("../../../docs/election.md")]
+struct ElectionPage;
 
 #[cfg(doctest)]
 #[doc = include_str!("../../../docs/from-redisson.md")]

@@ -3,6 +3,7 @@
 //! A recipe uses the public API, and steps of its own for what must happen in one request. Nothing
 //! below this layer knows the recipes.
 
+pub(crate) mod election;
 pub(crate) mod fence;
 #[cfg(feature = "macros")]
 pub(crate) mod locked;
@@ -20,6 +21,7 @@ pub(crate) fn steps() -> Vec<&'static Step> {
         &operate::steps()[..],
         &slot::steps::ALL,
         &ticket::steps::ALL,
+        &election::steps::ALL,
     ]
     .concat()
 }

@@ -26,6 +26,8 @@ mod on_embedded {
     mod cancel;
     mod cancel_wholes;
     mod deadlock;
+    mod election;
+    mod election_cancel;
     mod expirable;
     mod fair;
     mod fenced;
@@ -62,6 +64,8 @@ mod on_server {
     mod cancel;
     mod cancel_wholes;
     mod deadlock;
+    mod election;
+    mod election_cancel;
     mod expirable;
     mod fair;
     mod fenced;
@@ -97,6 +101,8 @@ mod on_cluster {
     mod back_off;
     mod cancel;
     mod cancel_wholes;
+    mod election;
+    mod election_cancel;
     mod expirable;
     mod fair;
     mod fenced;
@@ -161,6 +167,7 @@ mod behind_a_prefix {
     pub(super) use crate::support::prefixed_place as place;
     pub(super) const LEASE: std::time::Duration = std::time::Duration::from_millis(2000);
     mod any;
+    mod election;
     mod expirable;
     mod fair;
     mod group;

@@ -18,6 +18,7 @@ mod sentinels {
     mod bad_input;
     mod both_connections;
     mod company;
+    mod elections;
     mod failovers;
     mod fencing;
     mod guard;

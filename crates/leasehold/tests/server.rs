@@ -19,6 +19,7 @@ mod server {
     mod clocks;
     mod company;
     mod connections;
+    mod elections;
     mod ends;
     mod fair;
     mod faults;

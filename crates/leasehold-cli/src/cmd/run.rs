@@ -9,7 +9,7 @@ mod metrics_file;
 #[path = "run/no_metrics_file.rs"]
 mod metrics_file;
 mod processes;
-mod terminal;
+pub(super) mod terminal;
 mod watch;
 
 use std::ffi::OsString;
@@ -36,14 +36,22 @@ use child::Group;
 use deadman::{Deadman, since_boot};
 use metrics_file::MetricsFile;
 use terminal::{StopRequests, Terminal};
-use watch::{End, Ending, Schedule, Watch};
+pub(super) use watch::{End, Schedule};
+use watch::{Ending, Watch};
 
-/// The command to run, and its settings.
+/// A command that runs under a lock.
+pub(super) struct Task {
+    pub(super) name: String,
+    pub(super) command: Vec<OsString>,
+    pub(super) schedule: Schedule,
+    pub(super) on_loss: OnLoss,
+    pub(super) max_run: Option<Duration>,
+}
+
+/// The task of one run, and its settings.
 struct Job<'a> {
     args: &'a Run,
-    name: String,
-    command: Vec<OsString>,
-    schedule: Schedule,
+    task: Task,
 }
 
 /// Runs a command under its lock. This is not a future: [`Terminal::stop_us`], which stops this
@@ -59,9 +67,13 @@ pub(crate) fn run(args: &Run, servers: &[Server]) -> Result<Exit, Failure> {
     };
     let job = Job {
         args,
-        name: what_to_run(args, &command)?,
-        command,
-        schedule: Schedule::new(args.wanted.lease, args.grace)?,
+        task: Task {
+            name: what_to_run(args, &command)?,
+            command,
+            schedule: Schedule::new(args.wanted.lease, args.grace)?,
+            on_loss: args.on_loss.clone(),
+            max_run: args.max_run,
+        },
     };
     check_min_hold(args)?;
     // No thread of the runtime may take the stop signal of the terminal.
@@ -69,7 +81,7 @@ pub(crate) fn run(args: &Run, servers: &[Server]) -> Result<Exit, Failure> {
     let runtime = runtime()?;
     terminal::hold_back_stops(false);
     let path = args.metrics_file.as_deref();
-    let metrics = path.map(|path| MetricsFile::start(path, &job.name));
+    let metrics = path.map(|path| MetricsFile::start(path, &job.task.name));
     let metrics = metrics.transpose()?;
     let result = under_lock(&runtime, &job, servers, metrics.as_ref());
     if let Some(metrics) = metrics
@@ -151,7 +163,7 @@ fn under_lock(
         let _context = runtime.enter();
         Signals::listen()?
     };
-    let waiting = Waiting::new(&job.args.wanted, &job.name, servers);
+    let waiting = Waiting::new(&job.args.wanted, &job.task.name, servers);
     let turns = &job.args.turns;
     let has_turns = turns.slot.is_some() || turns.once.is_some();
     let waited = match (&job.args.resume, has_turns) {
@@ -185,7 +197,7 @@ fn under_lock(
         }
     }
     terminal::hold_back_stops(true);
-    let end = runtime.block_on(supervise(job, &guard, &mut signals));
+    let end = runtime.block_on(supervise(&job.task, &guard, &mut signals));
     terminal::hold_back_stops(false);
     metrics_file::command_ended();
     let given_back = give_back(job, clients, guard, held_since, end, &mut signals);
@@ -195,13 +207,13 @@ fn under_lock(
 }
 
 /// Runs the command until it has ended, or until the lock is lost and the command was ended.
-async fn supervise(job: &Job<'_>, guard: &Holding, signals: &mut Signals) -> End {
+pub(super) async fn supervise(task: &Task, guard: &Holding, signals: &mut Signals) -> End {
     let never_began = |exit| End {
         began: false,
         lost_for: guard.loss().map(|reason| reason.to_string()),
         exit,
     };
-    match start(job, guard, signals) {
+    match start(task, guard, signals) {
         Ok(Some(watch)) => watch.until_ended().await,
         Ok(None) => {
             tell("the lock was lost before the command began; run it again");
@@ -213,7 +225,7 @@ async fn supervise(job: &Job<'_>, guard: &Holding, signals: &mut Signals) -> End
 
 /// Starts the command. Returns `None` if the lock has already been lost.
 fn start<'a>(
-    job: &'a Job<'_>,
+    task: &'a Task,
     guard: &'a Holding,
     signals: &'a mut Signals,
 ) -> Result<Option<Watch<'a>>, Failure> {
@@ -223,9 +235,9 @@ fn start<'a>(
     let children = signal(SignalKind::child())
         .map_err(|error| Failure::io("can't watch for the command's exit", error))?;
     let mut terminal = Terminal::open();
-    let mut deadman = Deadman::start(&job.name)?;
-    if job.args.on_loss != OnLoss::Warn {
-        deadman.kill_at(job.schedule.kill_at(guard.valid_until()));
+    let mut deadman = Deadman::start(&task.name)?;
+    if task.on_loss != OnLoss::Warn {
+        deadman.kill_at(task.schedule.kill_at(guard.valid_until()));
     }
     if !guard.is_held() || deadman.has_struck() {
         deadman.dismiss();
@@ -234,10 +246,10 @@ fn start<'a>(
     // The command inherits blocked signals, and must stop on Ctrl-Z.
     terminal::hold_back_stops(false);
     let group = Group::spawn(
-        &job.name,
+        &task.name,
         guard.token(),
         deadman.deadline_ms(),
-        &job.command,
+        &task.command,
     );
     terminal::hold_back_stops(true);
     let group = group?;
@@ -246,13 +258,13 @@ fn start<'a>(
     deadman.guard(group.id());
     terminal.hand_over_at_start(&group);
     group.begin();
-    output::event(Event::Started, &job.name, || {
+    output::event(Event::Started, &task.name, || {
         vec![("pid", group.id().as_raw().into())]
     });
     Ok(Some(Watch {
-        schedule: job.schedule,
-        on_loss: &job.args.on_loss,
-        max_run: job.args.max_run.map(|most| (since_boot() + most, most)),
+        schedule: task.schedule,
+        on_loss: &task.on_loss,
+        max_run: task.max_run.map(|most| (since_boot() + most, most)),
         group,
         deadman,
         guard,
@@ -319,11 +331,11 @@ async fn give_back(
         // The command was protected to its end, so its exit code is kept.
         Some(Err(error)) => {
             let why = Failure::from(error).to_string();
-            tell(not_released(&job.name, &why, rest, valid_until));
+            tell(not_released(&job.task.name, &why, rest, valid_until));
             end
         }
         None => {
-            tell(not_released(&job.name, HURRIED, rest, valid_until));
+            tell(not_released(&job.task.name, HURRIED, rest, valid_until));
             return end;
         }
     };
@@ -344,7 +356,7 @@ fn lost_before_the_end(
         .map_or_else(|| error.to_string(), LossReason::to_string);
     let what = format!(
         "the command has ended, but the lock `{}` was lost before that: {reason}",
-        Shown(&job.name)
+        Shown(&job.task.name)
     );
     match end {
         // The user chose to continue after a loss, so only report it.
@@ -363,7 +375,7 @@ fn lost_before_the_end(
 /// Reports who has the lost lock now, if the servers answer within a second.
 async fn tell_next_holder(job: &Job<'_>, clients: &[Client]) {
     const LIMIT: Duration = Duration::from_secs(1);
-    let names = std::iter::once(&job.name).chain(&job.args.wanted.also);
+    let names = std::iter::once(&job.task.name).chain(&job.args.wanted.also);
     let locks: Vec<_> = names
         .flat_map(|name| clients.iter().map(|client| (client.clone(), name.clone())))
         .collect();
@@ -378,7 +390,7 @@ fn tell_given_back(job: &Job<'_>, held: Duration, rest: Option<Duration>) {
     } else {
         Event::Released
     };
-    let is_told = output::event(event, &job.name, || {
+    let is_told = output::event(event, &job.task.name, || {
         let mut told = vec![("held_ms", as_ms(held))];
         told.extend(rest.map(|rest| ("kept_for_ms", as_ms(rest))));
         told
@@ -386,7 +398,7 @@ fn tell_given_back(job: &Job<'_>, held: Duration, rest: Option<Duration>) {
     if is_told {
         return;
     }
-    let (name, held) = (Shown(&job.name), duration::shown(held));
+    let (name, held) = (Shown(&job.task.name), duration::shown(held));
     match rest {
         None => output::detail(format_args!("released `{name}`, held for {held}")),
         Some(rest) => output::detail(format_args!(
@@ -397,7 +409,7 @@ fn tell_given_back(job: &Job<'_>, held: Duration, rest: Option<Duration>) {
 }
 
 fn tell_lost(job: &Job<'_>, held: Duration, reason: Option<String>) {
-    output::event(Event::Lost, &job.name, || {
+    output::event(Event::Lost, &job.task.name, || {
         vec![("held_ms", as_ms(held)), ("reason", reason.into())]
     });
 }

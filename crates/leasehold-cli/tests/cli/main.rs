@@ -5,6 +5,7 @@ mod acknowledged;
 mod demo;
 mod doctor;
 mod documented;
+mod election;
 mod fence;
 mod hold;
 mod java;

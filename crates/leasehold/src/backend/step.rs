@@ -282,7 +282,7 @@ impl Step {
     pub(super) fn kind(&self) -> &'static str {
         match self.name.split('.').next() {
             Some("lock") => "a plain lock",
-            Some("fenced") => "a fenced lock",
+            Some("fenced" | "election") => "a fenced lock",
             Some("fair") => "a fair lock",
             Some("rw") => "a read-write lock",
             Some("group") => "a group lock",

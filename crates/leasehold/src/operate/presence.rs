@@ -72,6 +72,12 @@ pub(crate) fn clean_label(label: &str) -> String {
     clean
 }
 
+/// Returns the announcement of the client that has the hold with this id.
+pub(crate) async fn client_of(context: &Context, id: &str) -> Option<ClientInfo> {
+    let known = ClientCache::default().client_of(context, id).await?;
+    Some(known.info.clone())
+}
+
 /// Announces the client until it is dropped or closed.
 pub(crate) fn start(context: &Arc<Context>, label: String) {
     let presence = Presence {

@@ -97,6 +97,35 @@ fn waits_of_every_kind_are_interrupted() {
 }
 
 #[test]
+fn waits_of_an_election_are_interrupted() {
+    let server = RedisServer::start().unwrap();
+    let holder = Client::connect(&server.url()).unwrap();
+    let client = Client::connect(&server.url()).unwrap();
+    let term = holder.election("x").stand().unwrap();
+    let candidate = client.election("x").poll_interval(HOUR);
+    let stands: Wait = ("stand", Box::new(move || candidate.stand().map(drop)));
+    interrupt_each(&client, "x", vec![stands]);
+    let interrupt = Interrupt::new();
+    let mut terms = client.election("x").poll_interval(HOUR).observe();
+    assert!(terms.next().unwrap().unwrap().is_some());
+    let error = thread::scope(|threads| {
+        let observer = threads.spawn(|| interrupt.scope(|| terms.next().unwrap()));
+        eventually("it listens", SOON, || {
+            client.as_async().activity().channels > 0
+        });
+        interrupt.interrupt();
+        observer.join().unwrap().unwrap_err()
+    });
+    assert_eq!(error.kind(), ErrorKind::Interrupted);
+    // The next call continues.
+    let token = term.token();
+    term.resign().unwrap();
+    assert_eq!(terms.next().unwrap().unwrap(), None);
+    let next = client.election("x").stand().unwrap();
+    assert!(next.token() > token);
+}
+
+#[test]
 fn waits_of_a_majority_are_interrupted() {
     let servers = [(); 3].map(|()| leasehold::Embedded::new());
     let holders = servers.each_ref().map(Client::of);

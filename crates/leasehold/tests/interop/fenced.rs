@@ -37,11 +37,27 @@ async fn tokens_go_on_from_each_other() {
         let theirs = java.lock_and_get_token("x").unwrap().value;
         assert_eq!(theirs, last + 1, "Java counts on from ours");
         last = theirs;
+        let election = rust.election("x");
+        let leader = election.leader().await.unwrap().expect("Java leads");
+        assert_eq!(
+            (leader.payload, leader.token, leader.since),
+            (None, None, None)
+        );
+        assert!(election.try_stand().await.unwrap().is_none());
         assert_eq!(
             rust.fenced_lock("x").last_token().await.unwrap(),
             Some(last)
         );
         java.unlock("x").unwrap();
+        let term = election.stand().await.unwrap();
+        assert!(term.token() > last);
+        last = term.token();
+        assert_eq!(
+            java.token("x").unwrap().value,
+            last,
+            "Java reads the term's"
+        );
+        term.resign().await.unwrap();
     }
     let stored = server.command(&["GET", COUNTER]).unwrap();
     assert_eq!(stored.as_text(), Some(&*last.to_string()));

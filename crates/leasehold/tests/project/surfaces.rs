@@ -10,7 +10,7 @@ use crate::support::sources;
 type Surface = BTreeMap<String, BTreeSet<String>>;
 
 /// Methods that only one side has, and the reason.
-const ASYNC_ONLY: [(&str, &str, &str); 10] = [
+const ASYNC_ONLY: [(&str, &str, &str); 12] = [
     (
         "Client",
         "builder",
@@ -31,10 +31,12 @@ const ASYNC_ONLY: [(&str, &str, &str); 10] = [
     ("Listing", "next", "an iterator's method"),
     ("Watch", "next", "an iterator's method"),
     ("WatchAll", "next", "an iterator's method"),
+    ("Election", "lead_until", "a thread can't be cancelled"),
+    ("Election", "restart_delay", "a setting of `lead_until`"),
     ("ExpirablePermit", "lost", "`lost_within`"),
     ("ExpirablePermit", "protect", "a thread can't be cancelled"),
 ];
-const BLOCKING_ONLY: [(&str, &str, &str); 13] = [
+const BLOCKING_ONLY: [(&str, &str, &str); 18] = [
     (
         "Client",
         "as_async",
@@ -69,6 +71,11 @@ const BLOCKING_ONLY: [(&str, &str, &str); 13] = [
     ("LockGuard", "as_async", "as of the client"),
     ("LockGuard", "lost_within", "for `lost`"),
     ("ExpirablePermit", "as_async", "as of the client"),
+    ("Term", "as_async", "as of the client"),
+    ("Term", "is_held", "an async term dereferences to its guard"),
+    ("Term", "loss", "as `is_held`"),
+    ("Term", "valid_until", "as `is_held`"),
+    ("Term", "lost_within", "for `lost`"),
     ("Turn", "as_async", "as of the client"),
     ("Turn", "is_held", "an async turn dereferences to its guard"),
     ("ExpirablePermit", "lost_within", "for `lost`"),

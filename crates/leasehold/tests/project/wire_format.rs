@@ -27,6 +27,7 @@ const SEVERAL: &str = "Multi-lock and RedLock";
 const SEMAPHORE: &str = "Semaphore";
 const EXPIRABLE: &str = "Semaphore whose permits have leases";
 const LATCH: &str = "Count-down latch";
+const ELECTION: &str = "Election";
 
 struct Place {
     server: RedisServer,
@@ -94,7 +95,7 @@ fn rules(names: &[&str]) -> Vec<String> {
         .filter(|rule| rule.starts_with(['~', '&']))
         .flat_map(|rule| names.iter().map(|name| fill(rule, name)))
         .collect();
-    assert_eq!(rules.len(), 5 * names.len());
+    assert_eq!(rules.len(), 6 * names.len());
     rules
 }
 
@@ -476,10 +477,37 @@ async fn the_latch() {
     }
 }
 
+#[tokio::test]
+async fn the_election() {
+    for name in NAMES {
+        let place = Place::new().await;
+        let with = place.wire(FENCED, name).with(place.wire(LOCK, name));
+        let mut wire = place.wire(ELECTION, name).with(with);
+        let candidate = |client: &Client| client.election(name).payload("here");
+        let term = candidate(&place.client).stand().await.unwrap();
+        wire.look();
+        term.extend(Duration::from_secs(30)).await.unwrap();
+        wire.look();
+        let other = candidate(&place.other);
+        let waiter = tokio::spawn(async move { other.stand().await.unwrap() });
+        let observer = candidate(&place.client);
+        let mut terms = observer.observe();
+        assert!(terms.next().await.unwrap().unwrap().is_some());
+        eventually("it listens", async || place.other.activity().channels > 0).await;
+        wire.look();
+        term.resign().await.unwrap();
+        let term = waiter.await.unwrap();
+        wire.look();
+        term.resign().await.unwrap();
+        wire.finish();
+    }
+}
+
 #[test]
 fn every_section_with_a_table_has_a_test() {
     let tested = [
         LOCK, SPIN, FAIR, SLOT, TICKET, FENCED, RW, GROUP, SEVERAL, SEMAPHORE, EXPIRABLE, LATCH,
+        ELECTION,
     ];
     assert_eq!(sections(), tested);
 }

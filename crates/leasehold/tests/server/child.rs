@@ -7,8 +7,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use leasehold::testing::history::monotonic_ns;
-use leasehold::{Client, Result};
+use leasehold::{Client, Result, Term};
 
+use super::elections::candidate;
 use super::nemesis::worker;
 use super::scene::{NAME, builder};
 use crate::support::HOUR;
@@ -19,6 +20,12 @@ const TEST: &str = "server::child::a_process_of_its_own";
 /// Starts a process that uses the lock until it learns of its loss, or until it is killed.
 pub(crate) fn hold(url: &str, lease: Duration) -> Child {
     Child::start(TEST, &format!("hold {url} {}", lease.as_millis()))
+}
+
+/// Starts a process that leads whenever it can. Returns it with its number, which is its payload.
+pub(crate) fn lead(url: &str, lease: Duration, number: u32) -> (u32, Child) {
+    let job = format!("lead {url} {} {number}", lease.as_millis());
+    (number, Child::start(TEST, &job))
 }
 
 /// Starts a process that waits for the fair lock until it is killed.
@@ -52,6 +59,11 @@ fn a_process_of_its_own() {
     let runtime = tokio::runtime::Runtime::new().unwrap();
     match words[..] {
         ["hold", url, lease] => runtime.block_on(use_until_told(url, ms(lease))).unwrap(),
+        ["lead", url, lease, number] => {
+            runtime
+                .block_on(lead_until_killed(url, ms(lease), number))
+                .unwrap();
+        }
         ["stand", url] => runtime.block_on(async {
             let client = builder().connect(url).await.unwrap();
             let _guard = client.fair_lock(NAME).acquire().await.unwrap();
@@ -89,6 +101,36 @@ async fn use_until_told(url: &str, lease: Duration) -> Result<()> {
     }
     println!("released {:?}", guard.release().await.map_err(|e| e.kind()));
     Ok(())
+}
+
+/// Prints `leads` with the token of each term, `works` at each use, and `dropped` with the time of
+/// the last use when the work ends.
+async fn lead_until_killed(url: &str, lease: Duration, payload: &str) -> Result<()> {
+    struct Used(u64);
+    impl Drop for Used {
+        fn drop(&mut self) {
+            println!("dropped {}", self.0);
+        }
+    }
+    let client = builder().connect(url).await?;
+    let candidate = candidate(&client, payload, lease);
+    let work = async |term: &Term| {
+        println!("leads {}", term.token());
+        let mut used = Used(0);
+        loop {
+            // The time is read before the guard, as in `use_until_told`.
+            let now = monotonic_ns();
+            if !term.is_held() {
+                std::future::pending::<()>().await;
+            }
+            used.0 = now;
+            println!("works");
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+    };
+    candidate
+        .lead_until(std::future::pending::<()>(), work)
+        .await
 }
 
 async fn ask_once(url: &str, lease: Duration) -> Result<()> {

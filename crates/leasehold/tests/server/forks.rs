@@ -257,21 +257,23 @@ fn child_calls(runtime: &Runtime, url: &str) {
     );
     let lock = client.lock("x").owned_by(&owner);
     let seats = client.semaphore("seats");
-    let (guard, reader, permit) = runtime.block_on(async {
+    let election = client.election("election");
+    let (guard, reader, permit, term) = runtime.block_on(async {
         seats.try_set_permits(2).await.unwrap();
         (
             lock.acquire().await.unwrap(),
             client.rw_lock("rw").read().await.unwrap(),
             seats.acquire().await.unwrap(),
+            election.stand().await.unwrap(),
         )
     });
     let turns = client.lock("turn").once_for("today");
     let Ok(Begin::Run(turn)) = runtime.block_on(turns.try_begin()) else {
         panic!("the turn is open");
     };
-    let mut kept = Some((guard, reader, permit, turn));
+    let mut kept = Some((guard, reader, permit, turn, term));
     in_child(|| {
-        let (guard, reader, permit, turn) = kept.take().unwrap();
+        let (guard, reader, permit, turn, term) = kept.take().unwrap();
         let calls = async {
             tell("child acquires", client.lock("y").try_acquire().await);
             tell("child waits", client.lock("y").acquire().await);
@@ -286,6 +288,12 @@ fn child_calls(runtime: &Runtime, url: &str) {
             tell("child takes a seat", seats.try_acquire().await);
             tell("child gives a seat back", permit.release().await);
             tell("child adds seats", seats.add_permits(1).await);
+            tell("child stands", election.stand().await);
+            tell("child stands once", election.try_stand().await);
+            tell("child asks for the leader", election.leader().await);
+            let seen = election.observe().next().await;
+            tell("child observes", seen.expect("it is told"));
+            tell("child resigns", term.resign().await);
             tell("child counts", client.count_down_latch("l").count().await);
             tell("child begins a turn", turns.try_begin().await);
             tell(
@@ -302,12 +310,13 @@ fn child_calls(runtime: &Runtime, url: &str) {
         };
         runtime.block_on(calls);
     });
-    let (guard, reader, permit, turn) = kept.unwrap();
+    let (guard, reader, permit, turn, term) = kept.unwrap();
     another_is_refused(url);
     runtime.block_on(async {
         tell("parent acquires", client.lock("y").acquire().await);
         tell("parent releases", guard.release().await);
         reader.release().await.unwrap();
+        term.resign().await.unwrap();
         permit.release().await.unwrap();
         turn.done().await.unwrap();
     });

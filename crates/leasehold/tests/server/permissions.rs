@@ -131,6 +131,15 @@ async fn use_all(kind: &str, client: &Client, other: &Client) -> Result<()> {
             semaphore.drain().await?;
             semaphore.delete().await?;
         }
+        "election" => {
+            let term = client.election("x").stand().await?;
+            let mut terms = client.election("x").observe();
+            let leader = terms.next().await.expect("it is open")?.expect("one leads");
+            assert_eq!(leader.token, Some(term.token()));
+            term.extend(HOUR).await?;
+            term.resign().await?;
+            assert_eq!(client.election("x").leader().await?, None);
+        }
         "expirable" => {
             let semaphore = client.expirable_semaphore("x");
             semaphore.set_permits(3).await?;
@@ -148,7 +157,7 @@ async fn use_all(kind: &str, client: &Client, other: &Client) -> Result<()> {
     Ok(())
 }
 
-const KINDS: [&str; 8] = [
+const KINDS: [&str; 9] = [
     "lock",
     "fair",
     "rw",
@@ -156,6 +165,7 @@ const KINDS: [&str; 8] = [
     "group",
     "semaphore",
     "expirable",
+    "election",
     "latch",
 ];
 
@@ -169,6 +179,7 @@ async fn user_of_a_prefix_may_use_every_kind_under_it() {
         "~{app:*",
         "~leasehold:{app:*",
         "&redisson_*{app:*",
+        "&leasehold:{app:*",
     ];
     let commands = allowed_commands();
     let mut user = vec!["ACL", "SETUSER", "app", "on", ">pw"];

@@ -104,6 +104,22 @@ fn turns(two: &Two) -> Result<()> {
     })
 }
 
+fn elections(two: &Two) -> Result<()> {
+    let ours = two.ours.election("election").poll_interval(SHORT);
+    let rival = two.theirs.election("election");
+    two.beside(async move { rival.stand().await }, async {
+        tried(ours.try_stand().await);
+        let mut terms = ours.observe();
+        terms.next().await.expect("it is open")?;
+        let term = ours.stand().await?;
+        assert_eq!(ours.leader().await?.unwrap().token, Some(term.token()));
+        term.resign().await?;
+        let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
+        let mut stop = Some(stop);
+        ours.lead_until(stopped, async |_| drop(stop.take())).await
+    })
+}
+
 fn locks(two: &Two) -> Result<()> {
     let (ours, theirs) = (&two.ours, &two.theirs);
     let (lock, rival) = (ours.lock("a"), theirs.lock("a"));
@@ -301,6 +317,7 @@ fn everything(two: &Two) {
     assert!(tokio::runtime::Handle::try_current().is_err());
     locks(two).unwrap();
     turns(two).unwrap();
+    elections(two).unwrap();
     other_locks(two).unwrap();
     counts(two).unwrap();
     looks(two).unwrap();

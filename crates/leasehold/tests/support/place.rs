@@ -52,8 +52,10 @@ pub(crate) fn prefixed_place() -> Place {
     const PREFIX: &str = "app:";
     let keys = ["~", "~redisson_*:{", "~{", "~leasehold:{"].map(|rule| format!("{rule}{PREFIX}*"));
     let (keys, commands) = (keys.join(" "), wire::allowed_commands());
-    let rules =
-        format!("{keys} ~leasehold:client* resetchannels &redisson_*{{{PREFIX}* {commands}");
+    let rules = format!(
+        "{keys} ~leasehold:client* resetchannels &redisson_*{{{PREFIX}* \
+             &leasehold:{{{PREFIX}* {commands}"
+    );
     match start(RedisServer::builder().user("app", "pw").rules(&rules), "") {
         Place::Server {
             server,

@@ -90,7 +90,7 @@ impl Terminal {
 
 /// Blocks or unblocks the terminal's stop signal in this thread, and in threads that it starts from
 /// now on.
-pub(super) fn hold_back_stops(hold_back: bool) {
+pub(in crate::cmd) fn hold_back_stops(hold_back: bool) {
     let set = stop_signal();
     // This fails only for a signal that does not exist.
     let _ = if hold_back {

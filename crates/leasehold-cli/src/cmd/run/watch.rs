@@ -70,14 +70,14 @@ impl Ending {
 }
 
 /// The end of a command.
-pub(super) struct End {
+pub(in crate::cmd) struct End {
     /// Whether its program ran.
-    pub(super) began: bool,
+    pub(in crate::cmd) began: bool,
     /// The reason of the loss, if the command was ended for it.
-    pub(super) lost_for: Option<String>,
+    pub(in crate::cmd) lost_for: Option<String>,
     /// [`Exit::Lost`] if the command was ended because the lock was lost or about to be lost,
     /// [`Exit::TooLong`] if it ran for too long.
-    pub(super) exit: Result<Exit, Failure>,
+    pub(in crate::cmd) exit: Result<Exit, Failure>,
 }
 
 impl Watch<'_> {
@@ -363,7 +363,7 @@ impl Watch<'_> {
 /// A lease consists of the time until a renewal is due, the time in which the renewal may fail and
 /// be retried, the grace time of the command, and a rest in which the kill takes effect.
 #[derive(Clone, Copy)]
-pub(super) struct Schedule {
+pub(in crate::cmd) struct Schedule {
     lease: Duration,
     grace: Duration,
 }
@@ -371,7 +371,7 @@ pub(super) struct Schedule {
 impl Schedule {
     /// Creates a schedule with the given grace time. The default is a third of the lease, at most
     /// 10 s.
-    pub(super) fn new(lease: Duration, grace: Option<Duration>) -> Result<Self, Failure> {
+    pub(in crate::cmd) fn new(lease: Duration, grace: Option<Duration>) -> Result<Self, Failure> {
         const LONGEST_DEFAULT: Duration = Duration::from_secs(10);
         let grace = grace.unwrap_or_else(|| (lease / 3).min(LONGEST_DEFAULT));
         if grace > lease / 2 {

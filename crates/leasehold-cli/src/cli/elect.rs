@@ -1,0 +1,103 @@
+//! The flags of `leasehold elect` and `leasehold leader`.
+
+use std::ffi::OsString;
+use std::path::Path;
+use std::time::Duration;
+
+use clap::Args;
+
+use super::MORE;
+use crate::duration;
+
+const ELECT_HELP: &str = "\
+leasehold waits until it leads, and then runs the command. When the command ends, leasehold gives \
+the lead up, waits for --restart-delay, and tries again. The delay doubles each time the command \
+ends within 10s, up to 60s. If the lead is lost, the command gets TERM and KILL as under \
+`leasehold run`, and leasehold tries again. It ends at INT, TERM, HUP or QUIT, after it has passed \
+the signal on to the command.
+
+The command finds the fencing token of its term in $LEASEHOLD_TOKEN. The number rises from term to \
+term. Pass it with each write, so that the system that is written to can refuse a former leader. \
+The command also finds the name in $LEASEHOLD_NAME.
+
+Exit codes:
+  1    any other failure
+  2    wrong usage
+  65   the name is in use as something else
+  77   the server refused the credentials, or your user lacks a permission
+  78   a local file can't be read
+  126  the command can't be executed; 127: it was not found
+  128+n  signal n ended leasehold
+
+Example:
+  leasehold elect scheduler --payload http://10.0.0.7:8080 -- ./scheduler";
+
+#[derive(Args)]
+#[command(after_help = MORE, after_long_help = ELECT_HELP)]
+pub(crate) struct Elect {
+    /// Name of the election
+    pub(crate) name: OsString,
+
+    /// Publish this text while this process leads
+    #[arg(long, value_name = "TEXT", default_value = "")]
+    pub(crate) payload: String,
+
+    /// Wait this long after the command has ended
+    #[arg(long, value_name = "TIME", value_parser = duration::parse, default_value = "1s", allow_hyphen_values = true)]
+    pub(crate) restart_delay: Duration,
+
+    /// Free the lead TIME after a crash
+    #[arg(long, value_name = "TIME", value_parser = duration::parse, default_value = "30s", allow_hyphen_values = true)]
+    pub(crate) lease: Duration,
+
+    /// Wait this long from TERM to KILL
+    ///
+    /// The default is a third of the lease, at most 10s.
+    #[arg(long, value_name = "TIME", value_parser = duration::parse, allow_hyphen_values = true)]
+    pub(crate) grace: Option<Duration>,
+
+    /// Print JSON events on stderr
+    #[arg(long)]
+    pub(crate) json: bool,
+
+    /// Command to run, and its arguments
+    #[arg(last = true, required = true, value_name = "CMD")]
+    pub(crate) command: Vec<OsString>,
+}
+
+impl Elect {
+    /// Returns the name of the command's program.
+    pub(crate) fn program(&self) -> Option<String> {
+        let program = Path::new(self.command.first()?);
+        Some(program.file_name()?.to_string_lossy().into_owned())
+    }
+}
+
+const LEADER_HELP: &str = "\
+Without --json, leader prints the payload of the leader, or its id if it has none. With --watch, it \
+prints a line for the present leader and then for each change, until a signal arrives. A line with \
+`-` or null means that there is no leader. A line of JSON has id, label, host, payload, token and \
+since. The leader may have changed when you read the answer.
+
+Exit codes: 0 if there is a leader; 1 if there is none; 65 when the name is in use as something \
+else; 69 when no server answered; 77 when the server refused; 78 when a local file can't be read; \
+128+n when signal n ended --watch.
+
+Examples:
+  curl \"$(leasehold leader scheduler)\"
+  leasehold leader --watch --json scheduler";
+
+#[derive(Args)]
+#[command(after_help = MORE, after_long_help = LEADER_HELP)]
+pub(crate) struct Leader {
+    /// Election to show
+    pub(crate) name: OsString,
+
+    /// Print a line for each change
+    #[arg(long)]
+    pub(crate) watch: bool,
+
+    /// Print JSON, one line for each leader
+    #[arg(long)]
+    pub(crate) json: bool,
+}

@@ -1,0 +1,223 @@
+//! `leasehold elect`: runs a command while this process leads.
+
+use std::time::Duration;
+
+use futures_util::FutureExt as _;
+use leasehold::{Client, Election};
+use nix::sys::signal::Signal;
+use tokio::runtime::Runtime;
+use tokio::time::{Instant, sleep};
+
+use super::acquire::{Holding, TIDY_LIMIT, tidy, unless_hurried};
+use super::run::{End, Schedule, Task, supervise, terminal};
+use super::{name_of_lock, runtime, shut_down};
+use crate::cli::{Elect, OnLoss};
+use crate::duration;
+use crate::exit_code::Exit;
+use crate::failure::Failure;
+use crate::output::{self, Event, Shown, note, tell};
+use crate::server::{Server, Terms};
+use crate::signals::Signals;
+
+/// The longest delay before the candidate tries again.
+const LONGEST_DELAY: Duration = Duration::from_secs(60);
+/// A command that ran for this long was no failure at its start.
+const STEADY: Duration = Duration::from_secs(10);
+
+/// Runs the command whenever this process leads, until a signal arrives. This is not a future, for the same reason as
+/// [`run`](super::run::run).
+pub(crate) fn elect(args: &Elect, server: &Server) -> Result<Exit, Failure> {
+    let task = Task {
+        name: name_of_lock(args.name.clone())?,
+        command: args.command.clone(),
+        schedule: Schedule::new(args.lease, args.grace)?,
+        on_loss: OnLoss::Term,
+        max_run: None,
+    };
+    if args.json {
+        output::tell_json(Some(&task.name));
+    }
+    terminal::hold_back_stops(true);
+    let runtime = runtime()?;
+    terminal::hold_back_stops(false);
+    let result = until_ended(&runtime, args, &task, server);
+    shut_down(runtime);
+    result
+}
+
+fn until_ended(
+    runtime: &Runtime,
+    args: &Elect,
+    task: &Task,
+    server: &Server,
+) -> Result<Exit, Failure> {
+    // The second listener remembers a signal that was passed on to the command.
+    let (mut signals, mut told) = {
+        let _context = runtime.enter();
+        (Signals::listen()?, Signals::listen()?)
+    };
+    let client = {
+        let _context = runtime.enter();
+        server.connect_in_background(Terms {
+            lease: args.lease,
+            failover_guard: None,
+            rust_only: false,
+        })?
+    };
+    let election = client.election(&task.name).payload(args.payload.as_str());
+    let mut delays = Delays::new(args.restart_delay);
+    let end = loop {
+        let stood = runtime.block_on(stand(&election, &mut told));
+        let lasted = match stood {
+            Ok(Some(guard)) => {
+                signals.forget();
+                let began = Instant::now();
+                terminal::hold_back_stops(true);
+                let end = runtime.block_on(supervise(task, &guard, &mut signals));
+                terminal::hold_back_stops(false);
+                let exit = runtime.block_on(give_up(task, guard, end, &mut signals));
+                if let Err(failure) = exit {
+                    break Err(failure);
+                }
+                began.elapsed()
+            }
+            Ok(None) => Duration::ZERO,
+            Err(Stopped::Signal(signal)) => break Ok(Exit::Signal(signal as i32)),
+            Err(Stopped::Failed(failure)) => break Err(failure),
+        };
+        let pause = delays.after(lasted);
+        if let Some(signal) = runtime.block_on(pause_unless_told(&mut told, pause)) {
+            break Ok(Exit::Signal(signal as i32));
+        }
+    };
+    let closed = tidy(std::slice::from_ref::<Client>(&client));
+    let _ = runtime.block_on(unless_hurried(closed, &mut signals));
+    end
+}
+
+/// The reason why a candidate no longer waits.
+enum Stopped {
+    Signal(Signal),
+    Failed(Failure),
+}
+
+/// Waits until the candidate leads. `None` after an outage, after which it tries again.
+async fn stand(election: &Election, told: &mut Signals) -> Result<Option<Holding>, Stopped> {
+    let term = tokio::select! {
+        biased;
+        signal = ending(told) => return Err(Stopped::Signal(signal)),
+        term = election.stand() => term,
+    };
+    match term {
+        Ok(term) => {
+            let (name, token) = (election.name(), term.token());
+            let guard = Holding::Lock(term.into());
+            if !output::event(Event::Held, name, || guard.told(Duration::ZERO)) {
+                output::detail(format_args!("leads `{}`, with token {token}", Shown(name)));
+            }
+            Ok(Some(guard))
+        }
+        Err(error) if error.is_transient() => {
+            tell(Failure::from(error));
+            Ok(None)
+        }
+        Err(error) => Err(Stopped::Failed(error.into())),
+    }
+}
+
+/// Gives the lead up. An error means that the command can't be started at all.
+async fn give_up(
+    task: &Task,
+    guard: Holding,
+    end: End,
+    signals: &mut Signals,
+) -> Result<(), Failure> {
+    let name = Shown(&task.name);
+    let limit = tokio::time::timeout(TIDY_LIMIT, guard.release());
+    match unless_hurried(limit, signals).await {
+        Some(Ok(Ok(()))) => {
+            if !output::event(Event::Released, &task.name, Vec::new) {
+                output::detail(format_args!("gave up the lead of `{name}`"));
+            }
+        }
+        Some(Ok(Err(error))) => note(format_args!("`{name}`: {}", Failure::from(error))),
+        _ => note(format_args!(
+            "`{name}`: the end of the term is not confirmed"
+        )),
+    }
+    if let Some(reason) = end.lost_for {
+        output::event(Event::Lost, &task.name, || vec![("reason", reason.into())]);
+        return Ok(());
+    }
+    match end.exit {
+        Ok(Exit::Command(0)) => Ok(()),
+        Ok(Exit::Command(code)) => {
+            note(format_args!("the command has ended with {code}"));
+            Ok(())
+        }
+        Ok(_) => Ok(()),
+        Err(failure) => Err(failure),
+    }
+}
+
+/// Waits for a signal that ends this process.
+async fn ending(told: &mut Signals) -> Signal {
+    loop {
+        match told.next().await {
+            // These are messages for the command.
+            Signal::SIGUSR1 | Signal::SIGUSR2 => {}
+            signal => return signal,
+        }
+    }
+}
+
+/// Waits for this pause. Returns the signal that ends it, which may have arrived before.
+async fn pause_unless_told(told: &mut Signals, pause: Duration) -> Option<Signal> {
+    if let Some(signal) = ending(told).now_or_never() {
+        return Some(signal);
+    }
+    output::detail(format_args!(
+        "tries to lead again {}",
+        duration::soon(pause)
+    ));
+    tokio::select! {
+        biased;
+        signal = ending(told) => Some(signal),
+        () = sleep(pause) => None,
+    }
+}
+
+/// The delays before the candidate tries again.
+struct Delays {
+    first: Duration,
+    next: Duration,
+}
+
+impl Delays {
+    fn new(first: Duration) -> Self {
+        Self { first, next: first }
+    }
+
+    /// Returns the delay after a command that ran for this long.
+    fn after(&mut self, lasted: Duration) -> Duration {
+        if lasted >= STEADY {
+            self.next = self.first;
+        }
+        let delay = self.next;
+        self.next = (delay * 2).min(LONGEST_DELAY.max(self.first));
+        delay
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn delays_double_until_a_command_lasts() {
+        let mut delays = Delays::new(Duration::from_secs(1));
+        let short = [0; 8].map(|_| delays.after(Duration::ZERO).as_secs());
+        assert_eq!(short, [1, 2, 4, 8, 16, 32, 60, 60]);
+        assert_eq!(delays.after(STEADY).as_secs(), 1);
+    }
+}

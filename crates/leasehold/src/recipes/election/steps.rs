@@ -1,0 +1,247 @@
+//! The steps of an election: how each is sent, and its twin on the embedded keyspace. The Lua file
+//! beside this file describes each step.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::backend::memory::Keyspace;
+use crate::backend::step::{LuaFile, Operation, Refusal, Step, Value, step};
+use crate::config::{Peers, wire_ms};
+use crate::hold::{AcquireReply, HoldSteps};
+use crate::key::Key;
+use crate::loss::LossReason;
+use crate::primitives::fenced::steps::{FencedHold, TOKEN, counter_ms, next_token, note};
+use crate::primitives::hash_kind::HASH_KIND;
+use crate::primitives::lock::steps::{GRANT, LockHold, plain};
+use crate::primitives::twin::{NOW_MS, lengthen, to_int};
+
+static LUA: LuaFile = LuaFile::new(include_str!("election.lua"));
+
+step! {
+    LEAD: Lead = election.lead, grants: true,
+    while_moving: true,
+    keys: [lock, leader, counter],
+    args: [hold, lease_ms: u64, counter_ms: u64, payload, terms],
+    uses: [HASH_KIND, TOKEN, GRANT, NOW_MS],
+}
+
+impl Lead<'_> {
+    fn twin(self, keyspace: &mut Keyspace) -> Result<Value, Refusal> {
+        if keyspace.hlen(self.lock)? > 0 {
+            if !keyspace.hexists(self.lock, self.hold)? {
+                plain(keyspace, self.lock)?;
+                return Ok(Value::Int(keyspace.pttl(self.lock)));
+            }
+            let last = keyspace.get(self.counter)?.unwrap_or_default();
+            let token = String::from_utf8_lossy(&last).parse().unwrap_or(0);
+            return Ok(Value::List(vec![Value::Int(1), Value::Int(token)]));
+        }
+        let token = next_token(keyspace, self.counter)?;
+        note(keyspace, self.counter, token, self.counter_ms);
+        let (digits, now_ms) = (token.to_string(), keyspace.now_ms().to_string());
+        for (field, value) in [
+            ("id", self.hold),
+            ("token", digits.as_bytes()),
+            ("payload", self.payload),
+            ("since_ms", now_ms.as_bytes()),
+        ] {
+            keyspace.hset(self.leader, field.as_bytes(), value)?;
+        }
+        keyspace.pexpire(self.leader, self.lease_ms);
+        keyspace.hset(self.lock, self.hold, b"1")?;
+        keyspace.pexpire(self.lock, self.lease_ms);
+        keyspace.publish(self.terms, digits.as_bytes());
+        Ok(Value::List(vec![Value::Int(1), Value::Int(to_int(token))]))
+    }
+}
+
+step! {
+    // Like a release, it runs however late it arrives.
+    RESIGN: Resign = election.resign, grants: false,
+    while_moving: true,
+    keys: [lock, leader],
+    args: [hold, channel, terms],
+}
+
+impl Resign<'_> {
+    fn twin(self, keyspace: &mut Keyspace) -> Result<Value, Refusal> {
+        if !keyspace.hdel(self.lock, self.hold)? {
+            return Ok(Value::Int(0));
+        }
+        keyspace.del(self.leader);
+        let listeners = keyspace.listeners(self.channel);
+        keyspace.publish(self.channel, b"0");
+        keyspace.publish(self.terms, b"0");
+        Ok(Value::Int(1 + listeners))
+    }
+}
+
+step! {
+    RENEW: Renew = election.renew, grants: true,
+    for_holders: true,
+    renews: true,
+    while_moving: true,
+    keys: [lock, leader],
+    args: [hold, lease_ms: u64, most_ms: u64],
+}
+
+impl Renew<'_> {
+    fn twin(self, keyspace: &mut Keyspace) -> Result<Value, Refusal> {
+        if !keyspace.hexists(self.lock, self.hold)? {
+            return Ok(Value::Int(0));
+        }
+        let left = u64::try_from(keyspace.pttl(self.lock));
+        if self.most_ms > 0 && left.is_ok_and(|left| left > self.most_ms) {
+            keyspace.pexpire(self.lock, self.lease_ms);
+        }
+        lengthen(keyspace, self.lock, self.lease_ms);
+        let ttl = keyspace.pttl(self.lock);
+        // The entry ends with its hold, so nothing is left of a killed leader.
+        keyspace.pexpire(self.leader, u64::try_from(ttl).unwrap_or_default());
+        Ok(Value::Int(ttl))
+    }
+}
+
+step! {
+    LOOK: Look = election.look, grants: false,
+    while_moving: true,
+    keys: [lock, leader, counter],
+    args: [],
+    uses: [HASH_KIND],
+}
+
+impl Look<'_> {
+    fn twin(self, keyspace: &mut Keyspace) -> Result<Value, Refusal> {
+        if keyspace.hlen(self.lock)? == 0 {
+            return Ok(Value::List(vec![Value::Int(-2)]));
+        }
+        let (id, _) = plain(keyspace, self.lock)?;
+        let mut field = |name: &str| {
+            let value = keyspace.hget(self.leader, name.as_bytes());
+            value.ok().flatten().unwrap_or_default()
+        };
+        let texts = if field("id") == id {
+            vec![field("token"), field("payload"), field("since_ms")]
+        } else {
+            // A counter of another type is no token.
+            let last = keyspace.get(self.counter);
+            vec![last.ok().flatten().unwrap_or_default()]
+        };
+        let ttl = Value::Int(keyspace.pttl(self.lock));
+        let texts = [id].into_iter().chain(texts).map(Value::Text);
+        Ok(Value::List([ttl].into_iter().chain(texts).collect()))
+    }
+}
+
+pub(crate) static ALL: [&Step; 4] = [&LEAD, &RESIGN, &RENEW, &LOOK];
+
+/// Returns the key of the entry that describes the leader: a key of our own.
+fn leader_entry(key: &Key) -> String {
+    format!("leasehold:{}:leader", key.as_tag())
+}
+
+/// Returns the channel on which each change of the leader is published: a channel of our own.
+pub(super) fn terms_channel(key: &Key) -> String {
+    format!("leasehold:{}:terms", key.as_tag())
+}
+
+/// Asks for the present leader.
+pub(super) fn look(key: &Key) -> Operation {
+    Look {
+        lock: key.as_str().as_bytes(),
+        leader: leader_entry(key).as_bytes(),
+        counter: key.token_counter().as_bytes(),
+    }
+    .operation()
+}
+
+/// The operations on the hold of one candidate. They are the operations of a fenced lock, but each of
+/// them also changes the entry of the leader.
+pub(super) struct CandidateHold {
+    hold: FencedHold,
+    key: Key,
+    leader: String,
+    channel: Arc<str>,
+    payload: Arc<str>,
+    peers: Peers,
+}
+
+impl CandidateHold {
+    pub(super) fn new(
+        key: &Key,
+        channel: Arc<str>,
+        id: String,
+        payload: Arc<str>,
+        peers: Peers,
+    ) -> Self {
+        let hold = LockHold::new(key.clone(), Arc::clone(&channel), id);
+        Self {
+            hold: FencedHold::new(hold, key, peers),
+            key: key.clone(),
+            leader: leader_entry(key),
+            channel,
+            payload,
+            peers,
+        }
+    }
+
+    fn lock(&self) -> &[u8] {
+        self.key.as_str().as_bytes()
+    }
+}
+
+// No batch renewal: a batch of plain locks would let the entry end. And nothing is kept or handed
+// over: each term has a token and an entry of its own.
+impl HoldSteps for CandidateHold {
+    fn acquire(&self, lease: Duration) -> Operation {
+        Lead {
+            lock: self.lock(),
+            leader: self.leader.as_bytes(),
+            counter: self.key.token_counter().as_bytes(),
+            hold: self.wire_id().as_bytes(),
+            lease_ms: wire_ms(lease),
+            counter_ms: counter_ms(self.peers, lease),
+            payload: self.payload.as_bytes(),
+            terms: terms_channel(&self.key).as_bytes(),
+        }
+        .operation()
+    }
+
+    fn read_acquire(&self, reply: Value) -> Option<AcquireReply> {
+        self.hold.read_acquire(reply)
+    }
+
+    fn renew(&self, lease: Duration, most: Option<Duration>) -> Operation {
+        Renew {
+            lock: self.lock(),
+            leader: self.leader.as_bytes(),
+            hold: self.wire_id().as_bytes(),
+            lease_ms: wire_ms(lease),
+            most_ms: wire_ms(most.unwrap_or_default()),
+        }
+        .operation()
+    }
+
+    fn release(&self) -> Operation {
+        Resign {
+            lock: self.lock(),
+            leader: self.leader.as_bytes(),
+            hold: self.wire_id().as_bytes(),
+            channel: self.channel.as_bytes(),
+            terms: terms_channel(&self.key).as_bytes(),
+        }
+        .operation()
+    }
+
+    fn why_lost(&self) -> Operation {
+        self.hold.why_lost()
+    }
+
+    fn read_why_lost(&self, reply: Value) -> Option<LossReason> {
+        self.hold.read_why_lost(reply)
+    }
+
+    fn wire_id(&self) -> &str {
+        self.hold.wire_id()
+    }
+}

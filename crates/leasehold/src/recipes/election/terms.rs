@@ -1,0 +1,213 @@
+//! The observation of an election: its present leader, and then each change.
+
+use std::fmt;
+use std::pin::Pin;
+use std::task::{Context as Task, Poll};
+use std::time::Duration;
+
+use futures_util::future::select_all;
+use futures_util::{Stream, StreamExt, stream};
+
+use super::leader::{Leader, Seen};
+use super::{Election, steps};
+use crate::backend::channels::{Listener, Signal};
+use crate::clock::Moment;
+use crate::error::Result;
+
+/// The shortest pause between two requests. It limits the requests while a lease ends, and while
+/// messages flood the channels, to which anyone can publish.
+const SHORTEST_PAUSE: Duration = Duration::from_millis(5);
+
+/// The terms of an election as an observer sees them: see [`Election::observe`].
+///
+/// It is a stream of `Option<Leader>`, where `None` means that there is no leader. With
+/// [`next`](Self::next), you can read it without the `Stream` trait.
+#[must_use = "nothing is asked for until the terms are read"]
+pub struct Terms {
+    walk: Pin<Box<dyn Stream<Item = Result<Option<Leader>>> + Send>>,
+}
+
+impl Terms {
+    pub(super) fn of(election: &Election) -> Self {
+        let observer = Observer::new(election.clone());
+        let walk = stream::unfold(observer, async |mut observer| {
+            let next = observer.next().await?;
+            Some((next, observer))
+        });
+        Self {
+            walk: Box::pin(walk),
+        }
+    }
+
+    /// Returns the present leader at first, and then each change: a new leader, or `None` if there
+    /// is no leader. A state that has ended before it was read is left out. `None` outside of the
+    /// `Result` means that the client has been closed.
+    ///
+    /// # Errors
+    ///
+    /// Same as [`Election::leader`]. `Unavailable` only after no server has answered for the
+    /// [`outage_timeout`](Election::outage_timeout). The next call continues after an error.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future loses nothing: the next call continues at the same place.
+    pub async fn next(&mut self) -> Option<Result<Option<Leader>>> {
+        StreamExt::next(self).await
+    }
+}
+
+impl Stream for Terms {
+    type Item = Result<Option<Leader>>;
+
+    fn poll_next(mut self: Pin<&mut Self>, task: &mut Task<'_>) -> Poll<Option<Self::Item>> {
+        self.walk.as_mut().poll_next(task)
+    }
+}
+
+impl fmt::Debug for Terms {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Terms").finish_non_exhaustive()
+    }
+}
+
+/// The state of one observer.
+struct Observer {
+    election: Election,
+    /// One listener for the changes of the leader, and one for the releases of the lock, which Java
+    /// publishes too. Empty before the first request.
+    listeners: Vec<Listener>,
+    /// The state that was returned last.
+    shown: Option<Seen>,
+    /// The greatest token that was returned.
+    greatest_token: u64,
+    /// The last request.
+    asked: Option<Asked>,
+    /// The time of the first of the last requests, if none of them was answered.
+    failing_since: Option<Moment>,
+}
+
+/// A request of an observer.
+struct Asked {
+    /// The signals before the request.
+    signals: Vec<Signal>,
+    sent: Moment,
+    /// The time of the next request, if no new signal arrives before.
+    next: Moment,
+}
+
+impl Observer {
+    fn new(election: Election) -> Self {
+        Self {
+            election,
+            listeners: Vec::new(),
+            shown: None,
+            greatest_token: 0,
+            asked: None,
+            failing_since: None,
+        }
+    }
+
+    async fn next(&mut self) -> Option<Result<Option<Leader>>> {
+        loop {
+            self.sleep().await;
+            if self.election.context().is_closed() {
+                return None;
+            }
+            match self.ask().await {
+                Ok(seen) if self.is_news(&seen) => return Some(Ok(self.show(seen).await)),
+                Ok(_) => {}
+                Err(error) if error.is_transient() && !self.has_failed_for_long() => {}
+                Err(error) => {
+                    self.failing_since = None;
+                    return Some(Err(error));
+                }
+            }
+        }
+    }
+
+    /// Sleeps until a message arrives or the next request is due.
+    async fn sleep(&mut self) {
+        let Some(Asked {
+            signals,
+            sent,
+            next,
+        }) = &self.asked
+        else {
+            return;
+        };
+        let timers = &self.election.context().timers;
+        let waits = self.listeners.iter_mut().zip(signals);
+        let woken =
+            select_all(waits.map(|(listener, signal)| Box::pin(listener.changed_since(*signal))));
+        tokio::select! {
+            _ = woken => {}
+            () = timers.sleep_until(*next) => {}
+        }
+        timers.sleep_until(*sent + SHORTEST_PAUSE).await;
+    }
+
+    /// Asks for the leader once.
+    async fn ask(&mut self) -> Result<Seen> {
+        self.election.check()?;
+        let key = self.election.key()?;
+        let context = self.election.context();
+        if self.listeners.is_empty() {
+            // Before the first request: a change after it must not be missed.
+            let channels = context.backend.channels();
+            let names = [steps::terms_channel(key), key.lock_channel()];
+            self.listeners = names.iter().map(|name| channels.listen(name)).collect();
+        }
+        let sent = context.clock.now();
+        let signals = self.listeners.iter().map(Listener::signal).collect();
+        let poll = self.election.poll;
+        // Set before the reply arrives: if this fails, the next request is due after a poll.
+        self.asked = Some(Asked {
+            signals,
+            sent,
+            next: sent + poll,
+        });
+        let seen = self.election.see().await;
+        match &seen {
+            Ok(seen) => {
+                self.failing_since = None;
+                // No message says that a lease has ended.
+                let pause = seen.ttl.map_or(poll, |ttl| poll.min(ttl));
+                let due = self.election.context().clock.now() + pause.max(SHORTEST_PAUSE);
+                if let Some(asked) = &mut self.asked {
+                    asked.next = due.min(sent + poll.max(SHORTEST_PAUSE));
+                }
+            }
+            Err(_) => {
+                self.failing_since.get_or_insert(sent);
+            }
+        }
+        // After a failover to a replica that has missed the last term, the server shows an earlier
+        // one. Its leader has resigned or will learn that it is lost.
+        let is_former = |token: u64| token < self.greatest_token;
+        seen.map(|seen| match seen.token() {
+            Some(token) if is_former(token) => Seen::no_leader(),
+            _ => seen,
+        })
+    }
+
+    fn is_news(&self, seen: &Seen) -> bool {
+        self.shown
+            .as_ref()
+            .is_none_or(|shown| !shown.is_same_term(seen))
+    }
+
+    /// Returns the leader that was seen, with what its client announces.
+    async fn show(&mut self, seen: Seen) -> Option<Leader> {
+        let leader = seen.clone().describe(self.election.context()).await;
+        // Noted last: if this future is dropped before, the next call returns the same.
+        self.greatest_token = self.greatest_token.max(seen.token().unwrap_or(0));
+        self.shown = Some(seen);
+        leader
+    }
+
+    fn has_failed_for_long(&self) -> bool {
+        let now = self.election.context().clock.now();
+        self.failing_since
+            .is_some_and(|since| now >= since + self.election.outage_timeout)
+    }
+}
