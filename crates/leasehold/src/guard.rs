@@ -307,6 +307,12 @@ impl Share {
         self.context.watchdog.watch(self.hold());
     }
 
+    /// Makes the hold depend on progress from now on.
+    pub(crate) fn want_progress(&self, within: Duration) {
+        self.hold().want_progress(self.claim, within);
+        self.context.watchdog.watch(self.hold());
+    }
+
     /// Returns the end and the length of this guard's maximum hold time.
     pub(crate) fn max_hold_limit(&self) -> Option<Limit> {
         self.hold().limit_of(self.claim)

@@ -11,6 +11,7 @@ pub(crate) mod confirm_task;
 pub(crate) mod grant;
 mod holding;
 pub(crate) mod live_holds;
+mod progress;
 mod state;
 mod undo;
 pub(crate) mod watchdog;
@@ -227,6 +228,17 @@ impl Hold {
     /// guard has left the hold.
     pub(crate) async fn lost_by(&self, claim: ClaimId, timers: &Timers) -> LossReason {
         self.grant.lost(self.number, Some(claim), timers).await
+    }
+
+    /// Notes that the work under the hold has made progress.
+    pub(crate) fn report_progress(&self) {
+        self.grant.report_progress(self.number);
+    }
+
+    /// Resolves with the time since the last report of progress when the work has stalled. Never
+    /// resolves once the hold was released, or lost for another reason.
+    pub(crate) async fn stalled(&self, timers: &Timers) -> Duration {
+        self.grant.stalled(self.number, timers).await
     }
 
     /// Returns the current hold of `grant`.

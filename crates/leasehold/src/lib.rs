@@ -148,6 +148,7 @@ pub use primitives::rw::{NotUpgraded, ReadGuard, RwLock, WriteGuard};
 pub use primitives::semaphore::{Semaphore, SemaphorePermit};
 #[cfg(feature = "macros")]
 pub use recipes::locked::{Busy, locked};
+pub use recipes::progress::Progress;
 
 /// The kinds of a [`Lock`], for code that is generic over them. If the kind is known only at run
 /// time, use an [`AnyLock`].
@@ -199,7 +200,7 @@ pub mod slot {
 
 /// The types that a client passes to its hooks: see [`ClientBuilder::on_acquired`].
 pub mod hooks {
-    pub use crate::observe::{Acquired, Lost, Waiting};
+    pub use crate::observe::{Acquired, Lost, Stalling, Waiting};
 }
 
 /// Checks that refuse the writes of late holders: statements for SQL databases, scripts for Redis,

@@ -6,6 +6,7 @@
 pub(crate) mod fence;
 #[cfg(feature = "macros")]
 pub(crate) mod locked;
+pub(crate) mod progress;
 pub(crate) mod slot;
 pub(crate) mod watch;
 

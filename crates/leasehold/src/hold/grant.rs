@@ -51,6 +51,9 @@ pub(crate) struct Grant {
 
 /// The due time of a grant that is not in the watchdog's table.
 const NEVER: u64 = u64::MAX;
+/// The part of its period by which a renewal is early at most, with the spread and the slack of the
+/// watchdog.
+const MOST_EARLY: f64 = 0.25;
 
 /// The next action of the watchdog for a hold.
 #[derive(Debug)]
@@ -59,6 +62,8 @@ pub(crate) enum WatchdogAction {
     Nothing,
     /// Nothing yet.
     Later,
+    /// Look again at this time: the work under the hold has stalled, and is not renewed.
+    Recheck(Moment),
     /// Ask the server for this lease.
     Renew {
         lease: Duration,
@@ -164,29 +169,100 @@ impl Grant {
                 false => WatchdogAction::Nothing,
             };
         }
-        match state.watch_every() {
-            Some(_) => WatchdogAction::Renew {
+        let stalling = state.newly_stalling(now);
+        let action = match state.watch_every() {
+            // The work may go on before the hold ends, and its report wakes nothing.
+            Some(_) if state.veto_renewal(now) => {
+                WatchdogAction::Recheck(now + state.holding.claims.terms().lease / 20)
+            }
+            Some(_) if !state.is_due_for_progress(now, MOST_EARLY) => WatchdogAction::Renew {
                 lease: state.lease_to_renew(now),
                 first: state.renewal_sent(now),
             },
-            None => WatchdogAction::Later,
+            _ => WatchdogAction::Later,
+        };
+        drop(state);
+        if let Some(stalling) = stalling {
+            let (since, within) = (stalling.since, stalling.within);
+            log(|| tracing::warn!(key = %self.key, ?since, "no progress of the holder's work"));
+            self.observed.stalling(&self.key, since, within);
         }
+        action
+    }
+
+    /// Notes that the work under the hold with this number has made progress.
+    pub(super) fn report_progress(&self, number: u64) {
+        let now = self.clock.now();
+        let mut state = self.state.lock();
+        // The report of an earlier holder does not count for the next one.
+        if state.holding.number == number {
+            state.report_progress(now);
+        }
+    }
+
+    /// Makes the hold depend on progress from now on, for one guard.
+    pub(crate) fn want_progress(&self, claim: ClaimId, within: Duration) {
+        let now = self.clock.now();
+        let mut state = self.state.lock();
+        state.holding.claims.want_progress(claim, within);
+        state.report_progress(now);
+        drop(state);
+        self.changed.notify_waiters();
+    }
+
+    /// Resolves with the time since the last report when the work has stalled.
+    pub(super) async fn stalled(&self, number: u64, timers: &Timers) -> Duration {
+        loop {
+            let changed = self.changed.notified();
+            tokio::pin!(changed);
+            // Registered before the state is read, or a change in between would be missed.
+            changed.as_mut().enable();
+            let now = self.clock.now();
+            let stalls_at = {
+                let mut state = self.state.lock();
+                if state.over || state.holding.number != number {
+                    None
+                } else {
+                    match state.check(now) {
+                        Some(LossReason::Stalled { since }) => return *since,
+                        Some(_) => None,
+                        None => state.stalls_at().map(|(at, _)| at),
+                    }
+                }
+            };
+            match stalls_at {
+                Some(at) if at <= now => return self.since_progress(now),
+                Some(at) => tokio::select! {
+                    () = changed => {}
+                    () = timers.sleep_until(at) => {}
+                },
+                None => changed.await,
+            }
+        }
+    }
+
+    fn since_progress(&self, now: Moment) -> Duration {
+        self.state.lock().holding.progress.since(now)
     }
 
     /// Returns the time at which the hold is due in the watchdog: one renewal period after the last
     /// confirmation, earlier by `part` of the period. If the hold must end before that, it is due
     /// then. `None` for never.
     pub(crate) fn next_due(&self, part: f64) -> Option<DueTime> {
-        let state = self.state.lock();
+        let mut state = self.state.lock();
+        let check = state.progress_check();
         let renewal = state.watch_every();
         let renewal = renewal.map(|period| state.confirmed_at + period.mul_f64(1.0 - part));
-        let at = renewal.into_iter().chain(state.must_end_at()).min()?;
+        let other = check.into_iter().chain(state.must_end_at());
+        let at = renewal.into_iter().chain(other).min()?;
         state.due_at(at)
     }
 
     /// Returns the due time of a hold that is due at `at`, whatever its terms are.
     pub(crate) fn due_at(&self, at: Moment) -> Option<DueTime> {
-        self.state.lock().due_at(at)
+        let mut state = self.state.lock();
+        state.holding.progress.check_at = None;
+        state.due_at(at)
     }
 
     /// Makes the lease a fixed one from now on, whatever the terms are.
@@ -212,6 +288,7 @@ impl Grant {
         (state.valid_until, state.kept_until) = (now, now);
         state.confirmed_at = now;
         state.holding.claims.start_again(now);
+        state.holding.progress.report(now);
         state.lost = None;
     }
 
@@ -226,6 +303,7 @@ impl Grant {
         // at some time between the two.
         let end = self.margin.end(state.confirmed_at, state.longest_requested);
         (state.valid_until, state.kept_until) = (end, end);
+        state.holding.progress.report(now);
         state.check(now).is_none()
     }
 
@@ -565,6 +643,10 @@ impl Grant {
         };
         let before = state.schedule();
         let claim = state.holding.claims.add(terms, now);
+        if terms.progress_within.is_some() {
+            // Its work begins now.
+            state.holding.progress.report(now);
+        }
         state.longest_requested = state.longest_requested.max(terms.lease);
         let moves_due = state.schedule() != before;
         drop(state);

@@ -4,6 +4,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::GuardExit;
 use super::claims::Claims;
+use super::progress::ProgressClock;
 use crate::clock::Moment;
 use crate::config::Terms;
 use crate::observe::MaybeSpan;
@@ -22,6 +23,8 @@ pub(super) struct Holding {
     pub(super) since: Moment,
     /// The claims of its guards.
     pub(super) claims: Claims,
+    /// The progress of the work under the hold.
+    pub(super) progress: ProgressClock,
     /// The fencing token of the hold.
     pub(super) token: Option<u64>,
     /// The token to which this hold's lock was raised because it is one of several locks.
@@ -40,6 +43,7 @@ impl Holding {
             number: next_number(),
             since: now,
             claims: Claims::new(terms, now),
+            progress: ProgressClock::new(now),
             token: None,
             raised_to: None,
             guards_gone: false,

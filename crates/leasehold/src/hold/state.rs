@@ -4,6 +4,7 @@ use std::borrow::Cow;
 use std::time::Duration;
 
 use super::holding::Holding;
+use super::progress::Stalling;
 use super::{GuardExit, SafetyMargin};
 use crate::acknowledgement::Acknowledgement;
 use crate::clock::Moment;
@@ -121,6 +122,7 @@ impl GrantState {
         let has_token = self.holding.token.is_some() || self.holding.raised_to.is_some();
         if !is_free
             || has_token
+            || self.is_vetoed()
             || !self.holding.claims.is_only_claim(terms)
             || !self.is_transferable(now)
         {
@@ -144,7 +146,9 @@ impl GrantState {
             return None;
         }
         let end = self.must_end_at().unwrap_or(LATEST);
-        let slack = match end <= at {
+        // Never early for a check of the progress, or it would be due again at once.
+        let is_exact = end <= at || self.holding.progress.check_at == Some(at);
+        let slack = match is_exact {
             true => Duration::ZERO,
             false => self.watch_every().unwrap_or_default() / 20,
         };
@@ -153,17 +157,84 @@ impl GrantState {
     }
 
     /// Returns the time at which the hold must be released although the server would keep it: the
-    /// end of its maximum hold time, or of the claims of the remaining guards.
+    /// end of its maximum hold time, or of the claims of the remaining guards, or of its last lease
+    /// if its work has stalled.
     pub(super) fn must_end_at(&self) -> Option<Moment> {
         let limit = self.holding.claims.first_limit().map(|(end, _)| end);
-        let cut = self.is_shortened().then_some(self.valid_until);
+        let is_cut = self.is_shortened() || self.is_vetoed();
+        let cut = is_cut.then_some(self.valid_until);
         limit.into_iter().chain(cut).min()
     }
 
     /// Returns whether the server still keeps the hold when its guards have lost it for this
     /// reason.
     pub(super) fn outlasts(&self, reason: &LossReason) -> bool {
-        matches!(reason, LossReason::MaxHold { .. }) || self.is_shortened()
+        let is_ended_here = matches!(
+            reason,
+            LossReason::MaxHold { .. } | LossReason::Stalled { .. }
+        );
+        is_ended_here || self.is_shortened()
+    }
+
+    /// Notes that the work has made progress. After a loss this changes nothing.
+    pub(super) fn report_progress(&mut self, now: Moment) {
+        // Checked first: a report after the deadline must not hide that the work had stalled.
+        if self.check(now).is_none() {
+            self.holding.progress.report(now);
+        }
+    }
+
+    /// Returns the time at which the work counts as stalled, and how long it may take. `None` while
+    /// nothing depends on progress, or a wait needs the hold: the work has not begun.
+    pub(super) fn stalls_at(&self) -> Option<(Moment, Duration)> {
+        let within = self.holding.claims.progress_within()?;
+        let at = self.holding.progress.reported_at + within;
+        (self.renewing_waits == 0).then_some((at, within))
+    }
+
+    /// Refuses renewals if the work has stalled.
+    pub(super) fn veto_renewal(&mut self, now: Moment) -> bool {
+        let is_stalled = self.stalls_at().is_some_and(|(at, _)| now >= at);
+        self.holding.progress.is_vetoed |= is_stalled;
+        is_stalled
+    }
+
+    /// Returns whether renewals are refused because the work has stalled.
+    pub(super) fn is_vetoed(&self) -> bool {
+        self.holding.progress.is_vetoed && self.stalls_at().is_some()
+    }
+
+    /// Returns the work that has made no progress for half of its time, once for each stall.
+    pub(super) fn newly_stalling(&mut self, now: Moment) -> Option<Stalling> {
+        let (_, within) = self.stalls_at()?;
+        let progress = &mut self.holding.progress;
+        let since = progress.since(now);
+        if progress.is_warned || since < within / 2 {
+            return None;
+        }
+        progress.is_warned = true;
+        Some(Stalling { since, within })
+    }
+
+    /// Sets and returns the time at which the progress must be checked before the next renewal.
+    pub(super) fn progress_check(&mut self) -> Option<Moment> {
+        let progress = &self.holding.progress;
+        let check_at = match self.stalls_at() {
+            Some((_, within)) if !progress.is_warned => Some(progress.reported_at + within / 2),
+            _ => None,
+        };
+        self.holding.progress.check_at = check_at;
+        check_at
+    }
+
+    /// Returns whether the hold is due only because of its progress, and no renewal is due yet.
+    pub(super) fn is_due_for_progress(&mut self, now: Moment, early: f64) -> bool {
+        let check_at = self.holding.progress.check_at.take();
+        let Some(period) = self.watch_every() else {
+            return false;
+        };
+        let renewal = self.confirmed_at + period.mul_f64((1.0 - early).max(0.0));
+        check_at.is_some_and(|at| at <= now) && now < renewal
     }
 
     /// Returns the lease that the watchdog asks for: the full lease that its guards want, or the
@@ -201,7 +272,8 @@ impl GrantState {
     pub(super) fn lasts_until_release(&self) -> bool {
         let claims = &self.holding.claims;
         let is_renewed = self.renewing_waits > 0 || claims.terms().renew_every.is_some();
-        is_renewed && !self.over && !self.closed && claims.first_limit().is_none()
+        let is_free = claims.first_limit().is_none() && claims.progress_within().is_none();
+        is_renewed && !self.over && !self.closed && is_free
     }
 
     /// Returns how long the hold must last if a request for it is sent now.
@@ -236,6 +308,9 @@ impl GrantState {
                 _ if self.closed && self.holding.claims.terms().renew_every.is_some() => {
                     LossReason::Closed
                 }
+                _ if self.is_vetoed() => LossReason::Stalled {
+                    since: self.holding.progress.since(now),
+                },
                 _ => self.renewal_failure(now).unwrap_or(LossReason::Expired),
             });
         }
@@ -271,6 +346,7 @@ mod tests {
             renew_every: Some(LEASE / 3),
             remind_every: None,
             max_hold: None,
+            progress_within: None,
             longest_lease: None,
             acknowledged: Acknowledgement::master(),
         }

@@ -290,6 +290,7 @@ async fn process_due(shared: Arc<WatchdogShared>, holds: Vec<Arc<Grant>>) -> usi
         match hold.next_action(now) {
             WatchdogAction::Nothing => {}
             WatchdogAction::Later => shared.schedule(&hold),
+            WatchdogAction::Recheck(at) => shared.schedule_at(&hold, at),
             WatchdogAction::End(reason) => end_hold(&shared, &hold, &reason),
             WatchdogAction::Renew { lease, first } => {
                 let node = shared.backend.node_of(hold.key.as_str().as_bytes());

@@ -287,6 +287,7 @@ impl Acquire for Majority {
         // The maximum hold time counts from the grant of the majority, not of a member.
         let settings = Settings {
             max_hold: None,
+            progress_within: None,
             ..bounded
         };
         let ballot = Ballot {
@@ -309,6 +310,9 @@ impl Acquire for Majority {
         let guard = Box::pin(enter_or_wait(lock, &ballot, deadline)).await?;
         if let (Some(guard), Some(limit)) = (&guard, terms.max_hold) {
             guard.limit(limit);
+        }
+        if let (Some(guard), Some(within)) = (&guard, terms.progress_within) {
+            guard.want_progress(within);
         }
         Ok(guard)
     }

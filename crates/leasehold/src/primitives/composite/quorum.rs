@@ -101,6 +101,13 @@ impl Quorum {
         }
     }
 
+    /// Makes each member depend on progress from now on.
+    pub(in crate::primitives) fn want_progress(&self, within: Duration) {
+        for guard in &self.guards {
+            guard.share().want_progress(within);
+        }
+    }
+
     pub(in crate::primitives) fn forget(self) {
         // Taken first, so that no member rejoins after the guard has ended.
         let rejoined = self.rejoined.take();
@@ -210,6 +217,11 @@ impl Quorum {
 }
 
 impl Members {
+    /// Returns the current hold of each member.
+    pub(in crate::primitives) fn current_holds(&self) -> Vec<Hold> {
+        self.holds.iter().map(MemberHold::hold).collect()
+    }
+
     /// Returns the results if a quorum succeeded and there is no `loss`; otherwise one error with
     /// the errors of all members.
     fn judge<'a, T>(

@@ -10,10 +10,11 @@ use tokio::time::Instant;
 use crate::clock::Timers;
 use crate::error::{Error, Result};
 use crate::guard::Share;
+use crate::hold::Hold;
 use crate::key::Key;
 use crate::leave::keep_for::cannot_keep;
 use crate::loss::LossReason;
-use crate::primitives::composite::Quorum;
+use crate::primitives::composite::{Members, Quorum};
 use crate::primitives::fenced::draw;
 
 /// Proof that the lock is held: the result of [`Lock::acquire`](crate::Lock::acquire) and the
@@ -49,6 +50,29 @@ enum Body {
     Quorum(Quorum),
 }
 
+/// The present holds of a guard. A lock over several servers replaces them when a member rejoins.
+#[derive(Clone)]
+pub(crate) struct CurrentHolds(Holds);
+
+#[derive(Clone)]
+enum Holds {
+    One(Hold),
+    Quorum(Arc<Members>),
+}
+
+impl CurrentHolds {
+    pub(crate) fn of(hold: &Hold) -> Self {
+        Self(Holds::One(hold.clone()))
+    }
+
+    pub(crate) fn for_each(&self, each: impl FnMut(&Hold)) {
+        match &self.0 {
+            Holds::One(hold) => std::iter::once(hold).for_each(each),
+            Holds::Quorum(members) => members.current_holds().iter().for_each(each),
+        }
+    }
+}
+
 impl LockGuard {
     pub(in crate::primitives) fn new(share: Share) -> Self {
         Self {
@@ -75,6 +99,21 @@ impl LockGuard {
         if let Body::Quorum(quorum) = &self.body {
             quorum.limit(limit);
         }
+    }
+
+    /// Makes each member depend on progress from now on.
+    pub(in crate::primitives) fn want_progress(&self, within: Duration) {
+        if let Body::Quorum(quorum) = &self.body {
+            quorum.want_progress(within);
+        }
+    }
+
+    /// Returns the holds of the guard, for code that lives longer than the guard.
+    pub(crate) fn current_holds(&self) -> CurrentHolds {
+        CurrentHolds(match &self.body {
+            Body::One(share) => Holds::One(share.hold().clone()),
+            Body::Quorum(quorum) => Holds::Quorum(Arc::clone(&quorum.members)),
+        })
     }
 
     /// Returns the guards of the members: of all members of a [`MultiLock`](crate::MultiLock), or
@@ -208,7 +247,6 @@ impl LockGuard {
     }
 
     /// Returns the timers of the client; for several clients, the first client's.
-    #[cfg_attr(not(feature = "blocking"), expect(dead_code))]
     pub(crate) fn timers(&self) -> &Timers {
         match &self.body {
             Body::One(share) => &share.context().timers,
