@@ -267,3 +267,7 @@ struct Fencing;
 #[cfg(doctest)]
 #[doc = include_str!("../../../docs/slots.md")]
 struct SlotsPage;
+
+#[cfg(doctest)]
+#[doc = include_str!("../../../docs/progress.md")]
+struct ProgressPage;

@@ -16,7 +16,7 @@ const LEASE: Duration = Duration::from_secs(30);
 #[tokio::test(start_paused = true)]
 async fn work_that_reports_in_time_is_renewed_for_hours() {
     let server = Embedded::new();
-    let client = Client::builder().build_embedded_on(&server);
+    let client = server.client();
     let lock = client.lock("x").progress_within(WITHIN);
     let guard = lock.acquire().await.unwrap();
     for _ in 0..200 {
@@ -30,8 +30,8 @@ async fn work_that_reports_in_time_is_renewed_for_hours() {
 #[tokio::test(start_paused = true)]
 async fn stalled_work_loses_its_hold_and_the_next_one_enters_at_once() {
     let server = Embedded::new();
-    let client = Client::builder().build_embedded_on(&server);
-    let other = Client::builder().build_embedded_on(&server);
+    let client = server.client();
+    let other = server.client();
     let lock = client.lock("x").progress_within(WITHIN);
     let guard = lock.acquire().await.unwrap();
     let began = Instant::now();
@@ -54,7 +54,7 @@ async fn stalled_work_loses_its_hold_and_the_next_one_enters_at_once() {
 #[tokio::test(start_paused = true)]
 async fn a_report_after_the_end_does_not_revive() {
     let server = Embedded::new();
-    let client = Client::builder().build_embedded_on(&server);
+    let client = server.client();
     let lock = client.lock("x").progress_within(WITHIN);
     let guard = lock.acquire().await.unwrap();
     let progress = guard.progress_handle();
@@ -70,7 +70,7 @@ async fn a_report_after_the_end_does_not_revive() {
 #[tokio::test(start_paused = true)]
 async fn a_report_before_the_end_starts_the_renewals_again() {
     let server = Embedded::new();
-    let client = Client::builder().build_embedded_on(&server);
+    let client = server.client();
     let lock = client.lock("x").progress_within(WITHIN);
     let guard = lock.acquire().await.unwrap();
     assert!(guard.stalled().await >= WITHIN);
@@ -94,7 +94,8 @@ async fn the_hook_is_called_at_half_the_time_and_once_a_stall() {
             assert!(stalling.since >= WITHIN / 2);
             counted.fetch_add(1, Ordering::SeqCst);
         })
-        .build_embedded_on(&server);
+        .embedded(&server)
+        .unwrap();
     let lock = client.lock("x").progress_within(WITHIN);
     let guard = lock.acquire().await.unwrap();
     sleep(WITHIN / 2 - SECOND).await;
