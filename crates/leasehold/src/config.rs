@@ -29,6 +29,8 @@ pub(crate) const DEFAULT_OUTAGE_TIMEOUT: Duration = DEFAULT_LEASE;
 /// grant. A longer time would hardly be faster, and other processes wait for its end.
 pub(crate) const DEFAULT_SLICE: Duration = Duration::from_millis(10);
 
+/// The shortest time in which work must report progress: the watchdog checks after half of it.
+const MIN_PROGRESS_WITHIN: Duration = Duration::from_millis(10);
 const MIN_LEASE: Duration = Duration::from_millis(10);
 const MIN_RENEWED_LEASE: Duration = Duration::from_millis(100);
 /// The longest duration: numbers beyond 2^53 are not exact in Lua.
@@ -297,7 +299,7 @@ impl Settings {
             check_span("maximum hold", span, least, "", key)?;
         }
         if let Some(span) = self.progress_within {
-            check_span("time for progress", span, least, "", key)?;
+            check_span("time for progress", span, MIN_PROGRESS_WITHIN, "", key)?;
         }
         // Checked for all calls, although `try_acquire` does not wait. So the first call reports a
         // wrong setting, not the first contended call.

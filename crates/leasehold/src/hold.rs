@@ -11,7 +11,7 @@ pub(crate) mod confirm_task;
 pub(crate) mod grant;
 mod holding;
 pub(crate) mod live_holds;
-mod progress;
+pub(crate) mod progress;
 mod state;
 mod undo;
 pub(crate) mod watchdog;
@@ -28,6 +28,7 @@ use crate::loss::LossReason;
 pub(crate) use claims::{ClaimId, Limit};
 pub(crate) use grant::Grant;
 pub(crate) use holding::next_number;
+pub(crate) use progress::LastReport;
 pub(crate) use undo::Undo;
 
 /// The margin between the holder's deadline and the server's: clocks drift, and servers count in
@@ -230,9 +231,9 @@ impl Hold {
         self.grant.lost(self.number, Some(claim), timers).await
     }
 
-    /// Notes that the work under the hold has made progress.
-    pub(crate) fn report_progress(&self) {
-        self.grant.report_progress(self.number);
+    /// Returns where the guards of the hold report progress.
+    pub(crate) fn reports(&self) -> Arc<LastReport> {
+        self.grant.reports()
     }
 
     /// Resolves with the time since the last report of progress when the work has stalled. Never

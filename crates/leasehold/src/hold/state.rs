@@ -7,7 +7,7 @@ use super::holding::Holding;
 use super::progress::Stalling;
 use super::{GuardExit, SafetyMargin};
 use crate::acknowledgement::Acknowledgement;
-use crate::clock::Moment;
+use crate::clock::{Clock, Moment};
 use crate::config::Terms;
 use crate::loss::LossReason;
 use crate::observe::MaybeSpan;
@@ -69,14 +69,15 @@ pub(super) struct GrantState {
 pub(super) struct Schedule {
     watch_every: Option<Duration>,
     must_end_at: Option<Moment>,
+    progress_within: Option<Duration>,
     valid_until: Moment,
 }
 
 impl GrantState {
     /// Returns the state of a hold that one guard asked for at `asked_at`.
-    pub(super) fn new(terms: Terms, asked_at: Moment) -> Self {
+    pub(super) fn new(terms: Terms, clock: Clock, asked_at: Moment) -> Self {
         Self {
-            holding: Holding::new(terms, asked_at),
+            holding: Holding::new(terms, clock, asked_at),
             previous_span: MaybeSpan::default(),
             longest_requested: terms.lease,
             valid_until: asked_at,
@@ -111,6 +112,7 @@ impl GrantState {
         Schedule {
             watch_every: self.watch_every(),
             must_end_at: self.must_end_at(),
+            progress_within: self.holding.claims.progress_within(),
             valid_until: self.valid_until,
         }
     }
@@ -141,14 +143,14 @@ impl GrantState {
         now.saturating_sub(self.granted_at) <= TRANSFERABLE_FOR
     }
 
-    pub(super) fn due_at(&self, at: Moment) -> Option<DueTime> {
+    /// Returns the due time of a hold that is due at `at`. With `is_exact`, it must not be due
+    /// earlier.
+    pub(super) fn due_at(&self, at: Moment, is_exact: bool) -> Option<DueTime> {
         if self.over {
             return None;
         }
         let end = self.must_end_at().unwrap_or(LATEST);
-        // Never early for a check of the progress, or it would be due again at once.
-        let is_exact = end <= at || self.holding.progress.check_at == Some(at);
-        let slack = match is_exact {
+        let slack = match is_exact || end <= at {
             true => Duration::ZERO,
             false => self.watch_every().unwrap_or_default() / 20,
         };
@@ -176,65 +178,74 @@ impl GrantState {
         is_ended_here || self.is_shortened()
     }
 
-    /// Notes that the work has made progress. After a loss this changes nothing.
-    pub(super) fn report_progress(&mut self, now: Moment) {
-        // Checked first: a report after the deadline must not hide that the work had stalled.
-        if self.check(now).is_none() {
-            self.holding.progress.report(now);
-        }
-    }
-
-    /// Returns the time at which the work counts as stalled, and how long it may take. `None` while
-    /// nothing depends on progress, or a wait needs the hold: the work has not begun.
-    pub(super) fn stalls_at(&self) -> Option<(Moment, Duration)> {
+    /// Returns the time at which the work counts as stalled. `None` while nothing depends on
+    /// progress, or a wait needs the hold: the work has not begun.
+    pub(super) fn stalls_at(&self) -> Option<Moment> {
+        let watch = self.holding.progress.as_ref()?;
         let within = self.holding.claims.progress_within()?;
-        let at = self.holding.progress.reported_at + within;
-        (self.renewing_waits == 0).then_some((at, within))
+        (self.renewing_waits == 0).then(|| watch.last() + within)
     }
 
-    /// Refuses renewals if the work has stalled.
-    pub(super) fn veto_renewal(&mut self, now: Moment) -> bool {
-        let is_stalled = self.stalls_at().is_some_and(|(at, _)| now >= at);
-        self.holding.progress.is_vetoed |= is_stalled;
-        is_stalled
-    }
-
-    /// Returns whether renewals are refused because the work has stalled.
-    pub(super) fn is_vetoed(&self) -> bool {
-        self.holding.progress.is_vetoed && self.stalls_at().is_some()
+    /// Returns the time at which the progress must be checked.
+    pub(super) fn progress_check_at(&self) -> Option<Moment> {
+        let watch = self.holding.progress.as_ref()?;
+        let within = self.holding.claims.progress_within()?;
+        (self.renewing_waits == 0).then(|| watch.next_check(within))
     }
 
     /// Returns the work that has made no progress for half of its time, once for each stall.
     pub(super) fn newly_stalling(&mut self, now: Moment) -> Option<Stalling> {
-        let (_, within) = self.stalls_at()?;
-        let progress = &mut self.holding.progress;
-        let since = progress.since(now);
-        if progress.is_warned || since < within / 2 {
-            return None;
+        self.stalls_at()?;
+        let within = self.holding.claims.progress_within()?;
+        self.holding.progress.as_mut()?.check(within, now)
+    }
+
+    /// Notes when the next renewal is due. A hold that depends on progress is also due for checks.
+    pub(super) fn set_renewal_due(&mut self, due: Moment) {
+        if let Some(watch) = &mut self.holding.progress {
+            watch.renewal_due = due;
         }
-        progress.is_warned = true;
-        Some(Stalling { since, within })
     }
 
-    /// Sets and returns the time at which the progress must be checked before the next renewal.
-    pub(super) fn progress_check(&mut self) -> Option<Moment> {
-        let progress = &self.holding.progress;
-        let check_at = match self.stalls_at() {
-            Some((_, within)) if !progress.is_warned => Some(progress.reported_at + within / 2),
-            _ => None,
-        };
-        self.holding.progress.check_at = check_at;
-        check_at
+    /// Returns whether a renewal is due, and not only a check of the progress.
+    pub(super) fn is_renewal_due(&self, now: Moment) -> bool {
+        let watch = self.holding.progress.as_ref();
+        let slack = || self.watch_every().unwrap_or_default() / 20;
+        watch.is_none_or(|watch| now + slack() >= watch.renewal_due)
     }
 
-    /// Returns whether the hold is due only because of its progress, and no renewal is due yet.
-    pub(super) fn is_due_for_progress(&mut self, now: Moment, early: f64) -> bool {
-        let check_at = self.holding.progress.check_at.take();
-        let Some(period) = self.watch_every() else {
-            return false;
+    /// Refuses renewals if the work has stalled.
+    pub(super) fn veto_renewal(&mut self, now: Moment) -> bool {
+        // A closed client renews nothing, and only reminds the server of the hold.
+        let is_stalled = !self.closed && self.stalls_at().is_some_and(|at| at <= now);
+        if let Some(watch) = &mut self.holding.progress
+            && is_stalled
+        {
+            watch.vetoed_of = Some(watch.last());
+        }
+        is_stalled
+    }
+
+    /// Returns whether the last renewal that was due was refused because the work had stalled.
+    pub(super) fn is_vetoed(&self) -> bool {
+        let watch = self.holding.progress.as_ref();
+        watch.is_some_and(|watch| watch.vetoed_of.is_some()) && self.stalls_at().is_some()
+    }
+
+    /// Returns the loss of a hold that was not renewed because its work had stalled.
+    fn stall(&self, now: Moment) -> Option<LossReason> {
+        let stalls_at = self.stalls_at()?;
+        let watch = self.holding.progress.as_ref()?;
+        // Renewals that had failed before would have lost the hold anyway.
+        let failed_before = (self.failing.as_ref()).is_some_and(|(since, _)| *since < stalls_at);
+        let has_stalled = match watch.vetoed_of {
+            // A report that is too late for a renewal changes nothing.
+            Some(_) => true,
+            None => stalls_at <= self.valid_until && !failed_before,
         };
-        let renewal = self.confirmed_at + period.mul_f64((1.0 - early).max(0.0));
-        check_at.is_some_and(|at| at <= now) && now < renewal
+        has_stalled.then(|| LossReason::Stalled {
+            since: now.saturating_sub(watch.vetoed_of.unwrap_or_else(|| watch.last())),
+        })
     }
 
     /// Returns the lease that the watchdog asks for: the full lease that its guards want, or the
@@ -308,10 +319,10 @@ impl GrantState {
                 _ if self.closed && self.holding.claims.terms().renew_every.is_some() => {
                     LossReason::Closed
                 }
-                _ if self.is_vetoed() => LossReason::Stalled {
-                    since: self.holding.progress.since(now),
-                },
-                _ => self.renewal_failure(now).unwrap_or(LossReason::Expired),
+                _ => self
+                    .stall(now)
+                    .or_else(|| self.renewal_failure(now))
+                    .unwrap_or(LossReason::Expired),
             });
         }
         self.lost.as_ref()
@@ -355,7 +366,7 @@ mod tests {
     #[test]
     fn reentry_on_the_same_terms_keeps_the_course() {
         let now = Moment::from_millis(1000);
-        let mut state = GrantState::new(terms(), now);
+        let mut state = GrantState::new(terms(), Clock::Boot, now);
         let alone = state.schedule();
         let claim = state.holding.claims.add(terms(), now);
         assert!(state.schedule() == alone);
@@ -381,7 +392,7 @@ mod tests {
     /// Returns a state that was confirmed by a request sent one second after the clock began.
     fn confirmed() -> (GrantState, Moment) {
         let now = Moment::from_millis(1000);
-        let mut state = GrantState::new(terms(), now);
+        let mut state = GrantState::new(terms(), Clock::Boot, now);
         state.valid_until = now + LEASE;
         state.kept_until = now + LEASE;
         (state, now)
@@ -398,7 +409,7 @@ mod tests {
             lease: Duration::from_millis(60),
             ..terms()
         };
-        state.holding = Holding::new(short, now);
+        state.holding = Holding::new(short, Clock::Boot, now);
         assert!(state.can_be_handed_over(short, now + short.lease / 20));
         assert!(!state.can_be_handed_over(short, now + MAX_UNCONFIRMED));
     }
@@ -461,7 +472,7 @@ mod tests {
         for other in others {
             assert!(!state.can_be_handed_over(other, now), "{other:?}");
             let (mut own, now) = confirmed();
-            own.holding = Holding::new(other, now);
+            own.holding = Holding::new(other, Clock::Boot, now);
             let plain = other.renew_every.is_some() && other.max_hold.is_none();
             assert_eq!(own.can_be_handed_over(other, now), plain, "{other:?}");
         }

@@ -16,7 +16,7 @@ use super::lock::kind::Acquire;
 use crate::wait::Deadline;
 pub use majority::{Majority, RedLock};
 pub use multi::{Multi, MultiLock};
-pub(super) use quorum::{Members, Quorum};
+pub(super) use quorum::Quorum;
 
 /// Makes composite locks convertible to [`AnyLock`]. Each kind is listed: a blanket implementation
 /// would conflict with the one for `OneKey`, because Rust can't know that no kind is both.

@@ -27,7 +27,6 @@ use crate::primitives::request;
 use crate::primitives::setters::{lease_setters, wait_setters};
 use crate::wait::Deadline;
 pub use group::{FieldNames, Group, GroupLock};
-pub(crate) use guard::CurrentHolds;
 pub use guard::LockGuard;
 pub use info::{Holder, LockInfo, Ttl};
 pub use kind::{Kind, OneKey, Plain};

@@ -2,26 +2,27 @@
 //! refuses the renewal (`hold/state.rs`); this file has what the holder's work calls.
 
 use std::fmt;
+use std::sync::Arc;
 use std::time::Duration;
 
-use futures_util::FutureExt;
-use futures_util::future::select_all;
-
-use crate::clock::Timers;
+use crate::hold::LastReport;
 use crate::primitives::expirable::ExpirablePermit;
-use crate::primitives::lock::{CurrentHolds, LockGuard};
+use crate::primitives::lock::LockGuard;
 
-/// A handle with which the tasks of some work report progress under a guard. It does not keep the
-/// lock. After the guard has ended or lost its hold, a report changes nothing.
+/// A handle with which the tasks and threads of some work report progress under a guard. It does
+/// not keep the lock. After the lock is released or lost, a report changes nothing. A handle from
+/// before a downgrade or an upgrade reports for the new guard, too.
 #[derive(Clone)]
 pub struct Progress {
-    holds: CurrentHolds,
+    /// One place for each lock that the guard holds.
+    places: Arc<[Arc<LastReport>]>,
 }
 
 impl Progress {
-    /// Reports that the work has made progress. See [`LockGuard::progress`].
+    /// Reports that the work has made progress. Reads the clock and stores the time: it sends
+    /// nothing, waits for nothing and locks nothing. See [`LockGuard::progress`].
     pub fn report(&self) {
-        self.holds.for_each(|hold| hold.report_progress());
+        self.places.iter().for_each(|place| place.report());
     }
 }
 
@@ -31,20 +32,10 @@ impl fmt::Debug for Progress {
     }
 }
 
-/// Resolves when the first of the holds has stalled.
-fn stalled(holds: &CurrentHolds, timers: &Timers) -> impl Future<Output = Duration> + Send + use<> {
-    let mut each = Vec::new();
-    holds.for_each(|hold| {
-        let (hold, timers) = (hold.clone(), timers.clone());
-        each.push(async move { hold.stalled(&timers).await }.boxed());
-    });
-    select_all(each).map(|(since, ..)| since)
-}
-
 impl LockGuard {
-    /// Reports that the work under the lock has made progress. Sends no request and never waits, so
-    /// work may call it for each of its steps. Without
-    /// [`progress_within`](crate::Lock::progress_within), it has no effect.
+    /// Reports that the work under the lock has made progress. Sends no request, waits for nothing
+    /// and locks nothing, so work may call it for each of its steps. Has no effect if the guard was
+    /// acquired without [`progress_within`](crate::Lock::progress_within).
     ///
     /// A report between the end of that time and [`valid_until`](Self::valid_until) starts the
     /// renewals again. After the lock is lost, a report changes nothing.
@@ -69,14 +60,16 @@ impl LockGuard {
     /// # }
     /// ```
     pub fn progress(&self) {
-        self.progress_handle().report();
+        self.for_each_report(|place| place.report());
     }
 
     /// Returns a handle that reports progress for this guard, for the tasks of its work.
     #[must_use]
     pub fn progress_handle(&self) -> Progress {
+        let mut places = Vec::new();
+        self.for_each_report(|place| places.push(Arc::clone(place)));
         Progress {
-            holds: self.current_holds(),
+            places: places.into(),
         }
     }
 
@@ -89,21 +82,23 @@ impl LockGuard {
     ///
     /// Dropping the future loses nothing.
     pub fn stalled(&self) -> impl Future<Output = Duration> + Send + use<> {
-        stalled(&self.current_holds(), self.timers())
+        self.stalls()
     }
 }
 
 impl ExpirablePermit {
     /// Reports that the work under the permits has made progress. See [`LockGuard::progress`].
     pub fn progress(&self) {
-        self.progress_handle().report();
+        if let Some(place) = self.share().reports() {
+            place.report();
+        }
     }
 
     /// Returns a handle that reports progress for these permits, for the tasks of their work.
     #[must_use]
     pub fn progress_handle(&self) -> Progress {
         Progress {
-            holds: self.current_holds(),
+            places: self.share().reports().cloned().into_iter().collect(),
         }
     }
 
@@ -113,6 +108,6 @@ impl ExpirablePermit {
     ///
     /// Dropping the future loses nothing.
     pub fn stalled(&self) -> impl Future<Output = Duration> + Send + use<> {
-        stalled(&self.current_holds(), self.timers())
+        self.share().stalled()
     }
 }

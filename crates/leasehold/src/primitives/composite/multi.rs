@@ -133,7 +133,7 @@ impl Acquire for Multi {
             return Ok(None);
         };
         let held = members.iter().zip(guards).collect();
-        let guard = LockGuard::of_quorum(Quorum::new(key, held, lock.kind().quorum(), false));
+        let mut guard = LockGuard::of_quorum(Quorum::new(key, held, lock.kind().quorum(), false));
         if let Some(limit) = terms.max_hold {
             guard.limit(limit);
         }

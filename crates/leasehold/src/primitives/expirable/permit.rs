@@ -12,7 +12,6 @@ use crate::clock::Timers;
 use crate::error::{Error, ErrorKind, Result};
 use crate::guard::Share;
 use crate::loss::LossReason;
-use crate::primitives::lock::CurrentHolds;
 use crate::text::Shown;
 
 /// The id of a permit: 16 bytes that no other permit has. As text, it has 32 hex digits, as in
@@ -150,10 +149,11 @@ impl ExpirablePermit {
         self.share.lost()
     }
 
-    pub(crate) fn current_holds(&self) -> CurrentHolds {
-        CurrentHolds::of(self.share.hold())
+    pub(crate) fn share(&self) -> &Share {
+        &self.share
     }
 
+    #[cfg_attr(not(feature = "blocking"), expect(dead_code))]
     pub(crate) fn timers(&self) -> &Timers {
         &self.share.context().timers
     }

@@ -10,11 +10,11 @@ use tokio::time::Instant;
 use crate::clock::Timers;
 use crate::error::{Error, Result};
 use crate::guard::Share;
-use crate::hold::Hold;
+use crate::hold::LastReport;
 use crate::key::Key;
 use crate::leave::keep_for::cannot_keep;
 use crate::loss::LossReason;
-use crate::primitives::composite::{Members, Quorum};
+use crate::primitives::composite::Quorum;
 use crate::primitives::fenced::draw;
 
 /// Proof that the lock is held: the result of [`Lock::acquire`](crate::Lock::acquire) and the
@@ -50,29 +50,6 @@ enum Body {
     Quorum(Quorum),
 }
 
-/// The present holds of a guard. A lock over several servers replaces them when a member rejoins.
-#[derive(Clone)]
-pub(crate) struct CurrentHolds(Holds);
-
-#[derive(Clone)]
-enum Holds {
-    One(Hold),
-    Quorum(Arc<Members>),
-}
-
-impl CurrentHolds {
-    pub(crate) fn of(hold: &Hold) -> Self {
-        Self(Holds::One(hold.clone()))
-    }
-
-    pub(crate) fn for_each(&self, each: impl FnMut(&Hold)) {
-        match &self.0 {
-            Holds::One(hold) => std::iter::once(hold).for_each(each),
-            Holds::Quorum(members) => members.current_holds().iter().for_each(each),
-        }
-    }
-}
-
 impl LockGuard {
     pub(in crate::primitives) fn new(share: Share) -> Self {
         Self {
@@ -102,18 +79,26 @@ impl LockGuard {
     }
 
     /// Makes each member depend on progress from now on.
-    pub(in crate::primitives) fn want_progress(&self, within: Duration) {
-        if let Body::Quorum(quorum) = &self.body {
+    pub(in crate::primitives) fn want_progress(&mut self, within: Duration) {
+        if let Body::Quorum(quorum) = &mut self.body {
             quorum.want_progress(within);
         }
     }
 
-    /// Returns the holds of the guard, for code that lives longer than the guard.
-    pub(crate) fn current_holds(&self) -> CurrentHolds {
-        CurrentHolds(match &self.body {
-            Body::One(share) => Holds::One(share.hold().clone()),
-            Body::Quorum(quorum) => Holds::Quorum(Arc::clone(&quorum.members)),
-        })
+    /// Calls `each` for each place where the guard reports progress. Locks nothing.
+    pub(crate) fn for_each_report(&self, mut each: impl FnMut(&Arc<LastReport>)) {
+        match &self.body {
+            Body::One(share) => share.reports().into_iter().for_each(each),
+            Body::Quorum(quorum) => quorum.members.reports().for_each(&mut each),
+        }
+    }
+
+    /// Resolves with the time since the last report of progress when the work has stalled.
+    pub(crate) fn stalls(&self) -> impl Future<Output = Duration> + Send + use<> {
+        match &self.body {
+            Body::One(share) => Either::Left(share.stalled()),
+            Body::Quorum(quorum) => Either::Right(Arc::clone(&quorum.members).stalled()),
+        }
     }
 
     /// Returns the guards of the members: of all members of a [`MultiLock`](crate::MultiLock), or
@@ -132,6 +117,14 @@ impl LockGuard {
     /// Returns the share of a guard whose kind of lock has one name.
     pub(crate) fn share(&self) -> &Share {
         self.one().expect("a lock of one name has one hold")
+    }
+
+    /// Like [`share`](Self::share), to change it.
+    pub(in crate::primitives) fn share_mut(&mut self) -> &mut Share {
+        match &mut self.body {
+            Body::One(share) => share,
+            Body::Quorum(_) => unreachable!("a lock of one name has one hold"),
+        }
     }
 
     /// Like [`share`](Self::share), by value.
@@ -247,6 +240,7 @@ impl LockGuard {
     }
 
     /// Returns the timers of the client; for several clients, the first client's.
+    #[cfg_attr(not(feature = "blocking"), expect(dead_code))]
     pub(crate) fn timers(&self) -> &Timers {
         match &self.body {
             Body::One(share) => &share.context().timers,
