@@ -161,7 +161,7 @@ impl RwLock {
     }
 
     /// Sets the time in which the holder's work must report progress: see
-    /// [`Lock::progress_within`]. A downgrade or an upgrade counts as a report.
+    /// [`Lock::progress_within`]. A downgrade or an upgrade continues the time.
     #[must_use]
     pub fn progress_within(self, within: Duration) -> Self {
         self.each(
