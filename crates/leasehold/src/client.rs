@@ -21,7 +21,7 @@ use crate::context::{Context, Naming};
 use crate::credentials::{Credentials, CredentialsSource};
 use crate::error::{Error, ErrorKind, Result};
 use crate::hold::SafetyMargin;
-use crate::observe::{Acquired, Hooks, Lost, Observer, Waiting};
+use crate::observe::{Acquired, Hooks, Lost, Observer, Stalling, Waiting};
 use crate::operate::holds::{self, HeldInfo};
 use crate::operate::name::{self, Listing, NameInfo};
 #[cfg(any(feature = "redis", test))]
@@ -914,6 +914,18 @@ impl ClientBuilder {
     #[must_use]
     pub fn on_lost(mut self, hook: impl Fn(&Lost<'_>) + Send + Sync + 'static) -> Self {
         self.hooks.on_lost(Box::new(hook));
+        self
+    }
+
+    /// Sets a function that is called when the work under a hold has made no progress for half of
+    /// its [time](crate::Lock::progress_within). It is called again only after progress was
+    /// reported.
+    ///
+    /// The function must not block, because it runs in the task that renews the other holds. A
+    /// panic is caught, as in [`on_acquired`](Self::on_acquired).
+    #[must_use]
+    pub fn on_stalling(mut self, hook: impl Fn(&Stalling<'_>) + Send + Sync + 'static) -> Self {
+        self.hooks.on_stalling(Box::new(hook));
         self
     }
 

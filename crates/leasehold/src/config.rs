@@ -29,6 +29,8 @@ pub(crate) const DEFAULT_OUTAGE_TIMEOUT: Duration = DEFAULT_LEASE;
 /// grant. A longer time would hardly be faster, and other processes wait for its end.
 pub(crate) const DEFAULT_SLICE: Duration = Duration::from_millis(10);
 
+/// The shortest time in which work must report progress: the watchdog checks after half of it.
+const MIN_PROGRESS_WITHIN: Duration = Duration::from_millis(10);
 const MIN_LEASE: Duration = Duration::from_millis(10);
 const MIN_RENEWED_LEASE: Duration = Duration::from_millis(100);
 /// The longest duration: numbers beyond 2^53 are not exact in Lua.
@@ -137,6 +139,8 @@ pub(crate) struct Terms {
     /// could shorten it.
     pub(crate) remind_every: Option<Duration>,
     pub(crate) max_hold: Option<Duration>,
+    /// The time in which the work must report progress, or the hold is no longer renewed.
+    pub(crate) progress_within: Option<Duration>,
     /// The longest lease that the hold may have; `None` if no client relies on such a limit.
     pub(crate) longest_lease: Option<Duration>,
     /// The servers that must confirm the hold.
@@ -159,6 +163,7 @@ impl Terms {
             renew_every: sooner(self.renew_every, other.renew_every),
             remind_every: sooner(self.remind_every, other.remind_every),
             max_hold: None,
+            progress_within: sooner(self.progress_within, other.progress_within),
             // The greater bound: it was noted on every member before the first hold that relies on
             // it. Every client that relies on a bound uses the greatest note
             // (`majority/longest.rs`).
@@ -188,6 +193,7 @@ pub(crate) struct Settings {
     pub(crate) fixed_lease: Option<Duration>,
     pub(crate) renew_every: Option<Duration>,
     pub(crate) max_hold: Option<Duration>,
+    pub(crate) progress_within: Option<Duration>,
     pub(crate) longest_lease: Option<Duration>,
     pub(crate) strategy: WaitStrategy,
     /// `None` for the default, which grows while a waiter is subscribed and not notified.
@@ -212,6 +218,7 @@ impl Settings {
             fixed_lease: None,
             renew_every: None,
             max_hold: None,
+            progress_within: None,
             longest_lease: None,
             strategy: WaitStrategy::PubSub,
             poll_interval: None,
@@ -267,6 +274,7 @@ impl Settings {
         };
         self.renew_every = terms.renew_every;
         self.max_hold = terms.max_hold;
+        self.progress_within = terms.progress_within;
         self.longest_lease = terms.longest_lease;
         self.acknowledged = terms.acknowledged;
     }
@@ -290,6 +298,9 @@ impl Settings {
         if let Some(span) = self.max_hold {
             check_span("maximum hold", span, least, "", key)?;
         }
+        if let Some(span) = self.progress_within {
+            check_span("time for progress", span, MIN_PROGRESS_WITHIN, "", key)?;
+        }
         // Checked for all calls, although `try_acquire` does not wait. So the first call reports a
         // wrong setting, not the first contended call.
         check_span("poll interval", self.poll_interval(), least, "", key)?;
@@ -300,6 +311,7 @@ impl Settings {
             // reader can shorten a hold.
             remind_every: None,
             max_hold: self.max_hold,
+            progress_within: self.progress_within,
             longest_lease: self.longest_lease,
             acknowledged: self.acknowledged,
         })
@@ -307,10 +319,11 @@ impl Settings {
 
     /// Refuses a setting that requires renewal on a handle with a fixed lease.
     fn check_fixed(&self, key: &Key) -> Result<()> {
-        let (what, span) = match (self.lease, self.renew_every) {
-            (Some(lease), _) => ("a lease that is renewed", lease),
-            (None, Some(period)) => ("a renewal period", period),
-            (None, None) => return Ok(()),
+        let (what, span) = match (self.lease, self.renew_every, self.progress_within) {
+            (Some(lease), ..) => ("a lease that is renewed", lease),
+            (None, Some(period), _) => ("a renewal period", period),
+            (None, None, Some(within)) => ("renewals that need progress within a time", within),
+            (None, None, None) => return Ok(()),
         };
         let fixed = self.lease();
         Err(misuse(

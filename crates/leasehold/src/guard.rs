@@ -9,7 +9,7 @@ use crate::config::{Terms, check_lease};
 use crate::context::Context;
 use crate::error::{Error, Result};
 use crate::hold::watchdog::{Renewed, try_renew};
-use crate::hold::{ClaimId, Grant, GuardExit, Hold, Joined, Limit, next_number};
+use crate::hold::{ClaimId, Grant, GuardExit, Hold, Joined, LastReport, Limit, next_number};
 use crate::leave::keep_for::{KeepForRequest, cannot_keep};
 use crate::leave::{LeftBy, confirmed, in_task, leave};
 use crate::local::reentry::Held;
@@ -36,6 +36,8 @@ pub(crate) struct Share {
     is_converting: bool,
     /// The duration of its acquire.
     waited: Duration,
+    /// Where the guard reports progress; `None` if its hold does not depend on its reports.
+    reports: Option<Arc<LastReport>>,
 }
 
 impl Share {
@@ -83,6 +85,7 @@ impl Share {
             shares_read_hold: false,
             is_converting: false,
             waited: Duration::ZERO,
+            reports: None,
         }
     }
 
@@ -313,6 +316,46 @@ impl Share {
     pub(crate) fn limit(&self, limit: Duration, since: Moment) {
         self.hold().limit(self.claim, limit, since);
         self.context.watchdog.watch(self.hold());
+    }
+
+    /// Prepares the guard for reports of progress, if its hold depends on them.
+    pub(crate) fn reporting(mut self, within: Option<Duration>) -> Self {
+        if within.is_some() {
+            self.reports = Some(self.hold().reports());
+        }
+        self
+    }
+
+    /// Returns where the guard reports progress; `None` if its hold does not depend on its reports.
+    pub(crate) fn reports(&self) -> Option<&Arc<LastReport>> {
+        self.reports.as_ref()
+    }
+
+    /// Makes the hold depend on progress. With `earlier`, its work continues that of another hold.
+    /// Otherwise it begins now.
+    pub(crate) fn want_progress(&mut self, within: Duration, earlier: Option<Arc<LastReport>>) {
+        let reports = self.hold().want_progress(self.claim, within, earlier);
+        self.context.watchdog.watch(self.hold());
+        self.reports = Some(reports);
+    }
+
+    /// Returns the time in which the guard's work must report progress, and where it reports.
+    pub(crate) fn progress(&self) -> Option<(Duration, Arc<LastReport>)> {
+        let reports = self.reports.as_ref()?;
+        Some((self.terms().progress_within?, Arc::clone(reports)))
+    }
+
+    /// Resolves with the time since the last report of progress when the work has stalled.
+    pub(crate) fn stalled(&self) -> impl Future<Output = Duration> + Send + use<> {
+        let (hold, timers) = (self.hold().clone(), self.context.timers.clone());
+        async move { hold.stalled(&timers).await }
+    }
+
+    /// Continues the work of the hold's predecessor, whose handles also report for this hold.
+    pub(crate) fn inherit_progress(&mut self, before: Option<(Duration, Arc<LastReport>)>) {
+        if let Some((within, reports)) = before {
+            self.want_progress(within, Some(reports));
+        }
     }
 
     /// Returns the end and the length of this guard's maximum hold time.

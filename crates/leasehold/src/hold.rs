@@ -11,6 +11,7 @@ pub(crate) mod confirm_task;
 pub(crate) mod grant;
 mod holding;
 pub(crate) mod live_holds;
+pub(crate) mod progress;
 mod state;
 mod undo;
 pub(crate) mod watchdog;
@@ -27,6 +28,7 @@ use crate::loss::LossReason;
 pub(crate) use claims::{ClaimId, Limit};
 pub(crate) use grant::Grant;
 pub(crate) use holding::next_number;
+pub(crate) use progress::LastReport;
 pub(crate) use undo::Undo;
 
 /// The margin between the holder's deadline and the server's: clocks drift, and servers count in
@@ -227,6 +229,17 @@ impl Hold {
     /// guard has left the hold.
     pub(crate) async fn lost_by(&self, claim: ClaimId, timers: &Timers) -> LossReason {
         self.grant.lost(self.number, Some(claim), timers).await
+    }
+
+    /// Returns where the guards of the hold report progress.
+    pub(crate) fn reports(&self) -> Arc<LastReport> {
+        self.grant.reports()
+    }
+
+    /// Resolves with the time since the last report of progress when the work has stalled. Never
+    /// resolves once the hold was released, or lost for another reason.
+    pub(crate) async fn stalled(&self, timers: &Timers) -> Duration {
+        self.grant.stalled(self.number, timers).await
     }
 
     /// Returns the current hold of `grant`.

@@ -150,6 +150,7 @@ pub use primitives::semaphore::{Semaphore, SemaphorePermit};
 pub use recipes::election::{Election, Leader, Term, Terms};
 #[cfg(feature = "macros")]
 pub use recipes::locked::{Busy, locked};
+pub use recipes::progress::Progress;
 
 /// The kinds of a [`Lock`], for code that is generic over them. If the kind is known only at run
 /// time, use an [`AnyLock`].
@@ -207,7 +208,7 @@ pub mod ticket {
 
 /// The types that a client passes to its hooks: see [`ClientBuilder::on_acquired`].
 pub mod hooks {
-    pub use crate::observe::{Acquired, Lost, Waiting};
+    pub use crate::observe::{Acquired, Lost, Stalling, Waiting};
 }
 
 /// Checks that refuse the writes of late holders: statements for SQL databases, scripts for Redis,
@@ -282,3 +283,7 @@ struct SlotsPage;
 #[cfg(doctest)]
 #[doc = include_str!("../../../docs/tickets.md")]
 struct TicketsPage;
+
+#[cfg(doctest)]
+#[doc = include_str!("../../../docs/progress.md")]
+struct ProgressPage;

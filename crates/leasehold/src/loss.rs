@@ -50,6 +50,12 @@ pub enum LossReason {
         /// The maximum hold time that was set.
         limit: Duration,
     },
+    /// The holder's work made no progress in [time](crate::Lock::progress_within), so the lock was
+    /// no longer renewed, and has been released.
+    Stalled {
+        /// The time since the last report of progress when the holder learned of the loss.
+        since: Duration,
+    },
 }
 
 impl fmt::Display for LossReason {
@@ -67,6 +73,7 @@ impl fmt::Display for LossReason {
                 write!(f, "renewing it has failed for {since:.1?} ({cause})")
             }
             Self::Member { member, reason } => write!(f, "{member} is lost: {reason}"),
+            Self::Stalled { since } => write!(f, "its work made no progress for {since:.1?}"),
             Self::MaxHold { limit } => write!(f, "its maximum hold time of {limit:?} is over"),
         }
     }

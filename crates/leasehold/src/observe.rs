@@ -22,7 +22,7 @@ use crate::error::{ErrorKind, Result};
 use crate::key::Key;
 use crate::loss::LossReason;
 pub(crate) use hooks::Hooks;
-pub use hooks::{Acquired, Lost, Waiting};
+pub use hooks::{Acquired, Lost, Stalling, Waiting};
 #[cfg(all(feature = "metrics", feature = "redis"))]
 use series::ServerSeries;
 #[cfg(feature = "metrics")]
@@ -135,6 +135,11 @@ impl Observed {
         #[cfg(feature = "metrics")]
         self.series.lost(reason);
         self.hooks.lost(self.kind, key, reason);
+    }
+
+    /// Reports that the work under a hold makes no progress.
+    pub(crate) fn stalling(&self, key: &Key, since: Duration, within: Duration) {
+        self.hooks.stalling(self.kind, key, since, within);
     }
 
     /// Notes a confirmed renewal or extension. `remaining` is how much of the lease was left then.

@@ -7,6 +7,7 @@ pub(crate) mod election;
 pub(crate) mod fence;
 #[cfg(feature = "macros")]
 pub(crate) mod locked;
+pub(crate) mod progress;
 pub(crate) mod slot;
 pub(crate) mod ticket;
 pub(crate) mod watch;

@@ -31,6 +31,8 @@ mod majority;
 mod pairs;
 #[path = "network/permits.rs"]
 mod permits;
+#[path = "network/progress.rs"]
+mod progress;
 #[path = "network/queue.rs"]
 mod queue;
 #[path = "network/readers.rs"]

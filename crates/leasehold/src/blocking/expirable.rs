@@ -149,6 +149,28 @@ impl ExpirablePermit {
         "Extends the lease of the permits" extend(lease: Duration) -> ();
     }
 
+    /// Reports that the work has made progress; see
+    /// [`ExpirablePermit::progress`](crate::ExpirablePermit::progress).
+    pub fn progress(&self) {
+        self.twin().progress();
+    }
+
+    /// Returns a handle that reports progress; see
+    /// [`ExpirablePermit::progress_handle`](crate::ExpirablePermit::progress_handle).
+    #[must_use]
+    pub fn progress_handle(&self) -> crate::Progress {
+        self.twin().progress_handle()
+    }
+
+    /// Waits until the work has stalled, but at most for `wait`, and returns the time since the last
+    /// report; see [`ExpirablePermit::stalled`](crate::ExpirablePermit::stalled).
+    #[must_use]
+    pub fn stalled_within(&self, wait: Duration) -> Option<Duration> {
+        let (stalled, timers) = (self.twin().stalled(), self.twin().timers());
+        self.runtime
+            .block_on("ExpirablePermit::stalled", timers.timeout(wait, stalled))
+    }
+
     /// Waits until a permit is lost, but at most for `wait`, and returns the reason; see
     /// [`ExpirablePermit::lost`](crate::ExpirablePermit::lost). `None` if no permit was lost in
     /// this time.

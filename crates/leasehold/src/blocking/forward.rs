@@ -98,6 +98,7 @@ macro_rules! lease_setters {
             "Sets a fixed lease" fixed_lease(lease: std::time::Duration);
             "Sets how often a hold is renewed" renew_every(period: std::time::Duration);
             "Sets how long a hold may last in total" max_hold(limit: std::time::Duration);
+            "Sets the time in which the holder's work must report progress" progress_within(within: std::time::Duration);
         }
     };
 }

@@ -307,6 +307,28 @@ impl<O: Ownership, G: AsRef<crate::LockGuard> + Into<crate::LockGuard>> LockGuar
         self.twin().members()
     }
 
+    /// Reports that the work has made progress; see
+    /// [`LockGuard::progress`](crate::LockGuard::progress).
+    pub fn progress(&self) {
+        self.twin().progress();
+    }
+
+    /// Returns a handle that reports progress; see
+    /// [`LockGuard::progress_handle`](crate::LockGuard::progress_handle).
+    #[must_use]
+    pub fn progress_handle(&self) -> crate::Progress {
+        self.twin().progress_handle()
+    }
+
+    /// Waits until the work has stalled, but at most for `wait`, and returns the time since the last
+    /// report; see [`LockGuard::stalled`](crate::LockGuard::stalled).
+    #[must_use]
+    pub fn stalled_within(&self, wait: Duration) -> Option<Duration> {
+        let (stalled, timers) = (self.twin().stalled(), self.twin().timers());
+        self.runtime
+            .block_on("LockGuard::stalled", timers.timeout(wait, stalled))
+    }
+
     /// Waits until the lock is lost, but at most for `wait`, and returns the reason; see
     /// [`LockGuard::lost`](crate::LockGuard::lost). `None` if the lock was not lost in this time.
     /// This is for a thread that supervises the work of other threads.

@@ -101,8 +101,10 @@ impl Claims {
 
     /// Returns whether all guards have asked for the hold on these terms.
     pub(super) fn all_have(&self, terms: Terms) -> bool {
-        let alike =
-            |claim: &Claim| !claim.forgotten && claim.limit.is_none() && claim.terms == terms;
+        // Readers that share a hold are independent: one must not report progress for another.
+        let is_free =
+            |claim: &Claim| claim.limit.is_none() && claim.terms.progress_within.is_none();
+        let alike = |claim: &Claim| !claim.forgotten && is_free(claim) && claim.terms == terms;
         self.list.iter().all(alike)
     }
 
@@ -134,6 +136,19 @@ impl Claims {
         }
     }
 
+    /// Returns the shortest time in which the guards want to hear of progress.
+    pub(super) fn progress_within(&self) -> Option<Duration> {
+        let each = self.list.iter();
+        each.filter_map(|claim| claim.terms.progress_within).min()
+    }
+
+    /// Makes the hold depend on progress from now on, for one guard.
+    pub(super) fn want_progress(&mut self, id: ClaimId, within: Duration) {
+        if let Some(claim) = self.find(id) {
+            claim.terms.progress_within = Some(within);
+        }
+    }
+
     /// Removes a guard with its claim. Returns `false` and changes nothing if no other guard
     /// remains.
     pub(super) fn remove(&mut self, id: ClaimId) -> bool {
@@ -150,6 +165,7 @@ impl Claims {
         if let Some(claim) = self.find(id) {
             claim.forgotten = true;
             claim.limit = None;
+            claim.terms.progress_within = None;
         }
         // A hold that is entered and forgotten again and again must not grow each time.
         self.fold_forgotten();
@@ -264,6 +280,7 @@ mod tests {
             renew_every,
             remind_every: None,
             max_hold: None,
+            progress_within: None,
             longest_lease: None,
             acknowledged: Acknowledgement::master(),
         }

@@ -10,6 +10,7 @@ use tokio::sync::Notify;
 use super::claims::Limit;
 use super::confirm::PendingConfirmations;
 use super::holding::Holding;
+use super::progress::{LastReport, Stalling};
 use super::state::{DueTime, GrantState, NO_REPLY_YET};
 use super::{ClaimId, GuardExit, HoldSteps, Joined, SafetyMargin};
 use crate::backend::failure::Failure;
@@ -59,6 +60,8 @@ pub(crate) enum WatchdogAction {
     Nothing,
     /// Nothing yet.
     Later,
+    /// Look again soon: the work under the hold has stalled, so the hold is not renewed.
+    Stalled,
     /// Ask the server for this lease.
     Renew {
         lease: Duration,
@@ -79,7 +82,7 @@ impl Grant {
         asked_at: Moment,
         observed: Observed,
     ) -> Arc<Self> {
-        let state = GrantState::new(terms, asked_at);
+        let state = GrantState::new(terms, clock, asked_at);
         Arc::new(Self {
             key,
             number: state.holding.number,
@@ -164,29 +167,121 @@ impl Grant {
                 false => WatchdogAction::Nothing,
             };
         }
-        match state.watch_every() {
+        let stalling = state.newly_stalling(now);
+        let action = match state.watch_every() {
+            Some(_) if !state.is_renewal_due(now) => WatchdogAction::Later,
+            Some(_) if state.veto_renewal(now) => WatchdogAction::Stalled,
             Some(_) => WatchdogAction::Renew {
                 lease: state.lease_to_renew(now),
                 first: state.renewal_sent(now),
             },
             None => WatchdogAction::Later,
+        };
+        drop(state);
+        if let Some(Stalling { since, within }) = stalling {
+            log(|| tracing::warn!(key = %self.key, ?since, "no progress of the holder's work"));
+            self.observed.stalling(&self.key, since, within);
+        }
+        action
+    }
+
+    /// Makes the hold depend on progress, for one guard, and returns where that guard reports. With
+    /// `earlier`, its work continues that of another hold. Otherwise it begins now.
+    pub(crate) fn want_progress(
+        &self,
+        claim: ClaimId,
+        within: Duration,
+        earlier: Option<Arc<LastReport>>,
+    ) -> Arc<LastReport> {
+        let now = self.clock.now();
+        let mut state = self.state.lock();
+        state.holding.claims.want_progress(claim, within);
+        let reports = match earlier {
+            Some(earlier) => {
+                let watch = state.holding.watch_progress(self.clock, earlier.at());
+                watch.add(Arc::clone(&earlier));
+                earlier
+            }
+            None => {
+                let watch = state.holding.watch_progress(self.clock, now);
+                watch.report_at(now);
+                Arc::clone(watch.own())
+            }
+        };
+        drop(state);
+        self.changed.notify_waiters();
+        reports
+    }
+
+    /// Returns where a guard of the current hold reports progress.
+    pub(super) fn reports(&self) -> Arc<LastReport> {
+        let now = self.clock.now();
+        let mut state = self.state.lock();
+        Arc::clone(state.holding.watch_progress(self.clock, now).own())
+    }
+
+    /// Resolves with the time since the last report when the work has stalled. Never resolves if
+    /// the hold ends before.
+    pub(super) async fn stalled(&self, number: u64, timers: &Timers) -> Duration {
+        loop {
+            let changed = self.changed.notified();
+            tokio::pin!(changed);
+            // Registered before the state is read, or a change in between would be missed.
+            changed.as_mut().enable();
+            let now = self.clock.now();
+            let stalls_at = {
+                let mut state = self.state.lock();
+                let is_current = state.holding.number == number;
+                match state.check(now).cloned() {
+                    Some(LossReason::Stalled { since }) if is_current => return since,
+                    None if is_current && !state.over => Some(state.stalls_at()),
+                    _ => None,
+                }
+            };
+            let Some(stalls_at) = stalls_at else {
+                // Released, handed over or lost for another reason.
+                return std::future::pending().await;
+            };
+            match stalls_at {
+                Some(at) if at <= now => return self.since_report(now),
+                Some(at) => tokio::select! {
+                    biased;
+                    () = changed => {}
+                    () = timers.sleep_until(at) => {}
+                },
+                None => changed.await,
+            }
         }
     }
 
-    /// Returns the time at which the hold is due in the watchdog: one renewal period after the last
-    /// confirmation, earlier by `part` of the period. If the hold must end before that, it is due
-    /// then. `None` for never.
-    pub(crate) fn next_due(&self, part: f64) -> Option<DueTime> {
+    fn since_report(&self, now: Moment) -> Duration {
         let state = self.state.lock();
-        let renewal = state.watch_every();
-        let renewal = renewal.map(|period| state.confirmed_at + period.mul_f64(1.0 - part));
-        let at = renewal.into_iter().chain(state.must_end_at()).min()?;
-        state.due_at(at)
+        let watch = state.holding.progress.as_ref();
+        watch.map_or(Duration::ZERO, |watch| now.saturating_sub(watch.last()))
     }
 
-    /// Returns the due time of a hold that is due at `at`, whatever its terms are.
+    /// Returns the time at which the hold is due in the watchdog: one renewal period after the last
+    /// confirmation, earlier by `part` of the period. If the hold must end before that, or its
+    /// progress must be checked, it is due then. `None` for never.
+    pub(crate) fn next_due(&self, part: f64) -> Option<DueTime> {
+        let mut state = self.state.lock();
+        let renewal = state.watch_every();
+        let renewal = renewal.map(|period| state.confirmed_at + period.mul_f64(1.0 - part));
+        if let Some(renewal) = renewal {
+            state.set_renewal_due(renewal);
+        }
+        let check = state.progress_check_at();
+        let ends = state.must_end_at().into_iter().chain(check);
+        let at = renewal.into_iter().chain(ends).min()?;
+        // A check that is early would be due again at once.
+        state.due_at(at, check == Some(at))
+    }
+
+    /// Returns the due time of a hold whose next renewal is due at `at`, whatever its terms are.
     pub(crate) fn due_at(&self, at: Moment) -> Option<DueTime> {
-        self.state.lock().due_at(at)
+        let mut state = self.state.lock();
+        state.set_renewal_due(at);
+        state.due_at(at, false)
     }
 
     /// Makes the lease a fixed one from now on, whatever the terms are.
@@ -196,12 +291,15 @@ impl Grant {
 
     /// Begins or ends the renewal of the hold for a wait.
     pub(crate) fn renew_for_wait(&self, begin: bool) {
+        let now = self.clock.now();
         let mut state = self.state.lock();
         state.renewing_waits = if begin {
             state.renewing_waits + 1
         } else {
             state.renewing_waits - 1
         };
+        // The work begins after the wait.
+        state.holding.report_progress(now);
     }
 
     /// Notes another request for the grant: its lease counts from here. Until then no guard has the
@@ -212,6 +310,7 @@ impl Grant {
         (state.valid_until, state.kept_until) = (now, now);
         state.confirmed_at = now;
         state.holding.claims.start_again(now);
+        state.holding.report_progress(now);
         state.lost = None;
     }
 
@@ -226,6 +325,7 @@ impl Grant {
         // at some time between the two.
         let end = self.margin.end(state.confirmed_at, state.longest_requested);
         (state.valid_until, state.kept_until) = (end, end);
+        state.holding.report_progress(now);
         state.check(now).is_none()
     }
 
@@ -270,7 +370,7 @@ impl Grant {
         let mut state = self.state.lock();
         let may = state.can_be_handed_over(terms, now);
         if may {
-            let ended = std::mem::replace(&mut state.holding, Holding::new(terms, now));
+            let ended = std::mem::replace(&mut state.holding, Holding::new(terms, self.clock, now));
             let before = state.previous_span.replace(ended.span);
             // A span ends with nothing locked: its subscriber may do anything.
             drop(state);
@@ -366,6 +466,9 @@ impl Grant {
         state.confirmed_at = state.confirmed_at.max(sent);
         state.confirmations = state.confirmations.saturating_add(1);
         state.failing = None;
+        if let Some(watch) = &mut state.holding.progress {
+            watch.vetoed_of = None;
+        }
         drop(state);
         self.changed.notify_waiters();
         // Called after unlocking: the recorder is code of the user.
@@ -566,6 +669,10 @@ impl Grant {
         };
         let before = state.schedule();
         let claim = state.holding.claims.add(terms, now);
+        if terms.progress_within.is_some() {
+            // Its work begins now.
+            state.holding.watch_progress(self.clock, now).report_at(now);
+        }
         state.longest_requested = state.longest_requested.max(terms.lease);
         let moves_due = state.schedule() != before;
         drop(state);

@@ -4,7 +4,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::GuardExit;
 use super::claims::Claims;
-use crate::clock::Moment;
+use super::progress::ProgressWatch;
+use crate::clock::{Clock, Moment};
 use crate::config::Terms;
 use crate::observe::MaybeSpan;
 
@@ -22,6 +23,8 @@ pub(super) struct Holding {
     pub(super) since: Moment,
     /// The claims of its guards.
     pub(super) claims: Claims,
+    /// The progress of the work. Boxed, because few holds depend on progress.
+    pub(super) progress: Option<Box<ProgressWatch>>,
     /// The fencing token of the hold.
     pub(super) token: Option<u64>,
     /// The token to which this hold's lock was raised because it is one of several locks.
@@ -35,16 +38,31 @@ pub(super) struct Holding {
 }
 
 impl Holding {
-    pub(super) fn new(terms: Terms, now: Moment) -> Self {
+    pub(super) fn new(terms: Terms, clock: Clock, now: Moment) -> Self {
+        let watch = || Box::new(ProgressWatch::new(clock, now));
         Self {
             number: next_number(),
             since: now,
             claims: Claims::new(terms, now),
+            progress: terms.progress_within.map(|_| watch()),
             token: None,
             raised_to: None,
             guards_gone: false,
             closed: false,
             span: MaybeSpan::default(),
+        }
+    }
+
+    /// Returns the progress of the work, which counts from `now` if no guard has asked for it yet.
+    pub(super) fn watch_progress(&mut self, clock: Clock, now: Moment) -> &mut ProgressWatch {
+        let new = || Box::new(ProgressWatch::new(clock, now));
+        self.progress.get_or_insert_with(new)
+    }
+
+    /// Notes that the work begins or goes on at `now`.
+    pub(super) fn report_progress(&self, now: Moment) {
+        if let Some(watch) = &self.progress {
+            watch.report_at(now);
         }
     }
 

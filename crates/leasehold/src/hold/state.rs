@@ -4,9 +4,10 @@ use std::borrow::Cow;
 use std::time::Duration;
 
 use super::holding::Holding;
+use super::progress::Stalling;
 use super::{GuardExit, SafetyMargin};
 use crate::acknowledgement::Acknowledgement;
-use crate::clock::Moment;
+use crate::clock::{Clock, Moment};
 use crate::config::Terms;
 use crate::loss::LossReason;
 use crate::observe::MaybeSpan;
@@ -68,14 +69,15 @@ pub(super) struct GrantState {
 pub(super) struct Schedule {
     watch_every: Option<Duration>,
     must_end_at: Option<Moment>,
+    progress_within: Option<Duration>,
     valid_until: Moment,
 }
 
 impl GrantState {
     /// Returns the state of a hold that one guard asked for at `asked_at`.
-    pub(super) fn new(terms: Terms, asked_at: Moment) -> Self {
+    pub(super) fn new(terms: Terms, clock: Clock, asked_at: Moment) -> Self {
         Self {
-            holding: Holding::new(terms, asked_at),
+            holding: Holding::new(terms, clock, asked_at),
             previous_span: MaybeSpan::default(),
             longest_requested: terms.lease,
             valid_until: asked_at,
@@ -110,6 +112,7 @@ impl GrantState {
         Schedule {
             watch_every: self.watch_every(),
             must_end_at: self.must_end_at(),
+            progress_within: self.holding.claims.progress_within(),
             valid_until: self.valid_until,
         }
     }
@@ -121,6 +124,7 @@ impl GrantState {
         let has_token = self.holding.token.is_some() || self.holding.raised_to.is_some();
         if !is_free
             || has_token
+            || self.is_vetoed()
             || !self.holding.claims.is_only_claim(terms)
             || !self.is_transferable(now)
         {
@@ -139,12 +143,14 @@ impl GrantState {
         now.saturating_sub(self.granted_at) <= TRANSFERABLE_FOR
     }
 
-    pub(super) fn due_at(&self, at: Moment) -> Option<DueTime> {
+    /// Returns the due time of a hold that is due at `at`. With `is_exact`, it must not be due
+    /// earlier.
+    pub(super) fn due_at(&self, at: Moment, is_exact: bool) -> Option<DueTime> {
         if self.over {
             return None;
         }
         let end = self.must_end_at().unwrap_or(LATEST);
-        let slack = match end <= at {
+        let slack = match is_exact || end <= at {
             true => Duration::ZERO,
             false => self.watch_every().unwrap_or_default() / 20,
         };
@@ -153,17 +159,93 @@ impl GrantState {
     }
 
     /// Returns the time at which the hold must be released although the server would keep it: the
-    /// end of its maximum hold time, or of the claims of the remaining guards.
+    /// end of its maximum hold time, or of the claims of the remaining guards, or of its last lease
+    /// if its work has stalled.
     pub(super) fn must_end_at(&self) -> Option<Moment> {
         let limit = self.holding.claims.first_limit().map(|(end, _)| end);
-        let cut = self.is_shortened().then_some(self.valid_until);
+        let is_cut = self.is_shortened() || self.is_vetoed();
+        let cut = is_cut.then_some(self.valid_until);
         limit.into_iter().chain(cut).min()
     }
 
     /// Returns whether the server still keeps the hold when its guards have lost it for this
     /// reason.
     pub(super) fn outlasts(&self, reason: &LossReason) -> bool {
-        matches!(reason, LossReason::MaxHold { .. }) || self.is_shortened()
+        let is_ended_here = matches!(
+            reason,
+            LossReason::MaxHold { .. } | LossReason::Stalled { .. }
+        );
+        is_ended_here || self.is_shortened()
+    }
+
+    /// Returns the time at which the work counts as stalled. `None` while nothing depends on
+    /// progress, or a wait needs the hold: the work has not begun.
+    pub(super) fn stalls_at(&self) -> Option<Moment> {
+        let watch = self.holding.progress.as_ref()?;
+        let within = self.holding.claims.progress_within()?;
+        (self.renewing_waits == 0).then(|| watch.last() + within)
+    }
+
+    /// Returns the time at which the progress must be checked.
+    pub(super) fn progress_check_at(&self) -> Option<Moment> {
+        let watch = self.holding.progress.as_ref()?;
+        let within = self.holding.claims.progress_within()?;
+        (self.renewing_waits == 0).then(|| watch.next_check(within))
+    }
+
+    /// Returns the work that has made no progress for half of its time, once for each stall.
+    pub(super) fn newly_stalling(&mut self, now: Moment) -> Option<Stalling> {
+        self.stalls_at()?;
+        let within = self.holding.claims.progress_within()?;
+        self.holding.progress.as_mut()?.check(within, now)
+    }
+
+    /// Notes when the next renewal is due. A hold that depends on progress is also due for checks.
+    pub(super) fn set_renewal_due(&mut self, due: Moment) {
+        if let Some(watch) = &mut self.holding.progress {
+            watch.renewal_due = due;
+        }
+    }
+
+    /// Returns whether a renewal is due, and not only a check of the progress.
+    pub(super) fn is_renewal_due(&self, now: Moment) -> bool {
+        let watch = self.holding.progress.as_ref();
+        let slack = || self.watch_every().unwrap_or_default() / 20;
+        watch.is_none_or(|watch| now + slack() >= watch.renewal_due)
+    }
+
+    /// Refuses renewals if the work has stalled.
+    pub(super) fn veto_renewal(&mut self, now: Moment) -> bool {
+        // A closed client renews nothing, and only reminds the server of the hold.
+        let is_stalled = !self.closed && self.stalls_at().is_some_and(|at| at <= now);
+        if let Some(watch) = &mut self.holding.progress
+            && is_stalled
+        {
+            watch.vetoed_of = Some(watch.last());
+        }
+        is_stalled
+    }
+
+    /// Returns whether the last renewal that was due was refused because the work had stalled.
+    pub(super) fn is_vetoed(&self) -> bool {
+        let watch = self.holding.progress.as_ref();
+        watch.is_some_and(|watch| watch.vetoed_of.is_some()) && self.stalls_at().is_some()
+    }
+
+    /// Returns the loss of a hold that was not renewed because its work had stalled.
+    fn stall(&self, now: Moment) -> Option<LossReason> {
+        let stalls_at = self.stalls_at()?;
+        let watch = self.holding.progress.as_ref()?;
+        // Renewals that had failed before would have lost the hold anyway.
+        let failed_before = (self.failing.as_ref()).is_some_and(|(since, _)| *since < stalls_at);
+        let has_stalled = match watch.vetoed_of {
+            // A report that is too late for a renewal changes nothing.
+            Some(_) => true,
+            None => stalls_at <= self.valid_until && !failed_before,
+        };
+        has_stalled.then(|| LossReason::Stalled {
+            since: now.saturating_sub(watch.vetoed_of.unwrap_or_else(|| watch.last())),
+        })
     }
 
     /// Returns the lease that the watchdog asks for: the full lease that its guards want, or the
@@ -201,7 +283,8 @@ impl GrantState {
     pub(super) fn lasts_until_release(&self) -> bool {
         let claims = &self.holding.claims;
         let is_renewed = self.renewing_waits > 0 || claims.terms().renew_every.is_some();
-        is_renewed && !self.over && !self.closed && claims.first_limit().is_none()
+        let is_free = claims.first_limit().is_none() && claims.progress_within().is_none();
+        is_renewed && !self.over && !self.closed && is_free
     }
 
     /// Returns how long the hold must last if a request for it is sent now.
@@ -236,7 +319,10 @@ impl GrantState {
                 _ if self.closed && self.holding.claims.terms().renew_every.is_some() => {
                     LossReason::Closed
                 }
-                _ => self.renewal_failure(now).unwrap_or(LossReason::Expired),
+                _ => self
+                    .stall(now)
+                    .or_else(|| self.renewal_failure(now))
+                    .unwrap_or(LossReason::Expired),
             });
         }
         self.lost.as_ref()
@@ -271,6 +357,7 @@ mod tests {
             renew_every: Some(LEASE / 3),
             remind_every: None,
             max_hold: None,
+            progress_within: None,
             longest_lease: None,
             acknowledged: Acknowledgement::master(),
         }
@@ -279,7 +366,7 @@ mod tests {
     #[test]
     fn reentry_on_the_same_terms_keeps_the_course() {
         let now = Moment::from_millis(1000);
-        let mut state = GrantState::new(terms(), now);
+        let mut state = GrantState::new(terms(), Clock::Boot, now);
         let alone = state.schedule();
         let claim = state.holding.claims.add(terms(), now);
         assert!(state.schedule() == alone);
@@ -305,7 +392,7 @@ mod tests {
     /// Returns a state that was confirmed by a request sent one second after the clock began.
     fn confirmed() -> (GrantState, Moment) {
         let now = Moment::from_millis(1000);
-        let mut state = GrantState::new(terms(), now);
+        let mut state = GrantState::new(terms(), Clock::Boot, now);
         state.valid_until = now + LEASE;
         state.kept_until = now + LEASE;
         (state, now)
@@ -322,7 +409,7 @@ mod tests {
             lease: Duration::from_millis(60),
             ..terms()
         };
-        state.holding = Holding::new(short, now);
+        state.holding = Holding::new(short, Clock::Boot, now);
         assert!(state.can_be_handed_over(short, now + short.lease / 20));
         assert!(!state.can_be_handed_over(short, now + MAX_UNCONFIRMED));
     }
@@ -385,7 +472,7 @@ mod tests {
         for other in others {
             assert!(!state.can_be_handed_over(other, now), "{other:?}");
             let (mut own, now) = confirmed();
-            own.holding = Holding::new(other, now);
+            own.holding = Holding::new(other, Clock::Boot, now);
             let plain = other.renew_every.is_some() && other.max_hold.is_none();
             assert_eq!(own.can_be_handed_over(other, now), plain, "{other:?}");
         }

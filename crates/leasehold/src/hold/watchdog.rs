@@ -290,6 +290,7 @@ async fn process_due(shared: Arc<WatchdogShared>, holds: Vec<Arc<Grant>>) -> usi
         match hold.next_action(now) {
             WatchdogAction::Nothing => {}
             WatchdogAction::Later => shared.schedule(&hold),
+            WatchdogAction::Stalled => try_again_soon(&shared, &hold),
             WatchdogAction::End(reason) => end_hold(&shared, &hold, &reason),
             WatchdogAction::Renew { lease, first } => {
                 let node = shared.backend.node_of(hold.key.as_str().as_bytes());
@@ -462,7 +463,8 @@ impl Grant {
     }
 }
 
-/// Schedules the next attempt after a failed renewal, unless the lease is over.
+/// Schedules the next attempt after a renewal that failed, or was refused because the work had
+/// stalled. Does not if the lease is over.
 fn try_again_soon(shared: &WatchdogShared, hold: &Arc<Grant>) {
     let now = shared.timers.now();
     let remaining = hold.valid_until().saturating_sub(now);

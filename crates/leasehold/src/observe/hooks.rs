@@ -47,8 +47,24 @@ pub struct Waiting<'a> {
     pub waited: Duration,
 }
 
+/// A hold whose work has made no progress for half of its time: the argument of
+/// [`on_stalling`](crate::ClientBuilder::on_stalling).
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct Stalling<'a> {
+    /// The name that is held.
+    pub name: &'a str,
+    /// The kind, as in [`Acquired::kind`].
+    pub kind: &'static str,
+    /// The time since the last report of progress.
+    pub since: Duration,
+    /// The [time in which progress must be reported](crate::Lock::progress_within).
+    pub within: Duration,
+}
+
 type OnAcquired = dyn Fn(&Acquired<'_>) + Send + Sync;
 type OnLost = dyn Fn(&Lost<'_>) + Send + Sync;
+type OnStalling = dyn Fn(&Stalling<'_>) + Send + Sync;
 type OnWaiting = dyn Fn(&Waiting<'_>) + Send + Sync;
 
 /// The hooks of a client. Most clients have none.
@@ -59,6 +75,7 @@ pub(crate) struct Hooks(Option<Arc<HookSet>>);
 struct HookSet {
     acquired: Option<Hook<OnAcquired>>,
     lost: Option<Hook<OnLost>>,
+    stalling: Option<Hook<OnStalling>>,
     waiting: Option<(Duration, Hook<OnWaiting>)>,
 }
 
@@ -89,6 +106,10 @@ impl Hooks {
 
     pub(crate) fn on_lost(&mut self, hook: Box<OnLost>) {
         self.set().lost = Some(Hook::new("on_lost", hook));
+    }
+
+    pub(crate) fn on_stalling(&mut self, hook: Box<OnStalling>) {
+        self.set().stalling = Some(Hook::new("on_stalling", hook));
     }
 
     pub(crate) fn on_waiting(&mut self, longest: Duration, hook: Box<OnWaiting>) {
@@ -122,6 +143,24 @@ impl Hooks {
                 name: key.given(),
                 kind: kind.label(),
                 reason,
+            };
+            hook.call(|hook| hook(&event));
+        }
+    }
+
+    pub(super) fn stalling(
+        &self,
+        kind: ObservedKind,
+        key: &Key,
+        since: Duration,
+        within: Duration,
+    ) {
+        if let Some(hook) = self.0.as_ref().and_then(|set| set.stalling.as_ref()) {
+            let event = Stalling {
+                name: key.given(),
+                kind: kind.label(),
+                since,
+                within,
             };
             hook.call(|hook| hook(&event));
         }

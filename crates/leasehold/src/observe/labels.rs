@@ -42,5 +42,6 @@ pub(super) fn reason(reason: &LossReason) -> &'static str {
         LossReason::Member { .. } => "member",
         LossReason::Closed => "closed",
         LossReason::MaxHold { .. } => "max_hold",
+        LossReason::Stalled { .. } => "stalled",
     }
 }

@@ -35,7 +35,7 @@ const RESULTS: [&str; 13] = [
     "other",
 ];
 /// The reasons for a loss, as label values.
-const REASONS: [&str; 8] = [
+const REASONS: [&str; 9] = [
     "expired",
     "taken",
     "deleted",
@@ -44,6 +44,7 @@ const REASONS: [&str; 8] = [
     "member",
     "closed",
     "max_hold",
+    "stalled",
 ];
 
 /// The panics of the recorder.

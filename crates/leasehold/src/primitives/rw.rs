@@ -160,6 +160,16 @@ impl RwLock {
         self.each(|lock| lock.max_hold(limit), |lock| lock.max_hold(limit))
     }
 
+    /// Sets the time in which the holder's work must report progress: see
+    /// [`Lock::progress_within`]. A downgrade or an upgrade continues the time.
+    #[must_use]
+    pub fn progress_within(self, within: Duration) -> Self {
+        self.each(
+            |lock| lock.progress_within(within),
+            |lock| lock.progress_within(within),
+        )
+    }
+
     /// Sets how a waiter learns that it should ask the server again: see [`Lock::wait_strategy`].
     #[must_use]
     pub fn wait_strategy(self, strategy: WaitStrategy) -> Self {

@@ -51,6 +51,23 @@ macro_rules! lease_setters {
             self.settings.max_hold = Some(limit);
             self
         }
+
+        /// Sets the time in which the holder's work must report progress: at least 10 ms. If it does
+        /// not, the client renews the hold no longer. The hold ends with its last lease, and the
+        /// holder learns of the loss ([`LossReason::Stalled`](crate::LossReason::Stalled)). By
+        /// default, a hold is renewed whatever its work does.
+        ///
+        /// Guards report with [`progress`](crate::LockGuard::progress), and the grant counts as the
+        /// first report. If an owner has entered the hold several times, the report of any guard
+        /// with this setting counts, and the shortest time applies. The time also counts while the
+        /// machine sleeps.
+        ///
+        /// Can't be combined with [`fixed_lease`](Self::fixed_lease).
+        #[must_use]
+        pub fn progress_within(mut self, within: Duration) -> Self {
+            self.settings.progress_within = Some(within);
+            self
+        }
     };
 }
 

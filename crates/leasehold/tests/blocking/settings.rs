@@ -89,3 +89,25 @@ fn a_maximum_and_a_lease_end_what_threads_hold() {
         guard.unwrap();
     }
 }
+
+#[test]
+fn stalled_work_of_a_thread_loses_its_lock() {
+    let client = Client::embedded();
+    let within = Duration::from_millis(50);
+    for lock in kinds(&client) {
+        let lock = lock.lease(4 * within);
+        let stalling = lock.clone().progress_within(within);
+        let guard = stalling.acquire().unwrap();
+        guard.progress();
+        assert!(guard.stalled_within(SOON).expect("it stalls") >= within);
+        let reason = guard.lost_within(SOON).expect("it is over");
+        let is_stalled = match &reason {
+            LossReason::Member { reason, .. } => matches!(**reason, LossReason::Stalled { .. }),
+            reason => matches!(reason, LossReason::Stalled { .. }),
+        };
+        assert!(is_stalled, "{reason}");
+        guard.progress_handle().report();
+        assert_eq!(guard.release().unwrap_err().kind(), ErrorKind::Lost);
+        lock.acquire().unwrap().release().unwrap();
+    }
+}

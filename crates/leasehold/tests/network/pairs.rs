@@ -64,6 +64,7 @@ enum Act {
     Extends,
     Reenters,
     HasAMaximum,
+    MakesNoProgress,
     Forgets,
     Keeps,
     Forces,
@@ -81,13 +82,14 @@ enum Act {
     ChangesSides,
 }
 
-const ACTS: [Act; 19] = [
+const ACTS: [Act; 20] = [
     Act::Holds,
     Act::StaysLong,
     Act::Drops,
     Act::Extends,
     Act::Reenters,
     Act::HasAMaximum,
+    Act::MakesNoProgress,
     Act::Forgets,
     Act::Keeps,
     Act::Forces,
@@ -170,7 +172,7 @@ macro_rules! setters {
 }
 
 impl Wanted {
-    setters! { max_hold: Duration, fixed_lease: Duration, wait_strategy: WaitStrategy }
+    setters! { max_hold: Duration, progress_within: Duration, fixed_lease: Duration, wait_strategy: WaitStrategy }
 
     fn owned_by(self, owner: &Owner) -> Self {
         match self {
@@ -304,6 +306,7 @@ impl Stage {
         let wanted = match act {
             Act::Reenters | Act::ClosesACircle => wanted.owned_by(&owner),
             Act::HasAMaximum => wanted.max_hold(MAXIMUM),
+            Act::MakesNoProgress => wanted.progress_within(MAXIMUM),
             Act::Forgets => wanted.fixed_lease(LEFT),
             Act::BacksOff => wanted.wait_strategy(WaitStrategy::Backoff(Backoff::constant(
                 rng.u32(1..40) * MS,
@@ -389,6 +392,11 @@ impl Holding<'_> {
                 let start = Instant::now();
                 of_either!(&held, held => held.lost().await);
                 assert!(start.elapsed() <= MAXIMUM);
+            }
+            Act::MakesNoProgress => {
+                let start = Instant::now();
+                of_either!(&held, held => held.lost().await);
+                assert!(start.elapsed() <= MAXIMUM + LEASE);
             }
             Act::Forces => self.force(&held).await,
             Act::DrawsTokens => self.draw(&held).await,

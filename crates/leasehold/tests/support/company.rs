@@ -124,6 +124,7 @@ parts![
     owner,
     extension,
     maximum,
+    progress,
     forgotten,
     forced,
     unpolled,
@@ -470,6 +471,18 @@ async fn maximum(scene: Scene) {
     let waiter = scene.waits(theirs);
     scene.trouble().await;
     assert_eq!(guard.lost().await, LossReason::MaxHold { limit });
+    waiter.await.unwrap();
+}
+
+async fn progress(scene: Scene) {
+    let [ours, theirs] = scene.plain("stalling");
+    let (lease, within) = (Duration::from_millis(600), Duration::from_millis(300));
+    let stalling = ours.lease(lease).progress_within(within);
+    let guard = stalling.acquire().await.unwrap();
+    let waiter = scene.waits(theirs);
+    scene.trouble().await;
+    // In trouble, a renewal may fail before it is refused.
+    guard.lost().await;
     waiter.await.unwrap();
 }
 

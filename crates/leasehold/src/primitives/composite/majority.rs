@@ -284,9 +284,11 @@ impl Acquire for Majority {
         if matches!(deadline, Deadline::Never) && kind.waits_for_itself(lock) {
             return Err(waits_for_itself(key));
         }
-        // The maximum hold time counts from the grant of the majority, not of a member.
+        // The maximum hold time and the time for progress count from the grant of the majority, not
+        // of a member.
         let settings = Settings {
             max_hold: None,
+            progress_within: None,
             ..bounded
         };
         let ballot = Ballot {
@@ -306,9 +308,12 @@ impl Acquire for Majority {
             misuse: OnceLock::new(),
         };
         // Boxed, because it would enlarge every future that acquires a lock of any kind.
-        let guard = Box::pin(enter_or_wait(lock, &ballot, deadline)).await?;
+        let mut guard = Box::pin(enter_or_wait(lock, &ballot, deadline)).await?;
         if let (Some(guard), Some(limit)) = (&guard, terms.max_hold) {
             guard.limit(limit);
+        }
+        if let (Some(guard), Some(within)) = (&mut guard, terms.progress_within) {
+            guard.want_progress(within);
         }
         Ok(guard)
     }

@@ -1,6 +1,6 @@
 //! One member of the hold of a composite lock.
 
-use std::sync::OnceLock;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use futures_util::future::Either;
@@ -8,7 +8,7 @@ use tokio::time::Instant;
 
 use crate::clock::{Clock, Moment, Timers};
 use crate::context::Context;
-use crate::hold::Hold;
+use crate::hold::{Hold, LastReport};
 use crate::loss::LossReason;
 use crate::sync::Mutex;
 
@@ -24,6 +24,7 @@ pub(super) struct MemberHold {
     /// Whether no client accepts the vote of a server that started too recently.
     distrusts_restarted: bool,
     limit: OnceLock<(Moment, Duration)>,
+    progress: OnceLock<(Duration, Arc<LastReport>)>,
 }
 
 impl MemberHold {
@@ -41,6 +42,7 @@ impl MemberHold {
             member,
             distrusts_restarted,
             limit: OnceLock::new(),
+            progress: OnceLock::new(),
         }
     }
 
@@ -131,6 +133,17 @@ impl MemberHold {
     /// length.
     pub(super) fn limit(&self) -> Option<(Moment, Duration)> {
         self.limit.get().copied()
+    }
+
+    /// Makes the member depend on progress, also after it has rejoined.
+    pub(super) fn set_progress(&self, within: Duration, reports: Arc<LastReport>) {
+        // Set once, by the acquire.
+        let _ = self.progress.set((within, reports));
+    }
+
+    /// Returns the time in which the work must report progress, and where it reports.
+    pub(super) fn progress(&self) -> Option<&(Duration, Arc<LastReport>)> {
+        self.progress.get()
     }
 
     pub(super) fn timers(&self) -> &Timers {

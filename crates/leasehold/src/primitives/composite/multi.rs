@@ -115,6 +115,7 @@ impl Acquire for Multi {
         // wait for members.
         let settings = Settings {
             max_hold: None,
+            progress_within: None,
             ..lock.settings().clone()
         };
         let acquire = MultiAcquire {
@@ -132,9 +133,12 @@ impl Acquire for Multi {
             return Ok(None);
         };
         let held = members.iter().zip(guards).collect();
-        let guard = LockGuard::of_quorum(Quorum::new(key, held, lock.kind().quorum(), false));
+        let mut guard = LockGuard::of_quorum(Quorum::new(key, held, lock.kind().quorum(), false));
         if let Some(limit) = terms.max_hold {
             guard.limit(limit);
+        }
+        if let Some(within) = terms.progress_within {
+            guard.want_progress(within);
         }
         Ok(Some(guard))
     }

@@ -15,7 +15,7 @@ use super::member_hold::MemberHold;
 use super::rejoined::{CurrentGuard, Rejoined, RejoinedGuards};
 use crate::clock::Timers;
 use crate::error::{Error, Result};
-use crate::hold::{Hold, next_number};
+use crate::hold::{Hold, LastReport, next_number};
 use crate::key::Key;
 use crate::loss::LossReason;
 use crate::primitives::fenced::draw;
@@ -98,6 +98,17 @@ impl Quorum {
     pub(in crate::primitives) fn limit(&self, limit: Duration) {
         for (member, guard) in self.members.holds.iter().zip(&self.guards) {
             guard.share().limit(limit, member.start_limit(limit));
+        }
+    }
+
+    /// Makes each member depend on progress from now on.
+    pub(in crate::primitives) fn want_progress(&mut self, within: Duration) {
+        for (member, guard) in self.members.holds.iter().zip(&mut self.guards) {
+            let share = guard.share_mut();
+            share.want_progress(within, None);
+            if let Some(reports) = share.reports() {
+                member.set_progress(within, Arc::clone(reports));
+            }
         }
     }
 
@@ -210,6 +221,25 @@ impl Quorum {
 }
 
 impl Members {
+    /// Returns where each member reports progress.
+    pub(in crate::primitives) fn reports(&self) -> impl Iterator<Item = &Arc<LastReport>> {
+        let each = self.holds.iter().filter_map(MemberHold::progress);
+        each.map(|(_, reports)| reports)
+    }
+
+    /// Resolves with the time since the last report of progress when the work has stalled.
+    pub(in crate::primitives) async fn stalled(self: Arc<Self>) -> Duration {
+        // Each report reaches all members. A member that is lost before does not resolve.
+        let holds: Vec<_> = self.holds.iter().map(MemberHold::hold).collect();
+        let members = self.holds.iter().zip(&holds);
+        let stalls = members.map(|(member, hold)| hold.stalled(member.timers()));
+        let mut stalls: FuturesUnordered<_> = stalls.collect();
+        match stalls.next().await {
+            Some(since) => since,
+            None => std::future::pending().await,
+        }
+    }
+
     /// Returns the results if a quorum succeeded and there is no `loss`; otherwise one error with
     /// the errors of all members.
     fn judge<'a, T>(

@@ -104,10 +104,13 @@ impl Members {
 
     /// Makes `guard` the current guard of the member at index `place`. If the hold has already
     /// ended, `guard` is dropped and so given back.
-    pub(super) async fn adopt(&self, place: usize, guard: LockGuard) {
+    pub(super) async fn adopt(&self, place: usize, mut guard: LockGuard) {
         if let Some((since, limit)) = self.holds[place].limit() {
             guard.share().limit(limit, since);
         }
+        guard
+            .share_mut()
+            .inherit_progress(self.holds[place].progress().cloned());
         let mut guard = Some(guard);
         while let Some(new) = guard.take() {
             let token = self.token();

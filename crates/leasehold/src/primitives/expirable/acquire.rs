@@ -75,7 +75,8 @@ pub(super) async fn acquire(
         context.watchdog.watch(undo.hold());
         // No owner: permits are never re-entered, because each acquire takes its own permits.
         let held = Held::new(&context.live_holds, undo, None, slice);
-        ExpirablePermit::new(Share::new(Arc::clone(context), held).after(ended))
+        let share = Share::new(Arc::clone(context), held).after(ended);
+        ExpirablePermit::new(share.reporting(terms.progress_within))
     }))
 }
 

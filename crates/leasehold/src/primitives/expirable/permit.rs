@@ -153,6 +153,10 @@ impl ExpirablePermit {
         self.share.lost()
     }
 
+    pub(crate) fn share(&self) -> &Share {
+        &self.share
+    }
+
     #[cfg_attr(not(feature = "blocking"), expect(dead_code))]
     pub(crate) fn timers(&self) -> &Timers {
         &self.share.context().timers

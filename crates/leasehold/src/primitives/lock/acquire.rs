@@ -71,7 +71,8 @@ pub(crate) async fn acquire_by<K: Named>(
         },
     };
     let ended = acquiring.ended(&share, Share::entry);
-    Ok(share?.map(|share| LockGuard::new(share.after(ended))))
+    let within = terms.progress_within;
+    Ok(share?.map(|share| LockGuard::new(share.after(ended).reporting(within))))
 }
 
 /// One acquire: its lock, its terms and the place that it keeps.

@@ -10,6 +10,7 @@ use tokio::time::Instant;
 use crate::clock::Timers;
 use crate::error::{Error, Result};
 use crate::guard::Share;
+use crate::hold::LastReport;
 use crate::key::Key;
 use crate::leave::keep_for::cannot_keep;
 use crate::loss::LossReason;
@@ -77,6 +78,29 @@ impl LockGuard {
         }
     }
 
+    /// Makes each member depend on progress from now on.
+    pub(in crate::primitives) fn want_progress(&mut self, within: Duration) {
+        if let Body::Quorum(quorum) = &mut self.body {
+            quorum.want_progress(within);
+        }
+    }
+
+    /// Calls `each` for each place where the guard reports progress. Locks nothing.
+    pub(crate) fn for_each_report(&self, mut each: impl FnMut(&Arc<LastReport>)) {
+        match &self.body {
+            Body::One(share) => share.reports().into_iter().for_each(each),
+            Body::Quorum(quorum) => quorum.members.reports().for_each(&mut each),
+        }
+    }
+
+    /// Resolves with the time since the last report of progress when the work has stalled.
+    pub(crate) fn stalls(&self) -> impl Future<Output = Duration> + Send + use<> {
+        match &self.body {
+            Body::One(share) => Either::Left(share.stalled()),
+            Body::Quorum(quorum) => Either::Right(Arc::clone(&quorum.members).stalled()),
+        }
+    }
+
     /// Returns the guards of the members: of all members of a [`MultiLock`](crate::MultiLock), or
     /// of the members in the majority of a [`RedLock`](crate::RedLock). Empty for other locks.
     ///
@@ -93,6 +117,14 @@ impl LockGuard {
     /// Returns the share of a guard whose kind of lock has one name.
     pub(crate) fn share(&self) -> &Share {
         self.one().expect("a lock of one name has one hold")
+    }
+
+    /// Like [`share`](Self::share), to change it.
+    pub(in crate::primitives) fn share_mut(&mut self) -> &mut Share {
+        match &mut self.body {
+            Body::One(share) => share,
+            Body::Quorum(_) => unreachable!("a lock of one name has one hold"),
+        }
     }
 
     /// Like [`share`](Self::share), by value.

@@ -104,10 +104,11 @@ impl WriteGuard {
         }
         // A thread of Redisson does the same: it reads inside the write hold, and then releases the
         // write hold.
-        let read = lock_like(&share, Read::new(common(&share)))
+        let mut read = lock_like(&share, Read::new(common(&share)))
             .acquire()
             .await?;
         read.0.share().inherit_limit(share.max_hold_limit());
+        read.0.share_mut().inherit_progress(share.progress());
         // Released only after the read side is acquired: otherwise another writer could enter in
         // between.
         share.release().await?;
@@ -193,8 +194,9 @@ impl ReadGuard {
         let lock = lock_like(share, kind);
         match Write::acquire_by(&lock, Deadline::Now).await {
             // The read hold is inside the write hold, and is given back in the background.
-            Ok(Some(write)) => {
+            Ok(Some(mut write)) => {
                 write.share().inherit_limit(share.max_hold_limit());
+                write.share_mut().inherit_progress(share.progress());
                 Ok(WriteGuard(write))
             }
             Ok(None) => {
@@ -331,12 +333,13 @@ async fn downgrade(write: Share, reader: Option<Owner>) -> Result<Share> {
         return Err(Error::lost(&key, LossReason::Expired));
     }
     context.watchdog.watch(&hold);
-    let limit = write.max_hold_limit();
+    let (limit, progress) = (write.max_hold_limit(), write.progress());
     write.finish_conversion();
     let reader = reader.map(|owner| (context.locals.of(&key), owner));
     let held = Held::new(&context.live_holds, undo, reader, None);
-    let read = Share::new(context, held);
+    let mut read = Share::new(context, held);
     read.inherit_limit(limit);
+    read.inherit_progress(progress);
     Ok(read)
 }
 
