@@ -10,7 +10,7 @@ use crate::support::sources;
 type Surface = BTreeMap<String, BTreeSet<String>>;
 
 /// Methods that only one side has, and the reason.
-const ASYNC_ONLY: [(&str, &str, &str); 10] = [
+const ASYNC_ONLY: [(&str, &str, &str); 12] = [
     (
         "Client",
         "builder",
@@ -21,6 +21,8 @@ const ASYNC_ONLY: [(&str, &str, &str); 10] = [
         "lost",
         "`lost_within`: a thread can't wait and be told to stop",
     ),
+    ("LockGuard", "stalled", "`stalled_within`"),
+    ("ExpirablePermit", "stalled", "`stalled_within`"),
     ("LockGuard", "protect", "a thread can't be cancelled"),
     (
         "Lock",
@@ -34,7 +36,7 @@ const ASYNC_ONLY: [(&str, &str, &str); 10] = [
     ("ExpirablePermit", "lost", "`lost_within`"),
     ("ExpirablePermit", "protect", "a thread can't be cancelled"),
 ];
-const BLOCKING_ONLY: [(&str, &str, &str); 13] = [
+const BLOCKING_ONLY: [(&str, &str, &str); 15] = [
     (
         "Client",
         "as_async",
@@ -68,6 +70,8 @@ const BLOCKING_ONLY: [(&str, &str, &str); 13] = [
     ),
     ("LockGuard", "as_async", "as of the client"),
     ("LockGuard", "lost_within", "for `lost`"),
+    ("LockGuard", "stalled_within", "for `stalled`"),
+    ("ExpirablePermit", "stalled_within", "for `stalled`"),
     ("ExpirablePermit", "as_async", "as of the client"),
     ("Turn", "as_async", "as of the client"),
     ("Turn", "is_held", "an async turn dereferences to its guard"),
