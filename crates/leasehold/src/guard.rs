@@ -331,7 +331,7 @@ impl Share {
         self.reports.as_ref()
     }
 
-    /// Makes the hold depend on progress. With `earlier`, its work continues that of another hold.
+    /// Makes the hold depend on progress. With `earlier`, it continues the work of another hold.
     /// Otherwise it begins now.
     pub(crate) fn want_progress(&mut self, within: Duration, earlier: Option<Arc<LastReport>>) {
         let reports = self.hold().want_progress(self.claim, within, earlier);

@@ -186,7 +186,7 @@ impl Grant {
     }
 
     /// Makes the hold depend on progress, for one guard, and returns where that guard reports. With
-    /// `earlier`, its work continues that of another hold. Otherwise it begins now.
+    /// `earlier`, it continues the work of another hold. Otherwise its work begins now.
     pub(crate) fn want_progress(
         &self,
         claim: ClaimId,

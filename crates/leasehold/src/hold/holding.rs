@@ -59,7 +59,7 @@ impl Holding {
         self.progress.get_or_insert_with(new)
     }
 
-    /// Notes that the work begins or goes on at `now`.
+    /// Notes that the work begins or has made progress at `now`.
     pub(super) fn report_progress(&self, now: Moment) {
         if let Some(watch) = &self.progress {
             watch.report_at(now);

@@ -133,11 +133,11 @@ impl Worker {
             }
             Job::Write => {
                 let lock = client.rw_lock(name("rw"));
-                self.hold(&["rw"], place, "alone", lock.write()).await
+                Box::pin(self.hold(&["rw"], place, "alone", lock.write())).await
             }
             Job::Read => {
                 let lock = client.rw_lock(name("rw"));
-                self.hold(&["rw"], place, "shared", lock.read()).await
+                Box::pin(self.hold(&["rw"], place, "shared", lock.read())).await
             }
             Job::Several => {
                 // The members are in two slots, unless the place has a tag.

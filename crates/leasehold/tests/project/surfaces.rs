@@ -10,7 +10,7 @@ use crate::support::sources;
 type Surface = BTreeMap<String, BTreeSet<String>>;
 
 /// Methods that only one side has, and the reason.
-const ASYNC_ONLY: [(&str, &str, &str); 12] = [
+const ASYNC_ONLY: [(&str, &str, &str); 14] = [
     (
         "Client",
         "builder",
@@ -21,6 +21,8 @@ const ASYNC_ONLY: [(&str, &str, &str); 12] = [
         "lost",
         "`lost_within`: a thread can't wait and be told to stop",
     ),
+    ("LockGuard", "stalled", "`stalled_within`"),
+    ("ExpirablePermit", "stalled", "`stalled_within`"),
     ("LockGuard", "protect", "a thread can't be cancelled"),
     (
         "Lock",
@@ -36,7 +38,7 @@ const ASYNC_ONLY: [(&str, &str, &str); 12] = [
     ("ExpirablePermit", "lost", "`lost_within`"),
     ("ExpirablePermit", "protect", "a thread can't be cancelled"),
 ];
-const BLOCKING_ONLY: [(&str, &str, &str); 18] = [
+const BLOCKING_ONLY: [(&str, &str, &str); 20] = [
     (
         "Client",
         "as_async",
@@ -70,6 +72,8 @@ const BLOCKING_ONLY: [(&str, &str, &str); 18] = [
     ),
     ("LockGuard", "as_async", "as of the client"),
     ("LockGuard", "lost_within", "for `lost`"),
+    ("LockGuard", "stalled_within", "for `stalled`"),
+    ("ExpirablePermit", "stalled_within", "for `stalled`"),
     ("ExpirablePermit", "as_async", "as of the client"),
     ("Term", "as_async", "as of the client"),
     ("Term", "is_held", "an async term dereferences to its guard"),
