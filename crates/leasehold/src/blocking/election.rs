@@ -180,7 +180,8 @@ impl Iterator for Terms {
     type Item = Result<Option<Leader>>;
 
     fn next(&mut self) -> Option<Self::Item> {
-        let next = self.inner.next();
-        self.runtime.block_on("Terms::next", next)
+        // An `Interrupt` ends this wait, and the next call continues at the same place.
+        let next = async { self.inner.next().await.transpose() };
+        self.runtime.wait_on("Terms::next", next).transpose()
     }
 }
