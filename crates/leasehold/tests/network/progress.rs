@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use leasehold::{Client, Embedded, ErrorKind, LossReason, MultiLock, Owner};
-use tokio::time::{Instant, sleep};
+use tokio::time::{Instant, sleep, timeout};
 
 use super::{MS, over_network};
 
@@ -40,7 +40,9 @@ async fn stalled_work_loses_its_hold_and_the_next_one_enters_at_once() {
         (guard, began.elapsed())
     };
     let work = guard.protect(std::future::pending::<()>());
-    let (worked, (next, entered)) = tokio::join!(work, next);
+    // Work that is renewed without progress would never end.
+    let both = timeout(10 * WITHIN, async { tokio::join!(work, next) });
+    let (worked, (next, entered)) = both.await.expect("it ends");
     let error = worked.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Lost);
     let Some(LossReason::Stalled { since }) = error.loss().cloned() else {
