@@ -79,6 +79,7 @@ mod tests {
                 "semaphore.drain",
                 "expirable.acquire",
                 "slot.begin",
+                "election.lead",
             ]
         );
     }

@@ -63,8 +63,9 @@ impl Iterator for Watch {
     type Item = Result<Change>;
 
     fn next(&mut self) -> Option<Self::Item> {
-        let next = self.inner.next();
-        self.runtime.block_on("watch::Watch::next", next)
+        // An `Interrupt` ends this wait, and the next call continues at the same place.
+        let next = async { self.inner.next().await.transpose() };
+        self.runtime.wait_on("watch::Watch::next", next).transpose()
     }
 }
 
@@ -97,7 +98,8 @@ impl Iterator for WatchAll {
     type Item = Result<NamedChange>;
 
     fn next(&mut self) -> Option<Self::Item> {
-        let next = self.inner.next();
-        self.runtime.block_on("watch::WatchAll::next", next)
+        let next = async { self.inner.next().await.transpose() };
+        let next = self.runtime.wait_on("watch::WatchAll::next", next);
+        next.transpose()
     }
 }

@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 use leasehold::blocking::{AnyLock, Client, Interrupt, MultiLock, RedLock};
 use leasehold::inspect::Activity;
 use leasehold::testing::history::Recorder;
+use leasehold::watch::Change;
 use leasehold::{ErrorKind, Result};
 use leasehold_testkit::{Proxy, RedisServer, eventually};
 
@@ -123,6 +124,41 @@ fn waits_of_an_election_are_interrupted() {
     assert_eq!(terms.next().unwrap().unwrap(), None);
     let next = client.election("x").stand().unwrap();
     assert!(next.token() > token);
+}
+
+#[test]
+fn waits_of_a_watch_are_interrupted() {
+    let server = RedisServer::start().unwrap();
+    let client = Client::connect(&server.url()).unwrap();
+    let mut watch = client.watch("x").poll_interval(HOUR);
+    assert!(matches!(watch.next(), Some(Ok(Change::Freed))));
+    let mut all = client.watch_all("x*").rescan_every(HOUR);
+    let mut nexts: [(&str, Box<dyn FnMut() -> Result<()> + Send>); 2] = [
+        (
+            "of a name",
+            Box::new(move || watch.next().unwrap().map(drop)),
+        ),
+        (
+            "of all names",
+            Box::new(move || all.next().unwrap().map(drop)),
+        ),
+    ];
+    for (which, next) in &mut nexts {
+        let interrupt = Interrupt::new();
+        let error = thread::scope(|threads| {
+            let reader = threads.spawn(|| {
+                loop {
+                    // What is known already is reported before the wait.
+                    if let Err(error) = interrupt.scope(&mut *next) {
+                        return error;
+                    }
+                }
+            });
+            interrupt.interrupt();
+            reader.join().unwrap()
+        });
+        assert_eq!(error.kind(), ErrorKind::Interrupted, "{which}");
+    }
 }
 
 #[test]

@@ -62,6 +62,14 @@ steps! {
     SlotMark = "slot.mark",
     /// A client asks what is known about a turn.
     SlotLook = "slot.look",
+    /// A candidate asks to lead.
+    ElectionLead = "election.lead",
+    /// A leader ends its term.
+    ElectionResign = "election.resign",
+    /// The watchdog renews a term.
+    ElectionRenew = "election.renew",
+    /// A client asks who leads.
+    ElectionLook = "election.look",
     /// A client takes the place of a ticket's hold.
     TicketTake = "ticket.take",
     /// A reader takes the place of a ticket's read hold.
