@@ -121,6 +121,9 @@ impl Term {
 
     reads! { Term by as_async:
         "Returns the fencing token of this term" token() -> u64;
+    }
+
+    reads! { LockGuard by as_async:
         "Returns whether this candidate still leads" is_held() -> bool;
         "Returns why the term was lost" loss() -> Option<LossReason>;
     }

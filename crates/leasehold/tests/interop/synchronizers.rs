@@ -152,7 +152,7 @@ async fn leased_permits_exclude_and_expire_across_sides() {
     let Place { java, rust, .. } = &place().await;
     let semaphore = rust.expirable_semaphore("x").poll_interval(HOUR);
     assert_eq!(call(java, "expirable_set", json!({"permits": 2})), true);
-    let lease = json!({"lease_ms": 1500});
+    let lease = json!({"lease_ms": 5000});
     let theirs: PermitId = call(java, "expirable_acquire_lease", lease)
         .as_str()
         .unwrap()
@@ -160,9 +160,9 @@ async fn leased_permits_exclude_and_expire_across_sides() {
         .unwrap();
     assert!(matches!(
         semaphore.remaining_ttl(theirs).await.unwrap(),
-        Ttl::Left(left) if left <= Duration::from_millis(1500)
+        Ttl::Left(left) if left <= Duration::from_millis(5000)
     ));
-    let ours = semaphore.clone().fixed_lease(Duration::from_millis(1500));
+    let ours = semaphore.clone().fixed_lease(Duration::from_millis(5000));
     ours.try_acquire().await.unwrap().unwrap().forget();
     assert!(semaphore.try_acquire().await.unwrap().is_none());
     assert_eq!(call(java, "expirable_available", json!({})), 0);

@@ -57,7 +57,7 @@ async fn every_feature_is_confirmed_after_a_failover() {
 /// replica confirms all of it.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn every_feature_outlasts_a_failover_beside_its_guard() {
-    const SPAN: Duration = Duration::from_secs(25);
+    const SPAN: Duration = Duration::from_secs(40);
     let sentinels = Sentinels::start(1);
     is_known(sentinels.master_server());
     let builder = guarded(SPAN).acknowledged_by(Acknowledgement::replicas(1));
