@@ -15,6 +15,8 @@ use crate::support::sources::rust_files;
 
 /// Time for which another client holds the lock. It is longer than a nap of the client's timers.
 const HELD: Duration = Duration::from_millis(300);
+/// A lease that lasts longer than any test.
+const LONG: Duration = Duration::from_secs(60);
 /// A limit for waits that must end without success.
 const SHORT: Duration = Duration::from_millis(30);
 
@@ -101,6 +103,21 @@ fn turns(two: &Two) -> Result<()> {
         begun(turns.try_begin().await?).done().await?;
         assert!(lock.last_turn().await?.is_some());
         Ok(())
+    })
+}
+
+/// Holds that pass to other clients.
+fn tickets(two: &Two) -> Result<()> {
+    let lock = two.ours.lock("ticket");
+    let permits = two.ours.expirable_semaphore("permits of a ticket");
+    block_on(async {
+        let ticket = lock.acquire().await?.into_ticket(LONG).await?;
+        let ticket = two.theirs.resume(&ticket).await?.into_ticket(LONG).await?;
+        let ticket = lock.resume(&ticket).await?.into_ticket(LONG).await?;
+        two.theirs.release_ticket(&ticket).await?;
+        permits.try_set_permits(1).await?;
+        let ticket = permits.acquire().await?.into_ticket(LONG).await?;
+        permits.resume(&ticket).await?.release().await
     })
 }
 
@@ -318,6 +335,7 @@ fn everything(two: &Two) {
     locks(two).unwrap();
     turns(two).unwrap();
     elections(two).unwrap();
+    tickets(two).unwrap();
     other_locks(two).unwrap();
     counts(two).unwrap();
     looks(two).unwrap();
