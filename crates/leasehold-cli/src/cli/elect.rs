@@ -26,7 +26,7 @@ Exit codes:
   65   the name is in use as something else
   77   the server refused the credentials, or your user lacks a permission
   78   a local file can't be read
-  126  the command can't be executed; 127: it was not found
+  126  the command can't be executed; 127: it was not found; these end leasehold
   128+n  signal n ended leasehold
 
 Example:
@@ -39,10 +39,15 @@ pub(crate) struct Elect {
     pub(crate) name: OsString,
 
     /// Publish this text while this process leads
-    #[arg(long, value_name = "TEXT", default_value = "")]
+    #[arg(
+        long,
+        value_name = "TEXT",
+        default_value = "",
+        hide_default_value = true
+    )]
     pub(crate) payload: String,
 
-    /// Wait this long after the command has ended
+    /// Pause this long after CMD
     #[arg(long, value_name = "TIME", value_parser = duration::parse, default_value = "1s", allow_hyphen_values = true)]
     pub(crate) restart_delay: Duration,
 

@@ -76,8 +76,8 @@ fn until_ended(
                 let end = runtime.block_on(supervise(task, &guard, &mut signals));
                 terminal::hold_back_stops(false);
                 let exit = runtime.block_on(give_up(task, guard, end, &mut signals));
-                if let Err(failure) = exit {
-                    break Err(failure);
+                if let Some(end) = exit.transpose() {
+                    break end;
                 }
                 began.elapsed()
             }
@@ -125,13 +125,13 @@ async fn stand(election: &Election, told: &mut Signals) -> Result<Option<Holding
     }
 }
 
-/// Gives the lead up. An error means that the command can't be started at all.
+/// Gives the lead up. Returns the exit of this process if the command can't be started at all.
 async fn give_up(
     task: &Task,
     guard: Holding,
     end: End,
     signals: &mut Signals,
-) -> Result<(), Failure> {
+) -> Result<Option<Exit>, Failure> {
     let name = Shown(&task.name);
     let limit = tokio::time::timeout(TIDY_LIMIT, guard.release());
     match unless_hurried(limit, signals).await {
@@ -147,15 +147,16 @@ async fn give_up(
     }
     if let Some(reason) = end.lost_for {
         output::event(Event::Lost, &task.name, || vec![("reason", reason.into())]);
-        return Ok(());
+        return Ok(None);
     }
     match end.exit {
-        Ok(Exit::Command(0)) => Ok(()),
-        Ok(Exit::Command(code)) => {
+        // By the convention of shells, which the process that starts the command follows.
+        Ok(exit @ Exit::Command(126 | 127)) => Ok(Some(exit)),
+        Ok(Exit::Command(code)) if code != 0 => {
             note(format_args!("the command has ended with {code}"));
-            Ok(())
+            Ok(None)
         }
-        Ok(_) => Ok(()),
+        Ok(_) => Ok(None),
         Err(failure) => Err(failure),
     }
 }

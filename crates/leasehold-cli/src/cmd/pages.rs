@@ -74,7 +74,7 @@ const BESIDE: &[(&str, &[&str])] = &[
 const EXIT_CODES: &str = "\
 Exit codes:
   0      done
-  1      any other failure; show --exit-code: the name is free; doctor: there are warnings
+  1      any other failure; show --exit-code: the name is free; leader: there is no leader; doctor: there are warnings
   2      wrong usage; doctor: locks are unsafe on this server
   65     the name is in use as something else
   66     no client holds the name, or there is no such latch or limit
