@@ -20,6 +20,9 @@ const SOON: Duration = Duration::from_secs(20);
 /// A wait of a thread, by name.
 type Wait = (&'static str, Box<dyn Fn() -> Result<()> + Send + Sync>);
 
+/// A read of a watch, by name.
+type Read = (&'static str, Box<dyn FnMut() -> Result<()> + Send>);
+
 /// Returns each call that waits for a lock.
 fn waits_for(lock: AnyLock) -> Vec<Wait> {
     let lock = lock.poll_interval(HOUR);
@@ -133,7 +136,7 @@ fn waits_of_a_watch_are_interrupted() {
     let mut watch = client.watch("x").poll_interval(HOUR);
     assert!(matches!(watch.next(), Some(Ok(Change::Freed))));
     let mut all = client.watch_all("x*").rescan_every(HOUR);
-    let mut nexts: [(&str, Box<dyn FnMut() -> Result<()> + Send>); 2] = [
+    let mut nexts: [Read; 2] = [
         (
             "of a name",
             Box::new(move || watch.next().unwrap().map(drop)),
