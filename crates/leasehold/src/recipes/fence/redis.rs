@@ -27,7 +27,7 @@ pub fn hset() -> String {
 /// `body` does not run, and the reply is the error `FENCED` with the fence. [`stale`] recognises it.
 ///
 /// Keep the fence as long as the data. Give it no expiry, or one that is longer than the longest
-/// pause of a holder. If the server evicts keys (`maxmemory-policy allkeys-*`), it may evict the
+/// pause of a holder. The script does not renew an expiry, so set it again in `body`. If the server evicts keys (`maxmemory-policy allkeys-*`), it may evict the
 /// fence, and a late writer is accepted again. If `body` fails, the fence has risen
 /// nevertheless, because Redis does not roll back scripts.
 ///
