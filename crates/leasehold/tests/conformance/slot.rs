@@ -78,8 +78,11 @@ async fn wait_ends_when_the_holder_is_done() {
     ];
     let waiters = waiters.map(|turns| tokio::spawn(async move { turns.begin().await }));
     let short = hourly(&theirs).await;
-    let short = short.begin_for(Duration::from_millis(50)).await.unwrap();
-    assert!(matches!(short, Begin::Elsewhere(_)));
+    match short.begin_for(Duration::from_millis(50)).await {
+        Ok(begun) => assert!(matches!(begun, Begin::Elsewhere(_)), "{begun:?}"),
+        // On a busy machine, no answer arrives in that time.
+        Err(error) => assert!(error.is_transient(), "{error}"),
+    }
     turn.done().await.unwrap();
     for waiter in waiters {
         let begun = waiter.await.unwrap().unwrap();
