@@ -27,18 +27,8 @@ step! {
 
 impl Acquire<'_> {
     fn twin(self, keyspace: &mut Keyspace) -> Result<Value, Refusal> {
-        if keyspace.hlen(self.lock)? > 0 {
-            if !keyspace.hexists(self.lock, self.hold)? {
-                plain(keyspace, self.lock)?;
-                return Ok(Value::Int(keyspace.pttl(self.lock)));
-            }
-            // A key of another type is an error, as in the script.
-            keyspace.get(self.counter)?;
-            // No other client draws while this hold exists, so the last token belongs to this hold.
-            // Without a counter it is 0. `read_acquire` does not accept that as a grant, and the
-            // undo gives the hold back.
-            let last = last_given(keyspace, self.counter).map_or(0, to_int);
-            return Ok(Value::List(vec![Value::Int(1), Value::Int(last)]));
+        if let Some(reply) = reply_if_held(keyspace, self.lock, self.counter, self.hold)? {
+            return Ok(reply);
         }
         // The token is stored before the hold: an unused token leaves only a gap, but a hold
         // without a token can't be fenced.
@@ -50,6 +40,30 @@ impl Acquire<'_> {
         // It mistakes the refusal by a lock without expiry, -1 and -1, for a grant.
         Ok(Value::List(vec![Value::Int(1), Value::Int(to_int(token))]))
     }
+}
+
+/// Returns the reply of an acquire to a lock that is held: the token of this hold, or how long
+/// another hold has the lock. `None` if the lock is free.
+pub(crate) fn reply_if_held(
+    keyspace: &mut Keyspace,
+    lock: &[u8],
+    counter: &[u8],
+    hold: &[u8],
+) -> Result<Option<Value>, Refusal> {
+    if keyspace.hlen(lock)? == 0 {
+        return Ok(None);
+    }
+    if !keyspace.hexists(lock, hold)? {
+        plain(keyspace, lock)?;
+        return Ok(Some(Value::Int(keyspace.pttl(lock))));
+    }
+    // A key of another type is an error, as in the script.
+    keyspace.get(counter)?;
+    // No other client draws while this hold exists, so the last token belongs to this hold. Without
+    // a counter it is 0. `read_acquire` does not accept that as a grant, and the undo gives the hold
+    // back.
+    let last = last_given(keyspace, counter).map_or(0, to_int);
+    Ok(Some(Value::List(vec![Value::Int(1), Value::Int(last)])))
 }
 
 step! {

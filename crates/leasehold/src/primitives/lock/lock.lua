@@ -179,6 +179,22 @@ local function release_and_notify(lock, asking, hold, channel)
   return 1 + receivers
 end
 
+-- [renewed] ---------------------------------------------------------------------------------------
+
+-- Makes the lock last for at least `lease_ms` from now, and returns how long it lasts now. A lease
+-- longer than `most_ms` is shortened to `lease_ms`; 0 for never.
+local function renewed(lock, lease_ms, most_ms)
+  local ttl, most = redis.call('PTTL', lock), tonumber(most_ms)
+  -- Otherwise never shortened: an earlier request can arrive after a later one that asked for more,
+  -- and the holder relies on the longer lease.
+  if ttl < tonumber(lease_ms) or (most > 0 and ttl > most) then
+    ttl = tonumber(lease_ms)
+  end
+  -- Written even if nothing changes: a client that waits for replicas waits for this write.
+  redis.call('PEXPIRE', lock, ttl)
+  return ttl
+end
+
 -- [renew] -----------------------------------------------------------------------------------------
 
 -- Renews this hold: it lasts for at least `lease_ms` from now.
@@ -191,18 +207,7 @@ end
 --           0  this hold no longer has the lock, or its end is fixed; nothing was changed
 
 local function renew(lock, hold, lease_ms, most_ms)
-  if not can_be_renewed(lock, hold) then
-    return 0
-  end
-  local ttl, most = redis.call('PTTL', lock), tonumber(most_ms)
-  -- Otherwise never shortened: an earlier request can arrive after a later one that asked for more,
-  -- and the holder relies on the longer lease.
-  if ttl < tonumber(lease_ms) or (most > 0 and ttl > most) then
-    ttl = tonumber(lease_ms)
-  end
-  -- Written even if nothing changes: a client that waits for replicas waits for this write.
-  redis.call('PEXPIRE', lock, ttl)
-  return ttl
+  return can_be_renewed(lock, hold) and renewed(lock, lease_ms, most_ms) or 0
 end
 
 -- [renew_many] ------------------------------------------------------------------------------------

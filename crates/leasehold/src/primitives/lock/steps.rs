@@ -22,6 +22,7 @@ static LUA: LuaFile = LuaFile::new(include_str!("lock.lua"));
 pub(in crate::primitives) static BREAK_HOLD: SharedLua =
     SharedLua::new(&LUA, "break_hold", &[&HASH_KIND]);
 pub(crate) static GRANT: SharedLua = SharedLua::new(&LUA, "grant", &[]);
+pub(crate) static RENEWED: SharedLua = SharedLua::new(&LUA, "renewed", &[]);
 
 step! {
     // A request that arrives after its waiter has given up must not run: the lock would be held for
@@ -144,7 +145,7 @@ step! {
     while_moving: true,
     keys: [lock],
     args: [hold, lease_ms: u64, most_ms: u64],
-    uses: [KEPT],
+    uses: [KEPT, RENEWED],
 }
 
 impl Renew<'_> {
@@ -152,18 +153,27 @@ impl Renew<'_> {
         if !can_be_renewed(keyspace, self.lock, self.hold)? {
             return Ok(Value::Int(0));
         }
-        let most_ms = self.most_ms;
-        // The watchdog sets `most_ms` if the hold lasts far longer than any guard requested, for
-        // example after the server's clock was set back. Otherwise the lock would stay held for all
-        // that time if its holder died.
-        if most_ms > 0 && u64::try_from(keyspace.pttl(self.lock)).is_ok_and(|left| left > most_ms) {
-            keyspace.pexpire(self.lock, self.lease_ms);
-        }
-        // Never shortens the lease: requests can overtake each other on the network, and the holder
-        // relies on the longest lease that was confirmed.
-        lengthen(keyspace, self.lock, self.lease_ms);
-        Ok(Value::Int(keyspace.pttl(self.lock)))
+        Ok(Value::Int(renewed(
+            keyspace,
+            self.lock,
+            self.lease_ms,
+            self.most_ms,
+        )))
     }
+}
+
+/// The twin of `renewed` in `lock.lua`.
+pub(crate) fn renewed(keyspace: &mut Keyspace, lock: &[u8], lease_ms: u64, most_ms: u64) -> i64 {
+    // The watchdog sets `most_ms` if the hold lasts far longer than any guard requested, for
+    // example after the server's clock was set back. Otherwise the lock would stay held for all
+    // that time if its holder died.
+    if most_ms > 0 && u64::try_from(keyspace.pttl(lock)).is_ok_and(|left| left > most_ms) {
+        keyspace.pexpire(lock, lease_ms);
+    }
+    // Never shortens the lease: requests can overtake each other on the network, and the holder
+    // relies on the longest lease that was confirmed.
+    lengthen(keyspace, lock, lease_ms);
+    keyspace.pttl(lock)
 }
 
 step! {

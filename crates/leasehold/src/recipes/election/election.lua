@@ -88,13 +88,7 @@ local function renew(lock, leader, hold, lease_ms, most_ms)
   if redis.call('HEXISTS', lock, hold) == 0 then
     return 0
   end
-  local ttl, most = redis.call('PTTL', lock), tonumber(most_ms)
-  -- Otherwise never shortened: an earlier request can arrive after a later one that asked for more.
-  if ttl < tonumber(lease_ms) or (most > 0 and ttl > most) then
-    ttl = tonumber(lease_ms)
-  end
-  -- Written even if nothing changes: a client that waits for replicas waits for this write.
-  redis.call('PEXPIRE', lock, ttl)
+  local ttl = renewed(lock, lease_ms, most_ms)
   redis.pcall('PEXPIRE', leader, ttl)
   return ttl
 end

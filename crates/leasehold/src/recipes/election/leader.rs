@@ -95,7 +95,7 @@ impl Seen {
         self.leader.as_ref()?.token
     }
 
-    /// Returns whether both are the same term, or both are no leader.
+    /// Returns whether both name the same term, or neither names a leader.
     pub(super) fn is_same_term(&self, other: &Self) -> bool {
         let term = |seen: &Self| {
             let leader = seen.leader.as_ref()?;

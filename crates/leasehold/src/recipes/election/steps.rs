@@ -10,10 +10,12 @@ use crate::config::{Peers, wire_ms};
 use crate::hold::{AcquireReply, HoldSteps};
 use crate::key::Key;
 use crate::loss::LossReason;
-use crate::primitives::fenced::steps::{FencedHold, TOKEN, counter_ms, next_token, note};
+use crate::primitives::fenced::steps::{
+    FencedHold, TOKEN, counter_ms, next_token, note, reply_if_held,
+};
 use crate::primitives::hash_kind::HASH_KIND;
-use crate::primitives::lock::steps::{GRANT, LockHold, plain};
-use crate::primitives::twin::{NOW_MS, lengthen, to_int};
+use crate::primitives::lock::steps::{GRANT, LockHold, RENEWED, plain, renewed};
+use crate::primitives::twin::{NOW_MS, to_int};
 
 static LUA: LuaFile = LuaFile::new(include_str!("election.lua"));
 
@@ -27,14 +29,8 @@ step! {
 
 impl Lead<'_> {
     fn twin(self, keyspace: &mut Keyspace) -> Result<Value, Refusal> {
-        if keyspace.hlen(self.lock)? > 0 {
-            if !keyspace.hexists(self.lock, self.hold)? {
-                plain(keyspace, self.lock)?;
-                return Ok(Value::Int(keyspace.pttl(self.lock)));
-            }
-            let last = keyspace.get(self.counter)?.unwrap_or_default();
-            let token = String::from_utf8_lossy(&last).parse().unwrap_or(0);
-            return Ok(Value::List(vec![Value::Int(1), Value::Int(token)]));
+        if let Some(reply) = reply_if_held(keyspace, self.lock, self.counter, self.hold)? {
+            return Ok(reply);
         }
         let token = next_token(keyspace, self.counter)?;
         note(keyspace, self.counter, token, self.counter_ms);
@@ -83,6 +79,7 @@ step! {
     while_moving: true,
     keys: [lock, leader],
     args: [hold, lease_ms: u64, most_ms: u64],
+    uses: [RENEWED],
 }
 
 impl Renew<'_> {
@@ -90,12 +87,7 @@ impl Renew<'_> {
         if !keyspace.hexists(self.lock, self.hold)? {
             return Ok(Value::Int(0));
         }
-        let left = u64::try_from(keyspace.pttl(self.lock));
-        if self.most_ms > 0 && left.is_ok_and(|left| left > self.most_ms) {
-            keyspace.pexpire(self.lock, self.lease_ms);
-        }
-        lengthen(keyspace, self.lock, self.lease_ms);
-        let ttl = keyspace.pttl(self.lock);
+        let ttl = renewed(keyspace, self.lock, self.lease_ms, self.most_ms);
         // The entry ends with its hold, so nothing is left of a killed leader.
         keyspace.pexpire(self.leader, u64::try_from(ttl).unwrap_or_default());
         Ok(Value::Int(ttl))
@@ -123,7 +115,7 @@ impl Look<'_> {
         let texts = if field("id") == id {
             vec![field("token"), field("payload"), field("since_ms")]
         } else {
-            // A counter of another type is no token.
+            // A counter of another type has no token.
             let last = keyspace.get(self.counter);
             vec![last.ok().flatten().unwrap_or_default()]
         };
