@@ -4,7 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use super::forward::{reads, setters, waits};
+use super::forward::{limited, reads, setters, waits};
 use super::runtime::Runtime;
 use crate::acknowledgement::Acknowledgement;
 use crate::error::Result;
@@ -135,12 +135,8 @@ impl Term {
         self.as_async().valid_until().into_std()
     }
 
-    /// Waits at most `wait` for the loss of the term. `None` if it is not lost by then.
-    #[must_use]
-    pub fn lost_within(&self, wait: Duration) -> Option<LossReason> {
-        let (lost, timers) = (self.as_async().lost(), self.as_async().timers());
-        self.runtime
-            .block_on("LockGuard::lost", timers.timeout(wait, lost))
+    limited! { LockGuard through as_async:
+        "Returns the reason when the term is lost" lost_within(wait: Duration) -> Option<LossReason> by lost;
     }
 
     /// Ends the term; see [`Term::resign`](crate::Term::resign).

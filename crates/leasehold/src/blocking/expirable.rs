@@ -4,7 +4,7 @@ use std::fmt;
 use std::time::{Duration, Instant};
 
 use super::forward::{
-    calls, lease_setters, must_exist_setter, reads, setters, wait_setters, waits,
+    calls, lease_setters, limited, must_exist_setter, reads, setters, wait_setters, waits,
 };
 use super::runtime::Runtime;
 use crate::error::Result;
@@ -155,30 +155,12 @@ impl ExpirablePermit {
         self.twin().progress();
     }
 
-    /// Returns a handle that reports progress; see
-    /// [`ExpirablePermit::progress_handle`](crate::ExpirablePermit::progress_handle).
-    #[must_use]
-    pub fn progress_handle(&self) -> crate::Progress {
-        self.twin().progress_handle()
+    reads! { ExpirablePermit:
+        "Returns a handle that reports progress" progress_handle() -> crate::Progress;
     }
-
-    /// Waits until the work has stalled, but at most for `wait`, and returns the time since the last
-    /// report; see [`ExpirablePermit::stalled`](crate::ExpirablePermit::stalled).
-    #[must_use]
-    pub fn stalled_within(&self, wait: Duration) -> Option<Duration> {
-        let (stalled, timers) = (self.twin().stalled(), self.twin().timers());
-        self.runtime
-            .block_on("ExpirablePermit::stalled", timers.timeout(wait, stalled))
-    }
-
-    /// Waits until a permit is lost, but at most for `wait`, and returns the reason; see
-    /// [`ExpirablePermit::lost`](crate::ExpirablePermit::lost). `None` if no permit was lost in
-    /// this time.
-    #[must_use]
-    pub fn lost_within(&self, wait: Duration) -> Option<LossReason> {
-        let (lost, timers) = (self.twin().lost(), self.twin().timers());
-        self.runtime
-            .block_on("ExpirablePermit::lost", timers.timeout(wait, lost))
+    limited! { ExpirablePermit:
+        "Returns the time since the last report when the work has stalled" stalled_within(wait: Duration) -> Option<Duration> by stalled;
+        "Returns the reason when a permit is lost" lost_within(wait: Duration) -> Option<LossReason> by lost;
     }
 
     /// Returns the instant until which the permits are certainly held; see

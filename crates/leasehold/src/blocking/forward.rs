@@ -73,6 +73,32 @@ macro_rules! reads {
     };
 }
 
+/// Defines methods that wait for an event of a guard for a limited time. `by` names the async method
+/// whose future resolves at the event.
+macro_rules! limited {
+    ($twin:ident: $($lines:tt)+) => {
+        $crate::blocking::forward::limited! { $twin through twin: $($lines)+ }
+    };
+    ($twin:ident through $through:ident: $(
+        $what:literal $name:ident(wait: Duration) -> Option<$out:ty> by $method:ident;
+    )+) => {
+        $(
+            #[doc = concat!(
+                $what, "; see [`", stringify!($twin), "::", stringify!($method),
+                "`](crate::", stringify!($twin), "::", stringify!($method), ")."
+            )]
+            /// Waits at most for `wait`. `None` if that has not happened in this time.
+            #[must_use]
+            pub fn $name(&self, wait: std::time::Duration) -> Option<$out> {
+                let name = concat!(stringify!($twin), "::", stringify!($method));
+                let guard = self.$through();
+                let limited = guard.timers().timeout(wait, guard.$method());
+                self.runtime.block_on(name, limited)
+            }
+        )+
+    };
+}
+
 /// Defines setters of a handle. The surrounding type has `with`, which changes the async handle.
 macro_rules! setters {
     ($twin:ident: $($what:literal $name:ident($($value:ident: $type:ty)?);)+) => {
@@ -124,5 +150,5 @@ macro_rules! must_exist_setter {
 }
 
 pub(super) use {
-    calls, forwards, lease_setters, must_exist_setter, reads, setters, wait_setters, waits,
+    calls, forwards, lease_setters, limited, must_exist_setter, reads, setters, wait_setters, waits,
 };

@@ -4,7 +4,7 @@ use std::fmt;
 use std::marker::PhantomData;
 use std::time::{Duration, Instant};
 
-use super::forward::{calls, lease_setters, reads, setters, wait_setters, waits};
+use super::forward::{calls, lease_setters, limited, reads, setters, wait_setters, waits};
 use super::runtime::Runtime;
 use crate::acknowledgement::Acknowledgement;
 use crate::error::Result;
@@ -313,30 +313,13 @@ impl<O: Ownership, G: AsRef<crate::LockGuard> + Into<crate::LockGuard>> LockGuar
         self.twin().progress();
     }
 
-    /// Returns a handle that reports progress; see
-    /// [`LockGuard::progress_handle`](crate::LockGuard::progress_handle).
-    #[must_use]
-    pub fn progress_handle(&self) -> crate::Progress {
-        self.twin().progress_handle()
+    reads! { LockGuard:
+        "Returns a handle that reports progress" progress_handle() -> crate::Progress;
     }
-
-    /// Waits until the work has stalled, but at most for `wait`, and returns the time since the last
-    /// report; see [`LockGuard::stalled`](crate::LockGuard::stalled).
-    #[must_use]
-    pub fn stalled_within(&self, wait: Duration) -> Option<Duration> {
-        let (stalled, timers) = (self.twin().stalled(), self.twin().timers());
-        self.runtime
-            .block_on("LockGuard::stalled", timers.timeout(wait, stalled))
-    }
-
-    /// Waits until the lock is lost, but at most for `wait`, and returns the reason; see
-    /// [`LockGuard::lost`](crate::LockGuard::lost). `None` if the lock was not lost in this time.
-    /// This is for a thread that supervises the work of other threads.
-    #[must_use]
-    pub fn lost_within(&self, wait: Duration) -> Option<LossReason> {
-        let (lost, timers) = (self.twin().lost(), self.twin().timers());
-        self.runtime
-            .block_on("LockGuard::lost", timers.timeout(wait, lost))
+    // For a thread that supervises the work of other threads.
+    limited! { LockGuard:
+        "Returns the time since the last report when the work has stalled" stalled_within(wait: Duration) -> Option<Duration> by stalled;
+        "Returns the reason when the lock is lost" lost_within(wait: Duration) -> Option<LossReason> by lost;
     }
 
     /// Returns the instant until which the lock is certainly held; see

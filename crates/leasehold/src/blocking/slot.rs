@@ -117,14 +117,10 @@ impl Turns {
     }
 
     fn begun(&self, begun: slot::Begin) -> Begin {
-        match begun {
-            slot::Begin::Run(turn) => Begin::Run(Turn {
-                inner: Some(turn),
-                runtime: self.runtime.clone(),
-            }),
-            slot::Begin::Done(info) => Begin::Done(info),
-            slot::Begin::Elsewhere(info) => Begin::Elsewhere(info),
-        }
+        begun.map(|turn| Turn {
+            inner: Some(turn),
+            runtime: self.runtime.clone(),
+        })
     }
 
     reads! { Lock:
@@ -139,23 +135,7 @@ impl fmt::Debug for Turns {
 }
 
 /// The answer to a request for a turn; see [`leasehold::slot::Begin`](crate::slot::Begin).
-#[derive(Debug)]
-#[expect(
-    clippy::exhaustive_enums,
-    reason = "a caller has to handle each answer"
-)]
-#[expect(
-    clippy::large_enum_variant,
-    reason = "it is matched at once, and not stored"
-)]
-pub enum Begin {
-    /// The turn is this caller's: run the job.
-    Run(Turn),
-    /// The turn is over.
-    Done(TurnInfo),
-    /// Another client holds the lock, or a failover guard holds it back.
-    Elsewhere(TurnInfo),
-}
+pub type Begin = slot::Begin<Turn>;
 
 /// A turn that this caller has, for threads; see [`leasehold::slot::Turn`](crate::slot::Turn). It
 /// may be sent to another thread.

@@ -128,17 +128,25 @@ pub struct Turns {
     clippy::exhaustive_enums,
     reason = "a caller has to handle each answer"
 )]
-#[expect(
-    clippy::large_enum_variant,
-    reason = "it is matched at once, and not stored"
-)]
-pub enum Begin {
+pub enum Begin<T = Turn> {
     /// The turn is this caller's: run the job.
-    Run(Turn),
+    Run(T),
     /// The turn is over.
     Done(TurnInfo),
     /// Another client holds the lock, or a failover guard [holds it back](TurnState::HeldBack).
     Elsewhere(TurnInfo),
+}
+
+#[cfg(feature = "blocking")]
+impl Begin {
+    /// Replaces the turn that was begun by what `with` makes of it.
+    pub(crate) fn map<T>(self, with: impl FnOnce(Turn) -> T) -> Begin<T> {
+        match self {
+            Self::Run(turn) => Begin::Run(with(turn)),
+            Self::Done(info) => Begin::Done(info),
+            Self::Elsewhere(info) => Begin::Elsewhere(info),
+        }
+    }
 }
 
 /// Settings. Each setter changes only this handle. All clients of a name should use the same.
@@ -264,10 +272,13 @@ impl Turns {
         });
         // Asked once before the wait: the first answer decides which slot the wait is for.
         let first = self.ask(&lock, Deadline::Now, &wanted, &answers).await;
+        if matches!(deadline, Deadline::Now) {
+            return first;
+        }
         match first {
+            Ok(Begin::Elsewhere(_)) => {}
             // The wait below lasts through an outage.
-            Err(error) if error.is_transient() && !matches!(deadline, Deadline::Now) => {}
-            Ok(Begin::Elsewhere(_)) if !matches!(deadline, Deadline::Now) => {}
+            Err(error) if error.is_transient() => {}
             first => return first,
         }
         tokio::select! {
