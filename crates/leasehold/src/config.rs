@@ -139,7 +139,7 @@ pub(crate) struct Terms {
     /// could shorten it.
     pub(crate) remind_every: Option<Duration>,
     pub(crate) max_hold: Option<Duration>,
-    /// The time in which the work must report progress, or the hold is no longer renewed.
+    /// The time in which the work must report progress. After it, the hold is not renewed.
     pub(crate) progress_within: Option<Duration>,
     /// The longest lease that the hold may have; `None` if no client relies on such a limit.
     pub(crate) longest_lease: Option<Duration>,

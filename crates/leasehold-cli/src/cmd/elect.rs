@@ -21,7 +21,7 @@ use crate::signals::Signals;
 
 /// The longest delay before the candidate tries again.
 const LONGEST_DELAY: Duration = Duration::from_secs(60);
-/// A command that ran for this long was no failure at its start.
+/// The time after which a command has started well, so the next delay is short again.
 const STEADY: Duration = Duration::from_secs(10);
 
 /// Runs the command whenever this process leads, until a signal arrives. This is not a future, for the same reason as

@@ -151,7 +151,7 @@ fn waits_of_a_watch_are_interrupted() {
         let error = thread::scope(|threads| {
             let reader = threads.spawn(|| {
                 loop {
-                    // What is known already is reported before the wait.
+                    // The watch first reports what it knows already.
                     if let Err(error) = interrupt.scope(&mut *next) {
                         return error;
                     }

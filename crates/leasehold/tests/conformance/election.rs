@@ -119,7 +119,7 @@ async fn lost_term_is_replaced_and_its_payload_is_gone() {
         next(&mut terms).await.unwrap().payload.as_deref(),
         Some("dead")
     );
-    // It is no longer renewed, like the term of a killed process.
+    // Its renewals end, as for the term of a killed process.
     let token = term.token();
     leasehold::LockGuard::from(term).forget();
     assert_eq!(next(&mut terms).await, None, "its lease has ended");

@@ -154,7 +154,7 @@ async fn second_caller_learns_who_has_taken_the_ticket() {
 }
 
 #[tokio::test]
-async fn ticket_that_nobody_resumes_ends_with_its_lease() {
+async fn ticket_that_is_never_resumed_ends_with_its_lease() {
     let place = place();
     let (ours, theirs) = (place.client().await, place.client().await);
     for kind in KINDS {

@@ -19,7 +19,8 @@ use crate::support::{HOUR, eventually};
 /// Number of names that clients ask for while the replica is cut off.
 const NAMES: usize = 4;
 
-fn failovers() -> usize {
+/// Returns the number of failovers of a test.
+pub(super) fn failovers() -> usize {
     let wanted = std::env::var("LEASEHOLD_FAILOVERS").ok();
     wanted.map_or(5, |wanted| wanted.parse().expect("a number"))
 }

@@ -12,14 +12,11 @@ use leasehold::{Client, Term};
 use leasehold_testkit::Sentinels;
 use tokio::task::{JoinSet, block_in_place};
 
+use super::acknowledged::failovers;
+
 const POLL: Duration = Duration::from_millis(100);
 /// A lease that lasts longer than a failover, except on a very busy machine.
 const LEASE: Duration = Duration::from_secs(10);
-
-fn failovers() -> usize {
-    let wanted = std::env::var("LEASEHOLD_FAILOVERS").ok();
-    wanted.map_or(5, |wanted| wanted.parse().expect("a number"))
-}
 
 /// A term, with the times at which its candidate asked for it, and ended it.
 #[derive(Debug)]

@@ -9,7 +9,7 @@ use tokio::time::Instant;
 
 use super::holding::Holding;
 use super::wait::{Aborted, Waited, Waiting};
-use super::wanted::{Wanted, acknowledgement};
+use super::wanted::{BETWEEN_TRIES, Wanted, acknowledgement};
 use super::{in_a_hurry, tidy, unless_hurried};
 use crate::cli::Turns as Args;
 use crate::duration;
@@ -114,12 +114,11 @@ impl Waiting<'_> {
 
 /// Asks for the turn once. During an outage, asks again for this long.
 async fn try_begin(turns: &Turns, patience: Duration) -> leasehold::Result<Begin> {
-    const PAUSE: Duration = Duration::from_millis(100);
     let limit = Instant::now() + patience;
     loop {
         match turns.try_begin().await {
-            Err(error) if error.is_transient() && Instant::now() + PAUSE < limit => {
-                tokio::time::sleep(PAUSE).await;
+            Err(error) if error.is_transient() && Instant::now() + BETWEEN_TRIES < limit => {
+                tokio::time::sleep(BETWEEN_TRIES).await;
             }
             begun => return begun,
         }

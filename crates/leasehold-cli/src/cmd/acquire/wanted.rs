@@ -22,8 +22,8 @@ use crate::usage::command_line;
 /// The default longest lease of a majority. A restarted server has no vote for this time.
 const LONGEST_LEASE: Duration = Duration::from_secs(30);
 
-/// The pause between two tries to agree on a limit.
-const BETWEEN_TRIES: Duration = Duration::from_millis(100);
+/// The pause between two tries while no server answers.
+pub(super) const BETWEEN_TRIES: Duration = Duration::from_millis(100);
 
 /// The limit of a wait.
 #[derive(Clone, Copy)]

@@ -124,7 +124,7 @@ impl Seen {
     }
 
     fn info_with(&self, (period_ms, offset_ms): (u64, u64)) -> TurnInfo {
-        let held_otherwise = !self.holder.is_empty() && self.holder != self.hold;
+        let held_otherwise = !self.is_free() && self.holder != self.hold;
         let Some(state) = self.state().filter(|_| self.code != 2 || !held_otherwise) else {
             return self.of_the_holder();
         };

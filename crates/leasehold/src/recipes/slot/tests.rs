@@ -123,7 +123,7 @@ fn skipped_slots_are_counted() {
 }
 
 #[test]
-fn turn_that_nobody_began_counts_as_missed_later() {
+fn turn_that_no_client_began_counts_as_missed_later() {
     let mut server = Server::at(100 * PERIOD);
     server.run();
     server.keyspace.set_now(103 * PERIOD);
