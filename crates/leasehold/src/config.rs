@@ -31,7 +31,7 @@ pub(crate) const DEFAULT_SLICE: Duration = Duration::from_millis(10);
 
 /// The shortest time in which work must report progress: the watchdog checks after half of it.
 const MIN_PROGRESS_WITHIN: Duration = Duration::from_millis(10);
-const MIN_LEASE: Duration = Duration::from_millis(10);
+pub(crate) const MIN_LEASE: Duration = Duration::from_millis(10);
 const MIN_RENEWED_LEASE: Duration = Duration::from_millis(100);
 /// The longest duration: numbers beyond 2^53 are not exact in Lua.
 pub(crate) const MAX_SPAN: Duration = Duration::from_millis(1 << 53);
@@ -139,6 +139,8 @@ pub(crate) struct Terms {
     /// could shorten it.
     pub(crate) remind_every: Option<Duration>,
     pub(crate) max_hold: Option<Duration>,
+    /// The time for which the lock stays locked after its grant, whatever its holder does.
+    pub(crate) min_hold: Option<Duration>,
     /// The time in which the work must report progress. After it, the hold is not renewed.
     pub(crate) progress_within: Option<Duration>,
     /// The longest lease that the hold may have; `None` if no client relies on such a limit.
@@ -148,6 +150,12 @@ pub(crate) struct Terms {
 }
 
 impl Terms {
+    /// Returns the lease to acquire the hold with. The server keeps a minimum hold as the expiry of
+    /// the key, so that it outlasts the process.
+    pub(crate) fn first_lease(&self) -> Duration {
+        self.lease.max(self.min_hold.unwrap_or_default())
+    }
+
     /// Returns whether the watchdog only reminds the server of a fixed lease.
     pub(crate) fn reasserts_fixed_lease(&self) -> bool {
         self.renew_every.is_none() && self.remind_every.is_some()
@@ -163,6 +171,7 @@ impl Terms {
             renew_every: sooner(self.renew_every, other.renew_every),
             remind_every: sooner(self.remind_every, other.remind_every),
             max_hold: None,
+            min_hold: self.min_hold.max(other.min_hold),
             progress_within: sooner(self.progress_within, other.progress_within),
             // The greater bound: it was noted on every member before the first hold that relies on
             // it. Every client that relies on a bound uses the greatest note
@@ -193,6 +202,7 @@ pub(crate) struct Settings {
     pub(crate) fixed_lease: Option<Duration>,
     pub(crate) renew_every: Option<Duration>,
     pub(crate) max_hold: Option<Duration>,
+    pub(crate) min_hold: Option<Duration>,
     pub(crate) progress_within: Option<Duration>,
     pub(crate) longest_lease: Option<Duration>,
     pub(crate) strategy: WaitStrategy,
@@ -218,6 +228,7 @@ impl Settings {
             fixed_lease: None,
             renew_every: None,
             max_hold: None,
+            min_hold: None,
             progress_within: None,
             longest_lease: None,
             strategy: WaitStrategy::PubSub,
@@ -274,6 +285,8 @@ impl Settings {
         };
         self.renew_every = terms.renew_every;
         self.max_hold = terms.max_hold;
+        // It ends with the hold that it belongs to.
+        self.min_hold = None;
         self.progress_within = terms.progress_within;
         self.longest_lease = terms.longest_lease;
         self.acknowledged = terms.acknowledged;
@@ -298,6 +311,10 @@ impl Settings {
         if let Some(span) = self.max_hold {
             check_span("maximum hold", span, least, "", key)?;
         }
+        if let Some(span) = self.min_hold {
+            check_span("minimum hold", span, MIN_LEASE, "", key)?;
+            self.check_min_hold(span, key)?;
+        }
         if let Some(span) = self.progress_within {
             check_span("time for progress", span, MIN_PROGRESS_WITHIN, "", key)?;
         }
@@ -311,6 +328,7 @@ impl Settings {
             // reader can shorten a hold.
             remind_every: None,
             max_hold: self.max_hold,
+            min_hold: self.min_hold,
             progress_within: self.progress_within,
             longest_lease: self.longest_lease,
             acknowledged: self.acknowledged,
@@ -333,6 +351,27 @@ impl Settings {
                  and {what} of {span:?}; set one of them"
             ),
         ))
+    }
+
+    /// Refuses a minimum hold that is longer than the hold may be.
+    fn check_min_hold(&self, least: Duration, key: &Key) -> Result<()> {
+        let limits = [
+            ("fixed lease", self.fixed_lease),
+            ("maximum hold", self.max_hold),
+        ];
+        let shorter = |(what, limit): (_, Option<Duration>)| {
+            limit.filter(|limit| *limit < least).map(|limit| (what, limit))
+        };
+        match limits.into_iter().find_map(shorter) {
+            None => Ok(()),
+            Some((what, limit)) => Err(misuse(
+                key,
+                format!(
+                    "the minimum hold of {least:?} for `{key}` is longer than the {what} of {limit:?}; set \
+                     a shorter minimum"
+                ),
+            )),
+        }
     }
 
     fn renewal_period(&self, lease: Duration, key: &Key) -> Result<Duration> {

@@ -5,12 +5,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::clock::Moment;
-use crate::config::{Terms, check_lease};
+use crate::backend::step::Operation;
+use crate::config::{MIN_LEASE, Terms, check_lease};
 use crate::context::Context;
 use crate::error::{Error, Result};
 use crate::hold::watchdog::{Renewed, try_renew};
 use crate::hold::{ClaimId, Grant, GuardExit, Hold, Joined, LastReport, Limit, next_number};
-use crate::leave::keep_for::{KeepForRequest, cannot_keep};
+use crate::leave::keep_for::{KeepForRequest, SEVERAL_HOLDERS, cannot_keep};
 use crate::leave::{LeftBy, confirmed, in_task, leave};
 use crate::local::reentry::Held;
 use crate::loss::LossReason;
@@ -190,6 +191,9 @@ impl Share {
                 drop(confirmation);
                 // Checked only here, so that the end of a re-entry costs no system call.
                 self.context.check_process(&hold.key)?;
+                if let Some(kept) = self.keep_for_the_rest() {
+                    return kept.await;
+                }
                 let by = LeftBy::Release { loss };
                 return leave(&self.context, &self.held, by).confirmed().await;
             }
@@ -240,27 +244,42 @@ impl Share {
         check_lease(span, &hold.key)?;
         context.check_lease(span, &hold.key)?;
         hold.check()?;
+        let span = span.max(hold.rest_of_min_hold().unwrap_or_default());
         let Some(operation) = hold.steps.keep_for(span) else {
-            return Err(cannot_keep(
-                &hold.key,
-                "several clients can hold a lock of its kind at a time",
-            ));
+            return Err(cannot_keep(&hold.key, SEVERAL_HOLDERS));
         };
         // Ended before the request is sent: no renewal begins later. If a renewal is about to be
         // sent or in flight, and arrives after the request, the server refuses it.
         if !self.begin_conversion() {
             return Err(cannot_keep(&hold.key, self.sharing_reason()));
         }
+        self.keep(operation).await
+    }
+
+    /// Leaves the hold to its lease, which this operation sets. The hold has ended here.
+    fn keep(&mut self, operation: Operation) -> impl Future<Output = Result<()>> + Send + use<> {
+        let (context, hold) = (Arc::clone(&self.context), Arc::clone(self.hold()));
         let (keeping, first) = KeepForRequest::send(&context, &self.held, operation);
         // Done after the request, because the owner's next request must run later. Done before its
         // reply, because an unknown outcome leaves the hold to its lease, old or new.
         self.given_up = true;
         self.leave_to_lease();
-        if !hold.has_confirmation_waiters() {
-            return keeping.answered(first).await;
+        async move {
+            if !hold.has_confirmation_waiters() {
+                return keeping.answered(first).await;
+            }
+            // Earlier holders wait for the same reply.
+            in_task(&context, &hold, keeping.answered(first)).await
         }
-        // Earlier holders wait for the same reply.
-        in_task(&context, &hold, keeping.answered(first)).await
+    }
+
+    /// Keeps the lock locked for the rest of its minimum time, after its last guard has left.
+    /// `None` if that time is over.
+    fn keep_for_the_rest(&mut self) -> Option<impl Future<Output = Result<()>> + Send + use<>> {
+        let rest = self.hold().rest_of_min_hold()?;
+        let operation = self.hold().steps.keep_for(rest.max(MIN_LEASE))?;
+        self.hold().end();
+        Some(self.keep(operation))
     }
 
     /// Returns why the hold can't end with this guard.
@@ -442,6 +461,11 @@ impl Drop for Share {
             Some(GuardExit::Shared { moves_due }) => self.reschedule(moves_due),
             Some(GuardExit::LeftToLease) => self.leave_to_lease(),
             Some(GuardExit::Last) => {
+                if let Some(kept) = self.keep_for_the_rest() {
+                    // If the request fails, the lock is free when its lease is over.
+                    self.context.cleanup.spawn(async move { drop(kept.await) });
+                    return;
+                }
                 let by = LeftBy::Drop {
                     is_converting: self.is_converting,
                 };

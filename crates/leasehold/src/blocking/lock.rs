@@ -170,6 +170,7 @@ impl<O: Ownership, K: Kind> Lock<O, K> {
 impl<O: Ownership, K: OneKey> Lock<O, K> {
     setters! { Lock:
         "Sets which servers must confirm a hold" acknowledged_by(acknowledgement: Acknowledgement);
+        "Sets the minimum time for which the lock stays locked" min_hold(least: Duration);
     }
 }
 
@@ -311,6 +312,12 @@ impl<O: Ownership, G: AsRef<crate::LockGuard> + Into<crate::LockGuard>> LockGuar
     /// [`LockGuard::progress`](crate::LockGuard::progress).
     pub fn progress(&self) {
         self.twin().progress();
+    }
+
+    /// Ends the minimum time of the hold, so that a release frees the lock at once; see
+    /// [`LockGuard::waive_min_hold`](crate::LockGuard::waive_min_hold).
+    pub fn waive_min_hold(&self) {
+        self.twin().waive_min_hold();
     }
 
     reads! { LockGuard:

@@ -68,6 +68,8 @@ impl Claim {
 pub(super) struct Claims {
     list: Vec<Claim>,
     next: u64,
+    /// The time until which the lock stays locked, even if the guard that asked for it has left.
+    kept_at_least_until: Option<Moment>,
 }
 
 impl Claims {
@@ -75,6 +77,7 @@ impl Claims {
         Self {
             list: vec![Claim::new(ClaimId::FIRST, terms, now)],
             next: 1,
+            kept_at_least_until: terms.min_hold.map(|least| now + least),
         }
     }
 
@@ -86,7 +89,29 @@ impl Claims {
         let id = ClaimId(self.next);
         self.next += 1;
         self.list.push(Claim::new(id, terms, now));
+        self.keep_from(now, terms.min_hold);
         id
+    }
+
+    fn keep_from(&mut self, now: Moment, least: Option<Duration>) {
+        let end = least.map(|least| now + least);
+        self.kept_at_least_until = self.kept_at_least_until.max(end);
+    }
+
+    /// Notes that the hold was granted: its minimum time counts from here.
+    pub(super) fn granted(&mut self, now: Moment) {
+        self.keep_from(now, self.terms().min_hold);
+    }
+
+    /// Ends the minimum time of the hold.
+    pub(super) fn end_min_hold(&mut self) {
+        self.kept_at_least_until = None;
+    }
+
+    /// Returns what remains of the minimum time of the hold.
+    pub(super) fn rest(&self, now: Moment) -> Option<Duration> {
+        let rest = self.kept_at_least_until?.saturating_sub(now);
+        (!rest.is_zero()).then_some(rest)
     }
 
     /// Returns whether the hold has a single claim, on these terms, that the watchdog can continue
@@ -96,7 +121,8 @@ impl Claims {
             return false;
         };
         let plain = claim.terms.renew_every.is_some() && claim.limit.is_none();
-        plain && !claim.forgotten && claim.terms.longest_lease.is_none() && claim.terms == terms
+        let free = claim.terms.longest_lease.is_none() && claim.terms.min_hold.is_none();
+        plain && free && !claim.forgotten && claim.terms == terms
     }
 
     /// Returns whether all guards have asked for the hold on these terms.
@@ -113,6 +139,8 @@ impl Claims {
         for claim in &mut self.list {
             *claim = Claim::new(claim.id, claim.terms, now);
         }
+        self.kept_at_least_until = None;
+        self.granted(now);
     }
 
     /// Raises a guard's claim: the hold must last at least `lease` from now.
@@ -249,7 +277,7 @@ impl Claims {
     /// Returns how long the hold must last if a request for it is sent now.
     pub(super) fn wanted_lease(&self, now: Moment) -> Duration {
         let each = self.list.iter().map(|claim| claim.wanted_lease(now));
-        each.max().unwrap_or_default()
+        each.chain(self.rest(now)).max().unwrap_or_default()
     }
 
     /// Returns the longest lease of the renewed claims.
@@ -280,6 +308,7 @@ mod tests {
             renew_every,
             remind_every: None,
             max_hold: None,
+            min_hold: None,
             progress_within: None,
             longest_lease: None,
             acknowledged: Acknowledgement::master(),

@@ -325,6 +325,7 @@ impl Grant {
         // at some time between the two.
         let end = self.margin.end(state.confirmed_at, state.longest_requested);
         (state.valid_until, state.kept_until) = (end, end);
+        state.holding.claims.granted(now);
         state.holding.report_progress(now);
         state.check(now).is_none()
     }
@@ -652,11 +653,13 @@ impl Grant {
         state
             .holding
             .claims
-            .check(terms.lease, terms.longest_lease, &self.key)?;
+            .check(terms.first_lease(), terms.longest_lease, &self.key)?;
         let must_confirm = match terms.renew_every {
             // The hold has fewer confirmations than this guard wants. It does not help if other
             // guards want as many: their request may still be in progress.
             _ if !state.confirmed_by.covers(terms.acknowledged) => true,
+            // The server must have the minimum time before the work begins.
+            _ if (terms.min_hold).is_some_and(|least| state.kept_until < now + least) => true,
             // A fixed lease counts from this re-entry, as if its guard were alone.
             None => state.valid_until < self.margin.end(now, terms.lease),
             // The watchdog takes care of a renewed lease, unless this one is longer than the
@@ -673,7 +676,7 @@ impl Grant {
             // Its work begins now.
             state.holding.watch_progress(self.clock, now).report_at(now);
         }
-        state.longest_requested = state.longest_requested.max(terms.lease);
+        state.longest_requested = state.longest_requested.max(terms.first_lease());
         let moves_due = state.schedule() != before;
         drop(state);
         if moves_due {
@@ -772,6 +775,17 @@ impl Grant {
             (state.holding.guards_gone, state.over) = (true, true);
         }
         last
+    }
+
+    /// Returns the time for which the lock stays locked after its last guard has left. `None` if
+    /// it is free then, or the hold is lost.
+    pub(crate) fn rest_of_min_hold(&self) -> Option<Duration> {
+        self.state.lock().rest_of_min_hold(self.clock.now())
+    }
+
+    /// Ends the minimum time of the hold now.
+    pub(crate) fn end_min_hold(&self) {
+        self.state.lock().holding.claims.end_min_hold();
     }
 
     pub(crate) fn guards(&self) -> usize {

@@ -79,7 +79,7 @@ impl GrantState {
         Self {
             holding: Holding::new(terms, clock, asked_at),
             previous_span: MaybeSpan::default(),
-            longest_requested: terms.lease,
+            longest_requested: terms.first_lease(),
             valid_until: asked_at,
             kept_until: asked_at,
             confirmed_at: asked_at,
@@ -287,6 +287,13 @@ impl GrantState {
         is_renewed && !self.over && !self.closed && is_free
     }
 
+    /// Returns the time for which the lock stays locked after its last guard has left.
+    pub(super) fn rest_of_min_hold(&mut self, now: Moment) -> Option<Duration> {
+        let rest = self.holding.claims.rest(now)?;
+        // The server has ended a lost hold, or another client may have the lock already.
+        self.check(now).is_none().then_some(rest)
+    }
+
     /// Returns how long the hold must last if a request for it is sent now.
     pub(super) fn wanted_lease(&self, now: Moment) -> Duration {
         match self.renewing_waits {
@@ -357,6 +364,7 @@ mod tests {
             renew_every: Some(LEASE / 3),
             remind_every: None,
             max_hold: None,
+            min_hold: None,
             progress_within: None,
             longest_lease: None,
             acknowledged: Acknowledgement::master(),
@@ -457,6 +465,10 @@ mod tests {
         let (mut state, now) = confirmed();
         let others = [
             Terms {
+                min_hold: Some(Duration::from_millis(10)),
+                ..terms()
+            },
+            Terms {
                 lease: LEASE * 2,
                 ..terms()
             },
@@ -473,7 +485,8 @@ mod tests {
             assert!(!state.can_be_handed_over(other, now), "{other:?}");
             let (mut own, now) = confirmed();
             own.holding = Holding::new(other, Clock::Boot, now);
-            let plain = other.renew_every.is_some() && other.max_hold.is_none();
+            let limits = other.max_hold.or(other.min_hold);
+            let plain = other.renew_every.is_some() && limits.is_none();
             assert_eq!(own.can_be_handed_over(other, now), plain, "{other:?}");
         }
         // A hold that several guards share is handed over only when the last of them leaves.

@@ -15,6 +15,9 @@ use crate::hold::watchdog::why_lost;
 use crate::key::Key;
 use crate::local::reentry::Held;
 
+/// The reason why a lock of some kinds can't be kept.
+pub(crate) const SEVERAL_HOLDERS: &str = "several clients can hold a lock of its kind at a time";
+
 pub(crate) fn cannot_keep(key: &Key, why: &str) -> Error {
     let message = format!(
         "the hold of `{key}` can't be kept for a fixed time: {why}; release it, or use a plain, \

@@ -102,6 +102,7 @@ impl Acquire for Fair {
 impl Named for Fair {
     const OBSERVED: observe::ObservedKind = observe::ObservedKind::Fair;
     const HAS_SLICE: bool = true;
+    const CAN_BE_KEPT: bool = true;
 
     fn channel(&self, key: &Key) -> String {
         key.lock_channel()

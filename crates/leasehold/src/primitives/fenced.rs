@@ -85,6 +85,8 @@ impl Acquire for Fenced {
 }
 
 impl Named for Fenced {
+    const CAN_BE_KEPT: bool = true;
+
     fn channel(&self, key: &Key) -> String {
         key.lock_channel()
     }

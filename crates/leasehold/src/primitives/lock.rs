@@ -452,6 +452,51 @@ impl<K: kind::Named> Lock<K> {
         self
     }
 
+    /// Sets the minimum time for which the lock stays locked after it was acquired, at least 10 ms. A
+    /// job that takes a second then does not run again on a machine whose clock is a few seconds
+    /// late. By default there is no minimum.
+    ///
+    /// The server keeps this time as the expiry of the lock's key. So it also applies if the process
+    /// is killed, the guard is dropped, or no server can be reached. A release or a drop of the last
+    /// guard before the end of this time leaves the lock locked for the rest, as
+    /// [`keep_for`](crate::LockGuard::keep_for) does. A lock that is lost or unlocked by force has
+    /// no minimum. [`waive_min_hold`](crate::LockGuard::waive_min_hold) ends it.
+    ///
+    /// If an [`Owner`] has several guards, the time counts from the acquire of each guard that has
+    /// this setting, and the last end applies. The time ends when the hold becomes a
+    /// [ticket](crate::ticket) that was resumed, or a read hold
+    /// ([`downgrade`](crate::WriteGuard::downgrade)). A hold with a minimum time is not [handed
+    /// over](Self::local_hand_over).
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> leasehold::Result<()> {
+    /// use std::time::Duration;
+    ///
+    /// let client = leasehold::Client::embedded();
+    /// let sweep = client.lock("sweep").min_hold(Duration::from_secs(60));
+    /// if let Some(guard) = sweep.try_acquire().await? {
+    ///     // ... a quick job ...
+    ///     guard.release().await?;
+    /// }
+    /// assert!(sweep.try_acquire().await?.is_none());
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// The setter does not fail. Acquiring the lock fails with [`Misuse`](crate::ErrorKind::Misuse)
+    /// if the time is out of its range, longer than the [`fixed_lease`](Self::fixed_lease), the
+    /// [`max_hold`](Self::max_hold) or the client's [failover
+    /// guard](crate::ClientBuilder::failover_guard), or if several clients can hold a lock of this
+    /// kind. [Turns](Self::once_per) can't have it, because a slot already keeps others away.
+    #[must_use]
+    pub fn min_hold(mut self, least: Duration) -> Self {
+        self.settings.min_hold = Some(least);
+        self
+    }
+
     /// Sets how long the waiters of one client may hand the lock over to each other, counted from
     /// the server's grant. During this time, the next waiter of the same client gets the lock as
     /// soon as the holder releases it, without a request to the server. After this time, the next

@@ -16,6 +16,7 @@ use crate::error::Result;
 use crate::guard::Share;
 use crate::hold::{AcquireReply, Grant, HoldSteps, Undo};
 use crate::key::Key;
+use crate::leave::keep_for::{SEVERAL_HOLDERS, cannot_keep};
 use crate::local::hand_over::HoldWaiter;
 use crate::local::line::{LineMode, Place, SoleWaiter};
 use crate::local::reentry::{Held, OwnerEntry};
@@ -42,7 +43,10 @@ pub(crate) async fn acquire_by<K: Named>(
     }
     let key = lock.key()?;
     let terms = lock.kind.terms(lock.settings.terms(key)?);
-    lock.context.check_lease(terms.lease, key)?;
+    lock.context.check_lease(terms.first_lease(), key)?;
+    if terms.min_hold.is_some() && !K::CAN_BE_KEPT {
+        return Err(cannot_keep(key, SEVERAL_HOLDERS));
+    }
     lock.context.check_acknowledged(terms, key)?;
     // Before any request is sent: a closed client renews nothing, so the new holder would lose the
     // lock at the end of its first lease.
@@ -362,7 +366,7 @@ impl<K: Named> LockAcquire<'_, K> {
     ) -> Result<Answer<Undo>, Failure> {
         let backend = &self.lock.context.backend;
         let hold = Arc::clone(undo.hold());
-        let (steps, lease) = (&hold.steps, self.terms.lease);
+        let (steps, lease) = (&hold.steps, self.terms.first_lease());
         let caller = enlistment.and_then(Enlistment::caller);
         let list_state = enlistment.map(|enlistment| &enlistment.state);
         let enlisting = caller.and_then(|caller| steps.acquire_and_enlist(lease, caller));

@@ -383,6 +383,14 @@ impl LockGuard {
         }
     }
 
+    /// Ends the [minimum time](crate::Lock::min_hold) of the hold, so that a release frees the lock
+    /// at once. Call this if the job did not begin. Nothing is sent.
+    pub fn waive_min_hold(&self) {
+        if let Body::One(share) = &self.body {
+            share.hold().end_min_hold();
+        }
+    }
+
     /// Returns how long the acquire of this guard took. For a [`MultiLock`](crate::MultiLock) or a
     /// [`RedLock`](crate::RedLock), this is the longest time of a member. Zero for a guard that a
     /// [downgrade](crate::WriteGuard::downgrade) has returned.

@@ -67,6 +67,8 @@ pub(crate) trait Named: Clone + fmt::Debug + Send + Sync + Sized + 'static {
     const OBSERVED: observe::ObservedKind = observe::ObservedKind::Lock;
     /// Whether the waiters of a process hand such a lock over to each other, for one slice of time.
     const HAS_SLICE: bool = false;
+    /// Whether the server can keep such a lock locked after its holder has left.
+    const CAN_BE_KEPT: bool = false;
     /// Returns whether the tasks of a process that acquire this lock share one hold. They also
     /// share the answer that another client holds the lock.
     fn is_shared(_lock: &Lock<Self>) -> bool {
@@ -123,6 +125,7 @@ impl Acquire for Plain {
 
 impl Named for Plain {
     const HAS_SLICE: bool = true;
+    const CAN_BE_KEPT: bool = true;
 
     fn is_exclusive(&self) -> bool {
         true

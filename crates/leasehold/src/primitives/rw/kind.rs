@@ -239,6 +239,7 @@ impl Acquire for Write {
 impl Named for Write {
     const OBSERVED: observe::ObservedKind = observe::ObservedKind::Write;
     const HAS_SLICE: bool = true;
+    const CAN_BE_KEPT: bool = true;
 
     fn channel(&self, key: &Key) -> String {
         key.rw_channel()

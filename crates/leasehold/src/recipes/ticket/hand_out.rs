@@ -30,7 +30,8 @@ pub(super) async fn hand_out(mut share: Share, lease: Duration) -> Result<Ticket
     check_sides(&share)?;
     // The steps that set a lease exactly. A renewal that is on its way can lengthen the lease of a
     // reader and of permits once more, until the ticket is resumed.
-    let operation = hold.steps.keep_for(lease);
+    let kept_for = lease.max(hold.rest_of_min_hold().unwrap_or_default());
+    let operation = hold.steps.keep_for(kept_for);
     let operation = operation.unwrap_or_else(|| hold.steps.renew(lease, Some(lease)));
     // Ended before the request is sent, so that no renewal begins later and no guard joins. If this
     // future is dropped from now on, the share releases the hold.
