@@ -27,6 +27,8 @@ mod keeping;
 mod limits;
 #[path = "network/majority.rs"]
 mod majority;
+#[path = "network/min_hold.rs"]
+mod min_hold;
 #[path = "network/pairs.rs"]
 mod pairs;
 #[path = "network/permits.rs"]
