@@ -63,6 +63,12 @@ impl Turns {
         self.with(|inner| inner.retry_failed(retry))
     }
 
+    /// Sets whether the job runs although its turn is over; see [`Turns::again`](crate::slot::Turns::again).
+    #[must_use]
+    pub fn again(self, again: bool) -> Self {
+        self.with(|inner| inner.again(again))
+    }
+
     /// Sets whether a turn whose holder died stays closed; see [`Turns::at_most_once`](crate::slot::Turns::at_most_once).
     #[must_use]
     pub fn at_most_once(self, at_most_once: bool) -> Self {
@@ -154,6 +160,12 @@ impl Turn {
         self.as_async().slot()
     }
 
+    /// Returns the time at which the turn began; see [`Turn::began`](crate::slot::Turn::began).
+    #[must_use]
+    pub fn began(&self) -> SystemTime {
+        self.as_async().began()
+    }
+
     /// Returns how many slots were missed; see [`Turn::missed`](crate::slot::Turn::missed).
     #[must_use]
     pub fn missed(&self) -> u64 {
@@ -192,6 +204,15 @@ impl Turn {
     /// Returns the same errors as the async method.
     pub fn exited(self, code: i32) -> Result<()> {
         self.end("Turn::exited", |turn| turn.exited(code))
+    }
+
+    /// Gives the turn back as not begun; see [`Turn::decline`](crate::slot::Turn::decline).
+    ///
+    /// # Errors
+    ///
+    /// Returns the same errors as the async method.
+    pub fn decline(self) -> Result<()> {
+        self.end("Turn::decline", slot::Turn::decline)
     }
 
     fn end<F>(mut self, name: &str, end: impl FnOnce(slot::Turn) -> F) -> Result<()>

@@ -56,7 +56,7 @@ fn argument(to: &Sample, name: &str) -> String {
         "offset_ms" => ["0", "0", "0", "0", "0", "5000", "0", "0"][to.variant].into(),
         "fixed" => ["8", "9", "11", "", "8", "8", "12", ""][to.variant].into(),
         "id" => if per_slot { "" } else { "b" }.into(),
-        "retry" => ["0", "1"][to.variant / 4].into(),
+        "repeats" => ["0", "2", "0", "1", "1", "0", "2", "1"][to.variant].into(),
         "most_once" => ["0", "1"][to.variant % 2].into(),
         "by" => "me".into(),
         "keep_ms" => "900000".into(),

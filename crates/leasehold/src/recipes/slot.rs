@@ -118,6 +118,7 @@ pub struct Turns {
     offset: Duration,
     keep: Duration,
     retry_failed: bool,
+    again: bool,
     at_most_once: bool,
     by: Option<String>,
 }
@@ -158,6 +159,7 @@ impl Turns {
             offset: Duration::ZERO,
             keep: DAY,
             retry_failed: false,
+            again: false,
             at_most_once: false,
             by: None,
         }
@@ -176,6 +178,16 @@ impl Turns {
     #[must_use]
     pub fn retry_failed(mut self, retry: bool) -> Self {
         self.retry_failed = retry;
+        self
+    }
+
+    /// Sets whether the job runs although its turn is over, whether that is done, has failed, or its
+    /// holder died. `false` by default. Use this to repeat a job by hand. It does not run beside
+    /// another holder of the lock. If the server knows of a slot later than the present one, because
+    /// its clock was ahead, the job runs for that slot.
+    #[must_use]
+    pub fn again(mut self, again: bool) -> Self {
+        self.again = again;
         self
     }
 
@@ -264,6 +276,12 @@ impl Turns {
     }
 
     async fn begin_by(&self, deadline: Deadline) -> Result<Begin> {
+        if self.lock.owner().is_some() {
+            return Err(misuse(
+                self.lock.key()?,
+                "a turn can't be re-entered; make the turns of a lock without an owner",
+            ));
+        }
         let wanted = Arc::new(self.wanted()?);
         let answers = Arc::new(Answers::default());
         let lock = self.lock.clone().of_kind(TurnKind {
@@ -317,9 +335,10 @@ impl Turns {
         let is_over = match seen.state() {
             Some(TurnState::Done) => true,
             Some(TurnState::Failed) => !self.retry_failed,
+            Some(TurnState::Died) => self.at_most_once && seen.is_free(),
             _ => false,
         };
-        if is_over && seen.code == 0 && seen.slot >= Some(seen.mine) {
+        if is_over && !self.again && seen.code == 0 && seen.slot >= Some(seen.mine) {
             return Begin::Done(seen.info(wanted));
         }
         Begin::Elsewhere(match seen.is_free() {
@@ -331,12 +350,6 @@ impl Turns {
     /// Checks the settings, and returns the turn that they describe.
     fn wanted(&self) -> Result<Wanted> {
         let key = self.lock.key()?;
-        if self.lock.owner().is_some() {
-            return Err(misuse(
-                key,
-                "a turn can't be re-entered; make the turns of a lock without an owner",
-            ));
-        }
         let newest = format!("leasehold:{}:slot", key.as_tag());
         let (record, period, offset, id, keep) = match &self.plan {
             Plan::Per { period } => {
@@ -357,6 +370,7 @@ impl Turns {
             offset,
             id: id.to_owned(),
             retry_failed: self.retry_failed,
+            again: self.again,
             at_most_once: self.at_most_once,
             by: self.by.clone().unwrap_or_else(default_label),
             keep,
@@ -445,6 +459,7 @@ impl Turn {
         let granted = answers.granted().unwrap_or_else(|| Granted {
             slot: 0,
             missed: 0,
+            began_ms: 0,
             ending: Arc::default(),
         });
         granted.ending.begun();
@@ -463,6 +478,13 @@ impl Turn {
         let period_ms = ms(self.wanted.period);
         let at_ms = self.granted.slot.saturating_mul(period_ms);
         (period_ms > 0).then(|| since_epoch(at_ms.saturating_add(ms(self.wanted.offset))))
+    }
+
+    /// Returns the time at which the server granted the turn, by its clock. A request is for the
+    /// nearest slot, so this is up to half a period before or after [`slot`](Self::slot).
+    #[must_use]
+    pub fn began(&self) -> SystemTime {
+        since_epoch(self.granted.began_ms)
     }
 
     /// Returns how many slots before this one had no turn since the last turn that began. Zero for
@@ -514,6 +536,21 @@ impl Turn {
     /// Same as [`done`](Self::done).
     pub async fn exited(self, code: i32) -> Result<()> {
         self.end(code == 0, Some(code)).await
+    }
+
+    /// Gives the turn back because the job can't run here, and releases the lock. The turn counts as
+    /// not begun, so any client can have it.
+    ///
+    /// # Errors
+    ///
+    /// Same as [`done`](Self::done).
+    ///
+    /// # Cancel safety
+    ///
+    /// Same as [`done`](Self::done).
+    pub async fn decline(self) -> Result<()> {
+        self.granted.ending.declined();
+        self.guard.release().await
     }
 
     async fn end(self, is_done: bool, code: Option<i32>) -> Result<()> {

@@ -9,7 +9,7 @@ use std::time::Duration;
 use tokio::sync::Notify;
 
 use super::info::{Seen, TurnInfo};
-use super::steps::{Begin, Finish, Look, Mark};
+use super::steps::{self, Begin, Finish, Look, Mark};
 use crate::backend::step::{Operation, Value};
 use crate::config::wire_ms;
 use crate::error::Result;
@@ -34,12 +34,20 @@ pub(super) struct Wanted {
     pub(super) offset: Duration,
     pub(super) id: String,
     pub(super) retry_failed: bool,
+    pub(super) again: bool,
     pub(super) at_most_once: bool,
     pub(super) by: String,
     pub(super) keep: Duration,
 }
 
 impl Wanted {
+    fn repeats(&self) -> u64 {
+        match (self.again, self.retry_failed) {
+            (true, _) => steps::ANY,
+            (false, retry) => u64::from(retry) * steps::FAILED,
+        }
+    }
+
     /// Asks what is known about this turn.
     pub(super) fn look(&self, key: &Key) -> Operation {
         Look {
@@ -80,6 +88,11 @@ const FAILED: u8 = 1;
 const DONE: u8 = 2;
 
 impl Ending {
+    /// Notes that the caller gives the turn back: no client has begun it.
+    pub(super) fn declined(&self) {
+        self.state.store(OPEN, Ordering::SeqCst);
+    }
+
     /// Notes that the caller has the turn. If its guard is dropped from now on, the turn has
     /// failed. Before, no client had begun it.
     pub(super) fn begun(&self) {
@@ -111,6 +124,7 @@ impl Ending {
 pub(super) struct Granted {
     pub(super) slot: u64,
     pub(super) missed: u64,
+    pub(super) began_ms: u64,
     pub(super) ending: Arc<Ending>,
 }
 
@@ -167,10 +181,17 @@ impl Answers {
             return None;
         };
         let mut state = self.state.lock();
-        if let [Value::Int(1), Value::Int(slot), Value::Int(missed)] = items[..] {
+        if let [
+            Value::Int(1),
+            Value::Int(slot),
+            Value::Int(missed),
+            Value::Int(began_ms),
+        ] = items[..]
+        {
             state.granted = Some(Granted {
                 slot: u64::try_from(slot).ok()?,
                 missed: u64::try_from(missed).ok()?,
+                began_ms: u64::try_from(began_ms).ok()?,
                 ending: Arc::clone(ending),
             });
             return Some(AcquireReply::Granted { token: None });
@@ -264,7 +285,7 @@ impl HoldSteps for TurnHold {
             offset_ms: wire_ms(wanted.offset),
             fixed: self.kind.answers.slot().as_bytes(),
             id: wanted.id.as_bytes(),
-            retry: wanted.retry_failed,
+            repeats: wanted.repeats(),
             most_once: wanted.at_most_once,
             by: wanted.by.as_bytes(),
             keep_ms: wire_ms(wanted.keep),

@@ -62,22 +62,22 @@ end
 -- offset_ms  the time of the first slot
 -- fixed      the slot that is asked for; empty for the nearest one
 -- id         the id of the turn; empty with slots
--- retry      1 if a failed turn may be repeated
+-- repeats    1 if a failed turn may be repeated, 2 if any turn may be that does not run
 -- most_once  1 if a turn whose holder died is not repeated
 -- by         the name that operators see
 -- keep_ms    how long the record is kept
--- Returns   { 1, slot, missed }  granted; `missed` slots had no turn since the last one
+-- Returns   { 1, slot, missed, now }  granted; `missed` slots had no turn since the last one
 --           { 2, slot, ttl, holder, ... }  another hold has the lock
 --           { 3, slot, ttl, holder, ... }  the turn is over, and the record says how; another hold
 --                                          may have the lock, with a ttl of -2 if none has it
 --           text WRONGKIND: not a plain lock, or other slots
 
-local function begin(lock, newest, record, hold, lease_ms, period_ms, offset_ms, fixed, id, retry, most_once, by, keep_ms)
+local function begin(lock, newest, record, hold, lease_ms, period_ms, offset_ms, fixed, id, repeats, most_once, by, keep_ms)
   local held = redis.call('HLEN', lock)
   if held > 0 and redis.call('HEXISTS', lock, hold) == 1 then
     -- A copy of the request that was granted.
     local seen = seen_in(record)
-    return { 1, whole(seen[1]) or 0, whole(seen[8]) or 0 }
+    return { 1, whole(seen[1]) or 0, whole(seen[8]) or 0, whole(seen[5]) or 0 }
   end
   local other = held > 0 and wrong_kind('a plain lock', lock, held)
   if other then
@@ -93,8 +93,12 @@ local function begin(lock, newest, record, hold, lease_ms, period_ms, offset_ms,
   -- A slot number only rises: a clock that is set back opens no earlier slot.
   local closed = slot and slot > mine
   if slot == mine then
-    closed = state == 'done' or (state == 'failed' and retry ~= '1')
+    closed = state == 'done' or (state == 'failed' and repeats ~= '1')
       or (state == 'running' and held == 0 and most_once == '1')
+  end
+  if repeats == '2' then
+    -- The newest slot, which may be later than the present.
+    closed, mine = false, slot and math.max(slot, mine) or mine
   end
   if closed or held > 0 then
     local ttl, holder = redis.call('PTTL', lock), held > 0 and redis.call('HKEYS', lock)[1] or ''
@@ -123,7 +127,7 @@ local function begin(lock, newest, record, hold, lease_ms, period_ms, offset_ms,
     note_end(record, hold, 'open', '', keep_ms)
     return refused
   end
-  return { 1, mine, missed }
+  return { 1, mine, missed, now_ms() }
 end
 
 -- [finish] ----------------------------------------------------------------------------------------

@@ -14,7 +14,7 @@ static TURNS: SharedLua = SharedLua::new(&LUA, "turns", &[&NOW_MS]);
 step! {
     BEGIN: Begin = slot.begin, grants: true,
     keys: [lock, newest, record],
-    args: [hold, lease_ms: u64, period_ms: u64, offset_ms: u64, fixed, id, retry: bool, most_once: bool, by, keep_ms: u64],
+    args: [hold, lease_ms: u64, period_ms: u64, offset_ms: u64, fixed, id, repeats: u64, most_once: bool, by, keep_ms: u64],
     uses: [HASH_KIND, GRANT, TURNS],
 }
 
@@ -24,16 +24,19 @@ impl Begin<'_> {
         if held && keyspace.hexists(self.lock, self.hold)? {
             let seen = seen_in(keyspace, self.record)?;
             let number = |at: usize| to_int(whole(seen[at].as_deref()).unwrap_or(0));
-            let (slot, missed) = (number(SLOT), number(MISSED));
-            return Ok(granted(slot, missed));
+            return Ok(granted(number(SLOT), number(MISSED), number(BEGAN)));
         }
         if held {
             plain(keyspace, self.lock)?;
         }
         self.check_plan(keyspace)?;
-        let mine = slot_now(keyspace, self.period_ms, self.offset_ms, self.fixed);
+        let mut mine = slot_now(keyspace, self.period_ms, self.offset_ms, self.fixed);
         let seen = seen_in(keyspace, self.record)?;
         let slot = whole(seen[SLOT].as_deref());
+        if self.repeats == ANY {
+            // The newest slot, which may be later than the present.
+            mine = mine.max(slot.unwrap_or(0));
+        }
         let is_closed = self.is_closed(slot, mine, seen[STATE].as_deref(), held);
         if is_closed || held {
             let ttl = keyspace.pttl(self.lock);
@@ -56,7 +59,8 @@ impl Begin<'_> {
         }
         keyspace.hset(self.lock, self.hold, b"1")?;
         keyspace.pexpire(self.lock, self.lease_ms);
-        Ok(granted(to_int(mine), to_int(missed)))
+        let now = to_int(keyspace.now_ms());
+        Ok(granted(to_int(mine), to_int(missed), now))
     }
 
     fn check_plan(&self, keyspace: &mut Keyspace) -> Result<(), Refusal> {
@@ -77,13 +81,16 @@ impl Begin<'_> {
 
     fn is_closed(&self, slot: Option<u64>, mine: u64, state: Option<&[u8]>, held: bool) -> bool {
         let Some(slot) = slot else { return false };
+        if self.repeats == ANY {
+            return false;
+        }
         if slot != mine {
             // A slot number only rises: a clock that is set back opens no earlier slot.
             return slot > mine;
         }
         match state {
             Some(b"done") => true,
-            Some(b"failed") => !self.retry,
+            Some(b"failed") => self.repeats != FAILED,
             Some(b"running") => !held && self.most_once,
             _ => false,
         }
@@ -215,7 +222,12 @@ const FIELDS: [&str; 9] = [
 ];
 const SLOT: usize = 0;
 const STATE: usize = 1;
+const BEGAN: usize = 4;
 const MISSED: usize = 7;
+
+/// The turns that may run again in their slot: the ones that have failed, or any that does not run.
+pub(super) const FAILED: u64 = 1;
+pub(super) const ANY: u64 = 2;
 
 /// The records that a turn writes.
 fn keys<'a>(newest: &'a [u8], record: &'a [u8]) -> impl Iterator<Item = &'a [u8]> {
@@ -248,8 +260,8 @@ fn slot_now(keyspace: &Keyspace, period_ms: u64, offset_ms: u64, fixed: &[u8]) -
     whole(Some(fixed)).unwrap_or(elapsed / period_ms)
 }
 
-fn granted(slot: i64, missed: i64) -> Value {
-    Value::List(vec![Value::Int(1), Value::Int(slot), Value::Int(missed)])
+fn granted(slot: i64, missed: i64, began_ms: i64) -> Value {
+    Value::List([1, slot, missed, began_ms].map(Value::Int).to_vec())
 }
 
 fn refusal(code: i64, mine: u64, ttl: i64, holder: &[u8], seen: Vec<Option<Vec<u8>>>) -> Value {

@@ -1,6 +1,6 @@
 //! Slots and their boundaries, on a keyspace whose clock the test sets.
 
-use super::steps::{Begin, Finish};
+use super::steps::{ANY, Begin, FAILED, Finish};
 use crate::backend::memory::Keyspace;
 use crate::backend::step::Value;
 
@@ -9,7 +9,7 @@ const PERIOD: u64 = 60_000;
 struct Server {
     keyspace: Keyspace,
     holds: u64,
-    retry: bool,
+    repeats: u64,
     most_once: bool,
     offset: u64,
 }
@@ -19,7 +19,7 @@ impl Server {
         let mut server = Self {
             keyspace: Keyspace::default(),
             holds: 0,
-            retry: false,
+            repeats: 0,
             most_once: false,
             offset: 0,
         };
@@ -44,7 +44,7 @@ impl Server {
             offset_ms: self.offset,
             fixed: fixed.as_bytes(),
             id: b"",
-            retry: self.retry,
+            repeats: self.repeats,
             most_once: self.most_once,
             by: b"me",
             keep_ms: 90_000_000,
@@ -54,7 +54,8 @@ impl Server {
         let Ok(Value::List(items)) = reply else {
             panic!("{reply:?}");
         };
-        let numbers = items.iter().map_while(|item| match item {
+        // Without the time of a grant.
+        let numbers = items.iter().take(3).map_while(|item| match item {
             Value::Int(number) => Some(*number),
             _ => None,
         });
@@ -178,8 +179,33 @@ fn done_turn_that_was_lost_has_failed() {
     server.keyspace.del(b"x");
     assert_eq!(server.finish("done"), 0);
     assert_eq!(server.begin("")[0], 3, "not repeated");
-    server.retry = true;
+    server.repeats = FAILED;
     assert_eq!(server.begin("")[0], 1);
     // A copy of the request that ended the turn gets the same reply.
     assert_eq!((server.finish("done"), server.finish("done")), (1, 1));
+}
+
+#[test]
+fn repeated_turn_is_the_newest_one_that_does_not_run() {
+    for state in ["done", "failed", "open"] {
+        let mut server = Server::at(100 * PERIOD);
+        server.begin("");
+        server.repeats = ANY;
+        assert_eq!(server.begin("")[0], 2, "it runs");
+        server.holds -= 1;
+        assert_eq!(server.finish(state), 1);
+        assert_eq!(server.run(), [1, 100, 0], "{state}");
+        // The clock was ahead.
+        server.keyspace.set_now(40 * PERIOD);
+        assert_eq!(server.run(), [1, 100, 0], "{state}");
+        server.keyspace.set_now(102 * PERIOD);
+        assert_eq!(server.run(), [1, 102, 1], "{state}");
+        server.repeats = 0;
+        assert_eq!(server.begin("")[0], 3, "{state}");
+    }
+    let mut server = Server::at(100 * PERIOD);
+    (server.repeats, server.most_once) = (ANY, true);
+    server.begin("");
+    server.keyspace.del(b"x");
+    assert_eq!(server.begin("")[0], 1, "its holder died");
 }
