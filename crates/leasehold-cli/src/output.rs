@@ -195,9 +195,14 @@ pub(crate) fn be_verbose() {
     VERBOSE.store(true, Ordering::Relaxed);
 }
 
+/// Returns whether each step is printed.
+pub(crate) fn is_verbose() -> bool {
+    VERBOSE.load(Ordering::Relaxed)
+}
+
 /// Writes a message about a step, with `--verbose` only.
 pub(crate) fn detail(text: impl fmt::Display) {
-    if VERBOSE.load(Ordering::Relaxed) {
+    if is_verbose() {
         tell(text);
     }
 }

@@ -360,7 +360,9 @@ impl Settings {
             ("maximum hold", self.max_hold),
         ];
         let shorter = |(what, limit): (_, Option<Duration>)| {
-            limit.filter(|limit| *limit < least).map(|limit| (what, limit))
+            limit
+                .filter(|limit| *limit < least)
+                .map(|limit| (what, limit))
         };
         match limits.into_iter().find_map(shorter) {
             None => Ok(()),

@@ -4,8 +4,8 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::clock::Moment;
 use crate::backend::step::Operation;
+use crate::clock::Moment;
 use crate::config::{MIN_LEASE, Terms, check_lease};
 use crate::context::Context;
 use crate::error::{Error, Result};

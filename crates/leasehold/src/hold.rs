@@ -29,6 +29,7 @@ pub(crate) use claims::{ClaimId, Limit};
 pub(crate) use grant::Grant;
 pub(crate) use holding::next_number;
 pub(crate) use progress::LastReport;
+pub(crate) use state::Asked;
 pub(crate) use undo::Undo;
 
 /// The margin between the holder's deadline and the server's: clocks drift, and servers count in

@@ -28,7 +28,9 @@ Exit codes:
 first run sets the number for all clients, and says so. A run with another number exits with 78. \
 `leasehold set-limit NAME N` changes the number for all clients.
 
-The command finds the lock's name in $LEASEHOLD_NAME. With --fenced, it also finds the hold's \
+The command finds the lock's name in $LEASEHOLD_NAME. With --slot, it finds the time of the slot \
+in $LEASEHOLD_SLOT, as 2026-11-27T03:00:00Z, and the number of missed slots in $LEASEHOLD_MISSED; \
+with --once, the ID in $LEASEHOLD_ONCE. With --fenced, it also finds the hold's \
 fencing token in $LEASEHOLD_TOKEN. This number rises from hold to hold, so that a resource can \
 refuse a request with an older token. With --also and --redlock, one token covers all locks. \
 --fenced works with exclusive locks only, not with --read or --limit. leasehold passes INT, TERM, \
@@ -39,7 +41,8 @@ start the same line by cron, with clocks that differ by up to half a slot. Where
 not run, leasehold exits with 0 and says nothing, or with -E; -v tells why. Without --wait, it does \
 not wait for a command that runs elsewhere. With --wait, it runs the command if the other machine \
 dies. All runs of a name must use the same slots, or exit with 78. `leasehold show NAME` tells the \
-last run. --once ID does the same for schedulers that know the time of the run.
+last run, and --again repeats it or changes the slots. A run reports on stderr how many slots were missed before it. \
+--once ID does the same for schedulers that know the time of the run.
 
 --resume TICKET continues a hold that `leasehold hold --ticket` has acquired, on this machine or \
 another one. The lock is not free in between, and only one command gets the ticket. With a ticket \
@@ -49,8 +52,8 @@ that is no longer valid, leasehold exits with 70 and does not run the command.
 command ends. With --no-wait, cron can start the same line on many machines: the first one runs \
 the command, and the others find the lock held if their clocks differ by less than --min-hold. \
 leasehold ends with the command, and the server frees the lock when the time is over. No process \
-needs to run until then, and `leasehold release` frees the lock earlier. If leasehold is killed \
-while the command runs, the lock is free after --lease. --min-hold works with locks that are a \
+needs to run until then, even if leasehold is killed. `leasehold release` frees the lock earlier. \
+--min-hold works with locks that are a \
 single key: plain, --fenced, --fair and --write.
 
 With --json, leasehold reports on stderr in JSON, one object per line. Each object has `event` and \
@@ -58,7 +61,7 @@ With --json, leasehold reports on stderr in JSON, one object per line. Each obje
 
   waiting   holder (id, kept, label, host and pid)
   busy      holder (id, kept, label, host and pid)
-  held      id, token, waited_ms
+  held      id, token, waited_ms; with --slot or --once also slot_ms, missed
   started   pid
   losing    reason
   lost      held_ms, reason
@@ -224,6 +227,10 @@ pub(crate) struct Turns {
     /// Let a slot or an ID run again if CMD failed
     #[arg(long, requires = "turn")]
     pub(crate) retry_failed: bool,
+
+    /// Run a slot or an ID again, or change the slots
+    #[arg(long, requires = "turn")]
+    pub(crate) again: bool,
 
     /// Run no slot or ID again after a crash
     #[arg(long, requires = "turn")]

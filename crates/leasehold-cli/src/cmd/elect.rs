@@ -68,9 +68,14 @@ fn until_ended(
     let mut delays = Delays::new(args.restart_delay);
     let end = loop {
         let stood = runtime.block_on(stand(&election, &mut told));
-        let lasted = match stood {
+        let pause = match stood {
             Ok(Some(guard)) => {
                 signals.forget();
+                // A signal may have arrived together with the lead.
+                if let Some(signal) = ending(&mut told).now_or_never() {
+                    let _ = runtime.block_on(unless_hurried(guard.decline(), &mut signals));
+                    break Ok(Exit::Signal(signal as i32));
+                }
                 let began = Instant::now();
                 terminal::hold_back_stops(true);
                 let end = runtime.block_on(supervise(task, &guard, &mut signals));
@@ -79,13 +84,13 @@ fn until_ended(
                 if let Some(end) = exit.transpose() {
                     break end;
                 }
-                began.elapsed()
+                delays.after(began.elapsed())
             }
-            Ok(None) => Duration::ZERO,
+            // The wait has already lasted through an outage.
+            Ok(None) => args.restart_delay,
             Err(Stopped::Signal(signal)) => break Ok(Exit::Signal(signal as i32)),
             Err(Stopped::Failed(failure)) => break Err(failure),
         };
-        let pause = delays.after(lasted);
         if let Some(signal) = runtime.block_on(pause_unless_told(&mut told, pause)) {
             break Ok(Exit::Signal(signal as i32));
         }
@@ -103,6 +108,7 @@ enum Stopped {
 
 /// Waits until the candidate leads. `None` after an outage, after which it tries again.
 async fn stand(election: &Election, told: &mut Signals) -> Result<Option<Holding>, Stopped> {
+    let begun = Instant::now();
     let term = tokio::select! {
         biased;
         signal = ending(told) => return Err(Stopped::Signal(signal)),
@@ -112,7 +118,7 @@ async fn stand(election: &Election, told: &mut Signals) -> Result<Option<Holding
         Ok(term) => {
             let (name, token) = (election.name(), term.token());
             let guard = Holding::Lock(term.into());
-            if !output::event(Event::Held, name, || guard.told(Duration::ZERO)) {
+            if !output::event(Event::Held, name, || guard.told(begun.elapsed())) {
                 output::detail(format_args!("leads `{}`, with token {token}", Shown(name)));
             }
             Ok(Some(guard))
@@ -154,6 +160,11 @@ async fn give_up(
         Ok(exit @ Exit::Command(126 | 127)) => Ok(Some(exit)),
         Ok(Exit::Command(code)) if code != 0 => {
             note(format_args!("the command has ended with {code}"));
+            Ok(None)
+        }
+        Ok(Exit::Signal(signal)) => {
+            let signal = Signal::try_from(signal).map_or("a signal", Signal::as_str);
+            note(format_args!("{signal} has ended the command"));
             Ok(None)
         }
         Ok(_) => Ok(None),

@@ -33,7 +33,7 @@ pub(crate) async fn hold(args: Hold, servers: Vec<Server>) -> Result<Exit, Failu
         Waited::Ended(signal) => return Ok(Exit::Signal(signal as i32)),
     };
     if args.ticket {
-        let end = hand_out(&args, &clients[0], held).await;
+        let end = hand_out(&args, &clients[0], held, &mut signals).await;
         let _ = unless_hurried(tidy(&clients), &mut signals).await;
         return end;
     }
@@ -75,11 +75,21 @@ pub(crate) async fn hold(args: Hold, servers: Vec<Server>) -> Result<Exit, Failu
 }
 
 /// Prints a ticket of the hold, and leaves the lock locked.
-async fn hand_out(args: &Hold, client: &Client, held: Holding) -> Result<Exit, Failure> {
-    let ticket = held.into_ticket(args.wanted.lease).await?;
+async fn hand_out(
+    args: &Hold,
+    client: &Client,
+    held: Holding,
+    signals: &mut Signals,
+) -> Result<Exit, Failure> {
+    let name = args.name.to_string_lossy();
+    let ticket = tokio::select! {
+        ticket = held.into_ticket(args.wanted.lease) => ticket?,
+        // The hold is released in the background.
+        signal = signals.next() => return Ok(Exit::Signal(signal as i32)),
+    };
     let shown = match args.json {
         true => json!({
-            "name": args.name.to_string_lossy(),
+            "name": name,
             "ticket": ticket.to_string(),
             "id": ticket.holder_id(),
             "token": ticket.token(),
@@ -88,14 +98,25 @@ async fn hand_out(args: &Hold, client: &Client, held: Holding) -> Result<Exit, F
         .to_string(),
         false => ticket.to_string(),
     };
-    match output::result(shown).await {
-        Ok(()) => Ok(Exit::Success),
-        Err(failure) => {
-            // No process has the ticket, so nothing would end the hold before its lease does.
-            let _ = client.release_ticket(&ticket).await;
-            Err(failure)
+    let is_read = tokio::select! {
+        is_read = output::more(shown) => is_read,
+        signal = signals.next() => {
+            let _ = unless_hurried(client.release_ticket(&ticket), signals).await;
+            return Ok(Exit::Signal(signal as i32));
         }
+    };
+    if matches!(is_read, Ok(true)) {
+        return Ok(Exit::Success);
     }
+    // No process has the ticket, so nothing would end the hold before its lease does.
+    let _ = unless_hurried(client.release_ticket(&ticket), signals).await;
+    let name = Shown(&name);
+    is_read.and_then(|_| {
+        Err(Failure::new(
+            Exit::Failed,
+            format!("no program reads the ticket of `{name}` on stdout, so the lock was released"),
+        ))
+    })
 }
 
 fn shown(args: &Hold, held: &Holding) -> String {

@@ -163,7 +163,8 @@ fn under_lock(
         let _context = runtime.enter();
         Signals::listen()?
     };
-    let waiting = Waiting::new(&job.args.wanted, &job.task.name, servers);
+    let waiting =
+        Waiting::new(&job.args.wanted, &job.task.name, servers).min_hold(job.args.min_hold);
     let turns = &job.args.turns;
     let has_turns = turns.slot.is_some() || turns.once.is_some();
     let waited = match (&job.args.resume, has_turns) {
@@ -247,7 +248,7 @@ fn start<'a>(
     terminal::hold_back_stops(false);
     let group = Group::spawn(
         &task.name,
-        guard.token(),
+        &guard.variables(),
         deadman.deadline_ms(),
         &task.command,
     );
@@ -319,7 +320,14 @@ async fn give_back(
     let code = end.as_ref().map_or_else(Failure::exit, |exit| *exit).code();
     // For a command that never ran, the lock is released at once.
     let rest = rest.filter(|_| began);
-    let end = match unless_hurried(guard.end(rest, code), signals).await {
+    let is_turn = guard.is_turn();
+    let ending = async move {
+        match began {
+            true => guard.end(rest, code).await,
+            false => guard.decline().await,
+        }
+    };
+    let end = match unless_hurried(ending, signals).await {
         Some(Ok(())) => {
             tell_given_back(job, held, rest);
             end
@@ -332,10 +340,12 @@ async fn give_back(
         Some(Err(error)) => {
             let why = Failure::from(error).to_string();
             tell(not_released(&job.task.name, &why, rest, valid_until));
+            tell_not_recorded(job, is_turn && began);
             end
         }
         None => {
             tell(not_released(&job.task.name, HURRIED, rest, valid_until));
+            tell_not_recorded(job, is_turn && began);
             return end;
         }
     };
@@ -381,6 +391,17 @@ async fn tell_next_holder(job: &Job<'_>, clients: &[Client]) {
         .collect();
     if let Ok(Some(said)) = tokio::time::timeout(LIMIT, next_holder(&locks)).await {
         tell(said);
+    }
+}
+
+/// Reports that another run may repeat the command, because the server may not know its end.
+fn tell_not_recorded(job: &Job<'_>, is_lost: bool) {
+    if is_lost {
+        tell(format_args!(
+            "the server may not know that the command of `{}` has ended, so another run may repeat it; \
+             `leasehold show` says what the server knows",
+            Shown(&job.task.name)
+        ));
     }
 }
 

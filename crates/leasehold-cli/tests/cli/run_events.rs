@@ -40,6 +40,18 @@ fn lock_is_kept_for_its_least_time() {
     assert!(is_free(&server));
 }
 
+/// The server has the minimum time from the grant on.
+#[test]
+fn lock_is_kept_though_leasehold_is_killed() {
+    let server = server();
+    let options = ["--min-hold", "10m", "--lease", "1s"];
+    let mut run = start(&mut run_script(&server, &options, "echo runs; read end"));
+    run.until("runs");
+    run.signal(Signal::SIGKILL);
+    run.done();
+    assert!(left(&server) > Duration::from_secs(60));
+}
+
 #[test]
 fn command_that_outlasts_the_least_time_gives_the_lock_back() {
     let server = server();

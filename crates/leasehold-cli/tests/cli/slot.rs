@@ -1,5 +1,7 @@
 //! `leasehold run --slot` and `--once`.
 
+use std::time::SystemTime;
+
 use leasehold_testkit::{RedisServer, eventually};
 use nix::sys::signal::Signal;
 
@@ -104,4 +106,146 @@ fn id_runs_once() {
     assert_eq!(run("monday"), "ran\n");
     assert_eq!(run("monday"), "");
     assert_eq!(run("tuesday"), "ran\n");
+}
+
+#[test]
+fn job_is_told_which_slot_it_is_for() {
+    let server = server();
+    let script = "echo $LEASEHOLD_SLOT $LEASEHOLD_MISSED $LEASEHOLD_ONCE";
+    // 365 days after 1970 is the next multiple of the period, and so on.
+    let told = slot(&server, &[], script).expect_code(0).stdout;
+    let (slot, missed) = told.trim().split_once(' ').expect("two words");
+    assert!(slot.ends_with("T00:00:00Z"), "{told}");
+    assert_eq!(missed, "0");
+    let id = ["--once", "monday"];
+    let told = done(&mut run_script(
+        &server,
+        &[&id[..], &["--again"]].concat(),
+        script,
+    ));
+    assert_eq!(told.expect_code(0).stdout, "monday\n");
+    // What an outer leasehold has told is about another lock.
+    let inner = done(
+        run_script(&server, &["--fenced"], script)
+            .env("LEASEHOLD_SLOT", "outer")
+            .env("LEASEHOLD_ONCE", "outer"),
+    );
+    assert_eq!(inner.expect_code(0).stdout, "\n");
+}
+
+#[test]
+fn missed_slots_are_reported_without_being_asked() {
+    let server = server();
+    let record = "leasehold:{job}:slot";
+    slot(&server, &[], "true").expect_code(0);
+    // The last turn was three slots ago.
+    let newest = server.command(&["HGET", record, "slot"]).expect("a reply");
+    let newest: u64 = newest.as_text().expect("a text").parse().expect("a number");
+    let earlier = (newest - 3).to_string();
+    server
+        .command(&["HSET", record, "slot", &earlier])
+        .expect("a reply");
+    let late = slot(&server, &[], "echo $LEASEHOLD_MISSED").expect_code(0);
+    assert_eq!(late.stdout, "2\n");
+    late.expect_on_stderr("2 slots were missed before this one");
+    slot(&server, &["--json", "--again"], "true")
+        .expect_code(0)
+        .expect_on_stderr(r#""missed":2"#);
+}
+
+#[test]
+fn done_job_runs_again_on_request() {
+    let server = server();
+    slot(&server, &[], "true").expect_code(0);
+    let again = slot(&server, &["--again"], "echo ran").expect_code(0);
+    assert_eq!(again.stdout, "ran\n");
+    let other = ["--slot", "1d"];
+    done(&mut run_script(&server, &other, "echo ran"))
+        .expect_code(78)
+        .expect_on_stderr("have --slot 1year")
+        .expect_on_stderr("--again");
+    let changed = done(&mut run_script(
+        &server,
+        &[&other[..], &["--again"]].concat(),
+        "echo ran",
+    ));
+    assert_eq!(changed.expect_code(0).stdout, "ran\n");
+    assert_eq!(
+        done(&mut run_script(&server, &other, "echo ran"))
+            .expect_code(0)
+            .stdout,
+        ""
+    );
+}
+
+#[test]
+fn command_that_is_not_found_leaves_the_slot_to_other_hosts() {
+    let server = server();
+    let mut missing = leasehold_at(&server);
+    missing.args(["run", SLOT[0], SLOT[1], "job", "--", "/no/such/command"]);
+    done(&mut missing).expect_code(127);
+    assert_eq!(
+        slot(&server, &[], "echo ran").expect_code(0).stdout,
+        "ran\n"
+    );
+}
+
+#[test]
+fn fenced_turn_without_a_token_leaves_the_slot_open() {
+    let server = server();
+    let token = "redisson_lock_token:{job}";
+    server
+        .command(&["SET", token, "9007199254740991"])
+        .expect("a reply");
+    slot(&server, &["--fenced"], "echo ran").expect_code(65);
+    server.command(&["DEL", token]).expect("a reply");
+    let next = slot(&server, &["--fenced"], "echo ran").expect_code(0);
+    assert_eq!(next.stdout, "ran\n");
+}
+
+/// A start halfway between two slots may run the job twice.
+#[test]
+fn start_that_is_far_from_its_slot_is_reported() {
+    let server = server();
+    let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
+    let now = since.expect("after 1970").as_secs();
+    let day = 24 * 3600;
+    for (hours_off, is_far) in [(0, false), (9, true)] {
+        let offset = (now + day - hours_off * 3600) % day;
+        let offset = format!("{}s", offset.max(1));
+        let options = ["--slot", "1d", "--offset", &offset, "--again"];
+        let told = done(&mut run_script(&server, &options, "true"))
+            .expect_code(0)
+            .stderr;
+        assert_eq!(told.contains("--offset"), is_far, "{offset}: {told}");
+    }
+}
+
+#[test]
+fn wait_for_a_turn_is_reported() {
+    let server = server();
+    let mut first = start(&mut run_script(&server, &SLOT, "echo runs; read end; true"));
+    first.until("runs");
+    let options = [&SLOT[..], &["--json", "--wait", "60s"]].concat();
+    let waiter = start(&mut run_script(&server, &options, "echo ran"));
+    let waits = || waiter.has_told(r#""event":"waiting""#);
+    eventually("the wait is reported", LIMIT, waits);
+    first.close_stdin();
+    first.done().expect_code(0);
+    waiter
+        .done()
+        .expect_code(0)
+        .expect_on_stderr("done_already");
+}
+
+#[test]
+fn plain_holder_is_not_reported_as_a_turn() {
+    let server = server();
+    let mut plain = start(&mut run_script(&server, &[], "echo runs; read end; true"));
+    plain.until("runs");
+    slot(&server, &["-v"], "echo ran")
+        .expect_code(0)
+        .expect_on_stderr("this is no turn");
+    plain.close_stdin();
+    plain.done().expect_code(0);
 }

@@ -2,10 +2,10 @@
 
 use std::fs::File;
 
-use leasehold_testkit::RedisServer;
+use leasehold_testkit::{RedisServer, eventually};
 use nix::sys::signal::Signal;
 
-use crate::support::{Done, done, is_free, leasehold_at, start};
+use crate::support::{Done, LIMIT, done, full_pipe, is_free, is_writing, leasehold_at, start};
 
 /// Prints a ticket of the lock `job`.
 fn ticket(server: &RedisServer, options: &[&str]) -> String {
@@ -126,9 +126,29 @@ fn released_ticket_is_over() {
     running.until("runs");
     release(&server, &["--ticket", &line])
         .expect_code(75)
-        .expect_on_stderr("has the lock now");
+        .expect_on_stderr("it was used already");
     running.signal(Signal::SIGTERM);
     running.done();
+}
+
+/// A ticket that no process can have would keep the lock locked for its lease.
+#[test]
+fn ticket_that_is_not_read_is_released() {
+    let server = server();
+    let words = ["hold", "--ticket", "--lease", "10m", "job"];
+    let (reader, writer) = std::io::pipe().expect("a pipe");
+    drop(reader);
+    let hold = start(leasehold_at(&server).args(words).stdout(writer));
+    hold.done().expect_code(1).expect_on_stderr("was released");
+    assert!(is_free(&server));
+    for signal in [Signal::SIGTERM, Signal::SIGINT] {
+        let (_reader, stdout) = full_pipe();
+        let hold = start(leasehold_at(&server).args(words).stdout(stdout));
+        eventually("it writes", LIMIT, || is_writing(hold.pid(), 1));
+        hold.signal(signal);
+        assert_eq!(hold.done().code(), 128 + signal as i32);
+        assert!(is_free(&server));
+    }
 }
 
 #[test]

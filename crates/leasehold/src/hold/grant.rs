@@ -11,7 +11,7 @@ use super::claims::Limit;
 use super::confirm::PendingConfirmations;
 use super::holding::Holding;
 use super::progress::{LastReport, Stalling};
-use super::state::{DueTime, GrantState, NO_REPLY_YET};
+use super::state::{Asked, DueTime, GrantState, NO_REPLY_YET};
 use super::{ClaimId, GuardExit, HoldSteps, Joined, SafetyMargin};
 use crate::backend::failure::Failure;
 use crate::backend::route::Route;
@@ -79,10 +79,10 @@ impl Grant {
         terms: Terms,
         clock: Clock,
         margin: SafetyMargin,
-        asked_at: Moment,
+        asked: Asked,
         observed: Observed,
     ) -> Arc<Self> {
-        let state = GrantState::new(terms, clock, asked_at);
+        let state = GrantState::new(terms, clock, asked);
         Arc::new(Self {
             key,
             number: state.holding.number,

@@ -22,6 +22,16 @@ pub(super) const NO_REPLY_YET: &str = "no reply yet";
 /// The latest time that can be stored, 584 years after the clock began.
 const LATEST: Moment = Moment::from_nanos(u64::MAX - 1);
 
+/// The first request for a hold. The deadline of the hold follows from it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Asked {
+    /// The lease that the request asks for.
+    pub(crate) lease: Duration,
+    /// The time before the request is sent. The lease on the server begins later, so a deadline
+    /// counted from here is earlier than the server's.
+    pub(crate) at: Moment,
+}
+
 /// The time at which a hold is due in the watchdog, and by how much earlier it may be renewed
 /// together with other holds.
 #[derive(Clone, Copy, Debug)]
@@ -74,12 +84,13 @@ pub(super) struct Schedule {
 }
 
 impl GrantState {
-    /// Returns the state of a hold that one guard asked for at `asked_at`.
-    pub(super) fn new(terms: Terms, clock: Clock, asked_at: Moment) -> Self {
+    /// Returns the state of a hold that one guard asked for.
+    pub(super) fn new(terms: Terms, clock: Clock, asked: Asked) -> Self {
+        let asked_at = asked.at;
         Self {
             holding: Holding::new(terms, clock, asked_at),
             previous_span: MaybeSpan::default(),
-            longest_requested: terms.first_lease(),
+            longest_requested: asked.lease,
             valid_until: asked_at,
             kept_until: asked_at,
             confirmed_at: asked_at,
@@ -371,10 +382,14 @@ mod tests {
         }
     }
 
+    fn asked_at(at: Moment) -> GrantState {
+        GrantState::new(terms(), Clock::Boot, Asked { lease: LEASE, at })
+    }
+
     #[test]
     fn reentry_on_the_same_terms_keeps_the_course() {
         let now = Moment::from_millis(1000);
-        let mut state = GrantState::new(terms(), Clock::Boot, now);
+        let mut state = asked_at(now);
         let alone = state.schedule();
         let claim = state.holding.claims.add(terms(), now);
         assert!(state.schedule() == alone);
@@ -400,7 +415,7 @@ mod tests {
     /// Returns a state that was confirmed by a request sent one second after the clock began.
     fn confirmed() -> (GrantState, Moment) {
         let now = Moment::from_millis(1000);
-        let mut state = GrantState::new(terms(), Clock::Boot, now);
+        let mut state = asked_at(now);
         state.valid_until = now + LEASE;
         state.kept_until = now + LEASE;
         (state, now)

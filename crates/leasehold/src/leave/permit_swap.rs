@@ -11,7 +11,7 @@ use crate::backend::retry::{FailedAttempt, RetryDelays, until_answered};
 use crate::backend::step::{Operation, Value};
 use crate::clock::{Clock, Moment};
 use crate::context::Context;
-use crate::hold::{Grant, Undo};
+use crate::hold::{Asked, Grant, Undo};
 use crate::local::RecordRef;
 use crate::local::hand_over::give_back;
 use crate::local::reentry::Held;
@@ -74,7 +74,10 @@ impl PermitSwap {
             terms,
             clock,
             margin,
-            now,
+            Asked {
+                lease: terms.lease,
+                at: now,
+            },
             hold.observed.clone(),
         );
         next.follows(hold);

@@ -14,7 +14,7 @@ use crate::error::Result;
 use crate::hold::cleanup::was_ours;
 use crate::hold::confirm::{Confirmation, ConfirmationMark};
 use crate::hold::watchdog::why_lost;
-use crate::hold::{Grant, Undo};
+use crate::hold::{Asked, Grant, Undo};
 use crate::local::RecordRef;
 use crate::local::reentry::Held;
 use crate::loss::LossReason;
@@ -62,7 +62,7 @@ impl ReleaseRequest {
         };
         let notifies = notifies && held.has_slice() && backend.counts_listeners();
         let release = match next {
-            Some(queued) => queued.release_to_next(terms.lease),
+            Some(queued) => queued.release_to_next(terms.first_lease()),
             None => {
                 // Created only if it is sent: most releases notify no client.
                 let notify = notifies.then(|| steps.release_and_notify()).flatten();
@@ -103,14 +103,19 @@ impl ReleaseRequest {
         let is_given = next.is_some_and(|(queued, ids)| {
             let Some(id) = ids.first() else { return false };
             let steps = queued.of_waiter(id.clone());
+            let terms = hold.terms();
             // Its lease counts from the release, which was sent before the grant.
+            let asked = Asked {
+                lease: terms.first_lease(),
+                at: sent,
+            };
             let grant = Grant::new(
                 hold.key.clone(),
                 steps,
-                hold.terms(),
+                terms,
                 *clock,
                 *margin,
-                sent,
+                asked,
                 hold.observed.clone(),
             );
             grant.follows(hold);

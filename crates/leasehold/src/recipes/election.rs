@@ -157,7 +157,7 @@ impl Election {
     /// If the term is lost, `work` is dropped, as in [`LockGuard::protect`]. If `work` ends by
     /// itself, the term is resigned. After either, the candidate pauses before it tries again: 1 s
     /// at first ([`restart_delay`](Self::restart_delay)), and twice as long after each term that
-    /// lasted less than 10 s, up to 60 s. It also continues after an outage.
+    /// lasted less than 10 s, up to 60 s. After an outage, it tries again after the first pause.
     ///
     /// When `shutdown` resolves, `work` is dropped and the term is resigned. If the work needs time
     /// to finish, let it watch for the shutdown itself, and let `shutdown` resolve when it is done.
@@ -206,7 +206,7 @@ impl Election {
                 _ = &mut shutdown => return Ok(()),
                 term = self.stand() => term,
             };
-            match stood {
+            let pause = match stood {
                 Ok(term) => {
                     let began = timers.now();
                     let is_shutdown = tokio::select! {
@@ -224,14 +224,16 @@ impl Election {
                     if timers.now() >= began + STEADY {
                         pauses = delays();
                     }
+                    pauses.next_delay()
                 }
-                Err(error) if error.is_transient() => {}
+                // The wait has already lasted through an outage.
+                Err(error) if error.is_transient() => delays().next_delay(),
                 Err(error) => return Err(error),
-            }
+            };
             tokio::select! {
                 biased;
                 _ = &mut shutdown => return Ok(()),
-                () = timers.sleep(pauses.next_delay()) => {}
+                () = timers.sleep(pause) => {}
             }
         }
     }
@@ -272,7 +274,9 @@ impl Election {
     /// Returns the present leader and then each change. If the leader changes several times before
     /// the next state is read, only the last of these states is returned.
     ///
-    /// Tokens rise from term to term, and each term is returned once. A candidate that never led is
+    /// Tokens rise from term to term, and each term is returned once. If the server loses its data and
+    /// then gives smaller tokens, because its clock is behind, a leader is returned after its first
+    /// renewal. A Java leader that enters the lock again is returned again. A candidate that never led is
     /// never returned. A term begins when the server grants it, even if its candidate stops waiting
     /// at that moment. A change usually arrives at once, because the server publishes it. The
     /// observer also asks the server when the lease of the leader ends, and every second

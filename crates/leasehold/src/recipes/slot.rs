@@ -185,6 +185,9 @@ impl Turns {
     /// holder died. `false` by default. Use this to repeat a job by hand. It does not run beside
     /// another holder of the lock. If the server knows of a slot later than the present one, because
     /// its clock was ahead, the job runs for that slot.
+    ///
+    /// This also changes the plan of the name: if it had slots of another period or offset, or ids
+    /// instead of slots, it has the plan of this handle from now on.
     #[must_use]
     pub fn again(mut self, again: bool) -> Self {
         self.again = again;

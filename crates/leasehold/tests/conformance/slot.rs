@@ -67,6 +67,72 @@ async fn failed_turn_is_repeated_only_on_request() {
 }
 
 #[tokio::test]
+async fn turn_runs_again_on_request_and_never_beside_another() {
+    let place = place();
+    let (ours, theirs) = (place.client().await, place.client().await);
+    let again = hourly(&ours).await.again(true);
+    let turn = run(again.try_begin().await.unwrap());
+    let began = turn.began();
+    let other = hourly(&theirs).await.again(true).try_begin().await.unwrap();
+    assert!(matches!(other, Begin::Elsewhere(_)), "{other:?}");
+    turn.done().await.unwrap();
+    let turn = run(again.begin().await.unwrap());
+    assert!(turn.began() >= began);
+    turn.done().await.unwrap();
+    let begun = hourly(&theirs).await.try_begin().await.unwrap();
+    assert!(matches!(begun, Begin::Done(_)), "{begun:?}");
+    place.is_clean_but_for(&[RECORD], &[&ours, &theirs]).await;
+}
+
+#[tokio::test]
+async fn plan_of_a_name_changes_only_on_request() {
+    let place = place();
+    let client = place.client().await;
+    run(hourly(&client).await.begin().await.unwrap())
+        .done()
+        .await
+        .unwrap();
+    let daily = client.lock("x").lease(LEASE).once_per(24 * HOUR);
+    let id = client.lock("x").lease(LEASE).once_for("a");
+    for (turns, before) in [
+        (&daily, &hourly(&client).await),
+        (&id, &daily),
+        (&daily, &id),
+    ] {
+        let error = turns.try_begin().await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::WrongKind, "{error}");
+        let turn = run(turns.clone().again(true).try_begin().await.unwrap());
+        assert_eq!(turn.missed(), 0);
+        turn.done().await.unwrap();
+        let begun = turns.try_begin().await.unwrap();
+        assert!(matches!(begun, Begin::Done(_)), "{begun:?}");
+        let error = before.try_begin().await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::WrongKind, "{error}");
+    }
+    let records = [RECORD, "leasehold:{x}:once:a"];
+    place.is_clean_but_for(&records, &[&client]).await;
+}
+
+#[tokio::test]
+async fn turn_that_is_declined_is_open_for_others() {
+    let place = place();
+    let (ours, theirs) = (place.client().await, place.client().await);
+    let once = hourly(&ours).await.at_most_once(true);
+    run(once.try_begin().await.unwrap())
+        .decline()
+        .await
+        .unwrap();
+    let last = ours.lock("x").last_turn().await.unwrap().unwrap();
+    assert_eq!(last.state, TurnState::Open);
+    let waiter = hourly(&theirs).await.at_most_once(true);
+    let turn = run(once.try_begin().await.unwrap());
+    let waiter = tokio::spawn(async move { waiter.begin().await });
+    turn.decline().await.unwrap();
+    run(waiter.await.unwrap().unwrap()).done().await.unwrap();
+    place.is_clean_but_for(&[RECORD], &[&ours, &theirs]).await;
+}
+
+#[tokio::test]
 async fn wait_ends_when_the_holder_is_done() {
     let place = place();
     let (ours, theirs) = (place.client().await, place.client().await);

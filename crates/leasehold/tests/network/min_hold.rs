@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use leasehold::inspect::{Found, Ttl};
 use leasehold::{AnyLock, Client, Embedded, ErrorKind, LockGuard, Owner};
 use tokio::time::{Instant, sleep};
 
@@ -100,9 +101,24 @@ async fn a_hold_that_outlasts_its_minimum_time_is_like_any_other() {
         assert!(guard.is_held());
         let ended = Instant::now();
         end(how, guard, &network).await;
-        theirs.lock("x").acquire().await.unwrap().release().await.unwrap();
-        let most = if how == "killed" { LEASE } else { Duration::ZERO };
-        assert!(ended.elapsed() < most + SLACK, "{how}: {:?}", ended.elapsed());
+        theirs
+            .lock("x")
+            .acquire()
+            .await
+            .unwrap()
+            .release()
+            .await
+            .unwrap();
+        let most = if how == "killed" {
+            LEASE
+        } else {
+            Duration::ZERO
+        };
+        assert!(
+            ended.elapsed() < most + SLACK,
+            "{how}: {:?}",
+            ended.elapsed()
+        );
     }
 }
 
@@ -126,7 +142,11 @@ async fn a_lock_is_not_handed_over_before_its_minimum_time() {
         let mut guards = Vec::new();
         for waiting in [waiter, alike] {
             let guard = waiting.await.unwrap();
-            assert!(begun.elapsed() >= least, "kind {kind}: {:?}", begun.elapsed());
+            assert!(
+                begun.elapsed() >= least,
+                "kind {kind}: {:?}",
+                begun.elapsed()
+            );
             guard.release().await.unwrap();
             guards.push(begun.elapsed());
         }
@@ -145,7 +165,14 @@ async fn an_acquire_that_is_dropped_keeps_nothing() {
     assert!(tokio::time::timeout(10 * MS, lock.acquire()).await.is_err());
     let (theirs, _network) = self::client(&server);
     let begun = Instant::now();
-    theirs.lock("x").acquire().await.unwrap().release().await.unwrap();
+    theirs
+        .lock("x")
+        .acquire()
+        .await
+        .unwrap()
+        .release()
+        .await
+        .unwrap();
     assert!(begun.elapsed() < SLACK, "{:?}", begun.elapsed());
 }
 
@@ -178,7 +205,14 @@ async fn a_reentry_can_add_a_minimum_time() {
     inner.release().await.unwrap();
     // The server already has the minimum time, although the process sends nothing any more.
     end("killed", guard, &network).await;
-    theirs.lock("x").acquire().await.unwrap().release().await.unwrap();
+    theirs
+        .lock("x")
+        .acquire()
+        .await
+        .unwrap()
+        .release()
+        .await
+        .unwrap();
     let held = begun.elapsed();
     assert!(held >= least && held < least + SLACK, "{held:?}");
 }
@@ -206,8 +240,105 @@ async fn a_ticket_lasts_for_the_minimum_time() {
     let guard = client.lock("x").min_hold(least).acquire().await.unwrap();
     let begun = Instant::now();
     let _ticket = guard.into_ticket(LEAST[0]).await.unwrap();
-    client.lock("x").acquire().await.unwrap().release().await.unwrap();
+    client
+        .lock("x")
+        .acquire()
+        .await
+        .unwrap()
+        .release()
+        .await
+        .unwrap();
     assert!(begun.elapsed() >= least, "{:?}", begun.elapsed());
+}
+
+/// Checks that the holder believes in its hold no longer than the server keeps it.
+async fn expect_no_longer_than_the_server(client: &Client, valid_until: Instant, case: &str) {
+    let left = match client.inspect("x").await.unwrap().found {
+        Found::Lock(hold) => hold.ttl,
+        Found::ReadWrite { writer, readers } => writer.or(readers.into_iter().next()).unwrap().ttl,
+        other => panic!("{case}: {other:?}"),
+    };
+    let Ttl::Left(left) = left else {
+        panic!("{case}: {left:?}");
+    };
+    assert!(valid_until <= Instant::now() + left, "{case}: {left:?}");
+}
+
+/// A hold that did not come from an acquire has no minimum, or has it on the server, too.
+#[tokio::test(start_paused = true)]
+async fn a_hold_that_was_passed_on_lasts_no_longer_than_on_the_server() {
+    let least = LEAST[1];
+    let server = Embedded::new();
+    let (client, _network) = client(&server);
+    for kind in 0..4 {
+        let ticket = plain(&client, kind).acquire().await.unwrap();
+        let ticket = ticket.into_ticket(LEASE).await.unwrap();
+        let guard: LockGuard = match kind {
+            1 => client
+                .fenced_lock("x")
+                .min_hold(least)
+                .resume(&ticket)
+                .await
+                .unwrap()
+                .into(),
+            2 => client
+                .fair_lock("x")
+                .min_hold(least)
+                .resume(&ticket)
+                .await
+                .unwrap(),
+            3 => {
+                let write = client.rw_lock("x").write_lock().min_hold(least);
+                write.resume(&ticket).await.unwrap().into()
+            }
+            _ => client
+                .lock("x")
+                .min_hold(least)
+                .resume(&ticket)
+                .await
+                .unwrap(),
+        };
+        let case = format!("resumed, kind {kind}");
+        expect_no_longer_than_the_server(&client, guard.valid_until(), &case).await;
+        guard.release().await.unwrap();
+        assert!(
+            plain(&client, kind).try_acquire().await.unwrap().is_some(),
+            "{case}"
+        );
+        sleep(100 * MS).await;
+    }
+    let write = client.rw_lock("x").write_lock().min_hold(least);
+    let read = write.acquire().await.unwrap().downgrade().await.unwrap();
+    expect_no_longer_than_the_server(&client, read.valid_until(), "downgraded").await;
+    read.release().await.unwrap();
+    assert!(client.rw_lock("x").try_write().await.unwrap().is_some());
+}
+
+/// The server grants a fair lock to the next waiter of the same process inside the release.
+#[tokio::test(start_paused = true)]
+async fn the_next_holder_of_a_fair_lock_has_its_minimum_time_too() {
+    for least in LEAST {
+        let server = Embedded::new();
+        let (client, network) = client(&server);
+        let (theirs, _network) = self::client(&server);
+        let lock = client.fair_lock("x").min_hold(least);
+        let first = lock.acquire().await.unwrap();
+        let next = tokio::spawn(async move { lock.acquire().await.unwrap() });
+        sleep(least + SLACK).await;
+        first.release().await.unwrap();
+        let next = next.await.unwrap();
+        let begun = Instant::now();
+        let case = format!("at least {least:?}");
+        expect_no_longer_than_the_server(&theirs, next.valid_until(), &case).await;
+        end("killed", next, &network).await;
+        let after = theirs.fair_lock("x").acquire().await.unwrap();
+        assert!(
+            begun.elapsed() + SLACK >= least,
+            "{case}: {:?}",
+            begun.elapsed()
+        );
+        after.release().await.unwrap();
+    }
 }
 
 #[tokio::test(start_paused = true)]
@@ -223,7 +354,11 @@ async fn a_minimum_time_that_is_not_possible_is_refused() {
     let (guarded, _network) = server.client_over_network(&guarded).unwrap();
     let refused = [
         lock.clone().min_hold(MS).try_acquire().await.err(),
-        lock.clone().fixed_lease(least - MS).try_acquire().await.err(),
+        lock.clone()
+            .fixed_lease(least - MS)
+            .try_acquire()
+            .await
+            .err(),
         lock.clone().max_hold(least - MS).try_acquire().await.err(),
         guarded.lock("x").min_hold(least).try_acquire().await.err(),
         client
@@ -245,5 +380,11 @@ async fn a_minimum_time_that_is_not_possible_is_refused() {
         let error = error.unwrap_or_else(|| panic!("{number} is taken"));
         assert_eq!(error.kind(), ErrorKind::Misuse, "{number}: {error}");
     }
-    assert!(lock.fixed_lease(least).try_acquire().await.unwrap().is_some());
+    assert!(
+        lock.fixed_lease(least)
+            .try_acquire()
+            .await
+            .unwrap()
+            .is_some()
+    );
 }

@@ -267,3 +267,24 @@ async fn ticket_of_a_reader_leaves_other_readers_alone() {
     other.release().await.unwrap();
     is_soon_free(&server).await;
 }
+
+/// The waiters of a fair lock listen to channels of their own.
+#[tokio::test(start_paused = true)]
+async fn a_fair_waiter_learns_the_end_of_a_resumed_ticket() {
+    const HOUR: Duration = Duration::from_secs(3600);
+    let server = Embedded::new();
+    let (client, _network) = over_network(&server);
+    let (theirs, _network) = over_network(&server);
+    let guard = client.fair_lock("x").acquire().await.unwrap();
+    let ticket = guard.into_ticket(HOUR).await.unwrap();
+    let fair = theirs.fair_lock("x").waiter_timeout(HOUR).poll_interval(HOUR);
+    let waiter = tokio::spawn(async move { fair.acquire().await.unwrap() });
+    sleep(500 * MS).await;
+    let begun = Instant::now();
+    let lease = 1000 * MS;
+    let short = client.fair_lock("x").fixed_lease(lease);
+    short.resume(&ticket).await.unwrap().forget();
+    waiter.await.unwrap().release().await.unwrap();
+    let waited = begun.elapsed();
+    assert!(waited >= lease - MS && waited < lease + 500 * MS, "{waited:?}");
+}

@@ -336,3 +336,59 @@ async fn leader_whose_data_is_deleted_learns_it_and_others_stand() {
     assert!(second.is_held());
     second.resign().await.unwrap();
 }
+
+/// The counter of tokens is ahead of the clock at first, and then the server loses its data.
+#[tokio::test]
+async fn observer_sees_leaders_again_after_tokens_have_fallen() {
+    let server = RedisServer::start().unwrap();
+    let (_client, mut terms) = observer(&server).await;
+    let client = builder().connect(&server.url()).await.unwrap();
+    let counter = format!("redisson_lock_token:{{{NAME}}}");
+    let ahead = "9007199254740000";
+    server.command(&["SET", &counter, ahead]).unwrap();
+    let term = candidate(&client, "before", LEASE).stand().await.unwrap();
+    assert_eq!(next_leader(&mut terms).await.token, Some(term.token()));
+    server.command(&["FLUSHALL"]).unwrap();
+    drop(term);
+    let term = candidate(&client, "after", LEASE).stand().await.unwrap();
+    assert!(term.token() < ahead.parse().unwrap());
+    let leader = next_leader(&mut terms).await;
+    assert_eq!(
+        (leader.token, leader.payload.as_deref()),
+        (Some(term.token()), Some("after"))
+    );
+    assert!(term.is_held());
+    term.resign().await.unwrap();
+    // Tokens begin again from here.
+    let next = candidate(&client, "next", LEASE).stand().await.unwrap();
+    assert_eq!(next_leader(&mut terms).await.token, Some(next.token()));
+}
+
+/// A leader that is not renewed is the one of an earlier term.
+#[tokio::test]
+async fn observer_is_shown_no_leader_of_an_earlier_term() {
+    let server = RedisServer::start().unwrap();
+    let (_client, mut terms) = observer(&server).await;
+    let client = builder().connect(&server.url()).await.unwrap();
+    let term = candidate(&client, "present", LEASE).stand().await.unwrap();
+    assert_eq!(next_leader(&mut terms).await.token, Some(term.token()));
+    term.resign().await.unwrap();
+    // A replica was promoted that has missed this term and the end of the one before.
+    let (former, lease) = ("cccccccc-0000-4000-8000-000000000000:1", "1500");
+    server.command(&["HSET", NAME, former, "1"]).unwrap();
+    server.command(&["PEXPIRE", NAME, lease]).unwrap();
+    let entry = format!("leasehold:{{{NAME}}}:leader");
+    let fields = [
+        "HSET", &entry, "id", former, "token", "7", "payload", "former", "since_ms", "1",
+    ];
+    server.command(&fields).unwrap();
+    let shown = client
+        .election(NAME)
+        .leader()
+        .await
+        .unwrap()
+        .expect("the server shows it");
+    assert_eq!(shown.token, Some(7));
+    let next = candidate(&client, "next", LEASE).stand().await.unwrap();
+    assert_eq!(next_leader(&mut terms).await.token, Some(next.token()));
+}

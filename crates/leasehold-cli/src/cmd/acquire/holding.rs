@@ -1,7 +1,7 @@
 //! The hold that excludes other clients while the command runs.
 
 use std::pin::Pin;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use leasehold::slot::Turn;
 use leasehold::ticket::Ticket;
@@ -12,7 +12,8 @@ use tokio::time::Instant;
 pub(in crate::cmd) enum Holding {
     Lock(LockGuard),
     Permit(ExpirablePermit),
-    Turn(Box<Turn>),
+    /// A turn, and its id.
+    Turn(Box<Turn>, Option<String>),
 }
 
 impl Holding {
@@ -20,7 +21,7 @@ impl Holding {
         match self {
             Self::Lock(guard) => guard.name(),
             Self::Permit(permit) => permit.name(),
-            Self::Turn(turn) => turn.name(),
+            Self::Turn(turn, _) => turn.name(),
         }
     }
 
@@ -30,7 +31,7 @@ impl Holding {
         match self {
             Self::Lock(guard) => guard.holder_id().to_owned(),
             Self::Permit(permit) => permit.ids()[0].to_string(),
-            Self::Turn(turn) => turn.holder_id().to_owned(),
+            Self::Turn(turn, _) => turn.holder_id().to_owned(),
         }
     }
 
@@ -39,7 +40,7 @@ impl Holding {
     pub(in crate::cmd) async fn with_token(self) -> Result<Self> {
         let drawn = match &self {
             Self::Lock(guard) => guard.fencing_token().await,
-            Self::Turn(turn) => turn.fencing_token().await,
+            Self::Turn(turn, _) => turn.fencing_token().await,
             Self::Permit(_) => return Ok(self),
         };
         match drawn {
@@ -57,24 +58,50 @@ impl Holding {
         match self {
             Self::Lock(guard) => guard.token(),
             Self::Permit(_) => None,
-            Self::Turn(turn) => turn.token(),
+            Self::Turn(turn, _) => turn.token(),
         }
     }
 
     /// Returns the fields of a `held` event after a wait of this length.
     pub(in crate::cmd) fn told(&self, waited: Duration) -> Vec<(&'static str, serde_json::Value)> {
-        vec![
+        let mut told = vec![
             ("id", self.id().into()),
             ("token", self.token().into()),
             ("waited_ms", as_ms(waited)),
-        ]
+        ];
+        if let Self::Turn(turn, _) = self {
+            told.push(("slot_ms", unix_ms(turn.slot()).into()));
+            told.push(("missed", turn.missed().into()));
+        }
+        told
+    }
+
+    /// Returns the variables that tell a command about its hold.
+    pub(in crate::cmd) fn variables(&self) -> Vec<(&'static str, String)> {
+        let mut variables = Vec::new();
+        variables.extend(
+            self.token()
+                .map(|token| ("LEASEHOLD_TOKEN", token.to_string())),
+        );
+        if let Self::Turn(turn, id) = self {
+            let slot = turn.slot();
+            variables.extend(slot.map(|slot| ("LEASEHOLD_SLOT", utc(slot))));
+            variables.extend(slot.map(|_| ("LEASEHOLD_MISSED", turn.missed().to_string())));
+            variables.extend(id.clone().map(|id| ("LEASEHOLD_ONCE", id)));
+        }
+        variables
+    }
+
+    /// Returns whether the hold is a turn, whose end the server records.
+    pub(in crate::cmd) fn is_turn(&self) -> bool {
+        matches!(self, Self::Turn(..))
     }
 
     pub(in crate::cmd) fn valid_until(&self) -> Instant {
         match self {
             Self::Lock(guard) => guard.valid_until(),
             Self::Permit(permit) => permit.valid_until(),
-            Self::Turn(turn) => turn.valid_until(),
+            Self::Turn(turn, _) => turn.valid_until(),
         }
     }
 
@@ -82,7 +109,7 @@ impl Holding {
         match self {
             Self::Lock(guard) => guard.loss(),
             Self::Permit(permit) => permit.loss(),
-            Self::Turn(turn) => turn.loss(),
+            Self::Turn(turn, _) => turn.loss(),
         }
     }
 
@@ -94,7 +121,7 @@ impl Holding {
         match self {
             Self::Lock(guard) => guard.renewal_failure(),
             Self::Permit(permit) => permit.renewal_failure(),
-            Self::Turn(turn) => turn.renewal_failure(),
+            Self::Turn(turn, _) => turn.renewal_failure(),
         }
     }
 
@@ -103,7 +130,7 @@ impl Holding {
         match self {
             Self::Lock(guard) => Box::pin(guard.lost()),
             Self::Permit(permit) => Box::pin(permit.lost()),
-            Self::Turn(turn) => Box::pin(turn.lost()),
+            Self::Turn(turn, _) => Box::pin(turn.lost()),
         }
     }
 
@@ -112,7 +139,7 @@ impl Holding {
         match self {
             Self::Lock(guard) => guard.into_ticket(lease).await,
             Self::Permit(permit) => permit.into_ticket(lease).await,
-            Self::Turn(_) => unreachable!("`hold` has no turns"),
+            Self::Turn(..) => unreachable!("`hold` has no turns"),
         }
     }
 
@@ -124,16 +151,47 @@ impl Holding {
             (Self::Permit(permit), _) => permit.release().await,
             (Self::Lock(guard), None) => guard.release().await,
             // `--min-hold` is refused with turns, too.
-            (Self::Turn(turn), _) => turn.exited(code.into()).await,
+            (Self::Turn(turn, _), _) => turn.exited(code.into()).await,
+        }
+    }
+
+    /// Releases the hold of a command that never began: another client can have it at once.
+    pub(in crate::cmd) async fn decline(self) -> Result<()> {
+        match self {
+            Self::Turn(turn, _) => turn.decline().await,
+            Self::Lock(guard) => {
+                guard.waive_min_hold();
+                guard.release().await
+            }
+            Self::Permit(permit) => permit.release().await,
         }
     }
 
     pub(in crate::cmd) async fn release(self) -> Result<()> {
         match self {
-            Self::Turn(turn) => turn.failed().await,
+            Self::Turn(turn, _) => turn.failed().await,
             other => other.end(None, 0).await,
         }
     }
+}
+
+/// The variables that a command may have from an outer leasehold, and that tell of another hold.
+pub(in crate::cmd) const VARIABLES: [&str; 4] = [
+    "LEASEHOLD_TOKEN",
+    "LEASEHOLD_SLOT",
+    "LEASEHOLD_MISSED",
+    "LEASEHOLD_ONCE",
+];
+
+/// Formats a time in UTC, to the millisecond if it is not a whole second.
+pub(in crate::cmd) fn utc(time: SystemTime) -> String {
+    humantime::format_rfc3339(time).to_string()
+}
+
+/// Returns a time in milliseconds since the Unix epoch, for JSON.
+pub(in crate::cmd) fn unix_ms(time: Option<SystemTime>) -> Option<u64> {
+    let since = time?.duration_since(SystemTime::UNIX_EPOCH).ok()?;
+    u64::try_from(since.as_millis()).ok()
 }
 
 /// Returns a time span in milliseconds, for JSON.

@@ -99,7 +99,9 @@ fn resume(
 pub(in crate::cmd) fn invalid(ticket: &Ticket, error: &Error, so: &str) -> Failure {
     let reason = match error.loss() {
         Some(LossReason::Expired) | None => "its time is over, or it was released".to_owned(),
-        Some(LossReason::Taken { by }) => format!("{} has the lock now", Shown(by)),
+        Some(LossReason::Taken { by }) => {
+            format!("it was used already, and {} is the next holder", Shown(by))
+        }
         Some(reason) => reason.to_string(),
     };
     let name = Shown(ticket.name());

@@ -7,7 +7,8 @@ use leasehold::{Client, Error, ErrorKind};
 use serde_json::Value;
 use tokio::time::Instant;
 
-use super::holding::Holding;
+use super::holding::{Holding, as_ms, unix_ms, utc};
+use super::in_the_way::InTheWay;
 use super::wait::{Aborted, Waited, Waiting};
 use super::wanted::{BETWEEN_TRIES, Wanted, acknowledgement};
 use super::{in_a_hurry, tidy, unless_hurried};
@@ -15,7 +16,7 @@ use crate::cli::Turns as Args;
 use crate::duration;
 use crate::exit_code::Exit;
 use crate::failure::Failure;
-use crate::output::{self, Event, Shown};
+use crate::output::{self, Event, Shown, note};
 use crate::signals::Signals;
 
 impl Waiting<'_> {
@@ -39,13 +40,14 @@ impl Waiting<'_> {
                 None => try_begin(&turns, patience).await,
             };
             match begun {
-                Ok(begun) if fenced => drawn(begun).await,
+                Ok(Begin::Run(turn)) if fenced => drawn(turn).await,
                 Ok(begun) => Ok(begun),
                 Err(error) => Err(refused(&client, turns.name(), error).await),
             }
         });
+        let lock = self.wanted(&clients)?;
         let begun = tokio::select! {
-            begun = begin.result() => begun,
+            begun = self.told_while(&mut begin, &lock) => begun,
             signal = signals.next() => {
                 drop(begin);
                 let _ = in_a_hurry(tidy(&clients), signals).await;
@@ -54,14 +56,13 @@ impl Waiting<'_> {
         };
         let (event, info) = match begun {
             Ok(Begin::Run(turn)) => {
-                self.tell_missed(&turn);
-                let guard = Holding::Turn(Box::new(turn));
+                self.tell_times(&turn, args);
+                let guard = Holding::Turn(Box::new(turn), args.once.clone());
                 self.tell_held(&guard);
                 return Ok(Waited::Held(clients, guard));
             }
             Ok(Begin::Elsewhere(info)) if info.state == TurnState::HeldBack => {
-                self.tell_busy(&Wanted::new(&clients, self.args, self.name)?)
-                    .await;
+                self.tell_busy(&lock).await;
                 tidy(&clients).await;
                 return Ok(Waited::Busy);
             }
@@ -72,9 +73,7 @@ impl Waiting<'_> {
                 return Err(failure);
             }
         };
-        if !output::event(event, self.name, || as_json(&info)) {
-            output::detail(format_args!("`{}` {}", Shown(self.name), told(&info)));
-        }
+        self.tell_not_ours(event, &info, &lock).await;
         tidy(&clients).await;
         Ok(Waited::NotOurs)
     }
@@ -100,16 +99,66 @@ impl Waiting<'_> {
         turns
             .offset(args.offset.unwrap_or_default())
             .retry_failed(args.retry_failed)
+            .again(args.again)
             .at_most_once(args.at_most_once)
-            .by(host())
+            .by(label().unwrap_or_else(host))
     }
 
-    fn tell_missed(&self, turn: &Turn) {
+    /// Reports the slots that were missed, and a slot that is far away.
+    fn tell_times(&self, turn: &Turn, args: &Args) {
+        let name = Shown(self.name);
         if turn.missed() > 0 {
             let missed = slots_missed(turn.missed());
-            output::detail(format_args!("`{}`: {missed}", Shown(self.name)));
+            note(format_args!("`{name}`: {missed} before this one"));
+        }
+        let (Some(slot), Some(period)) = (turn.slot(), args.slot) else {
+            return;
+        };
+        let (distance, which) = match slot.duration_since(turn.began()) {
+            Ok(left) => (left, "before"),
+            Err(past) => (past.duration(), "after"),
+        };
+        // Two hosts that start the job halfway between two slots may each get one of them.
+        if distance > period / 4 && !args.again {
+            let distance = duration::shown(Duration::from_secs(distance.as_secs()));
+            note(format_args!(
+                "`{name}` runs for the slot of {}, {distance} {which} it; let --offset be the time of the \
+                 day at which the job starts, in UTC",
+                utc(slot)
+            ));
         }
     }
+
+    /// Reports why the command does not run here.
+    async fn tell_not_ours(&self, event: Event, info: &TurnInfo, lock: &Wanted) {
+        if output::event(event, self.name, || as_json(info)) {
+            return;
+        }
+        let name = Shown(self.name);
+        // A job that died was reported by no client.
+        if info.state == TurnState::Died {
+            note(format_args!("`{name}` {}", told(info)));
+        } else if !output::is_verbose() {
+            // Cron mails each line.
+        } else if matches!(event, Event::DoneAlready) && info.state == TurnState::Running {
+            output::detail(format_args!(
+                "`{name}`: the slot is over, and the next one {}",
+                told(info)
+            ));
+        } else if info.began.is_none() && matches!(event, Event::RunningElsewhere) {
+            let InTheWay { text, .. } = lock.in_the_way().await.unwrap_or_default();
+            output::detail(format_args!("`{name}` is {text}, and this is no turn"));
+        } else {
+            output::detail(format_args!("`{name}` {}", told(info)));
+        }
+    }
+}
+
+/// Returns the label that the user has set for all commands of this machine.
+fn label() -> Option<String> {
+    std::env::var("LEASEHOLD_LABEL")
+        .ok()
+        .filter(|label| !label.is_empty())
 }
 
 /// Asks for the turn once. During an outage, asks again for this long.
@@ -125,26 +174,46 @@ async fn try_begin(turns: &Turns, patience: Duration) -> leasehold::Result<Begin
     }
 }
 
-/// Draws the fencing token of a turn.
-async fn drawn(begun: Begin) -> Result<Begin, Failure> {
-    if let Begin::Run(turn) = &begun {
-        turn.fencing_token().await?;
+/// Draws the fencing token of a turn. Without it, the job does not begin.
+async fn drawn(turn: Turn) -> Result<Begin, Failure> {
+    match turn.fencing_token().await {
+        Ok(_) => Ok(Begin::Run(turn)),
+        Err(error) => {
+            // If this fails, the turn is open when its lease is over.
+            let _ = turn.decline().await;
+            Err(error.into())
+        }
     }
-    Ok(begun)
 }
 
 /// Returns the failure of a turn whose name has other slots as such.
 async fn refused(client: &Client, name: &str, error: Error) -> Failure {
-    let has_others = error.kind() == ErrorKind::WrongKind
-        && matches!(client.lock(name).last_turn().await, Ok(Some(_)));
-    let failure = Failure::from(error);
-    match has_others {
-        true => Failure::new(
-            Exit::Disagrees,
-            format!("{failure}; use the same --slot and --offset, or --once, for all runs"),
+    let is_other_kind = error.kind() == ErrorKind::WrongKind;
+    let last = match is_other_kind {
+        true => client.lock(name).last_turn().await.ok().flatten(),
+        false => None,
+    };
+    let Some(last) = last else {
+        return error.into();
+    };
+    let plan = match last.period {
+        Some(period) => {
+            let period = duration::shown(period);
+            match last.offset {
+                Duration::ZERO => format!("--slot {period}"),
+                offset => format!("--slot {period} --offset {}", duration::shown(offset)),
+            }
+        }
+        None => "--once".to_owned(),
+    };
+    let name = Shown(name);
+    Failure::new(
+        Exit::Disagrees,
+        format!(
+            "the runs of `{name}` have {plan}; use the same --slot and --offset, or --once, for all runs; to \
+             change them, change all hosts, and run once with --again"
         ),
-        false => failure,
-    }
+    )
 }
 
 /// Returns the name of this machine.
@@ -191,13 +260,12 @@ pub(in crate::cmd) fn told(info: &TurnInfo) -> String {
     };
     let which = match (&info.id, info.slot) {
         (Some(id), _) => format!(" (id {})", Shown(id)),
-        (None, Some(slot)) => match slot.duration_since(SystemTime::now()) {
-            Ok(left) if left.as_secs() > 0 => {
-                let left = duration::shown(Duration::from_secs(left.as_secs()));
-                format!(" (slot in {left})")
-            }
-            _ => format!(" (slot of {} ago)", ago(Some(slot))),
-        },
+        (None, Some(slot)) => {
+            let every = info
+                .period
+                .map(|period| format!(", every {}", duration::shown(period)));
+            format!(" (slot of {}{})", utc(slot), every.unwrap_or_default())
+        }
         (None, None) => String::new(),
     };
     match info.missed {
@@ -208,10 +276,7 @@ pub(in crate::cmd) fn told(info: &TurnInfo) -> String {
 
 /// Returns the facts of a turn, for JSON.
 pub(in crate::cmd) fn as_json(info: &TurnInfo) -> Vec<(&'static str, Value)> {
-    let ms = |time: Option<SystemTime>| {
-        let since = time?.duration_since(SystemTime::UNIX_EPOCH).ok()?;
-        u64::try_from(since.as_millis()).ok()
-    };
+    let ms = |span: Option<Duration>| span.map(as_ms);
     let state = match info.state {
         TurnState::Running => "running",
         TurnState::Done => "done",
@@ -223,10 +288,12 @@ pub(in crate::cmd) fn as_json(info: &TurnInfo) -> Vec<(&'static str, Value)> {
     vec![
         ("state", state.into()),
         ("by", info.by.clone().into()),
-        ("slot_ms", ms(info.slot).into()),
+        ("slot_ms", unix_ms(info.slot).into()),
+        ("period_ms", ms(info.period).into()),
+        ("offset_ms", ms(info.period.map(|_| info.offset)).into()),
         ("id", info.id.clone().into()),
-        ("began_ms", ms(info.began).into()),
-        ("ended_ms", ms(info.ended).into()),
+        ("began_ms", unix_ms(info.began).into()),
+        ("ended_ms", unix_ms(info.ended).into()),
         ("exit_code", info.exit_code.into()),
         ("missed", info.missed.into()),
     ]

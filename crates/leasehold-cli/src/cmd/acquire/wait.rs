@@ -1,5 +1,7 @@
 //! The wait for the lock.
 
+use std::time::Duration;
+
 use leasehold::Client;
 use nix::sys::signal::Signal;
 use serde_json::Value;
@@ -36,6 +38,7 @@ pub(in crate::cmd) struct Waiting<'a> {
     servers: &'a [Server],
     limit: Limit,
     pub(super) begun: Instant,
+    min_hold: Option<Duration>,
 }
 
 impl<'a> Waiting<'a> {
@@ -53,13 +56,25 @@ impl<'a> Waiting<'a> {
             servers,
             limit,
             begun,
+            min_hold: None,
         }
+    }
+
+    /// Sets the minimum time for which the lock stays locked.
+    pub(in crate::cmd) fn min_hold(mut self, least: Option<Duration>) -> Self {
+        self.min_hold = least;
+        self
+    }
+
+    /// Returns what the flags ask for.
+    pub(super) fn wanted(&self, clients: &[Client]) -> leasehold::Result<Wanted> {
+        Wanted::new(clients, self.args, self.name, self.min_hold)
     }
 
     /// Waits until the lock is held, the time is up, or a signal arrives.
     pub(in crate::cmd) async fn until_held(self, signals: &mut Signals) -> Result<Waited, Failure> {
         let clients = self.connect()?;
-        let lock = Wanted::new(&clients, self.args, self.name)?;
+        let lock = self.wanted(&clients)?;
         let guard = tokio::select! {
             guard = self.acquire(&lock) => guard,
             signal = signals.next() => {
@@ -122,6 +137,18 @@ impl<'a> Waiting<'a> {
                 guard => Ok(guard),
             }
         });
+        self.told_while(&mut acquire, lock).await
+    }
+
+    /// Waits for the result, and reports after a while what it waits for.
+    pub(super) async fn told_while<T>(
+        &self,
+        acquire: &mut Aborted<Result<T, Failure>>,
+        lock: &Wanted,
+    ) -> Result<T, Failure>
+    where
+        T: Send + 'static,
+    {
         if output::is_watched() || self.is_nested() {
             tokio::select! {
                 biased;

@@ -3,8 +3,9 @@
 use std::time::Duration;
 
 use leasehold::inspect::Found;
+use leasehold::kind::OneKey;
 use leasehold::{
-    Acknowledgement, AnyLock, Client, Error, ExpirablePermit, ExpirableSemaphore, LockGuard,
+    Acknowledgement, AnyLock, Client, Error, ExpirablePermit, ExpirableSemaphore, Lock, LockGuard,
     MultiLock, RedLock, Result,
 };
 use tokio::time::Instant;
@@ -43,7 +44,12 @@ pub(super) enum Wanted {
 
 impl Wanted {
     /// Creates a lock, several locks, a permit, or a lock on a majority of the clients' servers.
-    pub(super) fn new(clients: &[Client], args: &Args, name: &str) -> Result<Self> {
+    pub(super) fn new(
+        clients: &[Client],
+        args: &Args,
+        name: &str,
+        min_hold: Option<Duration>,
+    ) -> Result<Self> {
         let settings = Settings {
             outage_timeout: args.outage_timeout,
             poll_interval: args.poll_interval,
@@ -53,7 +59,7 @@ impl Wanted {
             return Ok(Self::Permit(permits));
         }
         let parts = parts(clients, args, name).into_iter();
-        let locks = parts.map(|(client, name)| settings.on(lock(client, args, name)));
+        let locks = parts.map(|(client, name)| settings.on(lock(client, args, name, min_hold)));
         let lock = settings.as_one(args, locks.collect())?;
         Ok(Self::Lock(lock, owned(self::parts(clients, args, name))))
     }
@@ -75,19 +81,31 @@ impl Wanted {
 }
 
 /// Creates a lock of the kind that the flags name.
-fn lock(client: &Client, args: &Args, name: &str) -> AnyLock {
-    let (kind, by) = (&args.kind, acknowledgement(args));
+fn lock(client: &Client, args: &Args, name: &str, min_hold: Option<Duration>) -> AnyLock {
+    let kind = &args.kind;
+    let settings = (acknowledgement(args), min_hold);
     if kind.fair {
-        client.fair_lock(name).acknowledged_by(by).into()
+        of_kind(client.fair_lock(name), settings)
     } else if kind.read {
-        client.rw_lock(name).read_lock().acknowledged_by(by).into()
+        of_kind(client.rw_lock(name).read_lock(), settings)
     } else if kind.write {
-        client.rw_lock(name).write_lock().acknowledged_by(by).into()
+        of_kind(client.rw_lock(name).write_lock(), settings)
     } else if args.fenced {
         // The grant of a fenced lock includes the token.
-        client.fenced_lock(name).acknowledged_by(by).into()
+        of_kind(client.fenced_lock(name), settings)
     } else {
-        client.lock(name).acknowledged_by(by).into()
+        of_kind(client.lock(name), settings)
+    }
+}
+
+fn of_kind<K: OneKey>(lock: Lock<K>, (by, min_hold): (Acknowledgement, Option<Duration>)) -> AnyLock
+where
+    Lock<K>: Into<AnyLock>,
+{
+    let lock = lock.acknowledged_by(by);
+    match min_hold {
+        Some(least) => lock.min_hold(least).into(),
+        None => lock.into(),
     }
 }
 

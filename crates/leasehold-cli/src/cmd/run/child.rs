@@ -10,6 +10,7 @@ use rustix::process::{WaitId, WaitIdOptions, WaitIdStatus, WaitOptions, waitid, 
 
 use super::launch::{LAUNCHER, launcher, not_started};
 use super::processes::{Process, ended_children, is_alive};
+use crate::cmd::acquire::VARIABLES;
 use crate::exit_code::Exit;
 use crate::failure::Failure;
 
@@ -35,16 +36,15 @@ impl Group {
     /// end before the command does: the command dies with its thread.
     pub(super) fn spawn(
         name: &str,
-        token: Option<u64>,
+        variables: &[(&str, String)],
         deadline_ms: Option<u64>,
         command: &[OsString],
     ) -> Result<Self, Failure> {
         let mut launcher = launcher(name, deadline_ms, command);
-        match token {
-            Some(token) => launcher.env("LEASEHOLD_TOKEN", token.to_string()),
-            // A token in the environment is from an outer leasehold, and belongs to another lock.
-            None => launcher.env_remove("LEASEHOLD_TOKEN"),
-        };
+        for of_another in VARIABLES {
+            launcher.env_remove(of_another);
+        }
+        launcher.envs(variables.iter().map(|(name, value)| (name, value)));
         let child = launcher.process_group(0).spawn().map_err(not_started)?;
         let leader = i32::try_from(child.id())
             .map_err(|_| Failure::new(Exit::Failed, "the command's process id is not a number"))?;

@@ -13,7 +13,7 @@ use crate::backend::step::Value;
 use crate::config::Terms;
 use crate::error::Result;
 use crate::guard::Share;
-use crate::hold::{Grant, HoldSteps, Undo};
+use crate::hold::{Asked, Grant, HoldSteps, Undo};
 use crate::local::hand_over::HoldWaiter;
 use crate::local::line::{LineMode, Place};
 use crate::local::reentry::Held;
@@ -152,9 +152,10 @@ impl Ask for LeasedPermitAcquire<'_> {
             self.terms,
             context.clock,
             context.margin,
-            // Read before the request is sent: the validity counts from here, because the server's
-            // lease begins before its answer arrives.
-            context.clock.now(),
+            Asked {
+                lease: self.terms.lease,
+                at: context.clock.now(),
+            },
             self.observed.clone(),
         );
         let given_back = self.place.and_then(|place| {

@@ -14,7 +14,7 @@ use crate::clock::Moment;
 use crate::config::Terms;
 use crate::error::Result;
 use crate::guard::Share;
-use crate::hold::{AcquireReply, Grant, HoldSteps, Undo};
+use crate::hold::{AcquireReply, Asked, Grant, HoldSteps, Undo};
 use crate::key::Key;
 use crate::leave::keep_for::{SEVERAL_HOLDERS, cannot_keep};
 use crate::local::hand_over::HoldWaiter;
@@ -343,9 +343,10 @@ impl<K: Named> LockAcquire<'_, K> {
             self.terms,
             context.clock,
             context.margin,
-            // Read before the request is sent. The lease on the server begins later, so a deadline
-            // counted from here is earlier than the server's.
-            context.clock.now(),
+            Asked {
+                lease: self.terms.first_lease(),
+                at: context.clock.now(),
+            },
             self.acquiring.observed().clone(),
         );
         Undo::arm(&context.cleanup, hold)

@@ -13,12 +13,13 @@ use super::kind::{Read, RwSettings, Write};
 use crate::backend::failure::{Outcome, accept_refusal};
 use crate::backend::retry::{FailedAttempt, RetryDelays, until_answered};
 use crate::backend::step::{Operation, Value};
+use crate::config::Terms;
 use crate::context::Context;
 use crate::error::{Error, ErrorKind, Result};
 use crate::guard::Share;
 use crate::hold::confirm::Confirmation;
 use crate::hold::watchdog::why_lost;
-use crate::hold::{Grant, Undo};
+use crate::hold::{Asked, Grant, Undo};
 use crate::local::reentry::{Held, OwnerEntry};
 use crate::loss::LossReason;
 use crate::observe::ObservedKind;
@@ -288,7 +289,12 @@ impl std::error::Error for NotUpgraded {
 /// Downgrades a write hold, after `begin_conversion`. After an error both holds are released.
 async fn downgrade(write: Share, reader: Option<Owner>) -> Result<Share> {
     let context = Arc::clone(write.context());
-    let (key, terms) = (write.hold().key.clone(), write.terms());
+    let key = write.hold().key.clone();
+    // Readers can't keep others away for a minimum time.
+    let terms = Terms {
+        min_hold: None,
+        ..write.terms()
+    };
     let written = &write.hold().steps;
     let id = written
         .take_read_id()
@@ -307,7 +313,10 @@ async fn downgrade(write: Share, reader: Option<Owner>) -> Result<Share> {
         terms,
         clock,
         margin,
-        clock.now(),
+        Asked {
+            lease: terms.lease,
+            at: clock.now(),
+        },
         context.observer.of(ObservedKind::Read, &key),
     );
     // The undo of the write hold stays armed too: until the answer arrives, the server may have

@@ -18,6 +18,9 @@ use crate::error::Result;
 /// messages flood the channels, to which anyone can publish.
 const SHORTEST_PAUSE: Duration = Duration::from_millis(5);
 
+/// The error of a time that is measured by two clocks over the length of a lease.
+const CLOCK_DRIFT: Duration = Duration::from_millis(50);
+
 /// The terms of an election as an observer sees them: see [`Election::observe`].
 ///
 /// It is a stream of `Option<Leader>`, where `None` means that there is no leader. With
@@ -80,6 +83,9 @@ struct Observer {
     shown: Option<Seen>,
     /// The greatest token that was returned.
     greatest_token: u64,
+    /// A leader whose token is smaller than that, and the latest time at which its lease ends if it
+    /// is not renewed.
+    former: Option<(u64, Moment)>,
     /// The last request.
     asked: Option<Asked>,
     /// The time of the first of the last requests, if none of them was answered.
@@ -102,6 +108,7 @@ impl Observer {
             listeners: Vec::new(),
             shown: None,
             greatest_token: 0,
+            former: None,
             asked: None,
             failing_since: None,
         }
@@ -181,13 +188,34 @@ impl Observer {
                 self.failing_since.get_or_insert(sent);
             }
         }
-        // After a failover to a replica that has missed the last term, the server shows an earlier
-        // one. Its leader has resigned or will learn that it is lost.
-        let is_former = |token: u64| token < self.greatest_token;
-        seen.map(|seen| match seen.token() {
-            Some(token) if is_former(token) => Seen::no_leader(),
-            _ => seen,
+        seen.map(|seen| match self.is_former(&seen, sent) {
+            true => Seen::no_leader(),
+            false => seen,
         })
+    }
+
+    /// Returns whether the server shows a leader of an earlier term, as after a failover to a
+    /// replica that has missed the last term. That leader has resigned or will learn that it is
+    /// lost, so it is not renewed. If it is renewed, the server has lost its data, and tokens begin
+    /// again.
+    fn is_former(&mut self, seen: &Seen, sent: Moment) -> bool {
+        let token = seen.token().filter(|token| *token < self.greatest_token);
+        let Some((token, ttl)) = token.zip(seen.ttl) else {
+            self.former = None;
+            return false;
+        };
+        let now = self.election.context().clock.now();
+        let (first, ends) = *self.former.get_or_insert((token, now + ttl));
+        if first != token {
+            self.former = Some((token, now + ttl));
+            return true;
+        }
+        let is_renewed = sent + ttl > ends + CLOCK_DRIFT;
+        if is_renewed {
+            self.former = None;
+            self.greatest_token = 0;
+        }
+        !is_renewed
     }
 
     fn is_news(&self, seen: &Seen) -> bool {

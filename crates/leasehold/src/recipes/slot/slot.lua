@@ -62,7 +62,8 @@ end
 -- offset_ms  the time of the first slot
 -- fixed      the slot that is asked for; empty for the nearest one
 -- id         the id of the turn; empty with slots
--- repeats    1 if a failed turn may be repeated, 2 if any turn may be that does not run
+-- repeats    1 if a failed turn may be repeated; 2 if any turn may be that does not run, and the
+--            slots may change
 -- most_once  1 if a turn whose holder died is not repeated
 -- by         the name that operators see
 -- keep_ms    how long the record is kept
@@ -84,12 +85,13 @@ local function begin(lock, newest, record, hold, lease_ms, period_ms, offset_ms,
     return other
   end
   local period, offset = redis.call('HGET', newest, 'period_ms'), redis.call('HGET', newest, 'offset_ms')
-  if period and (period ~= period_ms or offset ~= offset_ms) then
+  local replans = period and (period ~= period_ms or offset ~= offset_ms)
+  if replans and repeats ~= '2' then
     return 'WRONGKIND a lock with slots of ' .. period .. ' ms and an offset of '
       .. (offset or '0') .. ' ms'
   end
   local mine, seen = slot_now(period_ms, offset_ms, fixed), seen_in(record)
-  local slot, state = whole(seen[1]), seen[2]
+  local slot, state = not replans and whole(seen[1]), seen[2]
   -- A slot number only rises: a clock that is set back opens no earlier slot.
   local closed = slot and slot > mine
   if slot == mine then
@@ -98,7 +100,7 @@ local function begin(lock, newest, record, hold, lease_ms, period_ms, offset_ms,
   end
   if repeats == '2' then
     -- The newest slot, which may be later than the present.
-    closed, mine = false, slot and math.max(slot, mine) or mine
+    closed, mine = false, math.max(slot or 0, mine)
   end
   if closed or held > 0 then
     local ttl, holder = redis.call('PTTL', lock), held > 0 and redis.call('HKEYS', lock)[1] or ''

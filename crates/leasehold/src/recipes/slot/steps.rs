@@ -29,10 +29,10 @@ impl Begin<'_> {
         if held {
             plain(keyspace, self.lock)?;
         }
-        self.check_plan(keyspace)?;
+        let replans = self.replans(keyspace)?;
         let mut mine = slot_now(keyspace, self.period_ms, self.offset_ms, self.fixed);
         let seen = seen_in(keyspace, self.record)?;
-        let slot = whole(seen[SLOT].as_deref());
+        let slot = whole(seen[SLOT].as_deref()).filter(|_| !replans);
         if self.repeats == ANY {
             // The newest slot, which may be later than the present.
             mine = mine.max(slot.unwrap_or(0));
@@ -63,14 +63,17 @@ impl Begin<'_> {
         Ok(granted(to_int(mine), to_int(missed), now))
     }
 
-    fn check_plan(&self, keyspace: &mut Keyspace) -> Result<(), Refusal> {
+    /// Returns whether the name had other slots until now. Fails if they may not change.
+    fn replans(&self, keyspace: &mut Keyspace) -> Result<bool, Refusal> {
         let period = keyspace.hget(self.newest, b"period_ms")?;
         let offset = keyspace.hget(self.newest, b"offset_ms")?;
-        let Some(period) = period else { return Ok(()) };
+        let Some(period) = period else {
+            return Ok(false);
+        };
         let is_same = period == self.period_ms.to_string().as_bytes()
             && offset.as_deref() == Some(self.offset_ms.to_string().as_bytes());
-        if is_same {
-            return Ok(());
+        if is_same || self.repeats == ANY {
+            return Ok(!is_same);
         }
         Err(Refusal(format!(
             "WRONGKIND a lock with slots of {} ms and an offset of {} ms",

@@ -17,7 +17,7 @@ use crate::config::{Terms, wire_ms};
 use crate::context::Context;
 use crate::error::{Error, ErrorKind, Result};
 use crate::guard::Share;
-use crate::hold::{Grant, HoldSteps, SwapSteps, Undo};
+use crate::hold::{Asked, Grant, HoldSteps, SwapSteps, Undo};
 use crate::key::Key;
 use crate::local::reentry::Held;
 use crate::loss::LossReason;
@@ -201,7 +201,11 @@ impl<K: OneKey> Lock<K> {
         check_name(key, ticket)?;
         let kind = kind_of::<K>(key)?;
         check_kind(key, kind, ticket)?;
-        let terms = self.kind().terms(self.settings().terms(key)?);
+        // A minimum time ends with the hold that had it.
+        let terms = Terms {
+            min_hold: None,
+            ..self.kind().terms(self.settings().terms(key)?)
+        };
         let steps = K::hold(self, key, context.fresh_wire_id());
         let operation = match kind {
             TicketKind::Read => take_read(key, ticket, &*steps, terms, &self.channel()),
@@ -353,6 +357,11 @@ fn take(
         counter: key.token_counter().as_bytes(),
         marker: key.forced_marker().as_bytes(),
         taken: taken(key).as_bytes(),
+        queue: match ticket.kind {
+            TicketKind::Fair => key.fair_queue(),
+            _ => key.as_str().to_owned(),
+        }
+        .as_bytes(),
         old: ticket.holder_id().as_bytes(),
         hold: next.wire_id().as_bytes(),
         lease_ms: wire_ms(terms.lease),
@@ -435,7 +444,10 @@ async fn take_once(
         terms,
         clock,
         margin,
-        now,
+        Asked {
+            lease: terms.lease,
+            at: now,
+        },
         observed.clone(),
     );
     let mut undo = Undo::arm(&context.cleanup, Arc::clone(&hold));

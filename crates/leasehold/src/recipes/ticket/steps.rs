@@ -10,6 +10,7 @@ use crate::primitives::twin::{WAKE_ALL, number_at, to_int, wake_all};
 
 static LUA: LuaFile = LuaFile::new(include_str!("ticket.lua"));
 
+static LINE: SharedLua = SharedLua::new(&LUA, "line", &[]);
 static TAKEN: SharedLua = SharedLua::new(&LUA, "taken", &[]);
 
 /// The time for which the notes about tickets that were resumed are kept.
@@ -18,9 +19,9 @@ const NOTED_MS: u64 = 3_600_000;
 step! {
     TAKE: Take = ticket.take, grants: true,
     for_holders: true,
-    keys: [lock, counter, marker, taken],
+    keys: [lock, counter, marker, taken, queue],
     args: [old, hold, lease_ms: u64, channel, fenced: bool, counter_ms: u64, writes: bool],
-    uses: [HASH_KIND, TOKEN, WAKE_ALL, TAKEN],
+    uses: [HASH_KIND, TOKEN, WAKE_ALL, TAKEN, LINE],
 }
 
 impl Take<'_> {
@@ -57,9 +58,21 @@ impl Take<'_> {
         keyspace.hdel(self.lock, self.old)?;
         note_taken(keyspace, self.taken, self.old, self.hold);
         if ends_earlier(ttl, span) {
-            wake_all(keyspace, self.channel);
+            if self.queue == self.lock {
+                wake_all(keyspace, self.channel);
+            } else {
+                wake_line(keyspace, self.queue, self.channel);
+            }
         }
         Ok(replaced(token))
+    }
+}
+
+/// The twin of `wake_line` in `ticket.lua`.
+fn wake_line(keyspace: &mut Keyspace, queue: &[u8], channel: &[u8]) {
+    let waiters = keyspace.lrange(queue).unwrap_or_default();
+    for waiter in waiters.into_iter().take(64) {
+        keyspace.publish(&[channel, b":", &waiter].concat(), b"0");
     }
 }
 

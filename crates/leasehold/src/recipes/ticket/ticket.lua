@@ -38,6 +38,18 @@ local function gone(lock, marker, taken, old)
   return { 0, redis.pcall('HEXISTS', marker, old) == 1 and 1 or 0, by, holder }
 end
 
+-- [line] ------------------------------------------------------------------------------------------
+
+-- Wakes the first waiters of a fair lock. More than the first, because the first may be dead: the
+-- acquire of the next one removes it. An ACL may deny the channel.
+local function wake_line(queue, channel)
+  local waiters = redis.pcall('LRANGE', queue, 0, 63)
+  if waiters.err then return end
+  for _, waiter in ipairs(waiters) do
+    redis.pcall('PUBLISH', channel .. ':' .. waiter, '0')
+  end
+end
+
 -- [take] ------------------------------------------------------------------------------------------
 
 -- Replaces the hold of a ticket by a new one, with no other hold in between. For the locks with one
@@ -47,10 +59,11 @@ end
 -- counter     text: the last fencing token
 -- marker      hash: a field per hold that was ended by force
 -- taken       hash: the field of a hold that was replaced, with the one that has replaced it
+-- queue       list: the waiters of a fair lock; the same key as `lock` for any other lock
 -- old         the field of the ticket's hold
 -- hold        the field of the new hold
 -- lease_ms    how long the new hold lasts without renewal
--- channel     where the waiters listen
+-- channel     where the waiters listen; each waiter of a fair lock listens to this and `:uuid:n`
 -- fenced      1 if the new hold gets a fencing token
 -- counter_ms  how long the counter outlives its last use; 0 for ever
 -- writes      1 if it is a write hold
@@ -61,7 +74,7 @@ end
 --                                       the present holder
 --           text WRONGKIND: another kind of lock, or not a counter; nothing was changed
 
-local function take(lock, counter, marker, taken, old, hold, lease_ms, channel, fenced, counter_ms, writes)
+local function take(lock, counter, marker, taken, queue, old, hold, lease_ms, channel, fenced, counter_ms, writes)
   local fields = redis.call('HLEN', lock)
   local kind = writes == '1' and 'a read-write lock' or 'a plain lock'
   local other = wrong_kind(kind, lock, fields)
@@ -96,7 +109,13 @@ local function take(lock, counter, marker, taken, old, hold, lease_ms, channel, 
   note_taken(taken, old, hold)
   -- The waiters sleep until the end that they have learned, or for ever. If the hold now ends
   -- earlier, they must ask again.
-  if ttl < 0 or ttl > span then wake_all(channel) end
+  if ttl < 0 or ttl > span then
+    if queue == lock then
+      wake_all(channel)
+    else
+      wake_line(queue, channel)
+    end
+  end
   return { 1, token }
 end
 
