@@ -1,6 +1,6 @@
 //! `leasehold run --slot` and `--once`.
 
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 use leasehold_testkit::{RedisServer, eventually};
 use nix::sys::signal::Signal;
@@ -248,4 +248,50 @@ fn plain_holder_is_not_reported_as_a_turn() {
         .expect_on_stderr("this is no turn");
     plain.close_stdin();
     plain.done().expect_code(0);
+}
+
+/// Three hosts whose clocks differ start the same line by cron. `LEASEHOLD_SLOTS` is the number of
+/// slots.
+#[test]
+fn each_slot_runs_once_on_hosts_that_start_it_by_cron() {
+    let period = Duration::from_secs(2);
+    let slots =
+        std::env::var("LEASEHOLD_SLOTS").map_or(4, |slots| slots.parse().expect("a number"));
+    let server = server();
+    let folder = tempfile::tempdir().expect("a folder");
+    let file = folder.path().join("ran");
+    let job = format!(
+        "echo $LEASEHOLD_SLOT $LEASEHOLD_MISSED >>{}",
+        file.display()
+    );
+    std::thread::scope(|hosts| {
+        for late_ms in [0, 300, 600] {
+            let (server, job) = (&server, &job);
+            hosts.spawn(move || {
+                for _ in 0..slots {
+                    let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
+                    let past = since.expect("after 1970").as_millis() % period.as_millis();
+                    let past = Duration::from_millis(u64::try_from(past).expect("it is small"));
+                    std::thread::sleep(period - past + Duration::from_millis(late_ms));
+                    done(&mut run_script(server, &["--slot", "2s"], job)).expect_code(0);
+                }
+            });
+        }
+    });
+    let ran = std::fs::read_to_string(file).expect("the job ran");
+    let mut slots = Vec::new();
+    let mut missed = 0;
+    for line in ran.lines() {
+        let (slot, before) = line.split_once(' ').expect("two words");
+        slots.push(humantime::parse_rfc3339(slot).expect("a time"));
+        missed += before.parse::<u128>().expect("a number");
+    }
+    assert!(slots.is_sorted_by(|one, next| one < next), "{ran}");
+    let all = slots[slots.len() - 1]
+        .duration_since(slots[0])
+        .expect("it is later");
+    // A busy machine may miss a slot, and then says so.
+    let ran = slots.len() as u128;
+    assert_eq!(ran + missed, all.as_millis() / period.as_millis() + 1);
+    println!("{ran} slots ran once, and {missed} were missed");
 }

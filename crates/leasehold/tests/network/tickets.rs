@@ -277,7 +277,10 @@ async fn a_fair_waiter_learns_the_end_of_a_resumed_ticket() {
     let (theirs, _network) = over_network(&server);
     let guard = client.fair_lock("x").acquire().await.unwrap();
     let ticket = guard.into_ticket(HOUR).await.unwrap();
-    let fair = theirs.fair_lock("x").waiter_timeout(HOUR).poll_interval(HOUR);
+    let fair = theirs
+        .fair_lock("x")
+        .waiter_timeout(HOUR)
+        .poll_interval(HOUR);
     let waiter = tokio::spawn(async move { fair.acquire().await.unwrap() });
     sleep(500 * MS).await;
     let begun = Instant::now();
@@ -286,5 +289,8 @@ async fn a_fair_waiter_learns_the_end_of_a_resumed_ticket() {
     short.resume(&ticket).await.unwrap().forget();
     waiter.await.unwrap().release().await.unwrap();
     let waited = begun.elapsed();
-    assert!(waited >= lease - MS && waited < lease + 500 * MS, "{waited:?}");
+    assert!(
+        waited >= lease - MS && waited < lease + 500 * MS,
+        "{waited:?}"
+    );
 }
