@@ -34,6 +34,24 @@ pub(crate) fn shown(duration: Duration) -> String {
     humantime::format_duration(Duration::from_millis(ms)).to_string()
 }
 
+/// Formats a duration as one number with a unit, for the command line: `24h`.
+pub(crate) fn exact(duration: Duration) -> String {
+    const UNITS: [(u128, &str); 4] = [
+        (86_400_000, "d"),
+        (3_600_000, "h"),
+        (60_000, "m"),
+        (1000, "s"),
+    ];
+    let ms = duration.as_millis();
+    let fitting = UNITS
+        .iter()
+        .find(|(unit, _)| ms >= *unit && ms.is_multiple_of(*unit));
+    match fitting {
+        Some((unit, name)) => format!("{}{name}", ms / unit),
+        None => format!("{ms}ms"),
+    }
+}
+
 /// Returns a description of the time that is left.
 pub(crate) fn soon(left: Duration) -> String {
     match left.as_millis() {
@@ -53,6 +71,16 @@ mod tests {
         assert_eq!(parse("1m 30s"), Ok(Duration::from_secs(90)));
         assert_eq!(parse("5"), Ok(Duration::from_secs(5)));
         assert_eq!(parse(" 90 "), Ok(Duration::from_secs(90)));
+    }
+
+    #[test]
+    fn exact_durations_can_be_written_on_the_command_line() {
+        for text in ["365d", "24h", "25h", "90m", "61s", "1500ms"] {
+            let duration = parse(text).expect("it is valid");
+            let written = exact(duration);
+            assert_eq!(parse(&written), Ok(duration), "{text}: {written}");
+            assert!(written.len() <= text.len(), "{written}");
+        }
     }
 
     #[test]

@@ -162,7 +162,7 @@ fn done_job_runs_again_on_request() {
     let other = ["--slot", "1d"];
     done(&mut run_script(&server, &other, "echo ran"))
         .expect_code(78)
-        .expect_on_stderr("have --slot 1year")
+        .expect_on_stderr("have --slot 365d")
         .expect_on_stderr("--again");
     let changed = done(&mut run_script(
         &server,
@@ -213,7 +213,10 @@ fn start_that_is_far_from_its_slot_is_reported() {
     for (hours_off, is_far) in [(0, false), (9, true)] {
         let offset = (now + day - hours_off * 3600) % day;
         let offset = format!("{}s", offset.max(1));
-        let options = ["--slot", "1d", "--offset", &offset, "--again"];
+        let options = ["--slot", "1d", "--offset", &offset];
+        server
+            .command(&["DEL", "leasehold:{job}:slot"])
+            .expect("a reply");
         let told = done(&mut run_script(&server, &options, "true"))
             .expect_code(0)
             .stderr;

@@ -1,11 +1,14 @@
 //! Tickets on the command line.
 
 use std::fs::File;
+use std::process::Stdio;
 
 use leasehold_testkit::{RedisServer, eventually};
 use nix::sys::signal::Signal;
 
-use crate::support::{Done, LIMIT, done, full_pipe, is_free, is_writing, leasehold_at, start};
+use crate::support::{
+    Done, LIMIT, Running, done, full_pipe, is_free, is_writing, leasehold_at, start,
+};
 
 /// Prints a ticket of the lock `job`.
 fn ticket(server: &RedisServer, options: &[&str]) -> String {
@@ -138,12 +141,21 @@ fn ticket_that_is_not_read_is_released() {
     let words = ["hold", "--ticket", "--lease", "10m", "job"];
     let (reader, writer) = std::io::pipe().expect("a pipe");
     drop(reader);
-    let hold = start(leasehold_at(&server).args(words).stdout(writer));
-    hold.done().expect_code(1).expect_on_stderr("was released");
+    let hold = leasehold_at(&server).args(words).stdout(writer).output();
+    let hold = hold.expect("the binary starts");
+    let told = String::from_utf8_lossy(&hold.stderr);
+    assert_eq!(hold.status.code(), Some(1), "{told}");
+    assert!(told.contains("was released"), "{told}");
     assert!(is_free(&server));
     for signal in [Signal::SIGTERM, Signal::SIGINT] {
         let (_reader, stdout) = full_pipe();
-        let hold = start(leasehold_at(&server).args(words).stdout(stdout));
+        let mut hold = leasehold_at(&server);
+        let hold = hold
+            .args(words)
+            .stdout(stdout)
+            .stderr(Stdio::null())
+            .spawn();
+        let hold = Running::of(hold.expect("the binary starts"));
         eventually("it writes", LIMIT, || is_writing(hold.pid(), 1));
         hold.signal(signal);
         assert_eq!(hold.done().code(), 128 + signal as i32);

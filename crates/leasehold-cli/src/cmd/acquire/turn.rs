@@ -198,10 +198,10 @@ async fn refused(client: &Client, name: &str, error: Error) -> Failure {
     };
     let plan = match last.period {
         Some(period) => {
-            let period = duration::shown(period);
+            let period = duration::exact(period);
             match last.offset {
                 Duration::ZERO => format!("--slot {period}"),
-                offset => format!("--slot {period} --offset {}", duration::shown(offset)),
+                offset => format!("--slot {period} --offset {}", duration::exact(offset)),
             }
         }
         None => "--once".to_owned(),
@@ -263,7 +263,7 @@ pub(in crate::cmd) fn told(info: &TurnInfo) -> String {
         (None, Some(slot)) => {
             let every = info
                 .period
-                .map(|period| format!(", every {}", duration::shown(period)));
+                .map(|period| format!(", every {}", duration::exact(period)));
             format!(" (slot of {}{})", utc(slot), every.unwrap_or_default())
         }
         (None, None) => String::new(),
