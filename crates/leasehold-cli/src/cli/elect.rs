@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use clap::Args;
 
-use super::MORE;
+use super::{MORE, Progress};
 use crate::duration;
 
 const ELECT_HELP: &str = "\
@@ -60,6 +60,9 @@ pub(crate) struct Elect {
     /// The default is a third of the lease, at most 10s.
     #[arg(long, value_name = "TIME", value_parser = duration::parse, allow_hyphen_values = true)]
     pub(crate) grace: Option<Duration>,
+
+    #[command(flatten)]
+    pub(crate) progress: Progress,
 
     /// Print JSON events on stderr
     #[arg(long)]

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use clap::Args;
 
-use super::{MORE, MOST_PERMITS};
+use super::{MORE, MOST_PERMITS, Progress};
 use crate::duration;
 use crate::exit_code::Exit;
 
@@ -175,6 +175,9 @@ pub(crate) struct Run {
     /// The command gets TERM, and KILL after --grace.
     #[arg(long, value_name = "TIME", value_parser = duration::parse, allow_hyphen_values = true)]
     pub(crate) max_run: Option<Duration>,
+
+    #[command(flatten)]
+    pub(crate) progress: Progress,
 
     /// Do this when the lock is lost
     ///

@@ -60,8 +60,8 @@ impl Waiting<'_> {
                 return Ok(Waited::Held(clients, guard));
             }
             Ok(Begin::Elsewhere(info)) if info.state == TurnState::HeldBack => {
-                self.tell_busy(&Wanted::new(&clients, self.args, self.name)?)
-                    .await;
+                let lock = Wanted::new(&clients, self.args, self.name, None)?;
+                self.tell_busy(&lock).await;
                 tidy(&clients).await;
                 return Ok(Waited::Busy);
             }
@@ -87,6 +87,10 @@ impl Waiting<'_> {
             .acknowledged_by(acknowledgement(wanted));
         let lock = match wanted.poll_interval {
             Some(cap) => lock.poll_interval(cap),
+            None => lock,
+        };
+        let lock = match self.progress_within {
+            Some(within) => lock.progress_within(within),
             None => lock,
         };
         let turns = match (&args.once, args.slot) {

@@ -1,5 +1,7 @@
 //! The wait for the lock.
 
+use std::time::Duration;
+
 use leasehold::Client;
 use nix::sys::signal::Signal;
 use serde_json::Value;
@@ -34,6 +36,7 @@ pub(in crate::cmd) struct Waiting<'a> {
     pub(super) args: &'a Args,
     pub(super) name: &'a str,
     servers: &'a [Server],
+    pub(super) progress_within: Option<Duration>,
     limit: Limit,
     pub(super) begun: Instant,
 }
@@ -51,15 +54,22 @@ impl<'a> Waiting<'a> {
             args,
             name,
             servers,
+            progress_within: None,
             limit,
             begun,
         }
     }
 
+    /// Makes the renewals of the hold depend on progress within this time.
+    pub(in crate::cmd) fn progress_within(mut self, within: Option<Duration>) -> Self {
+        self.progress_within = within;
+        self
+    }
+
     /// Waits until the lock is held, the time is up, or a signal arrives.
     pub(in crate::cmd) async fn until_held(self, signals: &mut Signals) -> Result<Waited, Failure> {
         let clients = self.connect()?;
-        let lock = Wanted::new(&clients, self.args, self.name)?;
+        let lock = Wanted::new(&clients, self.args, self.name, self.progress_within)?;
         let guard = tokio::select! {
             guard = self.acquire(&lock) => guard,
             signal = signals.next() => {

@@ -43,8 +43,15 @@ pub(super) enum Wanted {
 
 impl Wanted {
     /// Creates a lock, several locks, a permit, or a lock on a majority of the clients' servers.
-    pub(super) fn new(clients: &[Client], args: &Args, name: &str) -> Result<Self> {
+    /// With `progress_within`, the hold is renewed only while progress is reported.
+    pub(super) fn new(
+        clients: &[Client],
+        args: &Args,
+        name: &str,
+        progress_within: Option<Duration>,
+    ) -> Result<Self> {
         let settings = Settings {
+            progress_within,
             outage_timeout: args.outage_timeout,
             poll_interval: args.poll_interval,
         };
@@ -55,6 +62,11 @@ impl Wanted {
         let parts = parts(clients, args, name).into_iter();
         let locks = parts.map(|(client, name)| settings.on(lock(client, args, name)));
         let lock = settings.as_one(args, locks.collect())?;
+        // A setting of the whole: each report counts for all of its parts.
+        let lock = match progress_within {
+            Some(within) => lock.progress_within(within),
+            None => lock,
+        };
         Ok(Self::Lock(lock, owned(self::parts(clients, args, name))))
     }
 
@@ -127,6 +139,7 @@ fn owned(parts: Vec<Part<'_>>) -> Vec<(Client, String)> {
 }
 
 struct Settings {
+    progress_within: Option<Duration>,
     outage_timeout: Duration,
     poll_interval: Option<Duration>,
 }
@@ -158,6 +171,10 @@ impl Settings {
         let permits = permits.outage_timeout(self.outage_timeout);
         let permits = match self.poll_interval {
             Some(cap) => permits.poll_interval(cap),
+            None => permits,
+        };
+        let permits = match self.progress_within {
+            Some(within) => permits.progress_within(within),
             None => permits,
         };
         Limited {

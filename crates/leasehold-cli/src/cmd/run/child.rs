@@ -8,6 +8,7 @@ use nix::sys::signal::{Signal, killpg};
 use nix::unistd::Pid;
 use rustix::process::{WaitId, WaitIdOptions, WaitIdStatus, WaitOptions, waitid, waitpid};
 
+use super::copy::Streams;
 use super::launch::{LAUNCHER, launcher, not_started};
 use super::processes::{Process, ended_children, is_alive};
 use crate::exit_code::Exit;
@@ -31,15 +32,20 @@ pub(super) struct Group {
 
 impl Group {
     /// Starts the process that becomes the command with [`Group::begin`], unless `deadline_ms` of
-    /// [`since_boot`](super::deadman::since_boot) has passed by then. The calling thread must not
+    /// [`since_boot`](super::deadman::since_boot) has passed by then. It writes to `streams`, or to our
+    /// own. The calling thread must not
     /// end before the command does: the command dies with its thread.
     pub(super) fn spawn(
         name: &str,
         token: Option<u64>,
         deadline_ms: Option<u64>,
         command: &[OsString],
+        streams: Option<Streams>,
     ) -> Result<Self, Failure> {
         let mut launcher = launcher(name, deadline_ms, command);
+        if let Some(streams) = streams {
+            launcher.stdout(streams.stdout).stderr(streams.stderr);
+        }
         match token {
             Some(token) => launcher.env("LEASEHOLD_TOKEN", token.to_string()),
             // A token in the environment is from an outer leasehold, and belongs to another lock.
