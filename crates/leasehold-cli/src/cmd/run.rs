@@ -127,7 +127,7 @@ fn what_to_run(args: &Run, command: &[OsString]) -> Result<String, Failure> {
 }
 
 /// Refuses `--min-hold` if the server can't keep the lock as one key with an expiry, or if it is
-/// longer than `--failover-guard`.
+/// longer than `--failover-guard` or `--progress-within`.
 fn check_min_hold(args: &Run) -> Result<(), Failure> {
     let Some(least) = args.min_hold else {
         return Ok(());
@@ -143,6 +143,14 @@ fn check_min_hold(args: &Run) -> Result<(), Failure> {
         return Err(Failure::usage(format!(
             "--min-hold works only with a lock that is a single key, and with {flag} there are several keys; \
              leave out one of the two"
+        )));
+    }
+    if let Some(within) = args.progress.within.filter(|within| *within < least) {
+        return Err(Failure::usage(format!(
+            "--min-hold {} is longer than --progress-within {}, so without progress the lock would be \
+             free too early; make one of them as long as the other",
+            duration::shown(least),
+            duration::shown(within)
         )));
     }
     match wanted.failover_guard.filter(|span| *span < least) {

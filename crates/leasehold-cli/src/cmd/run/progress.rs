@@ -118,7 +118,9 @@ fn tell_stall(guard: &Holding, since: Duration) {
     if is_event || !guard.is_held() {
         return;
     }
-    let left = guard.valid_until().saturating_duration_since(Instant::now());
+    let left = guard
+        .valid_until()
+        .saturating_duration_since(Instant::now());
     tell(format_args!(
         "the command has made no progress for {}, since {}; until it does, `{}` is not renewed, and \
          is lost when its lease is over, {}",
@@ -178,7 +180,9 @@ impl Look {
         match path.metadata().and_then(|file| file.modified()) {
             Ok(modified) => self.modified.replace(modified) != Some(modified),
             Err(error) => {
-                if error.kind() != io::ErrorKind::NotFound && !std::mem::replace(&mut self.is_told, true) {
+                if error.kind() != io::ErrorKind::NotFound
+                    && !std::mem::replace(&mut self.is_told, true)
+                {
                     tell(format_args!(
                         "can't look at `{}`: {error}; this counts as no progress",
                         Shown(&path.to_string_lossy())

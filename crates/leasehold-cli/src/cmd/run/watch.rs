@@ -10,8 +10,8 @@ use tokio::signal::unix;
 use tokio::time::{Instant, sleep, sleep_until};
 
 use super::child::{Group, News};
-use super::deadman::{Deadman, since_boot};
 use super::copy::Rest;
+use super::deadman::{Deadman, since_boot};
 use super::progress::{Signs, stall};
 use super::terminal::{StopRequests, Terminal};
 use crate::cli::OnLoss;

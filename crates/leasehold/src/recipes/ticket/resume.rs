@@ -271,9 +271,7 @@ impl ExpirableSemaphore {
         .operation();
         let kind = ObservedKind::Permit;
         let share = take_over(context, &key, kind, terms, steps, operation).await?;
-        Ok(ExpirablePermit::new(
-            share.reporting(terms.progress_within),
-        ))
+        Ok(ExpirablePermit::new(share.reporting(terms.progress_within)))
     }
 }
 
