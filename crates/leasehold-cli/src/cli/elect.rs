@@ -20,6 +20,9 @@ The command finds the fencing token of its term in $LEASEHOLD_TOKEN. The number 
 term. Pass it with each write, so that the system that is written to can refuse a former leader. \
 The command also finds the name in $LEASEHOLD_NAME.
 
+With --progress-within, a leader whose command makes no progress loses the lead, as under \
+`leasehold run`, and another candidate leads.
+
 Exit codes:
   1    any other failure
   2    wrong usage

@@ -257,6 +257,31 @@ fn output_passes_unchanged_and_whole() {
 }
 
 #[test]
+fn slow_reader_gets_all_output_and_keeps_no_lock() {
+    let server = server();
+    // More than two pipes contain, and less than these and what is copied at a time.
+    let bytes = noise(150_000);
+    let mut file = tempfile::NamedTempFile::new().expect("a file");
+    file.write_all(&bytes).expect("it can be written");
+    let options = ["--progress-within", "1m", "--progress-output"];
+    let mut run = run_script(&server, &options, "cat \"$FILE\"");
+    run.env("FILE", file.path()).stdout(Stdio::piped());
+    let mut child = run.spawn().expect("it starts");
+    let mut stdout = child.stdout.take().expect("a pipe");
+    let mut first = [0];
+    stdout.read_exact(&mut first).expect("output");
+    eventually("the lock is free", LIMIT, || is_free(&server));
+    let mut rest = Vec::new();
+    stdout.read_to_end(&mut rest).expect("output");
+    assert!(
+        first[0] == bytes[0] && rest == bytes[1..],
+        "{} bytes",
+        rest.len()
+    );
+    assert!(child.wait().expect("it ends").success());
+}
+
+#[test]
 fn streams_to_one_file_keep_their_order() {
     let server = server();
     let script = "i=0; while [ $i -lt 500 ]; do echo $i; echo $i >&2; i=$((i+1)); done";

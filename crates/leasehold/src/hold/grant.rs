@@ -281,7 +281,9 @@ impl Grant {
         }
         let announces_before = self.observed.max_hold_warning();
         let announcement = announces_before.and_then(|before| state.announces_at(before));
-        let check = (state.progress_check_at().into_iter()).chain(announcement).min();
+        let check = (state.progress_check_at().into_iter())
+            .chain(announcement)
+            .min();
         let ends = state.must_end_at().into_iter().chain(check);
         let at = renewal.into_iter().chain(ends).min()?;
         // A check that is early would be due again at once.

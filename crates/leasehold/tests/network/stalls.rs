@@ -204,7 +204,13 @@ async fn stalled_turn_ends_and_the_next_one_runs() {
 async fn resumed_hold_and_permits_take_reports() {
     let client = Client::embedded();
     let lock = client.lock("x").progress_within(WITHIN);
-    let ticket = lock.acquire().await.unwrap().into_ticket(HOUR).await.unwrap();
+    let ticket = lock
+        .acquire()
+        .await
+        .unwrap()
+        .into_ticket(HOUR)
+        .await
+        .unwrap();
     let guard = lock.resume(&ticket).await.unwrap();
     let seats = client.expirable_semaphore("seats").progress_within(WITHIN);
     seats.try_set_permits(1).await.unwrap();
