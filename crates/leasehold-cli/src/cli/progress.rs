@@ -15,7 +15,7 @@ pub(crate) struct Progress {
     ///
     /// leasehold then renews the lock no longer, and ends the command as for any other loss before
     /// the lease is over. Progress until then starts the renewals again.
-    #[arg(long = "progress-within", value_name = "TIME", value_parser = duration::parse,
+    #[arg(hide_short_help = true, long = "progress-within", value_name = "TIME", value_parser = duration::parse,
         allow_hyphen_values = true, requires = "progress_source")]
     pub(crate) within: Option<Duration>,
 
@@ -23,6 +23,7 @@ pub(crate) struct Progress {
     ///
     /// The modification time counts. The file need not exist yet.
     #[arg(
+        hide_short_help = true,
         long = "progress-file",
         value_name = "FILE",
         group = "progress_source",
@@ -34,6 +35,7 @@ pub(crate) struct Progress {
     ///
     /// The command writes to pipes then, and leasehold copies what they contain.
     #[arg(
+        hide_short_help = true,
         long = "progress-output",
         group = "progress_source",
         requires = "within"

@@ -110,7 +110,7 @@ Examples:
   leasehold run -n --min-hold 50s sweep -- ./job.sh  # by cron, on all machines
   leasehold run --slot 5m sweep -- ./job.sh          # by cron, on all machines
   leasehold run --max-run 1h import -c './part.sh && ./report.sh'
-  leasehold run --progress-within 10m --progress-output import -- ./import.sh
+  leasehold run --progress-within 10m --progress-output import -- ./job.sh
   leasehold run --limit 4 thumbnails -- ./make.sh    # four at a time
   leasehold hold --ticket export | leasehold run --resume - export -- ./job.sh
   leasehold run --also bob ann -- ./transfer.sh      # both locks, or none
