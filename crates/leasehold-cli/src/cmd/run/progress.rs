@@ -24,7 +24,7 @@ const LONGEST_PAUSE: Duration = Duration::from_millis(500);
 /// The watch over a command's progress.
 #[derive(Default)]
 pub(super) struct Signs {
-    /// How late progress may be noticed. `None` if the hold does not depend on progress.
+    /// The longest delay until progress is noticed. `None` if the hold does not depend on progress.
     lag: Option<Duration>,
     copies: Option<Copies>,
     /// Dropped to end the thread that looks at the file.
@@ -156,7 +156,7 @@ fn look_at(path: PathBuf, pause: Duration, progress: Progress) -> io::Result<mps
     Ok(sender)
 }
 
-/// What the last look at a file has shown.
+/// The result of the last look at a file.
 struct Look {
     /// The last time that the file had. It is only compared with itself, because the file may be
     /// on a machine with another clock.
@@ -174,8 +174,8 @@ impl Look {
         look
     }
 
-    /// Returns whether the file's time has changed. A file that is gone is no progress, and neither
-    /// is one that appears again with its old time.
+    /// Returns whether the file's time has changed. A missing file is no progress, and
+    /// neither is one that appears again with its old time.
     fn has_moved(&mut self, path: &Path) -> bool {
         match path.metadata().and_then(|file| file.modified()) {
             Ok(modified) => self.modified.replace(modified) != Some(modified),
