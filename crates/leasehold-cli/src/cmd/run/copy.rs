@@ -12,7 +12,7 @@ use std::sync::Arc;
 use leasehold::Progress;
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
-use rustix::fs::fstat;
+use rustix::fs::{FileType, fstat};
 use rustix::io::ioctl_fionread;
 use tokio::sync::mpsc;
 
@@ -63,6 +63,7 @@ impl Copies {
             let mut copy = Copy {
                 from,
                 to: File::from(to.try_clone_to_owned()?),
+                has_reader: is_pipe(to)?,
                 stopped: Arc::clone(&stopped),
                 progress: progress.clone(),
             };
@@ -104,10 +105,17 @@ fn is_same_file() -> io::Result<bool> {
     Ok((out.st_dev, out.st_ino) == (err.st_dev, err.st_ino))
 }
 
+fn is_pipe(stream: BorrowedFd<'_>) -> io::Result<bool> {
+    let kind = FileType::from_raw_mode(fstat(stream)?.st_mode);
+    Ok(matches!(kind, FileType::Fifo | FileType::Socket))
+}
+
 /// The copying of one stream.
 struct Copy {
     from: PipeReader,
     to: File,
+    /// Whether `to` is a pipe or a socket, whose reader may leave.
+    has_reader: bool,
     stopped: Arc<PipeReader>,
     progress: Progress,
 }
@@ -151,7 +159,8 @@ impl Copy {
             // Asks for errors only, which are always reported.
             PollFd::new(self.to.as_fd(), PollFlags::empty()),
         ];
-        wait_for(&mut files)?;
+        let watched = if self.has_reader { 3 } else { 2 };
+        wait_for(&mut files[..watched])?;
         let [stopped, from, _] = files;
         Ok(if stopped.any() == Some(true) {
             News::Stopped

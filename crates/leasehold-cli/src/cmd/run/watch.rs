@@ -159,10 +159,11 @@ impl Watch<'_> {
             .min()
             .unwrap_or(now + LOOK_EVERY);
         let awaits_loss = self.ending.for_loss.is_none() && !self.ending.warned;
+        let awaits_stall = awaits_loss && self.ending.killed_at.is_none();
         tokio::select! {
             biased;
             _ = self.guard.lost(), if awaits_loss => {}
-            () = self.signs.until_stalled(self.guard), if awaits_loss => {}
+            () = self.signs.until_stalled(self.guard), if awaits_stall => {}
             () = self.stops.next() => self.group.signal(Signal::SIGTSTP),
             signal = self.signals.next() => self.group.signal(signal),
             _ = self.children.recv() => {}
