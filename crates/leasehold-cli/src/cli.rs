@@ -6,6 +6,7 @@ mod elect;
 mod fence;
 mod latch;
 mod look;
+mod progress;
 mod run;
 
 use std::ffi::OsString;
@@ -22,6 +23,7 @@ pub(crate) use elect::{Elect, Leader};
 pub(crate) use fence::{Fence, FenceAction};
 pub(crate) use latch::{Latch, LatchAction};
 pub(crate) use look::{KindOfName, Ls, Release, SetLimit, Show, Top, Watch};
+pub(crate) use progress::Progress;
 pub(crate) use run::{Hold, OnLoss, RUN_USAGE, Run, RunDeadman, RunLaunch, Turns, Wanted};
 
 /// The highest number of permits of a limit.

@@ -9,7 +9,7 @@ use syn::{Expr, Ident, LitBool, LitStr, Path, Result, Token};
 
 use crate::duration::Duration;
 
-const KEYS: &str = "client, wait, busy, kind, lease, fixed_lease, max_hold, owner, protect, crate";
+const KEYS: &str = "client, wait, busy, kind, lease, fixed_lease, max_hold, progress_within, owner, protect, crate";
 
 /// The arguments of one use of the attribute.
 pub(crate) struct Arguments {
@@ -22,6 +22,7 @@ pub(crate) struct Arguments {
     lease: Option<Duration>,
     fixed_lease: Option<Duration>,
     max_hold: Option<Duration>,
+    progress_within: Option<Duration>,
     owner: Option<Expr>,
     /// Whether a loss stops the body, and the place where the attribute says this.
     pub(crate) protect: Option<(bool, Span)>,
@@ -51,6 +52,7 @@ struct Found {
     lease: Setting<Expr>,
     fixed_lease: Setting<Expr>,
     max_hold: Setting<Expr>,
+    progress_within: Setting<Expr>,
     owner: Setting<Expr>,
     protect: Setting<bool>,
     krate: Setting<Path>,
@@ -113,6 +115,7 @@ impl Found {
             "lease" => set(&mut self.lease, key, input.parse()?),
             "fixed_lease" => set(&mut self.fixed_lease, key, input.parse()?),
             "max_hold" => set(&mut self.max_hold, key, input.parse()?),
+            "progress_within" => set(&mut self.progress_within, key, input.parse()?),
             "owner" => set(&mut self.owner, key, input.parse()?),
             "protect" => set(&mut self.protect, key, input.parse::<LitBool>()?.value),
             "crate" => set(&mut self.krate, key, input.call(Path::parse_mod_style)?),
@@ -142,6 +145,12 @@ impl Found {
                 "a hold is either renewed (`lease`) or not (`fixed_lease`); set one of them",
             ));
         }
+        if let (Some(_), Some((_, key))) = (&self.fixed_lease, &self.progress_within) {
+            return Err(syn::Error::new(
+                key.span(),
+                "a hold with a `fixed_lease` has no renewals that could depend on progress",
+            ));
+        }
         Ok(Arguments {
             name,
             client,
@@ -153,6 +162,7 @@ impl Found {
             lease: duration(self.lease)?,
             fixed_lease: duration(self.fixed_lease)?,
             max_hold: duration(self.max_hold)?,
+            progress_within: duration(self.progress_within)?,
             owner: self.owner.map(|(value, _)| value),
             protect: self.protect.map(|(value, key)| (value, key.span())),
             krate: self.krate.map(|(value, _)| value),
@@ -229,6 +239,7 @@ impl Arguments {
             (quote!(lease), &self.lease),
             (quote!(fixed_lease), &self.fixed_lease),
             (quote!(max_hold), &self.max_hold),
+            (quote!(progress_within), &self.progress_within),
         ];
         for (setter, value) in settings {
             if let Some(value) = value.as_ref().map(Duration::tokens) {

@@ -50,6 +50,7 @@ use function::Function;
 /// | `lease` | the lease of the hold, which is renewed | the client's lease |
 /// | `fixed_lease` | the lease of a hold that is not renewed | the hold is renewed |
 /// | `max_hold` | how long the hold may last in total | no limit |
+/// | `progress_within` | the time in which the body must report progress with `lock_guard.progress()` | none |
 /// | `owner` | the `Owner` of the hold, which can re-enter it | none; for a blocking function, the thread |
 /// | `protect` | whether a loss of the lock stops the body | `true`; for a blocking function, `false` |
 /// | `crate` | the path of the crate `leasehold` | `::leasehold` |

@@ -134,6 +134,16 @@ impl Service {
         pending().await
     }
 
+    #[locked("job", client = self.locks, lease = "300ms", progress_within = "200ms")]
+    async fn stalled(&self) -> Result<(), Failure> {
+        for _ in 0..10 {
+            tokio::time::sleep(Duration::from_millis(100)).await;
+            lock_guard.progress();
+        }
+        self.runs.fetch_add(1, Ordering::Relaxed);
+        pending().await
+    }
+
     #[locked("job", client = self.locks, fixed_lease = "300ms")]
     async fn on_a_fixed_lease(&self) -> Result<(), Failure> {
         pending().await
@@ -204,18 +214,23 @@ async fn dropped_future_drops_the_body_and_releases() {
 #[tokio::test(start_paused = true)]
 async fn loss_drops_the_body() {
     let limit = Duration::from_secs(60);
-    let (one, two) = (Service::new(), Service::new());
+    let (one, two, three) = (Service::new(), Service::new(), Service::new());
     let results = [
         tokio::time::timeout(limit, one.too_long()).await,
         tokio::time::timeout(limit, two.on_a_fixed_lease()).await,
+        tokio::time::timeout(limit, three.stalled()).await,
     ];
+    assert_eq!(three.runs.load(Ordering::Relaxed), 1, "it has reported");
     for result in results.map(|result| result.expect("the loss ends the body")) {
         let Err(Failure::Lock(error)) = result else {
             panic!("the lock is lost");
         };
         let loss = error.loss().unwrap();
         assert!(
-            matches!(loss, LossReason::MaxHold { .. } | LossReason::Expired),
+            matches!(
+                loss,
+                LossReason::MaxHold { .. } | LossReason::Expired | LossReason::Stalled { .. }
+            ),
             "{loss}"
         );
     }

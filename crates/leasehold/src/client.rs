@@ -21,7 +21,7 @@ use crate::context::{Context, Naming};
 use crate::credentials::{Credentials, CredentialsSource};
 use crate::error::{Error, ErrorKind, Result};
 use crate::hold::SafetyMargin;
-use crate::observe::{Acquired, Hooks, Lost, Observer, Stalling, Waiting};
+use crate::observe::{Acquired, Ending, Hooks, Lost, Observer, Stalling, Waiting};
 use crate::operate::holds::{self, HeldInfo};
 use crate::operate::name::{self, Listing, NameInfo};
 #[cfg(any(feature = "redis", test))]
@@ -926,6 +926,38 @@ impl ClientBuilder {
     #[must_use]
     pub fn on_stalling(mut self, hook: impl Fn(&Stalling<'_>) + Send + Sync + 'static) -> Self {
         self.hooks.on_stalling(Box::new(hook));
+        self
+    }
+
+    /// Sets a function that is called when at most `before` is left of the
+    /// [maximum hold time](crate::Lock::max_hold) of a hold, once for each such time. If the time is
+    /// shorter than `before`, the function is called soon after the grant. Any duration is allowed.
+    ///
+    /// The function must not block, because it runs in the task that renews the other holds. A
+    /// panic is caught, as in [`on_acquired`](Self::on_acquired).
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> leasehold::Result<()> {
+    /// use std::time::Duration;
+    /// use leasehold::{Client, Embedded};
+    ///
+    /// let client = Client::builder()
+    ///     .max_hold_warning(Duration::from_secs(60), |ending| {
+    ///         println!("{} ends in {:?}", ending.name, ending.left);
+    ///     })
+    ///     .embedded(&Embedded::new())?;
+    /// let lock = client.lock("orders").max_hold(Duration::from_secs(3600));
+    /// # lock.acquire().await?.release().await
+    /// # }
+    /// ```
+    #[must_use]
+    pub fn max_hold_warning(
+        mut self,
+        before: Duration,
+        hook: impl Fn(&Ending<'_>) + Send + Sync + 'static,
+    ) -> Self {
+        self.hooks.max_hold_ending(before, Box::new(hook));
         self
     }
 

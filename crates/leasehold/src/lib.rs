@@ -208,7 +208,7 @@ pub mod ticket {
 
 /// The types that a client passes to its hooks: see [`ClientBuilder::on_acquired`].
 pub mod hooks {
-    pub use crate::observe::{Acquired, Lost, Stalling, Waiting};
+    pub use crate::observe::{Acquired, Ending, Lost, Stalling, Waiting};
 }
 
 /// Checks that refuse the writes of late holders: statements for SQL databases, scripts for Redis,

@@ -22,7 +22,7 @@ use crate::error::{ErrorKind, Result};
 use crate::key::Key;
 use crate::loss::LossReason;
 pub(crate) use hooks::Hooks;
-pub use hooks::{Acquired, Lost, Stalling, Waiting};
+pub use hooks::{Acquired, Ending, Lost, Stalling, Waiting};
 #[cfg(all(feature = "metrics", feature = "redis"))]
 use series::ServerSeries;
 #[cfg(feature = "metrics")]
@@ -140,6 +140,16 @@ impl Observed {
     /// Reports that the work under a hold makes no progress.
     pub(crate) fn stalling(&self, key: &Key, since: Duration, within: Duration) {
         self.hooks.stalling(self.kind, key, since, within);
+    }
+
+    /// Returns how long before its end a maximum hold time is announced; `None` for never.
+    pub(crate) fn max_hold_warning(&self) -> Option<Duration> {
+        self.hooks.max_hold_warning()
+    }
+
+    /// Reports that the maximum hold time of a hold is almost over.
+    pub(crate) fn ending(&self, key: &Key, left: Duration, limit: Duration) {
+        self.hooks.ending(self.kind, key, left, limit);
     }
 
     /// Notes a confirmed renewal or extension. `remaining` is how much of the lease was left then.

@@ -45,6 +45,8 @@ mod rejoin;
 mod renewals;
 #[path = "network/restarts.rs"]
 mod restarts;
+#[path = "network/stalls.rs"]
+mod stalls;
 #[path = "network/tickets.rs"]
 mod tickets;
 #[path = "network/unpolled.rs"]

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use clap::Args;
 
-use super::MORE;
+use super::{MORE, Progress};
 use crate::duration;
 
 const ELECT_HELP: &str = "\
@@ -19,6 +19,9 @@ the signal on to the command.
 The command finds the fencing token of its term in $LEASEHOLD_TOKEN. The number rises from term to \
 term. Pass it with each write, so that the system that is written to can refuse a former leader. \
 The command also finds the name in $LEASEHOLD_NAME.
+
+With --progress-within, a leader whose command makes no progress loses the lead, as under \
+`leasehold run`, and another candidate leads.
 
 Exit codes:
   1    any other failure
@@ -60,6 +63,9 @@ pub(crate) struct Elect {
     /// The default is a third of the lease, at most 10s.
     #[arg(long, value_name = "TIME", value_parser = duration::parse, allow_hyphen_values = true)]
     pub(crate) grace: Option<Duration>,
+
+    #[command(flatten)]
+    pub(crate) progress: Progress,
 
     /// Print JSON events on stderr
     #[arg(long)]

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use clap::Args;
 
-use super::{MORE, MOST_PERMITS};
+use super::{MORE, MOST_PERMITS, Progress};
 use crate::duration;
 use crate::exit_code::Exit;
 
@@ -56,6 +56,15 @@ needs to run until then, even if leasehold is killed. `leasehold release` frees 
 --min-hold works with locks that are a \
 single key: plain, --fenced, --fair and --write.
 
+--progress-within TIME renews the lock only while the command makes progress. With \
+--progress-file FILE, each change of the file's modification time is progress. With \
+--progress-output, each output of the command is progress, also a part of a line. The command then \
+writes to pipes, and programs that see no terminal may keep their output back: start them with \
+`stdbuf -oL`, or use --progress-file. When the command ends, leasehold copies what it has written, \
+and processes that it leaves behind can write no more. Without progress for TIME, leasehold says so \
+and renews the lock no longer. Before the lease is over, it ends the command as for any other loss, \
+with exit code 70. Progress before that starts the renewals again.
+
 With --json, leasehold reports on stderr in JSON, one object per line. Each object has `event` and \
 `name`. These are the events and their other fields:
 
@@ -63,6 +72,8 @@ With --json, leasehold reports on stderr in JSON, one object per line. Each obje
   busy      holder (id, kept, label, host and pid)
   held      id, token, waited_ms; with --slot or --once also slot_ms, missed
   started   pid
+  stalled   no_progress_ms, last_progress_ms (since 1970 in UTC)
+  progressing  (after stalled)
   losing    reason
   lost      held_ms, reason
   released  held_ms
@@ -102,6 +113,7 @@ Examples:
   leasehold run -n --min-hold 50s sweep -- ./job.sh  # by cron, on all machines
   leasehold run --slot 5m sweep -- ./job.sh          # by cron, on all machines
   leasehold run --max-run 1h import -c './part.sh && ./report.sh'
+  leasehold run --progress-within 10m --progress-output import -- ./job.sh
   leasehold run --limit 4 thumbnails -- ./make.sh    # four at a time
   leasehold hold --ticket export | leasehold run --resume - export -- ./job.sh
   leasehold run --also bob ann -- ./transfer.sh      # both locks, or none
@@ -178,6 +190,9 @@ pub(crate) struct Run {
     /// The command gets TERM, and KILL after --grace.
     #[arg(long, value_name = "TIME", value_parser = duration::parse, allow_hyphen_values = true)]
     pub(crate) max_run: Option<Duration>,
+
+    #[command(flatten)]
+    pub(crate) progress: Progress,
 
     /// Do this when the lock is lost
     ///

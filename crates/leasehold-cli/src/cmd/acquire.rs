@@ -22,6 +22,7 @@ pub(super) use in_the_way::{KEPT, next_holder};
 pub(super) use ticket::{invalid as invalid_ticket, ticket_of};
 pub(super) use turn::{as_json as turn_as_json, told as told_turn};
 pub(super) use wait::{Waited, Waiting};
+pub(super) use wanted::HoldLimits;
 
 /// The longest time for a clean-up after a signal, or after a failed release.
 pub(super) const TIDY_LIMIT: Duration = Duration::from_secs(3);

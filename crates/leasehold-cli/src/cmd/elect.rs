@@ -33,6 +33,7 @@ pub(crate) fn elect(args: &Elect, server: &Server) -> Result<Exit, Failure> {
         schedule: Schedule::new(args.lease, args.grace)?,
         on_loss: OnLoss::Term,
         max_run: None,
+        progress: args.progress.clone(),
     };
     if args.json {
         output::tell_json(Some(&task.name));
@@ -65,6 +66,10 @@ fn until_ended(
         })?
     };
     let election = client.election(&task.name).payload(args.payload.as_str());
+    let election = match args.progress.within {
+        Some(within) => election.progress_within(within),
+        None => election,
+    };
     let mut delays = Delays::new(args.restart_delay);
     let end = loop {
         let stood = runtime.block_on(stand(&election, &mut told));
@@ -135,9 +140,10 @@ async fn stand(election: &Election, told: &mut Signals) -> Result<Option<Holding
 async fn give_up(
     task: &Task,
     guard: Holding,
-    end: End,
+    mut end: End,
     signals: &mut Signals,
 ) -> Result<Option<Exit>, Failure> {
+    let rest = end.rest.take();
     let name = Shown(&task.name);
     let limit = tokio::time::timeout(TIDY_LIMIT, guard.release());
     match unless_hurried(limit, signals).await {
@@ -150,6 +156,9 @@ async fn give_up(
         _ => note(format_args!(
             "`{name}`: the end of the term is not confirmed"
         )),
+    }
+    if let Some(rest) = rest {
+        let _ = unless_hurried(rest.written(), signals).await;
     }
     if let Some(reason) = end.lost_for {
         output::event(Event::Lost, &task.name, || vec![("reason", reason.into())]);

@@ -1,6 +1,7 @@
 //! `leasehold run`: a command under a lock.
 
 mod child;
+mod copy;
 pub(super) mod deadman;
 pub(super) mod launch;
 #[cfg(feature = "metrics")]
@@ -9,6 +10,7 @@ mod metrics_file;
 #[path = "run/no_metrics_file.rs"]
 mod metrics_file;
 mod processes;
+mod progress;
 pub(super) mod terminal;
 mod watch;
 
@@ -20,11 +22,11 @@ use tokio::runtime::Runtime;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::time::Instant;
 
-use super::acquire::{HURRIED, Holding, TIDY_LIMIT, Waited, Waiting};
+use super::acquire::{HURRIED, HoldLimits, Holding, TIDY_LIMIT, Waited, Waiting};
 use super::acquire::{as_ms, next_holder, not_released, tidy, unless_hurried};
 use super::doctor::brief;
 use super::{name_of_lock, runtime, shut_down};
-use crate::cli::{OnLoss, Run};
+use crate::cli::{OnLoss, Progress, Run};
 use crate::duration;
 use crate::exit_code::Exit;
 use crate::failure::Failure;
@@ -35,6 +37,7 @@ use crate::usage::command_line;
 use child::Group;
 use deadman::{Deadman, since_boot};
 use metrics_file::MetricsFile;
+use progress::Signs;
 use terminal::{StopRequests, Terminal};
 pub(super) use watch::{End, Schedule};
 use watch::{Ending, Watch};
@@ -46,6 +49,7 @@ pub(super) struct Task {
     pub(super) schedule: Schedule,
     pub(super) on_loss: OnLoss,
     pub(super) max_run: Option<Duration>,
+    pub(super) progress: Progress,
 }
 
 /// The task of one run, and its settings.
@@ -73,6 +77,7 @@ pub(crate) fn run(args: &Run, servers: &[Server]) -> Result<Exit, Failure> {
             schedule: Schedule::new(args.wanted.lease, args.grace)?,
             on_loss: args.on_loss.clone(),
             max_run: args.max_run,
+            progress: args.progress.clone(),
         },
     };
     check_min_hold(args)?;
@@ -122,7 +127,7 @@ fn what_to_run(args: &Run, command: &[OsString]) -> Result<String, Failure> {
 }
 
 /// Refuses `--min-hold` if the server can't keep the lock as one key with an expiry, or if it is
-/// longer than `--failover-guard`.
+/// longer than `--failover-guard` or `--progress-within`.
 fn check_min_hold(args: &Run) -> Result<(), Failure> {
     let Some(least) = args.min_hold else {
         return Ok(());
@@ -138,6 +143,14 @@ fn check_min_hold(args: &Run) -> Result<(), Failure> {
         return Err(Failure::usage(format!(
             "--min-hold works only with a lock that is a single key, and with {flag} there are several keys; \
              leave out one of the two"
+        )));
+    }
+    if let Some(within) = args.progress.within.filter(|within| *within < least) {
+        return Err(Failure::usage(format!(
+            "--min-hold {} is longer than --progress-within {}, so without progress the lock would be \
+             free too early; make one of them as long as the other",
+            duration::shown(least),
+            duration::shown(within)
         )));
     }
     match wanted.failover_guard.filter(|span| *span < least) {
@@ -163,8 +176,11 @@ fn under_lock(
         let _context = runtime.enter();
         Signals::listen()?
     };
-    let waiting =
-        Waiting::new(&job.args.wanted, &job.task.name, servers).min_hold(job.args.min_hold);
+    let limits = HoldLimits {
+        min_hold: job.args.min_hold,
+        progress_within: job.args.progress.within,
+    };
+    let waiting = Waiting::new(&job.args.wanted, &job.task.name, servers).limits(limits);
     let turns = &job.args.turns;
     let has_turns = turns.slot.is_some() || turns.once.is_some();
     let waited = match (&job.args.resume, has_turns) {
@@ -198,11 +214,16 @@ fn under_lock(
         }
     }
     terminal::hold_back_stops(true);
-    let end = runtime.block_on(supervise(&job.task, &guard, &mut signals));
+    let mut end = runtime.block_on(supervise(&job.task, &guard, &mut signals));
     terminal::hold_back_stops(false);
     metrics_file::command_ended();
+    let rest = end.rest.take();
     let given_back = give_back(job, clients, guard, held_since, end, &mut signals);
     let exit = runtime.block_on(given_back);
+    if let Some(rest) = rest {
+        // The command has ended and the lock is free, so a slow reader holds up nothing else.
+        let _ = runtime.block_on(unless_hurried(rest.written(), &mut signals));
+    }
     metrics_file::run_ended(exit.as_ref().map_or_else(Failure::exit, |exit| *exit));
     exit
 }
@@ -213,6 +234,7 @@ pub(super) async fn supervise(task: &Task, guard: &Holding, signals: &mut Signal
         began: false,
         lost_for: guard.loss().map(|reason| reason.to_string()),
         exit,
+        rest: None,
     };
     match start(task, guard, signals) {
         Ok(Some(watch)) => watch.until_ended().await,
@@ -244,6 +266,7 @@ fn start<'a>(
         deadman.dismiss();
         return Ok(None);
     }
+    let (signs, streams) = Signs::watch(&task.progress, guard)?;
     // The command inherits blocked signals, and must stop on Ctrl-Z.
     terminal::hold_back_stops(false);
     let group = Group::spawn(
@@ -251,6 +274,7 @@ fn start<'a>(
         &guard.variables(),
         deadman.deadline_ms(),
         &task.command,
+        streams,
     );
     terminal::hold_back_stops(true);
     let group = group?;
@@ -274,6 +298,7 @@ fn start<'a>(
         stops,
         inherits: child::inherits_orphans(),
         children,
+        signs,
         ending: Ending::default(),
     }))
 }
@@ -301,6 +326,7 @@ async fn give_back(
         began,
         lost_for,
         exit: end,
+        ..
     } = end;
     let held = since_boot().saturating_sub(held_since);
     let valid_until = guard.valid_until();

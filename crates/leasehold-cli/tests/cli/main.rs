@@ -14,6 +14,7 @@ mod limit;
 mod ls;
 mod metrics;
 mod pages;
+mod progress;
 mod release;
 mod run;
 mod run_events;

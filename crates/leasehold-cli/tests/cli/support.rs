@@ -254,6 +254,12 @@ impl Running {
         kill(Pid::from_raw(self.pid()), signal).expect("it is still there");
     }
 
+    /// Writes a line to the stdin of the process.
+    pub(crate) fn say(&mut self, line: &str) {
+        let stdin = self.child.stdin.as_mut().expect("stdin is still here");
+        writeln!(stdin, "{line}").expect("it reads");
+    }
+
     /// Closes the stdin of the process.
     pub(crate) fn close_stdin(&mut self) {
         self.child.stdin = None;

@@ -57,6 +57,11 @@ async fn two_leases(client: &Client) -> leasehold::Result<()> {
     Ok(())
 }
 
+#[locked("x", client = client, fixed_lease = "5s", progress_within = "5s")]
+async fn progress_without_renewals(client: &Client) -> leasehold::Result<()> {
+    Ok(())
+}
+
 fn main() {
     // The functions exist, so the errors cause no others.
     drop(no_client(&Client::embedded()));

@@ -65,6 +65,7 @@ impl Election {
         "Sets a text that observers receive with the leader" payload(text: impl Into<Arc<str>>);
         "Sets the lease of a term" lease(lease: Duration);
         "Sets the time between two renewals of a term" renew_every(period: Duration);
+        "Sets the time in which the work of the leader must report progress" progress_within(within: Duration);
         "Sets which servers must confirm a term" acknowledged_by(acknowledgement: Acknowledgement);
         "Sets how often the server is asked when nothing wakes a waiter" poll_interval(interval: Duration);
         "Sets how long a wait continues while no server answers" outage_timeout(timeout: Duration);

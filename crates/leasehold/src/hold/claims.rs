@@ -26,6 +26,8 @@ struct Claim {
     /// The end of its lease, if the lease is fixed.
     end: Moment,
     limit: Option<Limit>,
+    /// Whether the end of its maximum hold time was announced.
+    announced: bool,
     /// Whether its guard was forgotten: the guard has left without giving the claim up.
     forgotten: bool,
 }
@@ -37,6 +39,7 @@ impl Claim {
             terms,
             end: now + terms.lease,
             limit: terms.max_hold.map(|limit| (now + limit, limit)),
+            announced: false,
             forgotten: false,
         }
     }
@@ -161,6 +164,20 @@ impl Claims {
     pub(super) fn limit(&mut self, id: ClaimId, limit: Duration, since: Moment) {
         if let Some(claim) = self.find(id) {
             claim.limit = Some((since + limit, limit));
+        }
+    }
+
+    /// Returns the first end of a maximum hold time, unless it was announced already.
+    pub(super) fn unannounced_limit(&self) -> Option<Limit> {
+        let first = self.first_limit()?;
+        let is_unannounced = |claim: &Claim| claim.limit == Some(first) && !claim.announced;
+        self.list.iter().any(is_unannounced).then_some(first)
+    }
+
+    /// Notes that the end of this maximum hold time was announced.
+    pub(super) fn announced(&mut self, limit: Limit) {
+        for claim in &mut self.list {
+            claim.announced |= claim.limit == Some(limit);
         }
     }
 

@@ -11,7 +11,7 @@ use super::claims::Limit;
 use super::confirm::PendingConfirmations;
 use super::holding::Holding;
 use super::progress::{LastReport, Stalling};
-use super::state::{Asked, DueTime, GrantState, NO_REPLY_YET};
+use super::state::{Asked, DueTime, Ending, GrantState, NO_REPLY_YET};
 use super::{ClaimId, GuardExit, HoldSteps, Joined, SafetyMargin};
 use crate::backend::failure::Failure;
 use crate::backend::route::Route;
@@ -168,8 +168,12 @@ impl Grant {
             };
         }
         let stalling = state.newly_stalling(now);
+        let announces_before = self.observed.max_hold_warning();
+        let ending = announces_before.and_then(|before| state.newly_ending(before, now));
+        // A hold that is due only for the announcement is not renewed for it.
+        let is_early = ending.is_some() && state.was_just_confirmed(now);
         let action = match state.watch_every() {
-            Some(_) if !state.is_renewal_due(now) => WatchdogAction::Later,
+            Some(_) if is_early || !state.is_renewal_due(now) => WatchdogAction::Later,
             Some(_) if state.veto_renewal(now) => WatchdogAction::Stalled,
             Some(_) => WatchdogAction::Renew {
                 lease: state.lease_to_renew(now),
@@ -181,6 +185,10 @@ impl Grant {
         if let Some(Stalling { since, within }) = stalling {
             log(|| tracing::warn!(key = %self.key, ?since, "no progress of the holder's work"));
             self.observed.stalling(&self.key, since, within);
+        }
+        if let Some(Ending { left, limit }) = ending {
+            log(|| tracing::warn!(key = %self.key, ?left, "the maximum hold time is almost over"));
+            self.observed.ending(&self.key, left, limit);
         }
         action
     }
@@ -261,8 +269,8 @@ impl Grant {
     }
 
     /// Returns the time at which the hold is due in the watchdog: one renewal period after the last
-    /// confirmation, earlier by `part` of the period. If the hold must end before that, or its
-    /// progress must be checked, it is due then. `None` for never.
+    /// confirmation, earlier by `part` of the period. If the hold must end before that, its progress
+    /// must be checked, or its end announced, it is due then. `None` for never.
     pub(crate) fn next_due(&self, part: f64) -> Option<DueTime> {
         let mut state = self.state.lock();
         let renewal = state.watch_every();
@@ -270,7 +278,11 @@ impl Grant {
         if let Some(renewal) = renewal {
             state.set_renewal_due(renewal);
         }
-        let check = state.progress_check_at();
+        let announces_before = self.observed.max_hold_warning();
+        let announcement = announces_before.and_then(|before| state.announces_at(before));
+        let check = (state.progress_check_at().into_iter())
+            .chain(announcement)
+            .min();
         let ends = state.must_end_at().into_iter().chain(check);
         let at = renewal.into_iter().chain(ends).min()?;
         // A check that is early would be due again at once.

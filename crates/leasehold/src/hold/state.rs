@@ -74,6 +74,13 @@ pub(super) struct GrantState {
     pub(super) failing: Option<(Moment, Cow<'static, str>)>,
 }
 
+/// A maximum hold time that is almost over.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Ending {
+    pub(super) left: Duration,
+    pub(super) limit: Duration,
+}
+
 /// The values that decide when a hold is due in the watchdog, and when it ends.
 #[derive(PartialEq, Eq)]
 pub(super) struct Schedule {
@@ -209,6 +216,29 @@ impl GrantState {
         self.stalls_at()?;
         let within = self.holding.claims.progress_within()?;
         self.holding.progress.as_mut()?.check(within, now)
+    }
+
+    /// Returns the time at which the end of the maximum hold time must be announced, `before` that
+    /// end.
+    pub(super) fn announces_at(&self, before: Duration) -> Option<Moment> {
+        let (end, limit) = self.holding.claims.unannounced_limit()?;
+        Some(end - before.min(limit))
+    }
+
+    /// Returns the maximum hold time whose end is at most `before` away, and the time that is left.
+    /// Once for each maximum.
+    pub(super) fn newly_ending(&mut self, before: Duration, now: Moment) -> Option<Ending> {
+        self.announces_at(before).filter(|at| *at <= now)?;
+        let (end, limit) = self.holding.claims.unannounced_limit()?;
+        self.holding.claims.announced((end, limit));
+        let left = end.saturating_sub(now);
+        Some(Ending { left, limit })
+    }
+
+    /// Returns whether less time has passed since the last confirmation than a renewal waits for.
+    pub(super) fn was_just_confirmed(&self, now: Moment) -> bool {
+        let period = self.watch_every().unwrap_or_default();
+        now.saturating_sub(self.confirmed_at) < period.mul_f64(0.75)
     }
 
     /// Notes when the next renewal is due. A hold that depends on progress is also due for checks.

@@ -62,7 +62,23 @@ pub struct Stalling<'a> {
     pub within: Duration,
 }
 
+/// A hold whose maximum hold time is almost over: the argument of
+/// [`max_hold_warning`](crate::ClientBuilder::max_hold_warning).
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct Ending<'a> {
+    /// The name that is held.
+    pub name: &'a str,
+    /// The kind, as in [`Acquired::kind`].
+    pub kind: &'static str,
+    /// The time that is left.
+    pub left: Duration,
+    /// The [maximum hold time](crate::Lock::max_hold).
+    pub limit: Duration,
+}
+
 type OnAcquired = dyn Fn(&Acquired<'_>) + Send + Sync;
+type OnEnding = dyn Fn(&Ending<'_>) + Send + Sync;
 type OnLost = dyn Fn(&Lost<'_>) + Send + Sync;
 type OnStalling = dyn Fn(&Stalling<'_>) + Send + Sync;
 type OnWaiting = dyn Fn(&Waiting<'_>) + Send + Sync;
@@ -74,6 +90,7 @@ pub(crate) struct Hooks(Option<Arc<HookSet>>);
 #[derive(Clone, Default)]
 struct HookSet {
     acquired: Option<Hook<OnAcquired>>,
+    ending: Option<(Duration, Hook<OnEnding>)>,
     lost: Option<Hook<OnLost>>,
     stalling: Option<Hook<OnStalling>>,
     waiting: Option<(Duration, Hook<OnWaiting>)>,
@@ -110,6 +127,10 @@ impl Hooks {
 
     pub(crate) fn on_stalling(&mut self, hook: Box<OnStalling>) {
         self.set().stalling = Some(Hook::new("on_stalling", hook));
+    }
+
+    pub(crate) fn max_hold_ending(&mut self, before: Duration, hook: Box<OnEnding>) {
+        self.set().ending = Some((before, Hook::new("max_hold_warning", hook)));
     }
 
     pub(crate) fn on_waiting(&mut self, longest: Duration, hook: Box<OnWaiting>) {
@@ -161,6 +182,23 @@ impl Hooks {
                 kind: kind.label(),
                 since,
                 within,
+            };
+            hook.call(|hook| hook(&event));
+        }
+    }
+
+    pub(super) fn max_hold_warning(&self) -> Option<Duration> {
+        let (before, _) = self.0.as_ref()?.ending.as_ref()?;
+        Some(*before)
+    }
+
+    pub(super) fn ending(&self, kind: ObservedKind, key: &Key, left: Duration, limit: Duration) {
+        if let Some((_, hook)) = self.0.as_ref().and_then(|set| set.ending.as_ref()) {
+            let event = Ending {
+                name: key.given(),
+                kind: kind.label(),
+                left,
+                limit,
             };
             hook.call(|hook| hook(&event));
         }

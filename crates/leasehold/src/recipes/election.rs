@@ -344,6 +344,13 @@ impl Election {
         self.with(|lock| lock.renew_every(period))
     }
 
+    /// Sets the time in which the work of the leader must report progress, or its term is not
+    /// renewed: see [`Lock::progress_within`](crate::Lock::progress_within).
+    #[must_use]
+    pub fn progress_within(self, within: Duration) -> Self {
+        self.with(|lock| lock.progress_within(within))
+    }
+
     /// Sets which servers must confirm a term: see
     /// [`Lock::acknowledged_by`](crate::Lock::acknowledged_by).
     #[must_use]

@@ -260,6 +260,41 @@ async fn expired_lease_frees_lock_for_other_side() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn stalled_work_of_ours_lets_javas_waiter_in_once_we_know() {
+    let Place {
+        server, java, rust, ..
+    } = &place_with(None, Client::builder().lease(WATCHDOG)).await;
+    let within = Duration::from_secs(1);
+    let locks: [(_, AnyLock); 3] = [
+        (LockKind::Plain, rust.lock("plain").into()),
+        (LockKind::Fair, rust.fair_lock("fair").into()),
+        (LockKind::Write, rust.rw_lock("write").write_lock().into()),
+    ];
+    for (kind, lock) in locks {
+        let (name, java) = (lock.name().to_owned(), java.kind(kind));
+        let guard = lock.progress_within(within).acquire().await.unwrap();
+        let waiting = java.start_lock(&name);
+        eventually("it listens", async || {
+            let channels = server.channels();
+            channels.iter().any(|channel| channel.contains(&name))
+        })
+        .await;
+        // Longer than the lease.
+        for _ in 0..28 {
+            tokio::time::sleep(within / 10).await;
+            guard.progress();
+            assert!(guard.is_held() && !waiting.is_done());
+        }
+        waiting.wait(SOON).expect("the stalled hold ends");
+        let loss = guard.loss();
+        assert!(matches!(loss, Some(LossReason::Stalled { .. })), "{loss:?}");
+        assert!(guard.release().await.is_err());
+        assert!(java.is_held_by_current_thread(&name).unwrap().value);
+        java.unlock(&name).unwrap();
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn killed_holder_frees_lock_for_other_side() {
     let Place {
         server,

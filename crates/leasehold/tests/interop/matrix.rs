@@ -160,7 +160,7 @@ fn plain() -> Primitive {
         "lock::what_java_holds_is_refused_to_us lock::what_we_hold_is_refused_to_java",
         "",
         "lock::our_waiter_is_woken_by_javas_release lock::javas_waiter_is_woken_by_our_release",
-        "lock::expired_lease_frees_lock_for_other_side",
+        "lock::expired_lease_frees_lock_for_other_side lock::stalled_work_of_ours_lets_javas_waiter_in_once_we_know",
         "lock::killed_holder_frees_lock_for_other_side",
         "lock::each_watchdog_renews_only_its_own_hold"
     );

@@ -1,7 +1,7 @@
 //! Renewal that depends on the progress of the holder's work.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use leasehold::{Client, Embedded, ErrorKind, LossReason, MultiLock, Owner};
@@ -10,6 +10,7 @@ use tokio::time::{Instant, sleep, timeout};
 use super::{MS, over_network};
 
 const SECOND: Duration = Duration::from_secs(1);
+const HOUR: Duration = Duration::from_secs(3600);
 const WITHIN: Duration = Duration::from_secs(60);
 const LEASE: Duration = Duration::from_secs(30);
 
@@ -193,4 +194,47 @@ async fn a_fixed_lease_has_no_renewal_to_refuse() {
     let lock = client.lock("x").fixed_lease(LEASE).progress_within(WITHIN);
     let error = lock.try_acquire().await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Misuse);
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_end_of_the_maximum_is_announced_once_and_costs_no_request() {
+    let told = Arc::new(Mutex::new(Vec::new()));
+    let telling = Arc::clone(&told);
+    let builder = Client::builder().max_hold_warning(390 * SECOND, move |ending| {
+        assert_eq!(ending.name, "x");
+        telling.lock().unwrap().push((ending.left, ending.limit));
+    });
+    let server = Embedded::new();
+    let (client, network) = server.client_over_network(&builder).unwrap();
+    // No renewal is due in the first minute.
+    let lock = client.lock("x").lease(300 * SECOND);
+    let guard = lock.max_hold(400 * SECOND).acquire().await.unwrap();
+    sleep(9 * SECOND).await;
+    assert!(told.lock().unwrap().is_empty());
+    sleep(2 * SECOND).await;
+    let (left, limit) = told.lock().unwrap()[0];
+    assert!(left <= 390 * SECOND && left > 389 * SECOND, "{left:?}");
+    assert_eq!((limit, network.requests()), (400 * SECOND, 1));
+    guard.lost().await;
+    sleep(LEASE).await;
+    assert_eq!(told.lock().unwrap().len(), 1);
+
+    // A maximum that is shorter, a fixed lease, and a later re-entry that ends earlier.
+    let (owner, fixed) = (Owner::new(), client.lock("x").fixed_lease(HOUR));
+    let lock = fixed.owned_by(&owner);
+    let outer = lock
+        .clone()
+        .max_hold(1000 * SECOND)
+        .acquire()
+        .await
+        .unwrap();
+    let inner = lock.max_hold(5 * SECOND).acquire().await.unwrap();
+    sleep(SECOND).await;
+    assert_eq!(told.lock().unwrap()[1].1, 5 * SECOND);
+    inner.release().await.unwrap();
+    sleep(608 * SECOND).await;
+    assert_eq!(told.lock().unwrap().len(), 2);
+    sleep(2 * SECOND).await;
+    assert_eq!(told.lock().unwrap()[2].1, 1000 * SECOND);
+    outer.release().await.unwrap();
 }

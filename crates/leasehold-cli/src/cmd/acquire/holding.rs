@@ -5,7 +5,7 @@ use std::time::{Duration, SystemTime};
 
 use leasehold::slot::Turn;
 use leasehold::ticket::Ticket;
-use leasehold::{ExpirablePermit, LockGuard, LossReason, Result};
+use leasehold::{ExpirablePermit, LockGuard, LossReason, Progress, Result};
 use tokio::time::Instant;
 
 /// The guard of a lock, or a permit.
@@ -131,6 +131,24 @@ impl Holding {
             Self::Lock(guard) => Box::pin(guard.lost()),
             Self::Permit(permit) => Box::pin(permit.lost()),
             Self::Turn(turn, _) => Box::pin(turn.lost()),
+        }
+    }
+
+    /// Returns a handle that reports progress of the work under the hold.
+    pub(in crate::cmd) fn progress_handle(&self) -> Progress {
+        match self {
+            Self::Lock(guard) => guard.progress_handle(),
+            Self::Permit(permit) => permit.progress_handle(),
+            Self::Turn(turn, _) => turn.progress_handle(),
+        }
+    }
+
+    /// Resolves with the time since the last progress when the work under the hold has stalled.
+    pub(in crate::cmd) fn stalled(&self) -> Pin<Box<dyn Future<Output = Duration> + Send>> {
+        match self {
+            Self::Lock(guard) => Box::pin(guard.stalled()),
+            Self::Permit(permit) => Box::pin(permit.stalled()),
+            Self::Turn(turn, _) => Box::pin(turn.stalled()),
         }
     }
 

@@ -1,13 +1,15 @@
 //! The hold of a ticket, which `--resume` continues.
 
+use std::time::Duration;
+
+use leasehold::kind::OneKey;
 use leasehold::ticket::{Ticket, TicketKind};
-use leasehold::{Client, Error, ErrorKind, LossReason, Result};
+use leasehold::{Acknowledgement, Client, Error, ErrorKind, Lock, LossReason, Result};
 
 use super::holding::Holding;
 use super::wait::{Aborted, Waited, Waiting};
 use super::wanted::acknowledgement;
 use super::{in_a_hurry, tidy, unless_hurried};
-use crate::cli::Wanted as Args;
 use crate::exit_code::Exit;
 use crate::failure::Failure;
 use crate::input;
@@ -27,7 +29,7 @@ impl Waiting<'_> {
         };
         let clients = self.connect()?;
         let holding = {
-            let work = resume(&clients[0], self.args, self.name, ticket);
+            let work = self.resume(&clients[0], ticket);
             let mut resume = Aborted::on_drop(work);
             tokio::select! {
                 holding = resume.result() => holding,
@@ -49,50 +51,55 @@ impl Waiting<'_> {
             }
         }
     }
-}
 
-/// Takes the place of the hold, and draws a token if one is wanted. The future borrows nothing.
-fn resume(
-    client: &Client,
-    args: &Args,
-    name: &str,
-    ticket: Ticket,
-) -> impl Future<Output = Result<Holding, Failure>> + Send + 'static {
-    let (client, name) = (client.clone(), name.to_owned());
-    let (by, fenced) = (acknowledgement(args), args.fenced);
-    async move {
-        let (lock, rw) = (client.lock(&name), client.rw_lock(&name));
-        let resumed: Result<_> = match ticket.kind() {
-            TicketKind::Permits => {
-                let permits = client.expirable_semaphore(&name).resume(&ticket).await;
-                permits.map(Holding::Permit)
+    /// Takes the place of the hold, and draws a token if one is wanted. The future borrows nothing.
+    fn resume(
+        &self,
+        client: &Client,
+        ticket: Ticket,
+    ) -> impl Future<Output = Result<Holding, Failure>> + Send + use<> {
+        let (client, name) = (client.clone(), self.name.to_owned());
+        let (by, fenced) = (acknowledgement(self.args), self.args.fenced);
+        let within = self.limits.progress_within;
+        async move {
+            let (plain, fair) = (client.lock(&name), client.fair_lock(&name));
+            let (rw, permits) = (client.rw_lock(&name), client.expirable_semaphore(&name));
+            let resumed: Result<_> = match (ticket.kind(), within) {
+                (TicketKind::Permits, Some(within)) => {
+                    let permits = permits.progress_within(within).resume(&ticket).await;
+                    permits.map(Holding::Permit)
+                }
+                (TicketKind::Permits, None) => permits.resume(&ticket).await.map(Holding::Permit),
+                (TicketKind::Fair, _) => taken(fair, by, within, &ticket).await,
+                (TicketKind::Read, _) => taken(rw.read_lock(), by, within, &ticket).await,
+                (TicketKind::Write, _) => taken(rw.write_lock(), by, within, &ticket).await,
+                _ => taken(plain, by, within, &ticket).await,
+            };
+            match resumed {
+                Ok(holding) if fenced => Ok(holding.with_token().await?),
+                Ok(holding) => Ok(holding),
+                Err(error) if error.kind() == ErrorKind::Lost => {
+                    Err(invalid(&ticket, &error, "the command was not run"))
+                }
+                Err(error) => Err(error.into()),
             }
-            TicketKind::Fair => {
-                let fair = client.fair_lock(&name).acknowledged_by(by);
-                fair.resume(&ticket).await.map(Holding::Lock)
-            }
-            TicketKind::Read => {
-                let read = rw.read_lock().acknowledged_by(by).resume(&ticket).await;
-                read.map(|guard| Holding::Lock(guard.into()))
-            }
-            TicketKind::Write => {
-                let write = rw.write_lock().acknowledged_by(by).resume(&ticket).await;
-                write.map(|guard| Holding::Lock(guard.into()))
-            }
-            _ => {
-                let plain = lock.acknowledged_by(by).resume(&ticket).await;
-                plain.map(Holding::Lock)
-            }
-        };
-        match resumed {
-            Ok(holding) if fenced => Ok(holding.with_token().await?),
-            Ok(holding) => Ok(holding),
-            Err(error) if error.kind() == ErrorKind::Lost => {
-                Err(invalid(&ticket, &error, "the command was not run"))
-            }
-            Err(error) => Err(error.into()),
         }
     }
+}
+
+/// Takes the place of the hold of a lock with one name.
+async fn taken<K: OneKey>(
+    lock: Lock<K>,
+    by: Acknowledgement,
+    progress_within: Option<Duration>,
+    ticket: &Ticket,
+) -> Result<Holding> {
+    let lock = lock.acknowledged_by(by);
+    let lock = match progress_within {
+        Some(within) => lock.progress_within(within),
+        None => lock,
+    };
+    Ok(Holding::Lock(lock.resume(ticket).await?.into()))
 }
 
 /// Returns the failure of a ticket whose hold no longer exists.

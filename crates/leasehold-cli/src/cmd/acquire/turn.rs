@@ -88,6 +88,10 @@ impl Waiting<'_> {
             Some(cap) => lock.poll_interval(cap),
             None => lock,
         };
+        let lock = match self.limits.progress_within {
+            Some(within) => lock.progress_within(within),
+            None => lock,
+        };
         let turns = match (&args.once, args.slot) {
             (Some(id), _) => lock.once_for(id),
             (None, period) => lock.once_per(period.unwrap_or_default()),

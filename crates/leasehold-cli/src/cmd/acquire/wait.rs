@@ -1,7 +1,5 @@
 //! The wait for the lock.
 
-use std::time::Duration;
-
 use leasehold::Client;
 use nix::sys::signal::Signal;
 use serde_json::Value;
@@ -10,7 +8,7 @@ use tokio::time::Instant;
 
 use super::holding::Holding;
 use super::in_the_way::InTheWay;
-use super::wanted::{Limit, Wanted};
+use super::wanted::{HoldLimits, Limit, Wanted};
 use super::{in_a_hurry, tidy, unless_hurried};
 use crate::cli::Wanted as Args;
 use crate::duration;
@@ -36,9 +34,9 @@ pub(in crate::cmd) struct Waiting<'a> {
     pub(super) args: &'a Args,
     pub(super) name: &'a str,
     servers: &'a [Server],
+    pub(super) limits: HoldLimits,
     limit: Limit,
     pub(super) begun: Instant,
-    min_hold: Option<Duration>,
 }
 
 impl<'a> Waiting<'a> {
@@ -54,21 +52,21 @@ impl<'a> Waiting<'a> {
             args,
             name,
             servers,
+            limits: HoldLimits::default(),
             limit,
             begun,
-            min_hold: None,
         }
     }
 
-    /// Sets the minimum time for which the lock stays locked.
-    pub(in crate::cmd) fn min_hold(mut self, least: Option<Duration>) -> Self {
-        self.min_hold = least;
+    /// Sets the limits of the hold.
+    pub(in crate::cmd) fn limits(mut self, limits: HoldLimits) -> Self {
+        self.limits = limits;
         self
     }
 
     /// Returns what the flags ask for.
     pub(super) fn wanted(&self, clients: &[Client]) -> leasehold::Result<Wanted> {
-        Wanted::new(clients, self.args, self.name, self.min_hold)
+        Wanted::new(clients, self.args, self.name, self.limits)
     }
 
     /// Waits until the lock is held, the time is up, or a signal arrives.

@@ -34,6 +34,15 @@ pub(super) enum Limit {
     Never,
 }
 
+/// The limits of a hold, besides its lease.
+#[derive(Clone, Copy, Default)]
+pub(in crate::cmd) struct HoldLimits {
+    /// The minimum time for which the lock stays locked.
+    pub(in crate::cmd) min_hold: Option<Duration>,
+    /// The time in which progress must be reported, or the hold is not renewed any more.
+    pub(in crate::cmd) progress_within: Option<Duration>,
+}
+
 /// The lock or permit that the flags ask for.
 #[derive(Clone)]
 pub(super) enum Wanted {
@@ -48,9 +57,10 @@ impl Wanted {
         clients: &[Client],
         args: &Args,
         name: &str,
-        min_hold: Option<Duration>,
+        limits: HoldLimits,
     ) -> Result<Self> {
         let settings = Settings {
+            progress_within: limits.progress_within,
             outage_timeout: args.outage_timeout,
             poll_interval: args.poll_interval,
         };
@@ -59,8 +69,14 @@ impl Wanted {
             return Ok(Self::Permit(permits));
         }
         let parts = parts(clients, args, name).into_iter();
-        let locks = parts.map(|(client, name)| settings.on(lock(client, args, name, min_hold)));
+        let locks =
+            parts.map(|(client, name)| settings.on(lock(client, args, name, limits.min_hold)));
         let lock = settings.as_one(args, locks.collect())?;
+        // A setting of the whole: each report counts for all of its parts.
+        let lock = match limits.progress_within {
+            Some(within) => lock.progress_within(within),
+            None => lock,
+        };
         Ok(Self::Lock(lock, owned(self::parts(clients, args, name))))
     }
 
@@ -145,6 +161,7 @@ fn owned(parts: Vec<Part<'_>>) -> Vec<(Client, String)> {
 }
 
 struct Settings {
+    progress_within: Option<Duration>,
     outage_timeout: Duration,
     poll_interval: Option<Duration>,
 }
@@ -176,6 +193,10 @@ impl Settings {
         let permits = permits.outage_timeout(self.outage_timeout);
         let permits = match self.poll_interval {
             Some(cap) => permits.poll_interval(cap),
+            None => permits,
+        };
+        let permits = match self.progress_within {
+            Some(within) => permits.progress_within(within),
             None => permits,
         };
         Limited {

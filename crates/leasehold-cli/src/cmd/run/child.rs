@@ -8,6 +8,7 @@ use nix::sys::signal::{Signal, killpg};
 use nix::unistd::Pid;
 use rustix::process::{WaitId, WaitIdOptions, WaitIdStatus, WaitOptions, waitid, waitpid};
 
+use super::copy::Streams;
 use super::launch::{LAUNCHER, launcher, not_started};
 use super::processes::{Process, ended_children, is_alive};
 use crate::cmd::acquire::VARIABLES;
@@ -32,15 +33,20 @@ pub(super) struct Group {
 
 impl Group {
     /// Starts the process that becomes the command with [`Group::begin`], unless `deadline_ms` of
-    /// [`since_boot`](super::deadman::since_boot) has passed by then. The calling thread must not
+    /// [`since_boot`](super::deadman::since_boot) has passed by then. It writes to `streams`, or to our
+    /// own. The calling thread must not
     /// end before the command does: the command dies with its thread.
     pub(super) fn spawn(
         name: &str,
         variables: &[(&str, String)],
         deadline_ms: Option<u64>,
         command: &[OsString],
+        streams: Option<Streams>,
     ) -> Result<Self, Failure> {
         let mut launcher = launcher(name, deadline_ms, command);
+        if let Some(streams) = streams {
+            launcher.stdout(streams.stdout).stderr(streams.stderr);
+        }
         for of_another in VARIABLES {
             launcher.env_remove(of_another);
         }

@@ -1,4 +1,5 @@
-//! The watch over a running command: its end, its stops, signals for it, and the loss of the lock.
+//! The watch over a running command: its end, its stops, signals for it, its progress, and the loss
+//! of the lock.
 
 use std::process::{Command, Stdio};
 use std::time::Duration;
@@ -9,7 +10,9 @@ use tokio::signal::unix;
 use tokio::time::{Instant, sleep, sleep_until};
 
 use super::child::{Group, News};
+use super::copy::Rest;
 use super::deadman::{Deadman, since_boot};
+use super::progress::{Signs, stall};
 use super::terminal::{StopRequests, Terminal};
 use crate::cli::OnLoss;
 use crate::cmd::acquire::Holding;
@@ -41,6 +44,7 @@ pub(super) struct Watch<'a> {
     pub(super) inherits: bool,
     /// SIGCHLD, when the command has ended or stopped. Listening begins before the command starts.
     pub(super) children: unix::Signal,
+    pub(super) signs: Signs,
     pub(super) ending: Ending,
 }
 
@@ -78,6 +82,8 @@ pub(in crate::cmd) struct End {
     /// [`Exit::Lost`] if the command was ended because the lock was lost or about to be lost,
     /// [`Exit::TooLong`] if it ran for too long.
     pub(in crate::cmd) exit: Result<Exit, Failure>,
+    /// The output of the command that is still to be written, if it is copied.
+    pub(in crate::cmd) rest: Option<Rest>,
 }
 
 impl Watch<'_> {
@@ -101,6 +107,7 @@ impl Watch<'_> {
             began,
             lost_for,
             exit,
+            rest: self.signs.finish(),
         }
     }
 
@@ -114,6 +121,9 @@ impl Watch<'_> {
                     continue;
                 }
                 None => {}
+            }
+            if self.ending.killed_at.is_none() {
+                self.signs.look(self.guard);
             }
             self.end_if_due();
             self.end_if_too_long();
@@ -149,9 +159,11 @@ impl Watch<'_> {
             .min()
             .unwrap_or(now + LOOK_EVERY);
         let awaits_loss = self.ending.for_loss.is_none() && !self.ending.warned;
+        let awaits_stall = awaits_loss && self.ending.killed_at.is_none();
         tokio::select! {
             biased;
             _ = self.guard.lost(), if awaits_loss => {}
+            () = self.signs.until_stalled(self.guard), if awaits_stall => {}
             () = self.stops.next() => self.group.signal(Signal::SIGTSTP),
             signal = self.signals.next() => self.group.signal(signal),
             _ = self.children.recv() => {}
@@ -217,7 +229,7 @@ impl Watch<'_> {
             Some(reason) => ("is lost", reason.to_string()),
             None if is_due || self.has_missed_the_loss() => {
                 let reason = self.guard.renewal_failure();
-                let reason = reason.map_or_else(
+                let reason = reason.or_else(|| stall(self.guard)).map_or_else(
                     || "it was not renewed in time".to_owned(),
                     |reason| reason.to_string(),
                 );

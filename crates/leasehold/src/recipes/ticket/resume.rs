@@ -222,6 +222,7 @@ impl<K: OneKey> Lock<K> {
             }
         };
         let share = take_over(context, key, K::OBSERVED, terms, steps, operation).await?;
+        let share = share.reporting(terms.progress_within);
         Ok(K::Guard::from_lock_guard(LockGuard::new(share)))
     }
 }
@@ -274,7 +275,7 @@ impl ExpirableSemaphore {
         .operation();
         let kind = ObservedKind::Permit;
         let share = take_over(context, &key, kind, terms, steps, operation).await?;
-        Ok(ExpirablePermit::new(share))
+        Ok(ExpirablePermit::new(share.reporting(terms.progress_within)))
     }
 }
 

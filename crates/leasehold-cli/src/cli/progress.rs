@@ -1,0 +1,44 @@
+//! The flags that tie the renewals of a lock to the progress of a command.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::Args;
+
+use crate::duration;
+
+/// The time in which a command must make progress, and what shows its progress.
+#[derive(Args, Clone, Default)]
+#[group(id = "progress_settings", multiple = true)]
+pub(crate) struct Progress {
+    /// Lose the lock after TIME without progress
+    ///
+    /// leasehold then renews the lock no longer, and ends the command as for any other loss before
+    /// the lease is over. Progress until then starts the renewals again.
+    #[arg(hide_short_help = true, long = "progress-within", value_name = "TIME", value_parser = duration::parse,
+        allow_hyphen_values = true, requires = "progress_source")]
+    pub(crate) within: Option<Duration>,
+
+    /// Count each change of FILE's time as progress
+    ///
+    /// The modification time counts. The file need not exist yet.
+    #[arg(
+        hide_short_help = true,
+        long = "progress-file",
+        value_name = "FILE",
+        group = "progress_source",
+        requires = "within"
+    )]
+    pub(crate) file: Option<PathBuf>,
+
+    /// Count each output of the command as progress
+    ///
+    /// The command writes to pipes then, and leasehold copies what they contain.
+    #[arg(
+        hide_short_help = true,
+        long = "progress-output",
+        group = "progress_source",
+        requires = "within"
+    )]
+    pub(crate) output: bool,
+}

@@ -1,0 +1,226 @@
+//! The progress of a command, for `--progress-within`: what shows it, and the reports that there is
+//! none.
+
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::mpsc::{self, RecvTimeoutError};
+use std::time::{Duration, SystemTime};
+
+use futures_util::FutureExt as _;
+use leasehold::{LossReason, Progress};
+use tokio::time::Instant;
+
+use super::copy::{Copies, Rest, Streams};
+use crate::cli::Progress as Args;
+use crate::cmd::acquire::{Holding, as_ms};
+use crate::duration;
+use crate::failure::Failure;
+use crate::output::{self, Event, Shown, tell};
+use crate::signals;
+
+/// The longest time between two looks at the file.
+const LONGEST_PAUSE: Duration = Duration::from_millis(500);
+
+/// The watch over a command's progress.
+#[derive(Default)]
+pub(super) struct Signs {
+    /// The longest delay until progress is noticed. `None` if the hold does not depend on progress.
+    lag: Option<Duration>,
+    copies: Option<Copies>,
+    /// Dropped to end the thread that looks at the file.
+    file: Option<mpsc::Sender<()>>,
+    /// The time at which a stall was noticed.
+    stalled_at: Option<Instant>,
+    is_told: bool,
+}
+
+impl Signs {
+    /// Starts to watch. Also returns the streams to which the command must write, if its output
+    /// counts.
+    pub(super) fn watch(args: &Args, guard: &Holding) -> Result<(Self, Option<Streams>), Failure> {
+        let Some(within) = args.within else {
+            return Ok((Self::default(), None));
+        };
+        let progress = guard.progress_handle();
+        let mut signs = Self {
+            lag: Some(Duration::ZERO),
+            ..Self::default()
+        };
+        let Some(path) = &args.file else {
+            let (copies, streams) = Copies::start(&progress)?;
+            signs.copies = Some(copies);
+            return Ok((signs, Some(streams)));
+        };
+        let pause = (within / 10).min(LONGEST_PAUSE);
+        signs.lag = Some(pause);
+        signs.file = Some(
+            look_at(path.clone(), pause, progress)
+                .map_err(|error| Failure::io("can't start a thread", error))?,
+        );
+        Ok((signs, None))
+    }
+
+    /// Waits until the command has stalled, if that was not noticed yet.
+    pub(super) async fn until_stalled(&self, guard: &Holding) {
+        match self.lag {
+            Some(_) if self.stalled_at.is_none() => drop(guard.stalled().await),
+            _ => std::future::pending().await,
+        }
+    }
+
+    /// Reports a stall, and its end.
+    pub(super) fn look(&mut self, guard: &Holding) {
+        let Some(lag) = self.lag else { return };
+        let Some(since) = stalled_for(guard) else {
+            self.stalled_at = None;
+            if std::mem::take(&mut self.is_told) && guard.is_held() {
+                tell_progress(guard.name());
+            }
+            return;
+        };
+        let stalled_at = *self.stalled_at.get_or_insert_with(Instant::now);
+        // The last progress may not be noticed yet.
+        if !self.is_told && stalled_at.elapsed() >= lag {
+            self.is_told = true;
+            tell_stall(guard, since);
+        }
+    }
+
+    /// Stops to watch, because the command has ended. Returns the output that is still to be
+    /// written.
+    pub(super) fn finish(self) -> Option<Rest> {
+        drop(self.file);
+        self.copies.map(Copies::finish)
+    }
+}
+
+/// Returns the time since the last progress, if the work under the hold has stalled.
+fn stalled_for(guard: &Holding) -> Option<Duration> {
+    guard.stalled().now_or_never()
+}
+
+/// Returns the reason for which a hold that has stalled will be lost.
+pub(super) fn stall(guard: &Holding) -> Option<LossReason> {
+    let since = stalled_for(guard)?;
+    Some(LossReason::Stalled { since })
+}
+
+fn tell_stall(guard: &Holding, since: Duration) {
+    let last = SystemTime::now() - since;
+    let is_event = output::event(Event::Stalled, guard.name(), || {
+        let last = last.duration_since(SystemTime::UNIX_EPOCH);
+        vec![
+            ("no_progress_ms", as_ms(since)),
+            ("last_progress_ms", as_ms(last.unwrap_or_default())),
+        ]
+    });
+    // A loss is reported with its reason.
+    if is_event || !guard.is_held() {
+        return;
+    }
+    let left = guard
+        .valid_until()
+        .saturating_duration_since(Instant::now());
+    tell(format_args!(
+        "the command has made no progress for {}, since {}; until it does, `{}` is not renewed, and \
+         is lost when its lease is over, {}",
+        duration::shown(since),
+        humantime::format_rfc3339_seconds(last),
+        Shown(guard.name()),
+        duration::soon(left)
+    ));
+}
+
+fn tell_progress(name: &str) {
+    if !output::event(Event::Progressing, name, Vec::new) {
+        tell(format_args!(
+            "the command makes progress again, so `{}` is renewed",
+            Shown(name)
+        ));
+    }
+}
+
+/// Starts a thread that reports progress each time the file's modification time has changed. A
+/// thread, because a file system of another machine may not answer. Ends when the sender is
+/// dropped.
+fn look_at(path: PathBuf, pause: Duration, progress: Progress) -> io::Result<mpsc::Sender<()>> {
+    let (sender, ended) = mpsc::channel();
+    signals::on_thread("progress", move || {
+        let mut look = Look::first(&path);
+        while ended.recv_timeout(pause) == Err(RecvTimeoutError::Timeout) {
+            if look.has_moved(&path) {
+                progress.report();
+            }
+        }
+    })?;
+    Ok(sender)
+}
+
+/// The result of the last look at a file.
+struct Look {
+    /// The last time that the file had. It is only compared with itself, because the file may be
+    /// on a machine with another clock.
+    modified: Option<SystemTime>,
+    is_told: bool,
+}
+
+impl Look {
+    fn first(path: &Path) -> Self {
+        let mut look = Self {
+            modified: None,
+            is_told: false,
+        };
+        look.has_moved(path);
+        look
+    }
+
+    /// Returns whether the file's time has changed. A missing file is no progress, and
+    /// neither is one that appears again with its old time.
+    fn has_moved(&mut self, path: &Path) -> bool {
+        match path.metadata().and_then(|file| file.modified()) {
+            Ok(modified) => self.modified.replace(modified) != Some(modified),
+            Err(error) => {
+                if error.kind() != io::ErrorKind::NotFound
+                    && !std::mem::replace(&mut self.is_told, true)
+                {
+                    tell(format_args!(
+                        "can't look at `{}`: {error}; this counts as no progress",
+                        Shown(&path.to_string_lossy())
+                    ));
+                }
+                false
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs::{self, File};
+
+    use super::*;
+
+    #[test]
+    fn only_a_changed_time_is_progress() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("progress");
+        let set = |seconds| {
+            let file = File::create(&path).expect("it can be written");
+            let time = SystemTime::UNIX_EPOCH + Duration::from_secs(seconds);
+            file.set_modified(time).expect("it can be set");
+        };
+        let mut look = Look::first(&path);
+        assert!(!look.has_moved(&path), "it is not there");
+        // The year 2100, and then an earlier time: our clock does not matter.
+        for seconds in [4_102_444_800, 1_000_000_000] {
+            set(seconds);
+            assert!(look.has_moved(&path), "{seconds}");
+            assert!(!look.has_moved(&path), "{seconds}");
+        }
+        fs::remove_file(&path).expect("it is there");
+        assert!(!look.has_moved(&path), "it is gone");
+        set(1_000_000_000);
+        assert!(!look.has_moved(&path), "it is the old one");
+        assert!(!Look::first(&path).has_moved(&path), "it was there before");
+    }
+}
