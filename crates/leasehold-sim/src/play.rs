@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use leasehold::testing::history::Report;
 use leasehold::testing::{Fate, Network};
-use tokio::task::JoinSet;
+use tokio::task::{JoinSet, LocalSet};
 use tokio::time::{sleep, timeout};
 
 use crate::faults::Kind;
@@ -15,7 +15,7 @@ use crate::judge;
 use crate::scenario::{Fault, Scenario};
 use crate::stage::{Living, Machine, Stage};
 use crate::subject::Subject;
-use crate::worker::work;
+use crate::worker::{dead_turns_are_open, observe, work};
 
 /// The result of a history.
 #[derive(Clone, Debug, Default)]
@@ -71,7 +71,9 @@ pub(crate) fn on_its_own_clock(seed: u64, history: impl Future<Output = Played>)
         .start_paused(true)
         .build()
         .expect("a runtime without I/O");
-    let played = catch_unwind(AssertUnwindSafe(|| runtime.block_on(history)));
+    let played = catch_unwind(AssertUnwindSafe(|| {
+        runtime.block_on(LocalSet::new().run_until(history))
+    }));
     played.unwrap_or_else(|panic| Played {
         violations: vec![format!("panicked: {}", text_of(&*panic))],
         ..Played::default()
@@ -98,6 +100,13 @@ async fn run(scenario: &Scenario) -> Played {
         let task = work(Arc::clone(&stage), number, worker.clone());
         workers.spawn(Living::new(life, task));
     }
+    let mut observers = JoinSet::new();
+    if scenario.subject == Subject::Election {
+        for (number, machine) in stage.machines.iter().enumerate() {
+            let task = observe(Arc::clone(&stage), number);
+            observers.spawn(Living::new(&machine.life, task));
+        }
+    }
     let mut faults = JoinSet::new();
     for fault in &scenario.faults {
         faults.spawn(inflict(Arc::clone(&stage), fault.clone()));
@@ -118,7 +127,10 @@ async fn run(scenario: &Scenario) -> Played {
         stage.violation("somebody waits for ever");
     } else {
         while faults.join_next().await.is_some() {}
+        judge::observers_see_the_end(&stage).await;
+        observers.shutdown().await;
         judge::nothing_left(&stage).await;
+        dead_turns_are_open(&stage).await;
         judge::everybody_can(&stage).await;
         judge::nothing_left(&stage).await;
     }
