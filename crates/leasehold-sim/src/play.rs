@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use leasehold::testing::history::Report;
 use leasehold::testing::{Fate, Network};
-use tokio::task::{JoinSet, LocalSet};
+use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 
 use crate::faults::Kind;
@@ -71,9 +71,7 @@ pub(crate) fn on_its_own_clock(seed: u64, history: impl Future<Output = Played>)
         .start_paused(true)
         .build()
         .expect("a runtime without I/O");
-    let played = catch_unwind(AssertUnwindSafe(|| {
-        runtime.block_on(LocalSet::new().run_until(history))
-    }));
+    let played = catch_unwind(AssertUnwindSafe(|| runtime.block_on(history)));
     played.unwrap_or_else(|panic| Played {
         violations: vec![format!("panicked: {}", text_of(&*panic))],
         ..Played::default()

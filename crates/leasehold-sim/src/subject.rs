@@ -10,6 +10,7 @@ use std::fmt;
 use std::time::Duration;
 
 use clap::ValueEnum;
+use leasehold::kind::OneKey;
 use leasehold::slot::Turns;
 use leasehold::{Acknowledgement, AnyLock, Client, Election, Lock, Owner, RedLock, Result};
 
@@ -93,8 +94,9 @@ impl Wish<'_> {
         Wanted::Lock(lock)
     }
 
-    /// Returns a plain lock with the settings of a turn, except for its owner.
-    fn set(&self, lock: Lock) -> Lock {
+    /// Returns a lock with the settings of a turn, except for its owner.
+    fn set<K: OneKey>(&self, lock: Lock<K>) -> Lock<K> {
+        let lock = lock.acknowledged_by(self.acknowledgement());
         let mut lock = lock.poll_interval(self.poll_interval);
         if let Some(limit_ms) = self.turn.max_hold_ms {
             lock = lock.max_hold(Duration::from_millis(limit_ms));

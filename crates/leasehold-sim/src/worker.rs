@@ -61,8 +61,8 @@ impl Taking<'_> {
         self.stage.scenario.subject
     }
 
-    fn lock(&self, owner: &Owner) -> Wanted {
-        let wish = Wish {
+    fn wish<'a>(&'a self, owner: &'a Owner) -> Wish<'a> {
+        Wish {
             seed: self.stage.scenario.seed,
             machine: self.worker.machine,
             place: self.place,
@@ -71,8 +71,7 @@ impl Taking<'_> {
             longest_lease: self.stage.scenario.longest_lease_for(self.turn),
             acknowledged: self.worker.acknowledged,
             owner: self.turn.reenters.then_some(owner),
-        };
-        self.subject().lock(&self.machine.clients, &wish)
+        }
     }
 
     /// Records a request in the history for every name for which the turn's hold excludes other
@@ -88,7 +87,8 @@ impl Taking<'_> {
 
     async fn take(&self) {
         let owner = leasehold::Owner::new();
-        let mut lock = self.lock(&owner);
+        let wish = self.wish(&owner);
+        let mut lock = self.subject().lock(&self.machine.clients, &wish);
         if let Wanted::Candidate(election) = &lock
             && self.leads_again_and_again()
         {
@@ -96,7 +96,7 @@ impl Taking<'_> {
         }
         let offer = self.ticket();
         if let Some(offer) = &offer {
-            lock = Wanted::Ticket(self.resumed(offer));
+            lock = Wanted::Ticket(offer.resumed(&self.machine.clients[0], &wish));
         }
         let wanting = self.stage.enter();
         let closed = self.machine.closed.load(Ordering::SeqCst);
@@ -114,7 +114,8 @@ impl Taking<'_> {
                 None => return self.stage.fired(Kind::AcquireDropped),
             },
         };
-        self.check_time(started.elapsed());
+        let patience = offer.as_ref().map_or(self.turn.ask, |_| Ask::Try);
+        self.check_time(patience, started.elapsed());
         if closed && result.is_ok() {
             self.violation("a closed client acquires");
         }
@@ -305,11 +306,11 @@ impl Taking<'_> {
     }
 
     /// Checks that calls end in time.
-    fn check_time(&self, took: Duration) {
+    fn check_time(&self, patience: Ask, took: Duration) {
         if self.machine.life.has_paused() || self.turn.unpolled_percent > 0 {
             return;
         }
-        let limit = match self.turn.ask {
+        let limit = match patience {
             Ask::For(ms) => Duration::from_millis(ms),
             // A request that is late is retried twice.
             Ask::Try => REPLY_LIMIT * 3,

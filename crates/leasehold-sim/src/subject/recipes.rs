@@ -5,7 +5,7 @@ use std::time::Duration;
 use fastrand::Rng;
 use leasehold::slot::{Begin, Turns};
 use leasehold::ticket::Ticket;
-use leasehold::{Client, Election, Result};
+use leasehold::{Client, Election, FencedLock, Lock, Result};
 
 use super::held::{Answer, Held};
 use super::{NAME, Wanted, Wish};
@@ -30,7 +30,7 @@ impl Plan {
     }
 
     /// Returns the turns of a lock. With ids, the tasks compete for the id of each number.
-    pub(crate) fn turns(&self, lock: &leasehold::Lock, number: u64) -> Turns {
+    pub(crate) fn turns(&self, lock: &Lock, number: u64) -> Turns {
         let turns = match self.period {
             Some(period) => lock.once_per(period),
             None => lock.once_for(id(number)),
@@ -48,12 +48,11 @@ pub(crate) fn id(number: u64) -> String {
 
 /// Returns the turns for a turn of a history, or the plain lock that excludes them.
 pub(super) fn turns(client: &Client, wish: &Wish<'_>) -> Wanted {
-    let lock = client.lock(NAME).acknowledged_by(wish.acknowledgement());
+    let lock = client.lock(NAME);
     if is_plain(wish.turn) {
-        return wish.of(lock);
+        return wish.of(lock.acknowledged_by(wish.acknowledgement()));
     }
-    let turns = Plan::of(wish.seed).turns(&wish.set(lock), wish.place);
-    Wanted::Turns(turns)
+    Wanted::Turns(Plan::of(wish.seed).turns(&wish.set(lock), wish.place))
 }
 
 /// Returns whether a turn acquires the plain lock, which knows nothing of slots.
@@ -98,22 +97,43 @@ pub(super) async fn stand(election: &Election, ask: Ask) -> Result<Answer> {
 /// Returns a plain or a fenced lock: they exclude each other, and a ticket of one is a ticket of
 /// the other.
 pub(super) fn ticketed(client: &Client, wish: &Wish<'_>) -> Wanted {
-    let by = wish.acknowledgement();
-    match wish.turn.way.is_multiple_of(4) {
-        true => wish.of(client.lock(NAME).acknowledged_by(by)),
-        false => wish.of(client.fenced_lock(NAME).acknowledged_by(by)),
+    match is_without_token(wish.turn) {
+        true => wish.of(client.lock(NAME).acknowledged_by(wish.acknowledgement())),
+        false => wish.of(client
+            .fenced_lock(NAME)
+            .acknowledged_by(wish.acknowledgement())),
     }
 }
 
-/// A ticket that a turn resumes.
+/// A ticket that a turn resumes, with a handle that has the turn's settings.
 pub(crate) struct Resumed {
-    pub(crate) client: Client,
-    pub(crate) ticket: Ticket,
+    handle: Handle,
+    ticket: Ticket,
+}
+
+enum Handle {
+    Plain(Lock),
+    Fenced(FencedLock),
 }
 
 impl Resumed {
+    pub(crate) fn new(client: &Client, wish: &Wish<'_>, ticket: Ticket) -> Self {
+        let handle = match is_without_token(wish.turn) {
+            true => Handle::Plain(wish.set(client.lock(NAME))),
+            false => Handle::Fenced(wish.set(client.fenced_lock(NAME))),
+        };
+        Self { handle, ticket }
+    }
+
     pub(super) async fn resume(&self) -> Result<Answer> {
-        let guard = self.client.resume(&self.ticket).await?;
+        let guard = match &self.handle {
+            Handle::Plain(lock) => lock.resume(&self.ticket).await?,
+            Handle::Fenced(lock) => lock.resume(&self.ticket).await?.into(),
+        };
         Ok(Answer::Held(Held::Lock(guard)))
     }
+}
+
+fn is_without_token(turn: &Turn) -> bool {
+    turn.way.is_multiple_of(4)
 }

@@ -1,18 +1,18 @@
 //! The terms of an election, as candidates and observers see them.
 
 use std::collections::BTreeMap;
+use std::pin::Pin;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use leasehold::{Election, Leader, Term};
-use tokio::task::spawn_local;
 use tokio::time::{Instant, sleep};
 
 use super::{ROUNDING, Taking, Told};
 use crate::faults::Kind;
 use crate::scenario::{Ask, End};
-use crate::stage::{Living, Stage};
+use crate::stage::{REPLY_LIMIT, Stage};
 use crate::subject::NAME;
 use crate::subject::recipes::payload;
 
@@ -114,37 +114,34 @@ impl Taking<'_> {
         is_whole && is_simple && self.turn.way.is_multiple_of(2)
     }
 
-    /// Leads with `lead_until` for a while. Its work borrows the term, so the task that polls it
-    /// never moves to another thread.
+    /// Leads with `lead_until` for a while.
     pub(super) async fn lead(&self, election: &Election) {
-        let (stage, worker) = (Arc::clone(self.stage), self.worker.clone());
-        let (election, place, number) = (election.clone(), self.place, self.number);
-        let leads = async move {
-            let taking = Taking {
-                stage: &stage,
-                machine: &stage.machines[worker.machine],
-                number,
-                place,
-                worker: &worker,
-                who: &format!("worker {number}"),
-                turn: &worker.turns[usize::try_from(place).unwrap_or(0)],
-            };
-            taking.lead_here(&election).await;
-        };
-        let _ = spawn_local(Living::new(&self.machine.life, leads)).await;
-    }
-
-    async fn lead_here(&self, election: &Election) {
         let _wanting = self.stage.enter();
         let until = Duration::from_millis(self.turn.stay_ms * 2 + 300);
         let election = election.clone().restart_delay(Duration::from_millis(5));
         let asked = Instant::now();
-        let led = election.lead_until(sleep(until), async |term| self.work(term).await);
-        if let Err(error) = led.await {
+        let (stage, worker) = (Arc::clone(self.stage), self.worker.clone());
+        let (place, number) = (self.place, self.number);
+        let work = for_each_term(move |term| {
+            let (stage, worker) = (Arc::clone(&stage), worker.clone());
+            Box::pin(async move {
+                let taking = Taking {
+                    stage: &stage,
+                    machine: &stage.machines[worker.machine],
+                    number,
+                    place,
+                    worker: &worker,
+                    who: &format!("worker {number}"),
+                    turn: &worker.turns[usize::try_from(place).unwrap_or(0)],
+                };
+                taking.work(term).await;
+            })
+        });
+        if let Err(error) = election.lead_until(sleep(until), work).await {
             self.check_error("acquire", &error);
         }
         // It resigns before it returns.
-        let limit = until + crate::stage::REPLY_LIMIT * 3 + ROUNDING;
+        let limit = until + REPLY_LIMIT * 3 + ROUNDING;
         if asked.elapsed() > limit && !self.machine.life.has_paused() {
             self.violation("leads for longer than it was told");
         }
@@ -171,6 +168,14 @@ impl Taking<'_> {
         }
         recorded.ends();
     }
+}
+
+/// The work of one term.
+type Work<'a> = Pin<Box<dyn Future<Output = ()> + Send + 'a>>;
+
+/// Makes the compiler accept a closure that borrows each term.
+fn for_each_term<F: for<'a> FnMut(&'a Term) -> Work<'a>>(work: F) -> F {
+    work
 }
 
 /// A term whose work runs. Its hold ends in the history when its work ends or is dropped.

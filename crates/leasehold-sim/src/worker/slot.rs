@@ -112,9 +112,9 @@ impl Taking<'_> {
         drop(state);
         let right = match info.state {
             TurnState::Done => end == Some(Some(TurnState::Done)),
-            // A turn that was done, but lost before, has failed.
-            TurnState::Failed => matches!(end, Some(Some(_))),
-            TurnState::Died => self.plan().at_most_once,
+            // A turn that is lost has failed. A turn that no task has begun has not.
+            TurnState::Failed => end.is_some(),
+            TurnState::Died => self.plan().at_most_once || info.slot.is_some(),
             // A slot after the one that was asked for.
             _ => info.slot.is_some(),
         };

@@ -4,14 +4,14 @@
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use leasehold::{Error, ErrorKind, LockGuard, LossReason};
+use leasehold::{Client, Error, ErrorKind, LockGuard, LossReason};
 use tokio::time::Instant;
 
 use super::{ROUNDING, Taking};
 use crate::faults::Kind;
 use crate::stage::Stage;
-use crate::subject::Subject;
 use crate::subject::recipes::Resumed;
+use crate::subject::{Subject, Wish};
 
 /// The tickets of a history.
 #[derive(Default)]
@@ -39,6 +39,13 @@ pub(super) struct Offer {
     pub(super) number: usize,
     line: String,
     token: Option<u64>,
+}
+
+impl Offer {
+    pub(super) fn resumed(&self, client: &Client, wish: &Wish<'_>) -> Resumed {
+        let ticket = self.line.parse().expect("a ticket that the library made");
+        Resumed::new(client, wish, ticket)
+    }
 }
 
 impl Tickets {
@@ -104,13 +111,6 @@ impl Taking<'_> {
         let resumes =
             self.stage.scenario.subject == Subject::Ticket && !self.turn.way.is_multiple_of(3);
         resumes.then(|| self.stage.tickets.take()).flatten()
-    }
-
-    pub(super) fn resumed(&self, offer: &Offer) -> Resumed {
-        Resumed {
-            client: self.machine.clients[0].clone(),
-            ticket: offer.line.parse().expect("a ticket that the library made"),
-        }
     }
 
     /// Returns whether a fault lets a ticket be resumed twice, or its lock be free.
