@@ -118,6 +118,10 @@ impl Taking<'_> {
         self.stage.any(Kind::ends_the_promise)
     }
 
+    fn is_disturbed(&self) -> bool {
+        self.stage.any(Kind::disturbs_calls)
+    }
+
     /// Checks that no other task has resumed the ticket, and that the token is greater.
     pub(super) fn check_resumed(&self, offer: &Offer, guard: &LockGuard) {
         let mut given = self.stage.tickets.given();
@@ -152,7 +156,7 @@ impl Taking<'_> {
             || is_over
             || self.may_be_forgotten()
             || self.stage.any(|kind| kind == Kind::Closed)
-            || self.stage.any(Kind::disturbs_calls);
+            || self.is_disturbed();
         if !explained || (lost && !self.stage.any(|kind| kind == Kind::Forced)) {
             self.violation(&format!("a ticket could not be resumed: {error}"));
         }
@@ -181,6 +185,8 @@ impl Taking<'_> {
         let ticket = match guard.into_ticket(lease).await {
             Ok(_) if was_lost => return self.violation("a lost guard became a ticket"),
             Ok(ticket) => ticket,
+            // The lease may have ended before the request was repeated.
+            Err(error) if error.kind() == ErrorKind::Lost && self.is_disturbed() => return,
             Err(error) => return self.check_error("ticket", &error),
         };
         self.stage.fired(Kind::Ticketed);

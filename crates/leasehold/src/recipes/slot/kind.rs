@@ -231,6 +231,10 @@ impl Named for TurnKind {
         true
     }
 
+    fn was_held(&self) -> bool {
+        self.answers.last().is_some_and(|seen| !seen.is_free())
+    }
+
     fn channel(&self, key: &Key) -> String {
         key.lock_channel()
     }
