@@ -43,6 +43,8 @@ mod rejoin;
 mod renewals;
 #[path = "network/restarts.rs"]
 mod restarts;
+#[path = "network/slots.rs"]
+mod slots;
 #[path = "network/tickets.rs"]
 mod tickets;
 #[path = "network/unpolled.rs"]

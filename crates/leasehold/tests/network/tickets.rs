@@ -92,7 +92,13 @@ async fn late_copy_of_the_acquire_revives_no_ticket() {
         Fate::delivered(MS, MS).duplicated_after(300 * MS)
     });
     let (ticket, _) = ticket(&client).await;
-    client.resume(&ticket).await.unwrap().release().await.unwrap();
+    client
+        .resume(&ticket)
+        .await
+        .unwrap()
+        .release()
+        .await
+        .unwrap();
     sleep(1000 * MS).await;
     let lock = server.client().lock("x");
     assert!(lock.is_locked().await.unwrap(), "the copy grants nothing");
