@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime};
 
+use leasehold::ErrorKind;
 use leasehold::slot::{Begin, Turn, TurnInfo, TurnState};
 use tokio::time::Instant;
 
@@ -57,6 +58,12 @@ impl Slots {
         state.newest = None;
         state.forgot = Some(Instant::now());
         state.runs.values_mut().for_each(|run| run.forgotten = true);
+    }
+
+    fn ends(&self, hold: &str, end: TurnState) {
+        if let Some(run) = self.state().runs.get_mut(hold) {
+            run.end = Some(end);
+        }
     }
 
     /// Returns whether the server has lost data since `then`.
@@ -132,9 +139,8 @@ impl Taking<'_> {
             _ if is_done => TurnState::Done,
             _ => TurnState::Failed,
         };
-        if let Some(run) = self.stage.slots.state().runs.get_mut(turn.holder_id()) {
-            run.end = Some(end);
-        }
+        let hold = turn.holder_id().to_owned();
+        self.stage.slots.ends(&hold, end);
         let ends = async {
             match is_done {
                 true => turn.done().await,
@@ -156,6 +162,13 @@ impl Taking<'_> {
                 let closes = ended.is_ok() && (is_done || !self.plan().retry_failed);
                 if closes && !self.stage.slots.forgot_since(asked) {
                     self.stage.slots.state().closed.insert(slot);
+                }
+                let is_lost = ended
+                    .as_ref()
+                    .is_err_and(|error| error.kind() == ErrorKind::Lost);
+                if is_lost && !self.stage.any(Kind::disturbs_calls) {
+                    // The server has noted nothing, or that the turn has failed.
+                    self.stage.slots.ends(&hold, TurnState::Failed);
                 }
                 self.check_released(ended, was_lost);
             }

@@ -22,7 +22,11 @@ async fn wait_for_a_turn_ends_in_time_without_an_answer() {
         let start = Instant::now();
         let error = turns.begin_for(patience).await.unwrap_err();
         assert!(error.is_transient(), "{error}");
-        assert!(start.elapsed() <= patience + 2 * MS, "{:?}", start.elapsed());
+        assert!(
+            start.elapsed() <= patience + 2 * MS,
+            "{:?}",
+            start.elapsed()
+        );
         network.freeze(false);
     }
     assert!(matches!(turns.begin().await.unwrap(), Begin::Run(_)));
