@@ -60,6 +60,13 @@ impl Slots {
         state.runs.values_mut().for_each(|run| run.forgotten = true);
     }
 
+    /// Returns whether the server has lost data since the turn of this hold began, or since `then`.
+    fn has_forgotten(&self, hold: &str, then: Instant) -> bool {
+        let state = self.state();
+        let forgotten = |run: &Run| run.forgotten;
+        state.runs.get(hold).is_some_and(forgotten) || state.forgot.is_some_and(|at| at >= then)
+    }
+
     fn ends(&self, hold: &str, end: TurnState) {
         if let Some(run) = self.state().runs.get_mut(hold) {
             run.end = Some(end);
@@ -160,7 +167,7 @@ impl Taking<'_> {
             _ => {
                 let ended = ends.await;
                 let closes = ended.is_ok() && (is_done || !self.plan().retry_failed);
-                if closes && !self.stage.slots.forgot_since(asked) {
+                if closes && !self.stage.slots.has_forgotten(&hold, asked) {
                     self.stage.slots.state().closed.insert(slot);
                 }
                 let is_lost = ended
