@@ -40,7 +40,7 @@ pub enum Subject {
     Red,
     /// `Turns`, of slots or of ids, beside holders of the plain lock.
     Slot,
-    /// `Election`, with an observer on each machine.
+    /// `Election`, with an observer on each machine, beside holders of the fenced lock.
     Election,
     /// `Lock` and `FencedLock`, whose holds pass on as tickets.
     Ticket,
@@ -137,7 +137,7 @@ impl Subject {
             }
             Self::Multi => multi::lock(client, wish),
             Self::Slot => recipes::turns(client, wish),
-            Self::Election => Wanted::Candidate(recipes::candidate(client, wish)),
+            Self::Election => recipes::candidate(client, wish),
             Self::Ticket => recipes::ticketed(client, wish),
             Self::Red => {
                 let members = clients.iter().map(|client| client.lock(NAME));

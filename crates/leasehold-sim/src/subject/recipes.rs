@@ -55,7 +55,7 @@ pub(super) fn turns(client: &Client, wish: &Wish<'_>) -> Wanted {
     Wanted::Turns(Plan::of(wish.seed).turns(&wish.set(lock), wish.place))
 }
 
-/// Returns whether a turn acquires the plain lock, which knows nothing of slots.
+/// Returns whether a turn acquires the lock without the recipe, as a Java client would.
 fn is_plain(turn: &Turn) -> bool {
     turn.way.is_multiple_of(8)
 }
@@ -78,12 +78,18 @@ pub(crate) fn payload(machine: usize) -> String {
     format!("machine {machine}")
 }
 
-pub(super) fn candidate(client: &Client, wish: &Wish<'_>) -> Election {
-    client
+/// Returns a candidate, or the fenced lock that excludes candidates and announces nothing.
+pub(super) fn candidate(client: &Client, wish: &Wish<'_>) -> Wanted {
+    if is_plain(wish.turn) {
+        let lock = client.fenced_lock(NAME);
+        return wish.of(lock.acknowledged_by(wish.acknowledgement()));
+    }
+    let election = client
         .election(NAME)
         .payload(payload(wish.machine))
         .poll_interval(wish.poll_interval)
-        .acknowledged_by(wish.acknowledgement())
+        .acknowledged_by(wish.acknowledgement());
+    Wanted::Candidate(election)
 }
 
 pub(super) async fn stand(election: &Election, ask: Ask) -> Result<Answer> {

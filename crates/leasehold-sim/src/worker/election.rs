@@ -84,8 +84,15 @@ fn check_seen(stage: &Stage, number: usize, leader: &Leader, greatest: &mut u64)
         let of = |client: &leasehold::Client| leader.id.starts_with(client.id());
         machine.clients.iter().any(of)
     });
-    let Some((token, candidate)) = leader.token.zip(candidate) else {
-        return violation("saw a leader that is no candidate");
+    let Some(candidate) = candidate else {
+        return violation("saw a leader that does not exist");
+    };
+    let Some(token) = leader.token else {
+        // A holder of the fenced lock, which announces nothing.
+        if leader.payload.is_some() {
+            violation("saw a payload without a term");
+        }
+        return;
     };
     if leader.payload != Some(payload(candidate)) {
         violation("saw the payload of another candidate");
