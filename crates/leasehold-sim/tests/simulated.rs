@@ -83,6 +83,7 @@ fn tasks_that_are_busy_elsewhere_break_no_promise() {
             let stalls = stalls.filter(|(fault, _)| fault == "Unpolled").count();
             counted += usize::from(played.counts() && stalls > 0);
         }
-        assert!(counted > 20, "{subject}: {counted} histories show anything");
+        // Tasks that ask for a slot that is over don't wait.
+        assert!(counted > 10, "{subject}: {counted} histories show anything");
     }
 }
