@@ -72,6 +72,10 @@ pub enum Kind {
     Kept,
     /// A holder holds the lock for longer than its fixed lease.
     Overstayed,
+    /// A holder's work reports no progress in time.
+    Stalled,
+    /// A hold becomes a ticket. It is resumed, released or lost.
+    Ticketed,
 }
 
 use Kind::*;
@@ -95,13 +99,15 @@ impl Kind {
                 | Forgotten
                 | Kept
                 | Overstayed
+                | Stalled
+                | Ticketed
         )
     }
 
     /// Returns whether the fault is drawn for histories of any sort.
     #[must_use]
     pub fn is_drawn(self) -> bool {
-        !self.is_of_replicas() && !matches!(self, Unpolled | Kept)
+        !self.is_of_replicas() && !matches!(self, Unpolled | Kept | Stalled | Ticketed)
     }
 
     /// Returns whether the fault concerns replicas. It is drawn only for histories in which
@@ -132,6 +138,12 @@ impl Kind {
         )
     }
 
+    /// Returns whether the server loses writes that it has answered.
+    #[must_use]
+    pub fn loses_data(self) -> bool {
+        self.is_empty_restart() || self == RolledBack
+    }
+
     /// Returns whether a server is restarted and forgets its grants.
     #[must_use]
     pub fn is_empty_restart(self) -> bool {
@@ -150,6 +162,8 @@ impl Kind {
                 | Killed
                 | Forgotten
                 | Overstayed
+                | Stalled
+                | Ticketed
                 | Paused
         )
     }

@@ -12,7 +12,7 @@ use crate::faults::Kind;
 use crate::play::Played;
 use crate::scenario::Turn;
 use crate::stage::{REPLY_LIMIT, Stage};
-use crate::subject::{Subject, Wish};
+use crate::subject::{Answer, Held, Subject, Wish};
 
 /// Waits until no key and no activity is left. Reports a violation if this takes too long.
 pub(crate) async fn nothing_left(stage: &Stage) {
@@ -38,6 +38,19 @@ pub(crate) async fn nothing_left(stage: &Stage) {
     }
 }
 
+/// Checks that all observers of an election learn that there is no leader any more.
+pub(crate) async fn observers_see_the_end(stage: &Stage) {
+    let limit = time_to_clean(stage) + Duration::from_millis(stage.scenario.observer_poll_ms());
+    let start = Instant::now();
+    while let Some(shown) = stage.terms.unfinished(stage) {
+        if start.elapsed() > limit {
+            stage.violation(format!("an observer still sees {shown} after {limit:?}"));
+            return;
+        }
+        sleep(Duration::from_millis(20)).await;
+    }
+}
+
 /// Checks that every client that still runs can acquire the lock.
 pub(crate) async fn everybody_can(stage: &Stage) {
     for (number, machine) in stage.machines.iter().enumerate() {
@@ -51,6 +64,9 @@ pub(crate) async fn everybody_can(stage: &Stage) {
         }
         let turn = Turn::at_the_end(number);
         let wish = Wish {
+            seed: stage.scenario.seed,
+            machine: number,
+            place: 0,
             turn: &turn,
             poll_interval: Duration::from_secs(1),
             longest_lease: stage.scenario.longest_lease_for(&turn),
@@ -60,8 +76,10 @@ pub(crate) async fn everybody_can(stage: &Stage) {
         let lock = stage.scenario.subject.lock(&machine.clients, &wish);
         let turn = async {
             match lock.ask(turn.ask).await {
-                Ok(Some(guard)) => guard.release().await,
-                Ok(None) => Ok(()),
+                Ok(Answer::Held(Held::Lock(guard))) => guard.release().await,
+                Ok(Answer::Held(Held::Turn(turn))) => turn.done().await,
+                Ok(Answer::Held(Held::Term(term))) => term.resign().await,
+                Ok(Answer::Busy | Answer::Over(_)) => Ok(()),
                 Err(error) => Err(error),
             }
         };
@@ -90,9 +108,19 @@ fn time_to_clean(stage: &Stage) -> Duration {
     }
     // A lock for which `keep_for` reaches no server remains locked until its lease ends.
     let is_left = stage.any(|kind| kind == Kind::Kept) && stage.any(Kind::disturbs_calls);
-    if is_left || stage.any(|kind| kind.needs_leases_to_end() || kind == Kind::Forced) {
+    let by_lease = |kind: Kind| match kind {
+        // The lease of a ticket is its own.
+        Kind::Ticketed => false,
+        Kind::Forced => true,
+        // The entry of the leader remains.
+        Kind::Removed => scenario.subject == Subject::Election,
+        kind => kind.needs_leases_to_end(),
+    };
+    if is_left || stage.any(by_lease) {
         limit += Duration::from_millis(scenario.longest_lease_ms());
         limit += scenario.subject.dead_waiters_last();
+    } else {
+        limit += Duration::from_millis(scenario.longest_ticket_ms());
     }
     let back = scenario
         .faults
@@ -150,6 +178,16 @@ fn kept_too_short(stage: &Stage) -> Vec<String> {
         .collect()
 }
 
+/// Checks that of several tasks that resume a ticket, one gets its hold.
+fn tickets_in_vain(stage: &Stage) -> Option<String> {
+    let excused = |kind: Kind| {
+        let gives_up = [Kind::AcquireDropped, Kind::Unpolled, Kind::Closed];
+        kind.ends_the_promise() || kind.disturbs_calls() || gives_up.contains(&kind)
+    };
+    let in_vain = stage.tickets.resumed_by_none(stage);
+    (in_vain > 0 && !stage.any(excused)).then(|| format!("{in_vain} tickets were resumed by none"))
+}
+
 pub(crate) fn judge(stage: &Stage) -> Played {
     let report = stage.recorder.report();
     let mut violations = stage.violations();
@@ -161,6 +199,7 @@ pub(crate) fn judge(stage: &Stage) -> Played {
     );
     violations.extend(ids_used_again(stage));
     violations.extend(kept_too_short(stage));
+    violations.extend(tickets_in_vain(stage));
     let trace = stage
         .recorder
         .intervals()

@@ -15,7 +15,7 @@ use crate::judge;
 use crate::scenario::{Fault, Scenario};
 use crate::stage::{Living, Machine, Stage};
 use crate::subject::Subject;
-use crate::worker::work;
+use crate::worker::{dead_turns_are_open, observe, work};
 
 /// The result of a history.
 #[derive(Clone, Debug, Default)]
@@ -98,6 +98,13 @@ async fn run(scenario: &Scenario) -> Played {
         let task = work(Arc::clone(&stage), number, worker.clone());
         workers.spawn(Living::new(life, task));
     }
+    let mut observers = JoinSet::new();
+    if scenario.subject == Subject::Election {
+        for (number, machine) in stage.machines.iter().enumerate() {
+            let task = observe(Arc::clone(&stage), number);
+            observers.spawn(Living::new(&machine.life, task));
+        }
+    }
     let mut faults = JoinSet::new();
     for fault in &scenario.faults {
         faults.spawn(inflict(Arc::clone(&stage), fault.clone()));
@@ -118,7 +125,10 @@ async fn run(scenario: &Scenario) -> Played {
         stage.violation("somebody waits for ever");
     } else {
         while faults.join_next().await.is_some() {}
+        judge::observers_see_the_end(&stage).await;
+        observers.shutdown().await;
         judge::nothing_left(&stage).await;
+        dead_turns_are_open(&stage).await;
         judge::everybody_can(&stage).await;
         judge::nothing_left(&stage).await;
     }

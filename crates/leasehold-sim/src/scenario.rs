@@ -1,6 +1,8 @@
 //! The events of a history: drawn from a seed, then fixed.
 
 mod kept;
+mod progress;
+mod recipes;
 mod replicas;
 mod unpolled;
 
@@ -10,6 +12,7 @@ use std::time::Duration;
 use clap::ValueEnum;
 use fastrand::Rng;
 
+pub use self::progress::Progress;
 use crate::faults::Kind;
 use crate::subject::Subject;
 
@@ -72,6 +75,8 @@ pub struct Turn {
     pub reenters: bool,
     /// The lease that it requests halfway through the hold, in ms from that point.
     pub extends_to_ms: Option<u64>,
+    /// The time in which its work must report progress.
+    pub progress: Option<Progress>,
     /// Percentage of the polls of the acquire's future after which the future is not polled for a
     /// while.
     pub unpolled_percent: u8,
@@ -109,6 +114,8 @@ pub enum End {
     Forget,
     /// `keep_for()` with this duration in ms.
     Keep(u64),
+    /// `into_ticket()` with this lease in ms.
+    Ticket(u64),
 }
 
 /// One fault, and where and when it strikes.
@@ -199,6 +206,8 @@ impl Scenario {
             scenario.draw_replicas();
         }
         scenario.draw_kept();
+        scenario.draw_progress();
+        scenario.fit_recipes();
         scenario
     }
 
@@ -327,7 +336,11 @@ impl Scenario {
                 End::ReleaseDropped(_) => Some(Kind::ReleaseDropped),
                 End::Forget => Some(Kind::Forgotten),
                 End::Keep(_) => Some(Kind::Kept),
+                End::Ticket(_) => Some(Kind::Ticketed),
             });
+            if turn.stalls() {
+                kinds.push(Kind::Stalled);
+            }
             if turn.overstays() {
                 kinds.push(Kind::Overstayed);
             }
@@ -380,6 +393,7 @@ impl Turn {
             max_hold_ms: None,
             reenters: false,
             extends_to_ms: None,
+            progress: None,
             unpolled_percent: 0,
             dropped_at_poll: None,
             stay_ms: 0,
@@ -389,7 +403,8 @@ impl Turn {
 
     /// Returns the longest lease that the turn requests explicitly.
     fn longest_lease_ms(&self) -> Option<u64> {
-        self.fixed_lease_ms.max(self.extends_to_ms)
+        let asked_for = self.fixed_lease_ms.max(self.extends_to_ms);
+        asked_for.max(self.ticket_ms())
     }
 
     /// Returns whether the turn holds the lock for longer than its lease allows.
@@ -456,6 +471,7 @@ fn draw_turn(rng: &mut Rng, kinds: &[Kind], lease_ms: u64) -> Turn {
         max_hold_ms: limited.then(|| rng.u64(50..400)),
         reenters: rng.u32(0..5) == 0,
         extends_to_ms,
+        progress: None,
         unpolled_percent: 0,
         dropped_at_poll: dropped.then(|| rng.u32(1..=6)),
         stay_ms,

@@ -15,6 +15,7 @@ use tokio::time::Instant;
 
 use crate::faults::Kind;
 use crate::scenario::{Fault, Scenario};
+use crate::worker::{Slots, Terms, Tickets};
 
 /// The time limit for a reply.
 pub(crate) const REPLY_LIMIT: Duration = Duration::from_millis(400);
@@ -28,6 +29,9 @@ pub(crate) struct Stage {
     pub(crate) operators: Vec<Client>,
     pub(crate) machines: Vec<Machine>,
     pub(crate) recorder: Recorder,
+    pub(crate) slots: Slots,
+    pub(crate) terms: Terms,
+    pub(crate) tickets: Tickets,
     state: Mutex<State>,
 }
 
@@ -82,6 +86,9 @@ impl Stage {
             servers,
             machines,
             recorder,
+            slots: Slots::default(),
+            terms: Terms::default(),
+            tickets: Tickets::default(),
             state: Mutex::default(),
         })
     }
@@ -132,6 +139,9 @@ impl Stage {
     pub(crate) fn promise_ends(&self, kind: Kind) {
         self.recorder.promise_ends_here();
         self.state().broken = Some((Instant::now(), kind));
+        if kind.loses_data() {
+            self.slots.forget();
+        }
     }
 
     /// Records a fencing token. Returns whether it is greater than all earlier tokens.

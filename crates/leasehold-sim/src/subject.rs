@@ -1,16 +1,22 @@
 //! The subject of a history: one kind of lock. Everything else is the same for all subjects.
 
 mod belief;
+mod held;
 mod multi;
+pub(crate) mod recipes;
 mod rw;
 
 use std::fmt;
 use std::time::Duration;
 
 use clap::ValueEnum;
-use leasehold::{Acknowledgement, AnyLock, Client, LockGuard, Owner, RedLock, Result};
+use leasehold::kind::OneKey;
+use leasehold::slot::Turns;
+use leasehold::{Acknowledgement, AnyLock, Client, Election, Lock, Owner, RedLock, Result};
 
 pub(crate) use self::belief::Belief;
+pub(crate) use self::held::{Answer, Held};
+use self::recipes::Resumed;
 use self::rw::OneWay;
 use crate::scenario::{Ask, Turn};
 
@@ -32,10 +38,16 @@ pub enum Subject {
     Multi,
     /// `RedLock`, of three servers or five.
     Red,
+    /// `Turns`, of slots or of ids, beside holders of the plain lock.
+    Slot,
+    /// `Election`, with an observer on each machine, beside holders of the fenced lock.
+    Election,
+    /// `Lock` and `FencedLock`, whose holds pass on as tickets.
+    Ticket,
 }
 
 /// The name that all clients lock.
-const NAME: &str = "x";
+pub(crate) const NAME: &str = "x";
 
 /// The values of the group `NAME`.
 const VALUES: [&str; 3] = ["a", "b", "c"];
@@ -45,6 +57,12 @@ const CONFIRMED_WITHIN: Duration = Duration::from_millis(100);
 
 /// The settings of a turn's lock.
 pub(crate) struct Wish<'a> {
+    /// The seed of the history, from which the settings of all its clients are drawn.
+    pub(crate) seed: u64,
+    /// The number of the machine.
+    pub(crate) machine: usize,
+    /// The number of the turn among the turns of its task.
+    pub(crate) place: u64,
     pub(crate) turn: &'a Turn,
     pub(crate) poll_interval: Duration,
     /// The longest lease, for a majority whose servers may forget their grants.
@@ -70,7 +88,23 @@ impl Wish<'_> {
         if let Some(lease_ms) = self.turn.fixed_lease_ms {
             lock = lock.fixed_lease(Duration::from_millis(lease_ms));
         }
+        if let Some(progress) = self.turn.progress {
+            lock = lock.progress_within(Duration::from_millis(progress.within_ms));
+        }
         Wanted::Lock(lock)
+    }
+
+    /// Returns a lock with the settings of a turn, except for its owner.
+    fn set<K: OneKey>(&self, lock: Lock<K>) -> Lock<K> {
+        let lock = lock.acknowledged_by(self.acknowledgement());
+        let mut lock = lock.poll_interval(self.poll_interval);
+        if let Some(limit_ms) = self.turn.max_hold_ms {
+            lock = lock.max_hold(Duration::from_millis(limit_ms));
+        }
+        if let Some(lease_ms) = self.turn.fixed_lease_ms {
+            lock = lock.fixed_lease(Duration::from_millis(lease_ms));
+        }
+        lock
     }
 }
 
@@ -102,6 +136,9 @@ impl Subject {
                 wish.of(lock.acknowledged_by(by))
             }
             Self::Multi => multi::lock(client, wish),
+            Self::Slot => recipes::turns(client, wish),
+            Self::Election => recipes::candidate(client, wish),
+            Self::Ticket => recipes::ticketed(client, wish),
             Self::Red => {
                 let members = clients.iter().map(|client| client.lock(NAME));
                 let lock = RedLock::new(members).expect("three members or five");
@@ -133,13 +170,22 @@ impl Subject {
             Self::Lock | Self::Fenced | Self::Fair => true,
             Self::Rw => rw::way(turn) == rw::Way::Write,
             Self::Group | Self::Multi | Self::Red => false,
+            // They end their holds in ways of their own.
+            Self::Slot | Self::Election | Self::Ticket => false,
         }
+    }
+
+    /// Returns whether its holders may report progress, or fail to.
+    pub(crate) fn reports_progress(self) -> bool {
+        matches!(self, Self::Lock | Self::Fenced | Self::Fair)
     }
 
     /// Returns whether a key may remain after all holds have ended.
     pub(crate) fn leaves(self, key: &str) -> bool {
         match self {
-            Self::Fenced | Self::Multi => key.starts_with("redisson_lock_token:"),
+            Self::Fenced | Self::Multi | Self::Election => is_counter(key),
+            Self::Ticket => is_counter(key) || key.ends_with(":taken"),
+            Self::Slot => key.ends_with(":slot") || key.contains(":once:"),
             Self::Red => key.ends_with(":longest"),
             _ => false,
         }
@@ -155,6 +201,14 @@ impl Subject {
             Self::Group => ["group.acquire", "group.release", "group.renew", "group"],
             Self::Multi => ["lock", "fair", "rw", ""],
             Self::Red => ["lock.acquire", "lock.release", "lock.renew", ""],
+            Self::Slot => ["slot.begin", "slot.finish", "lock.renew", "slot"],
+            Self::Election => [
+                "election.lead",
+                "election.resign",
+                "election.renew",
+                "election",
+            ],
+            Self::Ticket => ["ticket.take", "lock.keep_for", "lock.release", "fenced"],
         }
     }
 
@@ -162,7 +216,12 @@ impl Subject {
     pub(crate) async fn force_unlock(self, operators: &[Client]) {
         for operator in operators {
             let _ = match self {
-                Self::Lock | Self::Fenced | Self::Red => operator.lock(NAME).force_unlock().await,
+                Self::Lock
+                | Self::Fenced
+                | Self::Red
+                | Self::Slot
+                | Self::Election
+                | Self::Ticket => operator.lock(NAME).force_unlock().await,
                 Self::Fair => operator.fair_lock(NAME).force_unlock().await,
                 Self::Group => operator.group_lock(NAME, VALUES).force_unlock().await,
                 Self::Rw => return rw::force_unlock(operator, NAME).await,
@@ -176,7 +235,9 @@ impl Subject {
         match self {
             Self::Fenced | Self::Group | Self::Red => Duration::ZERO,
             // Such a process is still in the list of clients to notify.
-            Self::Lock | Self::Rw | Self::Multi => Duration::from_secs(12),
+            Self::Lock | Self::Rw | Self::Multi | Self::Slot | Self::Election | Self::Ticket => {
+                Duration::from_secs(12)
+            }
             Self::Fair => Duration::from_secs(6),
         }
     }
@@ -200,6 +261,11 @@ impl Subject {
     }
 }
 
+/// Returns whether the key is the counter of fencing tokens.
+fn is_counter(key: &str) -> bool {
+    key.starts_with("redisson_lock_token:")
+}
+
 /// Returns some of the values, in any order.
 fn values(turn: &Turn) -> impl Iterator<Item = &'static str> {
     let (subset, first) = (turn.way % 7 + 1, usize::from(turn.way / 7));
@@ -221,17 +287,25 @@ pub(crate) enum Wanted {
     Lock(AnyLock),
     /// A read-write lock, which may be acquired in two steps.
     OneWay(OneWay),
+    Turns(Turns),
+    Candidate(Election),
+    /// A ticket, which is resumed.
+    Ticket(Resumed),
 }
 
 impl Wanted {
-    pub(crate) async fn ask(&self, ask: Ask) -> Result<Option<LockGuard>> {
+    pub(crate) async fn ask(&self, ask: Ask) -> Result<Answer> {
         match self {
             Self::Lock(lock) => match ask {
                 Ask::Acquire => lock.acquire().await.map(Some),
                 Ask::Try => lock.try_acquire().await,
                 Ask::For(ms) => lock.try_acquire_for(Duration::from_millis(ms)).await,
-            },
-            Self::OneWay(lock) => lock.ask(ask).await,
+            }
+            .map(Answer::from),
+            Self::OneWay(lock) => lock.ask(ask).await.map(Answer::from),
+            Self::Turns(turns) => recipes::begin(turns, ask).await,
+            Self::Candidate(election) => recipes::stand(election, ask).await,
+            Self::Ticket(ticket) => ticket.resume().await,
         }
     }
 }

@@ -1,5 +1,9 @@
 //! The actions of a task in a history, and the checks that it makes.
 
+mod election;
+mod slot;
+mod ticket;
+
 use std::future::Future;
 use std::pin::pin;
 use std::sync::atomic::Ordering;
@@ -11,10 +15,13 @@ use leasehold::testing::history::{Asked, Inside};
 use leasehold::{Error, ErrorKind, LockGuard, LossReason, Owner};
 use tokio::time::{Instant, sleep};
 
+pub(crate) use self::election::{Terms, observe};
+pub(crate) use self::slot::{Slots, dead_turns_are_open};
+pub(crate) use self::ticket::Tickets;
 use crate::faults::Kind;
 use crate::scenario::{Ask, End, Turn, Worker};
 use crate::stage::{Life, Living, Machine, REPLY_LIMIT, Stage};
-use crate::subject::{Belief, Subject, Wanted, Wish};
+use crate::subject::{Answer, Belief, Held, Subject, Wanted, Wish};
 use crate::unpolled::now_and_then;
 
 /// The combined rounding error of a timer and of the server's whole milliseconds.
@@ -54,15 +61,17 @@ impl Taking<'_> {
         self.stage.scenario.subject
     }
 
-    fn lock(&self, owner: &Owner) -> Wanted {
-        let wish = Wish {
+    fn wish<'a>(&'a self, owner: &'a Owner) -> Wish<'a> {
+        Wish {
+            seed: self.stage.scenario.seed,
+            machine: self.worker.machine,
+            place: self.place,
             turn: self.turn,
             poll_interval: Duration::from_millis(self.stage.scenario.poll_cap_ms),
             longest_lease: self.stage.scenario.longest_lease_for(self.turn),
             acknowledged: self.worker.acknowledged,
             owner: self.turn.reenters.then_some(owner),
-        };
-        self.subject().lock(&self.machine.clients, &wish)
+        }
     }
 
     /// Records a request in the history for every name for which the turn's hold excludes other
@@ -78,11 +87,25 @@ impl Taking<'_> {
 
     async fn take(&self) {
         let owner = leasehold::Owner::new();
-        let lock = self.lock(&owner);
+        let wish = self.wish(&owner);
+        let mut lock = self.subject().lock(&self.machine.clients, &wish);
+        if let Wanted::Candidate(election) = &lock
+            && self.leads_again_and_again()
+        {
+            return self.lead(election).await;
+        }
+        let offer = self.ticket();
+        if let Some(offer) = &offer {
+            lock = Wanted::Ticket(offer.resumed(&self.machine.clients[0], &wish));
+        }
         let wanting = self.stage.enter();
         let closed = self.machine.closed.load(Ordering::SeqCst);
         let asked = self.record();
         let started = Instant::now();
+        let open = self.stage.tickets.open();
+        if let Some(offer) = &offer {
+            self.stage.tickets.tried(offer.number);
+        }
         let acquire = self.polled(Box::pin(lock.ask(self.turn.ask)));
         let result = match self.turn.dropped_at_poll {
             None => acquire.await,
@@ -91,24 +114,35 @@ impl Taking<'_> {
                 None => return self.stage.fired(Kind::AcquireDropped),
             },
         };
-        self.check_time(started.elapsed());
+        let patience = offer.as_ref().map_or(self.turn.ask, |_| Ask::Try);
+        self.check_time(patience, started.elapsed());
         if closed && result.is_ok() {
             self.violation("a closed client acquires");
         }
         match result {
-            Ok(Some(guard)) => {
-                let inside = asked.into_iter().map(|asked| asked.acquired(&guard));
+            Ok(Answer::Held(guard)) => {
+                let inside = asked.into_iter().map(|asked| asked.acquired(&*guard));
                 let inside = inside.collect();
                 self.check_new(&guard);
+                match (&offer, &guard) {
+                    (Some(offer), _) => self.check_resumed(offer, &guard),
+                    (None, Held::Turn(turn)) => self.check_begun(turn, started),
+                    (None, Held::Term(term)) => self.check_term(term.token(), term.holder_id()),
+                    (None, _) => self.check_no_ticket_was_passed_over(&open),
+                }
                 self.hold(&lock, guard, inside).await;
             }
-            Ok(None) => {
+            Ok(Answer::Over(info)) => self.check_over(&info),
+            Ok(Answer::Busy) => {
                 let undisturbed = self.stage.kinds.is_empty() && wanting.was_alone();
                 if undisturbed || wanting.is_first() {
                     self.violation("told that a free lock is held");
                 }
             }
-            Err(error) => self.check_error("acquire", &error),
+            Err(error) => match &offer {
+                Some(offer) => self.check_not_resumed(offer, &error),
+                None => self.check_error("acquire", &error),
+            },
         }
     }
 
@@ -120,7 +154,7 @@ impl Taking<'_> {
         now_and_then(self.turn.unpolled_percent, rng, stalls, acquire)
     }
 
-    async fn hold(&self, lock: &Wanted, guard: LockGuard, inside: Vec<Inside>) {
+    async fn hold(&self, lock: &Wanted, guard: Held, inside: Vec<Inside>) {
         let granted = Instant::now();
         let told = Told::listen(&guard, &self.machine.life);
         let half = Duration::from_millis(self.turn.stay_ms / 2);
@@ -136,7 +170,7 @@ impl Taking<'_> {
         self.stay(&guard, half).await;
         inside
             .into_iter()
-            .for_each(|inside| inside.releasing(&guard));
+            .for_each(|inside| inside.releasing(&*guard));
         let lost = self.check_told(&guard, &told, granted);
         if lost {
             self.check_stays_lost(&guard).await;
@@ -149,6 +183,9 @@ impl Taking<'_> {
         const LOOKS: u32 = 4;
         for _ in 0..LOOKS {
             self.check_belief(guard).await;
+            if !self.turn.stalls() {
+                guard.progress();
+            }
             tokio::select! {
                 biased;
                 _ = guard.lost() => return,
@@ -191,8 +228,7 @@ impl Taking<'_> {
 
     async fn reenter(&self, lock: &Wanted, outer: &LockGuard) {
         match lock.ask(Ask::Acquire).await {
-            Ok(None) => self.violation("a re-entry without a limit was refused"),
-            Ok(Some(inner)) => {
+            Ok(Answer::Held(Held::Lock(inner))) => {
                 if shares_a_hold(&inner, outer) {
                     if let Err(error) = inner.release().await {
                         self.check_error("inner release", &error);
@@ -201,6 +237,7 @@ impl Taking<'_> {
                     self.violation("a re-entry got a hold of its own beside the first");
                 }
             }
+            Ok(_) => self.violation("a re-entry without a limit was refused"),
             Err(error) => self.check_error("re-entry", &error),
         }
     }
@@ -211,13 +248,21 @@ impl Taking<'_> {
         self.subject() == Subject::Red && self.stage.any(Kind::is_empty_restart)
     }
 
-    async fn leave(&self, guard: LockGuard, was_lost: bool) {
+    async fn leave(&self, guard: Held, was_lost: bool) {
+        let guard = match guard {
+            Held::Turn(turn) => return self.end_turn(*turn, was_lost).await,
+            Held::Term(term) if self.turn.end == End::Release => {
+                return self.check_released(term.resign().await, was_lost);
+            }
+            Held::Term(term) => LockGuard::from(term),
+            Held::Lock(guard) => guard,
+        };
         match self.turn.end {
-            End::Release => match guard.release().await {
-                Ok(()) if was_lost => self.violation("a lost guard was released without an error"),
-                Ok(()) => {}
-                Err(error) => self.check_error("release", &error),
-            },
+            End::Release => self.check_released(guard.release().await, was_lost),
+            End::Ticket(lease_ms) => {
+                self.give_ticket(guard, Duration::from_millis(lease_ms), was_lost)
+                    .await;
+            }
             End::ReleaseDropped(polls) => {
                 let _ = drop_at_poll(polls, guard.release()).await;
                 self.stage.fired(Kind::ReleaseDropped);
@@ -237,6 +282,14 @@ impl Taking<'_> {
         }
     }
 
+    fn check_released(&self, released: leasehold::Result<()>, was_lost: bool) {
+        match released {
+            Ok(()) if was_lost => self.violation("a lost guard was released without an error"),
+            Ok(()) => {}
+            Err(error) => self.check_error("release", &error),
+        }
+    }
+
     /// Keeps the lock with `keep_for`. No other holder may get it before that time ends.
     async fn keep(&self, guard: LockGuard, span: Duration, was_lost: bool) {
         let from = Instant::now();
@@ -253,11 +306,11 @@ impl Taking<'_> {
     }
 
     /// Checks that calls end in time.
-    fn check_time(&self, took: Duration) {
+    fn check_time(&self, patience: Ask, took: Duration) {
         if self.machine.life.has_paused() || self.turn.unpolled_percent > 0 {
             return;
         }
-        let limit = match self.turn.ask {
+        let limit = match patience {
             Ask::For(ms) => Duration::from_millis(ms),
             // A request that is late is retried twice.
             Ask::Try => REPLY_LIMIT * 3,
@@ -337,7 +390,7 @@ impl Taking<'_> {
     }
 
     fn may_be_lost_by_conduct(&self) -> bool {
-        self.turn.overstays() || self.turn.max_hold_ms.is_some()
+        self.turn.overstays() || self.turn.max_hold_ms.is_some() || self.turn.stalls()
     }
 
     /// Returns whether the turn waits for less than the time that a reply may take to a waiter
@@ -384,6 +437,7 @@ impl Taking<'_> {
             self.violation(&format!("not told at its deadline, nor {late:?} after it"));
         }
         let limit = self.turn.max_hold_ms.map(Duration::from_millis);
+        self.check_stalled(guard, granted);
         let over = limit.is_some_and(|limit| granted.elapsed() > limit + ROUNDING);
         if over && guard.is_held() && !self.machine.life.has_paused() {
             self.violation("is held for longer than its maximum");
@@ -400,6 +454,18 @@ impl Taking<'_> {
             None => self.check_silence(guard, granted),
         }
         !guard.is_held()
+    }
+
+    /// Checks that a hold whose work has stalled ends with the last lease that was requested in time.
+    fn check_stalled(&self, guard: &LockGuard, granted: Instant) {
+        let Some(progress) = self.turn.progress.filter(|progress| progress.stalls) else {
+            return;
+        };
+        let lease_ms = self.stage.scenario.lease_ms;
+        let end = granted + Duration::from_millis(progress.within_ms + lease_ms) + ROUNDING;
+        if Instant::now() > end && guard.is_held() && !self.machine.life.has_paused() {
+            self.violation("its work has stalled, and it still has the lock");
+        }
     }
 
     /// Checks that if the hold is certainly lost, its next renewal reports the loss.
@@ -440,6 +506,7 @@ impl Taking<'_> {
                 reason,
                 LossReason::Deleted | LossReason::Taken { .. } | LossReason::Expired
             ),
+            Kind::Stalled => matches!(reason, LossReason::Stalled { .. }),
             Kind::Overstayed if !self.turn.reenters => *reason == LossReason::Expired,
             Kind::Frozen | Kind::Refused | Kind::Unconfirmed | Kind::FailedOver
                 if self.turn.fixed_lease_ms.is_none() =>
@@ -463,6 +530,9 @@ impl Taking<'_> {
         }
         if self.turn.overstays() {
             self.stage.fired(Kind::Overstayed);
+        }
+        if self.turn.stalls() {
+            self.stage.fired(Kind::Stalled);
         }
     }
 }

@@ -45,6 +45,8 @@ mod rejoin;
 mod renewals;
 #[path = "network/restarts.rs"]
 mod restarts;
+#[path = "network/slots.rs"]
+mod slots;
 #[path = "network/stalls.rs"]
 mod stalls;
 #[path = "network/tickets.rs"]

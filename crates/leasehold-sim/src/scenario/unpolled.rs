@@ -63,6 +63,7 @@ impl Scenario {
                 });
             }
         }
+        scenario.fit_recipes();
         scenario
     }
 }
@@ -80,6 +81,7 @@ fn draw_turn(rng: &mut Rng, unpolled_percent: u8) -> Turn {
         max_hold_ms: None,
         reenters: rng.u32(0..12) == 0,
         extends_to_ms: None,
+        progress: None,
         unpolled_percent,
         dropped_at_poll: (rng.u32(0..10) == 0).then(|| rng.u32(1..=8)),
         stay_ms: rng.u64(0..6),

@@ -21,7 +21,7 @@ use crate::key::Key;
 use crate::operate::presence::default_label;
 use crate::primitives::lock::{Lock, LockGuard, acquire};
 use crate::primitives::request;
-use crate::wait::Deadline;
+use crate::wait::{Deadline, no_answer_in_time};
 pub use info::{TurnInfo, TurnState};
 
 const DAY: Duration = Duration::from_secs(24 * 3600);
@@ -292,20 +292,42 @@ impl Turns {
             answers: Arc::clone(&answers),
         });
         // Asked once before the wait: the first answer decides which slot the wait is for.
-        let first = self.ask(&lock, Deadline::Now, &wanted, &answers).await;
+        let first = self.ask(&lock, Deadline::Now, &wanted, &answers);
         if matches!(deadline, Deadline::Now) {
-            return first;
+            return first.await;
         }
-        match first {
+        match self.in_time(first, deadline, &wanted, &answers).await {
+            first if deadline.has_passed(self.lock.context().clock) => return first,
             Ok(Begin::Elsewhere(_)) => {}
             // The wait below lasts through an outage.
             Err(error) if error.is_transient() => {}
             first => return first,
         }
+        let asking = self.ask(&lock, deadline, &wanted, &answers);
         tokio::select! {
             biased;
-            begun = self.ask(&lock, deadline, &wanted, &answers) => begun,
+            begun = self.in_time(asking, deadline, &wanted, &answers) => begun,
             info = answers.until_over(&wanted) => Ok(Begin::Done(info)),
+        }
+    }
+
+    /// Waits for the result until the deadline, and then returns the last answer. A request to a
+    /// server that does not answer can take longer than the caller's wait.
+    async fn in_time(
+        &self,
+        asking: impl Future<Output = Result<Begin>>,
+        deadline: Deadline,
+        wanted: &Wanted,
+        answers: &Answers,
+    ) -> Result<Begin> {
+        let context = self.lock.context();
+        tokio::select! {
+            biased;
+            begun = asking => begun,
+            () = deadline.passed(&context.timers) => match answers.last() {
+                Some(seen) => Ok(self.refused(&seen, wanted)),
+                None => Err(no_answer_in_time(context).into_error(self.lock.key()?)),
+            },
         }
     }
 
@@ -329,7 +351,7 @@ impl Turns {
             // failover guard has refused the request.
             None => look(&self.lock, wanted).await?,
         };
-        answers.fix(seen.mine);
+        answers.looked(&seen);
         Ok(self.refused(&seen, wanted))
     }
 

@@ -83,6 +83,32 @@ async fn second_copy_of_a_resume_changes_nothing() {
     next.release().await.unwrap();
 }
 
+/// The copy grants the hold again, and that hold has no holder.
+#[tokio::test(start_paused = true)]
+async fn late_copy_of_the_acquire_revives_no_ticket() {
+    let server = Embedded::new();
+    let (client, network) = over_network(&server);
+    first(&network, Step::FencedAcquire, || {
+        Fate::delivered(MS, MS).duplicated_after(300 * MS)
+    });
+    let (ticket, _) = ticket(&client).await;
+    client
+        .resume(&ticket)
+        .await
+        .unwrap()
+        .release()
+        .await
+        .unwrap();
+    sleep(1000 * MS).await;
+    let lock = server.client().lock("x");
+    assert!(lock.is_locked().await.unwrap(), "the copy grants nothing");
+    let again = client.resume(&ticket).await.unwrap_err();
+    assert!(
+        matches!(again.loss(), Some(LossReason::Taken { .. })),
+        "{again}"
+    );
+}
+
 /// The request arrives after its caller has dropped the future.
 #[tokio::test(start_paused = true)]
 async fn dropped_resume_gives_the_hold_back() {

@@ -273,6 +273,7 @@ impl<K: Named> LockAcquire<'_, K> {
         };
         let slice = self.slice();
         let member = self.lock.member.as_ref();
+        let was_held = was_held || self.lock.kind.was_held();
         let wait = Wait {
             context,
             key: self.key,

@@ -88,6 +88,10 @@ pub(crate) trait Named: Clone + fmt::Debug + Send + Sync + Sized + 'static {
     fn is_exclusive(&self) -> bool {
         false
     }
+    /// Returns whether a server has already answered that the lock is held, to the same caller.
+    fn was_held(&self) -> bool {
+        false
+    }
     /// Returns the operations on one hold, whose id on the wire is `id`.
     fn hold(lock: &Lock<Self>, key: &Key, id: String) -> Box<dyn HoldSteps>;
     /// Like [`hold`](Self::hold), for a waiter that keeps its place in line.

@@ -141,12 +141,22 @@ struct AnswerState {
     slot: Option<u64>,
     granted: Option<Granted>,
     seen: Option<Seen>,
+    looked: Option<Seen>,
     is_over: bool,
 }
 
 impl Answers {
-    pub(super) fn fix(&self, slot: u64) {
-        self.state.lock().slot.get_or_insert(slot);
+    /// Notes the answer to a question that asked for no grant.
+    pub(super) fn looked(&self, seen: &Seen) {
+        let mut state = self.state.lock();
+        state.slot.get_or_insert(seen.mine);
+        state.looked = Some(seen.clone());
+    }
+
+    /// Returns the last answer of any kind.
+    pub(super) fn last(&self) -> Option<Seen> {
+        let state = self.state.lock();
+        state.seen.clone().or_else(|| state.looked.clone())
     }
 
     pub(super) fn granted(&self) -> Option<Granted> {
@@ -240,6 +250,10 @@ impl Acquire for TurnKind {
 impl Named for TurnKind {
     fn is_exclusive(&self) -> bool {
         true
+    }
+
+    fn was_held(&self) -> bool {
+        self.answers.last().is_some_and(|seen| !seen.is_free())
     }
 
     fn channel(&self, key: &Key) -> String {

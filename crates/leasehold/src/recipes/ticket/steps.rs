@@ -40,7 +40,9 @@ impl Take<'_> {
             let last = fenced::last_given(keyspace, self.counter).unwrap_or(0);
             return Ok(replaced(last));
         }
-        if !keyspace.hexists(self.lock, self.old)? {
+        // A late copy of its acquire can grant the old hold again, after the ticket was used up.
+        let is_used = !taken_by(keyspace, self.taken, self.old).is_empty();
+        if is_used || !keyspace.hexists(self.lock, self.old)? {
             return gone(keyspace, self.lock, self.marker, (self.taken, self.old));
         }
         let token = match self.fenced {
@@ -91,7 +93,7 @@ impl TakeRead<'_> {
             return Ok(replaced(0));
         }
         let is_there = keyspace.hexists(self.lock, self.old)? && keyspace.exists(self.old_timeout);
-        if !is_there {
+        if !is_there || !taken_by(keyspace, self.taken, self.old).is_empty() {
             return gone(keyspace, self.lock, self.marker, (self.taken, self.old));
         }
         let ttl = keyspace.pttl(self.lock);

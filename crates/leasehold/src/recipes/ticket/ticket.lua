@@ -86,7 +86,8 @@ local function take(lock, counter, marker, taken, queue, old, hold, lease_ms, ch
     local last = fenced == '1' and redis.call('GET', counter) or ''
     return { 1, tonumber(string.match(last, '^%d+$')) or 0 }
   end
-  if redis.call('HEXISTS', lock, old) == 0 then
+  -- A late copy of its acquire can grant the old hold again, after the ticket was used up.
+  if redis.call('HEXISTS', lock, old) == 0 or taken_by(taken, old) ~= '' then
     return gone(lock, marker, taken, old)
   end
   local token, wrong = 0, false
@@ -147,7 +148,8 @@ local function take_read(lock, old_timeout, timeout, marker, taken, old, hold, l
     return { 1, 0 }
   end
   -- Without its own key the hold has ended, although its field still exists.
-  if redis.call('HEXISTS', lock, old) == 0 or redis.call('EXISTS', old_timeout) == 0 then
+  if redis.call('HEXISTS', lock, old) == 0 or redis.call('EXISTS', old_timeout) == 0
+    or taken_by(taken, old) ~= '' then
     return gone(lock, marker, taken, old)
   end
   local ttl, span = redis.call('PTTL', lock), tonumber(lease_ms)
