@@ -75,6 +75,8 @@ pub struct Turn {
     pub reenters: bool,
     /// The lease that it requests halfway through the hold, in ms from that point.
     pub extends_to_ms: Option<u64>,
+    /// The minimum time for which the lock stays locked, in ms.
+    pub least_ms: Option<u64>,
     /// The time in which its work must report progress.
     pub progress: Option<Progress>,
     /// Percentage of the polls of the acquire's future after which the future is not polled for a
@@ -206,6 +208,7 @@ impl Scenario {
             scenario.draw_replicas();
         }
         scenario.draw_kept();
+        scenario.draw_least();
         scenario.draw_progress();
         scenario.fit_recipes();
         scenario
@@ -393,6 +396,7 @@ impl Turn {
             max_hold_ms: None,
             reenters: false,
             extends_to_ms: None,
+            least_ms: None,
             progress: None,
             unpolled_percent: 0,
             dropped_at_poll: None,
@@ -471,6 +475,7 @@ fn draw_turn(rng: &mut Rng, kinds: &[Kind], lease_ms: u64) -> Turn {
         max_hold_ms: limited.then(|| rng.u64(50..400)),
         reenters: rng.u32(0..5) == 0,
         extends_to_ms,
+        least_ms: None,
         progress: None,
         unpolled_percent: 0,
         dropped_at_poll: dropped.then(|| rng.u32(1..=6)),

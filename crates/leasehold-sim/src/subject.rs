@@ -94,6 +94,14 @@ impl Wish<'_> {
         Wanted::Lock(lock)
     }
 
+    /// Returns a lock with the minimum hold of the turn.
+    fn least<K: OneKey>(&self, lock: Lock<K>) -> Lock<K> {
+        match self.turn.least_ms {
+            Some(least_ms) => lock.min_hold(Duration::from_millis(least_ms)),
+            None => lock,
+        }
+    }
+
     /// Returns a lock with the settings of a turn, except for its owner.
     fn set<K: OneKey>(&self, lock: Lock<K>) -> Lock<K> {
         let lock = lock.acknowledged_by(self.acknowledgement());
@@ -127,9 +135,9 @@ impl Subject {
     pub(crate) fn lock(self, clients: &[Client], wish: &Wish<'_>) -> Wanted {
         let (client, by) = (&clients[0], wish.acknowledgement());
         match self {
-            Self::Lock => wish.of(client.lock(NAME).acknowledged_by(by)),
-            Self::Fenced => wish.of(client.fenced_lock(NAME).acknowledged_by(by)),
-            Self::Fair => wish.of(client.fair_lock(NAME).acknowledged_by(by)),
+            Self::Lock => wish.of(wish.least(client.lock(NAME).acknowledged_by(by))),
+            Self::Fenced => wish.of(wish.least(client.fenced_lock(NAME).acknowledged_by(by))),
+            Self::Fair => wish.of(wish.least(client.fair_lock(NAME).acknowledged_by(by))),
             Self::Rw => rw::lock(client, wish, NAME),
             Self::Group => {
                 let lock = client.group_lock(NAME, values(wish.turn));
@@ -173,6 +181,11 @@ impl Subject {
             // They end their holds in ways of their own.
             Self::Slot | Self::Election | Self::Ticket => false,
         }
+    }
+
+    /// Returns whether the hold of this turn may have a minimum time.
+    pub(crate) fn has_least(self, turn: &Turn) -> bool {
+        self != Self::Rw && self.can_be_kept(turn)
     }
 
     /// Returns whether its holders may report progress, or fail to.

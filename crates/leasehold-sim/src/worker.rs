@@ -156,6 +156,12 @@ impl Taking<'_> {
 
     async fn hold(&self, lock: &Wanted, guard: Held, inside: Vec<Inside>) {
         let granted = Instant::now();
+        if let Some(least_ms) = self.turn.least_ms {
+            // The server has this time from the grant on, whatever happens to the holder.
+            let until = granted + Duration::from_millis(least_ms);
+            self.stage.kept(granted, until);
+            self.stage.fired(Kind::Kept);
+        }
         let told = Told::listen(&guard, &self.machine.life);
         let half = Duration::from_millis(self.turn.stay_ms / 2);
         self.stay(&guard, half).await;

@@ -1,4 +1,4 @@
-//! Histories in which some tasks keep the lock with `keep_for`.
+//! Histories in which some tasks keep the lock with `keep_for`, or for a minimum time.
 
 use fastrand::Rng;
 
@@ -17,6 +17,23 @@ impl Scenario {
         for turn in self.workers.iter_mut().flat_map(|worker| &mut worker.turns) {
             if turn.end == End::Release && subject.can_be_kept(turn) && rng.u32(0..4) == 0 {
                 turn.end = End::Keep(rng.u64(10..300));
+            }
+        }
+    }
+
+    /// Gives some holds a minimum time, in another history of six.
+    pub(super) fn draw_least(&mut self) {
+        let mut rng = Rng::with_seed(self.seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) ^ 0x4C45);
+        if rng.u32(0..6) > 0 || !self.may_keep() {
+            return;
+        }
+        let subject = self.subject;
+        for turn in self.workers.iter_mut().flat_map(|worker| &mut worker.turns) {
+            let passes_on = matches!(turn.end, End::Ticket(_));
+            if subject.has_least(turn) && !passes_on && rng.u32(0..3) == 0 {
+                // Shorter or longer than the lease.
+                turn.least_ms = Some(rng.u64(10..1500));
+                (turn.fixed_lease_ms, turn.max_hold_ms) = (None, None);
             }
         }
     }
@@ -41,7 +58,7 @@ impl Turn {
     fn kept_ms(&self) -> Option<u64> {
         match self.end {
             End::Keep(span_ms) => Some(span_ms),
-            _ => None,
+            _ => self.least_ms,
         }
     }
 }

@@ -26,7 +26,7 @@ impl Scenario {
         }
         let lease_ms = self.lease_ms;
         for turn in self.workers.iter_mut().flat_map(|worker| &mut worker.turns) {
-            let is_simple = turn.fixed_lease_ms.is_none() && !turn.reenters;
+            let is_simple = turn.fixed_lease_ms.or(turn.least_ms).is_none() && !turn.reenters;
             if is_simple && rng.u32(0..3) == 0 {
                 turn.may_stall(&mut rng, lease_ms);
             }

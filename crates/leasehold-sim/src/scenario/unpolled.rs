@@ -81,6 +81,7 @@ fn draw_turn(rng: &mut Rng, unpolled_percent: u8) -> Turn {
         max_hold_ms: None,
         reenters: rng.u32(0..12) == 0,
         extends_to_ms: None,
+        least_ms: None,
         progress: None,
         unpolled_percent,
         dropped_at_poll: (rng.u32(0..10) == 0).then(|| rng.u32(1..=8)),

@@ -199,7 +199,8 @@ impl Observer {
     /// lost, so it is not renewed. If it is renewed, the server has lost its data, and tokens begin
     /// again.
     fn is_former(&mut self, seen: &Seen, sent: Moment) -> bool {
-        let token = seen.token().filter(|token| *token < self.greatest_token);
+        let is_shown = (self.shown.as_ref()).is_some_and(|shown| shown.is_same_term(seen));
+        let token = seen.token().filter(|token| *token <= self.greatest_token && !is_shown);
         let Some((token, ttl)) = token.zip(seen.ttl) else {
             self.former = None;
             return false;
