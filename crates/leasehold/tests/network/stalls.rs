@@ -238,7 +238,10 @@ async fn stalled_leader_is_replaced() {
         term.progress();
     }
     assert!(term.is_held());
-    let next = theirs.stand().await.unwrap();
+    let next = timeout(HOUR, theirs.stand())
+        .await
+        .expect("the term ends")
+        .unwrap();
     assert!(matches!(term.loss(), Some(LossReason::Stalled { .. })));
     assert!(next.token() > term.token());
 }
