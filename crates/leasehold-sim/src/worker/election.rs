@@ -97,9 +97,10 @@ fn check_seen(stage: &Stage, number: usize, leader: &Leader, greatest: &mut u64)
     if leader.payload != Some(payload(candidate)) {
         violation("saw the payload of another candidate");
     }
-    // A counter that was lost begins at the server's clock, which may have been set back.
-    let may_repeat = stage.any(Kind::loses_data) && stage.any(|kind| kind == Kind::ClockBack);
-    if token <= *greatest && !may_repeat {
+    // A server that returns to an old state shows a term again that has ended. A counter that was
+    // lost begins at the server's clock, which may have been set back.
+    let is_again = token == *greatest && !stage.any(Kind::loses_data);
+    if token < *greatest || is_again {
         violation("saw a term again, or one from before");
     }
     *greatest = token.max(*greatest);
