@@ -99,7 +99,8 @@ fn check_seen(stage: &Stage, number: usize, leader: &Leader, greatest: &mut u64)
     }
     // A server that returns to an old state shows a term again that has ended. A counter that was
     // lost begins at the server's clock, which may have been set back.
-    let is_again = token == *greatest && !stage.any(Kind::loses_data);
+    let returns = |kind: Kind| kind.loses_data() || kind == Kind::FailedOver;
+    let is_again = token == *greatest && !stage.any(returns);
     if token < *greatest || is_again {
         violation("saw a term again, or one from before");
     }

@@ -207,6 +207,8 @@ pub(crate) async fn dead_turns_are_open(stage: &Stage) {
             .await;
         let right = match &begun {
             Ok(Begin::Run(_)) => !plan.at_most_once,
+            // A maximum hold time has ended the turn before its holder died.
+            Ok(Begin::Done(info)) if info.state == TurnState::Failed => true,
             Ok(Begin::Done(info)) => plan.at_most_once && info.state == TurnState::Died,
             _ => false,
         };
