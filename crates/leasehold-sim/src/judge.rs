@@ -178,7 +178,7 @@ fn kept_too_short(stage: &Stage) -> Vec<String> {
         .collect()
 }
 
-/// Checks that of several tasks that resume a ticket, one gets its hold.
+/// Checks that one of the tasks that resume a ticket gets its hold.
 fn tickets_in_vain(stage: &Stage) -> Option<String> {
     let excused = |kind: Kind| {
         let gives_up = [Kind::AcquireDropped, Kind::Unpolled, Kind::Closed];

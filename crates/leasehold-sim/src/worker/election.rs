@@ -97,9 +97,11 @@ fn check_seen(stage: &Stage, number: usize, leader: &Leader, greatest: &mut u64)
     if leader.payload != Some(payload(candidate)) {
         violation("saw the payload of another candidate");
     }
-    // A counter that was lost begins at the server's clock, which may have been set back.
-    let may_repeat = stage.any(Kind::loses_data) && stage.any(|kind| kind == Kind::ClockBack);
-    if token <= *greatest && !may_repeat {
+    // A server that returns to an old state shows a term again that has ended. A counter that was
+    // lost begins at the server's clock, which may have been set back.
+    let returns = |kind: Kind| kind.loses_data() || kind == Kind::FailedOver;
+    let is_again = token == *greatest && !stage.any(returns);
+    if token < *greatest || is_again {
         violation("saw a term again, or one from before");
     }
     *greatest = token.max(*greatest);

@@ -110,6 +110,10 @@ impl Taking<'_> {
             }
         }
         drop(state);
+        // A grant from before a forced unlock may arrive after another run.
+        if self.stage.broken().is_some_and(|(at, _)| at >= asked) {
+            return;
+        }
         if is_closed {
             self.violation(&format!("runs {slot:?} again, which was closed"));
         }
@@ -203,6 +207,8 @@ pub(crate) async fn dead_turns_are_open(stage: &Stage) {
             .await;
         let right = match &begun {
             Ok(Begin::Run(_)) => !plan.at_most_once,
+            // A maximum hold time has ended the turn before its holder died.
+            Ok(Begin::Done(info)) if info.state == TurnState::Failed => true,
             Ok(Begin::Done(info)) => plan.at_most_once && info.state == TurnState::Died,
             _ => false,
         };
