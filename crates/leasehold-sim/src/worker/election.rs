@@ -97,11 +97,12 @@ fn check_seen(stage: &Stage, number: usize, leader: &Leader, greatest: &mut u64)
     if leader.payload != Some(payload(candidate)) {
         violation("saw the payload of another candidate");
     }
-    // A server that returns to an old state shows a term again that has ended. A counter that was
-    // lost begins at the server's clock, which may have been set back.
+    // A leader whose term the server has forgotten and then remembers is shown again when it is
+    // renewed. A counter that was lost begins at the server's clock, which may have been set back.
     let returns = |kind: Kind| kind.loses_data() || kind == Kind::FailedOver;
     let is_again = token == *greatest && !stage.any(returns);
-    if token < *greatest || is_again {
+    let is_former = token < *greatest && !stage.any(Kind::loses_data);
+    if is_former || is_again {
         violation("saw a term again, or one from before");
     }
     *greatest = token.max(*greatest);

@@ -200,7 +200,9 @@ impl Observer {
     /// again.
     fn is_former(&mut self, seen: &Seen, sent: Moment) -> bool {
         let is_shown = (self.shown.as_ref()).is_some_and(|shown| shown.is_same_term(seen));
-        let token = seen.token().filter(|token| *token <= self.greatest_token && !is_shown);
+        let token = seen
+            .token()
+            .filter(|token| *token <= self.greatest_token && !is_shown);
         let Some((token, ttl)) = token.zip(seen.ttl) else {
             self.former = None;
             return false;
