@@ -244,7 +244,7 @@ pub(crate) struct Turns {
     pub(crate) retry_failed: bool,
 
     /// Run a slot or an ID again, or change the slots
-    #[arg(long, requires = "turn")]
+    #[arg(long, requires = "turn", hide_short_help = true)]
     pub(crate) again: bool,
 
     /// Run no slot or ID again after a crash
