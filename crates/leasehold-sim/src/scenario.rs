@@ -341,6 +341,9 @@ impl Scenario {
                 End::Keep(_) => Some(Kind::Kept),
                 End::Ticket(_) => Some(Kind::Ticketed),
             });
+            if turn.least_ms.is_some() {
+                kinds.push(Kind::Kept);
+            }
             if turn.stalls() {
                 kinds.push(Kind::Stalled);
             }

@@ -69,8 +69,10 @@ pub(crate) async fn observe(stage: Arc<Stage>, number: usize) {
         if let Some(leader) = &leader {
             check_seen(&stage, number, leader, &mut greatest);
         }
+        // A holder that announces nothing may be granted the lock again under the same id.
+        let announces = leader.as_ref().is_none_or(|leader| leader.token.is_some());
         let before = stage.terms.state().shown.insert(number, leader.clone());
-        if before == Some(leader) {
+        if announces && before == Some(leader) {
             stage.violation(format!("observer {number}: was shown the same state twice"));
         }
     }
@@ -97,12 +99,11 @@ fn check_seen(stage: &Stage, number: usize, leader: &Leader, greatest: &mut u64)
     if leader.payload != Some(payload(candidate)) {
         violation("saw the payload of another candidate");
     }
-    // A leader whose term the server has forgotten and then remembers is shown again when it is
-    // renewed. A counter that was lost begins at the server's clock, which may have been set back.
+    // A server that has lost the end of a term, or the terms after it, shows that term again when
+    // its leader renews it. A counter that was lost begins at the server's clock, which may have been
+    // set back.
     let returns = |kind: Kind| kind.loses_data() || kind == Kind::FailedOver;
-    let is_again = token == *greatest && !stage.any(returns);
-    let is_former = token < *greatest && !stage.any(Kind::loses_data);
-    if is_former || is_again {
+    if token <= *greatest && !stage.any(returns) {
         violation("saw a term again, or one from before");
     }
     *greatest = token.max(*greatest);

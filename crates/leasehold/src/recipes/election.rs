@@ -274,9 +274,8 @@ impl Election {
     /// Returns the present leader and then each change. If the leader changes several times before
     /// the next state is read, only the last of these states is returned.
     ///
-    /// Tokens rise from term to term, and each term is returned once. If the server loses its data and
-    /// then gives smaller tokens, because its clock is behind, a leader is returned after its first
-    /// renewal. A Java leader that enters the lock again is returned again. A candidate that never led is
+    /// Tokens rise from term to term, and each term is returned once. After a server has lost data, as
+    /// in a failover, tokens may be smaller. Such a leader is returned after its first renewal. A Java leader that enters the lock again is returned again. A candidate that never led is
     /// never returned. A term begins when the server grants it, even if its candidate stops waiting
     /// at that moment. A change usually arrives at once, because the server publishes it. The
     /// observer also asks the server when the lease of the leader ends, and every second

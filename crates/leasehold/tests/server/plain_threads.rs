@@ -100,6 +100,7 @@ fn turns(two: &Two) -> Result<()> {
         // The other client drops its turn, so it has failed.
         begun(turns.begin().await?).failed().await?;
         begun(turns.try_begin().await?).exited(3).await?;
+        begun(turns.try_begin().await?).decline().await?;
         begun(turns.try_begin().await?).done().await?;
         assert!(lock.last_turn().await?.is_some());
         Ok(())
