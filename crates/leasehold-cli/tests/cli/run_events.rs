@@ -40,6 +40,17 @@ fn lock_is_kept_for_its_least_time() {
     assert!(is_free(&server));
 }
 
+#[test]
+fn lock_without_its_token_is_released_at_once() {
+    let server = server();
+    let token = ["SET", "redisson_lock_token:{job}", "9007199254740991"];
+    server.command(&token).expect("a reply");
+    let options = ["--fair", "--fenced", "--min-hold", "10m"];
+    let run = done(&mut run_script(&server, &options, "echo ran")).expect_code(65);
+    assert_eq!(run.stdout, "");
+    assert!(is_free(&server));
+}
+
 /// The server has the minimum time from the grant on.
 #[test]
 fn lock_is_kept_though_leasehold_is_killed() {

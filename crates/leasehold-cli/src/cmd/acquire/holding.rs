@@ -35,8 +35,8 @@ impl Holding {
         }
     }
 
-    /// Draws a fencing token, unless the lock got one with its grant. Releases the hold on an
-    /// error.
+    /// Draws a fencing token, unless the lock got one with its grant. Declines the hold on an error,
+    /// because its command never begins.
     pub(in crate::cmd) async fn with_token(self) -> Result<Self> {
         let drawn = match &self {
             Self::Lock(guard) => guard.fencing_token().await,
@@ -47,7 +47,7 @@ impl Holding {
             Ok(_) => Ok(self),
             Err(error) => {
                 // The program ends with this error, so nothing would release the hold later.
-                let _ = self.release().await;
+                let _ = self.decline().await;
                 Err(error)
             }
         }
