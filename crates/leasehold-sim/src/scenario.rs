@@ -45,6 +45,11 @@ pub struct Scenario {
     pub unpolled: bool,
 }
 
+/// Returns a random source of its own for one part of a history. `salt` distinguishes the parts.
+pub(crate) fn own_rng(seed: u64, salt: u64) -> Rng {
+    Rng::with_seed(seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) ^ salt)
+}
+
 /// One task of one machine.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
@@ -150,7 +155,7 @@ impl Scenario {
     /// Draws a scenario.
     #[must_use]
     pub fn draw(subject: Subject, seed: u64) -> Self {
-        let mut rng = Rng::with_seed(seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) ^ 0x5851);
+        let mut rng = own_rng(seed, 0x5851);
         let kinds = draw_kinds(&mut rng);
         let machines = rng.usize(2..=4);
         let needs_end = kinds.iter().any(|kind| kind.needs_leases_to_end());

@@ -359,21 +359,18 @@ impl Settings {
             ("fixed lease", self.fixed_lease),
             ("maximum hold", self.max_hold),
         ];
-        let shorter = |(what, limit): (_, Option<Duration>)| {
-            limit
-                .filter(|limit| *limit < least)
-                .map(|limit| (what, limit))
-        };
-        match limits.into_iter().find_map(shorter) {
-            None => Ok(()),
-            Some((what, limit)) => Err(misuse(
-                key,
-                format!(
-                    "the minimum hold of {least:?} for `{key}` is longer than the {what} of {limit:?}; set \
-                     a shorter minimum"
-                ),
-            )),
+        for (what, limit) in limits {
+            if let Some(limit) = limit.filter(|limit| *limit < least) {
+                return Err(misuse(
+                    key,
+                    format!(
+                        "the minimum hold of {least:?} for `{key}` is longer than the {what} of \
+                         {limit:?}; set a shorter minimum"
+                    ),
+                ));
+            }
         }
+        Ok(())
     }
 
     fn renewal_period(&self, lease: Duration, key: &Key) -> Result<Duration> {

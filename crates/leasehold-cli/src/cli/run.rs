@@ -41,8 +41,8 @@ start the same line by cron, with clocks that differ by up to half a slot. Where
 not run, leasehold exits with 0 and says nothing, or with -E; -v tells why. Without --wait, it does \
 not wait for a command that runs elsewhere. With --wait, it runs the command if the other machine \
 dies. All runs of a name must use the same slots, or exit with 78. `leasehold show NAME` tells the \
-last run, and --again repeats it or changes the slots. A run reports on stderr how many slots were missed before it. \
---once ID does the same for schedulers that know the time of the run.
+last run, and --again repeats it or changes the slots. A run reports on stderr how many slots were \
+missed before it. --once ID does the same for schedulers that know the time of the run.
 
 --resume TICKET continues a hold that `leasehold hold --ticket` has acquired, on this machine or \
 another one. The lock is not free in between, and only one command gets the ticket. With a ticket \
@@ -53,8 +53,7 @@ command ends. With --no-wait, cron can start the same line on many machines: the
 the command, and the others find the lock held if their clocks differ by less than --min-hold. \
 leasehold ends with the command, and the server frees the lock when the time is over. No process \
 needs to run until then, even if leasehold is killed. `leasehold release` frees the lock earlier. \
---min-hold works with locks that are a \
-single key: plain, --fenced, --fair and --write.
+--min-hold works with locks that are a single key: plain, --fenced, --fair and --write.
 
 --progress-within TIME renews the lock only while the command makes progress. With \
 --progress-file FILE, each change of the file's modification time is progress. With \

@@ -124,7 +124,7 @@ fn job_is_told_which_slot_it_is_for() {
         script,
     ));
     assert_eq!(told.expect_code(0).stdout, "monday\n");
-    // What an outer leasehold has told is about another lock.
+    // The variables of an outer leasehold are about another lock.
     let inner = done(
         run_script(&server, &["--fenced"], script)
             .env("LEASEHOLD_SLOT", "outer")

@@ -1,15 +1,13 @@
 //! Histories in which some tasks keep the lock with `keep_for`, or for a minimum time.
 
-use fastrand::Rng;
-
-use super::{End, LONG_LEASE_MS, Scenario, Turn};
+use super::{End, LONG_LEASE_MS, Scenario, Turn, own_rng};
 use crate::faults::Kind;
 
 impl Scenario {
     /// Makes some turns end with `keep_for`, in one history of six. This uses a random source of
     /// its own, so everything else is drawn as without it.
     pub(super) fn draw_kept(&mut self) {
-        let mut rng = Rng::with_seed(self.seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) ^ 0x4B45);
+        let mut rng = own_rng(self.seed, 0x4B45);
         if rng.u32(0..6) > 0 || !self.may_keep() {
             return;
         }
@@ -23,7 +21,7 @@ impl Scenario {
 
     /// Gives some holds a minimum time, in another history of six.
     pub(super) fn draw_least(&mut self) {
-        let mut rng = Rng::with_seed(self.seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) ^ 0x4C45);
+        let mut rng = own_rng(self.seed, 0x4C45);
         if rng.u32(0..6) > 0 || !self.may_keep() {
             return;
         }

@@ -2,7 +2,7 @@
 
 use fastrand::Rng;
 
-use super::{LONG_LEASE_MS, Scenario, Turn};
+use super::{LONG_LEASE_MS, Scenario, Turn, own_rng};
 
 /// The time in which a holder's work must report progress.
 #[derive(Clone, Copy, Debug)]
@@ -18,7 +18,7 @@ impl Scenario {
     /// Makes the work of some turns report progress, or fail to, in one history of six. This uses a
     /// random source of its own, so everything else is drawn as without it.
     pub(super) fn draw_progress(&mut self) {
-        let mut rng = Rng::with_seed(self.seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) ^ 0x9206);
+        let mut rng = own_rng(self.seed, 0x9206);
         // A hold that has stalled ends with its lease, so leases must be short enough to end.
         let ends = self.lease_ms < LONG_LEASE_MS;
         if rng.u32(0..6) > 0 || !ends || !self.subject.reports_progress() {

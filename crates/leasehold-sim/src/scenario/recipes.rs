@@ -2,7 +2,7 @@
 
 use fastrand::Rng;
 
-use super::{Ask, End, Scenario, Turn};
+use super::{Ask, End, Scenario, Turn, own_rng};
 use crate::subject::Subject;
 
 impl Scenario {
@@ -15,7 +15,7 @@ impl Scenario {
             Subject::Ticket => fit_ticket,
             _ => return,
         };
-        let mut rng = Rng::with_seed(self.seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) ^ 0x2EC1);
+        let mut rng = own_rng(self.seed, 0x2EC1);
         for turn in self.workers.iter_mut().flat_map(|worker| &mut worker.turns) {
             // No recipe's hold has an owner.
             turn.reenters = false;

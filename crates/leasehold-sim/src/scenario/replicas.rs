@@ -2,7 +2,7 @@
 
 use fastrand::Rng;
 
-use super::{Fault, LONG_LEASE_MS, Scenario};
+use super::{Fault, LONG_LEASE_MS, Scenario, own_rng};
 use crate::faults::Kind;
 
 impl Scenario {
@@ -10,7 +10,7 @@ impl Scenario {
     /// fail to do so for a while. This uses a random source of its own, so everything else is drawn
     /// as without it.
     pub(super) fn draw_replicas(&mut self) {
-        let mut rng = Rng::with_seed(self.seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) ^ 0xAC4);
+        let mut rng = own_rng(self.seed, 0xAC4);
         if rng.u32(0..4) > 0 {
             return;
         }

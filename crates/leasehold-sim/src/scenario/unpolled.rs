@@ -2,7 +2,7 @@
 
 use fastrand::Rng;
 
-use super::{Ask, End, Fault, LONG_LEASE_MS, Scenario, Turn, Worker};
+use super::{Ask, End, Fault, LONG_LEASE_MS, Scenario, Turn, Worker, own_rng};
 use crate::faults::Kind;
 use crate::subject::Subject;
 
@@ -11,7 +11,7 @@ impl Scenario {
     /// them, and hold the lock only for a moment. Requests may be lost or duplicated.
     #[must_use]
     pub fn draw_unpolled(subject: Subject, seed: u64) -> Self {
-        let mut rng = Rng::with_seed(seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) ^ 0x0F01);
+        let mut rng = own_rng(seed, 0x0F01);
         let faults: &[Kind] = match rng.u32(0..4) {
             0 => &[Kind::RequestLost, Kind::ReplyLost],
             1 => &[Kind::RequestDoubled],

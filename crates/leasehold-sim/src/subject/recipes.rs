@@ -2,14 +2,13 @@
 
 use std::time::Duration;
 
-use fastrand::Rng;
 use leasehold::slot::{Begin, Turns};
 use leasehold::ticket::Ticket;
 use leasehold::{Client, Election, FencedLock, Lock, Result};
 
 use super::held::{Answer, Held};
 use super::{NAME, Wanted, Wish};
-use crate::scenario::{Ask, Turn};
+use crate::scenario::{Ask, Turn, own_rng};
 
 /// The settings of the turns of a history. All its clients use the same.
 pub(crate) struct Plan {
@@ -21,7 +20,7 @@ pub(crate) struct Plan {
 
 impl Plan {
     pub(crate) fn of(seed: u64) -> Self {
-        let mut rng = Rng::with_seed(seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) ^ 0x510);
+        let mut rng = own_rng(seed, 0x510);
         Self {
             period: rng.bool().then(|| Duration::from_millis(rng.u64(10..400))),
             retry_failed: rng.u32(0..3) == 0,

@@ -80,7 +80,7 @@ impl Claims {
         Self {
             list: vec![Claim::new(ClaimId::FIRST, terms, now)],
             next: 1,
-            kept_at_least_until: terms.min_hold.map(|least| now + least),
+            kept_at_least_until: None,
         }
     }
 
@@ -143,7 +143,6 @@ impl Claims {
             *claim = Claim::new(claim.id, claim.terms, now);
         }
         self.kept_at_least_until = None;
-        self.granted(now);
     }
 
     /// Raises a guard's claim: the hold must last at least `lease` from now.

@@ -12,7 +12,7 @@ use tokio::time::Instant;
 
 use super::copy::{Copies, Rest, Streams};
 use crate::cli::Progress as Args;
-use crate::cmd::acquire::{Holding, as_ms};
+use crate::cmd::acquire::{Holding, as_ms, unix_ms};
 use crate::duration;
 use crate::failure::Failure;
 use crate::output::{self, Event, Shown, tell};
@@ -108,10 +108,9 @@ pub(super) fn stall(guard: &Holding) -> Option<LossReason> {
 fn tell_stall(guard: &Holding, since: Duration) {
     let last = SystemTime::now() - since;
     let is_event = output::event(Event::Stalled, guard.name(), || {
-        let last = last.duration_since(SystemTime::UNIX_EPOCH);
         vec![
             ("no_progress_ms", as_ms(since)),
-            ("last_progress_ms", as_ms(last.unwrap_or_default())),
+            ("last_progress_ms", unix_ms(Some(last)).into()),
         ]
     });
     // A loss is reported with its reason.
