@@ -51,6 +51,14 @@ fn interrupt_each(client: &Client, name: &str, waits: Vec<Wait>) {
                 client.as_async().activity().lines > before.lines
             });
             interrupt.interrupt();
+            let limit = Instant::now() + SOON;
+            while !waiter.is_finished() && Instant::now() < limit {
+                thread::sleep(Duration::from_millis(1));
+            }
+            if !waiter.is_finished() {
+                // This ends the wait, so that the test fails and does not hang.
+                client.close();
+            }
             waiter.join().unwrap().unwrap_err()
         });
         assert_eq!(error.kind(), ErrorKind::Interrupted, "{name}: {method}");

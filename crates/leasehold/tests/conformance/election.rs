@@ -100,6 +100,8 @@ async fn observer_sees_each_term_once_and_in_order() {
         assert_eq!(seen.token, Some(term.token()));
         assert!(term.token() > last);
         last = term.token();
+        let again = tokio::time::timeout(5 * POLL, terms.next()).await;
+        assert!(again.is_err(), "nothing has changed: {again:?}");
         term.resign().await.unwrap();
     }
     assert_eq!(next(&mut terms).await, None);

@@ -85,7 +85,8 @@ async fn a_lock_is_watched_from_grant_to_release() {
 async fn release_is_reported_by_its_message() {
     let place = place();
     let (client, other) = (place.client().await, place.client().await);
-    let guard = client.lock("x").acquire().await.unwrap();
+    // Without the message, the watch would ask at the end of the lease.
+    let guard = client.lock("x").lease(HOUR).acquire().await.unwrap();
     let mut watch = unpolled(&other, "x");
     until_held(&mut watch, guard.holder_id()).await;
     // Free and held again: the watch has listened since it saw the first hold.
