@@ -11,6 +11,14 @@ pub(crate) const ZERO: &str = "a duration of zero does nothing; set a longer one
 /// Parses `5s`, `500ms`, `1m 30s`, and `5` as seconds. Refuses zero, negative and absurdly long
 /// durations.
 pub(crate) fn parse(text: &str) -> Result<Duration, String> {
+    match parse_or_zero(text)? {
+        Duration::ZERO => Err(ZERO.into()),
+        duration => Ok(duration),
+    }
+}
+
+/// Parses a duration like [`parse`], and accepts zero.
+pub(crate) fn parse_or_zero(text: &str) -> Result<Duration, String> {
     let text = text.trim();
     if text.starts_with('-') {
         return Err("a duration can't be negative; write it as 5s or 500ms".into());
@@ -19,9 +27,6 @@ pub(crate) fn parse(text: &str) -> Result<Duration, String> {
     let unit = if is_number { "s" } else { "" };
     let duration = humantime::parse_duration(&format!("{text}{unit}"))
         .map_err(|error| format!("{error}; write it as 5s or 500ms"))?;
-    if duration.is_zero() {
-        return Err(ZERO.into());
-    }
     if duration > LONGEST {
         return Err("a duration can't be longer than a year; set a shorter one".into());
     }

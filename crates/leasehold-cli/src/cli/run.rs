@@ -212,7 +212,7 @@ pub(crate) struct Run {
 }
 
 /// Once per slot, or once per id.
-#[derive(Args)]
+#[derive(Args, Clone)]
 #[group(id = "turn_settings", multiple = true)]
 pub(crate) struct Turns {
     /// Run once per slot of TIME, across all machines
@@ -224,8 +224,8 @@ pub(crate) struct Turns {
     pub(crate) slot: Option<Duration>,
 
     /// Begin the slots this much later
-    #[arg(long, value_name = "TIME", value_parser = duration::parse, allow_hyphen_values = true,
-        requires = "slot")]
+    #[arg(long, value_name = "TIME", value_parser = duration::parse_or_zero,
+        allow_hyphen_values = true, requires = "slot", conflicts_with = "once")]
     pub(crate) offset: Option<Duration>,
 
     /// Run once for this ID, across all machines
@@ -235,7 +235,7 @@ pub(crate) struct Turns {
 
     /// Remember the ID this long [default: 24h]
     #[arg(long, value_name = "TIME", value_parser = duration::parse, allow_hyphen_values = true,
-        requires = "once")]
+        requires = "once", conflicts_with = "slot")]
     pub(crate) keep: Option<Duration>,
 
     /// Let a slot or an ID run again if CMD failed

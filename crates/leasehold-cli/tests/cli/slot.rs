@@ -297,3 +297,113 @@ fn each_slot_runs_once_on_hosts_that_start_it_by_cron() {
     let ran = slots.len() as u128;
     assert_eq!(ran + missed, all.as_millis() / period.as_millis() + 1);
 }
+
+const RECORD: &str = "leasehold:{job}:slot";
+
+fn newest(server: &RedisServer) -> u64 {
+    let newest = server.command(&["HGET", RECORD, "slot"]).expect("a reply");
+    newest.as_text().expect("a text").parse().expect("a number")
+}
+
+#[test]
+fn next_run_reports_a_job_that_never_ended() {
+    let server = server();
+    slot(&server, &[], "true").expect_code(0);
+    // As if the host had died: the lock is free, and the end was not recorded.
+    let dies = || {
+        server
+            .command(&["HSET", RECORD, "state", "running"])
+            .expect("a reply");
+    };
+    dies();
+    let next = slot(&server, &["--json"], "echo ran").expect_code(0);
+    assert_eq!(next.stdout, "ran\n");
+    assert!(!next.stderr.contains(r#""died":null"#), "{next}");
+    slot(&server, &["--json", "--again"], "true")
+        .expect_code(0)
+        .expect_on_stderr(r#""died":null"#);
+    dies();
+    slot(&server, &[], "true")
+        .expect_code(0)
+        .expect_on_stderr("never ended");
+}
+
+#[test]
+fn slot_of_a_clock_that_was_ahead_is_reported_until_a_run_by_hand() {
+    let server = server();
+    slot(&server, &[], "true").expect_code(0);
+    let later = (newest(&server) + 3).to_string();
+    server
+        .command(&["HSET", RECORD, "slot", &later])
+        .expect("a reply");
+    let skipped = slot(&server, &[], "echo ran").expect_code(0);
+    assert_eq!(skipped.stdout, "");
+    skipped.expect_on_stderr("the server's clock was ahead");
+    let again = slot(&server, &["--again"], "echo ran").expect_code(0);
+    assert_eq!(again.stdout, "ran\n");
+    assert!(newest(&server).to_string() < later);
+    let silent = slot(&server, &[], "true").expect_code(0);
+    assert!(!silent.stderr.contains("ahead"), "{silent}");
+}
+
+#[test]
+fn run_by_hand_is_told_who_runs() {
+    let server = server();
+    let mut first = start(&mut run_script(&server, &SLOT, "echo runs; read end; true"));
+    first.until("runs");
+    slot(&server, &["--again"], "echo ran")
+        .expect_code(0)
+        .expect_on_stderr("runs on ");
+    first.close_stdin();
+    first.done().expect_code(0);
+}
+
+#[test]
+fn lock_of_another_kind_has_no_other_slots() {
+    let server = server();
+    slot(&server, &[], "true").expect_code(0);
+    let mut reader = start(&mut run_script(
+        &server,
+        &["--read"],
+        "echo reads; read end",
+    ));
+    reader.until("reads");
+    for more in [&[][..], &["--again"]] {
+        slot(&server, more, "echo ran")
+            .expect_code(65)
+            .expect_on_stderr("show job");
+    }
+    reader.close_stdin();
+    reader.done();
+}
+
+#[test]
+fn offset_is_suggested_for_a_job_that_starts_far_from_its_slot() {
+    let server = server();
+    let told = slot(&server, &[], "true").expect_code(0).stderr;
+    // The boundary of a year of 365 days is near for half of the time.
+    let Some((_, offset)) = told.split_once("use --offset ") else {
+        return;
+    };
+    let offset = offset.trim();
+    let options = ["--slot", "365d", "--again", "--offset", offset];
+    done(&mut run_script(&server, &options, "true")).expect_code(0);
+    let near = ["--slot", "365d", "--offset", offset];
+    let told = done(&mut run_script(&server, &near, "true")).expect_code(0);
+    assert_eq!(told.stderr, "");
+}
+
+#[test]
+fn options_of_other_turns_are_refused() {
+    let server = server();
+    for options in [
+        ["--slot", "1h", "--keep", "1h"],
+        ["--once", "a", "--offset", "1h"],
+    ] {
+        done(&mut run_script(&server, &options, "echo ran"))
+            .expect_code(2)
+            .expect_on_stderr("cannot be used with");
+    }
+    let zero = ["--slot", "365d", "--offset", "0s"];
+    done(&mut run_script(&server, &zero, "true")).expect_code(0);
+}

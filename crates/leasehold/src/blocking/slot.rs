@@ -166,6 +166,12 @@ impl Turn {
         self.as_async().began()
     }
 
+    /// See [`Turn::died`](crate::slot::Turn::died).
+    #[must_use]
+    pub fn died(&self) -> Option<TurnInfo> {
+        self.as_async().died()
+    }
+
     /// Returns how many slots were missed; see [`Turn::missed`](crate::slot::Turn::missed).
     #[must_use]
     pub fn missed(&self) -> u64 {

@@ -183,8 +183,9 @@ impl Turns {
 
     /// Sets whether the job runs although its turn is over, whether that is done, has failed, or its
     /// holder died. `false` by default. Use this to repeat a job by hand. It does not run beside
-    /// another holder of the lock. If the server knows of a slot later than the present one, because
-    /// its clock was ahead, the job runs for that slot.
+    /// another holder of the lock. The job runs for the slot that has begun last, so the next slot
+    /// stays open. If the server knows of a later slot, because its clock was ahead, that one no
+    /// longer counts, and slots run again.
     ///
     /// This also changes the plan of the name: if it had slots of another period or offset, or ids
     /// instead of slots, it has the plan of this handle from now on.
@@ -485,6 +486,7 @@ impl Turn {
             slot: 0,
             missed: 0,
             began_ms: 0,
+            died: None,
             ending: Arc::default(),
         });
         granted.ending.begun();
@@ -517,6 +519,14 @@ impl Turn {
     #[must_use]
     pub fn missed(&self) -> u64 {
         self.granted.missed
+    }
+
+    /// Returns the turn that began before this one under the same name, if it never ended: its client
+    /// died, or could not reach the server.
+    #[must_use]
+    pub fn died(&self) -> Option<TurnInfo> {
+        let died = self.granted.died.as_ref();
+        died.map(|seen| seen.info(&self.wanted))
     }
 
     /// Notes that the job is done, and releases the lock in the same request. With

@@ -114,6 +114,35 @@ async fn plan_of_a_name_changes_only_on_request() {
 }
 
 #[tokio::test]
+async fn turn_that_died_is_reported_by_the_next() {
+    let place = place();
+    let (ours, theirs) = (place.client().await, place.client().await);
+    for (before, next) in [
+        (hourly(&ours).await, hourly(&theirs).await),
+        (
+            ours.lock("y").once_for("a").by("us"),
+            theirs.lock("y").once_for("b"),
+        ),
+    ] {
+        let turn = run(before.by("us").try_begin().await.unwrap());
+        assert!(turn.died().is_none());
+        // Its end is not noted, as if its client had died.
+        theirs.lock(next.name()).force_unlock().await.unwrap();
+        let turn_after = run(next.try_begin().await.unwrap());
+        let died = turn_after.died().unwrap();
+        assert_eq!((died.state, &*died.by), (TurnState::Died, "us"));
+        assert_eq!((died.slot, died.began), (turn.slot(), Some(turn.began())));
+        turn_after.done().await.unwrap();
+        let again = run(next.again(true).try_begin().await.unwrap());
+        assert!(again.died().is_none());
+        again.done().await.unwrap();
+    }
+    let once = ["a", "b"].map(|id| format!("leasehold:{{y}}:once:{id}"));
+    let records = [RECORD, "leasehold:{y}:slot", &once[0], &once[1]];
+    place.is_clean_but_for(&records, &[&ours, &theirs]).await;
+}
+
+#[tokio::test]
 async fn turn_that_is_declined_is_open_for_others() {
     let place = place();
     let (ours, theirs) = (place.client().await, place.client().await);

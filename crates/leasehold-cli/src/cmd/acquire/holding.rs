@@ -72,6 +72,7 @@ impl Holding {
         if let Self::Turn(turn, _) = self {
             told.push(("slot_ms", unix_ms(turn.slot()).into()));
             told.push(("missed", turn.missed().into()));
+            told.push(("died", turn.died().map(|died| died.by).into()));
         }
         told
     }

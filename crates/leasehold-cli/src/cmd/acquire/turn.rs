@@ -34,6 +34,7 @@ impl Waiting<'_> {
             true => Duration::ZERO,
             false => self.args.outage_timeout,
         };
+        let asked = args.clone();
         let mut begin = Aborted::on_drop(async move {
             let begun = match wait {
                 Some(wait) => turns.begin_for(wait).await,
@@ -42,7 +43,7 @@ impl Waiting<'_> {
             match begun {
                 Ok(Begin::Run(turn)) if fenced => drawn(turn).await,
                 Ok(begun) => Ok(begun),
-                Err(error) => Err(refused(&client, turns.name(), error).await),
+                Err(error) => Err(refused(&client, turns.name(), &asked, error).await),
             }
         });
         let lock = self.wanted(&clients)?;
@@ -56,7 +57,7 @@ impl Waiting<'_> {
         };
         let (event, info) = match begun {
             Ok(Begin::Run(turn)) => {
-                self.tell_times(&turn, args);
+                self.tell_times(&turn, args, self.begun.elapsed());
                 let guard = Holding::Turn(Box::new(turn), args.once.clone());
                 self.tell_held(&guard);
                 return Ok(Waited::Held(clients, guard));
@@ -73,7 +74,7 @@ impl Waiting<'_> {
                 return Err(failure);
             }
         };
-        self.tell_not_ours(event, &info, &lock).await;
+        self.tell_not_ours(event, &info, &lock, args.again).await;
         tidy(&clients).await;
         Ok(Waited::NotOurs)
     }
@@ -108,9 +109,13 @@ impl Waiting<'_> {
             .by(label().unwrap_or_else(host))
     }
 
-    /// Reports the slots that were missed, and a slot that is far away.
-    fn tell_times(&self, turn: &Turn, args: &Args) {
+    /// Reports a turn that never ended, the slots that were missed, and a slot that is far away.
+    fn tell_times(&self, turn: &Turn, args: &Args, waited: Duration) {
         let name = Shown(self.name);
+        // No client has reported it.
+        if let Some(died) = turn.died() {
+            note(format_args!("`{name}` {}", told(&died)));
+        }
         if turn.missed() > 0 {
             let missed = slots_missed(turn.missed());
             note(format_args!("`{name}`: {missed} before this one"));
@@ -118,7 +123,8 @@ impl Waiting<'_> {
         let (Some(slot), Some(period)) = (turn.slot(), args.slot) else {
             return;
         };
-        let (distance, which) = match slot.duration_since(turn.began()) {
+        let asked = turn.began() - waited;
+        let (distance, which) = match slot.duration_since(asked) {
             Ok(left) => (left, "before"),
             Err(past) => (past.duration(), "after"),
         };
@@ -126,34 +132,45 @@ impl Waiting<'_> {
         if distance > period / 4 && !args.again {
             let distance = duration::shown(Duration::from_secs(distance.as_secs()));
             note(format_args!(
-                "`{name}` runs for the slot of {}, {distance} {which} it; let --offset be the time of the \
-                 day at which the job starts, in UTC",
-                utc(slot)
+                "`{name}` started {distance} {which} its slot of {}; if it always starts at this time, use \
+                 {}",
+                utc(slot),
+                offset_of(asked, period)
             ));
         }
     }
 
     /// Reports why the command does not run here.
-    async fn tell_not_ours(&self, event: Event, info: &TurnInfo, lock: &Wanted) {
+    async fn tell_not_ours(&self, event: Event, info: &TurnInfo, lock: &Wanted, again: bool) {
         if output::event(event, self.name, || as_json(info)) {
             return;
         }
         let name = Shown(self.name);
-        // A job that died was reported by no client.
+        let slot_is_ahead = info.period.zip(info.slot).is_some_and(|(period, slot)| {
+            matches!(event, Event::DoneAlready) && slot > SystemTime::now() + period
+        });
+        // A job that died was reported by no client. With --again, a person waits for the job.
+        let is_asked_for = output::is_verbose() || again;
         if info.state == TurnState::Died {
             note(format_args!("`{name}` {}", told(info)));
-        } else if !output::is_verbose() {
+        } else if slot_is_ahead {
+            note(format_args!(
+                "`{name}` {}; the server's clock was ahead, so no slot before that one runs, unless you \
+                 run one with --again",
+                told(info)
+            ));
+        } else if !is_asked_for {
             // Cron mails each line.
         } else if matches!(event, Event::DoneAlready) && info.state == TurnState::Running {
-            output::detail(format_args!(
+            note(format_args!(
                 "`{name}`: the slot is over, and the next one {}",
                 told(info)
             ));
         } else if info.began.is_none() && matches!(event, Event::RunningElsewhere) {
             let InTheWay { text, .. } = lock.in_the_way().await.unwrap_or_default();
-            output::detail(format_args!("`{name}` is {text}, and this is no turn"));
+            note(format_args!("`{name}` is {text}, and this is no turn"));
         } else {
-            output::detail(format_args!("`{name}` {}", told(info)));
+            note(format_args!("`{name}` {}", told(info)));
         }
     }
 }
@@ -190,14 +207,34 @@ async fn drawn(turn: Turn) -> Result<Begin, Failure> {
     }
 }
 
+/// Returns the option that puts a slot at this time.
+fn offset_of(time: SystemTime, period: Duration) -> String {
+    let since = time.duration_since(SystemTime::UNIX_EPOCH);
+    let offset_ms = since.unwrap_or_default().as_millis() % period.as_millis().max(1);
+    // A job is started some seconds late.
+    let unit_ms = match period >= Duration::from_secs(3600) {
+        true => 60_000,
+        false => 1000,
+    };
+    let offset_ms = u64::try_from(offset_ms).unwrap_or(0) / unit_ms * unit_ms;
+    format!(
+        "--offset {}",
+        duration::exact(Duration::from_millis(offset_ms))
+    )
+}
+
 /// Returns the failure of a turn whose name has other slots as such.
-async fn refused(client: &Client, name: &str, error: Error) -> Failure {
+async fn refused(client: &Client, name: &str, args: &Args, error: Error) -> Failure {
     let is_other_kind = error.kind() == ErrorKind::WrongKind;
     let last = match is_other_kind {
         true => client.lock(name).last_turn().await.ok().flatten(),
         false => None,
     };
-    let Some(last) = last else {
+    let same_plan = |last: &TurnInfo| {
+        last.period == args.slot && last.offset == args.offset.unwrap_or_default()
+    };
+    // The lock may have been taken as one of another kind.
+    let Some(last) = last.filter(|last| !args.again && !same_plan(last)) else {
         return error.into();
     };
     let plan = match last.period {

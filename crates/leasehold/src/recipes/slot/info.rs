@@ -77,32 +77,53 @@ impl Seen {
             Value::Int(code),
             Value::Int(mine),
             Value::Int(ttl_ms),
-            rest @ ..,
+            holder,
+            record @ ..,
         ] = items
         else {
             return None;
         };
+        let holder = match holder {
+            Value::Text(holder) => String::from_utf8_lossy(holder).into_owned(),
+            _ => String::new(),
+        };
+        Some(Self {
+            code: *code,
+            mine: u64::try_from(*mine).ok()?,
+            ttl_ms: *ttl_ms,
+            holder,
+            ..Self::recorded(record)
+        })
+    }
+
+    /// Reads the record of a turn that never ended, and whose lock is free; `None` if there is none.
+    pub(super) fn that_died(record: &[Value]) -> Option<Self> {
+        (!record.is_empty()).then(|| Self::recorded(record))
+    }
+
+    /// Reads a record, as of a lock that is free.
+    fn recorded(rest: &[Value]) -> Self {
         let text = |at: usize| match rest.get(at) {
             Some(Value::Text(text)) => String::from_utf8_lossy(text).into_owned(),
             _ => String::new(),
         };
         let number = |at| text(at).parse().ok();
         let time = |at| number(at).map(since_epoch);
-        Some(Self {
-            code: *code,
-            mine: u64::try_from(*mine).ok()?,
-            ttl_ms: *ttl_ms,
-            holder: text(0),
-            slot: number(1),
-            state: text(2),
-            hold: text(3),
-            by: text(4),
-            times: [time(5), time(6)],
-            exit_code: text(7).parse().ok(),
-            missed: number(8).unwrap_or(0),
-            id: text(9),
-            plan: number(10).zip(number(11)),
-        })
+        Self {
+            code: 0,
+            mine: 0,
+            ttl_ms: -2,
+            holder: String::new(),
+            slot: number(0),
+            state: text(1),
+            hold: text(2),
+            by: text(3),
+            times: [time(4), time(5)],
+            exit_code: text(6).parse().ok(),
+            missed: number(7).unwrap_or(0),
+            id: text(8),
+            plan: number(9).zip(number(10)),
+        }
     }
 
     /// Returns the state of the recorded turn; `None` if there is no record.

@@ -125,6 +125,8 @@ pub(super) struct Granted {
     pub(super) slot: u64,
     pub(super) missed: u64,
     pub(super) began_ms: u64,
+    /// The turn before, if it never ended.
+    pub(super) died: Option<Seen>,
     pub(super) ending: Arc<Ending>,
 }
 
@@ -196,12 +198,14 @@ impl Answers {
             Value::Int(slot),
             Value::Int(missed),
             Value::Int(began_ms),
-        ] = items[..]
+            died @ ..,
+        ] = &items[..]
         {
             state.granted = Some(Granted {
-                slot: u64::try_from(slot).ok()?,
-                missed: u64::try_from(missed).ok()?,
-                began_ms: u64::try_from(began_ms).ok()?,
+                slot: u64::try_from(*slot).ok()?,
+                missed: u64::try_from(*missed).ok()?,
+                began_ms: u64::try_from(*began_ms).ok()?,
+                died: Seen::that_died(died),
                 ending: Arc::clone(ending),
             });
             return Some(AcquireReply::Granted { token: None });

@@ -10,13 +10,16 @@ end
 local function digits(number)
   return string.format('%.0f', number)
 end
--- Returns the number of the slot that is nearest to the present, or the one that the caller
--- already knows; 0 for a turn per id, which has no slots.
-local function slot_now(period_ms, offset_ms, fixed)
+-- Returns the number of the slot that has begun last at `ms`; 0 for a turn per id, which has no
+-- slots.
+local function slot_at(ms, period_ms, offset_ms)
   local period = tonumber(period_ms)
   if period == 0 then return 0 end
-  local elapsed = now_ms() + math.floor(period / 2) - tonumber(offset_ms)
-  return whole(fixed) or math.max(0, math.floor(elapsed / period))
+  return math.max(0, math.floor((ms - tonumber(offset_ms)) / period))
+end
+-- Returns the number of the slot that is nearest to the present.
+local function nearest_slot(period_ms, offset_ms)
+  return slot_at(now_ms() + math.floor(tonumber(period_ms) / 2), period_ms, offset_ms)
 end
 -- The fields of a record that replies contain, in this order.
 local FIELDS = { 'slot', 'state', 'hold', 'by', 'at_ms', 'ended_ms', 'rc', 'missed', 'id' }
@@ -33,6 +36,10 @@ end
 local function refusal(code, mine, ttl, holder, seen)
   return { code, mine, ttl, holder, seen[1], seen[2], seen[3], seen[4], seen[5], seen[6], seen[7],
     seen[8], seen[9] }
+end
+-- Returns a reply that grants a turn.
+local function granted(slot, missed, began_ms, died)
+  return { 1, slot, missed, began_ms, unpack(died) }
 end
 -- Notes the end of a turn, if it is the turn of this hold. Returns an error text if that
 -- failed.
@@ -60,14 +67,15 @@ end
 -- lease_ms   how long the hold lasts without renewal
 -- period_ms  the length of a slot; 0 for a turn per id
 -- offset_ms  the time of the first slot
--- fixed      the slot that is asked for; empty for the nearest one
+-- fixed      the slot that the request is for; empty for the nearest one
 -- id         the id of the turn; empty with slots
 -- repeats    1 if a failed turn may be repeated; 2 if any turn may be that does not run, and the
 --            slots may change
 -- most_once  1 if a turn whose holder died is not repeated
 -- by         the name that operators see
 -- keep_ms    how long the record is kept
--- Returns   { 1, slot, missed, now }  granted; `missed` slots had no turn since the last one
+-- Returns   { 1, slot, missed, now, ... }  granted; `missed` slots had no turn since the last one;
+--                                          then the record of the last turn, if that never ended
 --           { 2, slot, ttl, holder, ... }  another hold has the lock
 --           { 3, slot, ttl, holder, ... }  the turn is over, and the record says how; another hold
 --                                          may have the lock, with a ttl of -2 if none has it
@@ -78,7 +86,7 @@ local function begin(lock, newest, record, hold, lease_ms, period_ms, offset_ms,
   if held > 0 and redis.call('HEXISTS', lock, hold) == 1 then
     -- A copy of the request that was granted.
     local seen = seen_in(record)
-    return { 1, whole(seen[1]) or 0, whole(seen[8]) or 0, whole(seen[5]) or 0 }
+    return granted(whole(seen[1]) or 0, whole(seen[8]) or 0, whole(seen[5]) or 0, {})
   end
   local other = held > 0 and wrong_kind('a plain lock', lock, held)
   if other then
@@ -90,7 +98,7 @@ local function begin(lock, newest, record, hold, lease_ms, period_ms, offset_ms,
     return 'WRONGKIND a lock with slots of ' .. period .. ' ms and an offset of '
       .. (offset or '0') .. ' ms'
   end
-  local mine, seen = slot_now(period_ms, offset_ms, fixed), seen_in(record)
+  local mine, seen = whole(fixed) or nearest_slot(period_ms, offset_ms), seen_in(record)
   local slot, state = not replans and whole(seen[1]), seen[2]
   -- A slot number only rises: a clock that is set back opens no earlier slot.
   local closed = slot and slot > mine
@@ -99,8 +107,13 @@ local function begin(lock, newest, record, hold, lease_ms, period_ms, offset_ms,
       or (state == 'running' and held == 0 and most_once == '1')
   end
   if repeats == '2' then
-    -- The newest slot, which may be later than the present.
-    closed, mine = false, math.max(slot or 0, mine)
+    -- A job that runs again does not take the next slot. A later slot was recorded while the clock
+    -- was ahead, and does not count.
+    local nearest = nearest_slot(period_ms, offset_ms)
+    closed, mine = false, slot_at(now_ms(), period_ms, offset_ms)
+    if slot and slot > mine and slot <= nearest then
+      mine = slot
+    end
   end
   if closed or held > 0 then
     local ttl, holder = redis.call('PTTL', lock), held > 0 and redis.call('HKEYS', lock)[1] or ''
@@ -109,12 +122,13 @@ local function begin(lock, newest, record, hold, lease_ms, period_ms, offset_ms,
   local missed = 0
   if slot == mine then
     missed = whole(seen[8]) or 0
-  elseif slot then
+  elseif slot and slot < mine then
     missed = mine - slot - 1
     if state == 'open' then
       missed = missed + 1 + (whole(seen[8]) or 0)
     end
   end
+  local last = newest == record and seen or seen_in(newest)
   -- The record is written before the grant: a grant without a record could run twice.
   local now = digits(now_ms())
   for _, key in ipairs(newest == record and { record } or { record, newest }) do
@@ -129,7 +143,8 @@ local function begin(lock, newest, record, hold, lease_ms, period_ms, offset_ms,
     note_end(record, hold, 'open', '', keep_ms)
     return refused
   end
-  return { 1, mine, missed, now_ms() }
+  local has_died = last[2] == 'running' and not replans
+  return granted(mine, missed, now_ms(), has_died and last or {})
 end
 
 -- [finish] ----------------------------------------------------------------------------------------
@@ -220,7 +235,7 @@ local function look(lock, record, period_ms, offset_ms)
   if redis.call('HLEN', lock) == 1 then
     holder = redis.call('HKEYS', lock)[1]
   end
-  local reply = refusal(0, slot_now(period_ms, offset_ms, ''), ttl, holder, seen_in(record))
+  local reply = refusal(0, nearest_slot(period_ms, offset_ms), ttl, holder, seen_in(record))
   reply[14] = redis.call('HGET', record, 'period_ms')
   reply[15] = redis.call('HGET', record, 'offset_ms')
   return reply

@@ -24,19 +24,20 @@ impl Begin<'_> {
         if held && keyspace.hexists(self.lock, self.hold)? {
             let seen = seen_in(keyspace, self.record)?;
             let number = |at: usize| to_int(whole(seen[at].as_deref()).unwrap_or(0));
-            return Ok(granted(number(SLOT), number(MISSED), number(BEGAN)));
+            return Ok(granted(
+                number(SLOT),
+                number(MISSED),
+                number(BEGAN),
+                Vec::new(),
+            ));
         }
         if held {
             plain(keyspace, self.lock)?;
         }
         let replans = self.replans(keyspace)?;
-        let mut mine = slot_now(keyspace, self.period_ms, self.offset_ms, self.fixed);
         let seen = seen_in(keyspace, self.record)?;
         let slot = whole(seen[SLOT].as_deref()).filter(|_| !replans);
-        if self.repeats == ANY {
-            // The newest slot, which may be later than the present.
-            mine = mine.max(slot.unwrap_or(0));
-        }
+        let mine = self.slot(keyspace, slot);
         let is_closed = self.is_closed(slot, mine, seen[STATE].as_deref(), held);
         if is_closed || held {
             let ttl = keyspace.pttl(self.lock);
@@ -47,10 +48,16 @@ impl Begin<'_> {
         let before = whole(seen[MISSED].as_deref()).unwrap_or(0);
         let missed = match slot {
             Some(slot) if slot == mine => before,
+            // It was recorded while the clock was ahead.
+            Some(slot) if slot > mine => 0,
             // No client has begun that turn, nor the ones before it.
             Some(slot) if seen[STATE].as_deref() == Some(b"open") => mine - slot + before,
             Some(slot) => mine - slot - 1,
             None => 0,
+        };
+        let last = match self.newest == self.record {
+            true => seen,
+            false => seen_in(keyspace, self.newest)?,
         };
         // The record is written before the grant: a grant without a record could run twice.
         self.write(keyspace, self.record, mine, missed)?;
@@ -60,7 +67,22 @@ impl Begin<'_> {
         keyspace.hset(self.lock, self.hold, b"1")?;
         keyspace.pexpire(self.lock, self.lease_ms);
         let now = to_int(keyspace.now_ms());
-        Ok(granted(to_int(mine), to_int(missed), now))
+        let has_died = last[STATE].as_deref() == Some(b"running") && !replans;
+        let died = if has_died { last } else { Vec::new() };
+        Ok(granted(to_int(mine), to_int(missed), now, died))
+    }
+
+    /// Returns the slot that this request is for, if the last turn had the slot `last`.
+    fn slot(&self, keyspace: &Keyspace, last: Option<u64>) -> u64 {
+        let nearest = nearest_slot(keyspace, self.period_ms, self.offset_ms);
+        if self.repeats != ANY {
+            return whole(Some(self.fixed)).unwrap_or(nearest);
+        }
+        // A job that runs again does not take the next slot. A later slot was recorded while the
+        // clock was ahead, and does not count.
+        let begun = slot_at(keyspace.now_ms(), self.period_ms, self.offset_ms);
+        last.filter(|last| (begun..=nearest).contains(last))
+            .unwrap_or(begun)
     }
 
     /// Returns whether the name had other slots until now. Fails if they may not change.
@@ -204,14 +226,14 @@ impl Look<'_> {
             Some((holder, _)) if fields.is_empty() => holder,
             _ => Vec::new(),
         };
-        let mine = slot_now(keyspace, self.period_ms, self.offset_ms, b"");
+        let mine = nearest_slot(keyspace, self.period_ms, self.offset_ms);
         let seen = seen_in(keyspace, self.record)?;
         let Value::List(mut items) = refusal(0, mine, ttl, &holder, seen) else {
             return Ok(Value::Nil);
         };
         for field in ["period_ms", "offset_ms"] {
             let value = keyspace.hget(self.record, field.as_bytes())?;
-            items.push(value.map_or(Value::Nil, Value::Text));
+            items.push(text(value));
         }
         Ok(Value::List(items))
     }
@@ -254,17 +276,26 @@ fn whole(text: Option<&[u8]>) -> Option<u64> {
         .flatten()
 }
 
-/// The twin of `slot_now` in `slot.lua`.
-fn slot_now(keyspace: &Keyspace, period_ms: u64, offset_ms: u64, fixed: &[u8]) -> u64 {
-    if period_ms == 0 {
-        return 0;
-    }
-    let elapsed = (keyspace.now_ms() + period_ms / 2).saturating_sub(offset_ms);
-    whole(Some(fixed)).unwrap_or(elapsed / period_ms)
+/// The twin of `slot_at` in `slot.lua`.
+fn slot_at(ms: u64, period_ms: u64, offset_ms: u64) -> u64 {
+    ms.saturating_sub(offset_ms)
+        .checked_div(period_ms)
+        .unwrap_or(0)
 }
 
-fn granted(slot: i64, missed: i64, began_ms: i64) -> Value {
-    Value::List([1, slot, missed, began_ms].map(Value::Int).to_vec())
+/// The twin of `nearest_slot` in `slot.lua`.
+fn nearest_slot(keyspace: &Keyspace, period_ms: u64, offset_ms: u64) -> u64 {
+    slot_at(keyspace.now_ms() + period_ms / 2, period_ms, offset_ms)
+}
+
+fn granted(slot: i64, missed: i64, began_ms: i64, died: Vec<Option<Vec<u8>>>) -> Value {
+    let mut items = [1, slot, missed, began_ms].map(Value::Int).to_vec();
+    items.extend(died.into_iter().map(text));
+    Value::List(items)
+}
+
+fn text(field: Option<Vec<u8>>) -> Value {
+    field.map_or(Value::Nil, Value::Text)
 }
 
 fn refusal(code: i64, mine: u64, ttl: i64, holder: &[u8], seen: Vec<Option<Vec<u8>>>) -> Value {
@@ -274,8 +305,7 @@ fn refusal(code: i64, mine: u64, ttl: i64, holder: &[u8], seen: Vec<Option<Vec<u
         Value::Int(ttl),
         Value::Text(holder.to_vec()),
     ];
-    let seen = seen.into_iter();
-    items.extend(seen.map(|field| field.map_or(Value::Nil, Value::Text)));
+    items.extend(seen.into_iter().map(text));
     Value::List(items)
 }
 

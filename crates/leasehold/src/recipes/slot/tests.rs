@@ -186,7 +186,7 @@ fn done_turn_that_was_lost_has_failed() {
 }
 
 #[test]
-fn repeated_turn_is_the_newest_one_that_does_not_run() {
+fn repeated_turn_is_the_last_one_that_does_not_run() {
     for state in ["done", "failed", "open"] {
         let mut server = Server::at(100 * PERIOD);
         server.begin("");
@@ -195,11 +195,20 @@ fn repeated_turn_is_the_newest_one_that_does_not_run() {
         server.holds -= 1;
         assert_eq!(server.finish(state), 1);
         assert_eq!(server.run(), [1, 100, 0], "{state}");
-        // The clock was ahead.
-        server.keyspace.set_now(40 * PERIOD);
-        assert_eq!(server.run(), [1, 100, 0], "{state}");
-        server.keyspace.set_now(102 * PERIOD);
-        assert_eq!(server.run(), [1, 102, 1], "{state}");
+        server.keyspace.set_now(103 * PERIOD - 1);
+        assert_eq!(
+            server.run(),
+            [1, 102, 1],
+            "{state}: the next slot stays open"
+        );
+        server.repeats = 0;
+        assert_eq!(server.run(), [1, 103, 0], "{state}");
+        server.repeats = ANY;
+        assert_eq!(
+            server.run(),
+            [1, 103, 0],
+            "{state}: it has run before its time"
+        );
         server.repeats = 0;
         assert_eq!(server.begin("")[0], 3, "{state}");
     }
@@ -208,4 +217,18 @@ fn repeated_turn_is_the_newest_one_that_does_not_run() {
     server.begin("");
     server.keyspace.del(b"x");
     assert_eq!(server.begin("")[0], 1, "its holder died");
+}
+
+#[test]
+fn slot_of_a_clock_that_was_ahead_ends_on_request() {
+    let mut server = Server::at(100 * PERIOD);
+    server.run();
+    server.keyspace.set_now(40 * PERIOD);
+    assert_eq!(server.begin("")[0], 3);
+    server.repeats = ANY;
+    assert_eq!(server.run(), [1, 40, 0]);
+    server.repeats = 0;
+    assert_eq!(server.begin("")[0], 3);
+    server.keyspace.set_now(41 * PERIOD);
+    assert_eq!(server.run(), [1, 41, 0]);
 }
