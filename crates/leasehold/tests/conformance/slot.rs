@@ -70,8 +70,9 @@ async fn failed_turn_is_repeated_only_on_request() {
 async fn turn_runs_again_on_request_and_never_beside_another() {
     let place = place();
     let (ours, theirs) = (place.client().await, place.client().await);
-    let again = hourly(&ours).await.again(true);
-    let turn = run(again.try_begin().await.unwrap());
+    let turns = hourly(&ours).await;
+    let again = turns.clone().again(true);
+    let turn = run(turns.try_begin().await.unwrap());
     let began = turn.began();
     let other = hourly(&theirs).await.again(true).try_begin().await.unwrap();
     assert!(matches!(other, Begin::Elsewhere(_)), "{other:?}");
@@ -104,8 +105,10 @@ async fn plan_of_a_name_changes_only_on_request() {
         let turn = run(turns.clone().again(true).try_begin().await.unwrap());
         assert_eq!(turn.missed(), 0);
         turn.done().await.unwrap();
-        let begun = turns.try_begin().await.unwrap();
-        assert!(matches!(begun, Begin::Done(_)), "{begun:?}");
+        // Its nearest slot may not have begun yet.
+        if let Begin::Run(turn) = turns.try_begin().await.unwrap() {
+            turn.done().await.unwrap();
+        }
         let error = before.try_begin().await.unwrap_err();
         assert_eq!(error.kind(), ErrorKind::WrongKind, "{error}");
     }
@@ -127,7 +130,7 @@ async fn turn_that_died_is_reported_by_the_next() {
         let turn = run(before.by("us").try_begin().await.unwrap());
         assert!(turn.died().is_none());
         // Its end is not noted, as if its client had died.
-        theirs.lock(next.name()).force_unlock().await.unwrap();
+        place.remove(next.name());
         let turn_after = run(next.try_begin().await.unwrap());
         let died = turn_after.died().unwrap();
         assert_eq!((died.state, &*died.by), (TurnState::Died, "us"));
