@@ -8,13 +8,13 @@ use crate::key::Key;
 /// The servers that must confirm a grant, and each renewal, before it counts: the setting of
 /// [`Lock::acknowledged_by`](crate::Lock::acknowledged_by).
 ///
-/// If a master fails, data that its replicas have not received yet are lost. A hold that `n`
-/// replicas have confirmed is not lost if one of these `n` replicas is promoted. So set the number
-/// of all replicas that can be promoted, and no failover loses a hold. In return, no client can
+/// If a master fails, data that its replicas have not received yet is lost. A hold that `n`
+/// replicas have confirmed is not lost if one of these `n` replicas is promoted. So if you set the
+/// number of all replicas that can be promoted, no failover loses a hold. The price: no client can
 /// acquire such a lock while one of these replicas is down.
 ///
-/// There is no automatic number, because a master that has lost its replicas can't know how many
-/// there should be.
+/// The number is not detected automatically, because a master that has lost its replicas can't know
+/// how many it should have.
 ///
 /// ```
 /// # #[tokio::main(flavor = "current_thread")]
@@ -29,7 +29,7 @@ use crate::key::Key;
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Acknowledgement {
-    // Kept small, because each operation in a queue has one.
+    // Small types, because each queued operation has such a setting.
     within_ms: u16,
     replicas: u8,
     on_disk: bool,
@@ -44,8 +44,8 @@ impl Default for Acknowledgement {
 impl Acknowledgement {
     const DEFAULT_MS: u16 = 500;
     const MAX_MS: u16 = 60_000;
-    /// The minimum by which the reply timeout must exceed this limit. A server ends a `WAIT` up to
-    /// 100 ms late.
+    /// The reply timeout must exceed the limit for the confirmations by at least this time: a
+    /// server may end a `WAIT` up to 100 ms late.
     const REPLY_MARGIN: Duration = Duration::from_millis(200);
 
     /// Requires only the master's confirmation (the default).
@@ -68,7 +68,7 @@ impl Acknowledgement {
     /// (`WAITAOF`), so that it survives a power loss of all these servers. With
     /// [`master`](Self::master), only the master's disk counts. This needs Redis 7.2 with
     /// `appendonly yes`. Use `appendfsync always` for speed: with `everysec` each acquire takes up
-    /// to a second, so it needs a longer [`within`](Self::within).
+    /// to a second, so set a longer [`within`](Self::within).
     #[must_use]
     pub const fn on_disk(mut self) -> Self {
         self.on_disk = true;
@@ -81,8 +81,8 @@ impl Acknowledgement {
     /// 100 ms late.
     #[must_use]
     pub const fn within(mut self, limit: Duration) -> Self {
-        // The limit is checked when it is used, like all settings. A limit that is too long is
-        // still too long after it is cut.
+        // The limit is checked when it is used, like all settings. A limit that is too long for
+        // `u16` is cut to its maximum, which the check also refuses.
         let ms = limit.as_millis();
         self.within_ms = if ms > u16::MAX as u128 {
             u16::MAX

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 type MapFn = dyn Fn(&str, u16) -> Option<(String, u16)> + Send + Sync;
 
-/// The callback that is asked for each announced address, if there is one.
+/// The callback that translates each announced address, if the user has set one.
 #[derive(Clone, Default)]
 pub(crate) struct AddressMap(Option<Arc<Mapper>>);
 
@@ -38,7 +38,8 @@ impl AddressMap {
         match catch_unwind(AssertUnwindSafe(|| map(host, port))) {
             Ok(mapped) => mapped.unwrap_or_else(announced),
             Err(_) => {
-                // Logged once: the callback is asked each time that servers announce addresses.
+                // Logged only once, because the callback runs each time that servers announce
+                // addresses.
                 if !has_panicked.swap(true, Ordering::Relaxed) {
                     log(|| {
                         tracing::warn!(

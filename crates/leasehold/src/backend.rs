@@ -61,8 +61,8 @@ impl Backend {
     )]
     pub(crate) fn submit_by(&self, operation: Operation, route: Route) -> Reply {
         match self {
-            // Runs here and not at the first poll: a future that is dropped before its first poll
-            // submits its undo, and the undo must find the effect of this operation.
+            // The operation runs here and not at the first poll: a future that is dropped before
+            // its first poll submits its undo, and the undo must find the effect of this operation.
             Self::Memory(memory) => Reply::Ready(Some(memory.run(&operation))),
             #[cfg(feature = "testing")]
             Self::Network(network) => Reply::Sent(network.submit(operation, route)),
@@ -97,7 +97,8 @@ impl Backend {
         }
     }
 
-    /// Returns whether a request may have been sent: the client has been connected at least once.
+    /// Returns whether a request may have been sent. This is so if the client has been connected at
+    /// least once.
     pub(crate) fn was_connected(&self) -> bool {
         #[cfg(feature = "redis")]
         if let Self::Redis(redis) = self {
@@ -111,7 +112,7 @@ impl Backend {
         Failure::new(outcome, cause, self.address())
     }
 
-    /// Returns the failure for a reply that no version of the script gives.
+    /// Returns the failure for a reply that makes no sense: no version of the script sends it.
     pub(crate) fn malformed(&self) -> Failure {
         let what = "the reply makes no sense";
         // Not `DidNotRun`: the caller would disarm its undo, although the step may have granted
@@ -124,7 +125,7 @@ impl Backend {
     pub(crate) fn granted_too_late(&self) -> Failure {
         let what = "it was granted, but the answer came after its lease was over; \
                     set a longer lease";
-        // The undo stays armed: by our clock the lease is over, but the key may still exist.
+        // The undo stays armed: by our clock the lease has expired, but the key may still exist.
         self.failure(Outcome::MayHaveRun, Cause::NoAnswer(what.into()))
     }
 
@@ -152,8 +153,8 @@ impl Backend {
             #[cfg(feature = "redis")]
             Self::Redis(redis) => redis.started(key.as_str().as_bytes()),
         };
-        // `None` before the first connection, too. Nothing has been granted then, and a majority
-        // checks again after each vote.
+        // This is also `None` before the first connection. Nothing has been granted by then, and a
+        // `RedLock` checks again after each vote.
         started.filter(|started| *started > since)
     }
 
@@ -171,8 +172,8 @@ impl Backend {
     }
 
     /// Returns the id of the server's current start, and the number of the database. Both are the
-    /// same whichever address the client uses. `None` if the server does not report an id, and for
-    /// an embedded keyspace, which has no second address.
+    /// same for every address of the server. `None` if the server does not report an id, and for an
+    /// embedded keyspace, which has no second address.
     pub(crate) fn run_id(&self) -> Option<(Arc<str>, i64)> {
         match self {
             Self::Memory(_) => None,
@@ -194,7 +195,7 @@ impl Backend {
         }
     }
 
-    /// Returns the numbers of the servers that have keys.
+    /// Returns the numbers by which the client addresses the servers that have keys.
     pub(crate) async fn masters(&self) -> Result<Vec<usize>, Failure> {
         #[cfg(feature = "redis")]
         if let Some(cluster) = self.cluster() {

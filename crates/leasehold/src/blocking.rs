@@ -19,10 +19,10 @@
 //!
 //! With [`Lock::non_reentrant`], the second acquire fails instead.
 //!
-//! When the drop of a guard returns, its lock has been released. This is also true if `main` ends
-//! early, and for a guard in a `thread_local`. Inside a tokio runtime, a drop can't wait for the
-//! release. So if guards are dropped there, call [`Client::close`] before the program ends, outside
-//! of async tasks.
+//! Dropping a guard waits until its lock has been released. This is also true if `main` ends early,
+//! and for a guard in a `thread_local`. Inside a tokio runtime, a drop can't wait for the release.
+//! So if guards are dropped there, call [`Client::close`] before the program ends, outside of async
+//! tasks.
 //!
 //! A thread can't be cancelled like a future. An [`Interrupt`] ends the waits of other threads.
 //!

@@ -39,7 +39,7 @@ use crate::tls::{Identity, IdentitySource, TlsSettings};
 /// A connection to a server, or to an embedded keyspace. It is cheap to clone, and clones share the
 /// connection, the watchdog (the task that renews leases) and the client id.
 ///
-/// The tasks of the client run on the tokio runtime in which it was made. If that runtime is
+/// The client's tasks run on the tokio runtime in which the client was made. If that runtime is
 /// blocked, leases are not renewed, and guards report the loss at their
 /// [`valid_until`](crate::LockGuard::valid_until). When the runtime has ended, every call that
 /// needs it fails at once with [`ErrorKind::Misuse`].
@@ -56,8 +56,8 @@ use crate::tls::{Identity, IdentitySource, TlsSettings};
 /// - The drop of the runtime waits for the reply of each server for at most 250 ms. If the client
 ///   or a guard is dropped after the runtime, nothing waits for a reply.
 /// - A runtime that is ended by `shutdown_background` might not send the releases.
-/// - A guard that is dropped after its runtime, or never (`std::process::exit`, a leak, a kill),
-///   sends nothing.
+/// - A guard that is dropped after its runtime, or is never dropped (`std::process::exit`, a leak,
+///   a kill), sends nothing.
 ///
 /// A hold that was not released ends with its lease. Permits of a [`Semaphore`] have no lease, so
 /// they are not free until a client [adds them again](Semaphore::add_permits). The hold of a leaked
@@ -65,7 +65,7 @@ use crate::tls::{Identity, IdentitySource, TlsSettings};
 ///
 /// # After a fork
 ///
-/// A client belongs to the process that made it, with its holds and its connections. In a forked
+/// A client, with its holds and its connections, belongs to the process that made it. In a forked
 /// child of that process, every call of the client, its locks and its guards that could reach a
 /// server fails with [`ErrorKind::Misuse`], and nothing is sent. A drop in the child releases
 /// nothing: the holds of the parent remain, and only the parent renews them. So connect after the
@@ -107,19 +107,19 @@ impl Client {
     ///
     /// In a user or a password, percent-encode `/`, `?`, `#`, `@`, `:` and `%` (`%2F`, `%3F`,
     /// `%23`, `%40`, `%3A`, `%25`), and in a parameter also `&` (`%26`). If the URL has a user but
-    /// no password, the client logs in with an empty password, which the server accepts for a user
+    /// no password, the client logs in with an empty password. The server accepts this for a user
     /// with `nopass`.
     ///
-    /// In a cluster, one of the nodes in the URL must answer, and it reports where the other nodes
-    /// are. The client uses the same user, password and certificate authorities for all nodes. A
-    /// lock's name is refused if Redisson and the servers would not put all its keys on one node.
-    /// Only names with braces can have this problem.
+    /// In a cluster, at least one of the nodes in the URL must answer. It reports the addresses of
+    /// the other nodes. The client uses the same user, password and certificate authorities for all
+    /// nodes. A lock's name is refused if Redisson and the servers would not put all its keys on
+    /// one node. Only names with braces can have this problem.
     ///
     /// With sentinels, a majority of the sentinels in the URL must answer, so name all of them. The
     /// user and the password in the URL are for the master. `?sentinel_user=U&sentinel_pass=P` are
     /// for the sentinels, where the user needs `+sentinel|master +sentinel|get-master-addr-by-name
     /// +subscribe +ping &+switch-master`. When the sentinels announce another server as the master,
-    /// the client closes its connection to the old one at once. From then on it renews holds at the
+    /// the client closes its connection to the old one at once. From then on it renews holds on the
     /// new master.
     ///
     /// # Errors
@@ -158,8 +158,8 @@ impl Client {
         Lock::named(Arc::clone(&self.context), name.as_ref(), Plain)
     }
 
-    /// Returns a lock on all of these `values` of a group together. Nothing is sent. A bad name is
-    /// reported when the lock is used.
+    /// Returns a lock that holds all of these `values` of a group at once. Nothing is sent. A bad
+    /// name is reported when the lock is used.
     #[doc(alias = "getMultiLock")]
     #[must_use]
     pub fn group_lock<V: Into<String>>(
@@ -321,9 +321,9 @@ impl Client {
     }
 
     /// Asks each server that has keys about its version, memory, disk, replicas and clock, and
-    /// whether a waiter for `name` could subscribe. This is for tools that judge whether locks are
+    /// whether a waiter for `name` could subscribe. This is for tools that check whether locks are
     /// safe on these servers, such as `leasehold doctor`. Nothing is changed. The result also lists
-    /// the questions that a server refused. For an embedded keyspace the result is empty.
+    /// the requests that a server refused. For an embedded keyspace the result is empty.
     ///
     /// The call takes a quarter of a second per server.
     ///
@@ -351,20 +351,21 @@ impl Client {
         name::examine(&self.context, name).await
     }
 
-    /// Ends one hold of `name` by force, whatever the kind of lock. This is for operators. `hold`
-    /// is the id of the hold, as [`inspect`](Self::inspect) shows it. For a group, all values of
-    /// that hold are unlocked. For a semaphore with leases, `hold` is the id of a permit. Returns
-    /// whether the hold existed.
+    /// Ends one hold of the lock or semaphore `name` by force, whatever its kind. This is for
+    /// operators. `hold` is the id of the hold, as [`inspect`](Self::inspect) shows it. For a
+    /// group, all values of that hold are unlocked. For a semaphore with leases, `hold` is the id
+    /// of a permit. Returns whether the hold existed.
     ///
-    /// No other hold is affected, even if the lock has a new holder by then. There are two limits:
+    /// No other hold is affected, even if the lock has a new holder when the request arrives. There
+    /// are two limits:
     ///
     /// * For the first second after its grant, a hold may be [handed
     ///   over](crate::Lock::local_hand_over) to the next waiter of the same client, under the same
     ///   id. So an id that was read in that second may belong to another task a moment later. After
     ///   that second it belongs to one task until the hold ends.
-    /// * Readers of one client may share a hold, and then lose it together.
-    ///   [`HoldInfo::guards`](crate::inspect::HoldInfo::guards) is their number. No reader joins
-    ///   the hold after the first second.
+    /// * Readers of one client may share a hold, and then all of them lose it.
+    ///   [`HoldInfo::guards`](crate::inspect::HoldInfo::guards) is the number of these readers. No
+    ///   reader joins the hold after the first second.
     ///
     /// A holder that uses this library learns of the loss
     /// ([`LossReason::Forced`](crate::LossReason::Forced)) at its next renewal, and continues to
@@ -377,7 +378,7 @@ impl Client {
     ///
     /// # Cancel safety
     ///
-    /// If the future is dropped, the hold may have been ended or not.
+    /// If the future is dropped, the hold may or may not have been ended.
     pub async fn force_release(&self, name: &str, hold: &str) -> Result<bool> {
         name::force_release(&self.context, name, hold).await
     }
@@ -394,9 +395,9 @@ impl Client {
         self.context.backend.address()
     }
 
-    /// Refuses new acquires, stops the renewal of leases, and waits until everything that dropped
-    /// guards and dropped waits held has been released. Call it before the program ends, so that
-    /// these locks are free for other clients.
+    /// Refuses new acquires, stops the renewal of leases, and waits until all holds of dropped
+    /// guards and dropped waits have been released. Call it before the program ends, so that these
+    /// locks are free for other clients.
     ///
     /// A guard that still exists, or was leaked, holds its lock until the lease ends. It can be
     /// released and extended, but is no longer renewed. At its
@@ -417,7 +418,7 @@ impl Client {
     /// ```
     ///
     /// If a server refuses a release, the client sends the request again: for a lock until its
-    /// lease is over, for permits without a lease for up to ten minutes. If that is too long, limit
+    /// lease expires, for permits without a lease for up to ten minutes. If that is too long, limit
     /// the call, for example with `tokio::time::timeout`.
     ///
     /// # Cancel safety
@@ -429,11 +430,13 @@ impl Client {
         if self.context.is_forked() {
             return Closed { holds_left: 0 };
         }
-        // Closed first: a later acquire could leave clean-up that the wait below would miss.
+        // Close the client first: a later acquire could leave clean-up that the wait below would
+        // miss.
         self.context.close();
         self.context.say_goodbye();
         self.context.cleanup.done().await;
-        // Counted after the wait: it can last for a lease, and some of these holds end during it.
+        // Count the holds after the wait: the wait can last for a lease, and some of these holds
+        // end during it.
         Closed {
             holds_left: self.context.live_holds.count_valid(),
         }
@@ -484,9 +487,8 @@ impl Client {
     }
 
     fn with_backend(backend: Backend, builder: &ClientBuilder) -> Self {
-        // The client and its backend compare moments, for example the start of a server. So the
-        // client needs the clock of its backend. For an embedded keyspace that is the clock on
-        // which its leases end.
+        // The client compares moments with its backend, for example the start of a server. So both
+        // need the same clock. For an embedded keyspace that is the clock on which its leases end.
         let clock = match &backend {
             Backend::Memory(memory) => memory.clock(),
             #[cfg(feature = "testing")]
@@ -509,8 +511,8 @@ impl Client {
                     observer: Observer::new(builder.hooks.clone(), &builder.metric_names),
                 },
                 (builder.lease, builder.acknowledged),
-                // Kept for the client's life: a guard may be dropped on a thread without a runtime,
-                // and its release needs a task.
+                // The client keeps the runtime's handle: a guard may be dropped on a thread without
+                // a runtime, and its release needs a task.
                 &Handle::current(),
             ),
         }
@@ -538,8 +540,8 @@ impl Embedded {
         Client::with_backend(Backend::Memory(self.memory()), &ClientBuilder::default())
     }
 
-    /// Returns a client of this keyspace, and the simulated network between the client and the
-    /// keyspace, which the test can disturb: see [`Network`].
+    /// Returns a client of this keyspace, and the simulated network between the two, which the test
+    /// can disturb: see [`Network`].
     ///
     /// # Errors
     ///
@@ -681,8 +683,8 @@ impl ClientBuilder {
         self
     }
 
-    /// Sets whether each operation in a cluster is sent alone and declares its keys to the server.
-    /// `false` by default. A single server always gets all keys declared.
+    /// Sets whether each operation in a cluster is sent in a request of its own that declares its
+    /// keys to the server. `false` by default. A single server always gets all keys declared.
     ///
     /// By default, the client combines operations for the same node into one request, whatever the
     /// slots of their names, and without declared keys. Each operation itself checks that its keys
@@ -701,13 +703,13 @@ impl ClientBuilder {
     /// of the client, and at most a year.
     ///
     /// A promoted replica might not have received the last grants of its master, and a restarted
-    /// server may have forgotten all of them. Without a guard, the next client that asks gets the
-    /// lock, although the earlier holder continues to work until its lease is over. With a guard,
-    /// the first acquire finds that the server's replication id differs from the id in the guard's
-    /// key, or that the key is missing. It writes the id and the time to this key. From then on the
-    /// server grants nothing for `span`, and after that every earlier hold is over. During this
-    /// time, waits continue and `try_acquire` returns `None`. Existing holds are renewed, extended
-    /// and released as always.
+    /// server may have forgotten all of them. Without a guard, the next client that requests the
+    /// lock gets it, although the earlier holder continues to work until its lease expires. With a
+    /// guard, the first acquire finds that the server's replication id differs from the id in the
+    /// guard's key, or that the key is missing. The acquire writes the id and the time to this key.
+    /// From then on the server grants nothing for `span`, and after that every earlier hold has
+    /// expired. During `span`, waits continue and `try_acquire` returns `None`. Existing holds are
+    /// renewed, extended and released as always.
     ///
     /// The guard protects under these conditions:
     ///
@@ -758,22 +760,22 @@ impl ClientBuilder {
     /// change while the client lives.
     ///
     /// A client has two connections to each server, and opens the second one when it first waits.
-    /// Holds that [replicas must confirm](Self::acknowledged_by) use one more. While it is
-    /// connected, the client also asks `credentials` every 10 s
-    /// ([`credentials_every`](Self::credentials_every)). If the answer has changed, it logs in
-    /// again (`AUTH`) on its open connections for requests. So the server may afterwards end all
-    /// connections that logged in with the old credentials, without any effect on holds. This
-    /// requires that the old and the new credentials are both valid until the client has logged in
+    /// For holds that [replicas must confirm](Self::acknowledged_by), it opens a third one. While
+    /// it is connected, the client also calls `credentials` every 10 s
+    /// ([`credentials_every`](Self::credentials_every)). If the result has changed, it logs in
+    /// again (`AUTH`) on its open connections for requests. If the server then closes all
+    /// connections that logged in with the old credentials, this has no effect on holds. This
+    /// requires that both the old and the new credentials are valid until the client has logged in
     /// again.
     ///
-    /// When a connection is lost, the client asks `credentials` again, about once a second for as
-    /// long as it lives. It also retries when the server refuses the returned credentials, and when
-    /// `credentials` fails or has not answered within the
+    /// When a connection is lost, the client connects again with the result of another call of
+    /// `credentials`. It retries about once a second for as long as it lives, also when the server
+    /// refuses the returned credentials, and when `credentials` fails or does not return within the
     /// [`connect_timeout`](Self::connect_timeout). So a hold survives a change of the password if
-    /// `credentials` returns the new password before the lease of the hold is over.
+    /// `credentials` returns the new password before the hold's lease expires.
     ///
-    /// The values that `credentials` returns are never shown. The text of its error is shown, as
-    /// part of [`ErrorKind::Unavailable`].
+    /// The values that `credentials` returns are never shown. If it returns an error, the message
+    /// of that error is shown, as part of an error with [`ErrorKind::Unavailable`].
     ///
     /// ```no_run
     /// use leasehold::Client;
@@ -808,9 +810,9 @@ impl ClientBuilder {
     ///
     /// The client maps the nodes that a cluster announces, and the master that sentinels announce.
     /// It uses the addresses in the URL as they are. If a node announces no host, the client passes
-    /// the host of the node that it asked, and the announced port. The server's certificate must be
-    /// valid for the host that `map` returns, unless [`tls_server_name`](Self::tls_server_name)
-    /// sets another name.
+    /// to `map` the host of the node that reported it, and the announced port. The server's
+    /// certificate must be valid for the host that `map` returns, unless
+    /// [`tls_server_name`](Self::tls_server_name) sets another name.
     ///
     /// The client calls `map` whenever servers announce addresses, in the task that maintains the
     /// connection. `map` must be quick, and must return the same result for the same address. If it
@@ -834,8 +836,8 @@ impl ClientBuilder {
         self
     }
 
-    /// Sets how often the client asks [`credentials`](Self::credentials) while it is connected.
-    /// 10 s by default, at least 1 ms.
+    /// Sets how often the client calls [`credentials`](Self::credentials) while it is connected. 10
+    /// s by default, at least 1 ms.
     #[must_use]
     pub fn credentials_every(mut self, period: Duration) -> Self {
         self.credentials_every = period;
@@ -862,9 +864,9 @@ impl ClientBuilder {
     /// its holds and waits, and their durations ([`ClientInfo`](crate::inspect::ClientInfo)). Waits
     /// of less than half a second are left out.
     ///
-    /// The client announces itself a second after it was made, every 20 s from then on, and when a
-    /// wait ends that it had announced. During the first second, it also announces itself as soon
-    /// as one of its holds has lasted for 10 ms. No acquire waits for an announcement.
+    /// The client announces itself a second after it was made, every 20 s from then on, and
+    /// whenever an announced wait ends. During the first second, it also announces itself as soon
+    /// as one of its holds has lasted for 10 ms. An acquire never waits for an announcement.
     ///
     /// [`Client::close`] removes the key, and waits at most a second for the server's reply. When
     /// the last clone of the client is dropped, the key is also removed, in the background. The key
@@ -909,7 +911,7 @@ impl ClientBuilder {
     /// The function must not block, because it may run in the task that renews the other holds. It
     /// may also run inside a call on the guard, on the thread of the caller: in `is_held`, `loss`,
     /// `extend`, in a call that ends the guard, and in its drop. If the function locks a mutex that
-    /// this caller has already locked, it waits forever. A panic is caught, as in
+    /// this caller has already locked, the function waits forever. A panic is caught, as in
     /// [`on_acquired`](Self::on_acquired).
     #[must_use]
     pub fn on_lost(mut self, hook: impl Fn(&Lost<'_>) + Send + Sync + 'static) -> Self {
@@ -918,8 +920,8 @@ impl ClientBuilder {
     }
 
     /// Sets a function that is called when the work under a hold has made no progress for half of
-    /// its [time](crate::Lock::progress_within). It is called again only after progress was
-    /// reported.
+    /// the time [in which it must report progress](crate::Lock::progress_within). It is called
+    /// again only after progress was reported.
     ///
     /// The function must not block, because it runs in the task that renews the other holds. A
     /// panic is caught, as in [`on_acquired`](Self::on_acquired).
@@ -929,9 +931,10 @@ impl ClientBuilder {
         self
     }
 
-    /// Sets a function that is called when at most `before` is left of the
-    /// [maximum hold time](crate::Lock::max_hold) of a hold, once for each such time. If the time is
-    /// shorter than `before`, the function is called soon after the grant. Any duration is allowed.
+    /// Sets a function that is called when at most `before` is left of the [maximum hold
+    /// time](crate::Lock::max_hold) of a hold, once for each maximum hold time. If the maximum hold
+    /// time is shorter than `before`, the function is called soon after the grant. Any duration is
+    /// allowed.
     ///
     /// The function must not block, because it runs in the task that renews the other holds. A
     /// panic is caught, as in [`on_acquired`](Self::on_acquired).
@@ -989,8 +992,8 @@ impl ClientBuilder {
     /// least 1 ms. If a server is still loading its data after this time, the client disconnects,
     /// and looks up the server's host name again for the next attempt.
     ///
-    /// With sentinels, the client asks them for up to half of this time before it connects to the
-    /// master, and asks them once more afterwards.
+    /// With sentinels, the client spends up to half of this time on asking them for the master's
+    /// address. It asks them once more after it has connected to the master.
     #[must_use]
     pub fn connect_timeout(mut self, timeout: Duration) -> Self {
         self.connect_timeout = timeout;
@@ -1005,13 +1008,13 @@ impl ClientBuilder {
         self
     }
 
-    /// Adds certificate authorities, as PEM, to the authorities of the system for `rediss://`. A
-    /// text without a certificate makes the builder fail ([`ErrorKind::Misuse`]).
+    /// Adds certificate authorities, as PEM, to the authorities of the system for `rediss://`. If
+    /// `pem` contains no certificate, the builder fails ([`ErrorKind::Misuse`]).
     ///
     /// A server may also present one of these certificates itself, byte for byte, if it is
-    /// self-signed or its authority is not known. The certificate must not have expired. If it
-    /// names any host (as `subjectAltName`), it must be valid for the name of the server. It may be
-    /// the certificate of an authority. A certificate of version 1 is refused.
+    /// self-signed or its authority is not known. The certificate must not have expired. If the
+    /// certificate names any host (as `subjectAltName`), it must be valid for the name of the
+    /// server. It may be a CA certificate. A certificate of X.509 version 1 is refused.
     #[cfg(feature = "tls")]
     #[must_use]
     pub fn tls_authorities(mut self, pem: impl Into<Vec<u8>>) -> Self {
@@ -1098,7 +1101,7 @@ impl ClientBuilder {
     /// Panics if it is called outside a tokio runtime.
     pub fn connect_in_background(&self, url: &str) -> Result<Client> {
         self.check()?;
-        // Checked before the URL is parsed, so that `memory://` also works in a build without
+        // Check this before parsing the URL, so that `memory://` also works in a build without
         // servers.
         if url.trim() == "memory://" {
             return self.embedded(&Embedded::new());
@@ -1210,8 +1213,8 @@ impl ClientBuilder {
                 ));
             }
         }
-        // Not two comparisons: no range contains NaN, so this refuses NaN, too. NaN would make
-        // `mul_f64` panic at every deadline.
+        // A range, and not two comparisons, so that NaN is refused, too: no range contains it. NaN
+        // would make `mul_f64` panic at every deadline.
         if !(0.0..=0.25).contains(&self.drift) {
             return Err(Error::new(
                 ErrorKind::Misuse,
@@ -1244,9 +1247,9 @@ pub struct Closed {
 pub struct Activity {
     /// Number of holds that the client renews, or ends after their maximum hold time.
     pub renewed_holds: usize,
-    /// Number of names for which tasks of this client wait.
+    /// Number of names that tasks of this client wait for.
     pub lines: usize,
-    /// Number of names that an [`Owner`](crate::Owner) holds or asks for.
+    /// Number of names that an [`Owner`](crate::Owner) holds or is acquiring.
     pub owners: usize,
     /// Number of channels to which the client is subscribed, or was until a moment ago.
     pub channels: usize,
@@ -1263,9 +1266,8 @@ mod tests {
     async fn holds_that_are_over_are_forgotten() {
         let client = Client::embedded();
         let owner = Owner::new();
-        // A hold can end without a release: its guard is dropped, downgraded, or forgotten and the
-        // lock then unlocked by force. Each way must remove the hold from the table, or a client
-        // that lives for months grows with each hold.
+        // A hold can end in several ways without a call of `release`. Each of them must remove the
+        // hold from the table, or a client that lives for months grows with each hold.
         for _ in 0..100 {
             drop(client.lock("x").acquire().await.expect("free"));
             let lock = client.rw_lock("y").owned_by(&owner);

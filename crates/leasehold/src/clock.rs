@@ -12,8 +12,8 @@ pub(crate) use timers::Timers;
 
 /// A point on a [`Clock`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-// Nanoseconds since the clock began: half as large as a `Duration`, and a hold has several moments.
-// The range is 584 years, and any later point becomes the end of it.
+// Nanoseconds since the clock began. This is half as large as a `Duration`, and a hold has several
+// moments. The range is 584 years; any later point becomes the last one of the range.
 pub(crate) struct Moment(u64);
 
 impl Moment {
@@ -77,7 +77,7 @@ impl ClockPair {
         }
     }
 
-    /// Returns a hint for the error about a timeout of `limit`, if most of that time passed only on
+    /// Returns a hint for the error after a timeout of `limit`, if most of that time passed only on
     /// tokio's clock.
     pub(crate) fn paused_hint(self, limit: Duration) -> &'static str {
         let now = Self::now();
@@ -96,7 +96,8 @@ impl ClockPair {
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Clock {
     /// A clock that continues while the machine sleeps, like the server's leases. The runtime's
-    /// clock stops then, so a holder would wake up and believe in a lease that ended an hour ago.
+    /// clock stops during sleep: a holder that used it would wake up and rely on a lease that ended
+    /// an hour ago.
     Boot,
     /// The runtime's clock, which a test can pause. This is right for the embedded backend, whose
     /// leases stop together with their holders.
@@ -156,21 +157,22 @@ impl Clock {
     /// Returns the same point in time on the runtime's clock, for `timeout_at` and similar
     /// functions.
     pub(crate) fn to_instant(self, moment: Moment) -> Instant {
-        // The runtime's clock first: if the thread is stopped between the two reads, a deadline is
-        // early, never late.
+        // Read the runtime's clock first: if the thread is stopped between the two reads, a
+        // deadline is early, never late.
         let (now, here) = (Instant::now(), self.now());
         if moment < here {
-            // A time that has passed must not look as if it ended just now.
+            // A moment in the past must stay in the past, and not become `now`.
             return now.checked_sub(here.saturating_sub(moment)).unwrap_or(now);
         }
-        // Tokio uses the same far future. On some systems an instant can't hold a hundred years.
+        // Tokio uses the same far future. On some systems, an instant a hundred years ahead can't
+        // be represented.
         now.checked_add(moment.saturating_sub(here))
             .unwrap_or_else(|| now + Duration::from_secs(30 * 365 * 24 * 3600))
     }
 
     pub(crate) fn moment_of(self, instant: Instant) -> Moment {
-        // This clock first, unlike above: if the thread is stopped between the two reads, this
-        // deadline is early, too. An instant that has passed becomes now, and counts as passed.
+        // Read this clock first, unlike above: if the thread is stopped between the two reads, this
+        // deadline is early, too. An instant in the past becomes `now`, and so counts as passed.
         self.now() + instant.saturating_duration_since(Instant::now())
     }
 }

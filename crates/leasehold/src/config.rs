@@ -9,50 +9,51 @@ use crate::key::Key;
 /// The default lease: how long a hold lasts on the server without renewal (Redisson's
 /// `lockWatchdogTimeout`).
 pub(crate) const DEFAULT_LEASE: Duration = Duration::from_secs(30);
-/// The longest lease of a majority, unless the clients have agreed on another one.
+/// The longest lease of a `RedLock`, unless the clients have agreed on another one.
 pub(crate) const DEFAULT_LONGEST_LEASE: Duration = DEFAULT_LEASE;
 /// The maximum for the longest lease: a year. A restarted server has no vote until the longest
 /// lease has passed.
 const MAX_LONGEST_LEASE: Duration = Duration::from_secs(365 * 24 * 3600);
-/// The pause between two requests of a waiter that is not notified.
+/// The pause between two requests from a waiter that has not been notified.
 const DEFAULT_POLL_INTERVAL: Duration = Duration::from_secs(1);
-/// The longest pause between two requests of a waiter that is subscribed and not notified. With
+/// The longest pause between two requests from a subscribed waiter that has not been notified. With
 /// thousands of names and a waiter for each, shorter pauses would keep client and server busy while
 /// nothing happens.
 const LONGEST_POLL_INTERVAL: Duration = Duration::from_secs(5);
 /// The time for which a wait continues while no server answers: one default lease, after which
-/// every earlier hold is over. The setting has no range: any duration is allowed
+/// every earlier hold has expired. The setting has no range: any duration is allowed
 /// (`Lock::outage_timeout` in `setters.rs`).
 pub(crate) const DEFAULT_OUTAGE_TIMEOUT: Duration = DEFAULT_LEASE;
 
 /// The time for which a process may hand a grant over from waiter to waiter, counted from the
-/// grant. A longer time would hardly be faster, and other processes wait for its end.
+/// grant. A longer time would hardly make hand-overs faster, and other processes wait until the
+/// time has passed.
 pub(crate) const DEFAULT_SLICE: Duration = Duration::from_millis(10);
 
-/// The shortest time in which work must report progress: the watchdog checks after half of it.
+/// The shortest allowed limit for progress reports. The watchdog checks after half of the limit.
 const MIN_PROGRESS_WITHIN: Duration = Duration::from_millis(10);
 pub(crate) const MIN_LEASE: Duration = Duration::from_millis(10);
 const MIN_RENEWED_LEASE: Duration = Duration::from_millis(100);
 /// The longest duration: numbers beyond 2^53 are not exact in Lua.
 pub(crate) const MAX_SPAN: Duration = Duration::from_millis(1 << 53);
 
-/// The way in which a waiter learns that it should ask the server again: the setting of
+/// The way in which a waiter learns that it should request the lock again: the setting of
 /// [`Lock::wait_strategy`](crate::Lock::wait_strategy).
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum WaitStrategy {
     /// A subscription (the default): the waiter sleeps until the server publishes a release. In
-    /// case the message is lost, the waiter also asks when the lease ends, and after each
-    /// [`poll_interval`](crate::Lock::poll_interval).
+    /// case the message is lost, the waiter also requests the lock when the holder's lease ends,
+    /// and after each [`poll_interval`](crate::Lock::poll_interval).
     PubSub,
-    /// No subscription: the waiter asks again after a pause, and the pauses grow, as in Redisson's
-    /// spin lock. Use this for very short holds, or if the server denies channels to the user. In
-    /// one process, only the first waiter for a name asks the server, so its pauses delay all
-    /// others. So don't use different strategies for one name.
+    /// No subscription: the waiter requests the lock again after a pause, and the pauses grow, as
+    /// in Redisson's spin lock. Use this for very short holds, or if the server does not allow the
+    /// user to subscribe. In one process, only the first waiter for a name sends requests to the
+    /// server, so its pauses delay all others. So don't use different strategies for one name.
     Backoff(Backoff),
 }
 
-/// The pauses between the requests of a waiter that does not subscribe. The first pause is
+/// The pauses between the requests that a waiter without a subscription sends. The first pause is
 /// [`first`](Self::first). Each further pause is a multiple of the previous one with a small random
 /// change, and never longer than [`cap`](Self::cap).
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -102,8 +103,8 @@ impl Backoff {
         self
     }
 
-    /// Sets the longest pause. A value shorter than the [first](Self::first) pause counts as that
-    /// pause, and more than an hour counts as an hour.
+    /// Sets the longest pause. A value shorter than the [first](Self::first) pause is raised to
+    /// that pause, and more than an hour counts as an hour.
     #[must_use]
     pub fn cap(mut self, pause: Duration) -> Self {
         self.cap = pause.min(Self::LONGEST).max(self.first);
@@ -135,13 +136,14 @@ pub(crate) struct Terms {
     pub(crate) lease: Duration,
     /// `None` for a fixed lease, which is never renewed.
     pub(crate) renew_every: Option<Duration>,
-    /// The period of reminders that send the rest of a fixed lease to the server, if other clients
-    /// could shorten it.
+    /// The period of reminders, which set the remaining time of a fixed lease on the server again,
+    /// if other clients could shorten it.
     pub(crate) remind_every: Option<Duration>,
     pub(crate) max_hold: Option<Duration>,
     /// The time for which the lock stays locked after its grant, whatever its holder does.
     pub(crate) min_hold: Option<Duration>,
-    /// The time in which the work must report progress. After it, the hold is not renewed.
+    /// The time in which the work must report progress. If this time passes without a report, the
+    /// hold is no longer renewed.
     pub(crate) progress_within: Option<Duration>,
     /// The longest lease that the hold may have; `None` if no client relies on such a limit.
     pub(crate) longest_lease: Option<Duration>,
@@ -156,7 +158,7 @@ impl Terms {
         self.lease.max(self.min_hold.unwrap_or_default())
     }
 
-    /// Returns whether the watchdog only reminds the server of a fixed lease.
+    /// Returns whether the watchdog only sends reminders for a fixed lease.
     pub(crate) fn reasserts_fixed_lease(&self) -> bool {
         self.renew_every.is_none() && self.remind_every.is_some()
     }
@@ -164,7 +166,8 @@ impl Terms {
     /// Returns terms that satisfy both `self` and `other`. A maximum hold time belongs to one
     /// guard, so the result has none.
     pub(crate) fn and(self, other: Self) -> Self {
-        // Not `min` of the two options: `None` means never here, but sorts before every duration.
+        // `min` of the two options would be wrong: `None` means "never" here, but sorts before
+        // every duration.
         let sooner = |one: Option<Duration>, two| one.into_iter().chain(two).min();
         Self {
             lease: self.lease.max(other.lease),
@@ -173,8 +176,8 @@ impl Terms {
             max_hold: None,
             min_hold: self.min_hold.max(other.min_hold),
             progress_within: sooner(self.progress_within, other.progress_within),
-            // The greater bound: it was noted on every member before the first hold that relies on
-            // it. Every client that relies on a bound uses the greatest note
+            // The greater bound is right: it was stored on every member before the first hold that
+            // relies on it, and every client that relies on a bound uses the greatest one stored
             // (`majority/longest.rs`).
             longest_lease: self.longest_lease.max(other.longest_lease),
             acknowledged: self.acknowledged.and(other.acknowledged),
@@ -208,8 +211,8 @@ pub(crate) struct Settings {
     pub(crate) strategy: WaitStrategy,
     /// `None` for the default, which grows while a waiter is subscribed and not notified.
     pub(crate) poll_interval: Option<Duration>,
-    /// The longest time between two requests of a waiter, with any strategy. Otherwise its entry on
-    /// the server expires while it waits.
+    /// The longest time between two requests from a waiter, with any strategy. With longer pauses,
+    /// its entry on the server would expire while it waits.
     pub(crate) ask_every: Option<Duration>,
     pub(crate) outage_timeout: Duration,
     /// The time for which the process may hand a lock over from waiter to waiter; zero for never.
@@ -241,7 +244,7 @@ impl Settings {
         }
     }
 
-    /// Checks the settings that only a wait uses.
+    /// Checks the settings that are used only while waiting.
     pub(crate) fn check_waiting(&self, key: &Key) -> Result<()> {
         check_span(
             "poll interval",
@@ -252,7 +255,7 @@ impl Settings {
         )
     }
 
-    /// Returns the pause between two requests of a waiter that is not notified.
+    /// Returns the pause between two requests from a waiter that has not been notified.
     pub(crate) fn poll_interval(&self) -> Duration {
         self.poll_interval.unwrap_or(DEFAULT_POLL_INTERVAL)
     }
@@ -260,8 +263,8 @@ impl Settings {
     /// Returns the pause of a subscribed waiter after `quiet` pauses in a row that no message has
     /// ended.
     pub(crate) fn poll_interval_after(&self, quiet: u32) -> Duration {
-        // An interval that the user has set is a promise: a lost message never costs more than
-        // that.
+        // An interval that the user has set is a promise: a lost message never delays the waiter by
+        // more than that.
         self.poll_interval.unwrap_or_else(|| {
             let grown = DEFAULT_POLL_INTERVAL.saturating_mul(1 << quiet.min(16));
             grown.min(LONGEST_POLL_INTERVAL)
@@ -285,7 +288,7 @@ impl Settings {
         };
         self.renew_every = terms.renew_every;
         self.max_hold = terms.max_hold;
-        // It ends with the hold that it belongs to.
+        // The minimum hold belongs to the existing hold, and ends with it.
         self.min_hold = None;
         self.progress_within = terms.progress_within;
         self.longest_lease = terms.longest_lease;
@@ -318,14 +321,14 @@ impl Settings {
         if let Some(span) = self.progress_within {
             check_span("time for progress", span, MIN_PROGRESS_WITHIN, "", key)?;
         }
-        // Checked for all calls, although `try_acquire` does not wait. So the first call reports a
-        // wrong setting, not the first contended call.
+        // Check this for all calls, although `try_acquire` does not wait. So a wrong setting is
+        // reported by the first call, and not only by the first contended call.
         check_span("poll interval", self.poll_interval(), least, "", key)?;
         Ok(Terms {
             lease,
             renew_every,
-            // Not a setting of a handle: the read-write lock adds it if the watchdog of a Java
-            // reader can shorten a hold.
+            // A handle has no such setting: the read-write lock adds the reminders if the watchdog
+            // of a Java reader can shorten a hold.
             remind_every: None,
             max_hold: self.max_hold,
             min_hold: self.min_hold,
@@ -353,7 +356,7 @@ impl Settings {
         ))
     }
 
-    /// Refuses a minimum hold that is longer than the hold may be.
+    /// Refuses a minimum hold that is longer than the longest time for which the hold may last.
     fn check_min_hold(&self, least: Duration, key: &Key) -> Result<()> {
         let limits = [
             ("fixed lease", self.fixed_lease),
@@ -375,8 +378,8 @@ impl Settings {
 
     fn renewal_period(&self, lease: Duration, key: &Key) -> Result<Duration> {
         let Some(period) = self.renew_every else {
-            // Like Redisson's watchdog. If this renewal fails, two thirds of the lease remain for
-            // further attempts.
+            // The same period as in Redisson's watchdog. If a renewal fails, two thirds of the
+            // lease remain for further attempts.
             return Ok(lease / 3);
         };
         check_span("renewal period", period, Duration::from_millis(1), "", key)?;
@@ -450,7 +453,7 @@ pub(crate) fn check_failover_guard(span: Duration, lease: Duration, peers: Peers
     Ok(())
 }
 
-/// Checks the longest lease of a majority.
+/// Checks the longest lease of a `RedLock`.
 pub(crate) fn check_longest_lease(longest: Duration, key: &Key) -> Result<()> {
     check_span("longest lease", longest, MIN_LEASE, "", key)?;
     if longest > MAX_LONGEST_LEASE {
@@ -487,8 +490,8 @@ pub(crate) fn check_wait(wait: Duration, key: &Key) -> Result<()> {
             format!("a wait of zero for `{key}`; call try_acquire to ask once without waiting"),
         ));
     }
-    // Checks the upper bound only: the test above has refused a zero and named the method to use
-    // instead.
+    // This only checks the upper bound: the test above has already refused zero, and named the
+    // method to use instead.
     check_span("wait", wait, Duration::ZERO, "", key)
 }
 
@@ -496,8 +499,8 @@ pub(crate) fn check_wait(wait: Duration, key: &Key) -> Result<()> {
 /// too long, a dead waiter delays all other waiters.
 pub(crate) fn check_waiter_timeout(timeout: Duration, key: &Key) -> Result<()> {
     // Equals `IDLE_EXPIRY_MS` in `fair.lua`, after which the key of our waiters expires if no
-    // waiter asks. With a longer timeout that key would expire first, and the server would take our
-    // waiters for Redisson's.
+    // waiter sends a request. With a longer timeout that key would expire before a waiter's time,
+    // and the server would take our waiters for Redisson's.
     let longest = Duration::from_secs(3600);
     check_span(
         "waiter timeout",

@@ -30,7 +30,7 @@ use crate::sync::Mutex;
 use recipe_state::RecipeState;
 use shared_keys::SharedKeys;
 
-/// The time for which a client that ends waits for the reply to its goodbye. Without the goodbye,
+/// The time for which a closing client waits for the reply to its goodbye. If the goodbye is lost,
 /// the client's announcement expires a little later.
 const GOODBYE_WITHIN: Duration = Duration::from_secs(1);
 
@@ -52,10 +52,10 @@ pub(crate) struct Context {
     pub(crate) peers: Peers,
     /// The prefix of each name.
     pub(crate) prefix: String,
-    /// The time without grants after a failover: no lease may be longer.
+    /// The time without grants after a failover. No lease may be longer than this time.
     failover_guard: Option<Duration>,
     default_lease: Duration,
-    /// The servers that must confirm the holds of its locks.
+    /// The servers that must confirm the holds of this client's locks.
     acknowledged: Acknowledgement,
     process: Process,
     holds: AtomicU64,
@@ -101,7 +101,8 @@ impl Context {
             live_holds: Arc::default(),
             shared_keys: SharedKeys::default(),
             recipe_state: RecipeState::default(),
-            // A new id for each client, even in one process: each client counts its holds from 1.
+            // Each client needs an id of its own, even within one process, because each client
+            // counts its holds from 1.
             client_id: uuid::Uuid::new_v4().to_string(),
             default_lease,
             acknowledged,
@@ -174,19 +175,19 @@ impl Context {
         // then stops the renewal of its hold.
         self.closed.store(true, Ordering::SeqCst);
         for hold in self.live_holds.close() {
-            // Scheduled again: the hold is no longer renewed, but its maximum hold time still ends
-            // it.
+            // Schedule the hold again: it is no longer renewed, but its maximum hold time still
+            // ends it.
             self.watchdog.remove(&hold);
             self.watchdog.watch(&hold);
             self.leave_queue(&hold);
         }
         // A waiter for several locks can no longer get the lock of this client. It learns this when
-        // it asks again.
+        // it sends its next request.
         self.backend.channels().wake_all();
     }
 
-    /// Removes the waiters to which this hold was handed over from the queue on the server. Called
-    /// for a hold that is left to its lease: no release will remove these waiters, and they would
+    /// Removes the waiters to which this hold was handed over from the queue on the server. Call
+    /// this for a hold that is left to expire: no release will remove these waiters, and they would
     /// delay all later ones.
     pub(crate) fn leave_queue(&self, hold: &Grant) {
         let queued = hold.steps.queue_steps();
@@ -206,7 +207,7 @@ impl Context {
         goodbye: Vec<Operation>,
         send: impl FnOnce(&Backend) -> T,
     ) -> Option<T> {
-        // Sent under this lock, so that nothing is announced after the goodbye.
+        // The announcement is sent under this lock, so that nothing is announced after the goodbye.
         let mut stored = self.goodbye.lock();
         if self.is_closed() || self.is_forked() {
             return None;

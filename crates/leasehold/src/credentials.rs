@@ -1,4 +1,4 @@
-//! User and password of a client that may change while the client lives.
+//! A client's user and password, which may change while the client lives.
 
 use std::error::Error as StdError;
 use std::fmt;
@@ -9,8 +9,8 @@ use std::sync::Arc;
 use futures_util::FutureExt as _;
 
 /// A user and a password, for the function that you set with
-/// [`ClientBuilder::credentials`](crate::ClientBuilder::credentials). The debug form shows no
-/// password.
+/// [`ClientBuilder::credentials`](crate::ClientBuilder::credentials). The debug form does not show
+/// the password.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Credentials {
     pub(crate) user: Option<String>,
@@ -40,7 +40,7 @@ impl Credentials {
 
 impl fmt::Debug for Credentials {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // By hand: a derived form would show the password.
+        // Written by hand: a derived form would show the password.
         f.debug_struct("Credentials")
             .field("user", &self.user)
             .finish_non_exhaustive()
@@ -52,7 +52,7 @@ pub(crate) type NoCredentials = Box<dyn StdError + Send + Sync>;
 
 type CredentialsFuture = Pin<Box<dyn Future<Output = Result<Credentials, NoCredentials>> + Send>>;
 
-/// The callback that each new connection asks for credentials.
+/// The callback that returns the credentials for each new connection.
 #[derive(Clone)]
 pub(crate) struct CredentialsSource(Arc<dyn Fn() -> CredentialsFuture + Send + Sync>);
 
@@ -67,8 +67,8 @@ impl CredentialsSource {
 
     #[cfg_attr(not(feature = "redis"), expect(dead_code))]
     pub(crate) async fn ask(&self) -> Result<Credentials, NoCredentials> {
-        // A callback that panics must not end the connection's task. The call is inside, too: a
-        // callback can panic before it returns a future.
+        // A callback that panics must not end the connection's task. The call itself is inside the
+        // block, too: a callback can panic before it returns a future.
         let asked = AssertUnwindSafe(async { (self.0)().await }).catch_unwind();
         let panicked = |_| Err("the callback panicked".into());
         asked.await.unwrap_or_else(panicked)

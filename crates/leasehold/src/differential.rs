@@ -1,6 +1,7 @@
-//! The test of the twins against the scripts: it runs random steps on the embedded keyspace and on
-//! a server, and compares replies and state. A difference is shrunk to the shortest sequence that
-//! shows it. Each primitive has a file that defines how its steps are sent.
+//! The test that compares the twins with the scripts: it runs random steps on the embedded keyspace
+//! and on a server, and compares the replies and the state. When it finds a difference, it looks
+//! for the shortest sequence of steps that shows it. Each primitive has a file that defines how its
+//! steps are sent.
 
 mod election;
 mod expirable;
@@ -56,8 +57,8 @@ struct Sample {
 }
 
 impl Sample {
-    /// Returns the marker of the request. Two variants share a marker, so some requests are
-    /// repeated. `done` is the marker of an earlier request in some cases.
+    /// Returns the marker that identifies the request. Two variants share a marker, so some
+    /// requests are repeated. In some cases, `done` is the marker of an earlier request.
     fn marker(&self) -> String {
         self.marker_of(self.step, self.variant / 2)
     }
@@ -75,7 +76,7 @@ impl Sample {
     }
 }
 
-/// Replaces `<a>`, `<c>` and so on by the id of a client.
+/// Replaces `<a>`, `<c>` and so on with the id of a client.
 fn with_ids(text: &str) -> String {
     ["a", "c", "d", "e"]
         .iter()
@@ -85,8 +86,8 @@ fn with_ids(text: &str) -> String {
         })
 }
 
-/// Returns an additional key of a name that is in the same slot, like the additional keys of the
-/// primitives.
+/// Returns an additional key for a name. It is in the slot of the name, like the additional keys of
+/// the primitives.
 fn beside(key: &str, other: &[u8]) -> Vec<u8> {
     if slot_of(other) == slot_of(key.as_bytes()) {
         return other.to_vec();
@@ -121,7 +122,7 @@ const SUITES: [Suite; 13] = [
     election::SUITE,
 ];
 
-/// A command that replaces the list of waiting clients with a text.
+/// A command that replaces the list of waiting clients with a string.
 const CLIENTS_OF_WRONG_TYPE: &[&str] = &["SET", "KEY:asking", "text"];
 /// A command that adds malformed items to that list.
 const MALFORMED_CLIENTS: &[&str] = &[
@@ -144,8 +145,8 @@ const HOLDS: [&str; 3] = [
     "dddddddd-0000-4000-8000-000000000000:1",
 ];
 
-/// The channels that have a listener: the channels of releases, and of two waiting clients. All
-/// other clients count as killed.
+/// The channels that have a listener: the channels for releases, and the channels of two waiting
+/// clients. All other clients count as killed.
 const HEARD_CHANNELS: [&str; 6] = [
     "channel:x",
     "channel:x:1234",
@@ -174,7 +175,7 @@ fn heard_keyspace() -> Keyspace {
 /// An action on both the keyspace and the server.
 #[derive(Clone, Debug)]
 enum Action {
-    /// Step, key, hold and variant of each operation. Several operations travel as one call.
+    /// Operations, each with its step, key, hold and variant. They are sent as one call.
     Run(Vec<(usize, usize, usize, usize)>),
     Foreign(usize, usize),
     /// The end of all leases.
@@ -189,8 +190,8 @@ fn action(suite: &'static Suite) -> impl Strategy<Value = Action> {
         0..8usize,
     );
     prop_oneof![
-        // Other programs and ends of leases remove state: with more of them, the steps would mostly
-        // find nothing.
+        // Other programs and expired leases remove state: if they were more frequent, the steps
+        // would mostly find nothing.
         8 => prop::collection::vec(operation, 1..6).prop_map(Action::Run),
         1 => (0..suite.foreign.len(), 0..KEYS.len()).prop_map(|(what, key)| Action::Foreign(what, key)),
         1 => Just(Action::Expire),
@@ -266,9 +267,9 @@ impl Suite {
         let command = |parts: &[&str]| server.command(parts).unwrap();
         match action {
             Action::Run(operations) => {
-                // Submitted before the first reply is awaited: otherwise each operation would be
-                // alone in its call. A renewal overtakes queued operations, so it is submitted only
-                // after their replies.
+                // Submit all of these operations before awaiting the first reply: otherwise each
+                // operation would be alone in its call. A renewal overtakes queued operations, so
+                // submit it only after their replies.
                 let mut shown_replies = Vec::new();
                 let renews = |sample: &_| self.operation(*sample).step.renews;
                 for together in operations.chunk_by(|_, next| !renews(next)) {
@@ -293,7 +294,7 @@ impl Suite {
             }
             Action::Expire => {
                 for key in server.keys() {
-                    // A key without an expiry stays, as on the keyspace.
+                    // A key without an expiry remains, as it does in the keyspace.
                     if command(&["PTTL", &key]).as_int().unwrap() >= 0 {
                         command(&["PEXPIRE", &key, "0"]);
                     }
@@ -362,15 +363,15 @@ fn shown(reply: &Value) -> String {
     }
 }
 
-/// Returns a number as text. A remaining time, or a time of the clock, is rounded.
+/// Returns a number as a string. A remaining time, or a time of the clock, is rounded.
 fn shown_number(number: i64) -> String {
     let now_ms = i64::try_from(now_ms()).unwrap();
     match number {
-        // A count or a reply, which must be exact. Except for 0, no time of the samples is so
+        // A count or a reply, which must be exact. Except for 0, the samples contain no time this
         // short.
         ..=1000 => number.to_string(),
-        // The keyspace and the server run one after the other, on a machine that may be busy. No
-        // time of the samples is close to a value at which the rounded text changes.
+        // The keyspace and the server run one after the other, on a machine that may be busy. The
+        // samples contain no time that is close to a boundary at which the rounded string changes.
         1001..=9000 => "some s".into(),
         9001..=100_000_000_000 => format!("{}0 s", (number + 5000) / 10_000),
         // A time far ahead that another program has written, or the remaining time until then.
@@ -409,7 +410,7 @@ fn state(kind: &str, mut content: Vec<String>, ttl_ms: i64) -> (String, Vec<Stri
         let words: Vec<_> = item.split(' ').map(shown_word).collect();
         *item = words.join(" ");
     }
-    // Items whose times were taken within one millisecond may be in either order.
+    // Items with times from the same millisecond may be in either order.
     if kind == "hash" || kind == "zset" {
         content.sort();
     }
@@ -484,18 +485,20 @@ fn twins_and_scripts_agree() {
         });
         let actions = prop::collection::vec(action(suite), 1..25);
         let result = runner.run(&actions, |actions| {
-            // Emptied for each sequence, also while a failure is shrunk: leftovers of an earlier
-            // sequence could make a shorter one fail for no reason of its own.
+            // Empty the server for each sequence, also while a failing sequence is shortened:
+            // leftovers of an earlier sequence could make a shorter one fail for a different
+            // reason.
             server.command(&["FLUSHALL"]).unwrap();
             let mut keyspace = heard_keyspace();
             for action in &actions {
-                // The machine's clock, which the server also uses. Steps write times into values,
-                // and these values are compared.
+                // Use the machine's clock, like the server: steps write times into values, and
+                // these values are compared.
                 keyspace.set_now(now_ms());
                 let ours = suite.on_keyspace(&mut keyspace, action);
                 let theirs = runtime.block_on(suite.on_server(&server, &redis, action));
                 prop_assert_eq!(ours, theirs, "{}: replies of {:?}", suite.folder, action);
-                // After each action, not at the end: a later step may cover the difference.
+                // Compare after each action, and not only at the end: a later step may hide the
+                // difference.
                 prop_assert_eq!(
                     keyspace_state(&mut keyspace),
                     server_state(&server),
@@ -520,7 +523,7 @@ fn step_headers_document_every_parameter() {
             .find_map(|line| line.strip_prefix(&format!("local function {function}(")))
             .unwrap_or_else(|| panic!("{}: no function `{function}`", step.name));
         let parameters: Vec<_> = signature.trim_end_matches(')').split(", ").collect();
-        // In order, too: the call sends them without their names.
+        // The order must match, too: the call sends the parameters without their names.
         assert_eq!(parameters, step.parameters, "{}", step.name);
         for parameter in parameters {
             assert!(

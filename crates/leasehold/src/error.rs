@@ -37,16 +37,16 @@ pub enum ErrorKind {
     /// memory or read-only), or the client could not obtain its credentials. An acquire that fails
     /// with this kind holds nothing. Try again later.
     Unavailable,
-    /// A request was sent and no reply arrived, so the server may have carried it out or not. If it
-    /// was an acquire, the client releases in the background what may have been granted, while its
-    /// runtime is running. If that fails too, the grant ends with its lease. If it was the release
-    /// of a guard, the client sends it again in the background. Other changes are neither undone
-    /// nor repeated: a count that was set or counted down, permits that were added, a forced
-    /// unlock. Check the state before you call again.
+    /// A request was sent and no reply arrived, so the server may or may not have carried it out.
+    /// If it was an acquire, the client releases in the background what may have been granted,
+    /// while its runtime is running. If the release fails too, the grant ends with its lease. If it
+    /// was the release of a guard, the client sends it again in the background. Other changes are
+    /// neither undone nor repeated: a count that was set or counted down, permits that were added,
+    /// a forced unlock. Check the state before you call again.
     OutcomeUnknown,
     /// The lock was held and is no longer held; see [`Error::loss`]. Stop the protected work.
     Lost,
-    /// The name is in use as something other than this kind of lock, or its key has no expiry
+    /// The name is in use for something other than this kind of lock, or its key has no expiry
     /// although it must have one. Nothing was changed.
     WrongKind,
     /// The server refuses the credentials, or the client's user lacks a permission. Nothing was
@@ -59,9 +59,9 @@ pub enum ErrorKind {
     /// whose runtime has ended, or a client that belongs to the process from which this process was
     /// forked.
     Misuse,
-    /// The call would have waited forever, for something that its own [`Owner`](crate::Owner)
-    /// holds, or for an owner that itself waits for this one. Release what you hold, and acquire
-    /// locks in the same order everywhere.
+    /// The call would have waited forever, either for something that its own
+    /// [`Owner`](crate::Owner) holds, or for another owner that itself waits for this one. Release
+    /// what you hold, and acquire locks in the same order everywhere.
     Deadlock,
     /// Another thread ended the wait with an [`Interrupt`](crate::blocking::Interrupt). Nothing is
     /// held. Only calls of the [`blocking`](crate::blocking) module fail with this kind.
@@ -90,7 +90,8 @@ impl Error {
                 "the lock `{key}` is lost: {reason}; stop the protected work and acquire again"
             ),
             key: Some(key.clone()),
-            // Without the advice, which an error over several members would repeat for each member.
+            // The short form has no advice: an error for several members would repeat it for each
+            // member.
             brief: Some(format!("`{key}`: {reason}")),
             lost: Some(reason),
             members: Vec::new(),
@@ -98,9 +99,9 @@ impl Error {
         }))
     }
 
-    /// Returns the error of a lock over several members, some of which failed. `loss` is the loss
-    /// of the whole lock, if the failures lose it. Otherwise the error has the most serious kind of
-    /// the members' errors.
+    /// Returns the error for a lock over several members, some of which failed. `loss` is the
+    /// reason if the failures mean that the whole lock is lost. Otherwise the error has the most
+    /// serious kind of the members' errors.
     pub(crate) fn of_members(
         key: &Key,
         what: &str,
@@ -109,8 +110,8 @@ impl Error {
     ) -> Self {
         let briefs: Vec<_> = members.iter().map(Error::brief).collect();
         let kind = match loss {
-            // Whatever the members report: a holder that has lost the whole lock must stop its
-            // work, and may check only the kind.
+            // The members' kinds do not matter here: a holder that has lost the whole lock must
+            // stop its work, and may check only the kind.
             Some(_) => ErrorKind::Lost,
             None => worst(&members),
         };
@@ -150,8 +151,8 @@ impl Error {
 
     /// Changes the error only if it has not been shared yet.
     fn change(mut self, change: impl FnOnce(&mut ErrorInner)) -> Self {
-        // Not `make_mut`: the source can't be cloned. A shared error stays as its other owners know
-        // it.
+        // `make_mut` is not possible, because the source can't be cloned. A shared error stays as
+        // it is.
         if let Some(inner) = Arc::get_mut(&mut self.0) {
             change(inner);
         }
@@ -164,7 +165,7 @@ impl Error {
         self.0.kind
     }
 
-    /// Returns whether the same call may succeed later without any change. This is so if the kind
+    /// Returns whether the same call may succeed later without any change. This is true if the kind
     /// is [`Unavailable`](ErrorKind::Unavailable) or [`OutcomeUnknown`](ErrorKind::OutcomeUnknown).
     #[must_use]
     pub fn is_transient(&self) -> bool {
@@ -197,9 +198,9 @@ impl Error {
 
 /// Returns the most serious kind of these errors.
 fn worst(errors: &[Error]) -> ErrorKind {
-    // First the kinds that require action by the caller: if a transient kind had precedence,
+    // The kinds that require action by the caller are first: if a transient kind had precedence,
     // `is_transient` would make the caller try again forever. Of the two transient kinds, the
-    // unknown outcome is first, because something may be left behind.
+    // unknown outcome is first, because a grant may be left on the server.
     const ORDER: [ErrorKind; 10] = [
         ErrorKind::Lost,
         ErrorKind::Misuse,
@@ -212,8 +213,8 @@ fn worst(errors: &[Error]) -> ErrorKind {
         ErrorKind::OutcomeUnknown,
         ErrorKind::Unavailable,
     ];
-    // A kind that is missing in `ORDER` has the rank `None`, before all others: it is shown, not
-    // hidden.
+    // A kind that is missing in `ORDER` has the rank `None`, which sorts before all others: so it
+    // is shown, not hidden.
     let rank = |kind| ORDER.iter().position(|other| *other == kind);
     let kinds = errors.iter().map(Error::kind);
     kinds
@@ -237,7 +238,7 @@ impl fmt::Debug for Error {
         f.debug_struct("Error")
             .field("kind", &self.0.kind)
             .field("message", &self.0.message)
-            // No members: the message mentions each of them briefly.
+            // The members are left out, because the message mentions each of them briefly.
             .field("source", &self.0.source)
             .finish()
     }

@@ -18,14 +18,14 @@ use crate::loss::LossReason;
 use crate::observe::{Ended, Entry};
 use crate::owner::Owner;
 
-/// One guard's share in a hold. If it is dropped, it is given up in the background.
+/// One guard's share in a hold. A share that is dropped is given up in the background.
 pub(crate) struct Share {
     context: Arc<Context>,
     held: Arc<Held>,
     /// The claim of this guard on the hold.
     claim: ClaimId,
     given_up: bool,
-    /// The number of its holder. Readers that share a hold have different numbers.
+    /// The number of the holder. Readers that share a hold have different numbers.
     number: u64,
     /// Whether the server granted the hold to this guard's own request.
     has_own_grant: bool,
@@ -35,7 +35,7 @@ pub(crate) struct Share {
     /// Whether the hold is being converted into another one, as in a downgrade: no guard may join
     /// it, and it is not renewed.
     is_converting: bool,
-    /// The duration of its acquire.
+    /// The duration of the guard's acquire.
     waited: Duration,
     /// Where the guard reports progress; `None` if its hold does not depend on its reports.
     reports: Option<Arc<LastReport>>,
@@ -168,14 +168,14 @@ impl Share {
     }
 
     async fn give_up(mut self) -> Result<()> {
-        // Set first: if this future is dropped, the share must not leave the hold a second time.
-        // The undo, which is still armed, then sends the release.
+        // Set this first: if this future is dropped, the share must not leave the hold a second
+        // time. The undo is still armed, and then sends the release.
         self.given_up = true;
         let hold = Arc::clone(self.hold());
-        // The loss is read before the guard leaves: the guard's own limit may be the one that is
-        // over.
+        // Read the loss before the guard leaves: the guard's own limit may be the one that has
+        // passed.
         let loss = hold.loss();
-        // Registered before the share leaves: the last share may be given up at any time, and the
+        // Register before the share leaves: the last share may be given up at any time, and the
         // server's reply to that release also applies to this share.
         let confirmation =
             (self.shares_read_hold && loss.is_none()).then(|| hold.await_confirmation());
@@ -189,7 +189,7 @@ impl Share {
             GuardExit::LeftToLease => self.leave_to_lease(),
             GuardExit::Last => {
                 drop(confirmation);
-                // Checked only here, so that the end of a re-entry costs no system call.
+                // Check the process only here, so that the end of a re-entry costs no system call.
                 self.context.check_process(&hold.key)?;
                 if let Some(kept) = self.keep_for_the_rest() {
                     return kept.await;
@@ -222,7 +222,7 @@ impl Share {
         self.clear_owner();
     }
 
-    /// Notes, after `begin_conversion`, that a ticket has the hold now. If the share is dropped
+    /// Notes, after `begin_conversion`, that a ticket now has the hold. If the share is dropped
     /// without this, the hold is released.
     pub(crate) fn hand_out(mut self) {
         self.given_up = true;
@@ -230,7 +230,7 @@ impl Share {
         self.leave_to_lease();
     }
 
-    /// Leaves the hold to its lease: nothing is sent, nothing is renewed.
+    /// Leaves the hold to expire with its lease: nothing is sent, nothing is renewed.
     pub(crate) fn forget(mut self) {
         self.given_up = true;
         if self.hold().forget(self.claim) == GuardExit::LeftToLease {
@@ -238,7 +238,8 @@ impl Share {
         }
     }
 
-    /// Sets the lease to `span` from now, even if that is shorter, and leaves the hold to it.
+    /// Sets the lease to `span` from now, even if that is shorter, and lets the hold expire with
+    /// it.
     pub(crate) async fn keep_for(mut self, span: Duration) -> Result<()> {
         let (context, hold) = (Arc::clone(&self.context), Arc::clone(self.hold()));
         check_lease(span, &hold.key)?;
@@ -248,20 +249,23 @@ impl Share {
         let Some(operation) = hold.steps.keep_for(span) else {
             return Err(cannot_keep(&hold.key, SEVERAL_HOLDERS));
         };
-        // Ended before the request is sent: no renewal begins later. If a renewal is about to be
-        // sent or in flight, and arrives after the request, the server refuses it.
+        // The hold ends here, before the request is sent, so that no renewal starts after this
+        // point. If a renewal is about to be sent or in flight, and arrives after the request, the
+        // server refuses it.
         if !self.begin_conversion() {
             return Err(cannot_keep(&hold.key, self.sharing_reason()));
         }
         self.keep(operation).await
     }
 
-    /// Leaves the hold to its lease, which this operation sets. The hold has ended here.
+    /// Sends this operation, which sets the lease, and lets the hold expire with it. In this
+    /// process, the hold has already ended.
     fn keep(&mut self, operation: Operation) -> impl Future<Output = Result<()>> + Send + use<> {
         let (context, hold) = (Arc::clone(&self.context), Arc::clone(self.hold()));
         let (keeping, first) = KeepForRequest::send(&context, &self.held, operation);
-        // Done after the request, because the owner's next request must run later. Done before its
-        // reply, because an unknown outcome leaves the hold to its lease, old or new.
+        // Do this after the request was sent, because the owner's next request must run after it.
+        // Do it before the reply, because even with an unknown outcome the hold expires with its
+        // lease, old or new.
         self.given_up = true;
         self.leave_to_lease();
         async move {
@@ -274,7 +278,7 @@ impl Share {
     }
 
     /// Keeps the lock locked for the rest of its minimum time, after its last guard has left.
-    /// `None` if that time is over.
+    /// `None` if that time has passed.
     fn keep_for_the_rest(&mut self) -> Option<impl Future<Output = Result<()>> + Send + use<>> {
         let rest = self.hold().rest_of_min_hold()?;
         let operation = self.hold().steps.keep_for(rest.max(MIN_LEASE))?;
@@ -308,13 +312,14 @@ impl Share {
         check_lease(lease, &hold.key)?;
         self.context.check_lease(lease, &hold.key)?;
         hold.check()?;
-        // Only the claim is raised. The deadline moves when the server has confirmed it.
+        // This raises only the guard's claim. The deadline moves when the server has confirmed the
+        // lease.
         hold.raise(self.claim, lease)?;
         self.confirm().await
     }
 
-    /// Makes sure that the hold lasts as long as a re-entry wants. Costs no round trip unless the
-    /// re-entry wants more time than the server has confirmed.
+    /// Makes sure that the hold lasts as long as a re-entry wants. This costs a round trip only if
+    /// the re-entry wants more time than the server has confirmed.
     pub(crate) async fn confirm_reentry(&self, joined: Joined) -> Result<()> {
         if joined.must_confirm {
             return self.confirm().await;
@@ -331,7 +336,7 @@ impl Share {
         }
     }
 
-    /// Ends the hold `limit` from `since` at the latest.
+    /// Ends the hold no later than `limit` after `since`.
     pub(crate) fn limit(&self, limit: Duration, since: Moment) {
         self.hold().limit(self.claim, limit, since);
         self.context.watchdog.watch(self.hold());
@@ -350,8 +355,8 @@ impl Share {
         self.reports.as_ref()
     }
 
-    /// Makes the hold depend on progress. With `earlier`, it continues the work of another hold.
-    /// Otherwise it begins now.
+    /// Makes the hold depend on reports of progress. With `earlier`, time counts from the last
+    /// report for that earlier hold, otherwise from now.
     pub(crate) fn want_progress(&mut self, within: Duration, earlier: Option<Arc<LastReport>>) {
         let reports = self.hold().want_progress(self.claim, within, earlier);
         self.context.watchdog.watch(self.hold());
@@ -382,7 +387,7 @@ impl Share {
         self.hold().limit_of(self.claim)
     }
 
-    /// Limits the hold to the time at which its predecessor would have ended.
+    /// Ends the hold no later than its predecessor would have ended.
     pub(crate) fn inherit_limit(&self, before: Option<Limit>) {
         if let Some((end, limit)) = before {
             self.limit(limit, end - limit);
@@ -393,8 +398,8 @@ impl Share {
     /// answers.
     pub(crate) async fn confirm(&self) -> Result<()> {
         let hold = self.hold();
-        // The full lease that the guards want, although the watchdog may ask for less: an extension
-        // works even after the client was closed.
+        // Request the full lease that the guards want, although the watchdog may request less: an
+        // extension works even after the client was closed.
         let lease = hold.lease_to_request(self.context.clock.now());
         match try_renew(&self.context.backend, &self.context.timers, hold, lease).await {
             Ok(Renewed::Yes) => {
@@ -410,8 +415,8 @@ impl Share {
         }
     }
 
-    /// Renews the hold, even one with a fixed lease, until the returned value is dropped. Used for
-    /// a wait during which the hold must last.
+    /// Renews the hold, even one with a fixed lease, until the returned value is dropped. This is
+    /// for a wait during which the hold must not expire.
     pub(crate) fn renew_for_wait(&self) -> RenewForWait {
         let hold = Arc::clone(self.hold());
         hold.renew_for_wait(true);
@@ -422,7 +427,7 @@ impl Share {
     /// Runs `work` until it is done or the lock is lost.
     pub(crate) async fn protect<T>(&self, work: impl Future<Output = T>) -> Result<T> {
         tokio::select! {
-            // Polled first: after a loss the work must not continue for another step.
+            // Poll this first: after a loss the work must not continue for another step.
             biased;
             reason = self.lost() => Err(Error::lost(&self.hold().key, reason)),
             output = work => Ok(output),
@@ -453,7 +458,7 @@ impl Drop for Share {
             false => self.hold().leave_in(self.context.process(), self.claim),
         };
         match exit {
-            // Most re-entries end here. Their end costs no system call.
+            // Most re-entries end here, without a system call.
             Some(GuardExit::Shared { moves_due: false }) => {}
             // The parent process still has the hold.
             _ if self.context.is_forked() => {}

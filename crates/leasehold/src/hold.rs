@@ -1,6 +1,7 @@
-//! A hold: the state that the guards of one acquire share. A grant of the server may have several
-//! holds, one after the other. `Grant` knows how long the server keeps the lock (`grant.rs`).
-//! `Holding` knows what the guards of the current hold want and have received (`holding.rs`).
+//! A hold: the state that the guards of one acquire share. One grant by the server may serve
+//! several holds, one after the other. `Grant` knows how long the server keeps the lock
+//! (`grant.rs`). `Holding` knows what the guards of the current hold want and have received
+//! (`holding.rs`).
 //!
 //! This module also watches, releases and ends grants. No other module decides when a lock is lost.
 
@@ -40,8 +41,8 @@ pub(crate) struct SafetyMargin {
 }
 
 impl SafetyMargin {
-    /// The rounding of a server. It counts in whole milliseconds when it sets the end of a lease,
-    /// and when it checks whether the lease has ended.
+    /// The rounding error of a server. A server counts in whole milliseconds when it sets the end
+    /// of a lease, and when it checks whether the lease has ended.
     // Each rounding is up to 1 ms. The drift is a fraction of the lease that the client's builder
     // sets (`drift_fraction` in `client.rs`).
     const ROUNDING: Duration = Duration::from_millis(2);
@@ -55,8 +56,8 @@ impl SafetyMargin {
 
 /// A hold that one request renews together with other holds.
 pub(crate) struct BatchRenewal<'a> {
-    /// The step that renews many holds. Its argument for all of them is the lease in ms. It replies
-    /// with a list of the numbers, from 1, of the holds that must be renewed alone.
+    /// The step that renews many holds. Its only common argument is the lease in ms. It replies
+    /// with the numbers, from 1, of the holds that must be renewed alone.
     pub(crate) step: &'static Step,
     pub(crate) key: &'a [u8],
     pub(crate) hold: &'a [u8],
@@ -64,10 +65,10 @@ pub(crate) struct BatchRenewal<'a> {
 
 /// The operations on one hold, which each primitive adds to the common mechanism.
 pub(crate) trait HoldSteps: Any + Send + Sync {
-    /// Asks for the hold. If the hold already exists, asking again takes nothing more.
+    /// Requests the hold. If the hold already exists, the request takes nothing more.
     fn acquire(&self, lease: Duration) -> Operation;
-    /// Asks for the hold, and puts this client into the list of waiting clients if it is not
-    /// granted: a release will notify it. `None` for a kind without such a list.
+    /// Requests the hold. If it is not granted, puts this client into the list of waiting clients,
+    /// so that a release will notify the client. `None` for a kind without such a list.
     fn acquire_and_enlist(&self, _lease: Duration, _client: WaitingClient) -> Option<Operation> {
         None
     }
@@ -77,18 +78,19 @@ pub(crate) trait HoldSteps: Any + Send + Sync {
     }
     /// Reads the reply to either request; `None` if it makes no sense.
     fn read_acquire(&self, reply: Value) -> Option<AcquireReply>;
-    /// Extends the hold to at least `lease` from now. If more than `most` remains, shortens it to
-    /// `lease`. Replies with the remaining time in ms, or with 0 if the hold does not exist.
+    /// Extends the hold to at least `lease` from now. If more than `most` remains, shortens the
+    /// remaining time to `lease`. Replies with the remaining time in ms, or with 0 if the hold does
+    /// not exist.
     fn renew(&self, lease: Duration, most: Option<Duration>) -> Operation;
     /// Sets the lease of the hold to `span` from now, even if that shortens it. No later renewal
     /// changes it. If the hold ends earlier than before, wakes the waiters so that they learn the
-    /// new end. Replies 1, or 0 if the hold does not exist. Replies -1 if it has ended the hold
-    /// instead, because its owner has another hold inside it that continues. `None` for a kind that
+    /// new end. Replies 1, or 0 if the hold does not exist. Replies -1 if it has ended this hold
+    /// instead, because the owner has another, nested hold that continues. `None` for a kind that
     /// several clients can hold at a time.
     fn keep_for(&self, _span: Duration) -> Option<Operation> {
         None
     }
-    /// Returns how the hold is renewed together with others; `None` if it is renewed alone.
+    /// Returns how one request renews this hold and others; `None` if the hold is renewed alone.
     fn batch_renewal(&self) -> Option<BatchRenewal<'_>> {
         None
     }
@@ -109,8 +111,8 @@ pub(crate) trait HoldSteps: Any + Send + Sync {
     fn release_and_notify(&self) -> Option<Operation> {
         None
     }
-    /// Returns the channel of its releases, if a release replies 1 plus the number of connections
-    /// that received its message.
+    /// Returns the channel on which releases are published, if a release replies 1 plus the number
+    /// of connections that received its message.
     fn counted_channel(&self) -> Option<&str> {
         None
     }
@@ -125,7 +127,7 @@ pub(crate) trait HoldSteps: Any + Send + Sync {
     fn ends_within(&self, lease: Duration) -> Duration {
         lease
     }
-    /// Asks why the hold does not exist.
+    /// Asks the server why the hold does not exist.
     fn why_lost(&self) -> Operation;
     /// Returns the id of the hold on the wire.
     fn wire_id(&self) -> &str;
@@ -135,31 +137,32 @@ pub(crate) trait HoldSteps: Any + Send + Sync {
     }
     /// Reads the reply to `why_lost`. `None` if nothing gives a reason.
     fn read_why_lost(&self, reply: Value) -> Option<LossReason>;
-    /// Returns why such a hold has no fencing token, and what to do. `None` if it can have a token:
-    /// it excludes every other client, and is one field of the hash that has the lock's name.
+    /// Returns why a hold of this kind has no fencing token, and what the user can do. `None` if it
+    /// can have a token: it excludes every other client, and is one field of the hash that has the
+    /// lock's name.
     fn unfenced(&self) -> Option<&'static str> {
         None
     }
 }
 
-/// Permits that are held by ids, which their holders know and may pass on. The next holder can't
-/// have the same ids, so one request replaces them with new ids.
+/// The swap of permits that are held by ids. The holder knows the ids and may pass them on, so the
+/// next holder must not get the same ids: one request replaces them with new ids.
 pub(crate) trait SwapSteps {
     /// Returns the number of permits.
     fn permits(&self) -> u32;
     /// Returns the same number of permits with new ids, for this lease, and the operation that
-    /// replaces these permits with them. It replies 1, or 0 if one of these permits is no longer
-    /// held.
+    /// replaces these permits with them. The operation replies 1, or 0 if one of these permits is
+    /// no longer held.
     fn swap(&self, lease: Duration) -> (Box<dyn HoldSteps>, Operation);
 }
 
 /// The further operations on a hold whose waiters are in a queue on the server.
 pub(crate) trait QueueSteps {
-    /// Returns how long a place is kept after each request for it.
+    /// Returns how long a waiter's place is kept after each of its requests.
     fn waiter_timeout(&self) -> Duration;
     /// Renews the places of the waiters with these ids, each after a space. Replies with a list. It
     /// starts with the `ttl_ms` of [`AcquireReply::Busy`]. Then it has the numbers, from 1, of the
-    /// waiters that must ask one by one.
+    /// waiters that must each send their own request.
     fn keep_places(&self, ids: &str) -> Operation;
     /// Releases the hold, and grants a hold for `lease` to the first waiter in the queue, if it
     /// belongs to this client. Replies like [`HoldSteps::release`], or with the id of the new
@@ -174,7 +177,7 @@ pub(crate) trait QueueSteps {
     /// removed when the hold is released.
     fn note_handed_to(&self, id: &str);
     /// Removes the places of the waiters to which the hold was handed over, for a hold that is left
-    /// to its lease and not released. `None` if there are no places.
+    /// to expire instead of released. `None` if there are no places.
     fn leave_queue(&self) -> Option<Operation>;
 }
 
@@ -194,8 +197,8 @@ pub(crate) enum AcquireReply {
 pub(crate) struct WaitingClient {
     /// The number by which the client is notified.
     pub(crate) number: u64,
-    /// Whether the client was notified before, and another client was quicker. It is the next to be
-    /// notified.
+    /// Whether the client was notified before, but another client was quicker. Such a client is the
+    /// next to be notified.
     pub(crate) was_notified: bool,
 }
 
@@ -211,7 +214,7 @@ impl WaitingClient {
     }
 }
 
-/// One hold of a grant. Its grant answers all questions about it.
+/// One hold of a grant. The grant knows its state.
 #[derive(Clone, Debug)]
 pub(crate) struct Hold {
     grant: Arc<Grant>,

@@ -1,4 +1,4 @@
-//! Names: which texts are allowed, and the keys and channels derived from a name.
+//! Names: which strings are allowed, and the keys and channels derived from a name.
 
 use std::cmp::Ordering;
 use std::fmt;
@@ -28,7 +28,7 @@ pub(crate) struct Key {
 }
 
 /// The length of the client's prefix in a name, in bytes. Names are compared as they are on the
-/// server: two clients with different prefixes may mean the same name.
+/// server, because clients with different prefixes may use the same name on the server.
 #[derive(Clone, Copy, Default)]
 struct Prefix(usize);
 
@@ -56,14 +56,14 @@ impl Ord for Prefix {
     }
 }
 
-/// The part of the data that a key means, if it does not mean all data of one name.
+/// The part of the data that a key stands for, if it does not stand for all data under one name.
 #[derive(PartialEq, Eq, Hash, PartialOrd, Ord)]
 enum KeyPart {
     /// These values of a group.
     Fields(String),
     /// The locks of all these names.
     Names(Vec<Arc<str>>),
-    /// A majority of these locks: the server and the name of each lock.
+    /// A `RedLock` over these locks: the server and the name of each lock.
     Members(Vec<(String, Key)>),
 }
 
@@ -90,8 +90,8 @@ impl Key {
                 ),
             ));
         }
-        // Nothing else is refused: Redisson takes any text for a name, and both libraries must be
-        // able to lock it. `Shown` makes unusual names harmless in errors and logs.
+        // Nothing else is refused: Redisson accepts any string as a name, and both libraries must
+        // be able to lock it. `Shown` makes unusual names harmless in errors and logs.
         Ok(Self {
             name: name.into(),
             prefix: Prefix::default(),
@@ -102,7 +102,7 @@ impl Key {
     /// Returns the key for a name with a prefix, like Redisson's `NameMapper`: all keys and
     /// channels are derived from both together.
     pub(crate) fn prefixed(prefix: &str, name: &str) -> Result<Self> {
-        // The name is checked alone first: a prefix does not make an empty name valid.
+        // Check the name without the prefix first: a prefix does not make an empty name valid.
         let key = Self::parse(name)?;
         if prefix.is_empty() {
             return Ok(key);
@@ -129,12 +129,12 @@ impl Key {
         self.with_part(KeyPart::Fields(fields.into()))
     }
 
-    /// Returns the key of a majority of these locks, each with its server.
+    /// Returns the key of a `RedLock` over these locks, each with its server.
     pub(crate) fn members(&self, members: Vec<(String, Self)>) -> Self {
         self.with_part(KeyPart::Members(members))
     }
 
-    /// Returns the key of locks of several names, with the text that errors and logs show.
+    /// Returns the key for a lock over several names, with the string that errors and logs show.
     pub(crate) fn joined(keys: &[&Self]) -> Self {
         let names: Vec<_> = keys.iter().map(|key| Arc::clone(&key.name)).collect();
         let given: Vec<_> = keys.iter().map(|key| key.given()).collect();
@@ -182,11 +182,13 @@ impl Key {
         tag.map(|tag| (ExtraKey::Leases, name_of(tag)))
     }
 
-    /// Returns `x` for `{x}`: both names have the same additional keys. `None` for any other name.
+    /// Returns `x` for `{x}`, because both names have the same additional keys. `None` for any
+    /// other name.
     pub(crate) fn without_braces(&self) -> Option<Self> {
         let name = self.name.strip_prefix('{')?.strip_suffix('}')?;
-        // `{}` has no such name, because no name is empty. Nor has `{{x}}`: Redisson adds no braces
-        // to `{x}`, which has some already, so the two share no additional key.
+        // There is no such name for `{}`, because a name can't be empty. Nor is there one for
+        // `{{x}}`: Redisson adds no braces to `{x}`, which has some already, so the two share no
+        // additional key.
         let is_other = !name.is_empty() && !name.contains('{');
         is_other.then(|| Self {
             name: name.into(),
@@ -209,7 +211,8 @@ impl Key {
         self.with_prefix("redisson_lock__channel")
     }
 
-    /// Returns the key of the waiters for a fair lock, first come first (Redisson's list).
+    /// Returns the key of the waiters for a fair lock, in the order of their arrival (Redisson's
+    /// list).
     pub(crate) fn fair_queue(&self) -> String {
         self.with_prefix("redisson_lock_queue")
     }
@@ -220,8 +223,8 @@ impl Key {
         self.with_prefix("redisson_lock_timeout")
     }
 
-    /// Returns the key of our own waiters for a fair lock, and of the times until which they are
-    /// alive: a key of our own.
+    /// Returns the key with the waiters of this library for a fair lock, and the times until which
+    /// they count as alive: a key of our own.
     pub(crate) fn fair_waiters(&self) -> String {
         format!("{}:waiters", self.with_prefix("leasehold"))
     }
@@ -265,7 +268,7 @@ impl Key {
         format!("{}:asking", self.with_prefix("leasehold"))
     }
 
-    /// Returns the key of the longest lease that a majority may give the lock: a key of our own.
+    /// Returns the key with the longest lease that a `RedLock` may give the lock: a key of our own.
     pub(crate) fn longest_lease(&self) -> String {
         format!("{}:longest", self.with_prefix("leasehold"))
     }
@@ -291,7 +294,8 @@ impl Key {
         format!("{}:did:{id}", self.with_prefix("leasehold"))
     }
 
-    /// Returns the key of the request that released permits last: a key of our own.
+    /// Returns the key with the marker of the latest request that released permits: a key of our
+    /// own.
     pub(crate) fn released_marker(&self) -> String {
         format!("{}:released", self.with_prefix("leasehold"))
     }
@@ -301,12 +305,12 @@ impl Key {
         format!("{}:opened", self.with_prefix("leasehold"))
     }
 
-    /// Returns the keys and channels of everything with this name, as the rules of a server user
-    /// that may access nothing else. `docs/wire-format.md` has the same rules.
+    /// Returns the keys and channels of everything with this name, as ACL rules for a user that may
+    /// access nothing else. `docs/wire-format.md` has the same rules.
     #[cfg_attr(not(feature = "redis"), expect(dead_code))]
     pub(crate) fn access_rules(&self) -> String {
-        // The same limit as in `Shown`: the rules contain the name six times, and are part of an
-        // error's message.
+        // This is the limit of `Shown`, too. The rules contain the name six times, and are part of
+        // an error's message.
         const LONGEST: usize = 120;
         let shown = if self.name.len() > LONGEST {
             "NAME"
@@ -319,7 +323,7 @@ impl Key {
             false => format!("{{{name}}}"),
         };
         // The channels have no colon before the tag, because a latch's channel has none. They end
-        // in a star, because each waiter of a fair lock has its own channel. The second pattern is
+        // with `*`, because each waiter of a fair lock has its own channel. The second pattern is
         // for the observers of an election.
         format!(
             "~{name} ~redisson_*:{tag}* ~{tag}:* ~leasehold:{tag}:* &redisson_*{tag}* \
@@ -363,7 +367,7 @@ pub(crate) enum ExtraKey {
     Leases,
     /// The time at which a latch was last opened.
     Opening,
-    /// Any key that does not show whether the name is in use.
+    /// Any key that does not tell whether the name is in use.
     Other,
 }
 
@@ -374,16 +378,16 @@ fn name_of(tag: &str) -> &str {
     inner.filter(|name| !name.contains('{')).unwrap_or(tag)
 }
 
-/// Returns a pattern that matches this text. The server accepts no space in a pattern, so any byte
-/// matches there.
+/// Returns a pattern that matches this string. The server does not accept a space in a pattern, so
+/// `?` takes the place of a space.
 pub(crate) fn as_pattern(text: &str) -> String {
     let mut pattern = String::new();
     for letter in text.chars() {
         match letter {
             '*' | '?' | '[' | ']' | '^' | '\\' => pattern.extend(['\\', letter]),
             _ if letter.is_whitespace() || letter.is_control() => {
-                // One `?` for each byte: the server does not know about characters of several
-                // bytes.
+                // One `?` for each byte: for the server, a character of several bytes is several
+                // characters.
                 pattern.extend(std::iter::repeat_n('?', letter.len_utf8()));
             }
             _ => pattern.push(letter),
@@ -455,7 +459,7 @@ mod tests {
         let rules = |name| Key::parse(name).unwrap().access_rules();
         let page = include_str!("../../../docs/wire-format.md");
         for rule in rules("orders").split(' ') {
-            // The tag first, because the name is part of it.
+            // Replace the tag first, because the name is part of it.
             let said = rule
                 .replace("{orders}", "<tag>")
                 .replace("orders", "<name>");
@@ -477,8 +481,9 @@ mod tests {
     #[test]
     fn no_name_is_equal_to_a_part() {
         let key = |name: &str| Key::parse(name).unwrap();
-        // A process finds its record of a lock by the key. If a part were equal to a name, the
-        // waiters of two locks would be in one queue, and an owner would be inside both locks.
+        // A process finds its record for a lock by the key. If the key of a part were equal to the
+        // key of a name, the waiters of two locks would share one queue, and an owner of one lock
+        // would count as the owner of both.
         let x = key("x");
         let parts = [
             x.fields("a b"),
@@ -490,7 +495,7 @@ mod tests {
             Key::joined(&[&key("x + a")]),
         ];
         for (n, part) in parts.iter().enumerate() {
-            // Names that a user might choose, and that look like a part written as text.
+            // Names that a user might choose, and that look like the string form of a part.
             for name in ["x", "x\0a", "x\0a b", "xa", "x a", "x + a", part.as_str()] {
                 assert_ne!(*part, key(name), "{name:?}");
             }

@@ -1,5 +1,5 @@
-//! The end of a hold: what becomes of it when its last guard has left. The release and the drop of
-//! that guard both ask [`leave`]. A hold that is left to its lease does not end here.
+//! The end of a hold: what happens to it when its last guard has left. Both the release and the
+//! drop of that guard call [`leave`]. A hold that is left to expire does not end here.
 
 pub(crate) mod keep_for;
 mod permit_swap;
@@ -29,7 +29,7 @@ pub(crate) enum LeftBy {
         /// The reason if the hold was lost before.
         loss: Option<LossReason>,
     },
-    /// By a drop, which waits for nothing.
+    /// By a drop, which does not wait.
     Drop {
         /// Whether a conversion of the hold was under way, whose outcome is unknown.
         is_converting: bool,
@@ -48,13 +48,13 @@ pub(crate) struct Leaving<'a> {
 enum Next {
     /// The next waiter of the process has the hold. A release waits for the confirmation.
     HandedOver(Option<PendingConfirmation>),
-    /// A request is under way that replaces the permits with permits of the next waiter.
+    /// A request has been sent that replaces the permits with permits for the next waiter.
     Swapping(Box<PermitSwap>, RecordRef),
     /// The hold has ended here, and must be released on the server.
     Ended(Option<RecordRef>, Moment),
 }
 
-/// Decides what becomes of a hold that no guard shares any longer. A hand-over is done when this
+/// Decides what happens to a hold that no guard shares any longer. A hand-over is done when this
 /// returns, and the request of a swap has been sent.
 pub(crate) fn leave<'a>(context: &'a Arc<Context>, held: &'a Arc<Held>, by: LeftBy) -> Leaving<'a> {
     let next = decide(context, held, &by);
@@ -83,8 +83,8 @@ fn decide(context: &Arc<Context>, held: &Arc<Held>, by: &LeftBy) -> Next {
                 return Next::Swapping(Box::new(swap), local.clone());
             }
         } else {
-            // Registered before the hold is handed over: the next holder may release it at once,
-            // and the server's reply to that also applies to this guard.
+            // Register before the hold is handed over: the next holder may release it at once, and
+            // the server's reply to that release also applies to this guard.
             let confirmation =
                 matches!(by, LeftBy::Release { .. }).then(|| hold.await_confirmation());
             if held.hand_over(local, now) {
@@ -92,7 +92,7 @@ fn decide(context: &Arc<Context>, held: &Arc<Held>, by: &LeftBy) -> Next {
             }
         }
     }
-    // Ended before it is removed: a renewal in progress does not put a hold that is over back into
+    // End the hold before removing it: a renewal in progress does not put an ended hold back into
     // the watchdog's table.
     hold.end();
     context.watchdog.remove(hold);
@@ -115,24 +115,25 @@ impl Leaving<'_> {
                 return confirmed(context, hold, confirmation).await;
             }
             Next::Swapping(swap, local) => {
-                // The next waiter needs the reply, whether this future is polled or not.
+                // The next waiter needs the reply, even if this future is no longer polled.
                 let swapped = finish_swap(Arc::clone(context), Arc::clone(held), swap, local);
                 return in_task(context, hold, swapped).await;
             }
             Next::Ended(local, now) => (local, now),
         };
         if let LeftBy::Release { loss: Some(reason) } = by {
-            // Lost here, but the server may still have the hold.
+            // The hold is lost for this process, but may still exist on the server.
             give_back(held, local, now);
             return Err(Error::lost(&hold.key, reason));
         }
         let (release, first) = ReleaseRequest::send(context, held, local, false);
-        // Cleared after the release was sent: the owner's next request must run after it.
+        // Clear the owner only after the release was sent: the owner's next request must run after
+        // the release.
         held.clear_owner();
         if !hold.has_confirmation_waiters() && !release.grants_next {
             return release.answered(first).await;
         }
-        // Earlier holders wait for the same reply, or the next holder does.
+        // Earlier holders or the next holder wait for this reply, too.
         in_task(context, hold, release.answered(first)).await
     }
 
@@ -148,7 +149,7 @@ impl Leaving<'_> {
             Next::HandedOver(_) => {}
             Next::Swapping(swap, local) => {
                 let swapped = finish_swap(Arc::clone(context), Arc::clone(held), swap, local);
-                // If the swap fails, the undo continues.
+                // The result is not needed: if the swap fails, the undo continues.
                 context.cleanup.spawn(async move { drop(swapped.await) });
             }
             Next::Ended(local, now) => give_back(held, local, now),
@@ -158,8 +159,8 @@ impl Leaving<'_> {
 
 /// Releases the hold in the background.
 fn give_back(held: &Arc<Held>, local: Option<RecordRef>, now: Moment) {
-    // The release is queued before the owner's slot is cleared: the owner's next request runs after
-    // it.
+    // Queue the release before clearing the owner's slot, so that the owner's next request runs
+    // after the release.
     held.give_back_now();
     held.clear_owner();
     if let Some(local) = local {
@@ -194,7 +195,7 @@ pub(crate) async fn in_task(
 ) -> Result<()> {
     let (sender, ended) = oneshot::channel();
     context.cleanup.spawn(async move {
-        // If this fails, the releasing future has been dropped.
+        // This fails if the future that releases has been dropped.
         let _ = sender.send(ends.await);
     });
     ended.await.unwrap_or_else(|_| {
@@ -218,7 +219,8 @@ pub(crate) async fn confirmed(
         ..
     } = context;
     if starts_task {
-        // A task asks for all holders that wait, because this future may be dropped.
+        // A task sends the request on behalf of all waiting holders, because this future may be
+        // dropped.
         cleanup.spawn_detached(ask_for_confirmation(
             backend.clone(),
             timers.clone(),
@@ -241,8 +243,8 @@ pub(crate) async fn confirmed(
     Err(failure.into_error(&hold.key))
 }
 
-/// Returns the error for a hold that no longer exists, if a request without a reply may have ended
-/// it, or its lease is over.
+/// Returns the error to use when a hold no longer exists and the reason is unknown: a request
+/// without a reply may have ended it, or its lease expired.
 fn unknown_outcome(context: &Context, hold: &Grant) -> Error {
     let what =
         "the hold no longer exists, and an earlier request about it was not answered in time";

@@ -2,7 +2,7 @@
 //! the same keys as Java's Redisson, so Rust and Java programs can share a lock.
 //!
 //! The server grants a lock for a limited time, its *lease*, and the client renews the lease in the
-//! background. If the lock is lost, its holder learns this, and the reason, before the server
+//! background. If the lock is lost, its holder learns of the loss and its reason before the server
 //! grants the lock to another client ([`LockGuard::lost`]). If a holder is killed, its lock is free
 //! after one lease at the latest. `docs/guarantees.md` in the repository lists the conditions of
 //! each promise.
@@ -23,8 +23,8 @@
 //! # }
 //! ```
 //!
-//! Call [`Client::close`]`().await` before the program ends. A guard that is dropped releases its
-//! lock in the background, and a runtime that ends cancels its background tasks.
+//! Call [`Client::close`]`().await` before the program ends. A dropped guard releases its lock in
+//! the background, and a runtime that ends cancels its background tasks.
 //!
 //! # Which primitive to use
 //!
@@ -42,9 +42,9 @@
 //! | one of several replicas to work, and the others to know which | [`Election`] |
 //!
 //! The locks and semaphores have the same methods for waiting: `acquire`, `try_acquire`,
-//! `try_acquire_for` and `try_acquire_until`. (An [`RwLock`] has the same with `read` and `write`.)
-//! [`blocking`] has all of these types for threads. An async lock is not re-entrant by itself. A
-//! task that must be able to acquire a lock that it already holds passes an [`Owner`].
+//! `try_acquire_for` and `try_acquire_until`. (An [`RwLock`] has such methods for `read` and
+//! `write`.) [`blocking`] has all of these types for threads. An async lock is not re-entrant by
+//! itself. A task that must be able to acquire a lock that it already holds passes an [`Owner`].
 //!
 //! A client belongs to the tokio runtime in which it is made: its background tasks run there. Any
 //! executor can poll the client's futures. Outside that runtime, the futures use a timer thread,
@@ -66,7 +66,7 @@
 //! # Testing
 //!
 //! [`Client::embedded`] and [`Embedded`] provide the same locks inside the process, without a
-//! server. On tokio's paused clock a lease of 30 s passes in no time. With the feature `testing`,
+//! server. On tokio's paused clock, a lease of 30 s passes instantly. With the feature `testing`,
 //! the module [`testing`] simulates a network that loses, delays and duplicates requests, and
 //! checks whether two holds overlapped.
 //!
@@ -74,7 +74,8 @@
 //!
 //! - Inside one process: the locks of `tokio::sync` and `std::sync` are faster and cannot be lost.
 //! - If two holders at once would be a disaster and nothing checks a fencing token. A process may
-//!   be stopped for longer than its lease. No lock with a lease can keep other holders out then.
+//!   be stopped for longer than its lease, and then no lock with a lease can keep other holders
+//!   out.
 //! - If the data are in one database that has locks or conditional writes of its own.
 //!
 //! # Features
@@ -104,7 +105,7 @@ mod clock;
 mod config;
 mod context;
 mod credentials;
-// Here and not in `tests/`, because steps and twins are private.
+// This module is here and not in `tests/`, because steps and twins are private.
 #[cfg(all(test, unix, feature = "redis"))]
 #[allow(clippy::unwrap_used, reason = "a test")]
 mod differential;
@@ -195,7 +196,8 @@ pub mod watch {
     pub use crate::recipes::watch::{Change, NamedChange, Party, Watch, WatchAll};
 }
 
-/// A job once per slot of time, or once per id: see [`Lock::once_per`] and [`Lock::once_for`].
+/// The types for jobs that run once per time slot, or once per id: see [`Lock::once_per`] and
+/// [`Lock::once_for`].
 pub mod slot {
     pub use crate::recipes::slot::{Begin, Turn, TurnInfo, TurnState, Turns};
 }
@@ -211,9 +213,9 @@ pub mod hooks {
     pub use crate::observe::{Acquired, Ending, Lost, Stalling, Waiting};
 }
 
-/// Checks that refuse the writes of late holders: statements for SQL databases, scripts for Redis,
-/// and checks for HTTP services and object stores. They are text and verdicts, so they work with any
-/// driver.
+/// Checks that refuse writes by late holders: SQL statements for databases, scripts for Redis, and
+/// checks for HTTP services and object stores. This module sends nothing itself: it returns
+/// statements, scripts and decisions, so it works with any driver.
 ///
 /// A fencing token rises from hold to hold: see [`FencedGuard::token`] and
 /// [`LockGuard::fencing_token`]. A resource that remembers the greatest token, its *fence*, can

@@ -1,9 +1,9 @@
-//! This process's knowledge of each name: one table for a client, one record for each name.
+//! This process's knowledge of each name: one table per client, with one record per name.
 //!
-//! Waiters, guards with an owner and requests under way use a record. When its last user is
-//! dropped, the record is removed, unless it remembers something that the next user needs. That is
-//! the state of the process's slice, or markers on the server that a later request removes. Such
-//! records are removed in a sweep once there are many of them.
+//! Waiters, guards with an owner, and pending requests use a record. When its last user is dropped,
+//! the record is removed, unless it stores something that the next user needs: the state of the
+//! process's slice, or markers on the server that a later request removes. Such records are removed
+//! in a sweep once there are many of them.
 
 mod arrivals;
 mod deadlock;
@@ -52,7 +52,7 @@ use slice::Slice;
 use stalls::StallCheck;
 
 /// Largest number of records that may be retained without a user between two sweeps. In a large
-/// table, half of its records.
+/// table, the limit is half of its records.
 const MAX_UNUSED_RECORDS: usize = 1024;
 
 /// The records of a client, by name.
@@ -118,7 +118,7 @@ impl LocalRecords {
     /// Returns the record of this name. Creates it if it does not exist.
     pub(crate) fn of(self: &Arc<Self>, key: &Key) -> RecordRef {
         let mut table = self.table.lock();
-        // One look-up with a cloned name: hashing a name twice costs more than cloning it.
+        // Clone the name for a single look-up: hashing a name twice costs more than cloning it.
         let record = Arc::clone(table.records.entry(key.clone()).or_default());
         self.add_user(key, record)
     }
@@ -127,8 +127,7 @@ impl LocalRecords {
     pub(crate) fn find(self: &Arc<Self>, key: &Key) -> Option<RecordRef> {
         let table = self.table.lock();
         let record = Arc::clone(table.records.get(key)?);
-        // Still under the table's lock, so that the record is not removed before it is counted as
-        // used.
+        // Add the user while the table is still locked, so that the record is not removed first.
         Some(self.add_user(key, record))
     }
 
@@ -153,8 +152,8 @@ impl LocalRecords {
         }
     }
 
-    /// Returns how many names have waiters, and how many holds and acquires all owners have
-    /// together.
+    /// Returns the number of names that have waiters, and the total number of holds and acquires of
+    /// all owners.
     pub(crate) fn activity(&self) -> (usize, usize) {
         let table = self.table.lock();
         let records: Vec<_> = table.records.values().map(Arc::clone).collect();
@@ -177,8 +176,8 @@ impl RecordTable {
             return;
         }
         self.newly_retained += 1;
-        // Swept rarely, as the table grows: the cost for each name is negligible, and a record that
-        // is unused for a moment keeps what it remembers.
+        // The larger the table, the less often it is swept. So the cost for each name is
+        // negligible, and a record that is unused for a moment keeps its state.
         if self.newly_retained > MAX_UNUSED_RECORDS.max(self.records.len() / 2) {
             self.sweep(clock.now());
         }
@@ -187,14 +186,13 @@ impl RecordTable {
     /// Removes unused records, except some whose markers are fresh.
     fn sweep(&mut self, now: Moment) {
         self.newly_retained = 0;
-        // Half of the limit, so that the next few records do not cause another sweep.
+        // Retain only half of the limit, so that the next few records do not cause another sweep.
         let mut capacity = MAX_UNUSED_RECORDS / 2;
         self.records.retain(|_, record| {
             if record.users.load(Ordering::Relaxed) > 0 {
                 return true;
             }
-            // The state of a slice matters only for a moment. A marker that is forgotten here
-            // expires by itself.
+            // A slice's state matters only for a moment, and a forgotten marker expires by itself.
             let retain = capacity > 0 && record.markers.are_fresh(now);
             capacity -= usize::from(retain);
             retain
@@ -230,7 +228,7 @@ impl Deref for RecordRef {
 
 impl Clone for RecordRef {
     fn clone(&self) -> Self {
-        // The count does not rise from 0, because `self` is a user.
+        // This needs no lock of the table: `self` is a user, so the count does not rise from 0.
         self.locals.add_user(&self.key, Arc::clone(&self.record))
     }
 }
@@ -247,7 +245,7 @@ impl Drop for RecordRef {
         if self.record.remembers() {
             table.retain(&self.record, self.locals.clock);
         } else {
-            // The record is not dropped here: `self` still has it, and drops it after unlocking.
+            // This does not drop the record: `self` still has it, and drops it after unlocking.
             table.records.remove(&self.key);
             table.records.shrink_if_idle();
         }

@@ -11,7 +11,7 @@ use crate::text::Shown;
 pub enum LossReason {
     /// The lease ended: it was a fixed lease, or the process was stopped for too long to renew it.
     Expired,
-    /// Another client holds the lock now.
+    /// Another client now holds the lock.
     Taken {
         /// The id of the new holder, as [`Holder::id`](crate::inspect::Holder::id) shows it.
         by: String,
@@ -45,13 +45,14 @@ pub enum LossReason {
     /// The client was [closed](crate::Client::close), so it no longer renewed the lock, and the
     /// lease ended.
     Closed,
-    /// The [maximum hold time](crate::Lock::max_hold) is over, and the lock has been released.
+    /// The [maximum hold time](crate::Lock::max_hold) has passed, and the lock has been released.
     MaxHold {
         /// The maximum hold time that was set.
         limit: Duration,
     },
-    /// The holder's work made no progress in [time](crate::Lock::progress_within), so the lock was
-    /// no longer renewed, and has been released.
+    /// The holder's work reported no progress within the [time
+    /// limit](crate::Lock::progress_within), so the lock was no longer renewed, and has been
+    /// released.
     Stalled {
         /// The time since the last report of progress when the holder learned of the loss.
         since: Duration,
@@ -63,8 +64,8 @@ impl fmt::Display for LossReason {
         match self {
             Self::Expired => f.write_str("its lease ran out"),
             Self::Closed => f.write_str("its client was closed, and then its lease ran out"),
-            // The client that writes to the key chooses that id, which ends up in logs and on
-            // terminals.
+            // Escaped, because the id is chosen by the client that writes the key, and ends up in
+            // logs and on terminals.
             Self::Taken { by } => write!(f, "it is held by {} now", Shown(by)),
             Self::Deleted => f.write_str("it was removed on the server"),
             Self::HandedOver => f.write_str("it was handed over by a ticket"),

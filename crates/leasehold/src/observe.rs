@@ -1,5 +1,5 @@
-//! The output of a client: its hooks, metrics through the `metrics` facade, and spans for
-//! `tracing`.
+//! Reports what a client does: to its hooks, as metrics through the `metrics` facade, and as spans
+//! for `tracing`.
 //!
 //! The rest of the crate reports events here, whether there is a listener or not. Without the
 //! feature `metrics`, without hooks and without a subscriber, nothing is stored and nothing is
@@ -67,7 +67,7 @@ pub(crate) struct Observer {
 }
 
 impl Observer {
-    /// Creates an observer. `patterns` select the names that are counted apart from the others.
+    /// Creates an observer. `patterns` select the names that get metrics of their own.
     #[cfg_attr(not(feature = "metrics"), expect(unused_variables))]
     pub(crate) fn new(hooks: Hooks, patterns: &[String]) -> Self {
         Self {
@@ -152,7 +152,8 @@ impl Observed {
         self.hooks.ending(self.kind, key, left, limit);
     }
 
-    /// Notes a confirmed renewal or extension. `remaining` is how much of the lease was left then.
+    /// Notes a confirmed renewal or extension. `remaining` is how much of the previous lease was
+    /// left.
     #[cfg_attr(not(feature = "metrics"), expect(unused_variables))]
     pub(crate) fn renewed(&self, remaining: Duration, lease: Duration) {
         #[cfg(feature = "metrics")]
@@ -310,7 +311,7 @@ impl ServerObserved {
         self.series.count_reconnect();
     }
 
-    /// Counts a redirect: the node has named another node of its cluster, which has the slot or is
+    /// Counts a redirect: a node has named another node of its cluster, which has the slot or is
     /// about to get it.
     pub(crate) fn count_redirect(&self) {
         #[cfg(feature = "metrics")]

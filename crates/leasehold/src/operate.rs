@@ -8,8 +8,8 @@ pub(crate) mod presence;
 use crate::backend::step::Step;
 use crate::primitives;
 
-/// Returns all steps, from which the call's script is assembled: the primitives', and the ones of
-/// this folder.
+/// Returns all steps from which the call's script is assembled: the steps of the primitives, and
+/// the steps of this folder.
 pub(crate) fn steps() -> Vec<&'static Step> {
     let primitives = primitives::steps();
     [&primitives[..], &name::steps::ALL, &presence::steps::ALL].concat()

@@ -26,8 +26,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 /// All guards of an owner for one lock share one hold. If a guard was acquired with a fixed lease,
 /// the hold lasts for at least this lease from the acquire of that guard. The client asks the
 /// server to extend the hold only if the hold would end earlier. When that guard is released or
-/// dropped, its lease no longer counts. If the leases of all remaining guards are over by then, so
-/// is the hold.
+/// dropped, its lease no longer counts. If the leases of all remaining guards have expired at that
+/// time, the hold ends.
 ///
 /// An owner does one thing at a time, like a thread: concurrent branches need an owner each. If
 /// owners waited for each other in a circle, without a time limit, their waits would never end. So
@@ -36,15 +36,15 @@ use std::sync::atomic::{AtomicU64, Ordering};
 /// client finds such circles only among its own owners, and only among holds that are renewed.
 ///
 /// A handle with [`non_reentrant`](crate::Lock::non_reentrant) does not re-enter: a second acquire
-/// of its owner fails, or waits, as another owner's would.
+/// by its owner fails, or waits, as if it were another owner's.
 ///
 /// A clone is the same owner. An owner is never sent to the server, where each hold has its own id.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Owner {
     number: u64,
     role: Role,
-    /// The number of the only acquire that uses this identity. Zero for an identity that enters its
-    /// holds again.
+    /// The number of the only acquire that uses this identity. Zero for an identity that re-enters
+    /// its holds.
     acquire: u64,
 }
 
@@ -74,8 +74,8 @@ impl Owner {
         self.number
     }
 
-    /// Returns an identity of this owner for one acquire, which enters no hold of the owner. `None`
-    /// if this is such an identity already.
+    /// Returns an identity of this owner for one acquire, which does not re-enter the owner's
+    /// holds. `None` if this is already such an identity.
     pub(crate) fn for_one_acquire(&self) -> Option<Self> {
         static ACQUIRES: AtomicU64 = AtomicU64::new(1);
         self.reenters().then(|| Self {
@@ -84,12 +84,13 @@ impl Owner {
         })
     }
 
-    /// Returns whether this identity enters its holds again.
+    /// Returns whether this identity re-enters its holds.
     pub(crate) fn reenters(&self) -> bool {
         self.acquire == 0
     }
 
-    /// Returns whether this is `other`, in the same role, whichever acquires the two are for.
+    /// Returns whether this is the same owner as `other`, in the same role. The acquires of the two
+    /// identities may differ.
     pub(crate) fn is_owner_of(&self, other: &Self) -> bool {
         (self.number, self.role) == (other.number, other.role)
     }

@@ -1,6 +1,6 @@
 //! Patterns for names, in the syntax of the server's `KEYS` and `SCAN`.
 
-/// Returns why a text is not a pattern; `None` if it is one.
+/// Returns why a string is not a valid pattern; `None` if it is one.
 pub(crate) fn fault(pattern: &str) -> Option<&'static str> {
     let mut letters = pattern.chars();
     let mut in_class = false;
@@ -19,11 +19,11 @@ pub(crate) fn fault(pattern: &str) -> Option<&'static str> {
     }
 }
 
-/// Returns whether a text matches a pattern. `*` matches any text, `?` any byte, `[a-c]` and
+/// Returns whether a string matches a pattern. `*` matches any string, `?` any byte, `[a-c]` and
 /// `[^ab]` one byte of a set. A backslash makes the next byte literal.
 pub(crate) fn matches(pattern: &[u8], text: &[u8]) -> bool {
-    // `back` is where to continue when the rest does not match: after the last star, which takes
-    // one more byte.
+    // `back` says where to continue if the rest does not match: after the last star, which then
+    // takes one more byte.
     let (mut at, mut place, mut back) = (0, 0, None);
     while place < text.len() {
         if pattern.get(at) == Some(&b'*') {

@@ -41,7 +41,7 @@ pub(crate) fn steps() -> Vec<&'static Step> {
 #[cfg(test)]
 mod tests {
     use crate::backend::memory::Keyspace;
-    // The steps of the operators and the recipes too.
+    // These also include the steps of the operators and the recipes.
     use crate::recipes::steps;
 
     #[test]

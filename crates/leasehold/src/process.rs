@@ -14,14 +14,15 @@ impl Process {
 
     /// Returns whether this code runs in another process: in a child after a fork. A child with the
     /// process id of its parent is not recognized. It can have that id in a new PID namespace.
-    // A system call each time: a fork leaves no trace in memory that safe code could read.
+    // This needs a system call each time: a fork leaves no trace in memory that safe code could
+    // read.
     pub(crate) fn is_forked(self) -> bool {
         self != Self::own()
     }
 
     /// Locks a mutex of this process. `None` in a child if another thread of the parent had the
-    /// mutex locked at the fork: that thread does not exist in the child, which would wait for
-    /// ever. Cheap enough for frequent drops: it makes a system call only if the mutex is locked.
+    /// mutex locked at the fork: that thread does not exist in the child, which would wait forever.
+    /// This is cheap enough for frequent drops: it makes a system call only if the mutex is locked.
     pub(crate) fn lock<T>(self, mutex: &Mutex<T>) -> Option<MutexGuard<'_, T>> {
         let free = mutex.try_lock();
         free.or_else(|| (!self.is_forked()).then(|| mutex.lock()))

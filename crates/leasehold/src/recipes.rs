@@ -1,7 +1,8 @@
-//! The recipes, which users build on locks: each has a file here, and a folder if it needs several.
+//! The recipes: uses of locks that most users would otherwise write themselves. Each has a file
+//! here, and a folder if it needs several files.
 //!
-//! A recipe uses the public API, and steps of its own for what must happen in one request. Nothing
-//! below this layer knows the recipes.
+//! A recipe uses the public API, and has its own steps for changes that must happen in one request.
+//! No code below this layer knows the recipes.
 
 pub(crate) mod election;
 pub(crate) mod fence;
@@ -16,7 +17,7 @@ use crate::backend::step::Step;
 use crate::client::ClientBuilder;
 use crate::operate;
 
-/// Returns all steps, from which the script of a call is assembled. The steps of recipes are last.
+/// Returns all steps from which the script of a call is assembled. The steps of recipes are last.
 pub(crate) fn steps() -> Vec<&'static Step> {
     [
         &operate::steps()[..],
@@ -29,7 +30,7 @@ pub(crate) fn steps() -> Vec<&'static Step> {
 
 impl ClientBuilder {
     /// Returns the steps that a client can send.
-    // Here and not in `client.rs`, which may not import the recipes.
+    // This function is here and not in `client.rs`, which may not import the recipes.
     #[cfg_attr(not(feature = "redis"), expect(dead_code))]
     pub(crate) fn steps() -> Vec<&'static Step> {
         steps()

@@ -1,5 +1,4 @@
-//! Shrinking of tables: frees memory that was needed for a burst of entries, once few entries
-//! remain.
+//! Shrinks tables: frees memory that was needed for a burst of entries, once few entries remain.
 
 use std::collections::{HashMap, VecDeque};
 use std::hash::Hash;

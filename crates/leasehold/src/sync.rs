@@ -1,7 +1,7 @@
 //! A mutex that can still be locked after a panic.
 //!
 //! No code that can panic runs under the locks of this library. So a panic can't leave the
-//! protected state half changed.
+//! protected state half-changed.
 
 use std::sync::{PoisonError, TryLockError};
 

@@ -1,4 +1,4 @@
-//! Text from outside, in errors and logs.
+//! Makes text from outside safe for errors and logs.
 
 use std::fmt;
 

@@ -1,4 +1,4 @@
-//! The settings that a client needs for TLS besides a server's address.
+//! The settings that a client needs for TLS, in addition to a server's address.
 
 use std::error::Error as StdError;
 use std::fmt;
@@ -34,12 +34,12 @@ impl Identity {
 
 impl fmt::Debug for Identity {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // By hand: a derived form would show the key.
+        // Written by hand: a derived form would show the key.
         f.debug_struct("Identity").finish_non_exhaustive()
     }
 }
 
-/// The callback that each new connection asks for the client's certificate.
+/// The callback that returns the client's certificate for each new connection.
 #[derive(Clone)]
 pub(crate) struct IdentitySource(Arc<ReadIdentity>);
 

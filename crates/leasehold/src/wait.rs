@@ -1,9 +1,11 @@
-//! The only wait loop. A waiter asks the server, listens and asks again. Then it sleeps until a
-//! wake-up, the end of the lease, the poll interval or the deadline, and asks again.
+//! The only wait loop. A waiter asks the server for the lock, subscribes, and asks again. Then it
+//! sleeps until a wake-up, the end of the lease, the end of the poll interval or the deadline, and
+//! asks the server again.
 //!
 //! No wait depends on a message. Each sleep ends by itself, and a wake-up is a hint to ask the
-//! server, never a grant. Only grants inside the process need no request: another waiter was
-//! granted something for this one, or a holder passes permits on to it (`Ask::granted_locally`).
+//! server, never a grant. Only a grant inside the process needs no request: the server has granted
+//! something to another waiter on behalf of this one, or a holder passes permits on to it
+//! (`Ask::granted_locally`).
 
 pub(crate) mod backoff;
 mod deadline;
@@ -39,12 +41,12 @@ use throttle::Fingerprint;
 /// The server's answer to one request.
 pub(crate) enum Answer<T> {
     Granted(T),
-    /// Another client holds it. Its hold expires after `ttl`; `None` if it has no expiry.
+    /// Another client holds the lock. That hold expires after `ttl`; `None` if it has no expiry.
     Busy {
         ttl: Option<Duration>,
     },
-    /// The request is not granted yet, and no holder's expiry says when it will be. Perhaps it will
-    /// be after `within`.
+    /// The request is not granted yet, and it is unknown when it will be: no holder's expiry tells.
+    /// Perhaps it will be granted after `within`.
     Later {
         within: Option<Duration>,
         fingerprint: Fingerprint,
@@ -71,19 +73,20 @@ impl<T> Answer<T> {
 /// The waiter's next action after an answer.
 enum NextStep<T> {
     Granted(T),
-    /// Ask again at once.
+    /// Ask the server again at once.
     Again,
     /// Sleep, but no longer than this.
     Pause(Duration),
 }
 
-/// The moment until which a waiter does not ask, and the reason.
+/// The moment until which a waiter does not ask the server, and the reason.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum NotBefore {
-    /// Other processes ask first. A wait that ends before that moment asks anyway: only a server
-    /// can say that the name is held.
+    /// Other processes get to ask first. A wait that ends before that moment asks anyway: only a
+    /// server can say that the name is held.
     Others(Moment),
-    /// The waiter's own process has the name, and hands it over when it is returned.
+    /// The waiter's own process holds the name, and hands it over within the process when the
+    /// holder gives it up.
     Own(Moment),
 }
 
@@ -95,20 +98,20 @@ pub(crate) trait Ask: Sync {
     /// Asks the server once.
     fn ask(&self) -> impl Future<Output = Result<Answer<Self::Grant>, Failure>> + Send;
 
-    /// Returns the moment before which this waiter does not ask. Code that brings it forward wakes
-    /// the waiter.
+    /// Returns the moment before which this waiter does not ask the server. Code that changes the
+    /// moment to an earlier one wakes the waiter.
     fn not_before(&self) -> Option<NotBefore> {
         None
     }
 
-    /// Resolves when another waiter of this process was granted something for this one, or a
-    /// holder of this process has passed permits on to it.
+    /// Resolves when the server has granted something to another waiter of this process on behalf
+    /// of this one, or a holder of this process has passed permits on to it.
     fn granted_locally(&self) -> impl Future<Output = Self::Grant> + Send {
         std::future::pending()
     }
 
     /// Renews the waiter's place on the server, in one request with other waiters of its process.
-    /// Returns `None` if the waiter must ask by itself.
+    /// Returns `None` if the waiter must send its own request.
     fn renew_place(
         &self,
         _due: Duration,
@@ -141,7 +144,7 @@ pub(crate) struct Wait<'a> {
     pub(crate) channels: &'a [(&'a Arc<Channels>, &'a str)],
     pub(crate) settings: &'a Settings,
     pub(crate) deadline: Deadline,
-    /// The way in which this waiter lines up with the other waiters of this process.
+    /// The way in which the waiters of this process form a line.
     pub(crate) line: LineMode,
     /// The waiter's place in that line, if it has one already.
     pub(crate) place: Option<&'a Place>,
@@ -158,17 +161,17 @@ pub(crate) struct TimedAnswer<T> {
     pub(crate) answer: Result<Answer<T>, Failure>,
 }
 
-/// The time before its end at which a wait asks at the latest, if no server has answered it yet. It
-/// then asks even while other processes should ask first, because it ends with an error if no
-/// answer arrives in time.
+/// If no server has answered a wait yet, it asks the server at the latest this long before its end.
+/// It does so even while other processes should ask first, because it ends with an error if no
+/// answer arrives before its end.
 pub(crate) const TIME_FOR_ANSWER: Duration = Duration::from_millis(100);
 /// The time for which a waiter tolerates a key without expiry. An operator may have made a holder's
 /// key persistent. The holder gives the key an expiry again at its next renewal: after 10 s, if it
 /// has the default lease.
 const TOLERATED_WITHOUT_EXPIRY: Duration = Duration::from_secs(12);
 impl Wait<'_> {
-    /// Asks until the lock is granted or the deadline has passed. Asks once before it listens, so
-    /// that a free lock costs one round trip.
+    /// Asks the server until the lock is granted or the deadline has passed. Asks once before it
+    /// subscribes, so that a free lock costs one round trip.
     pub(crate) async fn until_granted<A: Ask>(self, asker: &A) -> Result<Option<A::Grant>> {
         match self.deadline {
             Deadline::Now => self.once(asker).await,
@@ -176,7 +179,8 @@ impl Wait<'_> {
         }
     }
 
-    /// Asks as the process's only waiter for the name. Returns `None` if the deadline passes first.
+    /// Asks the server as the process's only waiter for the name. Returns `None` if the deadline
+    /// passes first.
     pub(crate) async fn as_sole_waiter<A: Ask>(
         &self,
         asker: &A,
@@ -211,12 +215,13 @@ impl Wait<'_> {
             }
         };
         let mut waiting = pin!(self.in_line(asker, place, first_answer));
-        // Polled through its place, which notes each poll: a waiter that was woken and is not
-        // polled in time is passed over.
+        // Poll the wait through its place, which notes each poll: a waiter that was woken but is
+        // not polled soon is passed over.
         match poll_fn(|context| place.poll_through(context, waiting.as_mut())).await {
             Ok(Some(granted)) => Ok(Some(granted)),
-            // Another waiter may have been granted something for this one just before the end. If
-            // it were not claimed, it would be given back although this waiter still wants it.
+            // The server may have granted something to another waiter on behalf of this one just
+            // before the end. If this waiter did not claim it, it would be given back although it
+            // is still wanted.
             missed => match self.granted_locally(asker).now_or_never() {
                 Some(granted) => Ok(Some(granted)),
                 None => missed,
@@ -224,7 +229,7 @@ impl Wait<'_> {
         }
     }
 
-    /// Runs the wait within this waiter's own time limits, whatever its position in the line.
+    /// Runs the wait within this waiter's own time limits, at any position in the line.
     async fn in_line<A: Ask>(
         &self,
         asker: &A,
@@ -236,7 +241,7 @@ impl Wait<'_> {
             .as_ref()
             .map_or(now, |first_answer| first_answer.sent);
         tokio::select! {
-            // Polled first: an answer that has arrived when the time is up still counts.
+            // Poll this first: an answer that has arrived when the time is up still counts.
             biased;
             result = self.ask_until_granted(asker, place, first_answer) => result,
             // Dropping the request undoes what it may have been granted.
@@ -263,8 +268,8 @@ impl Wait<'_> {
                     () = self.stand_down(asker, place) => {}
                 }
             }
-            // The channels' signals are read before the request is sent. If they were read later, a
-            // release after the server's answer could wake no waiter.
+            // Read the channels' signals before sending the request. If they were read later, a
+            // release just after the server's answer might not wake this waiter.
             let marks = sleep.marks();
             let answered = match first_answer.take() {
                 Some(first_answer) => first_answer,
@@ -282,7 +287,7 @@ impl Wait<'_> {
             };
             let behind = self.is_behind(place);
             tokio::select! {
-                // Polled during the sleep too: permits that a holder of this process passes on
+                // Poll this during the sleep, too: permits that a holder of this process passes on
                 // arrive without a message, and would lie unused until the next request.
                 biased;
                 granted = self.granted_locally(asker) => return Ok(Some(granted)),
@@ -299,8 +304,8 @@ impl Wait<'_> {
             if self.deadline.has_passed(clock) {
                 return self.ended(place);
             }
-            // The waiter was passed over while it was not polled: another waiter asks for the line
-            // now.
+            // The waiter was passed over while it was not polled: another waiter now sends the
+            // requests for the line.
             if !place.is_head()
                 && let Some(granted) = self.until_head(asker, place).await?
             {
@@ -316,7 +321,7 @@ impl Wait<'_> {
         matches!(self.line, LineMode::OnServer { .. }) && !place.is_head()
     }
 
-    /// Asks the server once, and notes that this waiter has asked.
+    /// Asks the server once, and notes that this waiter has sent a request.
     async fn ask<A: Ask>(
         &self,
         asker: &A,
@@ -326,23 +331,24 @@ impl Wait<'_> {
         let clock = self.context.clock;
         asker.before_ask(&sleep.listeners);
         let sent = clock.now();
-        // Noted before the request is sent: if the time is up before the answer, the error must not
-        // say that nothing ran.
+        // Note this before sending the request: if the time is up before the answer arrives, the
+        // error must not say that nothing ran.
         place.note_asked();
         let answer = self.in_time(asker).await;
         TimedAnswer { sent, answer }
     }
 
-    /// Renews the place of a waiter that is behind others of its process, together with their
-    /// places. Continues with `None` if the waiter must ask by itself. Breaks if it gets what it
-    /// wants before that.
+    /// Renews the place of a waiter that is behind others of its process, in one request with their
+    /// places. Continues with `None` if the waiter must send its own request. Breaks if it gets
+    /// what it wants before that.
     async fn renew_place<A: Ask>(
         &self,
         asker: &A,
         place: &Place,
         sleep: &Sleep<'_>,
     ) -> ControlFlow<A::Grant, Option<TimedAnswer<A::Grant>>> {
-        // A waiter that listens was the head before. It asks at once when a message wakes it.
+        // A waiter that listens to the channels was the head before. It asks the server at once
+        // when a message wakes it.
         let listens = !sleep.listeners.is_empty();
         let ask_every = match self.line {
             LineMode::OnServer { ask_every } if self.is_behind(place) && !listens => ask_every,
@@ -350,7 +356,7 @@ impl Wait<'_> {
         };
         tokio::select! {
             biased;
-            // Polled here, too: a hold that is handed over to this waiter would otherwise lie
+            // Poll this here, too: a hold that is handed over to this waiter would otherwise lie
             // unused until the answer.
             granted = self.granted_locally(asker) => ControlFlow::Break(granted),
             () = place.until_head() => ControlFlow::Continue(None),
@@ -383,13 +389,14 @@ impl Wait<'_> {
                 }
                 if sleep.listen() {
                     // The subscription was live already, for another waiter, but this waiter did
-                    // not listen yet when it asked. A release since the server's answer has not
-                    // woken it, so it asks again.
+                    // not listen yet when it asked. A release since the server's answer would not
+                    // have woken it, so it asks the server again.
                     return Ok(NextStep::Again);
                 }
                 sleep.throttle.busy(sent, clock.now(), ttl);
                 if ttl.is_none() {
-                    // If the key still has no expiry later, the wait must end without much delay.
+                    // Poll often: if the key still has no expiry later, the wait must end without
+                    // much delay.
                     sleep.poll_often_again();
                 }
                 sleep.after_busy(ttl)
@@ -405,7 +412,7 @@ impl Wait<'_> {
                     return Ok(NextStep::Again);
                 }
                 if sleep.throttle.refused(sent, fingerprint) {
-                    // The change may have been made without a message.
+                    // The change may have been made without publishing a message.
                     sleep.poll_often_again();
                 }
                 sleep.after_busy(within)
@@ -425,7 +432,7 @@ impl Wait<'_> {
             LineMode::Reader { yields_for } => {
                 return self.wait_as_reader(asker, place, yields_for).await;
             }
-            // Each waiter takes a place in the line on the server.
+            // Here each waiter has its own place in the line on the server, and asks for it.
             LineMode::OnServer { .. } => return Ok(None),
             _ => {}
         }
@@ -440,7 +447,7 @@ impl Wait<'_> {
     }
 
     /// Notes that the server reports the lock as held. Returns an error if the lock has had no
-    /// expiry for too long: no known holder would ever release it.
+    /// expiry for too long: perhaps no holder will ever release it.
     fn check_expiry(&self, place: &Place, sent: Moment, ttl: Option<Duration>) -> Result<()> {
         let now = self.context.clock.now();
         let mut server = place.server_view();
@@ -458,12 +465,12 @@ impl Wait<'_> {
     async fn time_is_up(&self, place: &Place, began: Moment) {
         let clock = self.context.clock;
         loop {
-            // Registered before the state is read, or a failure between the two would be missed.
+            // Register before reading the state, or a failure between the two would be missed.
             let mut went_down = pin!(place.went_down().notified());
             went_down.as_mut().enable();
             let since = place.server_view().outage_since(clock.now(), self.gap());
-            // If other waiters of the line noticed the outage earlier, it counts for this waiter
-            // from its own arrival: each waiter has its own limit.
+            // If other waiters of the line noticed the outage before this one arrived, this waiter
+            // counts the outage from its own arrival: each waiter has its own limit.
             let since = since.map(|since| since.max(began));
             let end = since.map_or(self.deadline, |since| {
                 self.deadline
@@ -472,8 +479,8 @@ impl Wait<'_> {
             if end.has_passed(clock) {
                 return;
             }
-            // At `end` the state is read again. An answer may have ended the outage, and an outage
-            // does not count if no waiter has asked since the failure.
+            // At `end`, read the state again: an answer may have ended the outage, and an outage
+            // does not count if no waiter has sent a request since the failure.
             tokio::select! {
                 biased;
                 () = end.passed(&self.context.timers) => {}
@@ -482,8 +489,8 @@ impl Wait<'_> {
         }
     }
 
-    /// Returns the longest time between two failures while a waiter asks: the timeout of a reply,
-    /// and the pause before the next request.
+    /// Returns the longest time between two failures of a waiter that keeps asking: the timeout for
+    /// a reply, plus the pause before the next request.
     fn gap(&self) -> Duration {
         self.context.backend.reply_timeout() + Duration::from_secs(1)
     }
@@ -508,8 +515,7 @@ impl Wait<'_> {
         };
         Err(self.error(match place.has_asked() {
             true => failure,
-            // Another waiter of the line sent the request that failed. No request of this waiter
-            // ran.
+            // Another waiter of the line sent the request that failed. This waiter has sent none.
             false => Failure {
                 outcome: Outcome::DidNotRun,
                 ..failure
@@ -517,11 +523,11 @@ impl Wait<'_> {
         }))
     }
 
-    /// Waits until this waiter may ask.
+    /// Waits until this waiter may ask the server.
     async fn stand_down<A: Ask>(&self, asker: &A, place: &Place) {
         while let Some(until) = self.stand_down_until(asker, place) {
             let mut sleep = pin!(self.context.timers.sleep_until(until));
-            // Checked again with each poll: the time for which other processes ask first can end
+            // Check again with each poll: the time for which other processes ask first can end
             // early.
             poll_fn(
                 |context| match self.stand_down_until(asker, place) == Some(until) {
@@ -536,10 +542,11 @@ impl Wait<'_> {
     fn stand_down_until<A: Ask>(&self, asker: &A, place: &Place) -> Option<Moment> {
         match asker.not_before()? {
             NotBefore::Others(until) => {
-                // Waiters behind this one may have little time left, and only this one asks.
+                // Waiters behind this one may have little time left, and only this one sends
+                // requests.
                 //
-                // These two locks are never held together here: a waiter that takes a place locks
-                // the line first, and then the view of the server.
+                // Never hold these two locks at the same time here: a waiter that takes a place
+                // locks the line first, and then the view of the server.
                 let answered = place.server_view().has_answered();
                 let others = place.has_others();
                 let ends = if answered {
@@ -556,9 +563,9 @@ impl Wait<'_> {
         }
     }
 
-    /// Waits as one of the readers that enter together. They ask at once. Of the readers that are
-    /// refused, one becomes the leading reader: it waits for the server, and its grant makes the
-    /// others ask again.
+    /// Waits as one of the readers that can hold the lock at the same time. Each reader asks the
+    /// server at once. Of the readers that are refused, one becomes the leading reader: it keeps
+    /// asking the server, and its grant makes the others ask again.
     async fn wait_as_reader<A: Ask>(
         &self,
         asker: &A,
@@ -566,15 +573,15 @@ impl Wait<'_> {
         yields_for: Duration,
     ) -> Result<Option<A::Grant>> {
         let clock = self.context.clock;
-        // A reader does not wait for ever behind the writers of its process. The first of them may
-        // itself wait for a long time, if another process writes all the time.
+        // A reader does not wait forever behind the writers of its process. The first of these
+        // writers may itself wait for a long time, if another process writes all the time.
         tokio::select! {
             biased;
             () = place.until_admitted() => {}
             () = self.context.timers.sleep(yields_for) => place.pass_writers(),
         }
         while !place.is_head() {
-            // Registered before the request, or a grant between the two would be missed.
+            // Register before sending the request, or a grant between the two would be missed.
             let mut reader_granted = pin!(place.reader_granted().notified());
             reader_granted.as_mut().enable();
             let sent = self.context.clock.now();
@@ -604,8 +611,8 @@ impl Wait<'_> {
         Ok(None)
     }
 
-    /// Asks once, for `try_acquire`. Does not overtake the waiters of this process, as long as the
-    /// server answers them.
+    /// Asks the server once, for `try_acquire`. Does not overtake the waiters of this process, as
+    /// long as the server answers them.
     pub(crate) async fn once<A: Ask>(self, asker: &A) -> Result<Option<A::Grant>> {
         if self.context.locals.has_waiters(self.line_key, self.line) {
             self.observe(|span| span.note_wait(WaitReason::InLine));
@@ -626,8 +633,8 @@ impl Wait<'_> {
         }
     }
 
-    /// Asks once. A server that refuses a request as too late reports its time, so the next request
-    /// is in time.
+    /// Asks the server once. If the server refuses the request as too late, it reports its time,
+    /// and one more request with that time is sent.
     async fn in_time<A: Ask>(&self, asker: &A) -> Result<Answer<A::Grant>, Failure> {
         for _ in 0..2 {
             match self.ask_observed(asker).await {
@@ -648,8 +655,8 @@ impl Wait<'_> {
                 cause: Cause::Guarded { remaining: left },
                 ..
             }) => {
-                // The server grants the lock to no client now, because an earlier holder may still
-                // have it.
+                // The server grants the lock to no client for now, because an earlier holder may
+                // still have it.
                 self.observe(|span| span.note_wait(WaitReason::Held));
                 return Ok(Answer::Busy { ttl: Some(*left) });
             }

@@ -1,4 +1,4 @@
-//! The lock of any kind, for code that chooses the kind at run time.
+//! A lock of any kind, for code that chooses the kind at run time.
 
 use std::fmt;
 use std::pin::Pin;
@@ -23,8 +23,9 @@ use crate::wait::Deadline;
 ///
 /// The conversion keeps the lock's settings, owner and guarantees. An acquire works as before, with
 /// the same errors and the same cancel safety. The settings that all kinds have can still be
-/// changed afterwards. Change the settings that only one kind has before `into()`. The guard is a
-/// [`LockGuard`]. The guard of a fenced lock has its [`token`](LockGuard::token) from the start.
+/// changed afterwards. Change settings that only one kind has before you call `into()`. The guard
+/// is a [`LockGuard`]. For a fenced lock, the guard has its [`token`](LockGuard::token) from the
+/// start.
 ///
 /// Each acquire costs one allocation more than the acquire of a lock whose type names its kind.
 /// Code that is generic over the [`Kind`](crate::kind::Kind) avoids this cost.
@@ -70,7 +71,7 @@ pub(super) enum AnyKind {
 
 pub(super) type AcquireFuture = Pin<Box<dyn Future<Output = Result<Option<LockGuard>>> + Send>>;
 
-/// The acquire of a kind, for a lock whose type does not name its kind.
+/// Acquires a lock whose type does not name its kind.
 pub(super) trait Erased: fmt::Debug + Send + Sync {
     fn acquire(&self, lock: &AnyLock, deadline: Deadline) -> AcquireFuture;
 }
@@ -95,7 +96,7 @@ pub(super) trait Composite: Erased {
     fn quorum(&self) -> usize;
 
     /// Returns whether clients distrust a server that has just restarted: its vote does not count
-    /// until a longest lease has passed.
+    /// until the longest lease has passed.
     fn distrusts_restarted(&self) -> bool;
 
     /// Returns whether `owner` holds enough members, as far as this process knows.
@@ -179,7 +180,7 @@ impl AnyLock {
     }
 
     /// Returns whether `owner` holds this member of a composite lock. With `distrusts_restarted`, a
-    /// hold that its server has forgotten counts until that server may vote again.
+    /// hold that the member's server has forgotten counts until that server may vote again.
     pub(super) fn counts_for(&self, owner: &Owner, distrusts_restarted: bool) -> bool {
         let now = self.context().clock.now();
         self.held_by(owner).iter().any(|held| {
@@ -188,8 +189,8 @@ impl AnyLock {
         })
     }
 
-    /// Returns whether a hold of `owner` keeps the owner itself from this member until the owner
-    /// gives it back. `enters` says whether the acquire would enter a hold again.
+    /// Returns whether a hold of `owner` prevents the owner itself from acquiring this member until
+    /// the hold is given back. `enters` says whether the acquire would re-enter a hold.
     pub(super) fn is_closed_to(&self, owner: &Owner, enters: bool) -> bool {
         let excludes = |held: &Arc<Held>| {
             let can_enter = enters && held.owner().is_some_and(Owner::reenters);
@@ -206,8 +207,8 @@ impl AnyLock {
     }
 
     /// Returns whether any client holds the lock now. A [`MultiLock`](crate::MultiLock) or a
-    /// [`RedLock`](crate::RedLock) is locked when too few members are free to acquire it. The
-    /// answer may be out of date when it arrives.
+    /// [`RedLock`](crate::RedLock) counts as locked when too few members are free to acquire it.
+    /// The answer may be out of date when it arrives.
     ///
     /// # Errors
     ///

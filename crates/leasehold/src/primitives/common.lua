@@ -12,7 +12,7 @@ end
 
 -- [number_at] -------------------------------------------------------------------------------------
 
--- Returns the number at `key`; nil if the key does not exist; nil and an error text if the key
+-- Returns the number at `key`; nil if the key does not exist; nil and an error message if the key
 -- holds anything else.
 local function number_at(key)
   local text = redis.pcall('GET', key)
@@ -25,7 +25,7 @@ local function number_at(key)
     end
     return nil, text.err
   end
-  -- With more digits, Lua does not convert a number back to a text exactly.
+  -- With more digits, Lua does not convert a number back to a string exactly.
   if #text > 14 or not string.match(text, '^-?%d+$') then
     return nil, 'WRONGKIND a text that is not a count'
   end
@@ -35,7 +35,7 @@ end
 -- [idempotency] -----------------------------------------------------------------------------------
 
 -- Stores the reply to a request under its marker. A repeated request then changes nothing, because
--- a step with a marker first checks whether the marker exists. Returns false, or an error text.
+-- a step with a marker first checks whether the marker exists. Returns false, or an error message.
 local function remember(marker, reply)
   return redis.pcall('SET', marker, reply, 'PX', 60000).err or false
 end
@@ -46,13 +46,13 @@ end
 -- number.
 local ID = '^%x%x%x%x%x%x%x%x%-%x%x%x%x%-%x%x%x%x%-%x%x%x%x%-%x%x%x%x%x%x%x%x%x%x%x%x:.'
 
--- Returns which kind of lock the hash `name` is, judged by its fields. Each field contains the id
--- of a hold, except `mode`, which marks a read-write lock. Any other hash belongs to another
+-- Returns which kind of lock the hash `name` is, according to its fields. Each field contains the
+-- id of a hold, except `mode`, which marks a read-write lock. Any other hash belongs to another
 -- program, and no step may change it. So every step that could change a hash calls this function
 -- first.
 local function kind_of_hash(name, fields, mode)
-  -- A hash with a single field needs no such read: a read-write lock has `mode` and at least one
-  -- hold. This saves a command at each refusal of a plain lock.
+  -- If the hash has a single field, `mode` need not be read: a read-write lock has `mode` and at
+  -- least one hold. This saves a command each time that a plain lock is refused.
   if fields > 1 and mode == nil then
     mode = redis.call('HGET', name, 'mode')
   end
@@ -64,15 +64,15 @@ local function kind_of_hash(name, fields, mode)
   if mode == 'read' or mode == 'write' then
     kind = 'a read-write lock'
   end
-  -- Of a large hash, only a few fields are read: reading all of them at each request would keep the
+  -- In a large hash, only a few fields are read: reading all of them at each request would keep the
   -- server busy. A read-write lock may have thousands of readers, and its mode is enough.
   all = all or kind == 'a read-write lock' and {} or redis.call('HSCAN', name, 0, 'COUNT', 8)[2]
   for n = 1, #all, 2 do
     local field, value = all[n], all[n + 1]
     local id, number = field, '^%d+$'
     if kind == 'a group lock' then
-      -- In a group, the field of a value contains its holder. The end of the hold and its count are
-      -- in fields of their own.
+      -- In a group, the field of a value contains its holder. The end and the count of the hold are
+      -- in separate fields.
       id, number = string.match(field, '^[^:]+:(.+):expire_time$'), '^%-?%d+$'
       id = id or string.match(field, '^[^:]+:(.+):lock_count$')
       if not id then id, number = value, '' end
@@ -85,8 +85,8 @@ local function kind_of_hash(name, fields, mode)
   return kind
 end
 
--- Returns an error text if the hash is not a lock of this `kind`; false if it is one or if it has
--- no fields.
+-- Returns an error message if the hash is not a lock of this `kind`; false if it is one or if it
+-- has no fields.
 local function wrong_kind(kind, name, fields, mode)
   local found = fields > 0 and kind_of_hash(name, fields, mode) or kind
   return found ~= kind and 'WRONGKIND ' .. found
@@ -95,21 +95,22 @@ end
 -- [kept] ------------------------------------------------------------------------------------------
 
 -- The value of a hold's field once `keep_for_span` has fixed the end of the hold. As a number it is
--- still 1. As a text it differs from 1, so a renewal that arrives late does not lengthen the hold.
+-- still 1. As a string it differs from 1, so a renewal that arrives late does not lengthen the
+-- hold.
 local KEPT = '01'
 
--- Returns whether this hold has the lock and can be renewed.
+-- Returns whether this hold still has the lock and can be renewed.
 local function can_be_renewed(lock, hold)
   local count = redis.call('HGET', lock, hold)
   return count and count ~= KEPT
 end
 
--- Makes this hold end in `span_ms`. Returns whether that is sooner than before. Then the waiters
--- must be notified, because they sleep until the end that they last learned, or for ever.
+-- Makes this hold end in `span_ms`. Returns whether that is sooner than before. If it is, the
+-- waiters must be notified, because they sleep until the end that they last learned, or forever.
 local function keep_for_span(span_ms, lock, hold)
   local ttl = redis.call('PTTL', lock)
-  -- Before `HSET`, because it works when the server is out of memory. After the first write of a
-  -- script, the server allows the other writes, too.
+  -- `PEXPIRE` is first, because it works when the server is out of memory. After the first write of
+  -- a script, the server allows the other writes, too.
   redis.call('PEXPIRE', lock, span_ms)
   redis.call('HSET', lock, hold, KEPT)
   return ttl < 0 or ttl > tonumber(span_ms)
@@ -117,10 +118,10 @@ end
 
 -- [publish_free] ----------------------------------------------------------------------------------
 
--- Notifies the first clients that want no more permits than are free, `most` clients at most. The
--- message to a client is its number, on a channel of its own. Returns how many clients count as
--- notified; 0 if the list is empty or an ACL denies a message. Any command on the list may fail: an
--- ACL may deny it, and the key may belong to another program.
+-- Notifies up to `most` clients, in the order of the list. A client is skipped if it wants more
+-- permits than are free. The message to a client is its number, on the client's own channel.
+-- Returns how many clients count as notified; 0 if the list is empty or an ACL denies a message.
+-- Any command on the list may fail: an ACL may deny it, and the key may belong to another program.
 local function notify_waiting(asking, channel, free, most)
   local notified, denied, some, at = 0, false, false, 0
   repeat
@@ -134,30 +135,31 @@ local function notify_waiting(asking, channel, free, most)
         at = at - (type(removed) == 'number' and removed or 0)
         local receivers = redis.pcall('PUBLISH', channel .. ':' .. number, number)
         denied = denied or type(receivers) ~= 'number'
-        -- A client that has disconnected does not get the message. Then the next one is notified.
+        -- A client that has disconnected does not get the message. In that case the next one is
+        -- notified.
         if not denied and receivers > 0 then notified, free = notified + 1, free - wants end
       end
     end
     -- A client that wants few permits may be in the list after many that want more.
   until #waiting < 100 or notified >= most or free <= 0
-  -- If an ACL denied a message, all clients must ask.
+  -- If an ACL denied a message, all clients must send a request.
   if denied then
     return 0
   end
-  -- If every client in the list wants more than are free, one counts as notified, so that not all
-  -- of them ask.
+  -- If every client in the list wants more permits than are free, one counts as notified, so that
+  -- not all of them send a request.
   return notified == 0 and some and 1 or notified
 end
 
 -- Publishes how many permits are free, after `more` have become free. Returns how many connections
 -- got the message; -1 if that can't be known.
 --
--- In the first message, one zero before the number stands for each client of this library that was
--- notified. To Redisson it is the same number. To the other clients of this library, the zeros mean
--- that only the notified clients ask. Redisson wakes as many threads as the number says, but only
--- one asynchronous waiter for each message. So there is one message for each permit and `extra`
--- more, 64 in all at most. If no connection got the first message, the others are not sent.
--- Redisson fails on a negative number. An ACL may deny the channel.
+-- In the first message, the number has one leading zero for each client of this library that was
+-- notified. Redisson reads the same number. A client of this library that sees zeros sends a
+-- request only if it was notified. Redisson wakes as many threads as the number says, but only one
+-- asynchronous waiter for each message. So there is one message for each permit and `extra` more,
+-- at most 64 in all. If no connection got the first message, the others are not sent. Redisson
+-- fails on a negative number. An ACL may deny the channel.
 local function publish_free(asking, channel, free, more, extra)
   if free <= 0 then
     return -1
@@ -176,8 +178,8 @@ end
 -- The list of clients that wait for a lock, in order of arrival. An item is the client's number,
 -- which a release publishes to notify the client. `:1` follows if the client also listens on a
 -- channel of its own. Every command on the list may fail: an ACL may deny it, the key may belong to
--- another program, or there may be no memory for it. Then no client is notified by its number, and
--- each client asks at each message.
+-- another program, or there may be no memory for it. If one fails, no client is notified by its
+-- number, and each client sends a request at each message.
 
 -- Returns the number of a client and the rest of its item; nil if the item is not one of ours.
 local function client_of(item)
@@ -186,11 +188,11 @@ local function client_of(item)
   end
 end
 
--- Adds a waiting client. Returns how many clients are before it, or no number if it was not added.
+-- Adds a waiting client. Returns how many clients are before it; false if it was not added.
 local function enlist(asking, client, notified)
   local length = redis.pcall('LLEN', asking)
   -- Killed clients may fill the list during a long hold. A full list expires once none of its
-  -- clients asks any more.
+  -- clients sends requests any more.
   if type(length) ~= 'number' or length >= 1000 then
     return false
   end
@@ -212,27 +214,29 @@ local function clients_before(asking, client, notified)
     before = enlist(asking, client, notified)
   end
   if type(before) ~= 'number' then
-    -- The list of another program gets no expiry.
+    -- A list that belongs to another program gets no expiry.
     return -1
   end
-  -- Each waiter asks again within ten seconds. A list for which no client asks expires.
+  -- Each waiter sends a request at least every ten seconds. A list expires once its clients send no
+  -- more requests.
   local expiry = redis.pcall('PEXPIRE', asking, 12000)
   if type(expiry) == 'table' then
-    -- A list without an expiry would remain for ever.
+    -- A list without an expiry would remain forever.
     redis.pcall('DEL', asking)
     return -1
   end
   return before
 end
 
--- Notifies the first client that still listens, right after the `0` of a release.
+-- Notifies the first client that is still subscribed. This runs right after a release has published
+-- `0`.
 local function notify_first(asking, channel)
   while true do
     local number, listens = client_of(redis.pcall('LINDEX', asking, 0))
     if not number or type(redis.pcall('LPOP', asking)) ~= 'string' then
       return
     end
-    -- A killed client no longer listens. If it were notified, the others would wait for it.
+    -- A killed client is no longer subscribed. If it were notified, the others would wait for it.
     local subscribers = listens ~= '' and redis.pcall('PUBSUB', 'NUMSUB', channel .. ':' .. number)
     if not subscribers or subscribers[2] ~= 0 then
       -- Redisson reads a number from each message, and ignores any number other than 0 and 1.
@@ -247,10 +251,10 @@ end
 -- Wakes all waiters, no matter what they wait for. Redisson's threads learn of a release only from
 -- messages, so a step that may let in several waiters sends three. `1` wakes each sleeping thread.
 -- A thread that has just been refused and does not sleep yet would miss it, and sleep for the rest
--- of a lease. `0` wakes one thread of each process; if none sleeps, Redisson saves it for the next
--- thread that is about to sleep. Redisson 3.16.8 may handle a `0` before the `1`. Then a sleeping
--- thread consumes the first `0`, and the second is saved. An ACL may deny the channel. Returns how
--- many connections got the message.
+-- of a lease. `0` wakes one thread of each process; if none sleeps, Redisson saves the `0` for the
+-- next thread that is about to sleep. Redisson 3.16.8 may handle a `0` before the `1`. In that case
+-- a sleeping thread consumes the first `0`, and the second is saved. An ACL may deny the channel.
+-- Returns how many connections got the message.
 local function wake_all(channel)
   local receivers = redis.pcall('PUBLISH', channel, '1')
   redis.pcall('PUBLISH', channel, '0')

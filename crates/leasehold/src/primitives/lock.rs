@@ -1,4 +1,4 @@
-//! The lock: one holder at a time, over all processes. [`Lock`] is the handle of every kind of
+//! The lock: one holder at a time, across all processes. [`Lock`] is the handle for every kind of
 //! lock; `kind.rs` defines the differences between the kinds.
 
 pub(crate) mod acquire;
@@ -31,21 +31,21 @@ pub use guard::LockGuard;
 pub use info::{Holder, LockInfo, Ttl};
 pub use kind::{Kind, OneKey, Plain};
 
-/// A lock with a name, shared by all processes that use the same server. Acquiring it waits until
-/// no other task or process holds it, and returns a [`LockGuard`], which holds it.
+/// A lock with a name, shared by all processes that use the same server. Acquiring the lock waits
+/// until no other task or process holds it, and returns a [`LockGuard`], which holds it.
 ///
-/// [`acquire`](Self::acquire) waits for the lock, [`try_acquire`](Self::try_acquire) asks for it
-/// once, and [`try_acquire_for`](Self::try_acquire_for) waits for a limited time. The client renews
-/// the hold in the background until the guard is released or dropped, unless the handle has a
-/// [`fixed_lease`](Self::fixed_lease). Redisson's `RLock`, `getSpinLock` and `getNonReentrantLock`
-/// of the same name are the same lock.
+/// [`acquire`](Self::acquire) waits for the lock, [`try_acquire`](Self::try_acquire) tries once to
+/// get it, and [`try_acquire_for`](Self::try_acquire_for) waits for a limited time. The client
+/// renews the hold in the background until the guard is released or dropped, unless the handle has
+/// a [`fixed_lease`](Self::fixed_lease). Redisson's `RLock`, `getSpinLock` and
+/// `getNonReentrantLock` of the same name are the same lock.
 ///
 /// A `Lock` value is only a handle: it is cheap to make and to clone, and does not hold the lock.
 /// Each handle has its own settings.
 ///
-/// **What it promises.** The interval of a holder begins when its acquire returns. It ends when its
-/// release is called, or at [`valid_until`](LockGuard::valid_until) if that is earlier. For one
-/// name, the intervals of two holders do not overlap, as long as
+/// **What it promises.** A holder's interval begins when its acquire returns. The interval ends
+/// when the holder calls release, or at [`valid_until`](LockGuard::valid_until) if that is earlier.
+/// For one name, the intervals of two holders do not overlap, as long as
 ///
 /// - no clock drifts by more than the configured drift within a lease,
 /// - the server loses no data,
@@ -106,9 +106,10 @@ pub struct Lock<K = Plain> {
 /// The state of an acquire of one member of a composite lock.
 #[derive(Clone, Default)]
 pub(super) struct MemberState {
-    /// Receives the rest of the current holder's lease, if a server reports that the lock is held.
+    /// Receives the remaining time of the current holder's lease, if a server reports that the lock
+    /// is held.
     pub(super) held_for: Arc<OnceLock<Duration>>,
-    /// Whether a server has already answered the same acquire that the lock is held.
+    /// Whether a server has already replied to the same acquire that the lock is held.
     pub(super) was_held: bool,
 }
 
@@ -146,7 +147,8 @@ impl<K: kind::Named> Lock<K> {
 
     /// Makes a waiter ask the server at least once every `pause`.
     pub(super) fn ask_at_least_every(&mut self, pause: Duration) {
-        // With every wait strategy: the waiter's reservation expires after a longer pause.
+        // This applies to every wait strategy: after a longer pause, the waiter's reservation would
+        // expire.
         self.settings.ask_every = Some(pause);
     }
 
@@ -162,8 +164,8 @@ impl<K: kind::Named> Lock<K> {
 }
 
 impl<K> Lock<K> {
-    /// Creates a composite lock, which has no name of its own. `context` belongs to the first
-    /// server's client.
+    /// Creates a composite lock, which has no name of its own. `context` belongs to the client of
+    /// the first server.
     pub(super) fn composite(context: Arc<Context>, key: Key, kind: K) -> Self {
         Self {
             settings: context.settings(),
@@ -185,7 +187,8 @@ impl<K> Lock<K> {
             channel: self.channel,
             settings: self.settings,
             // An owner that was given to an `AnyLock` has the role of that type. The kind inside
-            // may hold the name as a reader or as a writer, and finds its holds only in that role.
+            // the `AnyLock` may hold the name as a reader or as a writer, and finds its holds only
+            // in that role.
             owner: self.owner.map(|owner| owner.in_role(J::ROLE)),
             member: self.member,
             kind,
@@ -194,8 +197,8 @@ impl<K> Lock<K> {
 }
 
 impl<K: Clone> Lock<K> {
-    /// Returns the same lock with an identity of its owner for one acquire. `None` if its owner
-    /// re-enters, or has such an identity already.
+    /// Returns the same lock with its owner's identity for a single acquire. `None` if the owner
+    /// re-enters, or already has such an identity.
     fn for_one_acquire(&self) -> Option<Self> {
         let owner = self.owner().filter(|_| self.settings.non_reentrant)?;
         Some(Self {
@@ -204,8 +207,7 @@ impl<K: Clone> Lock<K> {
         })
     }
 
-    /// Returns the same lock as a member of a composite lock that has these settings and this
-    /// owner.
+    /// Returns the same lock as a member of a composite lock with these settings and this owner.
     pub(super) fn as_member(
         &self,
         settings: &Settings,
@@ -214,7 +216,8 @@ impl<K: Clone> Lock<K> {
     ) -> Self {
         Self {
             settings: Settings {
-                // The member's own setting: the number of replicas depends on its server.
+                // The member keeps its own setting, because the number of replicas depends on its
+                // server.
                 acknowledged: self.settings.acknowledged,
                 ..settings.clone()
             },
@@ -232,11 +235,11 @@ impl<K: Kind> Lock<K> {
     /// the background, unless the handle has a [`fixed_lease`](Self::fixed_lease).
     /// [`try_acquire_for`](Self::try_acquire_for) waits for a limited time.
     ///
-    /// Await the future or spawn it: for each name, only the first waiter of this process asks the
-    /// server, so a waiter that is not polled delays all later waiters. If a waiter is woken but
-    /// not polled within a tenth of a second, the waiters behind it are served first. It keeps its
-    /// place and continues when it is polled again. If the server has granted it the lock in the
-    /// meantime, it holds the lock although it is not polled.
+    /// Await the future or spawn it: for each name, only the first waiter of this process sends
+    /// requests to the server, so a waiter that is not polled delays all later waiters. If a waiter
+    /// is woken but not polled within a tenth of a second, the waiters behind it are served first.
+    /// It keeps its place and continues when it is polled again. If the server has granted the lock
+    /// to that waiter in the meantime, the waiter holds the lock although it is not polled.
     ///
     /// # Errors
     ///
@@ -247,15 +250,15 @@ impl<K: Kind> Lock<K> {
     ///   12 s.
     /// - `Denied` if the server refuses the credentials, or the client's user lacks a permission.
     /// - `Misuse` for a bad name or setting, or a client that was closed.
-    /// - `Deadlock` if this lock's [`Owner`](crate::Owner) would wait forever.
+    /// - `Deadlock` if this handle's [`Owner`](crate::Owner) would wait forever.
     /// - `Unsupported` if the server can't confirm a hold as
     ///   [`acknowledged_by`](Self::acknowledged_by) requires.
     ///
     /// # Cancel safety
     ///
     /// Dropping the future ends the wait and gives up the place among the waiters of this process.
-    /// If the server has granted the lock and its answer is still on its way, the client releases
-    /// the lock in the background. The lock is free one lease after that grant at the latest.
+    /// If the server has granted the lock and its answer has not arrived yet, the client releases
+    /// the lock in the background. The lock is free at most one lease after that grant.
     #[doc(alias = "lock")]
     #[doc(alias = "lockInterruptibly")]
     pub async fn acquire(&self) -> Result<K::Guard> {
@@ -275,8 +278,8 @@ impl<K: Kind> Lock<K> {
     ///
     /// Same as [`acquire`](Self::acquire). If the server does not answer within the client's [reply
     /// timeout](crate::ClientBuilder::reply_timeout), the call fails with `Unavailable` or
-    /// `OutcomeUnknown`, and never returns `Ok(None)`. A lock without an expiry is `WrongKind` at
-    /// once.
+    /// `OutcomeUnknown`, and never returns `Ok(None)`. If the lock has no expiry, the call fails
+    /// with `WrongKind` at once.
     ///
     /// # Cancel safety
     ///
@@ -307,8 +310,8 @@ impl<K: Kind> Lock<K> {
 
     /// Waits until the lock is free, but at most until `deadline`, and acquires it. `Ok(None)`
     /// means that the lock was still held at that time. If the deadline has already passed, the
-    /// call asks once, like [`try_acquire`](Self::try_acquire). `deadline` is an instant of tokio
-    /// or of the standard library.
+    /// call tries once, like [`try_acquire`](Self::try_acquire). `deadline` is an `Instant` of
+    /// tokio or of the standard library.
     ///
     /// # Errors
     ///
@@ -349,8 +352,8 @@ impl<K: Kind> Lock<K> {
     pub async fn run<T>(&self, work: impl AsyncFnOnce(&K::Guard) -> T) -> Result<T> {
         let guard = self.acquire().await?;
         let output = guard.as_ref().protect(work(&guard)).await?;
-        // The release can still find that the lock was lost. Then the caller must not get the
-        // output, because the lock did not protect the work until its end.
+        // The release can still find that the lock was lost. In that case the caller must not get
+        // the output, because the lock did not protect the work until its end.
         guard.into().release().await?;
         Ok(output)
     }
@@ -365,7 +368,7 @@ impl<K: Kind> Lock<K> {
 impl<K: Kind> Lock<K> {
     lease_setters! {
         /// If an [`Owner`] has several guards, the limit counts from the acquire of the guard that
-        /// has it, and applies while that guard exists.
+        /// has the limit, and applies while that guard exists.
     }
     wait_setters! {}
 
@@ -377,14 +380,14 @@ impl<K: Kind> Lock<K> {
         self
     }
 
-    /// Makes an owner unable to enter a hold of its own again. A second acquire of the same owner
-    /// then gets the same answer as an acquire of another owner: a try gets nothing, and a wait with
-    /// a limit ends at its limit. A wait without a limit fails at once with
+    /// Prevents an owner from re-entering its own hold. A second acquire by the same owner is then
+    /// treated like an acquire by another owner: a try gets nothing, and a wait with a time limit
+    /// ends at that limit. A wait without a limit fails at once with
     /// [`Deadlock`](crate::ErrorKind::Deadlock), if the hold would not end by itself.
     ///
-    /// This also applies to a hold that was acquired through this handle, when another handle of the
-    /// same owner acquires the lock. On the server, each hold is one holder with an id of its own,
-    /// as always. Several read holds of an owner are independent of each other.
+    /// This also applies if the owner holds the lock through this handle, and acquires it again
+    /// through another handle. On the server, each hold is one holder with an id of its own, as
+    /// always. Several read holds of an owner are independent of each other.
     ///
     /// Without an [`Owner`], an async lock never re-enters, and this setting changes nothing.
     ///
@@ -416,28 +419,29 @@ impl<K: kind::Named> Lock<K> {
     /// alone, or also replicas. The default is [`Acknowledgement::master`], unless the client has
     /// another [default](crate::ClientBuilder::acknowledged_by).
     ///
-    /// If too few replicas confirm a grant in time, the client releases it. A waiter then asks
-    /// again until its wait is over, and [`try_acquire`](Self::try_acquire) fails with
-    /// [`Unavailable`](crate::ErrorKind::Unavailable). If too few replicas confirm a renewal or an
-    /// [`extend`](LockGuard::extend), it has failed: [`valid_until`](LockGuard::valid_until) does
-    /// not move, and the holder learns of the loss at that time at the latest, unless a later
-    /// renewal succeeds. An answer that another client holds the lock needs no confirmation, and
-    /// neither does a release.
+    /// If too few replicas confirm a grant in time, the client releases the lock. A waiter then
+    /// requests the lock again until its wait ends, and [`try_acquire`](Self::try_acquire) fails
+    /// with [`Unavailable`](crate::ErrorKind::Unavailable). A renewal or an
+    /// [`extend`](LockGuard::extend) fails if too few replicas confirm it:
+    /// [`valid_until`](LockGuard::valid_until) does not move, and the holder learns of the loss at
+    /// that time at the latest, unless a later renewal succeeds. An answer that another client
+    /// holds the lock needs no confirmation, and neither does a release.
     ///
     /// Requests that replicas must confirm use a separate connection. On that connection, the
-    /// server waits for the confirmation of one request before it runs the next, so requests that
-    /// have to wait are sent and confirmed together. All clients of a name should use the same
-    /// setting: a client that does not wait for replicas may lose its own holds. Within one
-    /// process, requests for one name keep their order only if all of them have the same setting.
+    /// server waits for the confirmation of one request before it runs the next. So requests that
+    /// have to wait are sent in one batch, and confirmed at once. All clients of a name should use
+    /// the same setting: a client that does not wait for replicas may lose its own holds. Within
+    /// one process, requests for one name keep their order only if all of them have the same
+    /// setting.
     ///
     /// The members of a [`MultiLock`](crate::MultiLock) or a [`RedLock`](crate::RedLock) keep their
     /// own setting. A `RedLock` waits for each member for at most its
     /// [`member_timeout`](crate::RedLock::member_timeout).
     ///
-    /// Semaphores and latches have no such setting. After a failover, a permit without a lease
-    /// exists twice if the promoted replica had not received its grant. The permit is missing if
-    /// the replica had received its grant but not its return. An embedded keyspace has no replicas
-    /// and confirms everything, unless a test sets the number of replicas with
+    /// Semaphores and latches have no such setting. After a failover, a permit without a lease can
+    /// be granted a second time if the promoted replica had not received its grant. If the replica
+    /// had received the grant but not the return, the permit is missing. An embedded keyspace has
+    /// no replicas and confirms everything, unless a test sets the number of replicas with
     /// `testing::Network::confirm_by`.
     ///
     /// # Errors
@@ -456,14 +460,15 @@ impl<K: kind::Named> Lock<K> {
     /// job that takes a second then does not run again on a machine whose clock is a few seconds
     /// late. By default there is no minimum.
     ///
-    /// The server keeps this time as the expiry of the lock's key. So it also applies if the process
-    /// is killed, the guard is dropped, or no server can be reached. A release or a drop of the last
-    /// guard before the end of this time leaves the lock locked for the rest, as
-    /// [`keep_for`](crate::LockGuard::keep_for) does. A lock that is lost or unlocked by force has
-    /// no minimum. [`waive_min_hold`](crate::LockGuard::waive_min_hold) ends it.
+    /// The server keeps this time as the expiry of the lock's key. So the minimum also applies if
+    /// the process is killed, the guard is dropped, or no server can be reached. If the last guard
+    /// is released or dropped before the end of this time, the lock stays locked for the rest of
+    /// it, as with [`keep_for`](crate::LockGuard::keep_for). If the lock is lost or unlocked by
+    /// force, the minimum no longer applies. [`waive_min_hold`](crate::LockGuard::waive_min_hold)
+    /// cancels it.
     ///
     /// If an [`Owner`] has several guards, the time counts from the acquire of each guard that has
-    /// this setting, and the last end applies. The time ends when the hold becomes a
+    /// this setting, and the latest end applies. The time ends when the hold becomes a
     /// [ticket](crate::ticket) that was resumed, or a read hold
     /// ([`downgrade`](crate::WriteGuard::downgrade)). A hold with a minimum time is not [handed
     /// over](Self::local_hand_over).
@@ -501,7 +506,7 @@ impl<K: kind::Named> Lock<K> {
     /// the server's grant. During this time, the next waiter of the same client gets the lock as
     /// soon as the holder releases it, without a request to the server. After this time, the next
     /// release is sent to the server. Then the client waits 2 ms, occasionally 16 ms, before it
-    /// asks again, so that other processes can acquire the lock.
+    /// requests the lock again, so that other processes can acquire it.
     ///
     /// The default is 10 ms. Zero turns hand-over off. Any duration is allowed, but once a second
     /// the lock is released on the server, and the next holder acquires it there under a new id.
@@ -510,8 +515,8 @@ impl<K: kind::Named> Lock<K> {
     /// readers that arrive within this time share one hold. A [`FairLock`](crate::FairLock) is
     /// handed over without this limit, for as long as the next waiter in the server's queue belongs
     /// to the same client. For a fair lock, the setting only limits how long that next waiter waits
-    /// for the holder in its own process before it asks the server. Other kinds are not handed
-    /// over.
+    /// for the holder in its own process before it sends a request to the server. Other kinds are
+    /// not handed over.
     ///
     /// A hold is handed over only if
     ///
@@ -524,8 +529,8 @@ impl<K: kind::Named> Lock<K> {
     /// [`MultiLock`](crate::MultiLock) or [`RedLock`](crate::RedLock) are never handed over.
     ///
     /// The next holder relies on the server's last answer. After a forced unlock, or when the
-    /// server has lost its data, a waiter may get a lock that was lost up to 5 ms earlier. It
-    /// learns of the loss from the next request, which the client sends at once.
+    /// server has lost its data, a waiter may get a lock that was lost up to 5 ms earlier. The new
+    /// holder learns of the loss from the next request, which the client sends at once.
     ///
     /// A hand-over does not make [`release`](LockGuard::release) return earlier: the call always
     /// waits for the server's answer to a request that was sent after the call.
@@ -553,8 +558,8 @@ impl<K: OneKey> Lock<K> {
         Ok(self.inspect().await?.is_locked())
     }
 
-    /// Returns whether `owner` holds the lock, according to the server. If this client knows of no
-    /// hold of `owner`, the answer is `false`, without a request.
+    /// Returns whether `owner` holds the lock, according to the server. If this client does not
+    /// know of any hold of `owner`, the result is `false`, and no request is sent.
     ///
     /// # Errors
     ///
@@ -610,7 +615,8 @@ impl<K: OneKey> Lock<K> {
         self.info(self.kind.inspect(self.key()?)).await
     }
 
-    /// Ends all holds of this lock, whichever clients have them. Returns `true` if there were any.
+    /// Ends all holds of this lock, no matter which clients have them. Returns `true` if there were
+    /// any.
     ///
     /// This is for operators. The holder learns of the loss
     /// ([`LossReason::Forced`](crate::LossReason::Forced)) at its next renewal, up to a third of
@@ -619,8 +625,8 @@ impl<K: OneKey> Lock<K> {
     ///
     /// # Errors
     ///
-    /// Same as [`inspect`](Self::inspect), and `OutcomeUnknown` if no reply arrived, so the holds
-    /// may have been ended or not. A key that is not a lock of this kind is not changed.
+    /// Same as [`inspect`](Self::inspect), and `OutcomeUnknown` if no reply arrived: the holds may
+    /// or may not have been ended. A key that is not a lock of this kind is not changed.
     ///
     /// # Cancel safety
     ///
@@ -650,7 +656,7 @@ impl<K> Lock<K> {
         self.owner.as_ref()
     }
 
-    /// Returns the owner, if its acquires through this handle enter its holds again.
+    /// Returns the owner, if its acquires through this handle re-enter its holds.
     pub(super) fn reentering_owner(&self) -> Option<&Owner> {
         self.owner().filter(|_| !self.settings.non_reentrant)
     }

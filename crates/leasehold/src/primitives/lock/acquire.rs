@@ -38,7 +38,8 @@ pub(crate) async fn acquire_by<K: Named>(
     deadline: Deadline,
 ) -> Result<Option<LockGuard>> {
     if let Some(once) = lock.for_one_acquire() {
-        // Boxed: otherwise every waiter would carry this state, and few handles do not re-enter.
+        // Boxed, because few handles are non-reentrant, and otherwise every waiter would carry this
+        // state.
         return Box::pin(acquire_by(&once, deadline)).await;
     }
     let key = lock.key()?;
@@ -48,8 +49,8 @@ pub(crate) async fn acquire_by<K: Named>(
         return Err(cannot_keep(key, SEVERAL_HOLDERS));
     }
     lock.context.check_acknowledged(terms, key)?;
-    // Before any request is sent: a closed client renews nothing, so the new holder would lose the
-    // lock at the end of its first lease.
+    // Check this before any request is sent: a closed client does not renew holds, so the new
+    // holder would lose the lock at the end of its first lease.
     lock.context.check_open(key)?;
     shared_keys::check(&lock.context, key);
     let context = &lock.context;
@@ -67,7 +68,8 @@ pub(crate) async fn acquire_by<K: Named>(
         None => acquiring.watch(pin!(acquire.until(deadline))).await,
         Some(owner) => match acquire.enter_at_once(owner) {
             EnterResult::Done(share) => share.map(Some),
-            // Boxed: otherwise every waiter would carry this state, and few waiters have an owner.
+            // Boxed, because few waiters have an owner, and otherwise every waiter would carry this
+            // state.
             EnterResult::MustWait(local, entry) => {
                 let entering = Box::pin(acquire.enter_as(owner, deadline, local, entry));
                 acquiring.watch(pin!(entering)).await
@@ -86,24 +88,24 @@ struct LockAcquire<'a, K> {
     key: &'a Key,
     line_key: Key,
     terms: Terms,
-    /// The undo that gives up the waiter's place on the server. Set between two requests, for a
-    /// kind whose waiters have a place there.
+    /// The undo that gives up the waiter's place on the server. It is set between two requests, for
+    /// a kind whose waiters have a place there.
     pending_undo: Mutex<Option<Undo>>,
 }
 
 /// The next step of an owner's acquire, after a check of what the owner already holds under the
 /// name.
 enum EnterResult {
-    /// The acquire is complete: the owner shares a hold that it has already, or must not ask (an
-    /// error).
+    /// The acquire is complete: the owner shares a hold that it already has, or must not send a
+    /// request (an error).
     Done(Result<Share>),
     /// The acquire needs a request, or must wait for one.
     MustWait(RecordRef, OwnerEntry),
 }
 
 impl<K: Named> LockAcquire<'_, K> {
-    /// Checks first what the owner already holds, so that a re-entry never waits behind other
-    /// waiters. For most re-entries this is enough.
+    /// Enters a hold that the owner already has, so that a re-entry never waits behind other
+    /// waiters. Most re-entries end here.
     fn enter_at_once(&self, owner: &Owner) -> EnterResult {
         let context = &self.lock.context;
         let local = context.locals.of(&self.line_key);
@@ -142,8 +144,8 @@ impl<K: Named> LockAcquire<'_, K> {
                         }
                     };
                     match &share {
-                        // Both branches were granted the lock, as readers can be. This branch gives
-                        // its hold back.
+                        // Both branches were granted the lock, which is possible for readers. This
+                        // branch gives its hold back.
                         Some(share) if !branch.granted(share.held()) => {}
                         _ => return Ok(share),
                     }
@@ -154,7 +156,8 @@ impl<K: Named> LockAcquire<'_, K> {
                     let share = Share::joined(Arc::clone(context), held, joined);
                     match share.confirm_reentry(joined).await {
                         Ok(()) => return Ok(Some(share)),
-                        // The hold was lost in the meantime, so this branch asks again.
+                        // The hold was lost in the meantime, so this branch requests the lock
+                        // again.
                         Err(_) if share.hold().loss().is_some() => {}
                         Err(error) => return Err(error),
                     }
@@ -187,9 +190,9 @@ impl<K: Named> LockAcquire<'_, K> {
         let Lock {
             context, settings, ..
         } = self.lock;
-        // A member of a composite lock also waits for the other members, so a lock that is handed
-        // over to it would be held for a long time. And if requests cost nothing, there is nothing
-        // to save.
+        // A composite lock also waits for its other members, so a lock that is handed over to a
+        // member would be held for a long time. And if requests cost nothing, there is nothing to
+        // save.
         let is_member = self.lock.member.is_some();
         let is_useful = !is_member && !context.backend.is_in_process();
         (is_useful && !settings.local_hand_over.is_zero()).then_some(settings.local_hand_over)
@@ -223,7 +226,7 @@ impl<K: Named> LockAcquire<'_, K> {
     async fn until(&self, deadline: Deadline) -> Result<Option<Share>> {
         let context = &self.lock.context;
         let line = match (deadline, K::line(self.lock)) {
-            // An acquire that asks once takes no place.
+            // An acquire that sends only one request takes no place.
             (Deadline::Now, LineMode::OnServer { .. }) => LineMode::HeadAsks,
             (_, line) => line,
         };
@@ -258,8 +261,8 @@ impl<K: Named> LockAcquire<'_, K> {
         }))
     }
 
-    /// Waits until this acquire gets a hold. `was_held`: a server has already answered that the
-    /// lock is held.
+    /// Waits until this acquire gets a hold. `was_held` says whether a server has already answered
+    /// that the lock is held.
     async fn wait_for_grant(
         &self,
         deadline: Deadline,
@@ -287,7 +290,7 @@ impl<K: Named> LockAcquire<'_, K> {
             span: Some(self.acquiring.span()),
         };
         match deadline {
-            // An acquire that asks once takes no place.
+            // An acquire that sends only one request takes no place.
             Deadline::Now => wait.once(&LockWaiter::without_place(self, deadline)).await,
             _ => match context.locals.of(&self.line_key).sole_waiter(line) {
                 Ok(first) => self.as_sole_waiter(wait, first, slice).await,
@@ -313,8 +316,8 @@ impl<K: Named> LockAcquire<'_, K> {
     fn take_place(&self) -> Arc<str> {
         let id = self.lock.context.fresh_wire_id();
         let channel = format!("{}:{id}", self.lock.channel);
-        // Armed before the first request, and kept between two requests: if a sleeping wait is
-        // dropped, no request is under way, but its place is on the server.
+        // Arm the undo before the first request, and keep it between two requests: if a sleeping
+        // wait is dropped, no request is under way, but the waiter's place is on the server.
         self.set_pending_undo(self.arm(K::waiter(self.lock, self.key, id)));
         channel.into()
     }
@@ -328,14 +331,14 @@ impl<K: Named> LockAcquire<'_, K> {
     }
 
     fn take_pending_undo(&self) -> Option<Undo> {
-        // Taken out of the field, not borrowed: while a request is under way, its future owns the
-        // undo. So dropping that future undoes that request.
+        // Take the undo out of the field: while a request is under way, its future must own the
+        // undo, so that dropping the future undoes the request.
         let mut pending = self.pending_undo.lock();
         pending.take()
     }
 
-    /// Arms an undo for a hold. Called before the request is sent: if a future is dropped before
-    /// the answer arrives, the lock must not stay held for a whole lease.
+    /// Arms an undo for a hold. Call this before the request is sent: if the future is dropped
+    /// before the answer arrives, the lock must not stay held for a whole lease.
     fn arm(&self, steps: Box<dyn HoldSteps>) -> Undo {
         let context = &self.lock.context;
         let hold = Grant::new(
@@ -358,8 +361,9 @@ impl<K: Named> LockAcquire<'_, K> {
         Route::of(self.terms.acknowledged)
     }
 
-    /// Asks once for the hold of `undo`. With `keeps_place`, the undo is kept for the next request.
-    /// Otherwise, if this function returns no grant, the undo gives back anything that was granted.
+    /// Sends one request for the hold that `undo` would end. With `keeps_place`, the undo is kept
+    /// for the next request. Otherwise, if this function does not return a grant, the undo gives
+    /// back anything that was granted.
     async fn ask_for(
         &self,
         mut undo: Undo,
@@ -391,7 +395,7 @@ impl<K: Named> LockAcquire<'_, K> {
         };
         match asked {
             Some(AcquireReply::Granted { token }) => {
-                // Noted before the grant is checked: even a grant that arrives after the end of its
+                // Note the grant before checking it: even a grant that arrives after the end of its
                 // lease must be given back, because the server may still have it.
                 undo.granted();
                 if let Some(list_state) = list_state {
@@ -412,8 +416,8 @@ impl<K: Named> LockAcquire<'_, K> {
                     undo.mark_queued();
                     self.set_pending_undo(undo);
                 } else {
-                    // A refused request leaves nothing on the server. A release for each refusal
-                    // would double the requests of every wait.
+                    // A refused request leaves nothing on the server, so no release is needed: one
+                    // for each refusal would double the requests of every wait.
                     undo.disarm();
                 }
                 Ok(self.busy(ttl_ms))
@@ -424,7 +428,7 @@ impl<K: Named> LockAcquire<'_, K> {
         }
     }
 
-    /// Handles a request for the hold of `undo` that has failed.
+    /// Handles the failure of a request for the hold that `undo` would end.
     fn refused(&self, mut undo: Undo, failure: &Failure, keeps_place: bool) {
         if let Cause::Guarded { remaining } = failure.cause {
             self.report_held_for(remaining);
@@ -433,8 +437,8 @@ impl<K: Named> LockAcquire<'_, K> {
             // The reply has arrived, so a single release gives the grant back.
             undo.granted();
             if keeps_place {
-                // The next request has the same id. It finds the grant, which the replicas may
-                // confirm by then.
+                // The next request has the same id and finds the grant, which the replicas may have
+                // confirmed in the meantime.
                 undo.mark_queued();
             }
         } else {
@@ -450,7 +454,7 @@ impl<K: Named> LockAcquire<'_, K> {
     async fn keep_place(&self, due: Duration) -> Option<(usize, place_renewals::PlacesRenewed)> {
         let context = &self.lock.context;
         // Requests to a backend in this process cost nothing, so there is nothing to share. The
-        // requests of an acknowledged hold have a connection of their own. And timers of one
+        // requests for an acknowledged hold use a separate connection. And the timers of one
         // runtime must not be polled by another one.
         if context.backend.is_in_process()
             || self.route() != Route::Plain
@@ -505,7 +509,7 @@ impl<K: Named> LockAcquire<'_, K> {
         Answer::Busy { ttl }
     }
 
-    /// Reports to the composite lock, if this lock is a member of one, for how long the lock is
+    /// Reports to the composite lock, if this lock is a member of one, how much longer the lock is
     /// held.
     fn report_held_for(&self, ttl: Duration) {
         if let Some(member) = &self.lock.member {
@@ -515,7 +519,8 @@ impl<K: Named> LockAcquire<'_, K> {
 }
 
 impl<K: Named> LockAcquire<'_, K> {
-    /// Asks as the first waiter of the process. Most locks are free and have no other waiters.
+    /// Requests the lock as the first waiter of the process. Most locks are free and have no other
+    /// waiters.
     async fn as_sole_waiter(
         &self,
         wait: Wait<'_>,
@@ -544,8 +549,8 @@ impl<K: Named> LockAcquire<'_, K> {
     }
 
     /// Returns the grant of the first waiter. The grant counts even if other waiters of this
-    /// process have begun a slice since: the answer may have arrived long before this waiter was
-    /// polled again.
+    /// process have begun a slice in the meantime: the answer may have arrived long before this
+    /// waiter was polled again.
     fn sole_waiter_has(
         &self,
         granted: LockGrant,
@@ -568,7 +573,8 @@ impl<K: Named> LockAcquire<'_, K> {
         }
     }
 
-    /// Waits in line. Boxed: few acquires have to wait, and the others need not carry this state.
+    /// Waits in line. The future is boxed, because few acquires have to wait, and the others need
+    /// not carry this state.
     async fn in_line(
         &self,
         wait: Wait<'_>,
@@ -576,7 +582,7 @@ impl<K: Named> LockAcquire<'_, K> {
         slice: Option<Duration>,
         first_answer: Option<TimedAnswer<LockGrant>>,
     ) -> Result<Option<LockGrant>> {
-        // Registered here, not before the first request: most locks are free.
+        // Register here and not before the first request, because most locks are free.
         let _waiting = match (&self.lock.owner, wait.deadline) {
             (Some(owner), Deadline::Never) => {
                 let locals = &self.lock.context.locals;
@@ -604,7 +610,7 @@ impl<K: Named> LockAcquire<'_, K> {
 }
 
 impl<K: Named> LockAcquire<'_, K> {
-    /// Returns the channel by which a release sees that this client still listens. `None` if no
+    /// Returns the channel that shows a release that this client is still subscribed. `None` if no
     /// release notifies this client by its number.
     fn own_channel(&self, slice: Option<Duration>, line: LineMode) -> Option<Arc<str>> {
         let Lock {
@@ -642,7 +648,7 @@ struct LockWaiter<'a, K> {
 }
 
 impl<'a, K> LockWaiter<'a, K> {
-    /// Creates a waiter that asks only once, or that is the first in line.
+    /// Creates a waiter that sends only one request, or that is the first in line.
     fn without_place(acquire: &'a LockAcquire<'a, K>, deadline: Deadline) -> Self {
         Self {
             acquire,
@@ -677,11 +683,12 @@ impl<K: Named> Ask for LockWaiter<'_, K> {
 
     async fn ask(&self) -> Result<Answer<LockGrant>, Failure> {
         if let Some(slice) = self.acquire.joinable_for() {
-            // Boxed: other acquires need not carry this state.
+            // Boxed, because other acquires need not carry this state.
             return Box::pin(self.acquire.ask_shared(slice, self.deadline)).await;
         }
         if self.is_queued && !self.acquire.has_place() {
-            // The hold of the place was granted too late and has been given back.
+            // The hold for this waiter's place in the queue was granted too late and has been given
+            // back.
             return Ok(Answer::Granted(LockGrant::GivenBack));
         }
         if let Some(place) = self.place.filter(|_| self.is_queued) {
@@ -689,12 +696,12 @@ impl<K: Named> Ask for LockWaiter<'_, K> {
         }
         let clock = self.acquire.lock.context.clock;
         let given_back = self.place.and_then(|place| {
-            // Read before the request is sent, so it does not include anything that is given back
-            // later.
+            // Read this before sending the request, so that it does not include anything that is
+            // given back later.
             place.slice().lock().given_back(clock.now())
         });
-        // No release notifies a waiter without a slice by its number, so it asks at each message.
-        // In a cluster, a release does not know whether any client receives its message.
+        // A waiter without a slice is never notified by its number, so it sends a request at each
+        // message. In a cluster, a release does not know whether any client receives its message.
         let counts = self.acquire.lock.context.backend.counts_listeners();
         let enlistment = self.place.filter(|_| counts).map(|_| &self.enlistment);
         let answer = self.acquire.ask(enlistment).await?;
@@ -710,7 +717,8 @@ impl<K: Named> Ask for LockWaiter<'_, K> {
 
     fn not_before(&self) -> Option<NotBefore> {
         let now = self.acquire.lock.context.clock.now();
-        // Places on the server are first come, first served, so a waiter asks for one at once.
+        // Places on the server are first come, first served, so a waiter requests its place at
+        // once.
         let place = self
             .place
             .filter(|place| !place.is_on_server() || place.has_asked());
@@ -744,7 +752,7 @@ impl<K: Named> Ask for LockWaiter<'_, K> {
                     undo = place.handed_over() => undo,
                     () = place.was_given_back() => return LockGrant::GivenBack,
                 };
-                // This never runs during a request, so the undo of the place is here.
+                // This never runs during a request, so the undo for the place is in this field.
                 match self.acquire.take_pending_undo() {
                     Some(own) => place.tie_place_to(&mut undo, own),
                     // The waiter gave up its last request before the answer arrived.
@@ -762,11 +770,11 @@ impl<K: Named> Ask for LockWaiter<'_, K> {
 }
 
 impl<K: Named> LockWaiter<'_, K> {
-    /// Asks for the lock, and for a place in the line on the server.
+    /// Requests the lock, and a place in the line on the server.
     async fn ask_in_line(&self, place: &Place) -> Result<Answer<LockGrant>, Failure> {
         if !place.may_ask_in_line() {
-            // A hold was handed over to the waiter, which has it or has given it back. The wait
-            // notices this before it sleeps.
+            // A hold was handed over to the waiter. The waiter has it or has given it back. The
+            // wait notices this before it sleeps.
             let ttl = Some(Duration::ZERO);
             return Ok(Answer::Busy { ttl });
         }
@@ -785,7 +793,8 @@ impl<K> LockWaiter<'_, K> {
     fn report_answer(&self, place: &Place, given_back: Option<i64>, granted: bool) {
         let has_others = place.has_others();
         let mut slice = place.slice().lock();
-        // A lone holder begins no slice, so that nothing is kept in memory for its name.
+        // A holder without waiters does not begin a slice, so that nothing is kept in memory for
+        // its name.
         let begins = granted && (has_others || !slice.is_idle());
         slice.answered(&slice::SliceReport {
             given_back,
@@ -800,7 +809,7 @@ impl<K> LockWaiter<'_, K> {
 }
 
 impl<K: Named> LockAcquire<'_, K> {
-    /// Enters a hold of this process, or asks for a hold that other tasks may enter.
+    /// Enters a hold of this process, or requests a hold that other tasks may enter.
     async fn ask_shared(
         &self,
         slice: Duration,
@@ -808,8 +817,8 @@ impl<K: Named> LockAcquire<'_, K> {
     ) -> Result<Answer<LockGrant>, Failure> {
         let context = &self.lock.context;
         let local = context.locals.of(&self.line_key);
-        // Without enough time, this wait could end unanswered because the request of another task
-        // was late.
+        // Without enough time, this wait could end without an answer because the request of another
+        // task was late.
         let has_time = !deadline.is_before(context.clock.now() + TIME_FOR_ANSWER);
         let in_flight = match local
             .join_shared_hold(self.terms, has_time, &context.timers)
@@ -856,12 +865,12 @@ impl<K: Named> LockAcquire<'_, K> {
     async fn ask(&self, enlistment: Option<&Enlistment<'_>>) -> Result<Answer<Undo>, Failure> {
         let (undo, keeps_place) = match self.take_pending_undo() {
             Some(undo) => {
-                // Before the request is sent: a grant counts from the request that is answered. The
-                // first request of this wait may be minutes old.
+                // Call this before sending: a lease counts from the request that got the answer,
+                // and the first request of this wait may be minutes old.
                 undo.hold().requested_again();
                 (undo, true)
             }
-            // Each request has a new hold, so that it can't be mistaken for another request.
+            // Each request is for a new hold, so that it can't be mistaken for another request.
             None => {
                 let id = self.lock.context.fresh_wire_id();
                 (self.arm(K::hold(self.lock, self.key, id)), false)

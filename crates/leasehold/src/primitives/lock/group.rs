@@ -18,17 +18,17 @@ use crate::observe;
 use crate::wait::Deadline;
 pub use fields::FieldNames;
 
-/// A lock on several values of one group. An acquire locks all of them, or none. Shared with
-/// Redisson's `getMultiLock(group, values)`.
+/// A lock on several values of one group. An acquire locks all of them, or none. Redisson's
+/// `getMultiLock(group, values)` is the same lock.
 ///
 /// Two group locks of one group exclude each other if they have a value in common. An acquire locks
 /// its values in one request, so two acquires can't deadlock, whatever the order of their values. A
-/// group is one key, and therefore on one server. To lock names on several servers, use a
+/// group is one key on one server. To lock names on several servers, use a
 /// [`MultiLock`](crate::MultiLock).
 ///
 /// A group lock has at most 1000 values. A value that is given twice counts once. An
-/// [`Owner`](crate::Owner) that holds a set of values can acquire the same set again. If it asks
-/// for another set that has a value in common, it waits like any other waiter.
+/// [`Owner`](crate::Owner) that holds a set of values can acquire the same set again. If it
+/// acquires a different set that has a value in common, it waits like any other waiter.
 ///
 /// The group stores the time at which the lease of each value ends. This library uses the server's
 /// clock for it, and Redisson's clients use their own clocks.
@@ -65,8 +65,8 @@ pub(crate) struct Values {
 
 impl Values {
     fn new(names: FieldNames, values: impl IntoIterator<Item = String>) -> Arc<Self> {
-        // Each value once, in the order of the fields. The joined text is the key of the line and
-        // of an owner's hold, so it must not depend on the order that the caller gave.
+        // Each value once, in the order of the fields. The joined string is the key for the line
+        // and for an owner's hold, so it must not depend on the order that the caller gave.
         let by_field: BTreeMap<_, _> = values
             .into_iter()
             .map(|value| (names.field(&value), value))
@@ -85,7 +85,8 @@ impl Values {
     }
 }
 
-/// The largest number of values. More would block all other clients of the server for milliseconds.
+/// The largest number of values. More values would block all other clients of the server for
+/// milliseconds.
 const MOST_VALUES: usize = 1000;
 
 impl Lock<Group> {
@@ -142,7 +143,7 @@ impl Named for Group {
     }
 
     /// Returns a key for exactly these values: a waiter for other values must not wait behind a
-    /// waiter for these.
+    /// waiter for these values.
     fn line_key(&self, key: &Key) -> Key {
         key.fields(&self.values.fields)
     }

@@ -29,7 +29,7 @@ use crate::primitives::fenced::draw;
 /// Once its lock is lost, a guard never holds the lock again.
 ///
 /// A guard that is not bound to a variable is dropped at once, which releases the lock. The
-/// compiler warns of this mistake:
+/// compiler warns about this mistake:
 ///
 /// ```compile_fail
 /// #![deny(unused_must_use)]
@@ -101,12 +101,12 @@ impl LockGuard {
         }
     }
 
-    /// Returns the guards of the members: of all members of a [`MultiLock`](crate::MultiLock), or
-    /// of the members in the majority of a [`RedLock`](crate::RedLock). Empty for other locks.
+    /// Returns the guards of all members of a [`MultiLock`](crate::MultiLock), or of the acquired
+    /// members of a [`RedLock`](crate::RedLock). Empty for other locks.
     ///
     /// These are the guards that the acquire obtained. If a server of a `RedLock` restarts and the
-    /// holder acquires the lock on it once more, the guard of that server in this list remains
-    /// lost.
+    /// holder acquires the lock on that server once more, this list still has the lost guard of
+    /// that server.
     pub fn members(&self) -> &[Self] {
         match &self.body {
             Body::One(_) => &[],
@@ -114,7 +114,7 @@ impl LockGuard {
         }
     }
 
-    /// Returns the share of a guard whose kind of lock has one name.
+    /// Returns the share of a guard for a lock that has one name.
     pub(crate) fn share(&self) -> &Share {
         self.one().expect("a lock of one name has one hold")
     }
@@ -144,8 +144,8 @@ impl LockGuard {
     /// it may have overlapped with the work of another holder.
     ///
     /// `Unavailable` or `OutcomeUnknown` if no server answered. In that case the client sends the
-    /// release again in the background, and the lock is free one lease after its last renewal at
-    /// the latest.
+    /// release again in the background, and the lock is free at most one lease after its last
+    /// renewal.
     ///
     /// `OutcomeUnknown` also in two other cases:
     /// - The first request was not answered, and the next one did not find the hold. Either the
@@ -164,16 +164,16 @@ impl LockGuard {
         }
     }
 
-    /// Resolves when the lock is lost, with the reason. If the server answers, its reply to the
-    /// next renewal reports the loss. If it does not answer, the future resolves at
-    /// [`valid_until`](Self::valid_until) at the latest.
+    /// Resolves with the reason when the lock is lost. If the server answers, its reply to the next
+    /// renewal reports the loss. If it does not answer, the future resolves no later than
+    /// [`valid_until`](Self::valid_until).
     ///
     /// Leases continue to run while the machine sleeps, but timers do not. If a lease ends during
     /// that time, the future resolves within 200 ms after the machine wakes up.
     /// [`is_held`](Self::is_held) reports the loss at once.
     ///
     /// The future does not borrow the guard and can be moved into another task. If the lock is
-    /// released in time, it never resolves.
+    /// released before it is lost, the future never resolves.
     ///
     /// # Cancel safety
     ///
@@ -209,7 +209,7 @@ impl LockGuard {
     /// As cancel safe as `work`.
     pub async fn protect<T>(&self, work: impl Future<Output = T>) -> Result<T> {
         tokio::select! {
-            // The loss is checked first: work under a lost lock must not run one step more.
+            // Check for a loss first: work under a lost lock must not run one step more.
             biased;
             reason = self.lost() => Err(Error::lost(self.key(), reason)),
             output = work => Ok(output),
@@ -223,14 +223,14 @@ impl LockGuard {
         self.loss().is_none()
     }
 
-    /// Returns the instant until which the lock is certainly held. It is the time just before the
+    /// Returns the instant until which the lock is certainly held. This is the time at which the
     /// last confirmed request was sent, plus the lease, minus the
-    /// [drift](crate::ClientBuilder::drift_fraction) and 2 ms. Each renewal moves it forward, up to
-    /// the end of the [maximum hold time](crate::Lock::max_hold).
+    /// [drift](crate::ClientBuilder::drift_fraction) and 2 ms. Each renewal moves this instant
+    /// forward, up to the end of the [maximum hold time](crate::Lock::max_hold).
     ///
-    /// It is the same for all guards of an [`Owner`](crate::Owner) that share the hold. When the
-    /// guard with the longest lease is released or dropped, it moves back to the end of the longest
-    /// remaining lease.
+    /// The instant is the same for all guards of an [`Owner`](crate::Owner) that share the hold.
+    /// When the guard with the longest lease is released or dropped, the instant moves back to the
+    /// end of the longest remaining lease.
     #[must_use]
     pub fn valid_until(&self) -> Instant {
         match &self.body {
@@ -239,7 +239,8 @@ impl LockGuard {
         }
     }
 
-    /// Returns the timers of the client; for several clients, the first client's.
+    /// Returns the timers of the client. If the guard's members have several clients, these are the
+    /// timers of the first one.
     #[cfg_attr(not(feature = "blocking"), expect(dead_code))]
     pub(crate) fn timers(&self) -> &Timers {
         match &self.body {
@@ -288,8 +289,8 @@ impl LockGuard {
     ///
     /// If other guards of an [`Owner`](crate::Owner) share the hold, the longer lease counts only
     /// until this guard is released or dropped. Then the leases of the other guards apply again.
-    /// The server keeps the longer lease until the last guard releases the lock, and also if that
-    /// guard is [forgotten](Self::forget) or its process dies.
+    /// The server keeps the longer lease until the last guard releases the lock. This is also true
+    /// if that guard is [forgotten](Self::forget) or its process dies.
     ///
     /// # Errors
     ///
@@ -304,8 +305,8 @@ impl LockGuard {
     pub async fn extend(&self, lease: Duration) -> Result<()> {
         match &self.body {
             Body::One(share) => share.extend(lease).await,
-            // Boxed: most guards are of one lock, and their futures need not be as large as the
-            // futures of several locks.
+            // Boxed: most guards are for one lock, and their futures need not be as large as those
+            // for several locks.
             Body::Quorum(quorum) => Box::pin(quorum.extend(lease)).await,
         }
     }
@@ -315,8 +316,8 @@ impl LockGuard {
     ///
     /// The lease is the longest to which any guard of the hold has [extended](Self::extend) it.
     /// Other guards of the same [`Owner`](crate::Owner) still hold and renew the lock. When the
-    /// last of them is released or dropped, the lock is not released either, and ends with its
-    /// lease.
+    /// last of them is released or dropped, the lock is not released either, but stays locked until
+    /// its lease ends.
     pub fn forget(self) {
         match self.body {
             Body::One(share) => share.forget(),
@@ -325,16 +326,16 @@ impl LockGuard {
     }
 
     /// Ends the guard, and keeps the lock locked for `span` from now. The client no longer renews
-    /// or releases the lock, so it is free when `span` is over. Unlike [`forget`](Self::forget),
+    /// or releases the lock, so it is free when `span` has passed. Unlike [`forget`](Self::forget),
     /// this sets the lease. Unlike [`extend`](Self::extend), it also shortens a longer lease. Use
     /// this for a job that must not run again too soon: the program may end at once, before `span`
-    /// is over.
+    /// has passed.
     ///
     /// `span` is at least 10 ms, and begins when the server receives the request. If the network
-    /// delays the request or delivers it twice, the lock ends later by the same amount of time. A
-    /// renewal that arrives afterwards changes nothing. If the lock now ends earlier than before,
-    /// the waiters in Rust and Java are woken and learn the new end. A Java waiter in the queue of
-    /// a fair lock may sleep until the end that it learned when it joined the queue.
+    /// delays the request or delivers it twice, the lock stays locked longer by the same amount of
+    /// time. A renewal that arrives afterwards changes nothing. If the hold now ends earlier than
+    /// before, the waiters in Rust and Java are woken and learn the new end. A Java waiter in the
+    /// queue of a fair lock may sleep until the end that it learned when it joined the queue.
     ///
     /// ```
     /// # #[tokio::main(flavor = "current_thread")]
@@ -358,24 +359,24 @@ impl LockGuard {
     ///
     /// - if `span` is too short, or longer than the client's [failover
     ///   guard](crate::ClientBuilder::failover_guard),
-    /// - for a lock that is not one key with one holder: the read side of a read-write lock, a
-    ///   [`GroupLock`](crate::GroupLock), a [`MultiLock`](crate::MultiLock) or a
+    /// - for a lock that is not a single key with a single holder: the read side of a read-write
+    ///   lock, a [`GroupLock`](crate::GroupLock), a [`MultiLock`](crate::MultiLock) or a
     ///   [`RedLock`](crate::RedLock),
     /// - if other guards of an [`Owner`](crate::Owner) share the hold, or have been
     ///   [forgotten](Self::forget), and
     /// - for the write side of a read-write lock, if its owner also holds the read side.
     ///
     /// After these errors the guard no longer exists. If it was the only guard of the hold, the
-    /// client releases the lock in the background. If another guard was forgotten, the lock ends
-    /// with its lease.
+    /// client releases the lock in the background. If another guard was forgotten, the lock stays
+    /// locked until its lease ends.
     ///
-    /// `Unavailable` or `OutcomeUnknown` if no server answered: the lock ends with its old lease or
-    /// after `span`.
+    /// `Unavailable` or `OutcomeUnknown` if no server answered: the lock becomes free at the end of
+    /// its old lease, or after `span`.
     ///
     /// # Cancel safety
     ///
-    /// If the future is dropped before the answer arrives, the lock ends with its old lease or
-    /// after `span`.
+    /// If the future is dropped before the answer arrives, the lock becomes free at the end of its
+    /// old lease, or after `span`.
     pub async fn keep_for(self, span: Duration) -> Result<()> {
         match self.body {
             Body::One(share) => share.keep_for(span).await,
@@ -392,8 +393,8 @@ impl LockGuard {
     }
 
     /// Returns how long the acquire of this guard took. For a [`MultiLock`](crate::MultiLock) or a
-    /// [`RedLock`](crate::RedLock), this is the longest time of a member. Zero for a guard that a
-    /// [downgrade](crate::WriteGuard::downgrade) has returned.
+    /// [`RedLock`](crate::RedLock), this is the time that the slowest member took. Zero for a guard
+    /// that a [downgrade](crate::WriteGuard::downgrade) has returned.
     #[must_use]
     pub fn waited(&self) -> Duration {
         match &self.body {
@@ -435,11 +436,11 @@ impl LockGuard {
     ///
     /// A [`MultiLock`](crate::MultiLock) or a [`RedLock`](crate::RedLock) has one token for all
     /// members. It is greater than every token drawn before for any of them, and the next token
-    /// drawn for any of them is greater still. For a `RedLock` its majority ensures this. Drawing
-    /// such a token takes a second round trip.
+    /// drawn for any of them is greater still. A `RedLock` ensures this through the majority of its
+    /// members. Drawing such a token takes a second round trip.
     ///
-    /// All holders that use the resource must pass a token. A hold that draws no token does not
-    /// raise the numbers.
+    /// All holders that use the resource must pass a token. A hold for which no token is drawn does
+    /// not raise the numbers.
     ///
     /// ```
     /// # #[tokio::main(flavor = "current_thread")]
@@ -478,9 +479,9 @@ impl LockGuard {
     }
 
     /// Returns the fencing token of this hold if it has one, without a request. The guard of a
-    /// [`FencedLock`](crate::FencedLock) has a token from the start, and the guard of another lock
-    /// after [`fencing_token`](Self::fencing_token) has drawn it. It is never the token of another
-    /// hold, even after this hold is lost.
+    /// [`FencedLock`](crate::FencedLock) has a token from the start. The guard of another lock has
+    /// one once [`fencing_token`](Self::fencing_token) has drawn it. The token never belongs to
+    /// another hold, even after this hold is lost.
     #[must_use]
     pub fn token(&self) -> Option<u64> {
         match &self.body {

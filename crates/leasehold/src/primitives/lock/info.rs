@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use crate::backend::step::Value;
 
-/// The holders of a lock, and the remaining time of the lease: the answer of
+/// The holders of a lock, and the remaining time of the lease: the result of
 /// [`Lock::inspect`](crate::Lock::inspect).
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
@@ -23,8 +23,8 @@ impl LockInfo {
         };
         let ttl = Ttl::of_key(*ttl_ms);
         let mut holders = Vec::new();
-        // The last chunk of a reply of odd length has one item and is not a pair. Such a reply is
-        // refused: without its last holder it would look right but be wrong.
+        // If the length of the reply is odd, its last chunk has one item and is not a pair. Such a
+        // reply is refused: without its last holder it would look right but be wrong.
         for pair in rest.chunks(2) {
             let [Value::Text(id), Value::Text(count)] = pair else {
                 return None;
@@ -62,8 +62,8 @@ pub struct Holder {
 pub enum Ttl {
     /// The lock is free. For a permit: its lease has ended, or it does not exist.
     Free,
-    /// Held without an expiry. Redisson makes such permits. A lock without an expiry was made by
-    /// neither library.
+    /// Held without an expiry. Redisson makes such permits. Neither library makes locks without an
+    /// expiry.
     NoExpiry,
     /// Held for this duration from now, unless the hold is renewed or released.
     Left(Duration),

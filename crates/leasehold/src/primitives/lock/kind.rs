@@ -27,8 +27,8 @@ pub trait Kind: Acquire {
     type Guard: FromLockGuard + AsRef<LockGuard> + Into<LockGuard> + fmt::Debug + Send + Sync;
 }
 
-/// A guard of one kind, made from the guard that all kinds share. This is not `From`, because any
-/// caller could use `From` with the guard of another kind.
+/// The conversion into the guard of one kind from the guard that all kinds share. This is not
+/// `From`, because any caller could use `From` with the guard of another kind.
 pub(crate) trait FromLockGuard {
     fn from_lock_guard(guard: LockGuard) -> Self;
 }
@@ -49,12 +49,12 @@ impl<K: Kind + Named> OneKey for K {}
 /// The way in which a kind is acquired.
 pub(crate) trait Acquire: Clone + fmt::Debug + Send + Sync + Sized + 'static {
     /// The role in which an owner holds a name of this kind.
-    // Each side of a read-write lock has a role of its own, so that an owner can hold both at the
-    // same time. The other kinds can be held in one way only.
+    // Each side of a read-write lock has its own role, so that an owner can hold both at the same
+    // time. The other kinds can be held in one way only.
     const ROLE: Role = Role::Exclusive;
 
-    // This is not an `async fn`: in a trait, an `async fn` promises no `Send`, so a caller could
-    // not spawn a task that acquires a lock of a generic kind.
+    // This is not an `async fn`: in a trait, the future of an `async fn` is not known to be `Send`,
+    // so a caller could not spawn a task that acquires a lock of a generic kind.
     fn acquire_by(
         lock: &Lock<Self>,
         deadline: Deadline,
@@ -65,7 +65,8 @@ pub(crate) trait Acquire: Clone + fmt::Debug + Send + Sync + Sized + 'static {
 pub(crate) trait Named: Clone + fmt::Debug + Send + Sync + Sized + 'static {
     /// The kind under which logs, events and metrics report this lock.
     const OBSERVED: observe::ObservedKind = observe::ObservedKind::Lock;
-    /// Whether the waiters of a process hand such a lock over to each other, for one slice of time.
+    /// Whether the waiters of a process hand such a lock over to each other, for a short time after
+    /// each grant (a slice).
     const HAS_SLICE: bool = false;
     /// Whether the server can keep such a lock locked after its holder has left.
     const CAN_BE_KEPT: bool = false;
@@ -77,18 +78,18 @@ pub(crate) trait Named: Clone + fmt::Debug + Send + Sync + Sized + 'static {
 
     /// Returns the channel on which releases are published.
     fn channel(&self, key: &Key) -> String;
-    /// Returns the key that all waiters for the same thing share. One of them asks at a time, and
-    /// an owner that holds this key can re-enter.
+    /// Returns the key that all waiters for the same thing share. Only one of them sends requests
+    /// at a time, and an owner that holds this key can re-enter.
     fn line_key(&self, key: &Key) -> Key {
         key.clone()
     }
     /// Returns whether a holder keeps every other client out.
-    // A wrong `false` costs one request that is refused. A wrong `true` would keep a majority from
-    // asking a member that would have granted the lock.
+    // A wrong `false` costs one request that is refused. With a wrong `true`, a `RedLock` would not
+    // request a member that would have been granted.
     fn is_exclusive(&self) -> bool {
         false
     }
-    /// Returns whether a server has already answered that the lock is held, to the same caller.
+    /// Returns whether a server has already told the same caller that the lock is held.
     fn was_held(&self) -> bool {
         false
     }
@@ -102,7 +103,7 @@ pub(crate) trait Named: Clone + fmt::Debug + Send + Sync + Sized + 'static {
     fn line(_lock: &Lock<Self>) -> LineMode {
         LineMode::HeadAsks
     }
-    /// Asks for the holders and the TTL. Replies `{ ttl, holder, count, ... }`.
+    /// Requests the holders and the TTL. Replies `{ ttl, holder, count, ... }`.
     fn inspect(&self, key: &Key) -> Operation;
     /// Returns the terms of a hold, given the terms of the handle.
     fn terms(&self, terms: Terms) -> Terms {

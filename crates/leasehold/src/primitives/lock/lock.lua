@@ -4,7 +4,7 @@
 -- [break_hold] ------------------------------------------------------------------------------------
 
 -- Ends the current hold of a plain lock, and notes in `marker` that it was ended by force. Returns
--- 1 if there was a hold, 0 if not, or an error text.
+-- 1 if there was a hold, 0 if not, or an error message.
 local function break_hold(lock, marker)
   local fields = redis.call('HLEN', lock)
   if fields == 0 then
@@ -18,7 +18,7 @@ local function break_hold(lock, marker)
   local ttl = redis.call('PTTL', lock)
   redis.call('DEL', lock)
   if ttl > 0 then
-    -- The note is only a courtesy to the holder: writing it fails when the server is out of memory.
+    -- The note is only a courtesy to the holder, so it may fail when the server is out of memory.
     -- There are at most 64 notes, so that a name whose holds are often ended by force does not fill
     -- the memory.
     local size = redis.pcall('HLEN', marker)
@@ -34,7 +34,7 @@ end
 
 -- [grant] -----------------------------------------------------------------------------------------
 
--- Grants a free lock to this hold, with a lease. Returns false, or an error text.
+-- Grants a free lock to this hold, with a lease. Returns false, or an error message.
 local function grant(lock, hold, lease_ms)
   redis.call('HSET', lock, hold, '1')
   local expiry = redis.pcall('PEXPIRE', lock, lease_ms)
@@ -86,7 +86,7 @@ end
 -- [acquire_and_enlist] ----------------------------------------------------------------------------
 
 -- Grants the lock to this hold if it is free. Otherwise adds the client to the list of waiting
--- clients. A release notifies one of them, and the others need not ask.
+-- clients. A release notifies one of these clients, and the others need not send a request.
 --
 -- lock      hash: one field per hold, `uuid:n`
 -- asking    list: the clients to notify, each as `number:1`, in order of arrival
@@ -104,7 +104,7 @@ local function acquire_and_enlist(lock, asking, hold, lease_ms, client, notified
   if fields == 0 then
     local refused = grant(lock, hold, lease_ms)
     if not refused then
-      -- To notify a client that has the lock would be useless, and would delay the next client.
+      -- Notifying a client that has the lock would be useless, and would delay the next client.
       redis.pcall('LREM', asking, 0, client)
     end
     return refused
@@ -149,7 +149,7 @@ local function release(lock, hold, channel)
   if redis.call('HDEL', lock, hold) == 0 then
     return 0
   end
-  -- Published by the same script: if a client sent two commands and died between them, every waiter
+  -- Publish in the same script: if a client sent two commands and died between them, every waiter
   -- would sleep until its next poll. An ACL may deny the channel.
   local receivers = redis.pcall('PUBLISH', channel, '0')
   return 1 + (type(receivers) == 'number' and receivers or 0)
@@ -181,16 +181,16 @@ end
 
 -- [renewed] ---------------------------------------------------------------------------------------
 
--- Makes the lock last for at least `lease_ms` from now, and returns how long it lasts now. A lease
+-- Makes the lock last for at least `lease_ms` from now, and returns its new remaining time. A lease
 -- longer than `most_ms` is shortened to `lease_ms`; 0 for never.
 local function renewed(lock, lease_ms, most_ms)
   local ttl, most = redis.call('PTTL', lock), tonumber(most_ms)
-  -- Otherwise never shortened: an earlier request can arrive after a later one that asked for more,
-  -- and the holder relies on the longer lease.
+  -- Otherwise the lease is never shortened: an earlier request can arrive after a later one that
+  -- asked for a longer lease, on which the holder relies.
   if ttl < tonumber(lease_ms) or (most > 0 and ttl > most) then
     ttl = tonumber(lease_ms)
   end
-  -- Written even if nothing changes: a client that waits for replicas waits for this write.
+  -- Write even if nothing changes: a client that waits for replicas waits for this write.
   redis.call('PEXPIRE', lock, ttl)
   return ttl
 end
@@ -230,14 +230,14 @@ local function renew_many(count, first_key, first_arg)
     local value = redis.pcall('HGET', lock, ARGV[first_arg + n])
     local good = type(value) == 'string' and value ~= KEPT
     if good then
-      -- Never shortened: an earlier request can arrive after a later one.
+      -- The lease is never shortened: an earlier request can arrive after a later one.
       local set = has_gt and redis.pcall('PEXPIRE', lock, lease_ms, 'GT')
       if set ~= 1 then
         -- An error means a server before 7.0, which does not know GT.
         has_gt = set == 0
         local ttl = redis.call('PTTL', lock)
         if ttl >= 0 then
-          -- Written even if nothing changes: a client that waits for replicas waits for this write.
+          -- Write even if nothing changes: a client that waits for replicas waits for this write.
           redis.call('PEXPIRE', lock, math.max(ttl, most))
         end
         -- Otherwise the key has no expiry, or it lasts more than a second longer than the lease
@@ -268,8 +268,8 @@ local function keep_for(lock, hold, span_ms, channel)
   if redis.call('HEXISTS', lock, hold) == 0 then
     return 0
   end
-  -- The waiters must ask again to learn the new end. The message contains no client's number, so
-  -- all of them ask. An ACL may deny the channel.
+  -- The waiters must send a request to learn the new end. The message contains no client's number,
+  -- so all of them do. An ACL may deny the channel.
   if keep_for_span(span_ms, lock, hold) then
     redis.pcall('PUBLISH', channel, '0')
   end
@@ -339,8 +339,8 @@ end
 
 -- [note_longest] ----------------------------------------------------------------------------------
 
--- Returns the longest lease that was noted for this lock by clients that hold it with a majority.
--- Notes the client's own lease if that is longer.
+-- Returns the longest lease that was noted for this lock by clients that hold it as part of a
+-- `RedLock`. Notes the client's own lease if that is longer.
 --
 -- longest  text: the longest lease, in ms; without expiry
 -- own_ms   the longest lease of this client; 0 to note nothing

@@ -105,8 +105,8 @@ step! {
 
 impl Release<'_> {
     fn twin(self, keyspace: &mut Keyspace) -> Result<Value, Refusal> {
-        // Removes the field of this hold only, whose id is never used again. So a late or repeated
-        // release can't end the hold of the next holder.
+        // This removes only the field of this hold, whose id is never used again. So a late or
+        // repeated release can't end the hold of the next holder.
         if !keyspace.hdel(self.lock, self.hold)? {
             return Ok(Value::Int(0));
         }
@@ -346,7 +346,7 @@ pub(crate) fn plain(keyspace: &mut Keyspace, lock: &[u8]) -> Result<(Vec<u8>, Ve
 }
 
 /// Ends the current hold, no matter which client has it, and notes that in `marker`: the twin of
-/// `lock.lua`.
+/// `break_hold` in `lock.lua`.
 pub(in crate::primitives) fn break_hold(
     keyspace: &mut Keyspace,
     lock: &[u8],
@@ -356,11 +356,11 @@ pub(in crate::primitives) fn break_hold(
         return Ok(false);
     }
     let (holder, _) = plain(keyspace, lock)?;
-    // Read before the key is deleted: the marker must live as long as the hold would have. Until
-    // then the holder may ask for the reason.
+    // Read this before the key is deleted: the marker must live as long as the hold would have.
+    // Until then the holder may ask for the reason.
     let ttl = keyspace.pttl(lock);
     keyspace.del(lock);
-    // If the hold has no expiry, no marker is set: a marker without an expiry would stay for ever.
+    // If the hold has no expiry, no marker is set: a marker without an expiry would remain forever.
     if let Ok(ttl @ 1..) = u64::try_from(ttl) {
         // A marker of another type is not changed, because the note is only a courtesy.
         if keyspace.hlen(marker).is_ok_and(|size| size < 64) {
@@ -481,8 +481,8 @@ impl HoldSteps for LockHold {
             return None;
         };
         match &items[..] {
-            // Force takes precedence: the next holder has the lock only because of it, and is not
-            // the reason for the loss.
+            // The forced end takes precedence: the next holder has the lock only because of it, and
+            // is not the reason for the loss.
             [_, Value::Int(1)] => Some(LossReason::Forced),
             // A hash that another program has put there has no holder.
             [Value::Text(holder), _] if hash_kind::is_id(holder) => Some(LossReason::Taken {
@@ -544,8 +544,8 @@ pub(crate) fn force_unlock(key: &Key, channel: &str) -> Operation {
     .operation()
 }
 
-/// Asks for the longest lease that clients holding this lock with a majority have ever noted. Notes
-/// `own` if that is longer.
+/// Returns the operation that reads the longest lease ever noted by clients that hold this lock as
+/// part of a `RedLock`. It notes `own` if that is longer.
 pub(in crate::primitives) fn note_longest(key: &Key, own: Duration) -> Operation {
     NoteLongest {
         longest: key.longest_lease().as_bytes(),

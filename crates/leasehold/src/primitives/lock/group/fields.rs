@@ -1,11 +1,11 @@
-//! The name of a group's value in Redis: Redisson's hash of the encoded value.
+//! The field name of a group's value in Redis: Redisson's hash of the encoded value.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD_NO_PAD;
 use highway::{HighwayHash as _, HighwayHasher, Key};
 
-/// The encoding of the values of a [`GroupLock`](crate::GroupLock) before they are hashed. It must
-/// be the encoding that the Java clients of the same group use.
+/// The encoding of a [`GroupLock`](crate::GroupLock)'s values before they are hashed. It must be
+/// the encoding that the Java clients of the same group use.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum FieldNames {
@@ -19,8 +19,8 @@ pub enum FieldNames {
 impl FieldNames {
     /// Returns the name of the value's field: HighwayHash-128 in base64 without padding.
     pub(super) fn field(self, value: &str) -> String {
-        // Redisson's own key words. With other words, Java clients would lock other fields of the
-        // same group, and neither side would notice.
+        // The words of Redisson's hash key. With other words, Java clients would lock other fields
+        // of the same group, and neither side would notice.
         const KEY: Key = Key([
             0x9e37_79b9_7f4a_7c15,
             0xf39c_c060_5ced_c834,
@@ -36,7 +36,7 @@ impl FieldNames {
     }
 }
 
-/// Encodes a string as Kryo does: first the number of its class, then the text.
+/// Encodes a string as Kryo does: first the number of its class, then its characters.
 fn kryo5(text: &str) -> Vec<u8> {
     const STRING: u8 = 3;
     const HIGH: u8 = 0x80;
@@ -50,8 +50,8 @@ fn kryo5(text: &str) -> Vec<u8> {
         }
         return bytes;
     }
-    // The length plus one, in groups of bits: first six bits and two flags, then seven bits and one
-    // flag each.
+    // The length plus one, in groups of bits: the first byte has six bits and two flags, each
+    // further byte has seven bits and one flag.
     let mut number = chars + 1;
     let low = |number: usize, bits: u32| u8::try_from(number & ((1 << bits) - 1)).unwrap_or(0);
     let more = |rest: usize, mark: u8| if rest > 0 { mark } else { 0 };
@@ -71,8 +71,8 @@ mod tests {
 
     #[test]
     fn fields_are_called_as_redisson_calls_them() {
-        // Tests with Rust clients only can't find a wrong name: the clients would agree on it and
-        // exclude each other, but no Java client.
+        // Tests with only Rust clients can't find a wrong name: these clients would agree on the
+        // name and exclude each other, but they would not exclude Java clients.
         for (value, text, kryo5) in [
             ("a", "qwvAS12pR0CgRitaypEjUw", "Jon6GCcO+0QSJkhre5wXYA"),
             ("b", "Q5CdP+xmkHdTGWYr64Lw6A", "oz8KQ6x92JraWxs5okiqFw"),

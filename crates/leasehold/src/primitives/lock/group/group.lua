@@ -3,19 +3,20 @@
 
 -- [shape] -----------------------------------------------------------------------------------------
 
--- Gives how long the group lives if its last hold lasts `lease_ms` more: a moment longer than the
+-- Returns how long the group lives if its last hold lasts `lease_ms` more: a moment longer than the
 -- hold. Redisson takes over a value when its time ends, but does not lengthen the life of a key
 -- that expires within a millisecond. The new hold would then vanish with the key.
 local function life_ms(lease_ms)
   return string.format('%.0f', lease_ms + 100)
 end
 
--- Reads the time at which the lease of `holder` on the value `f` ends; nil if it has none.
+-- Returns the time at which the lease of `holder` on the value `f` ends; nil if there is no such
+-- lease.
 local function ends_at(group, f, holder)
   return tonumber(redis.call('HGET', group, f .. ':' .. holder .. ':expire_time') or '')
 end
 
--- Removes the two fields that belong to the value. If an ACL denies it, they are removed with the
+-- Removes the two fields that belong to the value. If an ACL denies this, they are removed with the
 -- group.
 local function remove(group, f, holder)
   local pair = f .. ':' .. holder
@@ -94,7 +95,7 @@ local function acquire(group, hold, lease_ms, fields)
   if busy_ms > 0 then
     return busy_ms
   end
-  -- Read before the first write, because an ACL may deny it.
+  -- Read this before the first write, because an ACL may deny the command.
   local ttl = redis.call('PTTL', group)
   local ends = string.format('%.0f', now + lease_ms)
   for f in string.gmatch(fields, '%S+') do
@@ -116,8 +117,8 @@ local function acquire(group, hold, lease_ms, fields)
   for _, one in ipairs(dead) do
     remove(group, one[1], one[2])
   end
-  -- The values of other dead holders would stay for as long as the group is in use. To keep them
-  -- few, each acquire checks a few fields at a changing position in the hash.
+  -- The values of other dead holders would remain for as long as the group is in use. So each
+  -- acquire checks a few fields at a changing position in the hash, and removes such values.
   if size > 48 then
     local some = redis.pcall('HSCAN', group, now % 1048576, 'COUNT', 8)[2] or {}
     for n = 1, #some, 2 do
@@ -194,7 +195,7 @@ local function renew(group, hold, lease_ms, most_ms, fields)
   local ttl = redis.call('PTTL', group)
   local life = life_ms(lease_ms)
   if ttl >= 0 then
-    -- Written even if nothing changes: a client that waits for replicas waits for this write.
+    -- Write even if nothing changes: a client that waits for replicas waits for this write.
     redis.call('PEXPIRE', group, math.max(ttl, life))
   end
   local wanted, left = now + lease_ms, 0
@@ -265,8 +266,8 @@ local function force_unlock(group, marker, channel, fields)
       remove(group, f, holder)
       if left >= 0 then
         ended = 1
-        -- The note is only a courtesy to the holder: writing it fails when the server is out of
-        -- memory. At most 64 notes, so that a name that is unlocked by force again and again does
+        -- The note is only a courtesy to the holder, so it may fail when the server is out of
+        -- memory. There are at most 64 notes, so that a name that is often unlocked by force does
         -- not fill the memory.
         local noted = redis.pcall('HLEN', marker)
         noted = type(noted) == 'number' and noted < 64 and redis.pcall('HSET', marker, holder, '1')

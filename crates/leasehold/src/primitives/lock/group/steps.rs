@@ -53,9 +53,9 @@ impl Acquire<'_> {
         }
         for f in split(self.fields) {
             keyspace.hset(self.group, f, self.hold)?;
-            // The end of the lease by the server's clock. Redisson's clients write it by their own
-            // clocks, so for a Java client whose clock is wrong, our leases end too early or too
-            // late.
+            // The end of the lease, on the server's clock. Redisson's clients use their own clocks
+            // for this time, so for a Java client with a wrong clock, our leases end too early or
+            // too late.
             let ends = (now + lease_ms).to_string();
             keyspace.hset(
                 self.group,
@@ -98,8 +98,8 @@ impl Release<'_> {
             } else {
                 lost.push(Value::Text(f.to_vec()));
             }
-            // Removed even if another client has the value by now: the end and the count carry this
-            // hold's id, and would stay for as long as the group is in use.
+            // Remove these fields even if another client has the value now: the end and the count
+            // carry this hold's id, and would remain for as long as the group is in use.
             remove(keyspace, self.group, f, self.hold)?;
         }
         if !had {
@@ -134,8 +134,8 @@ impl Renew<'_> {
                 return Ok(Value::Int(0));
             }
             match ends_at(keyspace, self.group, f, self.hold)? {
-                // A value whose lease is over counts as lost even if no client has taken it. The
-                // holder's own deadline was earlier, and a loss is final.
+                // A value whose lease has expired counts as lost even if no client has taken it.
+                // The holder's own deadline was earlier, and a loss is final.
                 Some(at) if at >= now => ends.push((f, at)),
                 _ => return Ok(Value::Int(0)),
             }
@@ -207,8 +207,8 @@ impl ForceUnlock<'_> {
             let ends = ends_at(keyspace, self.group, f, &holder)?.unwrap_or(0);
             keyspace.hdel(self.group, f)?;
             remove(keyspace, self.group, f, &holder)?;
-            // The fields of a dead holder are removed too. But its hold had ended by itself, so no
-            // marker may say that it was ended by force.
+            // The fields of a dead holder are removed, too. But its hold had already ended by
+            // itself, so no marker may say that it was ended by force.
             let Some(left) = ends.checked_sub(now) else {
                 continue;
             };
@@ -265,8 +265,8 @@ pub(crate) static ALL: [&Step; 6] = [
 
 const EXPIRE_TIME: &[u8] = b"expire_time";
 const LOCK_COUNT: &[u8] = b"lock_count";
-/// The number of fields above which a group is swept. The script checks a few fields each time, its
-/// twin checks all.
+/// The number of fields above which each acquire removes the fields of dead holders. The script
+/// checks a few fields each time, its twin checks all of them.
 const SWEPT: usize = 48;
 
 fn split(fields: &[u8]) -> impl Iterator<Item = &[u8]> {
@@ -315,8 +315,8 @@ fn sweep(keyspace: &mut Keyspace, group: &[u8], now: u64) -> Result<(), Refusal>
         let text = String::from_utf8_lossy(&field);
         let Some((f, holder)) = text
             .strip_suffix(":expire_time")
-            // Split at the first colon: a field's name is in base64, which has no colon, but the id
-            // of a holder has one.
+            // Split at the first colon: a field's name is base64 and has no colon, but the id of a
+            // holder has one.
             .and_then(|text| text.split_once(':'))
         else {
             continue;
@@ -338,8 +338,9 @@ fn life_ms(lease_ms: u64) -> u64 {
 
 /// The twin of `trim_expiry` in `group.lua`.
 fn trim_expiry(keyspace: &mut Keyspace, group: &[u8]) -> Result<(), Refusal> {
-    // Reading a large hash at each release would keep the server busy. A large group is swept when
-    // it is acquired, and lives as long as the longest lease that was asked for.
+    // Reading a large hash at each release would keep the server busy. In a large group, acquires
+    // remove the fields of dead holders, and the group lives as long as the longest requested
+    // lease.
     if keyspace.hlen(group)? > SWEPT {
         return Ok(());
     }
@@ -382,7 +383,7 @@ impl GroupHold {
         }
     }
 
-    /// Returns the loss of one value, given its field.
+    /// Returns the reason for the loss of one value, given its field.
     fn lost(&self, field: &[u8], reason: LossReason) -> LossReason {
         let value = self.values.value_of(field);
         LossReason::Member {
@@ -461,7 +462,8 @@ impl HoldSteps for GroupHold {
             [Value::Text(field), Value::Text(holder)] => Some((field, holder)),
             _ => None,
         });
-        // A value that another client has taken says more than a value that no longer exists.
+        // Prefer a value that another client has taken: it tells the holder more than a value that
+        // no longer exists.
         let (field, holder) = gone.max_by_key(|(_, holder)| !holder.is_empty())?;
         let reason = match holder.is_empty() {
             true => LossReason::Deleted,
