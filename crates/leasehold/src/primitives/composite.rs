@@ -1,5 +1,5 @@
-//! Locks that are made of several others. A holder has all of them ([`MultiLock`]) or a majority
-//! ([`RedLock`]).
+//! Locks that are made of several others. A holder has all of them ([`MultiLock`]) or a majority of
+//! them ([`RedLock`]).
 
 mod majority;
 mod member;
@@ -36,7 +36,8 @@ macro_rules! impl_composite {
                 }
 
                 fn quorum(&self) -> usize {
-                    // The kind's own method, which takes precedence over the trait's: no recursion.
+                    // This calls the kind's own method, which takes precedence over the trait's
+                    // method, so there is no recursion.
                     self.quorum()
                 }
 

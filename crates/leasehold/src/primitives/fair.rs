@@ -19,16 +19,16 @@ use crate::primitives::request;
 use crate::wait::Deadline;
 use steps::{FairHold, WaiterSettings};
 
-/// A lock that its waiters acquire in the order of their arrival, over all processes. Shared with
-/// Redisson's `getFairLock` and `getNonReentrantFairLock` of the same name: the waiters of both
-/// libraries are in one queue.
+/// A lock that waiters acquire in the order of their arrival, across all processes. Redisson's
+/// `getFairLock` and `getNonReentrantFairLock` of the same name are the same lock: the waiters of
+/// both libraries are in one queue.
 ///
-/// The queue is on the server. A waiter keeps its place by asking again within the
-/// [`waiter_timeout`](Self::waiter_timeout), which it does by itself, even after a lost connection.
-/// If the wait ends without the lock, the waiter leaves the queue at once. A process that is killed
-/// while it waits delays the other waiters for at most the waiter timeout, as long as another
-/// process with this library waits for the lock, holds it or tries to acquire it. (If only
-/// Redisson's clients use the lock, the delay is minutes.)
+/// The queue is on the server. A waiter keeps its place by sending another request within the
+/// [`waiter_timeout`](Self::waiter_timeout). This happens automatically, even after a lost
+/// connection. If the wait ends without the lock, the waiter leaves the queue at once. A process
+/// that is killed while it waits delays the other waiters for at most the waiter timeout, as long
+/// as another process with this library waits for the lock, holds it or tries to acquire it. (If
+/// only Redisson's clients use the lock, the delay is minutes.)
 ///
 /// [`try_acquire`](Self::try_acquire) takes no place in the queue, and gets the lock only when
 /// there are no waiters.
@@ -36,14 +36,14 @@ use steps::{FairHold, WaiterSettings};
 /// The promise is the same as for [`Lock`]. A fair lock is slower: a waiter joins the queue on the
 /// server before it sleeps, and when the lock passes to another client, the next waiter needs a
 /// round trip. If the next waiter belongs to the same client, no round trip is needed
-/// ([`local_hand_over`](Self::local_hand_over)). While waiters of Redisson are in the queue, the
-/// server has work for every waiter with each grant, as with Redisson. All users of a name must use
-/// the fair lock: a plain [`Lock`] of the same name and the fair lock exclude each other, but the
-/// waiters of the plain lock do not join the queue.
+/// ([`local_hand_over`](Self::local_hand_over)). While Redisson's waiters are in the queue, each
+/// grant costs the server work for every waiter in it, as with Redisson alone. All users of a name
+/// must use the fair lock: a plain [`Lock`] of the same name and the fair lock exclude each other,
+/// but the waiters of the plain lock do not join the queue.
 ///
 /// The order is lost if the server loses data, or if its clock jumps forward by more than the
-/// waiter timeout. The waiters then join the queue again in any order, and each of them still
-/// waits.
+/// waiter timeout. The waiters then join the queue again in any order, and none of their waits
+/// ends.
 ///
 /// ```
 /// # #[tokio::main(flavor = "current_thread")]
@@ -77,8 +77,8 @@ pub struct Fair {
 }
 
 impl Fair {
-    /// Number of times that a waiter asks within its timeout. It loses its place if none of these
-    /// requests arrives in time.
+    /// Number of requests that a waiter sends within its timeout. The waiter loses its place if
+    /// none of them arrives in time.
     const ASKS_PER_TIMEOUT: u32 = 3;
 
     pub(crate) fn new() -> Self {
@@ -109,8 +109,8 @@ impl Named for Fair {
     }
 
     fn hold(lock: &Lock<Self>, key: &Key, id: String) -> Box<dyn HoldSteps> {
-        // No place on the server: only a try asks with a new hold each time, and it must not leave
-        // behind a place that no waiter keeps.
+        // This hold takes no place on the server: only a try uses a new hold for each request, and
+        // it must not leave a place that no waiter keeps.
         Box::new(FairHold::new(
             key,
             lock.channel(),
@@ -146,8 +146,8 @@ impl Named for Fair {
 
 impl FairLock {
     /// Sets how long a waiter keeps its place in the queue after its last request, and so how long
-    /// a killed process delays the other waiters: 100 ms to an hour, 5 s by default. A waiter asks
-    /// three times within this time, whatever its [`poll_interval`](Self::poll_interval). Each
+    /// a killed process delays the other waiters: 100 ms to an hour, 5 s by default. A waiter sends
+    /// three requests within this time, whatever its [`poll_interval`](Self::poll_interval). Each
     /// waiter uses the timeout of its own handle.
     #[doc(alias = "fairLockWaitTimeout")]
     #[must_use]
@@ -156,7 +156,7 @@ impl FairLock {
         self
     }
 
-    /// Returns the ids of the waiters for the lock, in their order. In an id `uuid:n`, `uuid` is
+    /// Returns the ids of the waiters for the lock, in queue order. In an id `uuid:n`, `uuid` is
     /// the client, and `n` the wait (this library) or the thread (Redisson). This is for operators:
     /// the answer may be out of date when it arrives.
     ///
@@ -180,9 +180,9 @@ impl FairLock {
 fn waiter_settings(lock: &FairLock, place_time: Duration) -> WaiterSettings {
     WaiterSettings {
         place_time,
-        // Redisson's waiters rely on a queue without an expiry. If there can be none of them, the
-        // queue gets an expiry: otherwise it would stay for ever after the processes of all its
-        // waiters are killed.
+        // Redisson's waiters rely on a queue without an expiry. If there can be no such waiters,
+        // the queue gets an expiry: otherwise it would remain forever after the processes of all
+        // its waiters are killed.
         with_redisson: lock.context().peers != Peers::RustOnly,
     }
 }

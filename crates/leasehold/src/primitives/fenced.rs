@@ -23,13 +23,13 @@ use steps::FencedHold;
 /// request was delayed. The lock alone can't stop such a holder. So pass the token to the protected
 /// resource with each change, and let the resource refuse a token that is lower than the greatest
 /// token it has seen. `docs/fencing.md` in the repository has such checks for databases, Redis,
-/// HTTP and object stores.
+/// HTTP services and object stores.
 ///
 /// A fenced lock and the plain [`Lock`] of the same name are one lock, so they exclude each other.
-/// But an acquire of the plain lock draws no token. The guard of a plain lock can draw a token
-/// later ([`LockGuard::fencing_token`]), and so can the guards of other kinds. Redisson's `RLock`
-/// has no tokens. This library and Redisson's `RFencedLock` use the same counter, so the tokens of
-/// the two rise together.
+/// But an acquire of the plain lock draws no token. The guard of a plain lock or of another kind
+/// can draw a token later ([`LockGuard::fencing_token`]). Redisson's `RLock` has no tokens. This
+/// library and Redisson's `RFencedLock` use the same counter, so the tokens of the two rise
+/// together.
 ///
 /// Tokens are whole numbers from 1 to 2^53. Each token is greater than the previous one, and at
 /// least as great as the server's time in microseconds. So tokens rise even after the server has
@@ -76,7 +76,7 @@ impl Acquire for Fenced {
             // This is a re-entry into a hold that was acquired without a token.
             match draw::token_of(guard.share()).await {
                 Ok(_) => return Ok(Some(guard)),
-                // The hold was lost in the meantime, so this acquire asks again.
+                // The hold was lost in the meantime, so this acquire requests the lock again.
                 Err(_) if !guard.is_held() => {}
                 Err(error) => return Err(error),
             }
@@ -137,8 +137,8 @@ pub struct FencedGuard {
 }
 
 impl FencedGuard {
-    /// Returns the token of this hold, greater than the token of every earlier hold. It is never
-    /// the token of another hold, even after this hold is lost.
+    /// Returns the token of this hold, which is greater than the token of every earlier hold. The
+    /// token never belongs to another hold, even after this hold is lost.
     #[doc(alias = "lockAndGetToken")]
     #[doc(alias = "tryLockAndGetToken")]
     #[must_use]
@@ -160,7 +160,7 @@ impl FencedGuard {
         self.guard.release().await
     }
 
-    /// Ends the guard without releasing the lock, which ends with its lease: see
+    /// Ends the guard without releasing the lock, which stays locked until its lease ends: see
     /// [`LockGuard::forget`].
     pub fn forget(self) {
         self.guard.forget();

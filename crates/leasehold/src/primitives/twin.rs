@@ -1,4 +1,4 @@
-//! The parts that steps of several primitives share: their Lua, and its twin on the embedded
+//! Code that the steps of several primitives share: their Lua, and its twin on the embedded
 //! keyspace.
 
 use crate::backend::memory::Keyspace;
@@ -16,9 +16,9 @@ pub(crate) static WAKE_ALL: SharedLua = SharedLua::new(&LUA, "wake_all", &[]);
 
 /// Extends the life of a key to at least `ms` from now.
 pub(crate) fn lengthen(keyspace: &mut Keyspace, key: &[u8], ms: u64) {
-    // Never shortened: an earlier request can arrive after one that asked for more. A key without
-    // an expiry, which an operator may have made persistent, gets an expiry again: its TTL is -1,
-    // and so not a `u64`.
+    // Never shorten the life: an earlier request can arrive after one that asked for more. A key
+    // without an expiry, which an operator may have made persistent, gets an expiry again: its TTL
+    // is -1, and so not a `u64`.
     if u64::try_from(keyspace.pttl(key)).is_ok_and(|left| left >= ms) {
         return;
     }
@@ -79,7 +79,8 @@ pub(crate) fn number_at(keyspace: &mut Keyspace, key: &[u8]) -> Result<Option<i6
         return Ok(None);
     };
     let digits = text.strip_prefix(b"-").unwrap_or(&text);
-    // Like `number_at`: Lua does not convert longer numbers back to text exactly.
+    // As in `number_at` of `common.lua`: Lua does not convert longer numbers back to a string
+    // exactly.
     let counts = text.len() <= 14 && !digits.is_empty() && digits.iter().all(u8::is_ascii_digit);
     if !counts {
         return Err(Refusal("WRONGKIND a text that is not a count".into()));
@@ -92,7 +93,7 @@ pub(crate) fn number_at(keyspace: &mut Keyspace, key: &[u8]) -> Result<Option<i6
 pub(super) struct Freed<'a> {
     pub(super) asking: &'a [u8],
     pub(super) channel: &'a [u8],
-    /// Number of permits that are free now.
+    /// Number of permits that are now free.
     pub(super) free: i64,
     /// Number of permits that have just become free.
     pub(super) more: i64,
@@ -101,7 +102,7 @@ pub(super) struct Freed<'a> {
 }
 
 impl<'a> Freed<'a> {
-    /// Describes a change that has freed `more` permits, so that `free` permits are free now.
+    /// Describes a change that has freed `more` permits, so that `free` permits are now free.
     pub(super) fn new((asking, channel): (&'a [u8], &'a [u8]), free: i64, more: i64) -> Self {
         Self {
             asking,
@@ -136,7 +137,7 @@ pub(super) fn notify_waiting(keyspace: &mut Keyspace, freed: Freed<'_>) -> usize
         .max(usize::from(!waiting.is_empty()))
 }
 
-/// Returns the number of a client that waits, and how many permits it wants.
+/// Returns the number of a waiting client, and how many permits it wants.
 fn wanted(client: &[u8]) -> Option<(&[u8], i64)> {
     let (own, wants) = client.split_at_checked(client.iter().position(|byte| *byte == b':')?)?;
     let wants = wants.strip_prefix(b":")?;
@@ -164,15 +165,15 @@ pub(super) fn publish_free(keyspace: &mut Keyspace, freed: Freed<'_>) -> i64 {
     if keyspace.listeners(channel) == 0 {
         return 0;
     }
-    // Each message wakes one of Redisson's asynchronous waiters, whatever it says. So there is one
-    // message for each permit, up to 64.
+    // Each message wakes one of Redisson's asynchronous waiters, whatever number it contains. So
+    // there is one message for each permit, up to 64.
     for _ in 1..(more + freed.extra).min(64) {
         keyspace.publish(channel, b"0");
     }
     keyspace.listeners(channel)
 }
 
-/// The result if it is not known how many connections got a message.
+/// The result if it is unknown how many connections got a message.
 pub(super) const UNKNOWN_RECEIVERS: i64 = -1;
 
 /// The twin of `wake_all` in `common.lua`.
@@ -240,7 +241,7 @@ fn client_of(item: &[u8]) -> Option<(&[u8], &[u8])> {
     (number.len() > 2 && digits(wants) == wants.len()).then_some((number, rest))
 }
 
-/// Notifies the first client that still listens. The twin of `notify_first` in `common.lua`.
+/// Notifies the first client that is still subscribed. The twin of `notify_first` in `common.lua`.
 pub(super) fn notify_first(keyspace: &mut Keyspace, asking: &[u8], channel: &[u8]) {
     while let Ok(Some(first)) = keyspace.lfirst(asking) {
         let Some((number, listens)) = client_of(&first) else {

@@ -1,4 +1,4 @@
-//! The majority lock: one name on several independent servers.
+//! The `RedLock`: one name on several independent servers.
 
 mod ballot;
 mod granted;
@@ -22,17 +22,17 @@ use crate::primitives::lock::kind::{Acquire, Kind};
 use crate::primitives::lock::{Lock, LockGuard};
 use crate::wait::{Answer, Ask as _, Deadline, Wait};
 
-/// A lock on several independent servers, which is held while a majority of the servers hold it.
-/// The counterpart of Redisson's `RedissonRedLock`. Each member is shared with the Java lock of the
-/// same name.
+/// A lock on several independent servers. It has a member lock on each server, and is held while a
+/// majority of the members are held. This is the counterpart of Redisson's `RedissonRedLock`. Each
+/// member is shared with the Java lock of the same name.
 ///
-/// An acquire asks all servers at the same time, and waits for each of them for at most
-/// [`member_timeout`](Self::member_timeout). So with five servers, two may be down, slow or cut
-/// off. If no majority grants the lock, the grants are released again, even on servers that did not
-/// answer.
+/// An acquire sends its requests to all servers at the same time, and waits for each answer for at
+/// most [`member_timeout`](Self::member_timeout). So with five servers, two may be down, slow or
+/// unreachable. If fewer than a majority of the servers grant the lock, the client releases these
+/// grants again, and also any grants by servers that did not answer.
 ///
-/// The guard is valid until a deadline that a majority of the servers guarantees. For one server,
-/// the deadline is the instant before the request was sent, plus the lease, minus the drift. With
+/// The guard is valid until a deadline that a majority of the servers guarantee. For one server,
+/// the deadline is the instant at which the request was sent, plus the lease, minus the drift. With
 /// five servers, the third latest of their deadlines counts. Each member is renewed by its own
 /// client. The guard is [lost](LockGuard::lost) when the members that are still held are no longer
 /// a majority.
@@ -40,28 +40,29 @@ use crate::wait::{Answer, Ask as _, Deadline, Wait};
 /// **The promise** is the same as for [`Lock`], as long as a majority of the servers lose no data
 /// within a [longest lease](Self::longest_lease), 30 s by default. No lease of the lock can be
 /// longer than that, not even after [`extend`](LockGuard::extend). A server that started less than
-/// a longest lease ago may have lost its grants. It has no vote until those grants would have ended
-/// ([`distrust_restarted`](Self::distrust_restarted)). So there is no majority in the first 30 s
-/// after all servers were started. The promise requires clocks that don't jump: a server whose
-/// clock jumps forward by more than the drift ends its leases early.
+/// one longest lease ago may have lost its grants. Its answers do not count (it *has no vote*)
+/// until those grants would have ended ([`distrust_restarted`](Self::distrust_restarted)). So no
+/// client can acquire the lock in the first 30 s after all servers were started. The promise
+/// requires clocks that don't jump: a server whose clock jumps forward by more than the drift ends
+/// its leases early.
 ///
-/// **Servers can be restarted one after the other** without the end of a hold, even if each
-/// restarts without its data. A holder that renews its lease acquires the lock again on a server
-/// that was restarted, or replaced at its address. It does so when that server has been up for half
-/// a longest lease and the lock is free there. Until then, the grant that the server had made still
-/// counts for the rest of its lease, because the server has no vote for other clients.
+/// **Servers can be restarted one after the other** without ending a hold, even if each restarts
+/// without its data. If a holder renews its lease, it acquires the lock again on a server that was
+/// restarted, or replaced at its address. It does so when that server has been up for half a
+/// longest lease and the lock is free there. Until then, the server's earlier grant still counts
+/// for the rest of its lease, because the server has no vote for other clients.
 ///
-/// If leases are as long as the longest lease, as by default, you can restart the next server as
-/// soon as the previous one is up again. If leases are shorter, wait half a longest lease first.
-/// This applies to holds that all servers have granted. For each server that was down or had no
-/// vote when a hold was acquired, that hold tolerates one restart fewer.
+/// If leases are as long as the longest lease (the default), you can restart the next server as
+/// soon as the previous one is up again. If leases are shorter, first wait for half a longest
+/// lease. This applies to holds that all servers have granted. For each server that was down or had
+/// no vote when a hold was acquired, that hold tolerates one restart fewer.
 ///
 /// The lock is not acquired again on a server if its key was removed or unlocked by force there, if
 /// the server denies `INFO`, or if it is a master behind sentinels or a node of a cluster. An
 /// [`Owner`] that acquires the lock again may have to wait until enough servers have a vote.
 ///
-/// A server reports in its `INFO` when it was started. **If a server does not report it**, because
-/// it denies the command to this user, or because its reply is missing or malformed when a
+/// A server reports in its `INFO` when it was started. **If a server does not report its start**,
+/// because it denies the command to this user, or because its reply is missing or malformed when a
 /// connection is opened, the server counts as started when the connection was opened. So if `INFO`
 /// is denied, each process lacks that server's vote for one longest lease after the start of the
 /// process and after every lost connection, and its waits take longer by this time. Grant the user
@@ -74,7 +75,7 @@ use crate::wait::{Answer, Ask as _, Deadline, Wait};
 ///
 /// For servers that may be down when the program starts, use
 /// [`ClientBuilder::connect_in_background`](crate::ClientBuilder::connect_in_background). There are
-/// no semaphores over a majority of servers, because more permits could be held than exist.
+/// no semaphores of this kind, because more permits could be held than exist.
 ///
 /// ```
 /// use leasehold::{Embedded, RedLock};
@@ -129,9 +130,9 @@ impl Lock<Majority> {
         Ok(Self::composite(context, key, kind))
     }
 
-    /// Sets how long a call waits for the answer of each server: at least 1 ms. More than a third
-    /// of the lease counts as a third of the lease. The default is a twentieth of the lease, but at
-    /// most 500 ms.
+    /// Sets how long a call waits for the answer of each server: at least 1 ms. A value of more
+    /// than a third of the lease is reduced to a third of the lease. The default is a twentieth of
+    /// the lease, but at most 500 ms.
     #[must_use]
     pub fn member_timeout(mut self, limit: Duration) -> Self {
         self.kind_mut().member_timeout = Some(limit);
@@ -140,17 +141,17 @@ impl Lock<Majority> {
 
     /// Sets the longest lease that any hold of the lock may have: 30 s by default, at least 10 ms,
     /// at most 365 days. An acquire or an [`extend`](LockGuard::extend) with a longer lease fails
-    /// with [`Misuse`](crate::ErrorKind::Misuse). A server has no vote for the same time after its
+    /// with [`Misuse`](crate::ErrorKind::Misuse). A server has no vote for this time after its
     /// start.
     ///
     /// **All clients that share the lock should set the same value.** In case they do not, a handle
     /// with a longest lease of more than 30 s stores its value on every member before its first
-    /// hold. Until it has reached every member once, acquiring fails with
+    /// hold. Until the handle has reached every member once, acquiring fails with
     /// [`Unavailable`](crate::ErrorKind::Unavailable). Make such a handle once and clone it,
-    /// because each new handle must reach all members again. Every client that asks for the lock
-    /// reads the stored values of a majority and applies the greatest. The value is in a key that
-    /// stays forever, one for each name on each server. Each acquire writes the key again on a
-    /// server where it is missing.
+    /// because each new handle must reach all members again. Every client that acquires the lock
+    /// reads the values stored on a majority of the members, and applies the greatest. The value is
+    /// in a key that remains forever, one for each name on each server. Each acquire writes the key
+    /// again on a server where it is missing.
     ///
     /// The stored values are lost if a majority of the servers lose their data, one after the
     /// other, while no client with the longer setting acquires the lock. If the settings differ, a
@@ -160,7 +161,8 @@ impl Lock<Majority> {
     /// a vote again. This is not an outage, so [`outage_timeout`](Self::outage_timeout) does not
     /// end the wait. At its deadline, the wait fails with
     /// [`Unavailable`](crate::ErrorKind::Unavailable), because the servers can't say whether the
-    /// lock is held. It fails with `OutcomeUnknown` if a request may have run on another server.
+    /// lock is held. It fails with `OutcomeUnknown` instead if a request may have run on another
+    /// server.
     ///
     /// With a longest lease *shorter* than 30 s, servers have a vote sooner after a start. Such a
     /// setting is not stored on the servers, and is safe only if no client that shares the lock has
@@ -168,16 +170,17 @@ impl Lock<Majority> {
     #[must_use]
     pub fn longest_lease(mut self, longest: Duration) -> Self {
         let members = self.members().len();
-        // A new value, because a member that has noted the old setting has not noted this one.
+        // This needs a new value, because a member that has noted the old setting has not noted
+        // this one.
         self.kind_mut().longest = LongestLease::new(longest, members).into();
         self
     }
 
-    /// Sets whether a server has no vote if it started less than a [longest
-    /// lease](Self::longest_lease) ago or does not report when it started, because it may have
-    /// forgotten its grants. `true` by default. All clients that share the lock can set `false` if
-    /// each server writes every change to its disk before it answers (`appendfsync always`). With
-    /// `false`, leases can be longer than the longest lease.
+    /// Sets whether clients distrust restarted servers. With `true` (the default), a server has no
+    /// vote while it may have forgotten grants: if it started less than one [longest
+    /// lease](Self::longest_lease) ago, or does not report when it started. All clients that share
+    /// the lock can set `false` if each server writes every change to its disk before it answers
+    /// (`appendfsync always`). With `false`, leases can be longer than the longest lease.
     #[must_use]
     pub fn distrust_restarted(mut self, distrust: bool) -> Self {
         self.kind_mut().distrust_restarted = distrust;
@@ -190,7 +193,8 @@ impl Lock<Majority> {
         &self.kind().members
     }
 
-    /// Returns whether `owner` holds a majority, as far as this process knows. Sends no request.
+    /// Returns whether `owner` holds a majority of the members, as far as this process knows. Sends
+    /// no request.
     #[doc(alias = "isHeldByCurrentThread")]
     #[doc(alias = "isHeldByThread")]
     #[must_use]
@@ -204,7 +208,7 @@ impl Majority {
     fn closed(&self, key: &Key) -> Option<Error> {
         let members = self.members.iter();
         let mut closed = members.filter_map(|member| member.context().check_open(key).err());
-        // This number of clients may be closed. If one more is closed, there is no majority.
+        // This number of clients may be closed. If one more is closed, no majority is possible.
         closed.nth(self.members.len() - self.quorum())
     }
 
@@ -225,20 +229,20 @@ impl Majority {
         }
     }
 
-    /// Returns the key of the line in which waiters of this lock wait. Majority locks with the same
-    /// members share it; the members' own waiters have other lines.
+    /// Returns the key of the line in which this lock's waiters wait. All handles with the same
+    /// members share this line; waiters for a single member have other lines.
     fn line_key(&self, key: &Key) -> Result<Key> {
         let members = self.members.iter().map(AnyLock::identity);
         Ok(key.members(members.collect::<Result<_>>()?))
     }
 
-    /// Returns how long a server has no vote after its start; `None` if it votes at once.
+    /// Returns for how long a server has no vote after its start; `None` if it has a vote at once.
     fn distrust(&self) -> Option<&Arc<LongestLease>> {
         self.distrust_restarted.then_some(&self.longest)
     }
 
     /// Returns these settings. If restarted servers are distrusted, the result also limits every
-    /// lease to the longest lease: the distrust ends after that time.
+    /// lease to the longest lease, because the distrust ends after that time.
     fn bounded(&self, settings: &Settings, key: &Key) -> Result<Settings> {
         let longest_lease = self.distrust().map(|longest| longest.own());
         if let Some(longest) = longest_lease {
@@ -250,8 +254,8 @@ impl Majority {
         })
     }
 
-    /// Returns an error that no answer of a server can change: too few clients are open, or a
-    /// server is given twice.
+    /// Returns an error that does not depend on the servers' answers: too few clients are open, or
+    /// a server is given twice.
     fn hopeless(&self, key: &Key) -> Option<Error> {
         let doubled = || same_server_error(&self.members, |_| ());
         self.closed(key).or_else(doubled)
@@ -284,8 +288,8 @@ impl Acquire for Majority {
         if matches!(deadline, Deadline::Never) && kind.waits_for_itself(lock) {
             return Err(waits_for_itself(key));
         }
-        // The maximum hold time and the time for progress count from the grant of the majority, not
-        // of a member.
+        // The maximum hold time and the time for progress count from the grant of the whole lock,
+        // not from the grant of a member.
         let settings = Settings {
             max_hold: None,
             progress_within: None,
@@ -319,20 +323,21 @@ impl Acquire for Majority {
     }
 }
 
-/// Runs ballots until a majority has granted the lock, or the deadline has passed.
+/// Runs ballots until a majority of the servers has granted the lock, or the deadline has passed.
 async fn enter_or_wait(
     lock: &Lock<Majority>,
     ballot: &Ballot<'_>,
     deadline: Deadline,
 ) -> Result<Option<LockGuard>> {
     let (key, kind) = (lock.key()?, lock.kind());
-    // An owner that already holds the lock never queues behind another waiter, which may wait for
-    // this owner. One held member is enough: the others may be about to rejoin.
+    // An owner that already holds the lock never queues behind another waiter, because that waiter
+    // may be waiting for this owner. One held member is enough for this: the others may be about to
+    // rejoin.
     let enters_again = lock.reentering_owner().is_some_and(|owner| {
         let mut members = kind.members.iter();
         members.any(|member| member.counts_for(owner, kind.distrusts_restarted()))
     });
-    // Any other answer is ignored here: the wait below asks again, and reports it.
+    // Any other answer is ignored here: the wait below runs another ballot, and reports its answer.
     if enters_again && let Ok(Answer::Granted(guard)) = ballot.ask().await {
         return Ok(Some(guard));
     }
@@ -353,8 +358,8 @@ async fn enter_or_wait(
         span: None,
     };
     let granted = wait.until_granted(ballot).await;
-    // The wait reports the servers' last answers. A misuse takes precedence, because waiting can't
-    // cure it.
+    // The wait reports the servers' last answers. A misuse takes precedence, because waiting does
+    // not help.
     let misuse = || kind.hopeless(key).or_else(|| ballot.misuse.get().cloned());
     granted.map_err(|error| misuse().unwrap_or(error))
 }

@@ -27,7 +27,7 @@ pub(super) struct MemberTerms<'a> {
 /// A member's answer to an acquire or a probe.
 pub(super) enum MemberReply<T> {
     Granted(T),
-    /// Another owner holds the member, for this much longer if that is known.
+    /// Another owner holds the member. The value is the remaining time, if it is known.
     Busy(Option<Duration>),
 }
 
@@ -42,15 +42,15 @@ impl<T> MemberReply<T> {
 
 impl AnyLock {
     /// Acquires this member. `deadline` is a moment of the clock of the member's own client.
-    /// `was_held` says that a server has already reported the member as held to the same acquire.
+    /// `was_held` says whether a server has already told the same acquire that the member is held.
     pub(super) async fn acquire_as_member(
         &self,
         terms: &MemberTerms<'_>,
         deadline: Deadline,
         was_held: bool,
     ) -> Result<MemberReply<LockGuard>> {
-        // A try reports only that a member is held. This cell adds for how long: a ballot sleeps
-        // until a majority can be free.
+        // A try reports only that a member is held. This cell also receives for how long, so that a
+        // ballot can sleep until a majority of the members may be free.
         let member = MemberState {
             was_held,
             ..MemberState::default()
@@ -86,7 +86,7 @@ impl AnyLock {
 
     /// Returns the kind, with the settings that only this kind has.
     fn full_kind(&self) -> String {
-        // As text, because the kinds behind one trait object can't be compared with each other.
+        // As a string, because the kinds inside trait objects can't be compared with each other.
         format!("{:?}", self.kind())
     }
 
@@ -118,8 +118,8 @@ impl AnyLock {
         })
     }
 
-    /// Returns the member's identity among the locks of its server. The same name in another
-    /// database is another lock.
+    /// Returns the member's identity among the locks on its server. The same name in another
+    /// database is a different lock.
     pub(super) fn name_on_server(&self) -> (&str, Option<i64>) {
         let database = self
             .context()
@@ -129,7 +129,7 @@ impl AnyLock {
         (self.name(), database)
     }
 
-    /// Returns the identity of the member's server, in full.
+    /// Returns the full identity of the member's server.
     pub(super) fn server(&self) -> String {
         self.context().backend.server()
     }
@@ -159,8 +159,8 @@ pub(super) fn sorted_members(members: Vec<AnyLock>, what: &str) -> Result<(Vec<A
         }
         placed.push((member.identity()?, member));
     }
-    // Sorted by properties that are the same in every process, not in the order of the caller. Two
-    // processes that take members in different orders can wait for each other forever.
+    // Sort by properties that are the same in every process, and don't use the caller's order: two
+    // processes that acquire the members in different orders can wait for each other forever.
     placed.sort_by(|(one, _), (other, _)| one.cmp(other));
     let mut sorted: Vec<((String, Key), AnyLock)> = Vec::with_capacity(placed.len());
     for (place, member) in placed {
@@ -187,14 +187,14 @@ pub(super) fn sorted_members(members: Vec<AnyLock>, what: &str) -> Result<(Vec<A
     Ok((sorted.into_iter().map(|(_, member)| member).collect(), key))
 }
 
-/// Returns an error if two members are on one server, given by two addresses, and `lock` returns
-/// the same value for both. `lock` selects what must not occur twice on a server. Servers that do
+/// Returns an error if two members are on one server under two addresses, and `lock` returns the
+/// same value for both. So `lock` selects what must not occur twice on a server. Servers that do
 /// not identify themselves are not compared.
 pub(super) fn same_server_error<'a, L: Eq + Hash>(
     members: &'a [AnyLock],
     lock: impl Fn(&'a AnyLock) -> L,
 ) -> Option<Error> {
-    // One look-up for each member: there may be a thousand.
+    // Use one look-up for each member, because there may be a thousand.
     let mut first: HashMap<_, (&AnyLock, String)> = HashMap::with_capacity(members.len());
     for member in members {
         let Some((run_id, _)) = member.context().backend.run_id() else {

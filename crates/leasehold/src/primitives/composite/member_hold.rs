@@ -21,7 +21,7 @@ pub(super) struct MemberHold {
     clock: Clock,
     timers: Timers,
     member: String,
-    /// Whether no client accepts the vote of a server that started too recently.
+    /// Whether all clients reject the vote of a server that started too recently.
     distrusts_restarted: bool,
     limit: OnceLock<(Moment, Duration)>,
     progress: OnceLock<(Duration, Arc<LastReport>)>,
@@ -59,7 +59,7 @@ impl MemberHold {
     /// Makes `hold` the current hold.
     pub(super) fn replace(&self, hold: Hold) {
         let before = self.rejoined.lock().replace(hold);
-        // Dropped after unlocking: this may drop the last reference to a grant.
+        // Drop it only after unlocking, because this may be the last reference to a grant.
         drop(before);
     }
 
@@ -80,7 +80,7 @@ impl MemberHold {
         (self.clock.now() < until).then_some(until)
     }
 
-    /// Returns whether the member would count as held now if its server had forgotten it and had no
+    /// Returns whether the member would now count as held if its server had forgotten it and had no
     /// vote until `until`.
     pub(super) fn would_have_counted(&self, until: Option<Moment>) -> bool {
         self.distrusts_restarted && until.is_some_and(|until| self.clock.now() < until)
@@ -135,7 +135,7 @@ impl MemberHold {
         self.limit.get().copied()
     }
 
-    /// Makes the member depend on progress, also after it has rejoined.
+    /// Makes the member depend on reports of progress, also after it has rejoined.
     pub(super) fn set_progress(&self, within: Duration, reports: Arc<LastReport>) {
         // Set once, by the acquire.
         let _ = self.progress.set((within, reports));

@@ -18,17 +18,18 @@ use crate::primitives::lock::kind::{Acquire, Kind};
 use crate::primitives::lock::{Lock, LockGuard};
 use crate::wait::{Deadline, no_answer_in_time};
 
-/// Several locks that are acquired together: all of them, or none. The counterpart of Redisson's
-/// `getMultiLock(locks...)`. Each member is shared with the Java lock of the same name.
+/// Several locks that are acquired as one: all of them, or none. This is the counterpart of
+/// Redisson's `getMultiLock(locks...)`. Each member is shared with the Java lock of the same name.
 ///
-/// The members can be of any kind that has one name, and of different clients and servers. The
-/// settings of this handle (lease, renewal, waiting, owner) apply to all members, whatever their
-/// own settings are. The members are acquired in a fixed order, by the address of their server and
-/// then by name, so that two multi-locks can't deadlock. All processes must use the same address
-/// for a server, so that they agree on this order. A member that is given twice counts once.
+/// The members can be of any kind that has one name, and can belong to different clients and
+/// servers. The settings of this handle (lease, renewal, waiting, owner) apply to all members and
+/// override their own settings. The members are acquired in a fixed order, by the address of their
+/// server and then by name, so that two multi-locks can't deadlock. All processes must use the same
+/// address for a server, so that they agree on this order. A member that is given twice counts
+/// once.
 ///
 /// While the lock waits for a member, it holds and renews only the members before it in this order.
-/// When it has acquired all members, each of them is valid for a full lease from then on.
+/// When it has acquired the last one, all members are valid for a full lease from that moment.
 ///
 /// The guard is valid until the earliest deadline of a member. It is [lost](LockGuard::lost) as
 /// soon as one member is lost. [`LockGuard::members`] returns the guards of the members in the
@@ -64,8 +65,8 @@ impl Lock<Multi> {
     ///
     /// [`ErrorKind::Misuse`](crate::ErrorKind::Misuse) if there are no members, if a name is bad,
     /// if a member is itself made of several locks, or if one name is given as two kinds of lock,
-    /// which would wait for each other. An acquire also fails with `Misuse` if one lock is given
-    /// under two addresses of its server.
+    /// because these would wait for each other. An acquire also fails with `Misuse` if one lock is
+    /// given under two addresses of its server.
     pub fn new<M: Into<AnyLock>>(members: impl IntoIterator<Item = M>) -> Result<Self> {
         let members = members.into_iter().map(Into::into).collect();
         let (members, key) = sorted_members(members, "multi-lock")?;
@@ -111,8 +112,8 @@ impl Acquire for Multi {
     async fn acquire_by(lock: &Lock<Self>, deadline: Deadline) -> Result<Option<LockGuard>> {
         let (key, members) = (lock.key()?, &lock.kind().members);
         let terms = lock.settings().terms(key)?;
-        // The maximum hold time counts from the end of the acquire: it must not elapse during the
-        // wait for members.
+        // The maximum hold time counts from the end of the acquire: the wait for members must not
+        // use it up.
         let settings = Settings {
             max_hold: None,
             progress_within: None,
@@ -161,8 +162,8 @@ struct MultiAcquire<'a> {
 
 /// A member that is held, and renewed, during the wait for other members.
 struct HeldMember {
-    /// Dropped before the guard: when the guard is dropped, only the hold's other guards decide
-    /// about its terms.
+    /// This field is dropped before the guard: when the guard is dropped, only the hold's other
+    /// guards decide about its terms.
     _renewal: Option<RenewForWait>,
     guard: LockGuard,
 }
@@ -194,7 +195,7 @@ impl MultiAcquire<'_> {
             // or may still grant.
             return Err(self.no_answer_in_time().into_error(self.key));
         };
-        // The servers have identified themselves by now. A lock that is given twice would wait for
+        // The servers have now identified themselves. A lock that is given twice would wait for
         // itself.
         if let Some(error) = same_server_error(self.members, AnyLock::name_on_server) {
             return Err(error);
@@ -210,16 +211,16 @@ impl MultiAcquire<'_> {
 
     fn no_answer_in_time(&self) -> Failure {
         let mut failure = no_answer_in_time(self.context);
-        // This checked only the first member's client. The client of another member may have sent a
-        // request.
+        // The failure only considers the first member's client, but the client of another member
+        // may have sent a request.
         if may_have_asked(self.members) {
             failure.outcome = Outcome::MayHaveRun;
         }
         failure
     }
 
-    /// Tries to acquire each of these members, all at the same time. Requests to one server travel
-    /// as one call.
+    /// Tries to acquire all of these members at the same time. Requests to one server are sent as
+    /// one call.
     async fn try_all(&self, members: &[AnyLock]) -> Vec<MemberAnswer> {
         join_all(
             members
@@ -252,7 +253,8 @@ impl MultiAcquire<'_> {
         }
     }
 
-    /// Returns all guards or none. If one is missing, the others are dropped and so given back.
+    /// Returns all guards or none. If one is missing, the others are dropped, which gives them
+    /// back.
     fn all_or_none(&self, answers: Vec<MemberAnswer>) -> Result<Option<Vec<LockGuard>>> {
         let (mut held, mut errors, mut busy) = (Vec::new(), Vec::new(), false);
         for answer in answers {
@@ -262,8 +264,8 @@ impl MultiAcquire<'_> {
                 Err(error) => errors.push(error),
             }
         }
-        // A member that is held outweighs a server that does not answer: whatever that server would
-        // say, the lock can't be acquired now.
+        // If one member is held, it does not matter that another server does not answer: the lock
+        // can't be acquired now.
         if errors.iter().any(|error| !error.is_transient()) || (!busy && !errors.is_empty()) {
             return Err(match errors.len() {
                 1 => errors.remove(0),
@@ -273,9 +275,9 @@ impl MultiAcquire<'_> {
         Ok((!busy).then_some(held))
     }
 
-    /// Keeps the members before the first one that was not granted, gives back the members after
-    /// it, and waits for it. Then it tries the rest again. So a client never waits for a member
-    /// that precedes a member that it holds.
+    /// Finds the first member that was not granted. Keeps the members before it, gives back the
+    /// members after it, and waits for it. Then tries the rest again. So a client never waits for a
+    /// member while it holds a later one.
     async fn one_by_one(&self, mut answers: Vec<MemberAnswer>) -> Result<Option<Vec<LockGuard>>> {
         let mut held = Vec::with_capacity(self.members.len());
         loop {
@@ -298,12 +300,12 @@ impl MultiAcquire<'_> {
                     None => return Ok(None),
                 }
             }
-            // If time runs out from here on, the result is `None`, because another owner holds or
-            // held a member.
+            // If the deadline passes from here on, the result is `None`, because another owner
+            // holds or held a member.
             if held.len() == self.members.len() {
                 match self.in_time(self.confirmed(&held)).await {
                     Some(true) => {}
-                    // Some member can't be extended. Waiting for it while members after it are held
+                    // A member can't be extended. Waiting for it while members after it are held
                     // would break the order, so all members are given back.
                     Some(false) => held.clear(),
                     None => return Ok(None),
@@ -333,11 +335,11 @@ impl MultiAcquire<'_> {
         join_all(extensions).await.iter().all(Result::is_ok)
     }
 
-    /// Returns the deadline by the clock of the member's client.
+    /// Returns the deadline on the clock of the member's client.
     fn deadline_for(&self, member: &AnyLock) -> Deadline {
         match self.deadline {
             Deadline::At(moment) => {
-                // Converted through an instant: a moment of one client's clock means nothing on
+                // Convert through an `Instant`: a moment on one client's clock means nothing on
                 // another's.
                 let instant = self.context.clock.to_instant(moment);
                 Deadline::At(member.context().clock.moment_of(instant))

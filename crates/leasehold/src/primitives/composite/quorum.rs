@@ -26,7 +26,7 @@ use crate::sync::Mutex;
 pub(in crate::primitives) struct Quorum {
     pub(in crate::primitives) guards: Vec<LockGuard>,
     pub(in crate::primitives) members: Arc<Members>,
-    /// Gives the guards of rejoined members back when this value is dropped.
+    /// Gives back the guards of rejoined members when this value is dropped.
     rejoined: Rejoined,
 }
 
@@ -49,8 +49,8 @@ pub(in crate::primitives) struct Members {
 }
 
 impl Quorum {
-    /// If `distrusts_restarted`, no client accepts the vote of a server that started less than a
-    /// longest lease ago.
+    /// With `distrusts_restarted`, all clients reject the vote of a server that started less than
+    /// one longest lease ago.
     pub(in crate::primitives) fn new(
         key: &Key,
         held: Vec<(&AnyLock, LockGuard)>,
@@ -86,7 +86,8 @@ impl Quorum {
         }
     }
 
-    /// Returns the current guard of each member: the guard of its last rejoin, or its first guard.
+    /// Returns the current guard of each member: its guard from the last rejoin, or its first
+    /// guard.
     fn current(&self) -> Vec<CurrentGuard<'_>> {
         let rejoined = self.members.rejoined.lock();
         let guards = self.guards.iter().enumerate();
@@ -101,7 +102,7 @@ impl Quorum {
         }
     }
 
-    /// Makes each member depend on progress from now on.
+    /// Makes each member depend on reports of progress from now on.
     pub(in crate::primitives) fn want_progress(&mut self, within: Duration) {
         for (member, guard) in self.members.holds.iter().zip(&mut self.guards) {
             let share = guard.share_mut();
@@ -113,7 +114,7 @@ impl Quorum {
     }
 
     pub(in crate::primitives) fn forget(self) {
-        // Taken first, so that no member rejoins after the guard has ended.
+        // Take these first, so that no member rejoins after the guard has ended.
         let rejoined = self.rejoined.take();
         let all = self
             .guards
@@ -124,9 +125,9 @@ impl Quorum {
 
     /// Releases all members at once. A release that fails does not stop the others.
     pub(in crate::primitives) async fn release(self) -> Result<()> {
-        // Read before the guards are released: a released hold no longer notices a loss.
+        // Read the loss before the guards are released: a released hold no longer notices a loss.
         let loss = self.members.loss();
-        // Taken before any release, so that no member rejoins after its release.
+        // Take these before any release, so that no member rejoins after its release.
         let mut rejoined = self.rejoined.take();
         rejoined.resize_with(self.guards.len(), || None);
         let holds = self.members.holds.iter();
@@ -142,7 +143,7 @@ impl Quorum {
         let extensions = current.iter().map(|guard| guard.extend(lease));
         let results = join_all(extensions.map(Box::pin)).await;
         let results = self.members.holds.iter().zip(results);
-        // Read after the answers: the hold may already have been lost when they arrived.
+        // Read the loss after the answers: the hold may already have been lost when they arrived.
         let loss = self.members.loss();
         self.members.judge("extending", loss, results).map(drop)
     }
@@ -152,14 +153,14 @@ impl Quorum {
     /// of a quorum to its token, so the new token is greater. This function also raises the
     /// counters to the new token while the members are held, so every later token is greater.
     ///
-    /// A quorum must succeed in each of the two steps. All held members are asked, not only a
-    /// quorum: the next holder may have only one member in common with a quorum, and that member
-    /// may lose its counter.
+    /// A quorum must succeed in each of the two steps. The requests are sent to all held members,
+    /// not only to a quorum: the next holder may have only one member in common with a quorum, and
+    /// that member may lose its counter.
     pub(in crate::primitives) async fn fencing_token(&self) -> Result<u64> {
         let current = self.current();
         let shares = || current.iter().map(|guard| guard.share());
-        // Checked before the first draw: if one of the members can't have a token, no server is
-        // asked.
+        // Check this before the first draw: if one of the members can't have a token, no request is
+        // sent.
         for share in shares() {
             draw::check_kind(share.hold())?;
         }
@@ -190,7 +191,7 @@ impl Quorum {
     }
 
     /// Sends a request to each member, and waits until a quorum has succeeded or too many have
-    /// failed. By then all requests have been sent.
+    /// failed. When it returns, all requests have been sent.
     async fn ask_quorum<T>(
         &self,
         requests: impl Iterator<Item = impl Future<Output = Result<T>>>,
@@ -229,7 +230,8 @@ impl Members {
 
     /// Resolves with the time since the last report of progress when the work has stalled.
     pub(in crate::primitives) async fn stalled(self: Arc<Self>) -> Duration {
-        // Each report reaches all members. A member that is lost before does not resolve.
+        // Each report reaches all members. The future of a member that is lost earlier does not
+        // resolve.
         let holds: Vec<_> = self.holds.iter().map(MemberHold::hold).collect();
         let members = self.holds.iter().zip(&holds);
         let stalls = members.map(|(member, hold)| hold.stalled(member.timers()));
@@ -249,7 +251,7 @@ impl Members {
         results: impl IntoIterator<Item = (&'a MemberHold, Result<T>)>,
     ) -> Result<Vec<T>> {
         let (mut done, mut errors) = (Vec::new(), Vec::new());
-        // Losses that this request has found.
+        // The losses that this request has found.
         let mut lost = Vec::new();
         for (member, result) in results {
             match result {
@@ -280,7 +282,7 @@ impl Members {
         self.token.get().copied()
     }
 
-    /// Returns the tokens that the members have already. If the owner has raised these members to a
+    /// Returns the tokens that the members already have. If the owner has raised these members to a
     /// token before, this returns only the smallest tokens, one for each member of a quorum. So a
     /// token that arrives late changes nothing.
     fn drawn(&self) -> Vec<u64> {
@@ -294,7 +296,7 @@ impl Members {
         drawn
     }
 
-    /// Returns how many members may be lost without the loss of the hold.
+    /// Returns how many members may be lost before the hold is lost.
     fn spare(&self) -> usize {
         self.holds.len() - self.quorum
     }
@@ -321,11 +323,12 @@ impl Members {
             Some((member.deadline(), member.lost(reason)))
         });
         let mut lost: Vec<_> = lost.collect();
-        // In the order of the deadlines, the first loss after the spare members ended the hold.
+        // The losses are sorted by deadline. The first one that exceeds the spare members ended the
+        // hold.
         lost.sort_by_key(|(deadline, _)| *deadline);
         let (_, reason) = lost.into_iter().nth(self.spare())?;
-        // Not later than now: a server can report a member as lost long before its deadline, and
-        // that ends this hold at once.
+        // The instant is not later than now: a server can report a member as lost long before its
+        // deadline, and that ends this hold at once.
         let until = || {
             self.latest_of_quorum(MemberHold::deadline)
                 .min(Instant::now())
@@ -344,7 +347,7 @@ impl Members {
         loop {
             let changed = self.changed.notified();
             tokio::pin!(changed);
-            // Registered before the check, or a change between the two would be missed.
+            // Register before the check, or a change between the two would be missed.
             changed.as_mut().enable();
             let holds = self.holds.iter().map(MemberHold::hold).enumerate();
             let holds: Vec<_> = holds.filter(|(place, _)| these(*place)).collect();
@@ -369,7 +372,7 @@ impl Members {
         loop {
             let changed = self.changed.notified();
             tokio::pin!(changed);
-            // Registered before the check, or a change between the two would be missed.
+            // Register before the check, or a change between the two would be missed.
             changed.as_mut().enable();
             if let Some(reason) = self.loss() {
                 return reason;
@@ -384,8 +387,8 @@ impl Members {
         }
     }
 
-    /// If renewals fail for too many members, returns the loss that follows unless a renewal
-    /// succeeds.
+    /// If renewals fail for too many members, returns the reason for which the hold will be lost
+    /// unless a renewal succeeds.
     pub(in crate::primitives) fn renewal_failure(&self) -> Option<LossReason> {
         let failing = self.holds.iter().filter_map(|member| {
             let hold = member.hold();
@@ -395,8 +398,8 @@ impl Members {
         failing.skip(self.spare()).last()
     }
 
-    /// Returns the instant until which enough members are certain to be held. A lost member may
-    /// have a later deadline, so the instant is fixed once this hold is lost.
+    /// Returns the instant until which enough members are certainly held. A lost member may have a
+    /// later deadline, so the instant is fixed once this hold is lost.
     pub(in crate::primitives) fn valid_until(&self) -> Instant {
         // Called for its side effect: if this hold is already lost, it fixes the instant.
         self.loss();
@@ -435,9 +438,9 @@ impl Members {
     }
 }
 
-/// Releases a member's first guard, and the guard of its last rejoin.
+/// Releases a member's first guard, and its guard from the last rejoin.
 async fn give_back(member: &MemberHold, both: (LockGuard, Option<LockGuard>)) -> Result<()> {
-    // If the server has lost the key, the member may have counted as held until now.
+    // Even if the server has lost the key, the member may have counted as held until now.
     let (still_counted, counted) = (member.still_counts(), member.loss().is_none());
     let hold = member.hold();
     let context = Arc::clone(both.0.share().context());

@@ -31,7 +31,7 @@ impl RejoinedGuards {
     }
 }
 
-/// The current guard of a member: its first guard, or the guard of its last rejoin.
+/// The current guard of a member: its first guard, or its guard from the last rejoin.
 pub(super) enum CurrentGuard<'a> {
     First(&'a LockGuard),
     Rejoined(Arc<LockGuard>),
@@ -48,8 +48,8 @@ impl Deref for CurrentGuard<'_> {
     }
 }
 
-/// The part of the composite guard that owns these guards. When it is dropped, they are given back,
-/// and no member rejoins any more.
+/// The part of the composite guard that owns these guards. When it is dropped, these guards are
+/// given back, and no member rejoins any more.
 pub(super) struct Rejoined(Arc<Members>);
 
 impl Rejoined {
@@ -57,7 +57,7 @@ impl Rejoined {
         Self(Arc::clone(members))
     }
 
-    /// Takes the guards out. From here on no member rejoins.
+    /// Takes the guards out. After this call no member rejoins.
     pub(super) fn take(&self) -> Vec<Option<LockGuard>> {
         let guards = {
             let mut rejoined = self.0.rejoined.lock();
@@ -66,7 +66,7 @@ impl Rejoined {
         };
         self.0.changed.notify_waiters();
         // These are the last references: other code reaches these guards only by borrowing the
-        // composite guard, and that has ended.
+        // composite guard, which no longer exists.
         let guards = guards.into_iter();
         guards
             .map(|guard| guard.and_then(Arc::into_inner))
@@ -88,7 +88,7 @@ impl Members {
             loop {
                 let changed = self.changed.notified();
                 tokio::pin!(changed);
-                // Registered before the check, or a change between the two would be missed.
+                // Register before the check, or a change between the two would be missed.
                 changed.as_mut().enable();
                 if self.rejoined.lock().is_over {
                     return;
@@ -103,7 +103,7 @@ impl Members {
     }
 
     /// Makes `guard` the current guard of the member at index `place`. If the hold has already
-    /// ended, `guard` is dropped and so given back.
+    /// ended, `guard` is dropped, which gives it back.
     pub(super) async fn adopt(&self, place: usize, mut guard: LockGuard) {
         if let Some((since, limit)) = self.holds[place].limit() {
             guard.share().limit(limit, since);
@@ -125,16 +125,16 @@ impl Members {
         }
     }
 
-    /// Stores the guard as the current one. Returns it instead if the token of the hold is no
-    /// longer `raised_to`, so that the caller raises the server to the new token first.
+    /// Stores the guard as the current one. If the token of the hold is no longer `raised_to`,
+    /// returns the guard instead, so that the caller first raises the server to the new token.
     fn replace_guard(
         &self,
         place: usize,
         guard: LockGuard,
         raised_to: Option<u64>,
     ) -> Option<LockGuard> {
-        // Checked before locking: these checks may report a loss, and the hook that it is reported
-        // to may use this lock.
+        // Check this before locking: these checks may report a loss to the user's hook, and the
+        // hook may use this lock.
         let is_lost = self.loss().is_some() || !guard.is_held();
         let mut rejoined = self.rejoined.lock();
         if self.token() != raised_to {
@@ -150,15 +150,16 @@ impl Members {
         let before = rejoined.replace(place, guard);
         self.holds[place].replace(hold);
         drop(rejoined);
-        // After unlocking: this gives back the replaced guard, although its hold is lost already.
+        // Do this after unlocking: it gives back the replaced guard, although its hold is already
+        // lost.
         drop(before);
         self.changed.notify_waiters();
         None
     }
 
-    /// Sets the token of the hold unless it has one, and returns its token.
+    /// Sets the token of the hold unless it already has one, and returns the hold's token.
     pub(super) fn set_token_once(&self, token: u64) -> u64 {
-        // Locked, because members rejoin under this lock. So each of them either is raised to the
+        // Take the lock, because members rejoin under it. So each member either is raised to the
         // token before it rejoins, or is already current and the caller raises it.
         let _rejoined = self.rejoined.lock();
         *self.token.get_or_init(|| token)

@@ -17,14 +17,14 @@
 -- behind it. Our waiters use Redisson's allowance. With a smaller one, two grants in a row would
 -- put a timeout into the past, and Redisson removes such waiters. If all waiters in line are ours,
 -- nothing reads a timeout until a waiter of Redisson joins, and that waiter reads only the last
--- one. So only the last timeout is then kept correct, and the cost of a grant does not depend on
--- the length of the line.
+-- one. So in that case only the last timeout is kept correct, and the cost of a grant does not
+-- depend on the length of the line.
 --
 -- When a waiter keeps its place or a hold ends, the first write works even if the server is out of
--- memory, and the server then runs the other writes too. So no waiter loses its place because the
--- server is full.
+-- memory, and the server then runs the other writes, too. So no waiter loses its place because the
+-- server is out of memory.
 local ALLOWANCE_MS = 300000
--- `waiters` expires when no waiter has asked for this long.
+-- `waiters` expires when no waiter has sent a request for this long.
 local IDLE_EXPIRY_MS = 3600000
 -- Largest number of arguments (scores and waiters) in one command: Lua can't pass more than some
 -- thousands.
@@ -36,7 +36,7 @@ local function wrong_type(size, what, key)
   return 'WRONGKIND a lock whose ' .. what .. ' is a ' .. redis.call('TYPE', key).ok
 end
 
--- Checks the three keys. Returns an error text if one of them is not part of a line, else false;
+-- Checks the three keys. Returns an error message if one of them is not part of a line, else false;
 -- and the number of entries in all three.
 local function check_keys(queue, timeouts, waiters)
   local length, timed = redis.pcall('LLEN', queue), redis.pcall('ZCARD', timeouts)
@@ -61,7 +61,7 @@ end
 
 -- Removes some of our waiters from the line. The waiters behind them move up. No timeout becomes
 -- earlier than `free_at`, the end of the current hold: a waiter may have waited longer than
--- Redisson expects, because our waiters before it keep their places by asking.
+-- Redisson expects, because our waiters before it keep their places by sending requests.
 local function remove_waiters(queue, timeouts, waiters, gone, free_at)
   local line = is_shared(queue, waiters) and redis.call('LRANGE', queue, 0, -1)
   local first = redis.call('LRANGE', queue, 0, #gone - 1)
@@ -70,8 +70,8 @@ local function remove_waiters(queue, timeouts, waiters, gone, free_at)
     is_gone[waiter] = true
     are_first = are_first and first[place] == waiter
   end
-  -- The list is changed first: this works when the server is out of memory, and if an ACL denies
-  -- it, nothing has been changed.
+  -- Change the list first: this works when the server is out of memory, and if an ACL denies it,
+  -- nothing has been changed.
   if are_first then
     redis.call('LPOP', queue, #gone)
   else
@@ -82,7 +82,7 @@ local function remove_waiters(queue, timeouts, waiters, gone, free_at)
   if not line then
     return set_last_timeout(queue, timeouts, waiters, free_at)
   end
-  -- A few commands, not two for each waiter: the line may be long.
+  -- Use a few commands, and not two for each waiter, because the line may be long.
   local timeout_of, scores = {}, redis.call('ZRANGE', timeouts, 0, -1, 'WITHSCORES')
   for n = 1, #scores, 2 do timeout_of[scores[n]] = tonumber(scores[n + 1]) end
   local taken, moved = 0, {}
@@ -103,10 +103,10 @@ local function remove_waiters(queue, timeouts, waiters, gone, free_at)
   if #moved > 0 then redis.pcall('ZADD', timeouts, unpack(moved)) end
 end
 
--- Removes dead waiters and returns the head of the line. Our waiters are dead if they have not
--- asked in time, Redisson's by Redisson's rule. The list and the set of timeouts always change
--- together. An entry only in the list makes Redisson fail, and an entry only in the set makes it
--- wait for ever, so such entries are removed.
+-- Removes dead waiters and returns the head of the line. Our waiters count as dead if they have not
+-- sent a request in time, Redisson's waiters according to Redisson's rule. The list and the set of
+-- timeouts must always have the same entries. An entry only in the list makes Redisson fail, and an
+-- entry only in the set makes it wait forever, so such entries are removed.
 local function tidy(queue, timeouts, waiters, now, free_at)
   local gone = redis.call('ZRANGEBYSCORE', waiters, '-inf', now, 'LIMIT', 0, 100)
   if #gone > 0 then
@@ -131,8 +131,8 @@ end
 -- Keeps the places of these waiters, whose timeouts are `scores`: notes that they are alive, and
 -- keeps Redisson from removing them.
 local function refresh_places(queue, timeouts, waiters, holds, scores, now, free_at, place_ms)
-  -- Before the commands that need memory: a waiter must not lose its place because the server has
-  -- no memory left.
+  -- Run this before the commands that need memory: a waiter must not lose its place because the
+  -- server is out of memory.
   redis.call('PEXPIRE', waiters, IDLE_EXPIRY_MS)
   local alive, late = {}, {}
   for n, hold in ipairs(holds) do alive[2 * n - 1], alive[2 * n] = now + place_ms, hold end
@@ -142,8 +142,8 @@ local function refresh_places(queue, timeouts, waiters, holds, scores, now, free
     if hold == last and not is_shared(queue, waiters) then
       set_last_timeout(queue, timeouts, waiters, free_at)
     elseif tonumber(scores[n]) < now + place_ms + ALLOWANCE_MS then
-      -- This leaves enough even if a grant and a give-up by Redisson subtract their allowances
-      -- before this waiter asks again.
+      -- This leaves enough time even if Redisson subtracts two allowances, for a grant and for a
+      -- waiter that gives up, before this waiter sends its next request.
       late[#late + 1], late[#late + 2] = free_at + place_ms + ALLOWANCE_MS, hold
     end
   end
@@ -172,7 +172,7 @@ local function join(queue, timeouts, waiters, hold, now, free_at, place_ms)
   end
   redis.call('ZADD', timeouts, timeout, hold)
   local pushed = redis.pcall('RPUSH', queue, hold)
-  -- An ACL may deny it. An entry that is only in the set would make Redisson wait for ever.
+  -- An ACL may deny the command. An entry that is only in the set would make Redisson wait forever.
   if type(pushed) == 'table' then
     redis.call('ZREM', timeouts, hold)
     return pushed.err
@@ -208,7 +208,7 @@ local function acquire(lock, queue, timeouts, waiters, hold, lease_ms, place_ms,
     --[[USES can_be_renewed]]
     -- A request that arrives late must not lengthen a hold whose end is fixed.
     if can_be_renewed(lock, hold) then
-      -- Written even if nothing changes: a client that waits for replicas waits for this write.
+      -- Write even if nothing changes: a client that waits for replicas waits for this write.
       redis.call('PEXPIRE', lock, math.max(redis.call('PTTL', lock), lease_ms))
     end
     return false
@@ -228,7 +228,7 @@ local function acquire(lock, queue, timeouts, waiters, hold, lease_ms, place_ms,
   local free_at = now + math.max(ttl, 0)
   local timeout = waits and redis.call('ZSCORE', timeouts, hold)
   if timeout then
-    -- Before dead waiters are removed: this waiter has just asked, so it is alive.
+    -- Do this before dead waiters are removed: this waiter has just sent a request, so it is alive.
     refresh_places(queue, timeouts, waiters, { hold }, { timeout }, now, free_at, place_ms)
   end
   local head = in_line > 0 and tidy(queue, timeouts, waiters, now, free_at)
@@ -245,7 +245,8 @@ local function acquire(lock, queue, timeouts, waiters, hold, lease_ms, place_ms,
     end
   end
   if waits and for_ever == '0' then
-    -- Both keys must expire together: one without the other makes Redisson fail or wait for ever.
+    -- Both keys must expire at the same time: one without the other makes Redisson fail or wait
+    -- forever.
     redis.call('PEXPIRE', queue, IDLE_EXPIRY_MS)
     redis.call('PEXPIRE', timeouts, IDLE_EXPIRY_MS)
   end
@@ -333,8 +334,8 @@ local function successors(queue, own, head)
 end
 
 -- Frees the lock if this hold still has it, and removes the hold's place from the line, if any. If
--- the lock is free then, either grants it to the head of the line or notifies the head. The head is
--- granted the lock if it belongs to the same client and this hold had the lock.
+-- that leaves the lock free, the head of the line is granted the lock if it belongs to the same
+-- client and this hold had the lock; otherwise the head is notified.
 --
 -- lock      hash: one field per hold, `uuid:n`
 -- queue     list: the waiters
@@ -358,7 +359,7 @@ local function release(lock, queue, timeouts, waiters, hold, channel, lease_ms, 
   if other then
     return other
   end
-  -- HDEL first: it works when the server is out of memory.
+  -- HDEL is first, because it works when the server is out of memory.
   local released = redis.call('HDEL', lock, hold)
   if in_line == 0 then
     return released
@@ -424,7 +425,7 @@ local function keep_for(lock, queue, timeouts, waiters, hold, span_ms, channel, 
     remove_waiters(queue, timeouts, waiters, gone, free_at)
   end
   local head = tidy(queue, timeouts, waiters, now, free_at)
-  -- The head must ask again to learn the new end. The waiters behind it wait for its release.
+  -- The head must send a request to learn the new end. The waiters behind it wait for its release.
   if is_sooner then
     notify_head(channel, head)
   end

@@ -112,8 +112,8 @@ impl FairHold {
         self.released_by(self.wire_id(), lease, &self.served.lock())
     }
 
-    /// Releases the hold or the place with this id, and removes the places of the waiters in
-    /// `served`.
+    /// Releases the hold with this id, or gives up the place with this id. Also removes the places
+    /// of the waiters in `served`.
     fn released_by(&self, id: &str, lease: Duration, served: &str) -> Operation {
         let own = id.rfind(':').map_or(id, |colon| &id[..=colon]);
         // The release of a plain lock would not be enough: it publishes on the channel of the name,
@@ -260,8 +260,8 @@ impl QueueSteps for FairHold {
     }
 }
 
-/// Ends a hold that may belong to another client. The head of the line is notified, not granted the
-/// lock, because it would not learn of the grant.
+/// Ends a hold that may belong to another client. The head of the line is only notified: if it were
+/// granted the lock, it would not learn of the grant.
 pub(crate) fn release(key: &Key, hold: &str, channel: &str) -> Operation {
     let settings = WaiterSettings {
         place_time: Duration::ZERO,

@@ -6,8 +6,8 @@ use crate::backend::step::{Refusal, Value};
 use crate::primitives::lock::steps::{break_hold, plain};
 use crate::primitives::twin::{can_be_renewed, keep_for_span, lengthen, to_int};
 
-// Redisson's default. At each grant Redisson subtracts this from the timeout of every waiter. So
-// each of our waiters must add the same amount, or two grants in a row would put its timeout into
+// Redisson's default. At each grant, Redisson subtracts this time from the timeout of every waiter.
+// So each of our waiters must add the same time, or two grants in a row would put its timeout into
 // the past.
 const ALLOWANCE_MS: i64 = 300_000;
 const IDLE_EXPIRY_MS: u64 = 3_600_000;
@@ -64,9 +64,9 @@ impl<'a> FairQueue<'a> {
     }
 
     fn remove_waiters(&mut self, gone: &[Vec<u8>]) -> TwinResult<()> {
-        // Read before any waiter is removed: a waiter moves up by the number of removed waiters
-        // that were before it. While all waiters are ours, the line is not read, and the cost of a
-        // grant does not depend on the length of the line.
+        // Read the line before any waiter is removed: a waiter moves up by the number of removed
+        // waiters that were before it. While all waiters are ours, the line is not read, and the
+        // cost of a grant does not depend on the length of the line.
         let line = match self.is_shared()? {
             true => Some(self.keyspace.lrange(self.queue)?),
             false => None,
@@ -87,15 +87,15 @@ impl<'a> FairQueue<'a> {
         for waiter in line {
             if gone.contains(&waiter) {
                 // One allowance for each removed waiter, as in Redisson. With less, the timeouts of
-                // the waiters behind would still include allowances of removed waiters.
+                // the remaining waiters would still include allowances of removed waiters.
                 taken += ALLOWANCE_MS;
             } else if taken > 0
                 && let Some(timeout) = self.keyspace.zscore(self.timeouts, &waiter)?
                 && timeout > self.free_at
             {
                 // Not earlier than the end of the current hold. The waiter may have waited longer
-                // than Redisson expects, because our waiters before it keep their places by asking,
-                // and Redisson removes a waiter whose timeout has passed.
+                // than Redisson expects, because our waiters before it keep their places by sending
+                // requests, and Redisson removes a waiter whose timeout has passed.
                 let timeout = (timeout - taken).max(self.free_at);
                 self.keyspace.zadd(self.timeouts, &waiter, timeout)?;
             }
@@ -111,9 +111,9 @@ impl<'a> FairQueue<'a> {
             self.remove_waiters(&gone)?;
         }
         while let Some(head) = self.keyspace.lfirst(self.queue)? {
-            // Redisson's waiters are judged by their timeouts, ours only by when they last asked.
-            // An entry of the list without a timeout is removed, because it makes Redisson's
-            // scripts fail.
+            // Redisson's waiters are dead when their timeouts have passed, ours when they have not
+            // sent a request in time. An entry of the list without a timeout is removed, because it
+            // makes Redisson's scripts fail.
             if let Some(timeout) = self.keyspace.zscore(self.timeouts, &head)?
                 && (timeout > self.now || self.keyspace.zscore(self.waiters, &head)?.is_some())
             {
@@ -124,7 +124,7 @@ impl<'a> FairQueue<'a> {
             self.keyspace.lpop(self.queue)?;
         }
         // The line is empty. An entry that is only in the set of timeouts would make Redisson's
-        // waiters wait for ever.
+        // waiters wait forever.
         self.keyspace.del(self.timeouts);
         self.keyspace.del(self.waiters);
         Ok(None)
@@ -170,7 +170,7 @@ impl<'a> FairQueue<'a> {
         Ok(())
     }
 
-    /// Makes the line expire once no waiter asks any more.
+    /// Makes the line expire once its waiters send no more requests.
     fn expire_when_idle(&mut self) {
         self.keyspace.pexpire(self.queue, IDLE_EXPIRY_MS);
         self.keyspace.pexpire(self.timeouts, IDLE_EXPIRY_MS);
@@ -232,9 +232,9 @@ impl Acquire<'_> {
         let keys = [self.queue, self.timeouts, self.waiters];
         let (line, in_line) = check_keys(keyspace, keys);
         let fields = keyspace.hlen(self.lock)?;
-        // All requests of a waiter have the same id, so an earlier one may have been granted
-        // without an answer. The holder counts its lease from the request that is answered, so the
-        // server must do so too.
+        // All requests from a waiter have the same id, so an earlier one may have been granted
+        // without an answer. The holder counts its lease from the request that got the answer, so
+        // the server must do so, too.
         if line.is_ok() && keyspace.hexists(self.lock, self.hold)? {
             if can_be_renewed(keyspace, self.lock, self.hold)? {
                 lengthen(keyspace, self.lock, self.lease_ms);
@@ -249,7 +249,8 @@ impl Acquire<'_> {
         }
         let ttl = keyspace.pttl(self.lock);
         let mut line = FairQueue::at(keyspace, keys, ttl);
-        // Before dead waiters are removed: this waiter asks, so it is alive, however late it asks.
+        // Do this before dead waiters are removed: this waiter has just sent a request, so it is
+        // alive, even if the request is late.
         if self.place_ms > 0 && line.waits(self.hold)? {
             line.refresh_places(&[self.hold], to_int(self.place_ms))?;
         }
@@ -320,7 +321,7 @@ impl KeepPlaces<'_> {
                 Some(head) => line.head_time_left(head)?,
                 None => 0,
             };
-            // If an id is in `holds` twice, the last one counts: its waiter has left the batch and
+            // If an id is in `holds` twice, the last one counts: the waiter has left the batch and
             // joined it again.
             let is_head = |hold: &Vec<u8>| Some(hold) == head.as_ref();
             let number = (1..).zip(&holds).filter(|(_, hold)| is_head(hold)).last();
@@ -364,7 +365,7 @@ impl Release<'_> {
         let Some(next) = granted else {
             // The lock is free, so the head is notified. The hold may have been a place at the head
             // that its waiter gave up. Without this message, the new head might learn of the free
-            // lock only when another client asks.
+            // lock only when another client sends a request.
             line.notify_head(self.channel, head.as_deref());
             return reply;
         };
@@ -386,7 +387,7 @@ impl Release<'_> {
     }
 }
 
-/// Returns the ids in a text that separates them by spaces.
+/// Returns the ids in a string that separates them by spaces.
 fn ids(text: &[u8]) -> Vec<Vec<u8>> {
     let ids = text.split(u8::is_ascii_whitespace);
     let ids = ids.filter(|id| !id.is_empty());

@@ -2,8 +2,8 @@
 //! hold lasts.
 //!
 //! Earlier holders drew their tokens from the same counter before this hold began, and later
-//! holders draw after it has ended. So a token that is drawn late is still in order. A request that
-//! arrives twice, or whose answer is lost, only leaves a gap.
+//! holders draw after it has ended. So a token that is drawn late still has the right order. A
+//! request that arrives twice, or whose answer is lost, only leaves a gap.
 
 use super::steps;
 use crate::backend::failure::accept_refusal;
@@ -31,16 +31,15 @@ pub(in crate::primitives) async fn token_of(share: &Share) -> Result<u64> {
     let hold = share.hold();
     check_kind(hold)?;
     hold.check()?;
-    // After the check: a holder that has lost the lock gets no token, not even one that was drawn
-    // before. The holder asks because it is about to write.
+    // Return the token only after the check: a holder that has lost the lock gets no token, not
+    // even one that was drawn before. The holder asks for the token because it is about to write.
     if let Some(token) = hold.token() {
         return Ok(token);
     }
     let drawn = request_token(share, steps::draw(hold, share.context().peers)).await?;
     // Another guard of the same owner may have drawn a token during the request.
     let token = hold.set_token(drawn);
-    // The lock may have been lost while the answer was on its way, and only a holder may have a
-    // token.
+    // The lock may have been lost before the answer arrived, and only a holder may have a token.
     hold.check()?;
     Ok(token)
 }

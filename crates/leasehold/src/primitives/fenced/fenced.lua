@@ -6,8 +6,8 @@
 local function not_a_counter(counter)
   return 'WRONGKIND a lock whose fencing counter (' .. counter .. ') is not a number below 2^53'
 end
--- Reads the last token that was given, 0 if there was none; nil and an error text if `counter` is
--- not a counter.
+-- Returns the last token that was given, 0 if there was none; nil and an error message if `counter`
+-- is not a counter.
 local function last_given(counter)
   local last = redis.pcall('GET', counter) or '0'
   if type(last) == 'table' then
@@ -17,7 +17,7 @@ local function last_given(counter)
   end
   return nil, not_a_counter(counter)
 end
--- Gives the next token: greater than the last one, and at least the server's time in
+-- Returns the next token: greater than the last one, and at least the server's time in
 -- microseconds, so that tokens keep rising when the counter was lost.
 local function next_token(counter)
   local last, wrong = last_given(counter)
@@ -63,7 +63,7 @@ local function acquire(lock, counter, hold, lease_ms, counter_ms)
   if not token then
     return wrong
   end
-  -- The token first: an unused token does no harm.
+  -- Store the token first: an unused token does no harm.
   note(counter, token, counter_ms)
   return grant(lock, hold, lease_ms) or { 1, token }
 end
@@ -111,8 +111,8 @@ local function raise(lock, counter, hold, token, counter_ms)
   if redis.call('HEXISTS', lock, hold) == 0 then
     return 0
   end
-  -- If several locks act as one, each has drawn a token. The greatest is the token of all, and each
-  -- counter is raised to it.
+  -- If several locks act as one, a token was drawn for each of them. The greatest is the token of
+  -- all, and each counter is raised to it.
   local last, wrong = last_given(counter)
   if not last then
     return wrong
@@ -120,7 +120,7 @@ local function raise(lock, counter, hold, token, counter_ms)
   if last < tonumber(token) then
     note(counter, token, counter_ms)
   else
-    -- Written even if nothing changes: a client that waits for replicas waits for this write.
+    -- Write even if nothing changes: a client that waits for replicas waits for this write.
     redis.pcall('INCRBY', counter, 0)
   end
   return 1

@@ -36,14 +36,14 @@ impl Acquire<'_> {
         note(keyspace, self.counter, token, self.counter_ms);
         keyspace.hset(self.lock, self.hold, b"1")?;
         keyspace.pexpire(self.lock, self.lease_ms);
-        // A grant is a list, and a refusal is a number. Redisson replies with two numbers to both.
-        // It mistakes the refusal by a lock without expiry, -1 and -1, for a grant.
+        // A grant is a list, and a refusal is a number. In Redisson, both replies are two numbers:
+        // it mistakes the refusal for a lock without expiry, -1 and -1, for a grant.
         Ok(Value::List(vec![Value::Int(1), Value::Int(to_int(token))]))
     }
 }
 
-/// Returns the reply of an acquire to a lock that is held: the token of this hold, or how long
-/// another hold has the lock. `None` if the lock is free.
+/// Returns the reply to an acquire if the lock is held: the token of this hold, or how long another
+/// hold has the lock. `None` if the lock is free.
 pub(crate) fn reply_if_held(
     keyspace: &mut Keyspace,
     lock: &[u8],
@@ -100,7 +100,7 @@ impl Raise<'_> {
         if !keyspace.hexists(self.lock, self.hold)? {
             return Ok(Value::Int(0));
         }
-        // Only upwards: the counter may already be above this token, and no token may be given
+        // Never lower the counter: it may already be above this token, and no token may be given
         // twice.
         if last_given(keyspace, self.counter)? < self.token {
             note(keyspace, self.counter, self.token, self.counter_ms);

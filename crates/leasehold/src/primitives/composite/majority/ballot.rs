@@ -1,4 +1,5 @@
-//! The ballots of a majority lock: each asks all servers at once, and a majority must grant.
+//! The ballots of a `RedLock`: each asks all servers for the lock at the same time, and a majority
+//! of the servers must grant it.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -19,7 +20,7 @@ use crate::primitives::lock::LockGuard;
 use crate::sync::Mutex;
 use crate::wait::{Answer, Ask, Deadline};
 
-/// The ballots of one acquire, which runs them until a majority grants.
+/// The ballots of one acquire, which runs them until a majority of the servers grants the lock.
 pub(super) struct Ballot<'a> {
     pub(super) key: &'a Key,
     pub(super) members: &'a [AnyLock],
@@ -27,11 +28,11 @@ pub(super) struct Ballot<'a> {
     pub(super) terms: MemberTerms<'a>,
     /// Time to wait for each server's answer.
     pub(super) limit: Duration,
-    /// Time for which a server has no vote after its start; `None`: it votes at once.
+    /// Time for which a server has no vote after its start; `None` if it has a vote at once.
     pub(super) longest: Option<&'a Arc<LongestLease>>,
     /// Whether another ballot may follow.
     pub(super) waits: bool,
-    /// Number of ballots in which some members were granted, but no majority.
+    /// Number of ballots in which some members were granted, but fewer than a majority.
     pub(super) split_votes: AtomicU32,
     pub(super) pacing: Pacing,
     pub(super) timers: &'a Timers,
@@ -42,8 +43,8 @@ pub(super) struct Ballot<'a> {
 
 /// A limit on the ballots of one waiter: their number, and the start of the last one. A client that
 /// floods a channel with messages must not make the waiters flood the servers with requests. (A
-/// waiter for a single lock recognises a flood because the hold always expires at the same time.
-/// Here there are several holds.)
+/// waiter for a single lock recognises a flood because the answers always report the same end of
+/// the hold. Here there are several holds.)
 #[derive(Default)]
 pub(super) struct Pacing(Mutex<(u32, Moment)>);
 
@@ -64,7 +65,7 @@ impl Pacing {
     }
 }
 
-/// The servers' answers so far.
+/// The answers of the servers so far.
 struct Votes<'a, T> {
     granted: Vec<(&'a AnyLock, T)>,
     /// Number of members that were granted, but given back because there is no majority.
@@ -102,7 +103,7 @@ async fn next_before<F: Future>(
         }
     };
     tokio::select! {
-        // An answer that has arrived counts, even if the cutoff has passed.
+        // An answer that has already arrived counts, even if the cutoff has passed.
         biased;
         next = asked.next() => next,
         () = over => None,
@@ -118,8 +119,8 @@ impl<T> Votes<'_, T> {
     /// Returns the time until `quorum` of the `members` members can be free; `None` if that is
     /// unknown.
     fn free_in(&self, quorum: usize, members: usize) -> Option<Duration> {
-        // A member whose answer the ballot did not wait for may be free. If it counted as held, the
-        // waiter would sleep although a quorum may be free.
+        // If the ballot did not wait for a member's answer, that member may be free. If it counted
+        // as held, the waiter would sleep although a quorum may be free.
         let unheard = members - self.answered() - self.errors.len();
         let free = std::iter::repeat_n(Duration::ZERO, self.given_back + unheard);
         // Members that were given back are free. A member whose holder has no expiry is not
@@ -136,8 +137,8 @@ impl<'a> Ballot<'a> {
     async fn vote(&self, member: &'a AnyLock) -> Result<MemberReply<LockGuard>> {
         self.trust(member)?;
         let vote = member.acquire_as_member(&self.terms, Deadline::Now, false);
-        // Sent after the vote, so that it also reads a longer lease that was noted shortly before
-        // the grant.
+        // Send this after the vote, so that it also reads a longer lease that was noted shortly
+        // before the grant.
         let noted = async {
             match self.longest {
                 Some(longest) => longest.exchange_notes(member).await,
@@ -157,7 +158,7 @@ impl<'a> Ballot<'a> {
         member.context().check_open(self.key)?;
         let enters = |owner| !self.terms.settings.non_reentrant && member.is_held_by(owner);
         if self.terms.owner.is_some_and(enters) {
-            // The owner's own hold does not prevent a vote, which would re-enter it.
+            // The owner's own hold does not prevent a vote: the vote would re-enter that hold.
             return Ok(MemberReply::Granted(()));
         }
         member.with_timeout(self.limit, member.probe()).await
@@ -182,9 +183,9 @@ impl<'a> Ballot<'a> {
         Some(failure.into_error(self.key))
     }
 
-    /// Asks all members, and returns when all have answered. Once there is a majority, or no longer
-    /// any chance of one, the remaining members get as much time as the ballot has taken so far,
-    /// and at least 5 ms.
+    /// Sends a request to all members, and returns when all have answered. Once a majority is
+    /// reached or has become impossible, the remaining members get as much time as the ballot has
+    /// taken so far, and at least 5 ms.
     async fn votes<T, F: Future<Output = Result<MemberReply<T>>>>(
         &self,
         ask: impl Fn(&'a AnyLock) -> F,
@@ -205,17 +206,17 @@ impl<'a> Ballot<'a> {
             let majority = votes.granted.len() >= self.quorum;
             let none = votes.granted.len() + asked.len() < self.quorum;
             if none {
-                // Given back at once, because other clients can use these members.
+                // Give these members back at once, because other clients can use them.
                 votes.given_back += votes.granted.drain(..).count();
             }
             if none && !self.waits {
                 // Only a wait needs to know how long the other members are held. Requests that are
-                // still in flight are dropped and so undone.
+                // still in flight are dropped, which undoes them.
                 break;
             }
             if majority || none {
                 // One more server makes the hold stronger, or reports how long to wait. That is
-                // worth some time.
+                // worth a short delay.
                 const LEAST: Duration = Duration::from_millis(5);
                 let now = self.timers.now();
                 cutoff.get_or_insert_with(|| now + now.saturating_sub(began).max(LEAST));
@@ -234,17 +235,16 @@ impl<'a> Ballot<'a> {
             Ok(MemberReply::Granted(granted)) => votes.granted.push((member, granted)),
             Ok(MemberReply::Busy(left)) => votes.busy.push(left),
             Err(error) => {
-                // Decided by the server's start time, because the error does not show it: a server
-                // that has no vote yet and a server that does not answer give errors of the same
-                // kind.
+                // Check the server's start time, because the kind of error is the same for a server
+                // that has no vote yet and for a server that does not answer.
                 votes.no_vote_yet += usize::from(self.trust(member).is_err());
                 votes.errors.push(error);
             }
         }
     }
 
-    /// Returns the answer of a ballot without a majority: a failure if too many members failed,
-    /// else busy.
+    /// Returns the answer of a ballot that reached no majority: a failure if too many members
+    /// failed, otherwise busy.
     fn refused<T>(&self, votes: &Votes<'_, T>) -> Result<Answer<LockGuard>, Failure> {
         let spare = self.members.len() - self.quorum;
         if votes.errors.len() > spare {
@@ -257,26 +257,26 @@ impl<'a> Ballot<'a> {
             }
             return Err(failure);
         }
-        // If members are held without expiry, the time is unknown. That does not end the wait: the
-        // waiter polls.
+        // If members are held without expiry, it is unknown when a majority will be free. That does
+        // not end the wait: the waiter polls.
         let cap = self.terms.settings.poll_interval();
         let free_in = votes.free_in(self.quorum, self.members.len());
         let ttl = free_in.unwrap_or(cap);
         Ok(Answer::Busy { ttl: Some(ttl) })
     }
 
-    /// Returns how many servers have not answered, without the servers that have no vote yet.
+    /// Returns how many servers have not answered. Servers that have no vote yet do not count.
     fn silent<T>(&self, votes: &Votes<'_, T>) -> usize {
         self.members.len() - votes.answered() - votes.no_vote_yet
     }
 
-    /// Returns why there is no majority, with each member's error. A majority would be possible
-    /// with `spare` errors.
+    /// Returns why no majority was reached, with each member's error. With up to `spare` errors, a
+    /// majority would be possible.
     fn failure(&self, errors: &[Error], spare: usize) -> Failure {
         let reasons: Vec<_> = errors.iter().map(Error::brief).collect();
         let reasons = reasons.join("; ");
-        // A kind of error is the cause only if it prevents a majority by itself: if more members
-        // report it than can be spared.
+        // A kind of error counts as the cause only if it prevents a majority by itself: if more
+        // members report this kind than can be spared.
         let most = |kinds: &[ErrorKind]| {
             let those = errors.iter().filter(|error| kinds.contains(&error.kind()));
             those.count() > spare
@@ -298,7 +298,7 @@ impl<'a> Ballot<'a> {
         };
         let unknown = |error: &Error| error.kind() == ErrorKind::OutcomeUnknown;
         let outcome = match errors.iter().any(unknown) {
-            // One server that may have run its request is enough: the outcome is then unknown.
+            // If even one server may have run its request, the outcome is unknown.
             true => Outcome::MayHaveRun,
             false => Outcome::DidNotRun,
         };
@@ -319,7 +319,7 @@ impl<'a> Ballot<'a> {
         if missing.is_empty() {
             return Ok(());
         }
-        // All members must note it, so none can be spared.
+        // All members must note the longest lease, so none can be spared.
         let mut failure = self.failure(&missing, 0);
         if let Cause::NoAnswer(reasons) = &mut failure.cause {
             *reasons = format!(
@@ -330,11 +330,11 @@ impl<'a> Ballot<'a> {
         Err(failure)
     }
 
-    /// Returns a failure if a server is given twice, because it would have two votes.
+    /// Returns a failure if a server is given twice, because this server would have two votes.
     fn check_distinct_servers(&self) -> Result<(), Failure> {
         match same_server_error(self.members, |_| ()) {
             None => Ok(()),
-            // The acquire reports this error again, as a misuse.
+            // The acquire reports this error as a misuse.
             Some(error) => Err(Failure::new(
                 Outcome::DidNotRun,
                 Cause::Other(error.to_string()),
@@ -343,8 +343,8 @@ impl<'a> Ballot<'a> {
         }
     }
 
-    /// Pauses for a random time. Two waiters that were each granted some of the members would
-    /// otherwise collide again and again.
+    /// Pauses for a random time. Without it, two waiters that were each granted some of the members
+    /// would collide again and again.
     async fn back_off(&self, took: Duration) {
         const LONGEST: Duration = Duration::from_millis(200);
         // Six doublings reach an eighth of a second even from the shortest ballot. A shift without
@@ -361,8 +361,8 @@ impl Ask for Ballot<'_> {
 
     async fn ask(&self) -> Result<Answer<LockGuard>, Failure> {
         self.pacing.next(self.timers).await;
-        // Votes without a majority are given back, which wakes all waiters. So after a split vote,
-        // probes must find a majority free before anything is taken.
+        // Votes that do not reach a majority are given back, which wakes all waiters. So after a
+        // split vote, probes must find a majority of the members free before anything is taken.
         if self.split_votes.load(Ordering::Relaxed) > 0 {
             let probes = self.votes(|member| self.probe(member)).await;
             if probes.granted.len() < self.quorum {
@@ -374,7 +374,7 @@ impl Ask for Ballot<'_> {
         let votes = loop {
             let asked = self.timers.now();
             let mut votes = self.votes(|member| self.vote(member)).await;
-            // Checked after the votes, because a server identifies itself on its connection, and
+            // Check this after the votes, because a server identifies itself on its connection, and
             // the votes may have opened the connection. The error drops the votes, which undoes
             // them.
             self.check_distinct_servers()?;

@@ -1,4 +1,4 @@
-//! The hold that is made of the votes of a majority.
+//! The hold that is made of the servers' votes.
 
 use std::sync::Arc;
 
@@ -13,7 +13,7 @@ use crate::primitives::composite::quorum::{Members, Quorum};
 use crate::primitives::lock::LockGuard;
 
 impl Ballot<'_> {
-    /// Returns the hold, if it is valid for long enough to be of use. The ballot began at `began`.
+    /// Returns the hold, if it is valid for long enough to be useful. The ballot began at `began`.
     pub(super) fn hold(
         &self,
         granted: Vec<(&AnyLock, LockGuard)>,
@@ -34,7 +34,7 @@ impl Ballot<'_> {
             self.rejoin_after_restarts(members, members_state);
             return Ok(guard);
         }
-        // This drops the guard, so all votes are undone.
+        // This drops the guard, which undoes all votes.
         Err(Failure::no_answer(
             Outcome::MayHaveRun,
             "a majority granted it, but so late that little of the lease is left; set a longer lease",
@@ -43,7 +43,7 @@ impl Ballot<'_> {
     }
 
     /// Returns whether a ballot that began at `began` took too long to count: on a server that was
-    /// restarted since, another holder may have rejoined (`rejoin.rs`).
+    /// restarted after that moment, another holder may have rejoined (`rejoin.rs`).
     fn is_too_late(&self, began: Moment) -> bool {
         let limit = self.longest.map(|longest| longest.ballot_limit());
         let took = self.timers.now().saturating_sub(began);

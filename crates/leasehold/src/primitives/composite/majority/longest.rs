@@ -1,10 +1,10 @@
-//! The longest lease of a majority lock: the time for which a restarted server has no vote, because
-//! it may have forgotten a hold.
+//! The longest lease of a `RedLock`: the time for which a restarted server has no vote, because it
+//! may have forgotten a hold.
 //!
 //! No client can look up a hold that a server has forgotten, so the length of holds is bounded in
 //! advance. All clients that share the lock should set the same bound. In case they do not, a bound
 //! that is longer than the default is noted on every member before the first hold. Every client
-//! reads the notes of the majority that grants, and applies the greatest.
+//! reads the notes of the servers that grant the lock, and applies the greatest.
 
 use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -16,7 +16,7 @@ use crate::config::{DEFAULT_LONGEST_LEASE, wire_ms};
 use crate::error::{Error, Result};
 use crate::primitives::any::AnyLock;
 
-/// The longest lease, as far as a handle and its clones know it.
+/// The longest lease, as known to a handle and its clones.
 pub(super) struct LongestLease {
     /// The setting of this handle.
     own: Duration,
@@ -48,8 +48,8 @@ impl LongestLease {
     }
 
     /// Returns the longest time that a ballot may take. It depends on the handle's own setting, or
-    /// on the default if that is shorter, and not on notes: a holder with the same setting rejoins
-    /// by that setting alone if it has not read the note that this handle has read.
+    /// on the default if that is shorter, and not on notes: a holder with the same setting uses
+    /// only that setting when it rejoins, if it has not read the note that this handle has read.
     pub(super) fn ballot_limit(&self) -> Duration {
         self.own.min(DEFAULT_LONGEST_LEASE) * 2 / 5
     }
@@ -66,19 +66,20 @@ impl LongestLease {
         let announced = if known > DEFAULT_LONGEST_LEASE {
             known
         } else {
-            // Zero only reads. Every client assumes the default anyway, and a note would stay
-            // forever.
+            // With zero, the request only reads. Every client assumes the default anyway, and a
+            // note would remain forever.
             Duration::ZERO
         };
         let noted = member.note_longest(announced).await?;
-        // Never lowered: a hold with the longer lease may still be valid.
+        // Never lower this value: a hold with the longer lease may still be valid.
         self.read_ms.fetch_max(wire_ms(noted), Ordering::SeqCst);
         Ok(())
     }
 
     /// Makes all members note this handle's longest lease, if it is above the default. Then every
-    /// majority of the members has a member that still knows the note, as long as only a minority
-    /// loses its data. Returns the errors of the members that have not noted it.
+    /// majority of the members includes a member that still knows the note, as long as only a
+    /// minority of the members lose their data. Returns the errors of the members that have not
+    /// noted it.
     pub(super) async fn note_on_all(&self, members: &[AnyLock], limit: Duration) -> Vec<Error> {
         if self.own <= DEFAULT_LONGEST_LEASE {
             return Vec::new();
@@ -116,7 +117,7 @@ mod tests {
         Duration::from_secs(3600),
         Duration::from_secs(365 * 24 * 3600),
     ];
-    /// Notes that a handle may have read. A setting up to the default is not noted.
+    /// Notes that a handle may have read. A setting that is not above the default is not noted.
     const NOTES: [Duration; 3] = [
         Duration::ZERO,
         Duration::from_millis(30_001),
@@ -136,8 +137,8 @@ mod tests {
         })
     }
 
-    /// Pairs each holder with each ballot of the same setting. Holders that know of at least the
-    /// default are paired with ballots of every setting.
+    /// Pairs each holder with each ballot of the same setting. Holders that know a longest lease of
+    /// at least the default are also paired with ballots of every setting.
     fn pairs() -> impl Iterator<Item = (LongestLease, LongestLease)> {
         all().flat_map(|holder| {
             let (own, known) = (holder.own, holder.of_all_clients());

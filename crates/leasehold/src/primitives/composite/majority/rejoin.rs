@@ -1,15 +1,15 @@
-//! Rejoining: a held majority lock acquires a lost member again after the member's server was
-//! restarted without data or replaced. So servers can be restarted one after the other, and no hold
-//! ends.
+//! Rejoining: the holder of a `RedLock` acquires a lost member again after the member's server was
+//! restarted without data or replaced. So servers can be restarted one after the other without
+//! ending a hold.
 //!
 //! **Why this never leads to two holders.** Assume that two holds are valid at the same time. Both
-//! were valid when the younger one, Y, was granted its majority, so at that time both counted one
-//! common server. A server grants its key to only one hold, unless it is restarted in between. So
-//! this server was restarted.
+//! were valid when the younger one, Y, got its majority, so at that time both counted a server that
+//! they had in common. A server grants its key to only one hold, unless it is restarted in between.
+//! So this server was restarted.
 //!
-//! - The restart was before Y's vote. Y did not trust the server for a longest lease after its
-//!   start (`Ballot::trust`). By then, each lease that the older hold, X, had there before the
-//!   restart was over. If X had rejoined, its key kept Y out. This is also why X may count the
+//! - The restart was before Y's vote. Y did not trust the server until one longest lease after its
+//!   start (`Ballot::trust`). By that time, each lease that the older hold, X, had there before the
+//!   restart had expired. If X had rejoined, its key kept Y out. This is also why X may count the
 //!   server until its old lease ends, although the server reports that it no longer has X's key
 //!   (`MemberHold::still_counts`).
 //! - The restart was after Y's vote, which the server then forgot, and X rejoined before Y had its
@@ -17,15 +17,16 @@
 //!   a longest lease (`LongestLease::rejoin_after`). A ballot that takes more than two fifths of a
 //!   longest lease is void (`Ballot::is_too_late`). The difference is a margin for clocks that
 //!   drift. So when X rejoins, every ballot in which the server voted before its restart has ended.
-//!   Either Y had its majority, and X had lost its own by then, or Y never gets one. If Y's owner
-//!   already had a hold on the server, that counts like any other vote: the server must answer
-//!   during the ballot, and must have been up for a longest lease.
+//!   Either Y had got its majority, and X had already lost its own, or Y never gets one. If Y's
+//!   owner already had a hold on the server, that counts like any other vote: the server must
+//!   answer during the ballot, and must have been up for a longest lease.
 //!
 //! All this depends on the restart, so **without a restart no member rejoins**. A server whose data
 //! was flushed, or whose key was removed, has a vote at once, and another client may have got that
-//! vote since. A forced unlock of a member must also remain in effect. For the same reason, a
-//! member whose lease ran out rejoins only after its server was restarted. A member on a server
-//! that denies `INFO`, on a master behind sentinels, or on a node of a cluster never rejoins.
+//! vote in the meantime. A forced unlock of a member must also remain in effect. For the same
+//! reason, a member whose lease has expired rejoins only after its server was restarted. A member
+//! on a server that denies `INFO`, on a master behind sentinels, or on a node of a cluster never
+//! rejoins.
 //!
 //! While another client holds the lock on that server, alone or in a ballot that fails, X waits. A
 //! member that rejoins has a new hold with a new id. The previous hold stays lost.
@@ -47,9 +48,9 @@ use crate::primitives::composite::member::{MemberReply, MemberTerms};
 use crate::primitives::composite::quorum::Members;
 use crate::wait::Deadline;
 
-/// The task that lets lost members of a hold rejoin.
+/// The task through which lost members of a hold rejoin.
 pub(super) struct Rejoin {
-    /// The members of the hold, in its order.
+    /// The members, in the order of the hold's members.
     pub(super) members: Vec<AnyLock>,
     pub(super) settings: Settings,
     pub(super) owner: Option<Owner>,
@@ -58,7 +59,7 @@ pub(super) struct Rejoin {
     pub(super) longest: Arc<LongestLease>,
 }
 
-/// The chance of a lost member to rejoin.
+/// Whether, and when, a lost member can rejoin.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Chance {
     /// The member never rejoins.
@@ -110,8 +111,8 @@ impl Rejoin {
         }
         match hold.loss() {
             Some(LossReason::Deleted | LossReason::Taken { .. }) => {
-                // Decided by the start time that the server had when it reported the loss: a later
-                // restart did not make it forget the hold.
+                // This depends on the start time that the server had when it reported the loss: a
+                // later restart is not the reason for the loss.
                 match hold.counts_until() {
                     Some(_) => Chance::Now,
                     None => Chance::None,
@@ -129,15 +130,15 @@ impl Rejoin {
         }
     }
 
-    /// Starts one attempt. A close of the member's client waits for the attempt, because a dropped
-    /// attempt may leave a grant to give back.
+    /// Starts one attempt. Closing the member's client waits for the attempt, because a dropped
+    /// attempt may leave a grant that must be given back.
     fn attempt(self: &Arc<Self>, quorum: &Arc<Members>, place: usize) -> impl Future<Output = ()> {
         let (this, quorum) = (Arc::clone(self), Arc::clone(quorum));
         let (done, finished) = oneshot::channel::<()>();
         self.members[place].context().cleanup.spawn(async move {
             let _done = done;
             tokio::select! {
-                // Checked first: no request is sent for a guard that has ended.
+                // Check this first, so that no request is sent for a guard that has ended.
                 biased;
                 () = quorum.ended() => {}
                 () = this.rejoin(&quorum, place) => {}
@@ -151,8 +152,8 @@ impl Rejoin {
 
     async fn rejoin(&self, quorum: &Arc<Members>, place: usize) {
         let member = &self.members[place];
-        // Noted at once, not only when the server has been up for long enough: until other clients
-        // read the note, they may apply a shorter limit.
+        // Store the note at once, and not only when the server has been up for long enough: until
+        // other clients read the note, they may apply a shorter limit.
         if self.longest.of_all_clients() > config::DEFAULT_LONGEST_LEASE {
             let noted = member
                 .with_timeout(self.limit, self.longest.exchange_notes(member))
@@ -164,7 +165,7 @@ impl Rejoin {
         if self.restarted_recently(member) {
             return;
         }
-        // The current terms of the hold, which may have been extended.
+        // Use the current terms of the hold, because it may have been extended.
         let mut settings = self.settings.clone();
         settings.take(config::Terms {
             max_hold: None,
