@@ -60,7 +60,8 @@ pub(crate) struct Cli {
     )]
     pub(crate) quiet: bool,
 
-    // The last one: its heading would count for options after it.
+    // This field must be the last one with options: its heading would also apply to options after
+    // it.
     #[command(flatten)]
     pub(crate) connection: Connection,
 
@@ -68,7 +69,7 @@ pub(crate) struct Cli {
     pub(crate) command: Command,
 }
 
-/// The way to the server, and what operators see of this process there.
+/// The options of the connection to the server, and the label that operators see there.
 // No `Debug`: the URL may contain a password.
 #[derive(Args)]
 #[command(next_help_heading = "Connection")]
@@ -79,8 +80,8 @@ pub(crate) struct Connection {
     /// redis-cluster://HOST:PORT,HOST:PORT for a cluster (rediss-cluster:// for TLS),
     /// redis-sentinel://HOST:PORT,HOST:PORT/MASTER for a master that sentinels watch
     /// (rediss-sentinel:// for TLS; ?sentinel_user=U&sentinel_pass=P to log in to the sentinels),
-    /// memory:// for a keyspace that only this process sees (for `demo`). Put a URL with a password
-    /// into the environment: every user of the machine can read a command line.
+    /// memory:// for a server inside this process, which no other process sees (for `demo`). Put a
+    /// URL with a password into the environment: every user of the machine can read a command line.
     #[arg(
         long,
         global = true,
@@ -137,8 +138,9 @@ pub(crate) struct Connection {
 }
 
 impl Cli {
-    /// Returns the label for operators, if the command line decides it. For a run, the default is
-    /// the name of its command, unless `$LEASEHOLD_LABEL` is set.
+    /// Returns the label that operators see, if the command line determines it. For `run` and
+    /// `elect`, the default is the name of the program that they start, unless `$LEASEHOLD_LABEL`
+    /// is set.
     pub(crate) fn label(&self) -> Option<String> {
         let is_set = std::env::var_os("LEASEHOLD_LABEL").is_some_and(|label| !label.is_empty());
         match &self.command {
@@ -156,7 +158,7 @@ pub(crate) fn command() -> clap::Command {
     let connection = Connection::augment_args(clap::Command::new("connection"));
     let hidden = connection.get_arguments().cloned();
     let hidden: Vec<_> = hidden.map(|option| option.hide(true)).collect();
-    // These need no server, so their help is about other things.
+    // These commands need no server, so their help does not list the options of the connection.
     ["completions", "man"]
         .into_iter()
         .fold(Cli::command(), |command, name| {
@@ -216,7 +218,7 @@ pub(crate) struct Tls {
 pub(crate) enum Command {
     /// Run a command under a lock, and exit with the command's code
     Run(Box<Run>),
-    /// Run a command while this process leads, and no other one of the election
+    /// Run a command only while this process leads an election
     Elect(Elect),
     /// Show the leader of an election
     Leader(Leader),
@@ -238,7 +240,7 @@ pub(crate) enum Command {
     SetLimit(SetLimit),
     /// Set a latch, count it down, or wait until it opens
     Latch(Latch),
-    /// Print statements that refuse late holders in a database
+    /// Print SQL that makes a database refuse writes from late holders
     Fence(Fence),
     /// Run a demonstration: workers update shared state under one lock
     Demo(Demo),
@@ -267,7 +269,7 @@ pub(crate) struct Completions {
 
 #[derive(Args)]
 pub(crate) struct Names {
-    /// Beginning of the names
+    /// Text with which the names begin
     #[arg(last = true)]
     pub(crate) begun: String,
 }

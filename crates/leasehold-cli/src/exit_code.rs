@@ -4,12 +4,12 @@ use std::process::ExitCode;
 
 use leasehold::ErrorKind;
 
-/// The outcome of a run of `leasehold`. The numbers are from `sysexits.h`, or are the ones that a
+/// The outcome of a run of `leasehold`. The numbers are those in `sysexits.h`, or those that a
 /// shell uses for a command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Exit {
     Success,
-    /// A failure without a number of its own.
+    /// A failure that has no exit code of its own.
     Failed,
     /// Wrong usage.
     Usage,
@@ -23,7 +23,7 @@ pub(crate) enum Exit {
     Lost,
     /// The lock was not free in time. The user can choose the number.
     Busy(u8),
-    /// The server refused.
+    /// The server refused the request or the login.
     Denied,
     /// Another client has set a different limit.
     Disagrees,

@@ -19,7 +19,7 @@ pub(crate) fn parse() -> Result<Cli, Exit> {
         && complete == "complete"
         && dashes == "--"
     {
-        // Print no names where no name belongs.
+        // If no name belongs at this place of the line, print no names.
         words = at_name::listing(&cli::command(), line).ok_or(Exit::Success)?;
     }
     if let [_, help, topic] = &words[..]
@@ -69,8 +69,8 @@ fn parsed(words: &[OsString]) -> clap::error::Result<Cli> {
     Cli::from_arg_matches_mut(&mut matches).map_err(|error| error.format(&mut cli::command()))
 }
 
-/// Returns the words with the missing `--` between name and command. `None` if the error is a
-/// different one.
+/// Returns the words with the missing `--` between name and command. `None` if a missing `--` is
+/// not the error.
 fn with_dashes(words: &[OsString]) -> Option<Vec<OsString>> {
     if words.iter().any(|word| word == "--") {
         return None;

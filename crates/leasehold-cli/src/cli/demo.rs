@@ -76,11 +76,11 @@ pub(crate) struct DemoWorker {
     #[arg(long, value_parser = duration::parse)]
     pub(crate) pause: Duration,
 
-    /// Number of items left when a worker waits to be killed.
+    /// Number of items that are left when a worker stops and waits to be killed.
     #[arg(long)]
     pub(crate) victim_at: Option<u64>,
 
-    /// The most items that a worker without a lock sells.
+    /// Maximum number of items that a worker without a lock sells.
     #[arg(long)]
     pub(crate) limit: u64,
 }

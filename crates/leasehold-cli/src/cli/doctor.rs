@@ -6,10 +6,10 @@ use super::MORE;
 
 const HELP: &str = "\
 doctor queries each server that stores keys of locks. As a test, it acquires and releases a few \
-locks under names that begin with --name. It changes nothing else. Each finding says what to do. \
-If a sentence of docs/guarantees.md does not hold because of the finding, the finding quotes it. A \
-finding about several servers is printed once. If a server refuses to report a fact, doctor prints \
-a note.
+locks whose names begin with the value of --name. It changes nothing else. Each finding says what \
+to do. If a sentence of docs/guarantees.md does not hold because of the finding, the finding \
+quotes the sentence. A finding about several servers is printed once. If a server refuses to \
+report a fact, doctor prints a note about it.
 
 Example:
   leasehold doctor --json

@@ -10,17 +10,17 @@ use super::{MORE, Progress};
 use crate::duration;
 
 const ELECT_HELP: &str = "\
-leasehold waits until it leads, and then runs the command. When the command ends, leasehold gives \
-the lead up, waits for --restart-delay, and tries again. The delay doubles each time the command \
-ends within 10s, up to 60s. If the lead is lost, the command gets TERM and KILL as under \
-`leasehold run`, and leasehold tries again. It ends at INT, TERM, HUP or QUIT, after it has passed \
-the signal on to the command.
+leasehold waits until this process leads, and then runs the command. When the command ends, \
+leasehold gives up the lead, waits for the time of --restart-delay, and tries again. The delay \
+doubles each time the command ends within 10s, up to 60s. If the lead is lost, the command gets \
+TERM and KILL as with `leasehold run`, and leasehold tries again. When leasehold gets INT, TERM, \
+HUP or QUIT, it passes the signal on to the command, and exits after the command.
 
-The command finds the fencing token of its term in $LEASEHOLD_TOKEN. The number rises from term to \
-term. Pass it with each write, so that the system that is written to can refuse a former leader. \
-The command also finds the name in $LEASEHOLD_NAME.
+The command finds the fencing token of its term in $LEASEHOLD_TOKEN. The token is a number that \
+rises from term to term. Pass it with each write, so that the resource can refuse writes of a \
+former leader. The command also finds the name in $LEASEHOLD_NAME.
 
-With --progress-within, a leader whose command makes no progress loses the lead, as under \
+With --progress-within, a leader whose command makes no progress loses the lead, as with \
 `leasehold run`, and another candidate leads.
 
 Exit codes:
@@ -50,7 +50,7 @@ pub(crate) struct Elect {
     )]
     pub(crate) payload: String,
 
-    /// Pause this long after CMD
+    /// Pause this long after CMD has ended
     #[arg(long, value_name = "TIME", value_parser = duration::parse, default_value = "1s", allow_hyphen_values = true)]
     pub(crate) restart_delay: Duration,
 
@@ -85,10 +85,10 @@ impl Elect {
 }
 
 const LEADER_HELP: &str = "\
-Without --json, leader prints the payload of the leader, or its id if it has none. With --watch, it \
-prints a line for the present leader and then for each change, until a signal arrives. A line with \
-`-` or null means that there is no leader. A line of JSON has id, label, host, payload, token and \
-since. The leader may have changed when you read the answer.
+Without --json, leader prints the payload of the leader, or the leader's id if there is no payload. \
+With --watch, it prints a line for the present leader and then for each change, until a signal \
+arrives. A line with `-` or null means that there is no leader. A line of JSON has id, label, \
+host, payload, token and since. The leader may have changed before you read the answer.
 
 Exit codes: 0 if there is a leader; 1 if there is none; 65 when the name is in use as something \
 else; 69 when no server answered; 77 when the server refused; 78 when a local file can't be read; \

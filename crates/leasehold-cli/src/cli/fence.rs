@@ -5,8 +5,9 @@ use leasehold::fence::Dialect;
 
 const SQL_HELP: &str = "\
 The statements keep a fence for each resource: the greatest fencing token that was accepted. Run \
-the first one once. Begin each transaction with `raise`, and roll it back if no row was affected: \
-then a later holder was here. leasehold sends nothing to the database.
+the first statement once. Begin each transaction with the statement `raise`. If `raise` affects no \
+row, a later holder has already written: roll the transaction back. leasehold sends nothing to the \
+database.
 
 Example:
   leasehold fence sql --dialect postgres --table fences | psql";
@@ -19,7 +20,7 @@ pub(crate) struct Fence {
 
 #[derive(Subcommand)]
 pub(crate) enum FenceAction {
-    /// Print the statements that refuse late holders in a database
+    /// Print SQL that makes a database refuse writes from late holders
     #[command(after_long_help = SQL_HELP)]
     Sql {
         /// Kind of the database

@@ -23,13 +23,13 @@ With --json, show prints one object:
   mode            read or write, if the name is a read-write lock
   ttl_ms          time until the name is free, unless it is renewed
   holders         list of holds, each with id, count, ttl_ms, client,
-                  held_for_ms, kept (true if the hold lasts until its TTL is
-                  over and is not renewed) and guards (how many guards of its
+                  held_for_ms, kept (true if the hold is not renewed and lasts
+                  until its TTL ends) and guards (how many guards of its
                   process share the hold)
   more            how many holders or values are not shown
   waiting         list of waiters, each with id, wants, client, waited_for_ms
   more_waiting    how many waiters are not shown
-  more_clients    true if clients beyond the first 200 may wait
+  more_clients    true if there are over 200 clients, so that more may wait
   listening       how many connections listen for a release
   last_token      the last fencing token
   clients_denied  true if your user is not allowed to see who the clients are
@@ -39,12 +39,12 @@ With --json, show prints one object:
 
 A value that is not known is null, but waiting is always a list.
 
---blocked-by follows the holders: a holder's client may wait for another name, whose holder may \
-wait in turn. Each name is printed once. Circles, in which clients wait for each other, are \
-printed at the end, the shortest first. Only clients that wait for a single name can be part of a \
-circle. Even then, the task that holds and the task that waits may be unrelated. show does not \
-follow a hold that is kept (--min-hold, keep_for). It looks at up to 100 names, with 10 holders \
-each.
+With --blocked-by, show also prints what the holders wait for: the client that holds a name may be \
+waiting for another name, and the client that holds that name for a third one. Each name is \
+printed once. Circles, in which clients wait for each other, are printed at the end, the shortest \
+first. A client that waits for several names is never part of a circle. In a circle, the task that \
+holds one name and the task that waits for the other may still be unrelated. show does not follow \
+a hold that is kept (--min-hold, keep_for). It looks at up to 100 names, with 10 holders each.
 
 With --blocked-by and --json, show prints one object:
   name     the name
@@ -53,7 +53,7 @@ With --blocked-by and --json, show prints one object:
   chain    list of holds, each with name, depth (0 for the name itself), holder
            (id, kept and client) and see_above (true if the holders of this name
            are earlier in the list; holder is null in this case)
-  cut      true if show has not looked at everything
+  cut      true if show has not followed all holders
 
 Exit codes: 0 for success; 1 (only with --exit-code) when no client holds the name, no permit with \
 a lease is in use, the latch is open, or the key is a count above 0; 65 when show does not know \
@@ -81,15 +81,15 @@ pub(crate) struct Show {
 
     /// Show what the holders wait for
     ///
-    /// For each name that a holder waits for, it shows the holders, and what they wait for in turn.
+    /// If a holder waits for another name, show also prints the holders of that name, and so on.
     #[arg(long, conflicts_with = "exit_code")]
     pub(crate) blocked_by: bool,
 }
 
 const LS_HELP: &str = "\
 ls walks over all keys of the server, a page at a time, and prints the names as it finds them. It \
-leaves out keys of other programs, except for numbers: a counter looks like the permits of a \
-semaphore. A free lock has no key, so it is not listed.
+leaves out the keys of other programs, except for numbers: a counter of another program looks like \
+the permits of a semaphore. A free lock has no key, so it is not listed.
 
 In a pattern, * matches any text, ? any byte, [a-c] one of these bytes, and \\ makes the next \
 character literal. Quote the pattern, or the shell expands it.
@@ -154,11 +154,11 @@ pub(crate) enum KindOfName {
 }
 
 const TOP_HELP: &str = "\
-Arrows or j and k select a name. Enter shows its details, r asks you and then takes it from its \
-first holder, s sorts by the next column, / filters, p pauses, q quits. CHG/S counts the new \
-holders that top has seen per second, so it is too low for locks that are held for less than \
---every. top looks at up to 1000 names; the first line says whether there may be more, and what \
-top leaves out. A narrow terminal shows fewer columns. NO_COLOR is respected.
+Arrows or j and k select a name. Enter shows details of the name. r takes the name from its first \
+holder, after asking you. s sorts by the next column, / filters, p pauses, q quits. CHG/S is the \
+number of new holders that top has seen per second. It is too low for locks that are held for less \
+than the time of --every. top looks at up to 1000 names; the first line says whether there may be \
+more, and what top leaves out. A narrow terminal shows fewer columns. NO_COLOR is respected.
 
 Exit codes: 0 for success; 2 without a terminal; 69 when no server answered the first query; 77 \
 when the server refused; 78 when a local file can't be read.";
@@ -184,17 +184,17 @@ pub(crate) struct Top {
 }
 
 const RELEASE_HELP: &str = "\
-release takes a lock from its holder. It prints who the holder is, and how long the holder may \
+release takes a lock from its holder. It prints who the holder is, and for how long the holder may \
 continue as if it still had the lock. A Leasehold holder learns of the loss at its next renewal, \
-within a third of its lease. A Redisson holder never learns of it. Stop the holder's work first: \
-after the release, nothing protects it.
+within a third of its lease. A Redisson holder never learns of the loss. Stop the holder's work \
+first: after the release, no lock protects this work.
 
-release ends one hold, and only if the server still has it under the printed id. It touches no \
-other hold, even if the lock changes hands before the release. In the first second after its \
-grant, a hold may pass to the next waiter of the same process, under the same id. Readers of one \
-process may share a hold and lose it together (`leasehold show` prints how many). If there are \
-several holds, --holder chooses one, and --force ends all. At a terminal, release asks you first. \
-Without a terminal, it needs --yes.
+release ends only one hold, and only if the server still has the hold under the printed id. If the \
+lock changes hands before the release, release does not end the new hold. In the first second \
+after its grant, a hold may pass to the next waiter of the same process, under the same id. \
+Readers of one process may share a hold (`leasehold show` prints how many do). Then all of them \
+lose it. If there are several holds, --holder chooses one, and --force ends all. At a terminal, \
+release asks you first. Without a terminal, it needs --yes.
 
 --holder takes a hold's id, as `leasehold show` prints it; for a semaphore with leases, a permit's \
 id.
@@ -204,7 +204,7 @@ Exit codes:
   1    the answer to the question was no
   2    wrong usage, --yes is missing, or several holds need --holder or --force
   65   the kind has no holders: a latch, a semaphore without leases
-  66   no client holds it, or the hold of the --ticket is over
+  66   no client holds the name, or the hold of the --ticket has ended
   69   no server answered
   75   the name is not held by --holder, or it changed hands before the release; or another process
        has resumed the --ticket
@@ -249,8 +249,8 @@ const WATCH_HELP: &str = "\
 watch prints a line for each change: who holds the name, who waits in its queue, how many \
 connections listen, the count of a latch or a semaphore, and who a client is, once the client \
 reports it. watch queries the server at intervals (--every), when a message reports a release, and \
-when a lease ends. So it misses holds and waits that begin and end between two queries. It ends at \
-a signal, or after --for.
+when a lease ends. So it misses holds and waits that begin and end between two queries. watch ends \
+when it gets a signal, or after the time of --for.
 
 --exec runs CMD with /bin/sh for each line, after the line is printed. CMD has these variables:
   LEASEHOLD_NAME         the name

@@ -13,15 +13,15 @@ use crate::duration;
 pub(crate) struct Progress {
     /// Lose the lock after TIME without progress
     ///
-    /// leasehold then renews the lock no longer, and ends the command as for any other loss before
-    /// the lease is over. Progress until then starts the renewals again.
+    /// leasehold then no longer renews the lock. Before the lease ends, it ends the command as
+    /// after any other loss. Progress before that starts the renewals again.
     #[arg(hide_short_help = true, long = "progress-within", value_name = "TIME", value_parser = duration::parse,
         allow_hyphen_values = true, requires = "progress_source")]
     pub(crate) within: Option<Duration>,
 
     /// Count each change of FILE's time as progress
     ///
-    /// The modification time counts. The file need not exist yet.
+    /// This is the file's modification time. The file need not exist yet.
     #[arg(
         hide_short_help = true,
         long = "progress-file",
@@ -33,7 +33,7 @@ pub(crate) struct Progress {
 
     /// Count each output of the command as progress
     ///
-    /// The command writes to pipes then, and leasehold copies what they contain.
+    /// The command then writes to pipes, and leasehold copies its output from there.
     #[arg(
         hide_short_help = true,
         long = "progress-output",

@@ -36,13 +36,14 @@ refuse a request with an older token. With --also and --redlock, one token cover
 --fenced works with exclusive locks only, not with --read or --limit. leasehold passes INT, TERM, \
 HUP, QUIT, USR1 and USR2 on to the command and its process group.
 
---slot 5m runs the command once every five minutes, whichever machine is first. All machines may \
-start the same line by cron, with clocks that differ by up to half a slot. Where the command does \
-not run, leasehold exits with 0 and says nothing, or with -E; -v tells why. Without --wait, it does \
-not wait for a command that runs elsewhere. With --wait, it runs the command if the other machine \
-dies. All runs of a name must use the same slots, or exit with 78. `leasehold show NAME` tells the \
-last run, and --again repeats it or changes the slots. A run reports on stderr how many slots were \
-missed before it. --once ID does the same for schedulers that know the time of the run.
+--slot 5m runs the command once every five minutes, on the machine that is first. All machines may \
+start the same line by cron, if their clocks differ by at most half a slot. Where the command does \
+not run, leasehold says nothing and exits with 0, or with the number of --conflict-exit-code; with \
+-v, it says why. Without --wait, leasehold does not wait for a command that runs elsewhere. With \
+--wait, it does, and runs the command if the other machine dies. All runs of a name must use the \
+same slots; a run with other slots exits with 78. `leasehold show NAME` shows the last run, and \
+--again repeats it or changes the slots. A run reports on stderr how many slots were missed before \
+it. --once ID does the same for schedulers that know the time of the run.
 
 --resume TICKET continues a hold that `leasehold hold --ticket` has acquired, on this machine or \
 another one. The lock is not free in between, and only one command gets the ticket. With a ticket \
@@ -51,18 +52,20 @@ that is no longer valid, leasehold exits with 70 and does not run the command.
 --min-hold keeps the lock at least this long after it was acquired, whenever and however the \
 command ends. With --no-wait, cron can start the same line on many machines: the first one runs \
 the command, and the others find the lock held if their clocks differ by less than --min-hold. \
-leasehold ends with the command, and the server frees the lock when the time is over. No process \
-needs to run until then, even if leasehold is killed. `leasehold release` frees the lock earlier. \
---min-hold works with locks that are a single key: plain, --fenced, --fair and --write.
+leasehold exits when the command ends, and the server frees the lock when the time has passed. No \
+process needs to run until then, and the lock is kept even if leasehold is killed. `leasehold \
+release` frees the lock earlier. --min-hold works with locks that are a single key: plain, \
+--fenced, --fair and --write.
 
---progress-within TIME renews the lock only while the command makes progress. With \
---progress-file FILE, each change of the file's modification time is progress. With \
---progress-output, each output of the command is progress, also a part of a line. The command then \
-writes to pipes, and programs that see no terminal may keep their output back: start them with \
-`stdbuf -oL`, or use --progress-file. When the command ends, leasehold copies what it has written, \
-and processes that it leaves behind can write no more. Without progress for TIME, leasehold says so \
-and renews the lock no longer. Before the lease is over, it ends the command as for any other loss, \
-with exit code 70. Progress before that starts the renewals again.
+--progress-within TIME renews the lock only while the command makes progress. With --progress-file \
+FILE, each change of the file's modification time is progress. With --progress-output, each output \
+of the command is progress, even if it is not a full line. The command then writes to pipes, and a \
+program that sees no terminal may buffer its output: start it with `stdbuf -oL`, or use \
+--progress-file. When the command ends, leasehold copies the rest of its output, and processes \
+that the command has left running can no longer write. If the command makes no progress for TIME, \
+leasehold says so, and no longer renews the lock. Before the lease ends, leasehold ends the \
+command as after any other loss, and exits with 70. Progress before that starts the renewals \
+again.
 
 With --json, leasehold reports on stderr in JSON, one object per line. Each object has `event` and \
 `name`. These are the events and their other fields:
@@ -77,15 +80,15 @@ With --json, leasehold reports on stderr in JSON, one object per line. Each obje
   lost      held_ms, reason
   released  held_ms
   kept      held_ms, kept_for_ms
-  done_already, running_elsewhere  by, slot_ms, id, exit_code (instead of the run)
-  message   message (a text for people)
+  done_already, running_elsewhere  by, slot_ms, id, exit_code (CMD does not run)
+  message   message (text for people)
 
 leasehold never waits for the reader of stderr. It drops lines that don't fit into its buffer, and \
 reports how many.
 
 The command does not outlive the lock. If the lock can't be renewed, the command gets TERM while \
-there is still time to clean up (--grace), and KILL before the lease is over. If another client \
-takes the lock away, the command gets TERM at the next renewal, and KILL after the grace time.
+there is still time to clean up (--grace), and KILL before the lease ends. If another client takes \
+the lock away, the command gets TERM at the next renewal, and KILL after the grace time.
 
 --on-loss selects another action:
   kill        the command gets KILL, without TERM
@@ -95,9 +98,9 @@ takes the lock away, the command gets TERM at the next renewal, and KILL after t
 CMD finds $LEASEHOLD_NAME, $LEASEHOLD_PID and $LEASEHOLD_REASON in its environment.
 
 If leasehold itself is killed with KILL, the command is killed at once. If leasehold is stopped \
-(STOP), the command gets TERM after a quarter of the grace time, and KILL before the lease is \
-over. It gets only KILL with --on-loss kill or exec, and after Ctrl-Z at a terminal, because that \
-also stops the command. A helper process, `leasehold run-deadman`, sends these signals.
+(STOP), the command gets TERM after a quarter of the grace time, and KILL before the lease ends. \
+The command gets only KILL with --on-loss kill or exec, and after Ctrl-Z at a terminal, because \
+Ctrl-Z also stops the command. A helper process, `leasehold run-deadman`, sends these signals.
 
 All these signals reach the command's process group, including the processes that it starts in the \
 background. They do not reach processes that have left the group (daemons, setsid, jobs of an \
@@ -139,7 +142,8 @@ pub(crate) struct Run {
     /// Lock to hold while the command runs
     pub(crate) name: Option<OsString>,
 
-    /// Words that were written without `--`, so that the message can show the right command.
+    /// Words of a command that was written without `--`. An error message then shows the command
+    /// line with `--`.
     #[arg(hide = true)]
     pub(crate) misplaced: Vec<OsString>,
 
@@ -186,7 +190,7 @@ pub(crate) struct Run {
 
     /// End the command after this long
     ///
-    /// The command gets TERM, and KILL after --grace.
+    /// The command gets TERM, and KILL after the time of --grace.
     #[arg(long, value_name = "TIME", value_parser = duration::parse, allow_hyphen_values = true)]
     pub(crate) max_run: Option<Duration>,
 
@@ -211,13 +215,13 @@ pub(crate) struct Run {
     pub(crate) json: bool,
 }
 
-/// Once per slot, or once per id.
+/// The options to run a command once per slot, or once per id.
 #[derive(Args, Clone)]
 #[group(id = "turn_settings", multiple = true)]
 pub(crate) struct Turns {
     /// Run once per slot of TIME, across all machines
     ///
-    /// The server's clock counts the slots from 1970 in UTC, and each run is for the nearest one.
+    /// Slots are counted from 1970 in UTC, by the server's clock. A run takes the nearest slot.
     #[arg(long, value_name = "TIME", value_parser = duration::parse, allow_hyphen_values = true,
         group = "turn",
         conflicts_with_all = ["once", "limit", "read", "write", "fair", "also", "redlock", "min_hold"])]
@@ -246,7 +250,7 @@ pub(crate) struct Turns {
     #[arg(long, requires = "turn", hide_short_help = true)]
     pub(crate) again: bool,
 
-    /// Run no slot or ID again after a crash
+    /// Do not run a slot or an ID again after a crash
     #[arg(long, requires = "turn")]
     pub(crate) at_most_once: bool,
 }
@@ -275,9 +279,10 @@ input that stays open: with /dev/null, or as a background job of a terminal, it 
 immediately. If the lock is lost, hold exits, but nothing stops the work of your script: check \
 hold's exit code, or use `leasehold run`.
 
-With --ticket, hold prints a ticket and ends, and the lock stays locked for --lease. Within that \
-time, `leasehold run --resume TICKET` continues the hold, or `leasehold release --ticket TICKET` \
-ends it. A ticket is one line without special characters. Whoever has it can use the hold.
+With --ticket, hold prints a ticket and exits, and the lock stays locked for the time of --lease. \
+Within that time, `leasehold run --resume TICKET` continues the hold, or `leasehold release \
+--ticket TICKET` ends it. A ticket is one line without special characters. Anyone who has the \
+ticket can use the hold.
 
 Exit codes:
   0    standard input has ended, and the lock was released; or the ticket was printed
@@ -304,7 +309,7 @@ pub(crate) struct Hold {
     #[command(flatten)]
     pub(crate) wanted: Wanted,
 
-    /// Print a ticket and end, while the lock stays
+    /// Print a ticket and exit, but keep the lock
     #[arg(long, conflicts_with_all = ["also", "redlock"])]
     pub(crate) ticket: bool,
 
@@ -322,7 +327,8 @@ pub(crate) struct Wanted {
     /// Take a fencing token with the lock
     ///
     /// `run` gives it to the command in $LEASEHOLD_TOKEN, and `hold` prints it.
-    // Readers hold at the same time, and so do holders of a limit. No token could order them.
+    // Several readers hold a lock at the same time, and so do several holders of a limit. No token
+    // could order them.
     #[arg(long, conflicts_with_all = ["read", "limit"])]
     pub(crate) fenced: bool,
 
@@ -347,8 +353,8 @@ pub(crate) struct Wanted {
 
     /// Wait until the lock is written to disk
     ///
-    /// The server must have it on its disk, and so must the number of replicas that --replicas
-    /// sets. All of them need Redis 7.2 or later, or Valkey, with appendonly yes.
+    /// The server must have the lock on its disk, and so must as many replicas as --replicas says.
+    /// All of them need Redis 7.2 or later, or Valkey, with appendonly yes.
     #[arg(hide_short_help = true, long, conflicts_with = "limit")]
     pub(crate) on_disk: bool,
 
@@ -359,7 +365,7 @@ pub(crate) struct Wanted {
     #[arg(long, value_name = "URL", conflicts_with_all = ["limit", "also"])]
     pub(crate) redlock: Vec<OsString>,
 
-    /// Do nothing if the lock is not free now
+    /// Exit at once if the lock is not free
     #[arg(short = 'n', long, conflicts_with = "wait")]
     pub(crate) no_wait: bool,
 
@@ -373,15 +379,15 @@ pub(crate) struct Wanted {
 
     /// Free the lock TIME after a crash
     ///
-    /// This is the lease. leasehold renews the lock whenever a third of it has passed.
+    /// TIME is the lease. leasehold renews the lock whenever a third of the lease has passed.
     #[arg(long, value_name = "TIME", value_parser = duration::parse, default_value = "30s", allow_hyphen_values = true)]
     pub(crate) lease: Duration,
 
-    /// Acquire no lock for TIME after a failover
+    /// Keep the lock blocked for TIME after a failover
     ///
-    /// The guard also applies after a restart of the server. TIME must be at least the longest
-    /// lease, and the same in every client that uses the name. The guard can't be used with a
-    /// cluster or with Redisson.
+    /// No client gets the lock in this time. It also counts after a restart of the server. TIME
+    /// must be at least the longest lease, and the same in every client that uses the name. The
+    /// guard can't be used with a cluster or with Redisson.
     #[arg(hide_short_help = true, long, value_name = "TIME", value_parser = duration::parse, allow_hyphen_values = true)]
     pub(crate) failover_guard: Option<Duration>,
 
@@ -439,7 +445,7 @@ pub(crate) struct KindOfLock {
 /// The action on the command when the lock is lost.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum OnLoss {
-    /// Send TERM, and KILL when the grace time is over.
+    /// Send TERM, and send KILL after the grace time.
     Term,
     /// Send KILL at once.
     Kill,
@@ -488,7 +494,7 @@ pub(crate) struct RunLaunch {
     #[arg(long)]
     pub(crate) parent: i32,
 
-    /// Run no command from this time on, in milliseconds since the machine was started.
+    /// Do not start the command from this time on, in milliseconds since the machine was started.
     #[arg(long)]
     pub(crate) before: Option<u64>,
 
