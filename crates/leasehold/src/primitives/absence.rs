@@ -1,4 +1,5 @@
-//! The case that a semaphore does not exist: an acquire fails, or warns that it waits.
+//! Handles the case that a semaphore does not exist: an acquire fails, or logs a warning that it
+//! waits.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -21,7 +22,7 @@ impl Absence {
     pub(super) fn new(must_exist: bool, deadline: Deadline) -> Self {
         Self {
             must_exist,
-            // This answer ends a try. Only a wait needs the warning, because it may never end.
+            // This answer ends a try. Only a wait needs the warning, because a wait may never end.
             waits: !matches!(deadline, Deadline::Now),
             warned: AtomicBool::new(false),
         }
@@ -47,8 +48,8 @@ impl Absence {
 }
 
 /// Asks the server whether the semaphore exists, until `deadline`. An acquire that would queue
-/// behind other waiters of this process needs this, because those may wait for a semaphore that
-/// does not exist.
+/// behind other waiters of this process needs this check, because those waiters may wait for a
+/// semaphore that does not exist.
 pub(super) async fn check_while_others_wait(
     context: &Context,
     key: &Key,
@@ -61,7 +62,7 @@ pub(super) async fn check_while_others_wait(
     let asks_once = matches!(deadline, Deadline::Now);
     let too_late = async {
         match asks_once {
-            // The deadline of a try has passed from the start, but a try still waits for its one
+            // The deadline of a try has passed from the start, but a try still waits for its only
             // answer. It ends with the reply or the failure of the request.
             true => std::future::pending().await,
             false => deadline.passed(&context.timers).await,
@@ -74,7 +75,7 @@ pub(super) async fn check_while_others_wait(
             Ok(true) => Ok(()),
             Ok(false) => Err(missing(context).into_error(key)),
             Err(error) if asks_once => Err(error),
-            // The wait goes on while no server answers, and reports the reason itself.
+            // The wait continues while no server answers, and reports the reason itself.
             Err(_) => Ok(()),
         },
         // The wait that follows has the same deadline, and reports how it ended.

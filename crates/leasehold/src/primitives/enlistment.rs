@@ -1,5 +1,5 @@
 //! A waiter's part in the server's list of waiting clients. A release notifies one client of this
-//! list, or one for each permit, so that not all of them ask.
+//! list, or one for each permit, so that not all of them send a request.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
@@ -12,12 +12,11 @@ use crate::context::Context;
 use crate::hold::WaitingClient;
 use crate::sync::Mutex;
 
-/// Returns the channel on which only this client listens. A client that waits for permits is
+/// Returns the channel to which only this client subscribes. A client that waits for permits is
 /// notified there, because Redisson reads every message on the release channel as a number of
-/// permits. For a lock, no message is published there: a release only checks whether the client
-/// listens. `None` for a client that no release notifies. That is a client whose requests cost
-/// nothing, or a client of a cluster, where a release does not know whether any client receives its
-/// message.
+/// permits. For a lock, no message is published there: a release only checks whether the client is
+/// subscribed. `None` for a client that is never notified: a client whose requests cost nothing, or
+/// a client of a cluster, where a release does not know whether any client receives its message.
 pub(super) fn own_channel(context: &Context, channel: &str) -> Option<Arc<str>> {
     let backend = &context.backend;
     let can_be_notified = backend.counts_listeners() && !backend.is_in_process();
@@ -32,7 +31,7 @@ pub(super) struct Enlistment<'a> {
 }
 
 impl<'a> Enlistment<'a> {
-    /// Creates the enlistment of a waiter whose own requests take `route`.
+    /// Creates the enlistment of a waiter that sends its own requests over `route`.
     pub(super) fn new(backend: &'a Backend, route: Route) -> Self {
         Self {
             state: EnlistmentState::new(),
@@ -50,8 +49,9 @@ impl<'a> Enlistment<'a> {
 
 impl Drop for Enlistment<'_> {
     fn drop(&mut self) {
-        // If another waiter of this client has asked since, this removes its enlistment, too. That
-        // waiter is then not notified, and asks some milliseconds late.
+        // If another waiter of this client has sent a request in the meantime, this also removes
+        // that waiter's enlistment. That waiter is then not notified, and sends its next request
+        // some milliseconds late.
         if let Some(delist) = self.state.take_delist() {
             drop(self.backend.submit_by(delist, self.route));
         }
@@ -59,18 +59,19 @@ impl Drop for Enlistment<'_> {
 }
 
 /// The state of one waiter's enlistment. A client has one number for all its waiters, and only the
-/// first of its waiters asks.
+/// first of its waiters sends requests.
 pub(super) struct EnlistmentState {
-    /// Whether the waiter listens or has ever listened, so that its client may be in the list.
+    /// Whether the waiter is or was subscribed, so that its client may be in the list.
     listens: AtomicBool,
-    /// Number of notifications to this client when the waiter last asked; [`NEVER`] before that.
+    /// Number of notifications that this client had received at the waiter's last request;
+    /// [`NEVER`] before the first request.
     notified: AtomicU64,
-    /// Whether the waiter asks because its client was notified.
+    /// Whether the waiter sends a request because its client was notified.
     was_notified: AtomicBool,
     /// Number of clients that are notified before this one; [`NOT_ENLISTED`] if this one is not in
     /// the list.
     before: AtomicU32,
-    /// The request that removes this client from the list, while it may be in there.
+    /// The request that removes this client from the list, while the client may be in the list.
     delist: Mutex<Option<Operation>>,
 }
 
@@ -88,13 +89,14 @@ impl EnlistmentState {
         }
     }
 
-    /// Notes that the waiter is about to ask, and what its listeners have received so far.
+    /// Notes that the waiter is about to send a request, and what its listeners have received so
+    /// far.
     pub(super) fn heard(&self, listeners: &[Listener]) {
         let signals = listeners.iter().map(Listener::signal);
         let live = !listeners.is_empty() && signals.clone().all(|signal| signal.live);
         let notified = signals.map(|signal| signal.notified).sum();
-        // Never reset: a client that is in the list must be removed when it is granted the lock,
-        // whether it still listens or not.
+        // Never reset this: a client that is in the list must be removed when it is granted the
+        // lock, even if it is no longer subscribed.
         self.listens.fetch_or(live, Ordering::Relaxed);
         let before = self.notified.swap(notified, Ordering::Relaxed);
         let was_notified = before != NEVER && before != notified;
@@ -125,7 +127,7 @@ impl EnlistmentState {
         *self.delist.lock() = None;
     }
 
-    /// Takes the request that removes this client from the list, if the client may be in there.
+    /// Takes the request that removes this client from the list, if the client may be in the list.
     pub(super) fn take_delist(&self) -> Option<Operation> {
         self.delist.lock().take()
     }

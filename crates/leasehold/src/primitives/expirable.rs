@@ -27,15 +27,15 @@ use crate::wait::Deadline;
 pub use permit::{ExpirablePermit, PermitId};
 use steps::ExpirableNames;
 
-/// The most permits that one call acquires or releases. The server does nothing else while it runs
-/// the step of that call.
+/// The most permits that one call acquires or releases. The limit exists because the server does
+/// nothing else while it runs the step of that call.
 // This is also far below the limit of about 8000 for Lua's `unpack`: the step that gives permits
 // back passes all of them to one command.
 const MOST_AT_ONCE: u64 = 1000;
 
 /// A semaphore with a name, whose permits have ids and leases. An acquire waits until enough
 /// permits are free, and takes them. The permits of a process that was killed are free again when
-/// their leases end. Shared with Redisson's `RPermitExpirableSemaphore` of the same name.
+/// their leases end. Redisson's `RPermitExpirableSemaphore` of the same name is the same semaphore.
 ///
 /// This value is only a handle: it is cheap to make and to clone, and has its own settings. The
 /// client renews permits in the background until they are released, unless the handle has a
@@ -47,14 +47,14 @@ const MOST_AT_ONCE: u64 = 1000;
 /// client in the same request, if that waiter wants the same number. The permits get new ids. After
 /// that, other processes can acquire them ([`local_hand_over`](Self::local_hand_over)).
 ///
-/// **The promise.** For one name, no more permits are in use at once than were set, under the
-/// conditions that are listed at [`Lock`](crate::Lock). A permit is in use from the return of its
-/// acquire until the call to `release`, or until [`valid_until`](ExpirablePermit::valid_until) if
-/// that is earlier.
+/// **The promise.** For one name, the number of permits in use never exceeds the number that was
+/// set, under the conditions that are listed at [`Lock`](crate::Lock). A permit is in use from the
+/// return of its acquire until the call to `release`, or until
+/// [`valid_until`](ExpirablePermit::valid_until) if that is earlier.
 ///
-/// In this library, leases end by the server's clock, but Redisson's clients use their own clocks.
-/// A Redisson client whose clock is ahead takes permits of all clients back too early. A Redisson
-/// client whose clock is behind loses its own permits earlier than it expects.
+/// In this library, the server's clock decides when a lease ends, but Redisson's clients use their
+/// own clocks. A Redisson client whose clock is ahead takes back the permits of all clients too
+/// early. A Redisson client whose clock is behind loses its own permits earlier than it expects.
 ///
 /// A semaphore limits how many holders work at a time. It is not a rate limiter, which limits how
 /// many calls begin per second.
@@ -119,7 +119,7 @@ impl ExpirableSemaphore {
     lease_setters! {}
     must_exist_setter! {}
     wait_setters! {
-        /// A waiter also asks when the next lease of a permit ends.
+        /// A waiter also sends a request when the next lease of a permit ends.
     }
 
     /// Sets how long the waiters of one client may hand permits over to each other, counted from
@@ -155,7 +155,7 @@ impl ExpirableSemaphore {
     ///
     /// Dropping the future ends the wait and gives up the place among the waiters of this process.
     /// If the server has granted permits, or still grants them, the client gives them back in the
-    /// background. They are free one lease after that grant at the latest.
+    /// background. They are free at most one lease after that grant.
     #[doc(alias = "acquireAsync")]
     pub async fn acquire(&self) -> Result<ExpirablePermit> {
         self.acquire_many(1).await
@@ -195,7 +195,7 @@ impl ExpirableSemaphore {
     }
 
     /// Waits until a permit is free, but at most until `deadline`, and acquires it. `Ok(None)`
-    /// means that none was free. If the deadline has already passed, the call asks once, like
+    /// means that none was free. If the deadline has already passed, the call tries once, like
     /// [`try_acquire`](Self::try_acquire).
     ///
     /// # Errors
@@ -213,7 +213,7 @@ impl ExpirableSemaphore {
     }
 
     /// Waits until `permits` permits (1 to 1000) are free at the same time, without a time limit,
-    /// and acquires them. One guard holds them all, and has an id for each.
+    /// and acquires them. One guard holds all of them, and has an id for each permit.
     ///
     /// Zero permits are [`Misuse`](crate::ErrorKind::Misuse) here, while a
     /// [`Semaphore`](crate::Semaphore::acquire_many) grants them immediately. A guard without
@@ -299,9 +299,9 @@ impl ExpirableSemaphore {
         self.context.check_open(&names.key)?;
         shared_keys::check(&self.context, &names.key);
         if self.must_exist {
-            // Not sent yet. The check polls this future only if other waiters are first: an acquire
-            // that asks the server itself learns from its own request that the semaphore does not
-            // exist.
+            // This does not send the request yet. The check polls the future only if other waiters
+            // are first: an acquire that asks the server itself learns from its own request that
+            // the semaphore does not exist.
             let exists = async { Ok(self.counts().await?.exists) };
             absence::check_while_others_wait(&self.context, &names.key, deadline, exists).await?;
         }
@@ -309,13 +309,13 @@ impl ExpirableSemaphore {
     }
 }
 
-/// Calls on a permit by its id, whichever process acquired it, in Rust or Java.
+/// Calls on a permit by its id, no matter which process acquired the permit, in Rust or Java.
 impl ExpirableSemaphore {
     /// Releases a permit by its id. Returns `true` if the permit's lease was still running.
     ///
-    /// Returns `false` if its lease was over or the permit does not exist. If the lease was over
-    /// but the permit had not been taken back yet, the call gives it back, and still returns
-    /// `false`.
+    /// Returns `false` if its lease had expired or the permit does not exist. If the lease had
+    /// expired but the permit had not been taken back yet, the call gives it back, and still
+    /// returns `false`.
     ///
     /// If a guard holds that permit, the guard learns of the loss at its next renewal.
     ///
@@ -334,9 +334,9 @@ impl ExpirableSemaphore {
         Ok(self.change(names.release(&[id], false)).await? > 0)
     }
 
-    /// Releases 1 to 1000 permits by their ids, all of them or none. If the lease of one of them is
-    /// over, or one does not exist, nothing is changed and the result is `false`. An id that is
-    /// given twice counts once.
+    /// Releases 1 to 1000 permits by their ids, all of them or none. If the lease of one of them
+    /// has expired, or one does not exist, nothing is changed and the result is `false`. An id that
+    /// is given twice counts once.
     ///
     /// # Errors
     ///
@@ -349,8 +349,8 @@ impl ExpirableSemaphore {
     pub async fn release_many(&self, ids: &[PermitId]) -> Result<bool> {
         let names = self.names()?;
         let mut ids = ids.to_vec();
-        // Removed before counting: the limit is on permits, and an id that is given twice is one
-        // permit.
+        // Remove duplicates before counting: the limit is on permits, and an id that is given twice
+        // is one permit.
         ids.sort_unstable();
         ids.dedup();
         check_several(ids.len() as u64, &names.key)?;
@@ -358,7 +358,7 @@ impl ExpirableSemaphore {
     }
 
     /// Sets a new lease for a permit, longer or shorter than before: the lease ends `lease` from
-    /// now. Returns `false` if the old lease was over, or if the permit does not exist.
+    /// now. Returns `false` if the old lease had expired, or if the permit does not exist.
     ///
     /// To make the lease of a guard longer, use [`ExpirablePermit::extend`], so that the guard
     /// knows the new lease. If the lease of a guard becomes shorter here, the guard learns this at
@@ -401,7 +401,7 @@ impl ExpirableSemaphore {
 
 /// The number of permits.
 impl ExpirableSemaphore {
-    /// Returns how many permits are free. Permits whose leases are over are taken back first. The
+    /// Returns how many permits are free. Permits with expired leases are taken back first. The
     /// number is negative if the total was reduced below the number of permits in use.
     ///
     /// # Errors
@@ -495,8 +495,8 @@ impl ExpirableSemaphore {
     pub async fn try_set_permits(&self, permits: u32) -> Result<bool> {
         let ExpirableNames { key, channel, .. } = self.names()?;
         check_number("permits", permits.into(), MOST_PERMITS, key)?;
-        // The step of the plain semaphore: both kinds keep the number of free permits under the
-        // name itself.
+        // This is the step of the plain semaphore: both kinds keep the number of free permits under
+        // the name itself.
         let make = |marked: &_| plain::set(key, marked, permits, None, channel);
         let reply = request::idempotent(&self.context, key, make).await?;
         Ok(request::integer(&self.context, key, &reply)? == 1)
@@ -540,14 +540,14 @@ impl ExpirableSemaphore {
     #[doc(alias = "addPermits")]
     pub async fn add_permits(&self, permits: i32) -> Result<()> {
         let ExpirableNames { key, channel, .. } = self.names()?;
-        // The step of the plain semaphore, as in `try_set_permits`.
+        // This is the step of the plain semaphore, as in `try_set_permits`.
         let make = |marked: &_| plain::add(key, marked, permits.into(), false, channel);
         request::idempotent(&self.context, key, make)
             .await
             .map(drop)
     }
 
-    /// Removes the semaphore together with the permits in use. The guards of these permits learn of
+    /// Removes the semaphore, including the permits in use. The guards of these permits learn of
     /// the loss at their next renewal. Returns `false` if the semaphore did not exist.
     ///
     /// # Errors
@@ -568,16 +568,16 @@ impl ExpirableSemaphore {
 
     async fn counts(&self) -> Result<Counts> {
         let names = self.names()?;
-        // A query, although the step takes back permits whose leases are over. Those permits are
-        // free anyway, so it makes no difference whether the step ran.
+        // This is a query, although the step takes back permits with expired leases. Those permits
+        // are free anyway, so it makes no difference whether the step ran.
         let reply = request::query(&self.context, &names.key, names.counts()).await?;
         Counts::read(&reply).ok_or_else(|| request::malformed(&self.context, &names.key))
     }
 
     async fn change(&self, operation: Operation) -> Result<i64> {
         let key = &self.names()?.key;
-        // A release needs no marker: a permit is given back once, whichever copy of the request
-        // arrives first, because its id is never used again.
+        // A release needs no marker: even if several copies of the request arrive, a permit is
+        // given back only once, because its id is never used again.
         let reply = request::change(&self.context, key, operation).await?;
         request::integer(&self.context, key, &reply)
     }

@@ -1,4 +1,4 @@
-//! The interface that all guards of a lease have in common.
+//! The interface that all guards with a lease have in common.
 
 use std::time::Duration;
 
@@ -50,7 +50,7 @@ pub trait Guard: ConfirmedAt + Send + Sync {
     fn name(&self) -> &str;
     /// Returns the number of this hold, which is unique within this process.
     fn number(&self) -> u64;
-    /// Returns whether the hold is still held, as far as this process knows. Makes no call to the
+    /// Returns whether the hold still exists, as far as this process knows. Sends no request to the
     /// server.
     fn is_held(&self) -> bool {
         self.loss().is_none()
@@ -59,7 +59,7 @@ pub trait Guard: ConfirmedAt + Send + Sync {
     fn loss(&self) -> Option<LossReason>;
     /// Resolves with the reason when the hold is lost. The future does not borrow the guard.
     fn lost(&self) -> impl Future<Output = LossReason> + Send + 'static;
-    /// Returns the instant until which the hold is certain to last.
+    /// Returns the instant until which the hold certainly lasts.
     fn valid_until(&self) -> Instant;
     /// Returns why renewals have been failing since the last one that succeeded; `None` if they
     /// succeed.
@@ -78,7 +78,8 @@ pub trait Guard: ConfirmedAt + Send + Sync {
     fn release(self) -> impl Future<Output = Result<()>> + Send
     where
         Self: Sized;
-    /// Ends the guard without releasing the hold. It is no longer renewed, and ends with its lease.
+    /// Ends the guard without releasing the hold. The hold is no longer renewed, and ends with its
+    /// lease.
     fn forget(self)
     where
         Self: Sized;

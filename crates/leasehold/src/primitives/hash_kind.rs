@@ -23,8 +23,8 @@ pub(crate) fn check(keyspace: &mut Keyspace, name: &[u8], kind: &str) -> Result<
     }
 }
 
-/// Returns the kind of lock that has these fields; `None` without fields. Of a large hash, the
-/// script reads only some fields; this twin reads all of them.
+/// Returns the kind of lock that has these fields; `None` if there are no fields. In a large hash,
+/// the script reads only some fields; this twin reads all of them.
 pub(crate) fn kind_of_hash(fields: &[(Vec<u8>, Vec<u8>)]) -> Option<&'static str> {
     let mode = fields.iter().find(|(field, _)| field == b"mode");
     let has_sides = mode.is_some_and(|(_, mode)| mode == b"read" || mode == b"write");
@@ -72,8 +72,8 @@ fn is_number(text: &[u8]) -> bool {
 /// Returns whether `text` is the id of a hold, ours or Redisson's: the random UUID of its client, a
 /// colon, and a number.
 pub(crate) fn is_id(text: &[u8]) -> bool {
-    // The text after the colon is not checked: a number, which `:write` or the id of a transaction
-    // may follow.
+    // The part after the colon is not checked. It is a number, and `:write` or the id of a
+    // transaction may follow.
     text.len() > CLIENT
         && text[..CLIENT]
             .iter()
@@ -119,8 +119,8 @@ mod tests {
             (&[("mode", "write"), (write, "1"), (ID, "1")], READ_WRITE),
             (&[("mode", "write"), (written_inside, "1")], READ_WRITE),
             (&[("f", ID), (end, "1700000000000"), (count, "1")], GROUP),
-            // Redisson leaves these two fields of a dead holder when it grants the value to another
-            // one.
+            // Redisson does not remove these two fields of a dead holder when it grants the value
+            // to another one.
             (&[(end, "1700000000000"), (count, "0")], GROUP),
         ] {
             assert_eq!(form(fields), Some(kind), "{fields:?}");

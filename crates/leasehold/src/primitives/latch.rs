@@ -1,4 +1,4 @@
-//! The latch: it opens once for all waiters when it has been counted down.
+//! The latch: it opens for all waiters at once when it has been counted down.
 
 pub(crate) mod steps;
 
@@ -25,31 +25,33 @@ use crate::wait::{Answer, Ask, Deadline, Wait};
 /// Redisson counts with 63 bits; scripts are exact up to this number.
 const MOST: u64 = 10_000_000_000_000;
 
-/// A latch with a name. It is set to a count, tasks of any process count it down, and when the
-/// count is zero every waiter continues. Shared with Redisson's `RCountDownLatch` of the same name.
+/// A latch with a name. It is set to a count, tasks in any process count it down, and when the
+/// count is zero every waiter continues. Redisson's `RCountDownLatch` of the same name is the same
+/// latch.
 ///
 /// This value is only a handle: it is cheap to make and to clone, and has its own settings. A latch
-/// is open if it was never set, or if its count has reached zero. An open latch can be set.
+/// is open if it was never set, or if its count has reached zero. Only an open latch can be set to
+/// a new count.
 ///
 /// **The promise.** When the count reaches zero, every waiter continues, even if the latch is set
 /// again immediately, and even if the message about it is lost.
 ///
-/// There is one exception, if Redisson clients count the latch down to zero and set it again before
-/// a waiter of this library has asked the server. In this case only Redisson's message shows that
-/// the latch was open. The waiter receives messages only after the server has confirmed its
-/// subscription, a round trip or two after the start of the wait, and only while its connection is
-/// up. A waiter that does not subscribe misses every message: see
-/// [`wait_strategy`](Self::wait_strategy).
+/// There is one exception: if Redisson clients count the latch down to zero and set it again before
+/// a waiter of this library sends its next request, only Redisson's message shows that the latch
+/// was open. The waiter receives messages only after the server has confirmed its subscription, a
+/// round trip or two after the start of the wait, and only while its connection is up. A waiter
+/// that does not subscribe misses every message: see [`wait_strategy`](Self::wait_strategy).
 ///
-/// A count-down counts once, however often the network delivers it. A latch has no owner and no
-/// lease. If a process is killed before it counts down, the waiters wait until the latch is
+/// A count-down counts once, even if the network delivers it several times. A latch has no owner
+/// and no lease. If a process is killed before it counts down, the waiters wait until the latch is
 /// [deleted](Self::delete). So wait with a limit, with [`wait_for`](Self::wait_for).
 ///
-/// Leasehold has no condition variable. A latch, or a read of the data under the lock, does what
-/// most conditions are for.
+/// Leasehold has no condition variable. Most uses of a condition variable are covered by a latch,
+/// or by reading the data under the lock.
 ///
-/// In a Redis Cluster, the name of a latch can't contain a brace: Redisson puts braces around the
-/// name to name the channel, so the key and the channel would be in different slots.
+/// In a Redis Cluster, the name of a latch can't contain a brace: in the name of the channel,
+/// Redisson puts braces around the latch's name, so the key and the channel would be in different
+/// slots.
 ///
 /// # Examples
 ///
@@ -100,14 +102,14 @@ impl CountDownLatch {
 
     wait_setters! {
         /// With an interval of more than an hour, a waiter that did not receive the message might
-        /// not notice the opening of a latch that was set again at once.
+        /// not notice that the latch opened, if the latch was set again at once.
     }
 }
 
 /// Waiting.
 impl CountDownLatch {
-    /// Waits until the latch is open, without a time limit. Returns at once if the latch is open
-    /// already.
+    /// Waits until the latch is open, without a time limit. Returns at once if the latch is already
+    /// open.
     ///
     /// # Errors
     ///
@@ -125,8 +127,8 @@ impl CountDownLatch {
         Ok(())
     }
 
-    /// Waits until the latch is open, but at most for `wait`. Returns `false` if it did not open in
-    /// time. `wait` must be more than zero and at most 2^53 ms.
+    /// Waits until the latch is open, but at most for `wait`. Returns `false` if the latch did not
+    /// open within this time. `wait` must be more than zero and at most 2^53 ms.
     ///
     /// # Errors
     ///
@@ -150,9 +152,9 @@ impl CountDownLatch {
         self.wait_by(Deadline::At(deadline)).await
     }
 
-    /// Waits until the latch is open, but at most until `deadline`. Returns `false` if it did not
-    /// open in time. If the deadline has already passed, the call asks once. `deadline` is an
-    /// instant of tokio or of the standard library.
+    /// Waits until the latch is open, but at most until `deadline`. Returns `false` if the latch
+    /// did not open by then. If the deadline has already passed, the call asks the server once.
+    /// `deadline` is an `Instant` of tokio or of the standard library.
     ///
     /// # Errors
     ///
@@ -199,7 +201,7 @@ impl CountDownLatch {
 
 /// Counting.
 impl CountDownLatch {
-    /// Sets the count of an open latch, from 1 to 10^13. If the latch is not open, its count is not
+    /// Sets an open latch to a count from 1 to 10^13. If the latch is not open, its count is not
     /// changed and the result is `false`.
     ///
     /// # Errors
@@ -273,9 +275,9 @@ impl CountDownLatch {
         Ok(seen.count)
     }
 
-    /// Removes the latch, so that it is open. Returns `false` if it was open before. Waiters of
-    /// this library continue. Redisson's waiters still wait, as they do when Redisson deletes a
-    /// latch: until their time limit, or until the latch is set and counted down again.
+    /// Removes the latch, which opens it. Returns `false` if it was already open. Waiters of this
+    /// library continue. Redisson's waiters still wait, as they do when Redisson deletes a latch:
+    /// until their time limit, or until the latch is set and counted down again.
     ///
     /// # Errors
     ///
@@ -329,12 +331,12 @@ struct LatchWait<'a> {
 
 #[derive(Clone, Default)]
 struct SeenOpenings {
-    /// The time at which the latch was last open, from the first answer that reported it as closed.
-    /// A later opening is one that this waiter waited for.
+    /// The time at which the latch was last open, according to the first answer that reported it as
+    /// closed. Any later opening is one that this waiter waited for.
     since: Option<i64>,
     /// Number of signals that the channel had delivered before the last request.
     signals: Option<u64>,
-    /// Whether a message has reported that the latch opened, since this waiter began to listen.
+    /// Whether a message has reported that the latch opened, since this waiter subscribed.
     opened: bool,
     /// The position from which the waiter counts those messages.
     start: Option<ZeroBaseline>,
@@ -345,7 +347,7 @@ impl Ask for LatchWait<'_> {
 
     async fn ask(&self) -> Result<Answer<()>, Failure> {
         let seen = self.seen.lock().clone();
-        // Checked before a request is sent: the latch may have been set again already, and the
+        // Check this before sending a request: the latch may already have been set again, and the
         // server would report it as closed.
         if seen.opened {
             return Ok(Answer::Granted(()));
@@ -353,16 +355,16 @@ impl Ask for LatchWait<'_> {
         let context = &self.latch.context;
         let operation = steps::count(self.key);
         let local = context.locals.of(self.key);
-        // Shared only among waiters that have seen the same number of signals: a request that was
-        // sent before the last signal may have run before the latch opened, so its answer must not
-        // be shared.
+        // Share the answer only with waiters that have seen the same number of signals: a request
+        // that was sent before the last signal may have run before the latch opened.
         let asked = local.flight.ask(&context.backend, seen.signals, operation);
         let reply = asked.await?;
         let now = read(&reply).ok_or_else(|| context.backend.malformed())?;
         if now.count == 0 || seen.since.is_some_and(|since| now.opened_at > since) {
             return Ok(Answer::Granted(()));
         }
-        // Compares two openings and never two clocks: the clock of the next server may be slow.
+        // This compares two openings and never two clocks: the clock of the next server may be
+        // slow.
         self.seen.lock().since.get_or_insert(now.opened_at);
         Ok(Answer::Later {
             // A latch has no lease whose end could be waited for.
@@ -383,12 +385,13 @@ impl Ask for LatchWait<'_> {
 impl LatchWait<'_> {
     /// Publishes the opening once more, for waiters that did not receive it. In a cluster, versions
     /// of Redisson publish by different transports, and none receives the opening of a latch that
-    /// another version has counted to zero. The answer is not awaited: this waiter has been let in
-    /// already, and without the message the others are not worse off.
+    /// another version has counted to zero. The answer is not awaited: this waiter may already
+    /// continue, and without the message the others are not worse off than before.
     fn republish(&self) {
         let context = &self.latch.context;
         let start = self.seen.lock().start.take();
-        // `None` for a waiter that has not listened, because its first request let it in.
+        // `None` for a waiter that never subscribed, because its first request found the latch
+        // open.
         let needed = start.is_some_and(|start| {
             let channels = context.backend.channels();
             channels.should_republish(&self.latch.channel, &start)

@@ -21,8 +21,8 @@ pub(crate) fn new_marker(context: &Context, local: &RecordRef) -> Marked {
     local.markers.mark(local.key(), &id, context.clock.now())
 }
 
-/// Sends a request under its own marker, and repeats it until it is answered or its time is over.
-/// The request takes effect once.
+/// Sends a request under its own marker, and repeats it until it is answered or its time limit has
+/// passed. The request takes effect once.
 pub(crate) async fn idempotent(
     context: &Context,
     key: &Key,
@@ -32,12 +32,12 @@ pub(crate) async fn idempotent(
     let marked = new_marker(context, &local);
     let operation = make(&marked);
     let sent_at = context.clock.now();
-    // Each copy has the same operation and the same marker, which makes a copy harmless.
+    // All copies have the same operation and the same marker, which makes a repeated copy harmless.
     let first = context.backend.submit(operation.clone());
     let reply = repeat(context, sent_at, first, operation).await;
     let reply = reply.map_err(|failure| failure.into_error_of_change(key))?;
     if reply.is_only_copy {
-        // Not earlier: from here on, a later request may remove the marker.
+        // Do this only here: from now on, a later request may remove the marker.
         local.markers.answered(marked, context.clock.now());
     }
     Ok(reply.value)
@@ -46,14 +46,14 @@ pub(crate) async fn idempotent(
 /// The answer to a request that may have been sent several times.
 pub(crate) struct RepeatedReply {
     pub(crate) value: Value,
-    /// Whether no other copy of the request can still be under way. The network may delay a copy on
+    /// Whether all other copies of the request are certainly done. The network may delay a copy on
     /// a connection that was given up. If there may be such a copy, the marker remains until it
     /// expires.
     pub(crate) is_only_copy: bool,
 }
 
-/// Sends `operation` until it is answered. A first copy was sent at `sent`, and `first` is its
-/// reply.
+/// Resends `operation` until it is answered. The first copy was sent at `sent`, and `first` is the
+/// pending reply to it.
 pub(crate) async fn repeat(
     context: &Context,
     sent: Moment,
@@ -65,9 +65,9 @@ pub(crate) async fn repeat(
     let (mut limit, mut may_have_run) = (None, false);
     let should_retry = |failed: FailedAttempt<'_>| {
         may_have_run |= failed.failure.outcome == Outcome::MayHaveRun;
-        // Two missing replies close a connection, so the third request has a new one.
+        // Two missing replies close a connection, so the third request uses a new one.
         let limit = *limit.get_or_insert(clock.now() + backend.reply_timeout() * 2);
-        // A repeated request that has run already would count twice without its marker.
+        // Without its marker, a repeated request that has already run would count twice.
         let unmarked = may_have_run && clock.now() + failed.pause >= marked_until;
         failed.failure.may_heal() && clock.now() < limit && !unmarked
     };
@@ -78,8 +78,8 @@ pub(crate) async fn repeat(
             value,
             is_only_copy: !may_have_run,
         }),
-        // Even if the last copy did not run, an earlier one may have. The caller must not believe
-        // that nothing was changed.
+        // Even if the last copy did not run, an earlier one may have run, so the caller must not
+        // conclude that nothing was changed.
         Err(failure) if may_have_run => Err(Failure {
             outcome: Outcome::MayHaveRun,
             ..failure

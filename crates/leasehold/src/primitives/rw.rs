@@ -1,4 +1,4 @@
-//! The read-write lock: many readers or one writer, over all processes.
+//! The read-write lock: many readers or one writer, across all processes.
 
 mod guard;
 mod holds;
@@ -19,13 +19,14 @@ pub(crate) use holds::release;
 use kind::RwSettings;
 pub use kind::{Read, Write};
 
-/// A read-write lock with a name. At any time it has many readers or one writer, over all processes
-/// that use the same server. Shared with Redisson's `RReadWriteLock` of the same name.
+/// A read-write lock with a name. At any time it has many readers or one writer, across all
+/// processes that use the same server. Redisson's `RReadWriteLock` of the same name is the same
+/// lock.
 ///
 /// [`read`](Self::read) and [`write`](Self::write) acquire a side. [`read_lock`](Self::read_lock)
 /// and [`write_lock`](Self::write_lock) return a side as a [`Lock`], with all that a `Lock` offers:
-/// leases, owners, inspection, forced unlock. As [promised](Lock) for a lock, a write hold overlaps
-/// with no other hold, and a read hold overlaps with no write hold. Each read hold has its own
+/// leases, owners, inspection, forced unlock. The [promise](Lock) is: a write hold never overlaps
+/// with another hold, and a read hold never overlaps with a write hold. Each read hold has its own
 /// lease. When this lease ends, the other read holds remain.
 ///
 /// **Re-entrance.** An [`Owner`] that holds a side can acquire that side again, and an owner of the
@@ -39,8 +40,8 @@ pub use kind::{Read, Write};
 /// can't starve it ([`prefer_writers`](Self::prefer_writers)). Redisson's readers do not wait for
 /// waiting writers. Inside one process, waiters acquire the lock in the order of their arrival,
 /// except that a reader waits behind a waiting writer for at most a second. Readers that are next
-/// to each other in this order enter together. If a writer of another process waits, only one
-/// reader enters after each write.
+/// to each other in this order enter at the same time. While a writer of another process waits,
+/// only one reader enters after each write.
 ///
 /// **Shared read holds.** Readers of one client share one hold on the server if they arrive within
 /// 10 ms, have the same settings, and have no owner, no fixed lease and no maximum hold time. Each
@@ -49,8 +50,8 @@ pub use kind::{Read, Write};
 /// holder.
 ///
 /// **Together with Redisson.** The watchdog of a Java reader can cut the leases of all holds of the
-/// lock to its own timeout. So this library sends the lease of each hold to the server three times
-/// within that timeout, even a fixed lease, until it ends: see
+/// lock to its own timeout. So this library sets the lease of each hold on the server again three
+/// times within that timeout, even a fixed lease, until the lease ends: see
 /// [`redisson_watchdog`](Self::redisson_watchdog).
 ///
 /// # Examples
@@ -161,7 +162,7 @@ impl RwLock {
     }
 
     /// Sets the time in which the holder's work must report progress: see
-    /// [`Lock::progress_within`]. A downgrade or an upgrade continues the time.
+    /// [`Lock::progress_within`]. A downgrade or an upgrade does not restart this time.
     #[must_use]
     pub fn progress_within(self, within: Duration) -> Self {
         self.each(
@@ -170,7 +171,7 @@ impl RwLock {
         )
     }
 
-    /// Sets how a waiter learns that it should ask the server again: see [`Lock::wait_strategy`].
+    /// Sets how a waiter learns that it should request the lock again: see [`Lock::wait_strategy`].
     #[must_use]
     pub fn wait_strategy(self, strategy: WaitStrategy) -> Self {
         let same = strategy.clone();
@@ -190,9 +191,9 @@ impl RwLock {
         )
     }
 
-    /// Sets how often a waiter asks the server while no message wakes it: see
+    /// Sets how often a waiter sends a request while no message wakes it: see
     /// [`Lock::poll_interval`]. If the handle [prefers writers](Self::prefer_writers), a writer
-    /// asks at least every 2 s and a reader at least every second, with any
+    /// sends one at least every 2 s and a reader at least every second, with any
     /// [strategy](Self::wait_strategy).
     #[must_use]
     pub fn poll_interval(self, cap: Duration) -> Self {
@@ -226,8 +227,9 @@ impl RwLock {
         self.each(|lock| lock.owned_by(owner), |lock| lock.owned_by(owner))
     }
 
-    /// Makes an owner unable to enter a hold of its own again, on either side: see
-    /// [`Lock::non_reentrant`]. An owner that writes can't read inside its write hold then.
+    /// Prevents an owner from re-entering its own hold, on either side: see
+    /// [`Lock::non_reentrant`]. In particular, an owner that writes can't read inside its write
+    /// hold.
     #[must_use]
     pub fn non_reentrant(self) -> Self {
         self.each(Lock::non_reentrant, Lock::non_reentrant)
@@ -237,12 +239,12 @@ impl RwLock {
     /// this handle stay out while a writer waits. `true` by default.
     ///
     /// This works only between clients of this library. A waiting writer makes a reservation on the
-    /// server, which expires 5 s after the writer's last request. So the reservation of a killed
-    /// process keeps readers out no longer than that. A reader whose owner holds the write side
-    /// ignores reservations, and so does a re-entry.
+    /// server, which expires 5 s after the writer's last request. So a killed process does not keep
+    /// readers out for longer. A reader whose owner holds the write side ignores reservations, and
+    /// so does a re-entry.
     ///
-    /// If one writer follows another, a waiting reader lets writers enter for about a second. After
-    /// that, the reader makes a reservation of its own while another client writes or is about to
+    /// If one writer follows another, a waiting reader lets writers go first for about a second.
+    /// After that, the reader makes its own reservation while another client writes or is about to
     /// write, and enters before the next writer.
     ///
     /// With `false`, readers enter as Redisson's readers do, and a writer may wait for as long as
@@ -254,8 +256,8 @@ impl RwLock {
 
     /// Sets the shortest `lockWatchdogTimeout` of the Redisson clients that share this lock. 30 s
     /// by default, as in Redisson. Less than 3 ms counts as 3 ms. The renewals of such a client can
-    /// cut all leases of the lock to its timeout. So the client sends the lease of each hold to the
-    /// server at least once in each third of this time.
+    /// cut all leases of the lock to this timeout. So this library sets the lease of each hold on
+    /// the server again at least once in each third of this time.
     #[doc(alias = "lockWatchdogTimeout")]
     #[must_use]
     pub fn redisson_watchdog(self, timeout: Duration) -> Self {
@@ -265,7 +267,7 @@ impl RwLock {
     fn change(self, change: impl Fn(&mut RwSettings)) -> Self {
         let (mut read, mut write) = (self.read.kind().clone(), self.write.kind().clone());
         // Change both sides: a writer makes a reservation that readers check, and the watchdog of a
-        // Java reader cuts holds of either side.
+        // Java reader cuts the leases of both sides.
         change(&mut read.common);
         change(&mut write.common);
         self.each(|lock| lock.with_kind(read), |lock| lock.with_kind(write))
@@ -279,7 +281,7 @@ impl RwLock {
     reason = "said once, in the methods that these are"
 )]
 impl RwLock {
-    /// Waits for the read side and acquires it: like [`Lock::acquire`] of
+    /// Waits for the read side and acquires it: like [`Lock::acquire`] on the
     /// [`read_lock`](Self::read_lock).
     pub async fn read(&self) -> Result<ReadGuard> {
         self.read.acquire().await
@@ -305,7 +307,7 @@ impl RwLock {
         self.read.try_acquire_until(deadline).await
     }
 
-    /// Waits for the write side and acquires it: like [`Lock::acquire`] of
+    /// Waits for the write side and acquires it: like [`Lock::acquire`] on the
     /// [`write_lock`](Self::write_lock).
     pub async fn write(&self) -> Result<WriteGuard> {
         self.write.acquire().await

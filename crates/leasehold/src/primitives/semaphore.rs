@@ -28,8 +28,8 @@ use returns::SemaphoreNames;
 pub(crate) const MOST_PERMITS: u64 = i32::MAX as u64;
 
 /// A semaphore with a name: a number of permits that all processes on the same server share. An
-/// acquire waits until enough permits are free, and takes them. Shared with Redisson's `RSemaphore`
-/// of the same name.
+/// acquire waits until enough permits are free, and takes them. Redisson's `RSemaphore` of the same
+/// name is the same semaphore.
 ///
 /// **The permits of a killed process are lost.** In Redisson's format a permit has no owner and no
 /// lease: an acquire counts down a number on the server, and nothing records which client did so.
@@ -43,21 +43,21 @@ pub(crate) const MOST_PERMITS: u64 = i32::MAX as u64;
 /// exist](Self::must_exist).
 ///
 /// **The promise.** An acquire gets all the permits that it asks for, or none. A request counts
-/// once, however often the network delivers it, and the client undoes a request that was not
-/// answered. So the permits in use and the free permits add up to the number that was set, as long
-/// as no process is killed, the server loses no data and no outage lasts a minute or more. The
-/// waiters of one process get their permits in the order in which they asked, whatever number they
-/// ask for.
+/// once, even if the network delivers it several times, and the client undoes a request that was
+/// not answered. So the permits in use and the free permits add up to the number that was set, as
+/// long as no process is killed, the server loses no data and no outage lasts a minute or more. The
+/// waiters of one process get their permits in the order of their arrival, whatever number they ask
+/// for.
 ///
 /// **Between processes** there is no order, but a busy process regularly lets other processes
 /// acquire permits. A grant from the server starts a time slice of 10 ms. During its slice, a
 /// process passes the permits that it gives back to its own waiters, without a request. The first
-/// release after the slice is sent to the server. If another client waits, the process then asks
-/// for no permits for 2 ms, or occasionally for 16 ms if no other client takes them. If several
-/// processes are busy, a process lets every process that has had no slice since its own go first,
-/// and waits 2 ms each time. A [`drain`](Self::drain), a [`delete`](Self::delete) or a negative
-/// [`add_permits`](Self::add_permits) takes effect for the waiters of another client when the slice
-/// of that client is over.
+/// release after the slice is sent to the server. If another client waits, the process then
+/// requests no permits for 2 ms, or occasionally for 16 ms if no other client takes them. If
+/// several processes are busy, a process lets every process go first that has not had a slice since
+/// its own, and waits 2 ms each time. A [`drain`](Self::drain), a [`delete`](Self::delete) or a
+/// negative [`add_permits`](Self::add_permits) takes effect for the waiters of another client when
+/// that client's slice ends.
 ///
 /// # Examples
 ///
@@ -92,7 +92,8 @@ pub struct Semaphore {
 impl Semaphore {
     pub(crate) fn new(context: Arc<Context>, name: &str) -> Self {
         let key = context.key(name, NameKind::Other);
-        // A bad name has no channel and needs none: every call checks `key` first, and fails.
+        // A bad name has no channel and does not need one: every call checks `key` first, and
+        // fails.
         let channel = key
             .as_ref()
             .map_or_else(|_| String::new(), Key::semaphore_channel);
@@ -171,8 +172,8 @@ impl Semaphore {
     }
 
     /// Waits until a permit is free, but at most until `deadline`, and takes it. `Ok(None)` means
-    /// that none was free. If the deadline has already passed, the call asks once, like
-    /// [`try_acquire`](Self::try_acquire). `deadline` is an instant of tokio or of the standard
+    /// that none was free. If the deadline has already passed, the call tries once, like
+    /// [`try_acquire`](Self::try_acquire). `deadline` is an `Instant` of tokio or of the standard
     /// library.
     ///
     /// # Errors
@@ -271,8 +272,8 @@ impl Semaphore {
         check_number("permits", permits.into(), MOST_PERMITS, key)?;
         self.context.check_open(key)?;
         shared_keys::check(&self.context, key);
-        // Answered here, as in Redisson: a request for no permits would queue for nothing, and the
-        // step refuses it while the number of free permits is negative.
+        // A call for zero permits is answered here, as in Redisson: its request would queue for
+        // nothing, and the step would refuse it while the number of free permits is negative.
         if permits == 0 {
             return Ok(Some(SemaphorePermit::new(
                 &self.context,
@@ -281,9 +282,9 @@ impl Semaphore {
             )));
         }
         if self.must_exist {
-            // Not sent yet. The check polls this future only if other waiters are first: an acquire
-            // that asks the server itself learns from its own request that the semaphore does not
-            // exist.
+            // This does not send the request yet. The check polls the future only if other waiters
+            // are first: an acquire that asks the server itself learns from its own request that
+            // the semaphore does not exist.
             let exists = async { Ok(self.counts().await?.1) };
             absence::check_while_others_wait(&self.context, key, deadline, exists).await?;
         }
@@ -298,7 +299,8 @@ impl Semaphore {
     ///
     /// As in Redisson, nothing checks that the permits were ever acquired. If you release more
     /// permits than were taken, there are more permits than were set. If the semaphore does not
-    /// exist, the call makes it. [`release_if_exists`](Self::release_if_exists) does not make it.
+    /// exist, the call creates it. [`release_if_exists`](Self::release_if_exists) does not create
+    /// it.
     ///
     /// # Errors
     ///
@@ -349,9 +351,9 @@ impl Semaphore {
         self.add(permits.into(), false).await.map(drop)
     }
 
-    /// Takes all free permits and returns how many there were. A negative number of free permits
-    /// becomes zero. Drained permits stay taken until [`add_permits`](Self::add_permits) or
-    /// [`release`](Self::release) adds permits.
+    /// Takes all free permits and returns how many there were. If the number of free permits is
+    /// negative, it becomes zero. Drained permits stay taken until
+    /// [`add_permits`](Self::add_permits) or [`release`](Self::release) adds permits.
     ///
     /// # Errors
     ///
@@ -435,7 +437,7 @@ impl Semaphore {
     }
 
     /// Removes the semaphore. Returns `false` if it did not exist. Permits that are in use stay in
-    /// use, and the release of such a permit makes a new semaphore.
+    /// use, and the release of such a permit creates a new semaphore.
     ///
     /// # Errors
     ///
@@ -455,20 +457,20 @@ impl Semaphore {
 
     async fn add(&self, permits: i64, only_if_exists: bool) -> Result<bool> {
         let key = self.key_after_returns()?;
-        // Zero permits must not make a semaphore. With `only_if_exists` the caller wants to know
-        // whether it exists, so that request is sent.
+        // A release of zero permits must not create a semaphore. With `only_if_exists` the caller
+        // wants to know whether the semaphore exists, so that request is sent.
         if permits == 0 && !only_if_exists {
             return Ok(true);
         }
         let end_slice = || match self.context.locals.find(key) {
-            // More permits may be in use than exist. Then no returned permit may go to a waiter of
-            // this process.
+            // More permits may be in use than exist. In that case a returned permit must not be
+            // passed to a waiter of this process.
             Some(local) if permits < 0 => local.slice.lock().end(),
             _ => {}
         };
         let make = |marked: &_| steps::add(key, marked, permits, only_if_exists, &self.channel);
-        // The slice ends before the request, because this future may be dropped during the request,
-        // and again after it, because an earlier request may be granted in between.
+        // End the slice before the request, because this future may be dropped during the request.
+        // End it again after the request, because an earlier request may be granted in between.
         end_slice();
         let reply = request::idempotent(&self.context, key, make).await;
         end_slice();

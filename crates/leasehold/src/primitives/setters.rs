@@ -1,20 +1,19 @@
 //! The settings that handles have in common. Each handle keeps its own in
 //! [`Settings`](crate::config::Settings).
 
-/// Setters for how long a hold lasts, for handles that acquire holds.
+/// Defines the setters for how long a hold lasts, for handles that acquire holds.
 macro_rules! lease_setters {
     ($(#[$max_hold:meta])*) => {
         /// Sets the lease of renewed holds. It is the longest time for which a hold outlives a
-        /// process that is killed. The client renews the hold in the background until it is
-        /// released.
+        /// killed process. The client renews the hold in the background until it is released.
         ///
         /// At least 100 ms, at most 2^53 ms. The default is the client's lease (30 s). Can't be
         /// combined with [`fixed_lease`](Self::fixed_lease).
         #[doc(alias = "lockWatchdogTimeout")]
         #[must_use]
         pub fn lease(mut self, lease: Duration) -> Self {
-            // Checked when the handle is used: a setter returns no error, and a check here would
-            // depend on the order of the setters.
+            // The value is checked when the handle is used: a setter returns no error, and a check
+            // here would depend on the order of the setters.
             self.settings.lease = Some(lease);
             self
         }
@@ -42,8 +41,8 @@ macro_rules! lease_setters {
             self
         }
 
-        /// Sets how long a hold may last in total, renewed or not: at least 1 ms. When this time is
-        /// over, the client releases the hold, and the holder learns of the loss
+        /// Sets how long a hold may last in total, renewed or not: at least 1 ms. When this time
+        /// has passed, the client releases the hold, and the holder learns of the loss
         /// ([`LossReason::MaxHold`](crate::LossReason::MaxHold)). By default there is no limit.
         $(#[$max_hold])*
         #[must_use]
@@ -52,9 +51,9 @@ macro_rules! lease_setters {
             self
         }
 
-        /// Sets the time in which the holder's work must report progress: at least 10 ms. If it does
-        /// not, the client renews the hold no longer. The hold ends with its last lease, and the
-        /// holder learns of the loss ([`LossReason::Stalled`](crate::LossReason::Stalled)). By
+        /// Sets the time in which the holder's work must report progress: at least 10 ms. If it
+        /// does not, the client no longer renews the hold. The hold ends with its last lease, and
+        /// the holder learns of the loss ([`LossReason::Stalled`](crate::LossReason::Stalled)). By
         /// default, a hold is renewed whatever its work does.
         ///
         /// Guards report with [`progress`](crate::LockGuard::progress), and the grant counts as the
@@ -74,7 +73,7 @@ macro_rules! lease_setters {
 /// Setters for how a waiter waits.
 macro_rules! wait_setters {
     ($(#[$poll_interval:meta])*) => {
-        /// Sets how a waiter learns that it should ask the server again. The default is
+        /// Sets how a waiter learns that it should send its request again. The default is
         /// [`WaitStrategy::PubSub`].
         #[must_use]
         pub fn wait_strategy(mut self, strategy: WaitStrategy) -> Self {
@@ -82,17 +81,17 @@ macro_rules! wait_setters {
             self
         }
 
-        /// Sets how often a waiter asks the server while no message wakes it: at least 1 ms. This
+        /// Sets how often a waiter sends a request while no message wakes it: at least 1 ms. This
         /// is the longest delay that a lost message can cause.
         ///
-        /// By default, a waiter asks again after 1 s. While it is subscribed and no message wakes
-        /// it, it doubles this pause each time, up to 5 s. A message or a new connection resets the
-        /// pause to 1 s.
+        /// By default, a waiter sends the next request after 1 s. While it is subscribed and no
+        /// message wakes it, it doubles this pause each time, up to 5 s. A message or a new
+        /// connection resets the pause to 1 s.
         ///
         /// Except in a cluster, the server keeps a list of the clients that wait, and a release
-        /// wakes the first of them. By default, the clients after the fourth in this list ask less
-        /// often. Each client asks at least every 10 s, even with a longer interval, because the
-        /// server would remove it from the list otherwise.
+        /// wakes the first of them. By default, the clients after the fourth in this list send
+        /// requests less often. Each client sends one at least every 10 s, even with a longer
+        /// interval, because otherwise the server would remove it from the list.
         $(#[$poll_interval])*
         #[must_use]
         pub fn poll_interval(mut self, interval: Duration) -> Self {
@@ -105,9 +104,9 @@ macro_rules! wait_setters {
         /// if a request may have run. 30 s by default. Any duration is allowed.
         ///
         /// The time counts from the first unanswered request, or from the start of this wait if
-        /// that is later. It also counts while another waiter of this process, which is before this
-        /// one, sends the requests. A request counts as unanswered after the client's [reply
-        /// timeout](crate::ClientBuilder::reply_timeout), so no wait fails earlier.
+        /// that is later. It also counts while an earlier waiter of this process sends the requests
+        /// on behalf of this one. A request counts as unanswered after the client's [reply
+        /// timeout](crate::ClientBuilder::reply_timeout), so a wait never fails earlier.
         #[must_use]
         pub fn outage_timeout(mut self, timeout: Duration) -> Self {
             self.settings.outage_timeout = timeout;
@@ -116,7 +115,7 @@ macro_rules! wait_setters {
     };
 }
 
-/// Setter for what an acquire does when the semaphore does not exist.
+/// Defines the setter for what an acquire does when the semaphore does not exist.
 macro_rules! must_exist_setter {
     () => {
         /// Sets whether the semaphore must exist. With `true`, an acquire fails at once with

@@ -1,5 +1,5 @@
 //! A warning for a program that uses both `x` and `{x}`, because the two names share auxiliary
-//! keys. Redisson named those keys, and this library can't change that.
+//! keys. The names of those keys are Redisson's, and this library can't change them.
 
 use super::semaphore::steps;
 use crate::backend::failure::Cause;
@@ -19,13 +19,13 @@ pub(super) fn check(context: &Context, key: &Key) {
             // The other name may be a key of any kind. This step reports whether it exists.
             let reply = context.backend.submit(steps::available(&other));
             let (key, address) = (key.clone(), context.backend.address().to_owned());
-            // In the background: no acquire waits for the sake of a warning.
+            // Do this in the background: an acquire must not wait for the sake of a warning.
             context.cleanup.spawn(async move {
                 let exists = match reply.await {
                     Ok(Value::List(items)) => matches!(items[..], [_, Value::Int(1)]),
                     Ok(_) => false,
                     // A key of another type also means that the name is in use. Any other failure
-                    // says nothing about the key.
+                    // tells nothing about the key.
                     Err(failure) => matches!(failure.cause, Cause::WrongKind(_)),
                 };
                 if exists {

@@ -73,7 +73,8 @@ pub(super) async fn acquire(
     let ended = acquiring.ended(&granted, |_| Entry::Granted);
     Ok(granted?.map(|undo| {
         context.watchdog.watch(undo.hold());
-        // No owner: permits are never re-entered, because each acquire takes its own permits.
+        // The hold has no owner: permits are never re-entered, because each acquire takes its own
+        // permits.
         let held = Held::new(&context.live_holds, undo, None, slice);
         let share = Share::new(Arc::clone(context), held).after(ended);
         ExpirablePermit::new(share.reporting(terms.progress_within))
@@ -93,7 +94,7 @@ struct LeasedPermitAcquire<'a> {
 }
 
 impl LeasedPermitAcquire<'_> {
-    /// Reads the reply of a step that granted nothing.
+    /// Reads the reply to a step that granted nothing.
     fn read_refusal(
         &self,
         items: &[Value],
@@ -109,7 +110,7 @@ impl LeasedPermitAcquire<'_> {
             Value::Int(before),
         ] = items
         else {
-            // Not disarmed: a malformed list may mean a grant.
+            // The undo is not disarmed here: a malformed list may mean a grant.
             return Err(context.backend.malformed());
         };
         // The step grants all or none, so there is nothing to give back.
@@ -119,11 +120,11 @@ impl LeasedPermitAcquire<'_> {
         if exists != 1 {
             self.absence.report_missing(context, &self.names.key)?;
         }
-        // `None` if the reply is -1: then no lease ends, so none could wake this waiter.
+        // `None` if the reply is -1: no lease has an end that this waiter could wait for.
         let within = u64::try_from(ttl_ms).ok().map(Duration::from_millis);
-        // The number of free permits is not enough. If released permits are taken again before this
-        // request runs, the number is the same as before, and only the ids of the permits in use
-        // differ.
+        // The number of free permits alone is not enough. If released permits are taken again
+        // before this request runs, the number is the same as before, and only the ids of the
+        // permits in use differ.
         let fingerprint = (free, held.to_be_bytes().into());
         Ok(Answer::Later {
             within,
@@ -137,7 +138,7 @@ impl Ask for LeasedPermitAcquire<'_> {
 
     async fn ask(&self) -> Result<Answer<Undo>, Failure> {
         let context = &self.semaphore.context;
-        // Fresh ids each time, so that no other request can be mistaken for this one.
+        // Use fresh ids each time, so that no other request can be mistaken for this one.
         let steps = PermitHold::fresh(self.names.clone(), &context.client_id, self.permits);
         let list_state = &self.enlistment.state;
         let caller = self.place.and_then(|_| self.enlistment.caller());
@@ -159,12 +160,12 @@ impl Ask for LeasedPermitAcquire<'_> {
             self.observed.clone(),
         );
         let given_back = self.place.and_then(|place| {
-            // Read before the request is sent: permits that are given back after it are not
-            // available to it.
+            // Read this before the request is sent: permits that are given back later are not
+            // available to the request.
             place.slice().lock().given_back(context.clock.now())
         });
-        // Armed before the request is sent: a future that is dropped while the answer is on its way
-        // must not keep permits for a full lease.
+        // Arm the undo before the request is sent: a future that is dropped before the answer
+        // arrives must not keep permits for a full lease.
         let mut undo = Undo::arm(&context.cleanup, Arc::clone(&hold));
         let reply = context.backend.submit(operation);
         undo.watch(&reply);
@@ -205,7 +206,7 @@ impl Ask for LeasedPermitAcquire<'_> {
     }
 
     fn on_message(&self) {
-        // A listed client is notified in the order of the list, so it asks at once.
+        // A listed client is notified in the order of the list, so it sends its request at once.
         let is_listed = self.clients_ahead().is_some();
         if let Some(place) = self.place.filter(|_| !is_listed) {
             let now = self.semaphore.context.clock.now();
@@ -227,13 +228,14 @@ impl LeasedPermitAcquire<'_> {
         let Some(place) = self.place else { return };
         let has_others = place.has_others();
         let mut slice = place.slice().lock();
-        // A waiter that is alone in its line begins no slice, so nothing must be remembered for it.
+        // A waiter that is alone in its line does not begin a slice, so that nothing must be stored
+        // for it.
         let begins = granted && (has_others || !slice.is_idle());
         slice.answered(&slice::SliceReport {
             given_back,
             free: left.saturating_add(if granted { self.permits.into() } else { 0 }),
-            // True also after a refusal: fewer permits are free than the first waiter in line
-            // wants.
+            // This is also true after a refusal: fewer permits are free than the first waiter in
+            // line wants.
             none_left: !granted || left <= 0,
             granted: begins,
             now: self.semaphore.context.clock.now(),

@@ -6,7 +6,7 @@
 -- Redisson's expiry for a permit whose lease never ends.
 local NEVER = 922337203685477
 
--- Checks that the leases are a sorted set that can be read. Gives false if they are, otherwise an
+-- Checks that the leases are a sorted set that can be read. Returns false if they are, otherwise an
 -- error.
 local function not_a_semaphore(timeout)
   local size = redis.pcall('ZCARD', timeout)
@@ -19,8 +19,8 @@ local function not_a_semaphore(timeout)
   return size.err
 end
 
--- Returns the set's member for a permit, and the end of its lease. Redisson 3.16.8 writes the id as
--- text.
+-- Returns the set's member for a permit, and the end of its lease. Redisson 3.16.8 writes the id in
+-- hex.
 local function find(timeout, id)
   local score = redis.call('ZSCORE', timeout, id)
   if score then
@@ -37,22 +37,23 @@ end
 
 -- Frees permits that are in use. ZREM runs first because it succeeds when the server is out of
 -- memory. Commands that an ACL may deny run before anything is changed: a permit that was removed
--- from the set but not counted would be lost forever. Gives the number of connections that were
+-- from the set but not counted would be lost forever. Returns the number of connections that were
 -- notified, as far as known.
 local function give_back(permits, timeout, members, asking, channel)
   redis.call('ZREM', timeout, '')
   redis.call('INCRBY', permits, 0)
   local removed = redis.call('ZREM', timeout, unpack(members))
   -- An asynchronous waiter of Redisson sleeps until the end of a lease. If that lease was renewed,
-  -- the waiter is then subscribed twice, and a message that its first listener takes is lost. Eight
-  -- more messages reach its second listener; otherwise it would sleep until the end of the lease
-  -- that it knows.
+  -- the waiter subscribes a second time, and a message that its first listener takes is lost. Eight
+  -- more messages make sure that one reaches the second listener; otherwise the waiter would sleep
+  -- until the end of the lease that it knows.
   local free = redis.call('INCRBY', permits, removed)
   local receivers = publish_free(asking, channel, free, removed, 8)
   return math.max(receivers, 0)
 end
 
--- Takes back permits whose leases are over, a limited number at a time: there can be very many.
+-- Takes back permits with expired leases, a limited number at a time, because there can be very
+-- many.
 local function reclaim(permits, timeout, asking, channel, now)
   local ended = redis.call('ZRANGEBYSCORE', timeout, 0, now, 'LIMIT', 0, 1000)
   if #ended > 0 then give_back(permits, timeout, ended, asking, channel) end
@@ -69,7 +70,7 @@ local function lease_fingerprint(timeout)
     for at = 1, 6 do first = first * 256 + (string.byte(id, at) or 0) end
     sum = sum + first
   end
-  -- Exact: 32 numbers of 48 bits need 53 bits.
+  -- The sum is exact: 32 numbers of 48 bits need 53 bits.
   return sum
 end
 
@@ -103,7 +104,7 @@ local function acquire(permits, timeout, asking, ids, lease_ms, channel, client,
   if redis.call('ZSCORE', timeout, string.sub(ids, 1, 16)) then
     return tonumber(free or 0)
   end
-  -- The server's clock: all clients must agree on the end of a lease.
+  -- Use the server's clock: all clients must agree on the end of a lease.
   local now = now_ms()
   reclaim(permits, timeout, asking, channel, now)
   free = redis.call('GET', permits)
@@ -115,8 +116,8 @@ local function acquire(permits, timeout, asking, ids, lease_ms, channel, client,
     local before = client ~= '' and clients_before(asking, client, notified) or -1
     return { free, ttl, exists, lease_fingerprint(timeout), before }
   end
-  -- The set must not outlive a semaphore that has an expiry. Read before anything is written: an
-  -- ACL may deny any of these commands, and half a grant would last for a full lease.
+  -- The set must not outlive a semaphore that has an expiry. Read the expiry before anything is
+  -- written: an ACL may deny any of these commands, and half a grant would last for a full lease.
   local ttl = redis.call('PTTL', permits)
   free = redis.call('DECRBY', permits, #ids / 16)
   local ends, failed = math.min(now + lease_ms, NEVER - 1), nil
@@ -134,7 +135,7 @@ local function acquire(permits, timeout, asking, ids, lease_ms, channel, client,
     end
     redis.call('INCRBY', permits, #ids / 16)
   end
-  -- To notify a client that has its permits would be wasted, and would delay the next client.
+  -- Notifying a client that has its permits would be useless, and would delay the next client.
   if client ~= '' then redis.pcall('LREM', asking, 0, client) end
   return failed or free
 end
@@ -173,9 +174,10 @@ local function exchange(permits, timeout, ids, next, lease_ms)
     end
     members[#members + 1] = member
   end
-  -- ZADD alone is refused when the server is out of memory. After a write that is not refused, it
-  -- succeeds. The new permits are added first: an ACL may deny ZADD, and permits that were removed
-  -- but not counted would be lost forever.
+  -- When the server is out of memory, it refuses ZADD unless the script has already written. ZREM
+  -- is never refused, so this one, which removes nothing, lets the ZADD through. The new permits
+  -- are added first: an ACL may deny ZADD, and permits that were removed but not counted would be
+  -- lost forever.
   redis.call('ZREM', timeout, '')
   for at = 1, #next, 16 do
     redis.call('ZADD', timeout, math.min(now + lease_ms, NEVER - 1), string.sub(next, at, at + 15))
@@ -204,14 +206,14 @@ local function renew(permits, timeout, ids, lease_ms, most_ms)
     if not score or score <= now then
       return 0
     end
-    -- An earlier request can arrive after a later one that asked for more.
+    -- An earlier request can arrive after a later one that asked for a longer lease.
     if score < now + lease_ms or (most > 0 and score > now + most) then
       score = math.min(now + lease_ms, NEVER - 1)
     end
     ends[at], least = score, math.min(least, score)
   end
-  -- ZADD alone is refused when the server is out of memory. After a write that is not refused, it
-  -- succeeds.
+  -- When the server is out of memory, it refuses ZADD unless the script has already written. ZREM
+  -- is never refused, so this one, which removes nothing, lets the ZADD through.
   redis.call('ZREM', timeout, '')
   for at = 1, #ids, 16 do
     local member = find(timeout, string.sub(ids, at, at + 15))
@@ -312,7 +314,7 @@ end
 
 -- [counts] ----------------------------------------------------------------------------------------
 
--- Returns how many permits are free and how many are held. Permits whose leases are over count as
+-- Returns how many permits are free and how many are held. Permits with expired leases count as
 -- free.
 --
 -- permits  text: the number of free permits
@@ -331,7 +333,7 @@ local function counts(permits, timeout, asking, channel)
   end
   local now = now_ms()
   reclaim(permits, timeout, asking, channel, now)
-  -- `reclaim` takes back a limited number at a time. The other permits whose leases are over are
+  -- `reclaim` takes back a limited number at a time. The other permits with expired leases are
   -- free, too.
   local ended = redis.call('ZCOUNT', timeout, '-inf', now)
   local free = redis.call('GET', permits)
@@ -366,7 +368,7 @@ local function set(permits, timeout, marker, done, asking, total, channel)
   if failed then
     return failed
   end
-  -- Permits that are in use count even if the number was removed.
+  -- Permits that are in use count even if the number of free permits was removed.
   local more = total - (free or 0) - redis.call('ZCARD', timeout)
   local changed = (more ~= 0 or not free) and redis.pcall('INCRBY', permits, more)
   if type(changed) == 'table' then
@@ -400,7 +402,7 @@ local function delete(permits, timeout, marker, done)
   if other then
     return other
   end
-  -- A first write that succeeds even if the server is out of memory.
+  -- This first write succeeds even if the server is out of memory.
   redis.call('DEL', done)
   local exists = (free or redis.call('ZCARD', timeout) > 0) and 1 or 0
   local failed = remember(marker, exists)

@@ -14,7 +14,7 @@ use crate::guard::Share;
 use crate::loss::LossReason;
 use crate::text::Shown;
 
-/// The id of a permit: 16 bytes that no other permit has. As text, it has 32 hex digits, as in
+/// The id of a permit: 16 bytes that no other permit has. It is written as 32 hex digits, as in
 /// Redisson.
 ///
 /// ```
@@ -26,8 +26,8 @@ use crate::text::Shown;
 pub struct PermitId([u8; 16]);
 
 impl PermitId {
-    /// Creates a new id for this client. The client's own id is in its second half, so that an
-    /// operator can see which client has the permit.
+    /// Creates a new id for this client. The second half of the new id contains the client's id, so
+    /// that an operator can see which client has the permit.
     pub(crate) fn fresh(client: &str) -> Self {
         let client = uuid::Uuid::try_parse(client).unwrap_or_default();
         Self(*client.as_bytes()).reversed().renewed()
@@ -36,7 +36,8 @@ impl PermitId {
     /// Creates another id for the same client.
     pub(crate) fn renewed(self) -> Self {
         // Random bytes from the operating system, because anyone who guesses an id can give the
-        // permit back. They are in the first half, because the scripts distinguish permits by it.
+        // permit back. They are in the first half, because the scripts use that half to distinguish
+        // permits.
         let mut id = uuid::Uuid::new_v4().into_bytes();
         id[8..].copy_from_slice(&self.0[8..]);
         Self(id)
@@ -118,7 +119,7 @@ impl ExpirablePermit {
     #[must_use]
     pub fn ids(&self) -> &[PermitId] {
         let steps: &dyn Any = &*self.share.hold().steps;
-        // Always `PermitHold`: `acquire.rs` makes no other steps.
+        // These are always a `PermitHold`: `acquire.rs` makes no other steps.
         let permits = steps.downcast_ref::<PermitHold>();
         permits.map_or(&[], |permits| &permits.ids)
     }
@@ -130,9 +131,9 @@ impl ExpirablePermit {
     /// [`ErrorKind::Lost`](crate::ErrorKind::Lost) if a permit was no longer held: the work with it
     /// may have overlapped with the work of another holder. `Unavailable` or `OutcomeUnknown` if no
     /// server answered. In that case the client sends the release again in the background, and the
-    /// permits are free one lease after their last renewal at the latest. `OutcomeUnknown` also if
-    /// the first request was not answered and the next one did not find the permits. Either the
-    /// first request gave them back, or a permit had been lost before.
+    /// permits are free at most one lease after their last renewal. `OutcomeUnknown` also if the
+    /// first request was not answered and the next one did not find the permits. Either the first
+    /// request gave them back, or a permit had been lost before.
     ///
     /// # Cancel safety
     ///
@@ -141,10 +142,10 @@ impl ExpirablePermit {
         self.share.release().await
     }
 
-    /// Resolves when a permit is lost, with the reason. If the server reports the loss, the future
-    /// resolves at the next renewal. If the server does not answer, it resolves at
-    /// [`valid_until`](Self::valid_until) at the latest. If the permits are released in time, it
-    /// never resolves.
+    /// Resolves with the reason when a permit is lost. If the server answers, its reply to the next
+    /// renewal reports the loss. If it does not answer, the future resolves no later than
+    /// [`valid_until`](Self::valid_until). If the permits are released before they are lost, the
+    /// future never resolves.
     ///
     /// # Cancel safety
     ///
@@ -189,9 +190,10 @@ impl ExpirablePermit {
         self.share.protect(work).await
     }
 
-    /// Returns the instant until which the permits are certainly held. It is the time just before
+    /// Returns the instant until which the permits are certainly held. This is the time at which
     /// the last confirmed request was sent, plus the lease, minus the
-    /// [drift](crate::ClientBuilder::drift_fraction) and 2 ms. Each renewal moves it forward.
+    /// [drift](crate::ClientBuilder::drift_fraction) and 2 ms. Each renewal moves this instant
+    /// forward.
     #[must_use]
     pub fn valid_until(&self) -> Instant {
         let context = self.share.context();

@@ -38,8 +38,8 @@ step! {
 impl Acquire<'_> {
     fn twin(self, keyspace: &mut Keyspace) -> Result<Value, Refusal> {
         check_types(keyspace, self.permits, self.timeout)?;
-        // The permits of one request are granted together, so the first id shows whether the
-        // request has run before.
+        // All permits of one request are granted at once, so the first id shows whether the request
+        // has run before.
         if keyspace.zscore(self.timeout, &self.ids[..16])?.is_some() {
             let free = number_at(keyspace, self.permits)?;
             return Ok(Value::Int(free.unwrap_or(0)));
@@ -65,7 +65,7 @@ impl Acquire<'_> {
             return Ok(list(&[free, ttl, exists.into(), held, before]));
         }
         let free = keyspace.incr_by(self.permits, -i64::try_from(wanted).unwrap_or(i64::MAX))?;
-        // A lease with an end must not look like a lease without one.
+        // A lease that ends must not look like a lease that never ends.
         let ends = now.saturating_add(to_int(self.lease_ms)).min(NEVER - 1);
         for id in self.ids.chunks(16) {
             keyspace.zadd(self.timeout, id, ends)?;
@@ -133,7 +133,8 @@ impl Renew<'_> {
         let now = now_ms(keyspace);
         let (lease, most) = (to_int(self.lease_ms), to_int(self.most_ms));
         let (mut renewed, mut least) = (Vec::new(), NEVER);
-        // All ends are found before one is set: if a permit is over, none of the others is renewed.
+        // Find all ends before setting one: if the lease of one permit has expired, none of the
+        // others is renewed.
         for id in self.ids.chunks(16) {
             let Some((member, mut ends)) =
                 find(keyspace, self.timeout, id)?.filter(|(_, ends)| *ends > now)
@@ -176,8 +177,8 @@ impl Release<'_> {
             }
         }
         // Unless `all` is set, the permits that exist are given back although the reply is 0, as in
-        // Redisson since 3.17: a permit whose lease is over stays in the set until a client removes
-        // it.
+        // Redisson since 3.17: a permit with an expired lease stays in the set until a client
+        // removes it.
         if members.is_empty() || (!held && self.all) {
             return Ok(Value::Int(0));
         }
@@ -279,12 +280,12 @@ impl Set<'_> {
         note(keyspace, self.marker, "1");
         let total = to_int(self.total);
         let free = number_at(keyspace, self.permits)?.unwrap_or(0);
-        // Permits in use count even if the number was removed: their holders still have them, and
-        // each holder gives its permit back.
+        // Permits in use count even if the number of free permits was removed: their holders still
+        // have them, and each holder gives its permit back.
         let more = total - free - i64::try_from(keyspace.zcard(self.timeout)?).unwrap_or(i64::MAX);
         keyspace.del(self.done);
         if more != 0 || !keyspace.exists(self.permits) {
-            // Changed by the difference: setting the number would drop the expiry that the
+            // Change the number by the difference: setting it would drop the expiry that the
             // semaphore may have.
             let free = keyspace.incr_by(self.permits, more)?;
             let freed = Freed::new((self.asking, self.channel), free, free);
@@ -381,7 +382,7 @@ fn lease_fingerprint(keyspace: &mut Keyspace, timeout: &[u8]) -> Result<i64, Ref
 }
 
 /// Returns the set's member for this permit, and the end of its lease. Redisson 3.16.8 writes the
-/// id as text.
+/// id in hex.
 pub(crate) fn find(
     keyspace: &mut Keyspace,
     timeout: &[u8],
@@ -400,7 +401,7 @@ pub(crate) fn find(
 pub(crate) struct ExpirableNames {
     pub(crate) key: Key,
     pub(crate) channel: Arc<str>,
-    /// The channel on which a release notifies this client, if it can notify it.
+    /// The channel on which a release notifies this client; `None` if no release can.
     pub(crate) own_channel: Option<Arc<str>>,
 }
 
@@ -476,11 +477,11 @@ pub(crate) fn concat_ids(ids: &[PermitId]) -> Vec<u8> {
     ids.iter().flat_map(|id| id.bytes()).collect()
 }
 
-/// The operations on the permits that were acquired together.
+/// The operations on the permits of one acquire.
 pub(crate) struct PermitHold {
     names: ExpirableNames,
     pub(crate) ids: Arc<[PermitId]>,
-    /// The first id as text, as Redisson writes it.
+    /// The first id in hex, as Redisson writes it.
     first: String,
 }
 
@@ -562,8 +563,8 @@ impl HoldSteps for PermitHold {
     }
 
     fn release(&self) -> Operation {
-        // Not all or none: if one lease has ended, the other permits must not stay in use until
-        // their leases end.
+        // Release all permits that still exist: if one lease has ended, the other permits must not
+        // stay in use until their leases end.
         self.names.release(&self.ids, false)
     }
 

@@ -3,14 +3,14 @@
 
 -- [opened] ----------------------------------------------------------------------------------------
 
--- Reads the time at which the latch was last open; 0 if it is not known. An ACL may deny the read.
+-- Returns the time at which the latch was last open; 0 if it is unknown. An ACL may deny the read.
 local function last_opened(opened)
   local last = redis.pcall('GET', opened)
   return type(last) == 'string' and tonumber(last) or 0
 end
 
 -- Notes that the latch is open, or was until now. A waiter must not miss an opening, even if the
--- message was lost and the latch is set again. The time is later than each one noted before, even
+-- message was lost and the latch is set again. The noted time is later than all earlier ones, even
 -- if the clock was set back or two openings happen within a millisecond.
 local function note_opened(opened)
   -- An ACL may deny either command. The latch must open anyway, and usually the message is enough.
@@ -81,7 +81,7 @@ local function count_down(latch, marker, done, opened, by, channel)
   if other then
     return other
   end
-  -- A first write that succeeds even if the server is out of memory, because the waiters must be
+  -- This first write succeeds even if the server is out of memory, because the waiters must be
   -- notified.
   redis.call('DEL', done)
   local left = math.max((count or 0) - by, 0)
@@ -145,7 +145,7 @@ local function delete(latch, marker, done, opened, channel)
   if other then
     return other
   end
-  -- A first write that succeeds even if the server is out of memory.
+  -- This first write succeeds even if the server is out of memory.
   redis.call('DEL', done)
   local failed = remember(marker, count and 1 or 0)
   if failed or not count then
@@ -160,7 +160,7 @@ end
 -- [republish] -------------------------------------------------------------------------------------
 
 -- Publishes once more that the latch is open. Publishes nothing if the latch has been set again,
--- because Redisson's waiters would ask all the time until the next message.
+-- because Redisson's waiters would send requests all the time until the next message.
 --
 -- latch    text: the count
 -- channel  where the waiters listen; the message is "0", as Redisson sends it

@@ -136,18 +136,20 @@ pub(crate) static ALL: [&Step; 5] = [&SET, &COUNT_DOWN, &COUNT, &DELETE, &REPUBL
 
 /// Returns the time at which the latch was last open.
 fn last_opened(keyspace: &mut Keyspace, opened: &[u8]) -> i64 {
-    // A key of another type counts as no note, as in the script: it must not keep a latch closed.
+    // A key of another type counts as a missing note, as in the script: it must not keep a latch
+    // closed.
     let last = keyspace.get(opened).ok().flatten();
     last.and_then(|text| number(&text).ok()).unwrap_or(0)
 }
 
 fn note_opened(keyspace: &mut Keyspace, opened: &[u8]) {
-    // Far longer than a waiter sleeps between two requests by default, so a waiter that lost the
-    // message finds the note.
+    // This is far longer than a waiter sleeps between two requests by default, so a waiter that
+    // missed the message finds the note.
     const OPENED_EXPIRY_MS: u64 = 3_600_000;
     let now = i64::try_from(keyspace.now_ms()).unwrap_or(i64::MAX);
     let last = last_opened(keyspace, opened);
-    // Later than each note before, even if the clock was set back: a waiter compares two notes.
+    // The new time is later than each earlier note, even if the clock was set back, because a
+    // waiter compares two notes.
     keyspace.set(opened, (now.max(last) + 1).to_string().as_bytes());
     keyspace.pexpire(opened, OPENED_EXPIRY_MS);
 }

@@ -80,8 +80,8 @@ impl WriteGuard {
         let reader = share.owner().map(|owner| owner.in_role(Role::Reader));
         match reader
             .as_ref()
-            // The owner's slot for reading is taken before the request is sent. Another branch of
-            // the owner then waits for this read hold, and does not ask for one of its own.
+            // Take the owner's slot for reading before the request is sent. Another branch of the
+            // owner then waits for this read hold, and does not request one of its own.
             .map(|owner| context.locals.of(&key).enter(owner, share.terms()))
             .transpose()?
         {
@@ -93,14 +93,14 @@ impl WriteGuard {
                 branch.granted(read.held());
                 return Ok(read_guard(read));
             }
-            // The owner already has a read hold. It is joined once more below, on the terms of this
-            // hold.
+            // The owner already has a read hold. The code below joins it once more, with the terms
+            // of this hold.
             Some(OwnerEntry::Joined(held, joined)) => {
                 drop(Share::joined(Arc::clone(&context), held, joined));
             }
             // The hold can't be downgraded: other guards of the owner share it, or another branch
-            // of the owner is about to acquire the read side. So the read side is acquired inside
-            // it, below.
+            // of the owner is about to acquire the read side. So the code below acquires the read
+            // side inside it.
             _ => {}
         }
         // A thread of Redisson does the same: it reads inside the write hold, and then releases the
@@ -110,8 +110,8 @@ impl WriteGuard {
             .await?;
         read.0.share().inherit_limit(share.max_hold_limit());
         read.0.share_mut().inherit_progress(share.progress());
-        // Released only after the read side is acquired: otherwise another writer could enter in
-        // between.
+        // Release the write hold only after the read side is acquired: otherwise another writer
+        // could enter in between.
         share.release().await?;
         Ok(read)
     }
@@ -130,7 +130,7 @@ impl WriteGuard {
         self.0.release().await
     }
 
-    /// Ends the guard without releasing the lock, which ends with its lease: see
+    /// Ends the guard without releasing the lock, which stays locked until its lease ends: see
     /// [`LockGuard::forget`].
     pub fn forget(self) {
         self.0.forget();
@@ -184,8 +184,8 @@ impl ReadGuard {
         if let Err(error) = share.hold().check() {
             return Err(NotUpgraded::new(self, Some(error)));
         }
-        // Several readers of this process may share the hold, which is one reader to the server.
-        // From now on no other reader can join it.
+        // Several readers of this process may share the hold, which is a single reader for the
+        // server. From now on no other reader can join it.
         if share.owner().is_none() && !share.hold().close_to_others() {
             return Err(NotUpgraded::new(self, None));
         }
@@ -201,8 +201,8 @@ impl ReadGuard {
                 Ok(WriteGuard(write))
             }
             Ok(None) => {
-                // There are other readers, or this read hold is lost. The holder learns of a loss
-                // now, not at the next renewal.
+                // There are other readers, or this read hold is lost. This request finds out, so
+                // that the holder learns of a loss now and not at the next renewal.
                 let lost = share.confirm().await.err();
                 let lost = lost.filter(|error| error.kind() == ErrorKind::Lost);
                 Err(NotUpgraded::new(self, lost))
@@ -227,7 +227,7 @@ impl ReadGuard {
         self.0.release().await
     }
 
-    /// Ends the guard without releasing the lock, which ends with its lease: see
+    /// Ends the guard without releasing the lock, which stays locked until its lease ends: see
     /// [`LockGuard::forget`].
     pub fn forget(self) {
         self.0.forget();
@@ -290,7 +290,7 @@ impl std::error::Error for NotUpgraded {
 async fn downgrade(write: Share, reader: Option<Owner>) -> Result<Share> {
     let context = Arc::clone(write.context());
     let key = write.hold().key.clone();
-    // Readers can't keep others away for a minimum time.
+    // A read hold can't have a minimum time.
     let terms = Terms {
         min_hold: None,
         ..write.terms()
@@ -319,11 +319,11 @@ async fn downgrade(write: Share, reader: Option<Owner>) -> Result<Share> {
         },
         context.observer.of(ObservedKind::Read, &key),
     );
-    // The undo of the write hold stays armed too: until the answer arrives, the server may have
+    // The undo of the write hold stays armed, too: until the answer arrives, the server may have
     // either hold.
     let mut undo = Undo::arm(&context.cleanup, Arc::clone(&hold));
-    // This answer also informs earlier holders of the write hold in this process, as the answer to
-    // a release would.
+    // This answer also confirms the releases of earlier holders in this process, to which the write
+    // hold belonged before.
     let mark = write.hold().mark_end();
     match send_until_answered(&context, &mut undo, operation).await? {
         DowngradeReply::Done => write.hold().deliver(mark, &Confirmation::Held),
@@ -331,7 +331,7 @@ async fn downgrade(write: Share, reader: Option<Owner>) -> Result<Share> {
             let reason = loss_reason(&context, &write).await;
             if may_have_run {
                 // If the earlier request has downgraded the hold, the hold was still valid at that
-                // time, and both holds have been lost since.
+                // time, and both holds have been lost since then.
                 write.hold().deliver(mark, &Confirmation::Unknown);
             }
             return Err(write.hold().was_lost(mark, reason));
@@ -442,7 +442,7 @@ fn common(share: &Share) -> RwSettings {
         .remind_every
         .unwrap_or(RwSettings::default().watchdog / 3);
     RwSettings {
-        // The inverse of `RwSettings::terms`, which divides by 3.
+        // This is the inverse of `RwSettings::terms`, which divides by 3.
         watchdog: reminded * 3,
         ..RwSettings::default()
     }

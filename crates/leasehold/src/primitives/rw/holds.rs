@@ -53,8 +53,9 @@ pub(super) struct ReadOptions {
     pub(super) waiter: Option<Arc<RwWaiter>>,
 }
 
-/// The longest time after which a reader asks again if it has left a free lock to a writer.
-// As in `rw.lua`.
+/// The longest time after which a reader sends its next request if it has left a free lock to a
+/// writer.
+// The same value as in `rw.lua`.
 const FREE_LOCK_PAUSE_MS: i64 = 50;
 
 /// The behaviour of a reader while one of our writers waits.
@@ -63,8 +64,8 @@ pub(super) enum Yield {
     #[default]
     No,
     Yes,
-    /// The reader stays out, but makes a reservation even while the lock is free, because writers
-    /// have been quicker for a long time.
+    /// The reader stays out, but makes a reservation even while the lock is free, because it has
+    /// long been overtaken by quicker writers.
     Last,
 }
 
@@ -97,8 +98,8 @@ impl ReadHold {
     pub(super) fn downgrade(&self, write: &str, lease: Duration) -> Operation {
         steps::Downgrade {
             lock: self.key.as_str().as_bytes(),
-            // The key of the new read hold is made in the step that removes the write hold: between
-            // two steps a writer could enter.
+            // The key of the new read hold is made in the step that removes the write hold: with
+            // two steps, a writer could enter in between.
             timeout: self.timeout().as_bytes(),
             hold: write.as_bytes(),
             read: self.id.as_bytes(),
@@ -196,7 +197,7 @@ pub(super) struct WriteHold {
 /// The way in which a write hold is acquired.
 #[derive(Clone, Debug)]
 pub(super) enum WriteIntent {
-    /// The acquire asks once.
+    /// The acquire sends one request.
     Once,
     /// The acquire makes a reservation if it must wait.
     Waiting(Arc<RwWaiter>),
@@ -235,8 +236,8 @@ impl RwWaiter {
 
     /// Returns the id and the duration of the reservation that the waiter requests.
     fn reserve(self: &Arc<Self>) -> (&str, Duration) {
-        // Noted before the request is sent: if its answer is lost, the reservation may exist and
-        // must be withdrawn.
+        // Note this before the request is sent: if its answer is lost, the reservation may exist
+        // and must be withdrawn.
         self.reserved.store(true, Ordering::Relaxed);
         (&self.id, self.reservation)
     }
@@ -265,12 +266,12 @@ impl WriteHold {
 }
 
 impl WriteHold {
-    /// Asks for the hold. With a `client`, also asks that releases notify this client.
+    /// Requests the hold. With a `client`, the request also asks that releases notify this client.
     fn acquire_with(&self, lease: Duration, client: Option<WaitingClient>) -> Operation {
         let (waiter, reservation) = match &self.intent {
             WriteIntent::Upgrade { read } => {
-                // An upgrade has a step of its own, without a reservation, and asks once. Two
-                // readers that waited for each other's release would wait for ever.
+                // An upgrade has its own step, which makes no reservation, and sends one request.
+                // Two readers that waited for each other's release would wait forever.
                 let upgrade = steps::Upgrade {
                     lock: self.key.as_str().as_bytes(),
                     hold: self.id.as_bytes(),
@@ -364,10 +365,10 @@ impl HoldSteps for WriteHold {
     }
 }
 
-/// Ends the hold with this id, of either side.
+/// Ends the hold with this id, on either side.
 pub(crate) fn release(key: &Key, hold: &str) -> Operation {
     let channel = key.rw_channel();
-    // The ending need not be at the end: inside a transaction, Redisson appends the id of the
+    // `:write` need not be at the end: inside a transaction, Redisson appends the id of the
     // transaction.
     match hold.contains(WRITE) {
         true => release_write(key, hold, &channel),

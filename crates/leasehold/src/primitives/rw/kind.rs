@@ -24,10 +24,11 @@ use crate::wait::{Deadline, LATE_POLL_FACTOR};
 /// Time for which a waiter's reservation keeps other clients out, and the longest time between two
 /// renewals of the reservation.
 pub(super) const RESERVED_FOR: Duration = Duration::from_secs(5);
-// Less than half of `RESERVED_FOR`: if an answer is late, there is still time for one more request.
+// This is less than half of `RESERVED_FOR`: if an answer is late, there is still time for one more
+// request.
 const RESERVE_EVERY: Duration = Duration::from_secs(2);
-// A writer that is in the list after many other clients asks less often, but must keep its
-// reservation.
+// A writer that is far back in the list of waiting clients sends requests less often, but must keep
+// its reservation.
 const _: () =
     assert!(RESERVE_EVERY.as_millis() * (LATE_POLL_FACTOR as u128) < RESERVED_FOR.as_millis());
 /// Time for which a waiting reader lets writers go first, one after the other.
@@ -47,7 +48,7 @@ impl Default for RwSettings {
     fn default() -> Self {
         Self {
             prefer_writers: true,
-            // Redisson's own default.
+            // Redisson's default.
             watchdog: Duration::from_secs(30),
         }
     }
@@ -55,11 +56,12 @@ impl Default for RwSettings {
 
 impl RwSettings {
     /// Returns the terms of a hold. A Java reader's watchdog sets the expiry of the lock to its own
-    /// timeout, and before Redisson 4.4 the expiry of every read hold too. So a hold with a longer
-    /// lease sends its lease three times within that timeout, even if the lease is fixed.
+    /// timeout, and before Redisson 4.4 also the expiry of every read hold. So the lease of a hold
+    /// with a longer lease is set on the server again three times within that timeout, even if the
+    /// lease is fixed.
     fn terms(self, terms: Terms) -> Terms {
-        // Never zero, whatever the caller set: a period of zero would keep the watchdog busy all
-        // the time.
+        // The period must not be zero, whatever the caller set: a period of zero would keep the
+        // watchdog busy all the time.
         let period = (self.watchdog / 3).max(Duration::from_millis(1));
         Terms {
             renew_every: terms.renew_every.map(|every| every.min(period)),
@@ -101,8 +103,8 @@ impl Acquire for Read {
     async fn acquire_by(lock: &Lock<Self>, deadline: Deadline) -> Result<Option<LockGuard>> {
         let (key, context) = (lock.key()?, lock.context());
         let mut kind = lock.kind().clone();
-        // No reservation and no wait in line: all waiters there wait for this owner's own write
-        // hold.
+        // This reader makes no reservation and does not wait in line: all waiters in the line wait
+        // for this owner's own write hold.
         if let Some(write) = held(context, key, lock.reentering_owner(), Role::Writer) {
             kind.inside = Some(write.hold().clone());
             return acquire::acquire_by(&lock.with_kind(kind), deadline).await;
@@ -135,11 +137,11 @@ impl Named for Read {
         let kind = lock.kind();
         let inside = kind.inside.as_ref().map(|write| &write.steps);
         // The first read hold gets the number of the write hold, because a thread of Redisson has
-        // one number for both. No later read hold gets it: an id belongs to one hold.
+        // one number for both. Later read holds don't get it: an id belongs to one hold.
         let id = inside.and_then(|write| write.take_read_id()).unwrap_or(id);
         let now = lock.context().clock.now();
-        // Decided here, at each request: every request has a hold of its own, and `YIELDS_FOR` ends
-        // between two requests.
+        // Decide this here, for each request: every request is for a new hold, and `YIELDS_FOR`
+        // ends between two requests.
         let done_yielding = kind.yields_until.as_ref().filter(|(at, _)| now >= *at);
         let has_yielded_enough = |waiter: &RwWaiter| {
             let since = waiter.yielding_since(now);
@@ -149,7 +151,7 @@ impl Named for Read {
             _ if !kind.common.prefer_writers => Yield::No,
             // After `YIELDS_FOR`, a reader first leaves a free lock to the writer that waited for
             // it. If writers are quicker for `YIELDS_FREE_LOCK_FOR`, the reader then reserves a
-            // free lock too. Earlier time, in which other readers had the lock, does not count.
+            // free lock, too. Time in which other readers had the lock does not count.
             Some((_, waiter)) if has_yielded_enough(waiter) => Yield::Last,
             _ => Yield::Yes,
         };
@@ -211,8 +213,8 @@ impl Acquire for Write {
 
     async fn acquire_by(lock: &Lock<Self>, deadline: Deadline) -> Result<Option<LockGuard>> {
         let kind = lock.kind();
-        // Before the check of the owner's read hold: a try does not wait, so it can't wait for
-        // itself. The server answers that the lock is held.
+        // Do this before the check of the owner's read hold: a try does not wait, so it can't wait
+        // for itself. The server answers that the lock is held.
         if matches!(deadline, Deadline::Now) {
             return acquire::acquire_by(lock, deadline).await;
         }
@@ -299,7 +301,7 @@ impl<'a, K: Named> Reservation<'a, K> {
         // `granted`, which withdraws the reservation.
         let guard = wait.await?;
         // The server removes the reservation of a waiter to which it grants the lock. A waiter that
-        // shares or took over another waiter's hold was granted nothing.
+        // shares or took over another waiter's hold was not granted the lock itself.
         let granted = |guard: &LockGuard| guard.share().has_own_grant();
         if guard.as_ref().is_some_and(granted) {
             self.waiter.granted();
@@ -320,7 +322,7 @@ impl<K: Named> Drop for Reservation<'_, K> {
     }
 }
 
-/// Returns the hold of an owner in a role that the owner can enter again, unless it is lost.
+/// Returns the hold that the owner has in this role and can re-enter, unless the hold is lost.
 pub(super) fn held(
     context: &Context,
     key: &Key,
@@ -328,7 +330,7 @@ pub(super) fn held(
     role: Role,
 ) -> Option<Arc<Held>> {
     let held = context.locals.held_by(key, &owner?.in_role(role))?;
-    // A lost hold protects nothing: a read inside it would run beside another writer.
+    // A lost hold protects nothing: a read inside it could overlap with another writer.
     held.hold().loss().is_none().then_some(held)
 }
 

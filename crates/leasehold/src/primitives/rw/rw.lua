@@ -4,11 +4,11 @@
 -- [reservations] ----------------------------------------------------------------------------------
 
 -- Reservations of waiting readers or writers, each with the time at which it ends. A reservation is
--- only a courtesy: writing one fails when the server is out of memory, and a key of another type
--- keeps no client out.
+-- only a courtesy, so it may fail: when the server is out of memory, it can't be written, and a key
+-- of another type does not keep any client out.
 
--- Makes or extends the reservation of `waiter`, to `reserve_ms` from now. Does nothing if that is
--- 0.
+-- Makes or extends the reservation of `waiter`, so that it ends `reserve_ms` from now. Does nothing
+-- if `reserve_ms` is 0.
 local function reserve(reservations, waiter, reserve_ms)
   if reserve_ms == '0' then
     return
@@ -20,7 +20,7 @@ local function reserve(reservations, waiter, reserve_ms)
   local noted = redis.pcall('ZADD', reservations, now + reserve_ms, waiter)
   if type(noted) == 'number' then
     local expiry = redis.pcall('PEXPIRE', reservations, reserve_ms)
-    -- A key without an expiry would remain for ever.
+    -- A key without an expiry would remain forever.
     if type(expiry) == 'table' then redis.pcall('DEL', reservations) end
   end
 end
@@ -37,8 +37,8 @@ end
 -- [remaining] -------------------------------------------------------------------------------------
 
 -- Returns how many ms the read hold `field` lasts; less than 0 if it has ended although its field
--- still exists. In Redisson a hold may be acquired several times (`count`), and each time has a key
--- of its own, numbered from 1. The hold has ended when none of these keys exists. A key without
+-- still exists. In Redisson a hold may be acquired several times (`count`), and there is a key for
+-- each time, numbered from 1. The hold has ended when none of these keys exists. A key without
 -- expiry lasts as long as the lock.
 local function remaining_ms(lock, field, count)
   local stem = string.find(lock, '{', 1, true) and lock or '{' .. lock .. '}'
@@ -54,9 +54,10 @@ end
 
 -- [trim_expiry] -----------------------------------------------------------------------------------
 
--- Adapts the hash to the remaining read holds, after a hold has ended. Sets its expiry to the end
--- of the longest read hold; if there is none, frees the lock and returns true. Removes the fields
--- of holds that have ended: otherwise they would accumulate in a lock that always has readers.
+-- Adapts the hash to the remaining read holds, after a hold has ended. Sets the expiry of the hash
+-- to the end of the longest read hold; if there is none, frees the lock and returns true. Removes
+-- the fields of holds that have ended: otherwise they would accumulate in a lock that always has
+-- readers.
 local function trim_expiry(lock)
   local fields, longest = redis.call('HGETALL', lock), 0
   for n = 1, #fields, 2 do
@@ -81,10 +82,11 @@ end
 -- [longest_of_some] -------------------------------------------------------------------------------
 
 -- Reads some of the lock's read holds, and returns the longest remaining time among them; 0 if all
--- of these have ended. Returns early once a hold has more than `enough` ms. Reads only some,
--- because there may be thousands, and each costs a read of a key of its own.
+-- of these have ended. Returns early once a hold has more than `enough` ms left. Reads only some
+-- holds, because there may be thousands, and for each of them another key must be read.
 local function longest_of_some(lock, enough)
-  -- An ACL may deny it. Then all holds count as ended, and `trim_expiry` checks each of them.
+  -- An ACL may deny the command. In that case all holds count as ended, and `trim_expiry` checks
+  -- each of them.
   local some, longest = redis.pcall('HSCAN', lock, 0, 'COUNT', 64), 0
   local fields = some[2] or {}
   for n = 1, #fields, 2 do
@@ -138,15 +140,16 @@ local function acquire_read(lock, timeout, writers, readers, hold, inside, lease
       return redis.call('PTTL', lock)
     end
   elseif reserve_ms ~= '0' and redis.pcall('ZREM', readers, waiter) == 1 then
-    -- This reader has a reservation, so it goes before the next writer.
+    -- This reader has a reservation, so it enters before the next writer.
   elseif yields ~= '0' then
     local rest = reserved_for(writers)
     if rest > 0 then
       -- While other readers hold the lock, this reader makes no reservation and lets at least one
       -- writer go first. That writer waits for those readers, and would otherwise never enter.
-      -- While the lock is free, this reader asks again soon: a living writer enters at once, but
-      -- the reservation of a dead writer may last for seconds. For a while, this reader lets
-      -- quicker writers overtake it. After that (`yields` is 2), it makes its reservation here too.
+      -- While the lock is free, this reader sends its next request soon: a living writer enters at
+      -- once, but the reservation of a dead writer may last for several seconds. For a while, this
+      -- reader lets quicker writers overtake it. After that (`yields` is 2), it also makes its
+      -- reservation here.
       if not mode and reserve_ms ~= '0' then
         if yields == '2' then reserve(readers, waiter, reserve_ms) end
         rest = math.min(rest, 50)
@@ -154,11 +157,11 @@ local function acquire_read(lock, timeout, writers, readers, hold, inside, lease
       return rest
     end
   end
-  -- The hold's own key first: a field without its key is not a hold.
+  -- Write the hold's own key first: a field without its key is not a hold.
   redis.call('SET', timeout, '1', 'PX', lease_ms)
   redis.call('HSET', lock, 'mode', mode or 'read', hold, '1')
   local ttl = redis.call('PTTL', lock)
-  -- Never shortened: other holds rely on the expiry. If another program has removed the lock's
+  -- Never shorten the expiry: other holds rely on it. If another program has removed the lock's
   -- expiry, the lock remains without one.
   if not mode or (ttl >= 0 and ttl < tonumber(lease_ms)) then
     local expiry = redis.pcall('PEXPIRE', lock, lease_ms)
@@ -234,7 +237,7 @@ local function acquire_write(lock, writers, readers, asking, hold, lease_ms, wai
     end
     -- This writer has entered. Its reservation would keep readers out after its release.
     if reserve_ms ~= '0' then redis.pcall('ZREM', writers, waiter) end
-    -- To notify a client that has the lock would be useless, and would delay the next client.
+    -- Notifying a client that has the lock would be useless, and would delay the next client.
     if client ~= '' then redis.pcall('LREM', asking, 0, client) end
     return false
   end
@@ -279,7 +282,7 @@ end
 --          0  this hold's lease had run out
 
 local function release_read(lock, timeout, asking, hold, channel)
-  -- HDEL and DEL, not HINCRBY: they work when the server is out of memory.
+  -- Use HDEL and DEL, and not HINCRBY, because they work when the server is out of memory.
   local existed = redis.call('HDEL', lock, hold)
   local held = redis.call('DEL', timeout)
   if existed == 0 then
@@ -293,11 +296,11 @@ local function release_read(lock, timeout, asking, hold, channel)
     return held
   end
   -- If each of thousands of releases checked all readers, the work would be quadratic. It would
-  -- keep the server busy for seconds when many readers release together. So with more than 64
-  -- fields, only one release in `fields` / 64 checks all readers, chosen by the time and the hold's
-  -- number. Until then the lock expires later than necessary, which does no harm while there are
-  -- live readers. But the other readers may all be dead, and then a writer would wait although
-  -- there is no live hold. So each release checks a few.
+  -- keep the server busy for several seconds when many readers release at the same time. So with
+  -- more than 64 fields, only one release in `fields` / 64 checks all readers, chosen by the time
+  -- and the hold's number. Until then the lock expires later than necessary, which does no harm
+  -- while there are live readers. But the other readers may all be dead, and then a writer would
+  -- wait although there is no live hold. So each release checks a few readers.
   if fields > 64 then
     local sample = redis.call('TIME')[2] + (tonumber(string.match(hold, '%d+$')) or 0)
     if sample % fields >= 64 and longest_of_some(lock, 0) > 0 then
@@ -315,7 +318,7 @@ end
 
 -- Ends this write hold. Wakes all waiters except our writers, and notifies one of our writers. Read
 -- holds that the owner has inside this hold remain, and other readers may enter beside them. In
--- that case no writer is notified.
+-- that case none of our writers is notified.
 --
 -- lock     hash: `mode`, a field per read hold, `uuid:n`, and the field of the write hold,
 --          `uuid:n:write`
@@ -327,7 +330,8 @@ end
 --          0      this hold no longer has the lock; nothing was changed
 
 local function release_write(lock, asking, hold, channel)
-  -- HDEL first: it works when the server is out of memory, and the server then runs the others too.
+  -- HDEL is first: it works when the server is out of memory, and the server then runs the other
+  -- commands, too.
   if redis.call('HDEL', lock, hold) == 0 then
     return 0
   end
@@ -336,7 +340,7 @@ local function release_write(lock, asking, hold, channel)
   end
   local is_free = trim_expiry(lock)
   local receivers = wake_all(channel)
-  -- Right after those messages: clients in `asking` ignore them and wait for their number.
+  -- Do this right after those messages: clients in `asking` ignore them and wait for their number.
   if is_free and receivers > 0 then notify_first(asking, channel) end
   return 1 + receivers
 end
@@ -360,15 +364,16 @@ local function renew_read(lock, timeout, hold, lease_ms, most_ms)
   if ttl == -2 or redis.call('HEXISTS', lock, hold) == 0 then
     return 0
   end
-  -- Otherwise never shortened: an earlier request can arrive after a later one that asked for more,
-  -- and the holder relies on the longer lease.
+  -- Otherwise the lease is never shortened: an earlier request can arrive after a later one that
+  -- asked for a longer lease, on which the holder relies.
   if ttl < tonumber(lease_ms) or (most > 0 and ttl > most) then
     ttl = tonumber(lease_ms)
   end
-  -- Written even if nothing changes: a client that waits for replicas waits for this write.
+  -- Write even if nothing changes: a client that waits for replicas waits for this write.
   redis.call('PEXPIRE', timeout, ttl)
   -- The lock must not expire before any of its holds. Another hold may need a longer expiry, so
-  -- only a hold that is alone shortens it. (Redisson sets it to the renewed hold's timeout.)
+  -- only a hold that is alone shortens the expiry. (Redisson sets the expiry to the renewed hold's
+  -- timeout.)
   local lock_ttl = redis.call('PTTL', lock)
   local alone = redis.call('HLEN', lock) == 2
   if (lock_ttl >= 0 and lock_ttl < ttl) or (alone and (lock_ttl == -1 or (most > 0 and lock_ttl > most))) then
@@ -394,13 +399,13 @@ local function renew_write(lock, hold, lease_ms, most_ms)
     return 0
   end
   local ttl, most = redis.call('PTTL', lock), tonumber(most_ms)
-  -- Not shortened if the owner has a read hold inside this one, which may last longer. If there are
-  -- two fields, they are `mode` and this hold.
+  -- The lease is not shortened if the owner has a read hold inside this one, which may last longer.
+  -- If there are two fields, they are `mode` and this hold.
   local too_long = most > 0 and ttl > most and redis.call('HLEN', lock) == 2
   if ttl < tonumber(lease_ms) or too_long then
     ttl = tonumber(lease_ms)
   end
-  -- Written even if nothing changes: a client that waits for replicas waits for this write.
+  -- Write even if nothing changes: a client that waits for replicas waits for this write.
   redis.call('PEXPIRE', lock, ttl)
   return ttl
 end
@@ -437,7 +442,7 @@ local function keep_write(lock, hold, span_ms, channel)
       return -1
     end
   end
-  -- The waiters must ask again to learn the new end.
+  -- The waiters must send a request to learn the new end.
   if keep_for_span(span_ms, lock, hold) then
     wake_all(channel)
   end
@@ -446,7 +451,8 @@ end
 
 -- [downgrade] -------------------------------------------------------------------------------------
 
--- Replaces a write hold by a read hold, with no other hold in between, and wakes all waiters.
+-- Replaces a write hold with a read hold, so that no other hold can begin in between, and wakes all
+-- waiters.
 --
 -- lock      hash: `mode`, a field per read hold, `uuid:n`, and the field of the write hold,
 --           `uuid:n:write`
@@ -461,18 +467,19 @@ end
 local function downgrade(lock, timeout, hold, read, lease_ms, channel)
   if redis.call('HEXISTS', lock, hold) == 0 then
     local ttl = redis.call('HEXISTS', lock, read) == 1 and redis.call('PTTL', timeout) or 0
-    -- Written even if nothing changes: a client that waits for replicas waits for this write.
+    -- Write even if nothing changes: a client that waits for replicas waits for this write.
     return ttl > 0 and redis.call('PEXPIRE', timeout, ttl) or 0
   end
   -- The first command must be one that works when the server is out of memory. The server then runs
-  -- the others too. The lock lasts long enough for both holds until `trim_expiry` sets its end.
+  -- the other commands, too. The lock lasts long enough for both holds until `trim_expiry` sets its
+  -- end.
   local ttl = redis.call('PTTL', lock)
   redis.call('PEXPIRE', lock, math.max(ttl, tonumber(lease_ms)))
   redis.call('SET', timeout, '1', 'PX', lease_ms)
   redis.call('HSET', lock, 'mode', 'read', read, '1')
   redis.call('HDEL', lock, hold)
   trim_expiry(lock)
-  -- Redisson publishes nothing at a downgrade, and its own readers then wait for the expiry.
+  -- Redisson itself publishes nothing at a downgrade, so its own readers wait for the expiry.
   wake_all(channel)
   return 1
 end
@@ -575,7 +582,7 @@ local function force_unlock(lock, marker, side, channel)
   local ttl = redis.call('PTTL', lock)
   redis.call('DEL', lock)
   if ttl > 0 then
-    -- The notes are only a courtesy to the holders: writing them fails when the server is out of
+    -- The notes are only a courtesy to the holders, so they may fail when the server is out of
     -- memory. There are at most 4096 notes, so that a name whose holds are often ended by force
     -- does not fill the memory.
     local size = redis.pcall('HLEN', marker)

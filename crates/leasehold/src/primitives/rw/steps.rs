@@ -28,8 +28,8 @@ step! {
 impl AcquireRead<'_> {
     fn twin(self, keyspace: &mut Keyspace) -> Result<Value, Refusal> {
         let mode = mode(keyspace, self.lock)?;
-        // Both field and key must exist: a field whose own key has expired is not a hold, and is
-        // granted anew.
+        // Both field and key must exist: a field whose own key has expired is not a hold, so the
+        // hold is granted again.
         if mode.is_some()
             && keyspace.hexists(self.lock, self.hold)?
             && keyspace.exists(self.timeout)
@@ -42,7 +42,7 @@ impl AcquireRead<'_> {
                 return Ok(Value::Int(keyspace.pttl(self.lock)));
             }
         } else if self.reserve_ms > 0 && keyspace.zrem(self.readers, self.waiter).unwrap_or(false) {
-            // This reader has a reservation, so it goes before the next writer.
+            // This reader has a reservation, so it enters before the next writer.
         } else if self.yields > 0
             && let Some(rest @ 1..) = reserved_for(keyspace, self.writers)
         {
@@ -143,17 +143,17 @@ step! {
 impl ReleaseRead<'_> {
     fn twin(self, keyspace: &mut Keyspace) -> Result<Value, Refusal> {
         let existed = keyspace.hdel(self.lock, self.hold)?;
-        // Deleted even if the field no longer exists, for example after a forced unlock: otherwise
-        // the key would remain until its lease ends.
+        // Delete the key even if the field no longer exists, for example after a forced unlock:
+        // otherwise the key would remain until its lease ends.
         let held = keyspace.del(self.timeout);
         if !existed {
             return Ok(Value::Int(0));
         }
         let writes = keyspace.hget(self.lock, b"mode")?.as_deref() == Some(b"write");
         let fields = keyspace.hlen(self.lock)?;
-        // Put off, because otherwise each of many readers that release together would check all the
-        // others. The lock then expires later than necessary, which does no harm while one of the
-        // readers is alive.
+        // Put this off, because otherwise each of many readers that release at the same time would
+        // check all the others. The lock then expires later than necessary, which does no harm
+        // while one of the readers is alive.
         let put_off = fields > 64
             && !sweeps_all(keyspace, self.hold, fields)
             && longest_of_some(keyspace, self.lock)? > 0;
@@ -189,8 +189,8 @@ impl ReleaseWrite<'_> {
             keyspace.hset(self.lock, b"mode", b"read")?;
         }
         let is_free = trim_expiry(keyspace, self.lock)?;
-        // Waiters are woken even if read holds of the owner remain, because other readers may enter
-        // beside them now. Redisson publishes nothing in this case, and its own readers wait for
+        // Wake the waiters even if read holds of the owner remain, because other readers may now
+        // enter beside them. Redisson publishes nothing in this case, and its own readers wait for
         // the expiry.
         let receivers = wake_all(keyspace, self.channel);
         if is_free && receivers > 0 {
@@ -212,7 +212,7 @@ step! {
 impl RenewRead<'_> {
     fn twin(self, keyspace: &mut Keyspace) -> Result<Value, Refusal> {
         let mut ttl = keyspace.pttl(self.timeout);
-        // Without its own key the hold has ended, for Redisson too, although its field remains for
+        // Without its own key the hold has ended, also for Redisson, although its field remains for
         // as long as other clients read.
         if ttl == -2 || !keyspace.hexists(self.lock, self.hold)? {
             return Ok(Value::Int(0));
@@ -302,7 +302,7 @@ step! {
 impl Downgrade<'_> {
     fn twin(self, keyspace: &mut Keyspace) -> Result<Value, Refusal> {
         if !keyspace.hexists(self.lock, self.hold)? {
-            // A copy of the request, after the one that downgraded the hold. The caller must not
+            // This is a copy of a request that has already downgraded the hold. The caller must not
             // get the answer that its lock was lost.
             let done = keyspace.hexists(self.lock, self.read)? && keyspace.exists(self.timeout);
             return Ok(Value::Int(done.into()));
@@ -495,7 +495,7 @@ fn mode(keyspace: &mut Keyspace, lock: &[u8]) -> Result<Option<Mode>, Refusal> {
 }
 
 fn writes(field: &[u8]) -> bool {
-    // The ending need not be at the end: inside a transaction, Redisson appends the id of the
+    // `:write` need not be at the end: inside a transaction, Redisson appends the id of the
     // transaction.
     field.windows(6).any(|part| part == b":write")
 }
@@ -563,12 +563,12 @@ fn trim_expiry(keyspace: &mut Keyspace, lock: &[u8]) -> Result<bool, Refusal> {
     }
 }
 
-/// Returns whether this release checks all read holds. About 64 of `fields` releases do so.
+/// Returns whether this release checks all read holds. About 64 in `fields` releases do so.
 fn sweeps_all(keyspace: &Keyspace, hold: &[u8], fields: usize) -> bool {
     let number = hold.rsplit(|letter| !letter.is_ascii_digit()).next();
     let number = number.and_then(|text| std::str::from_utf8(text).ok()?.parse().ok());
-    // The script uses the microseconds of the server's time. So it selects other releases than this
-    // twin, but about the same number of them.
+    // The script uses the microseconds of the server's time. So it selects different releases from
+    // this twin, but about the same number of them.
     let sample = keyspace.now_ms().wrapping_add(number.unwrap_or(0));
     sample % fields as u64 <= 63
 }

@@ -1,4 +1,5 @@
-//! The acquire of permits: the head of the line also asks for the waiters behind it.
+//! The acquire of permits: the head of the line also requests the permits for the waiters behind
+//! it.
 
 use std::pin::pin;
 use std::sync::{Arc, Weak};
@@ -92,8 +93,8 @@ impl PermitAcquire<'_> {
         if let Some(place) = self.place
             && place.give_up()
         {
-            // Another waiter's request was granted this waiter's permits, but they were not
-            // collected.
+            // Another waiter's request was granted permits for this waiter, but this waiter has not
+            // taken them.
             drop(self.permit());
         }
     }
@@ -108,8 +109,8 @@ impl PermitAcquire<'_> {
 
     fn request(&self) -> PermitRequest {
         let context = &self.semaphore.context;
-        // A waiter that asks before the moment of `not_before`, because its deadline is earlier,
-        // asks for itself alone.
+        // A waiter may send its request before the moment of `not_before`, because its deadline is
+        // earlier. Such a waiter requests only its own permits.
         let behind = match (self.place, self.not_before()) {
             (Some(head), None) => head.other_permit_waiters(MOST_AT_ONCE - 1),
             _ => Vec::new(),
@@ -119,8 +120,8 @@ impl PermitAcquire<'_> {
             context: Arc::clone(context),
             names: self.names.clone(),
             local: self.local.clone(),
-            // Fresh for each request: under the marker of an earlier request, the server would
-            // repeat that reply.
+            // Each request needs a new marker: under the marker of an earlier request, the server
+            // would repeat the earlier reply.
             marked: request::new_marker(context, &self.local),
             // The head is first: the server grants in this order, and the first grant counts as the
             // head's.
@@ -158,19 +159,19 @@ impl Ask for PermitAcquire<'_> {
                 request.hand_out(answer.grants);
                 answer
             }
-            // The reply concerns only the head. If the head is not polled, no other waiter is
-            // delayed.
+            // The reply concerns only the head. If the head is not polled, this does not delay
+            // other waiters.
             None if request.behind.is_empty() => request.answered(&undo, reply.await)?,
             None => {
                 let (sender, answer) = oneshot::channel();
-                // Weak, because the undo must end with the head: if the task kept it alive, it
-                // would give nothing back before the answer arrives.
+                // Pass a weak reference, because the undo must end with the head: if the task kept
+                // the undo alive, nothing would be given back before the answer arrives.
                 let task = request.finish_in_task(Arc::downgrade(&undo), reply, sender);
-                // Not `spawn`, because a close of the client waits for spawned work: this reply
+                // Don't use `spawn`: closing the client waits for spawned work, but this reply
                 // matters only to waiters.
                 context.cleanup.spawn_detached(task);
                 let address = context.backend.address();
-                // While this future exists, so does `undo`, and then the task sends a result. So a
+                // While this future exists, `undo` exists, too, so the task sends a result. So a
                 // channel that was closed without a result means that the runtime has dropped the
                 // task.
                 let ended = |_| Failure::runtime_ended(Outcome::MayHaveRun, address);
@@ -185,8 +186,8 @@ impl Ask for PermitAcquire<'_> {
         if !answer.exists {
             self.absence.report_missing(context, &self.names.key)?;
         }
-        // The number of free permits is not enough. If other waiters take released permits before
-        // this request runs, the number is the same as before, and only `released` differs.
+        // The number of free permits alone is not enough. If other waiters take released permits
+        // before this request runs, the number is the same as before, and only `released` differs.
         let fingerprint = (answer.free, answer.released);
         Ok(Answer::Later {
             within: None,
@@ -209,7 +210,7 @@ impl Ask for PermitAcquire<'_> {
     }
 
     fn on_message(&self) {
-        // A listed client is notified in the order of the list, so it asks at once.
+        // A listed client is notified in the order of the list, so it sends its request at once.
         if self.clients_ahead().is_some() {
             return;
         }
@@ -248,30 +249,30 @@ struct PermitRequest {
 }
 
 /// The undo of a request. It belongs to the head. The task that waits for the reply has only a weak
-/// reference. If the head gives up before the answer, everything that was granted is given back,
-/// and the next waiter in line asks.
+/// reference. If the head gives up before the answer arrives, everything that was granted is given
+/// back, and the next waiter in line sends its request.
 type SharedUndo = Mutex<Undo<GrantedPermits>>;
 
 impl PermitRequest {
     fn send(&mut self) -> (Arc<SharedUndo>, Reply) {
         let context = &self.context;
         let operation = steps::acquire(&self.names.key, &self.marked, &self.sizes, self.client);
-        // Armed before the request is sent: a grant must not be lost when no task waits for the
-        // answer any more.
+        // Arm the undo before the request is sent: a grant must not be lost when no task waits for
+        // the answer any more.
         let granted = GrantedPermits {
             names: self.names.clone(),
             marker: self.marked.marker.clone(),
         };
         let mut undo = Undo::arm(&context.cleanup, Arc::new(granted));
-        // Returned permits are sent before the request, which could otherwise be refused for lack
+        // Send returned permits before the request: otherwise the request could be refused for lack
         // of exactly these permits.
         returns::send(context, &self.names, &self.local);
         let now = context.clock.now();
-        // Read before the request is sent: permits that are given back after it are not available
-        // to it. They must not make the other processes' slice look unused.
+        // Read this before the request is sent: permits that are given back later are not available
+        // to the request, and must not make the other processes' slice look unused.
         self.given_back = self.local.slice.lock().given_back(now);
         let reply = context.backend.submit(operation);
-        // Lets the undo see whether the request was sent: if it was not, nothing is undone on the
+        // This tells the undo whether the request was sent: if it was not, nothing is undone on the
         // server.
         undo.watch(&reply);
         (Arc::new(Mutex::new(undo)), reply)
@@ -291,7 +292,7 @@ impl PermitRequest {
             let answer = self.answered(&undo, reply);
             let granted = answer.as_ref().map_or(0, |answer| answer.grants);
             // If the head gives up just now, the result is returned by `send` or dropped with the
-            // channel. Either way the head's permits are dropped, and so given back.
+            // channel. Either way the head's permits are dropped, which gives them back.
             drop(head.send(answer));
             self.hand_out(granted);
         }
@@ -312,17 +313,16 @@ impl PermitRequest {
             Ok(answer) => answer,
             Err(failure) => {
                 undo.failed(failure.outcome);
-                // Given back here, because the head might not be polled.
+                // Give the permits back here, because the head might not be polled.
                 undo.give_back_now();
                 return Err(failure);
             }
         };
-        // From here on each permit is passed to the waiter that it is for, or is given back to the
-        // server.
+        // From here on each permit either is passed to its waiter or is given back to the server.
         undo.disarm();
         drop(undo);
-        // After disarming: from here on a later request may remove the marker, and without it the
-        // undo would not find what to give back.
+        // Do this after disarming the undo: from here on a later request may remove the marker, and
+        // without the marker the undo would not find what to give back.
         let now = context.clock.now();
         self.local.markers.answered(self.marked.clone(), now);
         let grants = answer.grants;
@@ -334,7 +334,8 @@ impl PermitRequest {
             // request found shows whether other processes have taken anything.
             free: answer.free.saturating_add(taken),
             none_left: answer.free <= 0,
-            // A try begins no slice: no waiter is behind it that could use a returned permit.
+            // A try does not begin a slice: it has no waiters behind it that could use a returned
+            // permit.
             granted: grants > 0 && self.head.is_some(),
             now,
         });
@@ -349,14 +350,14 @@ impl PermitRequest {
         Ok(answer)
     }
 
-    /// Gives the waiters behind the head the permits that the server granted for them, in their
+    /// Gives the waiters behind the head the permits that the server granted for them, in line
     /// order.
     fn hand_out(&self, granted: usize) {
         // The first grant was for the head, whether the head still waits or not.
         for waiter in self.behind.iter().take(granted.saturating_sub(1)) {
             if !waiter.grant() {
                 // The waiter gave up, or a holder of this process has passed permits to it since
-                // the request was sent: it does not need a second grant.
+                // the request was sent. So it does not need this grant.
                 drop(self.permit(waiter.permits));
             }
         }
@@ -383,7 +384,7 @@ struct PermitReply {
     before: Option<u32>,
 }
 
-/// Reads the answer to a request for at most `most` waiters.
+/// Reads the answer to a request on behalf of at most `most` waiters.
 fn read(reply: &Value, most: usize) -> Option<PermitReply> {
     let Value::List(items) = reply else {
         return None;

@@ -20,8 +20,8 @@ use crate::error::Result;
 ///
 /// If other tasks of this process wait, released permits pass to them at once during the [time
 /// slice](crate::Semaphore) of the process. After the slice, permits that are released at the same
-/// time are sent to the server in one request. A waiter receives permits whether it is polled or
-/// not, so a waiting future that is not polled keeps permits from other waiters.
+/// time are sent to the server in one request. A waiter receives permits even while it is not
+/// polled, so don't leave a waiting future unpolled: it would keep permits from other waiters.
 #[must_use = "the permits are released as soon as this is dropped"]
 #[clippy::has_significant_drop]
 pub struct SemaphorePermit {
@@ -55,8 +55,8 @@ impl SemaphorePermit {
     /// Once `release` has been called, the permits are released even if the future is dropped.
     pub async fn release(mut self) -> Result<()> {
         self.context.check_process(&self.names.key)?;
-        // Taken out, because `returns::release` completes the return even if this future is
-        // dropped: `drop` must not give the permits back a second time.
+        // Set the number to zero, because `returns::release` completes the return even if this
+        // future is dropped: `drop` must not give the permits back a second time.
         match std::mem::take(&mut self.permits) {
             0 => Ok(()),
             permits => returns::release(&self.context, &self.names, permits)
@@ -83,8 +83,8 @@ impl SemaphorePermit {
     ///
     /// # Panics
     ///
-    /// Panics if `other` is of another semaphore or client, or if both together have 2^32 permits
-    /// or more. In that case this value does not change, and the permits of `other` are released.
+    /// Panics if `other` belongs to another semaphore or client, or if the sum is 2^32 permits or
+    /// more. In that case this value does not change, and the permits of `other` are released.
     pub fn merge(&mut self, mut other: Self) {
         assert!(
             self.names.key == other.names.key && Arc::ptr_eq(&self.context, &other.context),
@@ -94,8 +94,8 @@ impl SemaphorePermit {
         );
         let both = self.permits.checked_add(other.permits);
         self.permits = both.expect("both together are fewer than 2^32 permits");
-        // After everything that can panic: until here `other` gives back its own permits, and from
-        // here on it must not.
+        // Do this after everything that can panic: until here, a drop of `other` gives back its
+        // permits, and from here on it must not.
         other.permits = 0;
     }
 

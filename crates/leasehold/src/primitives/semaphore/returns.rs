@@ -1,7 +1,7 @@
 //! The return of permits. During this process's slice (`local/slice.rs`), other waiters of the
-//! process get the permits at once. After it, if waiters of this process wait, all permits that the
-//! ready tasks of the process give back are sent as one request. If none wait, returns are too rare
-//! for that.
+//! process get the permits at once. After the slice, if the process has waiters, all permits that
+//! its ready tasks give back are sent as one request. If it has none, each return is sent on its
+//! own.
 
 use std::future::poll_fn;
 use std::sync::Arc;
@@ -36,7 +36,7 @@ pub(super) struct SemaphoreNames {
 enum Returning {
     /// The permits were passed to other waiters of this process.
     PassedOn,
-    /// The permits are in their own request.
+    /// The permits are in a request of their own.
     Alone(SentReturn),
     /// The permits are in a shared request, which is completed even if this value is dropped.
     Together(BatchMember),
@@ -56,7 +56,7 @@ pub(super) async fn release(
         Returning::Together(member) => match member.result().await {
             Some(result) => result,
             None => {
-                // The task that carries a batch always reports its end, unless the runtime drops
+                // The task that sends a batch always reports the result, unless the runtime drops
                 // the task.
                 let address = context.backend.address();
                 Err(Failure::runtime_ended(Outcome::MayHaveRun, address))
@@ -96,15 +96,15 @@ fn start(
     let in_process = context.backend.is_in_process();
     let permits = match in_process {
         true => permits,
-        // Called even when no waiter waits: a slice ends with the first return after its time is
+        // Call this even when no waiter waits: a slice ends with the first return after its time is
         // up.
         false => local.pass_on(permits, context.clock.now()),
     };
     if permits == 0 {
         return Returning::PassedOn;
     }
-    // No waiter of this process waits, so there are not enough returns to be worth a batch. This
-    // return is sent at once.
+    // This process has no waiters, so there are too few returns for a batch. This return is sent at
+    // once.
     if in_process || !local.has_permit_waiters() {
         send(context, names, local);
         let sent = submit(context, names, local, permits.into());
@@ -114,8 +114,8 @@ fn start(
     let (member, carrier) = loop {
         match local.returns.join(permits) {
             Some(joined) => break joined,
-            // The batch is full, and its carrier has not sent it yet. It is sent now, and the next
-            // round opens another batch.
+            // The batch is full, and its task has not sent it yet. Send it now; the next round
+            // opens another batch.
             None => send(context, names, local),
         };
     };
@@ -126,7 +126,7 @@ fn start(
             local: local.clone(),
             is_sent: false,
         };
-        // Spawned as clean-up: a close of the client waits until the batch has been sent and
+        // Spawn it as clean-up, so that closing the client waits until the batch has been sent and
         // answered.
         context.cleanup.spawn(carry(batch, carrier));
     }
@@ -134,7 +134,7 @@ fn start(
 }
 
 /// A batch of returns that its task has not sent yet. If the task is dropped before its first poll,
-/// because the runtime ends, the drop sends the batch: its permits would stay in use.
+/// because the runtime ends, the drop sends the batch: otherwise its permits would stay in use.
 struct UnsentBatch {
     context: Arc<Context>,
     names: SemaphoreNames,
@@ -159,22 +159,22 @@ async fn carry(mut batch: UnsentBatch, mut carrier: Carrier) {
         local,
         ..
     } = &batch;
-    // A request may have sent this batch already. Then this call sends the batch that was opened
-    // after it, if any, and the carrier of that batch finds it sent.
+    // Another request may have sent this batch already. In that case this call sends the next
+    // batch, if there is one, and the task of that batch finds it sent.
     if send(context, names, local) {
         nudge(context, names, local);
     }
-    // The batch has been sent by now: by this `send`, or by an earlier one under the same lock.
+    // The batch has now been sent: by this `send`, or by an earlier one under the same lock.
     if let Some(sent) = carrier.sent() {
         let ended = complete(context, local, sent).await;
-        // Logged here, because perhaps no member of this batch waits for the result.
+        // Log it here, because perhaps no member of this batch waits for the result.
         warn_if_final(&names.key, &ended);
         carrier.end(ended);
     }
 }
 
-/// Lets other tasks that are ready run first: they may have something to give back, too. Not
-/// `yield_now`, which would wait for this thread although another thread is idle.
+/// Lets other tasks that are ready run first: they may have something to give back, too.
+/// `yield_now` would be wrong: it waits for this thread although another thread is idle.
 async fn yield_once() {
     let mut is_over = false;
     poll_fn(|context| {
@@ -204,9 +204,9 @@ fn submit(
     let marked = request::new_marker(context, local);
     let operation = steps::add(key, &marked, permits, false, channel);
     SentReturn {
-        // Read before the request is sent, because the lifetime of its marker counts from here. If
-        // it counted from later, a copy could be sent after the marker has expired, and would count
-        // twice.
+        // Read the time before the request is sent, because the lifetime of its marker counts from
+        // here. If it counted from a later moment, a copy could be sent after the marker has
+        // expired, and would count twice.
         sent_at: context.clock.now(),
         we_listen: context.backend.channels().is_live(channel),
         reply: context.backend.submit(operation.clone()),
@@ -215,8 +215,8 @@ fn submit(
     }
 }
 
-/// Lets our own waiters ask right after the release, before its message arrives. If other processes
-/// wait, too, this does nothing, because their waiters would hardly ever be first.
+/// Lets our own waiters send a request right after the release, before its message arrives. If
+/// other processes wait, too, this does nothing, because their waiters would hardly ever be first.
 fn nudge(context: &Context, names: &SemaphoreNames, local: &RecordRef) {
     if local.slice.lock().no_other_listener() {
         context.backend.channels().wake(&names.channel);
@@ -229,12 +229,12 @@ async fn complete(context: &Context, local: &RecordRef, sent: SentReturn) -> Res
     let returned = ReturnedPermits {
         key: local.key().clone(),
         operation: sent.operation.clone(),
-        // Set for the case that this future is dropped before the reply.
+        // This is set for the case that this future is dropped before the reply arrives.
         unsure_since: Mutex::new(Some(sent.sent_at)),
     };
     let mut undo = Undo::arm(&context.cleanup, Arc::new(returned));
-    // Like the undo of a hold: whatever the reply, there is something to give back. The clean-up
-    // sends the same operation under the same marker, so the permits still count once.
+    // Whatever the reply is, there is something to give back, as with the undo of a hold. The
+    // clean-up sends the same operation under the same marker, so the permits still count once.
     undo.granted();
     match request::repeat(context, sent.sent_at, sent.reply, sent.operation).await {
         Ok(reply) => {
@@ -243,8 +243,8 @@ async fn complete(context: &Context, local: &RecordRef, sent: SentReturn) -> Res
                 && let [_, Value::Int(listeners)] = items[..]
             {
                 let ours = i64::from(sent.we_listen);
-                // `None` if the reply is -1, which means that the number is not known. Then others
-                // may listen, and they get their slice.
+                // `None` if the reply is -1, which means that the number is unknown. In that case
+                // other processes may be subscribed, and they get their slice.
                 let others = u32::try_from(listeners - ours).ok();
                 local.slice.lock().published(others);
             }
@@ -259,7 +259,8 @@ async fn complete(context: &Context, local: &RecordRef, sent: SentReturn) -> Res
             if failure.is_about_the_key() {
                 undo.disarm();
             }
-            // No marker has been written, so none limits how long the clean-up may try.
+            // No marker has been written, so there is no marker whose expiry limits how long the
+            // clean-up may try.
             if failure.outcome == Outcome::DidNotRun {
                 undo.hold().unsure_since(None);
             }
@@ -268,7 +269,7 @@ async fn complete(context: &Context, local: &RecordRef, sent: SentReturn) -> Res
     }
 }
 
-/// Warns of a failure after which the clean-up does not try again either.
+/// Logs a warning about a failure after which the clean-up does not try again either.
 fn warn_if_final(key: &Key, ended: &Result<(), Failure>) {
     if let Err(failure) = ended
         && failure.is_about_the_key()
@@ -291,7 +292,7 @@ fn warn_given_up(key: &Key) {
 /// Time for which to keep giving back to a server that can't be reached.
 const GIVE_UP_AFTER: Duration = Duration::from_secs(600);
 
-/// Returns the time at which to stop trying: after its marker has expired, the same request would
+/// Returns the time at which to stop trying: after the marker has expired, the same request would
 /// count twice.
 fn retry_until(started: Moment, unsure_since: Option<Moment>, reply_timeout: Duration) -> Moment {
     unsure_since.map_or(started + GIVE_UP_AFTER, |since| {

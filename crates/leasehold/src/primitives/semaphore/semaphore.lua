@@ -37,13 +37,14 @@ local function acquire(semaphore, marker, done, released, asking, sizes, client,
   free = free or 0
   local grants, taken = 0, 0
   for size in string.gmatch(sizes, '%d+') do
-    -- The first waiter that wants too many ends the loop, so that no later waiter overtakes it.
+    -- The first waiter that wants too many permits ends the loop, so that no later waiter overtakes
+    -- it.
     if taken + size > free then break end
     grants, taken = grants + 1, taken + size
   end
-  -- The marker is written first: permits without a marker could never be undone. A refusal leaves a
-  -- marker, too: otherwise a repeated copy of the request could be granted with no waiter to take
-  -- the permits.
+  -- The marker is written first: permits without a marker could never be undone. A refusal also
+  -- leaves a marker: otherwise a repeated copy of the request could be granted permits after its
+  -- waiter has left.
   local failed = remember(marker, grants .. ' ' .. taken .. ' ' .. free - taken)
   if failed then
     return failed
@@ -64,7 +65,7 @@ local function acquire(semaphore, marker, done, released, asking, sizes, client,
     if grants == 0 then
       before = clients_before(asking, client, notified)
     else
-      -- To notify a client that has its permits would be wasted, and would delay the next client.
+      -- Notifying a client that has its permits would be useless, and would delay the next client.
       redis.pcall('LREM', asking, 0, client)
     end
   end
@@ -115,17 +116,19 @@ local function undo(semaphore, marker, asking, channel)
   if other then
     return other
   end
-  -- A first write that succeeds even if the server is out of memory.
+  -- This first write succeeds even if the server is out of memory.
   redis.call('DEL', marker)
-  -- Noted even if there was nothing to undo: an acquire that runs after its undo grants nothing.
+  -- Note the undo even if there was nothing to undo: an acquire that runs after its undo grants
+  -- nothing.
   local failed = remember(marker, 'undone')
-  -- A semaphore that was deleted since then is not made again.
+  -- A semaphore that was deleted since then is not created again.
   if failed or taken == 0 or not free then
     return failed or 0
   end
   free = redis.pcall('INCRBY', semaphore, taken)
   if type(free) == 'table' then
-    -- An ACL denies it: the next undo must find how much to give back.
+    -- An ACL denies the command. Restore the marker, because the next undo must find how much to
+    -- give back.
     remember(marker, before)
     return free.err
   end
@@ -158,25 +161,25 @@ local function add(semaphore, marker, done, released, asking, permits, if_exists
   if other then
     return other
   end
-  -- A first write that succeeds even if the server is out of memory, because a release must.
+  -- This first write succeeds even if the server is out of memory, because a release must succeed.
   redis.call('DEL', done)
   local reply = (free or if_exists == '0') and 1 or 0
   local failed = remember(marker, reply)
   if failed or reply == 0 then
     return failed or { 0, -1 }
   end
-  -- INCRBY, not SET: it keeps the expiry that the semaphore may have.
+  -- Use INCRBY and not SET, because it keeps the expiry that the semaphore may have.
   free = redis.pcall('INCRBY', semaphore, permits)
   if type(free) == 'table' then
     redis.call('DEL', marker)
     return free.err
   end
-  -- A waiter that asks because of the message may find that other clients were quicker. A changed
-  -- `released` shows it that the message was not part of a flood. Only a hint, which an ACL may
-  -- deny.
+  -- A waiter that sends a request because of the message may find that other clients were quicker.
+  -- A changed `released` shows this waiter that the message was not part of a flood. This is only a
+  -- hint, which an ACL may deny.
   if tonumber(permits) > 0 then redis.pcall('SET', released, marker, 'PX', 60000) end
-  -- Publishes the number of free permits, not of released ones: a waiter that needs more than are
-  -- free sleeps on.
+  -- Publish the number of free permits, and not of released ones, so that a waiter that needs more
+  -- than are free continues to sleep.
   return { 1, publish_free(asking, channel, free, tonumber(permits), 0) }
 end
 
@@ -205,7 +208,7 @@ local function drain(semaphore, marker, done)
     return failed
   end
   if free ~= 0 then
-    -- INCRBY, not SET: it keeps the expiry that the semaphore may have.
+    -- Use INCRBY and not SET, because it keeps the expiry that the semaphore may have.
     local left = redis.pcall('INCRBY', semaphore, -free)
     if type(left) == 'table' then
       redis.call('DEL', marker)
@@ -293,7 +296,7 @@ local function delete(semaphore, marker, done)
   if other then
     return other
   end
-  -- A first write that succeeds even if the server is out of memory.
+  -- This first write succeeds even if the server is out of memory.
   redis.call('DEL', done)
   local failed = remember(marker, free and 1 or 0)
   if failed then

@@ -49,7 +49,7 @@ impl Acquire<'_> {
             &format!("{grants} {taken} {}", free - taken),
         );
         // The script removes its marker again when this is refused, which an ACL can cause. The
-        // twin knows no ACL, and `number_at` has checked that the number is short enough.
+        // twin does not know ACLs, and `number_at` has checked that the number is short enough.
         if taken > 0 {
             keyspace.incr_by(self.semaphore, -taken)?;
         }
@@ -112,7 +112,7 @@ impl Undo<'_> {
                 let freed = Freed::new((self.asking, self.channel), free, taken);
                 publish_free(keyspace, freed);
             }
-            // A semaphore that was deleted since then is not made again.
+            // A semaphore that was deleted since then is not created again.
             _ => taken = 0,
         }
         note(keyspace, self.marker, "undone");
@@ -260,8 +260,8 @@ fn read_marker(text: &[u8]) -> Option<(i64, i64, i64)> {
     Some((numbers.next()??, numbers.next()??, numbers.next()??))
 }
 
-/// Builds a request for permits for some waiters. If `client` is given, a release may notify that
-/// client.
+/// Builds a request for permits on behalf of some waiters. If `client` is given, a release may
+/// notify that client.
 pub(crate) fn acquire(
     key: &Key,
     marked: &Marked,
@@ -269,7 +269,7 @@ pub(crate) fn acquire(
     client: Option<WaitingClient>,
 ) -> Operation {
     let wants = sizes.first().copied().unwrap_or_default();
-    // One text, because a step has a fixed number of arguments.
+    // Join them into one string, because a step has a fixed number of arguments.
     let sizes: Vec<_> = sizes.iter().map(u32::to_string).collect();
     Acquire {
         semaphore: key.as_str().as_bytes(),
