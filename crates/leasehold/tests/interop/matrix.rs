@@ -62,7 +62,7 @@ const KILLED: &str = "a killed process keeps the others out only until its lease
 const WATCHDOGS: &str = "each side's watchdog renews its own hold, and the other sides stay out";
 const MANY: &str = "when threads and processes of all sides compete, no two recorded holds overlap, and no count is lost";
 const STATE: &str =
-    "each call of Leasehold leaves the same state in Redis as a recorded call of a live Redisson";
+    "each call of Leasehold leaves the same state in Redis as a live Redisson did when its calls were recorded";
 
 const FAILOVER: &str =
     "holds and waiters of all sides outlive a failover of a master behind sentinels";
@@ -90,8 +90,8 @@ struct Primitive {
 }
 
 const ONE_AT_A_TIME: &str =
-    "not: a recording is of one version, so each version is compared by itself";
-const BY_ITSELF: &str = "not: each version is tested by itself";
+    "not: a recording covers one version, so each version is compared on its own";
+const BY_ITSELF: &str = "not: each version is tested on its own";
 const MIXED_ONLY: &str = "not: tested with both versions at once, which is the harder case";
 const MEASURED: &str = "not: leasehold-bench measures it with Redisson, and tests/server/synchronizers tests Leasehold alone";
 
@@ -209,7 +209,7 @@ fn spin() -> Primitive {
     Primitive {
         name: "Lock with back-off",
         redisson: "`getSpinLock`",
-        note: "A spin lock of Redisson publishes nothing, so its release wakes no waiter. The waiters of both sides ask again after a pause.",
+        note: "A spin lock of Redisson publishes nothing, so its release does not wake waiters. The waiters of both sides try again after a pause.",
         rows: with(
             rows,
             [
@@ -219,7 +219,7 @@ fn spin() -> Primitive {
                 ),
                 same(
                     MANY,
-                    "not: a spin lock has the key and the scripts of the lock, which has this check",
+                    "not: a spin lock uses the same key and scripts as the lock, which has this check",
                 ),
                 each(
                     STATE,
@@ -238,9 +238,9 @@ fn fenced() -> Primitive {
     Primitive {
         name: "Fenced lock",
         redisson: "`getFencedLock`",
-        note: "3.16.8 has no fenced lock and takes part with `getLock`, which uses the same key and takes no token.",
+        note: "3.16.8 has no fenced lock. In its place, the tests use `getLock`, which has the same key and takes no token.",
         but: [
-            "3.16.8 has no fenced lock; the tests use its `getLock`, which takes no token",
+            "3.16.8 has no fenced lock; the tests use `getLock` of 3.16.8, which takes no token",
             "",
             "a hold of Redisson 3.16.8 has no token",
         ],
@@ -348,11 +348,11 @@ fn read_write() -> Primitive {
     Primitive {
         name: "Read-write lock",
         redisson: "`getReadWriteLock`",
-        note: "The checks of all primitives use its write side.",
+        note: "The checks that all primitives have in common use the write side.",
         but: [
             "",
             "",
-            "Redisson's versions break each other's holds: the watchdog of a 3.16.8 reader cuts the longer hold of a 4.7.0 reader",
+            "Redisson's versions break each other's holds: the watchdog of a 3.16.8 reader shortens the longer hold of a 4.7.0 reader",
         ],
         rows: with(
             rows,
@@ -375,7 +375,7 @@ fn read_write() -> Primitive {
                 each(
                     "Leasehold can read while a Java thread that has downgraded still reads",
                     "rw::downgraded_java_thread_lets_our_reader_in",
-                    "not: one Java thread downgrades, so each version is tested by itself",
+                    "not: one Java thread downgrades, so each version is tested on its own",
                 ),
                 each(
                     "one release by a writer lets all readers in",
@@ -385,7 +385,7 @@ fn read_write() -> Primitive {
                 each(
                     "no reader's watchdog ends the longer hold of another reader",
                     "rw::java_reader_watchdog_keeps_our_longer_hold rw::our_renewal_changes_no_java_read_lease",
-                    "not: Redisson's two versions break this between themselves: the watchdog of a 3.16.8 reader cuts the longer hold of a 4.7.0 reader",
+                    "not: Redisson's two versions break each other's holds: the watchdog of a 3.16.8 reader shortens the longer hold of a 4.7.0 reader",
                 ),
                 each(
                     MANY,
@@ -409,7 +409,7 @@ fn read_write() -> Primitive {
 }
 
 const MEMBERS_FORCED: &str =
-    "not: neither side can force the whole lock, only one member after the other";
+    "not: neither side can force-unlock the whole lock, only one member after the other";
 const MEMBERS_STATE: &str = "not: each member is a lock, which has this check";
 
 fn multi() -> Primitive {
@@ -536,11 +536,11 @@ fn semaphore() -> Primitive {
             each(
                 "both sides count permits alike when they set, add and drain them",
                 "synchronizers::permits_are_counted_alike_and_exclude_both_sides",
-                "not: the permits are one number in Redis, so each version is tested by itself",
+                "not: the permits are one number in Redis, so each version is tested on its own",
             ),
             same(
                 FORCE,
-                "not: a permit has no holder, and anybody may release it",
+                "not: a permit has no holder, and any client may release it",
             ),
             same(EXPIRY, NO_LEASE),
             same(KILLED, NO_LEASE),
@@ -565,9 +565,9 @@ fn expirable() -> Primitive {
         name: "Expirable semaphore",
         redisson: "`getPermitExpirableSemaphore`",
         but: [
-            "3.16.8 can't release a permit of Leasehold by its id",
+            "3.16.8 can't release a permit of Leasehold by the permit's id",
             "",
-            "neither version of Redisson can release a permit of the other version by its id, and 3.16.8 can't release a permit of Leasehold by its id",
+            "neither version of Redisson can release a permit of the other version by the permit's id, and 3.16.8 can't release a permit of Leasehold in this way",
         ],
         rows: vec![
             same(
@@ -586,7 +586,7 @@ fn expirable() -> Primitive {
             each(
                 "Leasehold releases Java's permits by their ids, and Java releases Leasehold's if its version stores ids in the same way",
                 "synchronizers::java_permits_without_lease_work_by_id synchronizers::new_java_releases_our_permits_by_id",
-                "not: an id passes between two sides, so each version is tested by itself; 3.16.8 writes and recognises ids only as text, and does not recognise the ids of Leasehold and of 4.7.0",
+                "not: an id passes between two sides, so each version is tested on its own; 3.16.8 writes and recognises ids only as hex digits, and does not recognise the ids of Leasehold and 4.7.0",
             ),
             same(
                 FORCE,
@@ -627,7 +627,7 @@ fn latch() -> Primitive {
             each(
                 TIMED,
                 "synchronizers::latch_waiters_see_javas_reset_after_zero",
-                "not: a wait with a limit is between two sides, so each version is tested by itself",
+                "not: a wait with a time limit involves only two sides, so each version is tested on its own",
             ),
             each(
                 WOKEN,
@@ -662,7 +662,7 @@ fn documents() -> Primitive {
     Primitive {
         name: DOCUMENTS,
         redisson: "its keys, messages and methods",
-        note: "Each row compares what a live Redisson does with what a page says about it.",
+        note: "Each row compares the behaviour of a live Redisson with what a page says about it.",
         rows: vec![
             row(
                 "Redisson writes to Redis and publishes exactly what [wire-format.md](wire-format.md) says",
@@ -896,18 +896,18 @@ fn lines(row: &Row, outcomes: &BTreeMap<String, String>) -> String {
 const DETAILS_HEAD: &str = "\
 # The tests behind the table
 
-This page lists the tests behind each cell of [interop.md](interop.md), check by check.
-`scripts/interop` runs them and writes both pages; interop.md has the date of the run. The tests are
-in `crates/leasehold/tests/interop`. `ok` means that each test of the line passed. `none` is
-followed by the reason why a check has no test.
+This page lists the tests for each cell of the table in [interop.md](interop.md), check by check.
+`scripts/interop` runs the tests and writes both pages; interop.md has the date of the run. The
+tests are in `crates/leasehold/tests/interop`. `ok` means that each test in the row passed. `none`
+is followed by the reason why a check has no test.
 
 The tests in `each_lock`, `each_group` and `each_count` run on one server, on a cluster of three
 masters, and behind sentinels. Behind sentinels they run twice: once without a failover, and once
 with a failover before the check. In most tests, all clients are already connected when the failover
 happens. The other tests run on one server.
 
-Most tests run once for each column. Their names here omit the module of the column:
-`with_3_16_8::`, `with_4_7_0::`, `with_both::`.
+Most tests run once with 3.16.8, once with 4.7.0 and once with both. The names on this page omit the
+module for this: `with_3_16_8::`, `with_4_7_0::` or `with_both::`.
 ";
 
 /// Returns the text of `docs/interop-tests.md`.
