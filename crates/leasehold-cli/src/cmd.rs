@@ -90,8 +90,8 @@ pub(crate) fn run(cli: Cli) -> Result<Exit, Failure> {
             finish(latch::latch(args, &server))
         }
         Command::Demo(args) => {
-            // Only the command line can name a server. The demo is for the first minute with
-            // leasehold, and must not write to a server that the environment names.
+            // Only the command line can name a server for the demo. New users run the demo first,
+            // and it must not write to a server that the environment names.
             let server = cli
                 .connection
                 .redis
@@ -106,7 +106,7 @@ pub(crate) fn run(cli: Cli) -> Result<Exit, Failure> {
     }
 }
 
-/// Returns the servers of a command's lock: one server, or all servers of a majority.
+/// Returns the servers that store a command's lock: one server, or all servers of a `RedLock`.
 fn servers(args: &cli::Wanted, flag: Option<OsString>) -> Result<Vec<Server>, Failure> {
     if args.redlock.is_empty() {
         return Ok(vec![Server::find(flag)?.shared()?]);
@@ -163,8 +163,8 @@ fn name_to_look_at(name: OsString) -> Result<String, Failure> {
     })
 }
 
-/// Parses a lock's name on the command line. The library reports other errors in it when the lock
-/// is used.
+/// Parses a lock's name on the command line. The library reports other errors in the name when the
+/// lock is used.
 fn name_of_lock(name: OsString) -> Result<String, Failure> {
     name.into_string().map_err(|name| {
         Failure::usage(format!(

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-/// The longest duration that is accepted. A longer one is a mistake.
+/// The longest duration that is accepted. A user who writes a longer one has made a mistake.
 const LONGEST: Duration = Duration::from_secs(365 * 24 * 3600);
 
 /// The error for a duration of zero.
@@ -33,7 +33,7 @@ pub(crate) fn parse_or_zero(text: &str) -> Result<Duration, String> {
     Ok(duration)
 }
 
-/// Formats a duration for people, to the millisecond: `1m 2s 345ms`.
+/// Formats a duration for users, rounded to milliseconds: `1m 2s 345ms`.
 pub(crate) fn shown(duration: Duration) -> String {
     let ms = u64::try_from(duration.as_millis()).unwrap_or(u64::MAX);
     humantime::format_duration(Duration::from_millis(ms)).to_string()
@@ -57,7 +57,7 @@ pub(crate) fn exact(duration: Duration) -> String {
     }
 }
 
-/// Returns a description of the time that is left.
+/// Describes the time that is left, in words.
 pub(crate) fn soon(left: Duration) -> String {
     match left.as_millis() {
         0 => "at once".to_owned(),

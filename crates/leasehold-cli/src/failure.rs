@@ -59,7 +59,7 @@ impl From<leasehold::Error> for Failure {
             exit: error.kind().into(),
             message: error.to_string(),
             source: match error.source() {
-                // Keep the whole error: its sources may say more than the message.
+                // Keep the whole error, because its sources may explain more than its message.
                 Some(_) => Some(Box::new(error)),
                 None => None,
             },

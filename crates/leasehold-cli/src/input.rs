@@ -20,7 +20,7 @@ pub(crate) async fn line() -> io::Result<String> {
 /// Reads the first line and nothing after it, because the rest belongs to the command that is run
 /// next.
 pub(crate) async fn first_line() -> io::Result<String> {
-    /// More than any ticket has.
+    /// The limit for the length of a line, in bytes. It is longer than any ticket.
     const LONGEST: usize = 1 << 20;
     read(|| {
         let (mut line, mut byte) = (Vec::new(), [0]);
@@ -51,7 +51,7 @@ async fn read<T: Send + 'static>(
 ) -> io::Result<T> {
     let (answer, answered) = oneshot::channel();
     signals::on_thread("stdin", move || {
-        // Fails when the caller no longer waits for the answer.
+        // This fails if the caller no longer waits for the answer.
         let _ = answer.send(read());
     })?;
     answered

@@ -9,16 +9,17 @@ use tracing_subscriber::prelude::*;
 use crate::cli::Cli;
 use crate::output::{self, tell};
 
-/// Starts the log. By default it prints warnings, in the form of the program's messages. `-v` logs
-/// everything, and `--quiet` nothing. Without both, `RUST_LOG` replaces the default.
+/// Starts the log. By default, it prints warnings, in the form of the program's messages. With
+/// `-v`, it prints everything, and with `--quiet` nothing. Without both, `RUST_LOG` replaces the
+/// default.
 pub(crate) fn start(cli: &Cli) {
     if cli.quiet {
         return;
     }
     let directives = std::env::var("RUST_LOG").unwrap_or_default();
-    // The filter decides, not the maximum of the subscriber.
+    // The filter decides what is logged, so the subscriber has no maximum level of its own.
     let log = fmt().with_max_level(LevelFilter::TRACE);
-    // Fails only if a log has been started before. This is the first.
+    // This fails only if a log has been started before, and this log is the first.
     let _ = match cli.verbose {
         0 if directives.is_empty() => log
             .with_target(false)
@@ -30,7 +31,7 @@ pub(crate) fn start(cli: &Cli) {
         verbose => {
             let filter = match verbose {
                 0 => filter(&directives),
-                // More of these flags don't log more.
+                // Repeating the flag does not log more.
                 _ => of_leasehold(LevelFilter::TRACE),
             };
             log.with_writer(|| Plain).finish().with(filter).try_init()

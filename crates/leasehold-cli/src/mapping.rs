@@ -21,7 +21,7 @@ impl Mapping {
     }
 }
 
-/// Formats a mapping as [`parse`] accepts it.
+/// Formats a mapping in the form that [`parse`] accepts.
 impl fmt::Display for Mapping {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let written = |(host, port): &Host| match host.contains(':') {

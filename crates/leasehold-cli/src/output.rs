@@ -19,15 +19,15 @@ use self::lines::Lines;
 use crate::failure::Failure;
 use crate::signals;
 
-/// The messages that wait to be written to stderr.
+/// The messages that have yet to be written to stderr.
 static STORY: Lines = Lines::new();
-/// Whether the thread that writes the messages was started.
+/// Whether the thread that writes the messages was started successfully.
 static WRITER: OnceLock<bool> = OnceLock::new();
 
 /// The longest wait at the program's end for a reader of stderr that makes no progress.
 const PATIENCE_AT_END: Duration = Duration::from_secs(1);
-/// The longest time that a reader of stderr may delay a result. On a terminal, results should
-/// appear after the messages before them.
+/// The longest time that a reader of stderr may delay a result. On a terminal, a result should
+/// appear after the messages that were written before it.
 const PATIENCE: Duration = Duration::from_millis(100);
 
 /// Writes a result to stdout, with a line end.
@@ -54,7 +54,7 @@ pub(crate) async fn more(text: impl fmt::Display) -> Result<bool, Failure> {
     }
 }
 
-/// Writes a line to stdout for a program that reads it, and waits for its reader.
+/// Writes a line to stdout for a program, and waits until that program can take it.
 pub(crate) fn line(text: impl fmt::Display) -> io::Result<()> {
     let mut stdout = io::stdout().lock();
     writeln!(stdout, "{text}")?;
@@ -121,7 +121,7 @@ static NAME: OnceLock<String> = OnceLock::new();
 /// if there is one.
 pub(crate) fn tell_json(name: Option<&str>) {
     if let Some(name) = name {
-        // Called once, so the name is not set yet.
+        // This function is called only once, so the name is not set yet.
         let _ = NAME.set(name.to_owned());
     }
     JSON.store(true, Ordering::Relaxed);
@@ -132,7 +132,7 @@ pub(crate) fn is_json() -> bool {
     JSON.load(Ordering::Relaxed)
 }
 
-/// An event for a program that reads stderr.
+/// An event that is reported to a program that reads stderr.
 #[derive(Clone, Copy)]
 pub(crate) enum Event {
     Waiting,
@@ -214,7 +214,7 @@ pub(crate) fn detail(text: impl fmt::Display) {
 /// Returns how long a wait lasts before it is reported.
 pub(crate) fn silent_for() -> Duration {
     match VERBOSE.load(Ordering::Relaxed) {
-        // Longer than the acquire of a free lock takes.
+        // This is longer than it takes to acquire a free lock.
         true => Duration::from_millis(200),
         false => SILENT_FOR,
     }

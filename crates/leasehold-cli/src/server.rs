@@ -36,12 +36,13 @@ const DEFAULT_URL: &str = "redis://127.0.0.1:6379";
 /// A server's URL. It may contain a password, so the type has no `Debug` and no `Display`.
 pub(crate) struct Server {
     url: String,
-    /// The flag or the variable that gave the URL.
+    /// The flag or the variable in which the URL was given.
     source: &'static str,
 }
 
 impl Server {
-    /// Returns the server of the flag, or else of the environment, or else the default.
+    /// Returns the server that the flag names, or else the one that the environment names, or else
+    /// the default.
     pub(crate) fn find(flag: Option<OsString>) -> Result<Self, Failure> {
         let (source, url) = match flag {
             Some(url) => ("--redis", url),
@@ -54,7 +55,8 @@ impl Server {
         Self::named(source, url)
     }
 
-    /// Returns the server at `url`, which `source` gave: a flag, or a variable with its `$`.
+    /// Returns the server at `url`. `source` says where the URL was given: in a flag, or in a
+    /// variable, which is written with its `$`.
     pub(crate) fn named(source: &'static str, url: OsString) -> Result<Self, Failure> {
         match url.into_string() {
             Ok(url) if !url.is_empty() => {
@@ -71,7 +73,7 @@ impl Server {
     }
 
     /// Returns the server if other processes can reach it. A lock in this process's own memory
-    /// excludes no other process.
+    /// can't exclude other processes.
     pub(crate) fn shared(self) -> Result<Self, Failure> {
         if !self.is_embedded() {
             return Ok(self);
@@ -94,13 +96,13 @@ impl Server {
     }
 
     /// Creates a client that connects in the background, and keeps trying. A wait tolerates a
-    /// server that does not answer yet for as long as a server that has stopped answering.
+    /// server that has never answered for as long as a server that has stopped answering.
     pub(crate) fn connect_in_background(&self, terms: Terms) -> Result<Client, Failure> {
         Ok(terms.builder()?.connect_in_background(&self.url)?)
     }
 
-    /// Creates a client like [`Self::connect_in_background`], for waits that do not end with a
-    /// hold.
+    /// Creates a client like [`Self::connect_in_background`], for a wait after which nothing is
+    /// held.
     pub(crate) fn connect_for_waits(&self) -> Result<Client, Failure> {
         Ok(builder()?.connect_in_background(&self.url)?)
     }
@@ -124,7 +126,7 @@ pub(crate) struct Terms {
 impl Terms {
     fn builder(self) -> Result<ClientBuilder, Failure> {
         let mut builder = builder()?.lease(self.lease);
-        // The guard is possible only without Redisson.
+        // A failover guard is possible only if Redisson does not use the lock.
         if self.rust_only || self.failover_guard.is_some() {
             builder = builder.peers(Peers::RustOnly);
         }
@@ -162,7 +164,7 @@ impl Access {
         ];
         let flags: Vec<(&str, OsString)> = flags.into_iter().flatten().chain(map).collect();
         let flags = flags.into_iter().map(|(flag, value)| {
-            // Flag and value in one word: a value may begin with a dash.
+            // Put the flag and its value into one word, because a value may begin with a dash.
             let mut word = OsString::from(flag);
             word.push("=");
             word.push(value);
@@ -181,7 +183,7 @@ pub(crate) fn access_flags() -> Vec<OsString> {
 
 /// Sets the access of all clients. Must be called before the first client is created.
 pub(crate) fn set_access(access: Access) {
-    // Called only once.
+    // This function is called only once, so the cell is empty.
     let _ = ACCESS.set(access);
 }
 
@@ -229,7 +231,7 @@ fn mappings(access: &Access) -> Result<Vec<Mapping>, Failure> {
 /// be read only once, and this process may have several clients.
 static READ_ONCE: Mutex<Option<String>> = Mutex::new(None);
 
-/// Makes the client read the password file at each connect, and now and then while it is connected.
+/// Makes the client read the password file at each connect, and at intervals while it is connected.
 fn with_password_file(builder: ClientBuilder, path: PathBuf) -> Result<ClientBuilder, Failure> {
     let unreadable = |what| Failure::new(Exit::Unreadable, what);
     if !path.is_file() {

@@ -12,7 +12,7 @@ use tokio::signal::unix::{self, SignalKind};
 
 use crate::failure::Failure;
 
-/// Signals that people send, and that end a program by default.
+/// The signals that users send, and that end a program by default.
 const ENDING: [Signal; 6] = [
     Signal::SIGINT,
     Signal::SIGTERM,
@@ -33,8 +33,8 @@ impl Signals {
         let ignored = ignored();
         let streams = ENDING
             .into_iter()
-            // `nohup` and a shell's `&` make this process and the command ignore a signal. A
-            // listener would end that.
+            // With `nohup` and with a shell's `&`, this process and the command ignore some
+            // signals. If this process listened for such a signal, it would no longer be ignored.
             .filter(|signal| ignored & (1 << (*signal as i32 - 1)) == 0)
             .map(|signal| {
                 let stream = unix::signal(SignalKind::from_raw(signal as i32))?;
@@ -45,7 +45,7 @@ impl Signals {
         Ok(Self { streams })
     }
 
-    /// Waits for the next signal. Dropping the future loses no signal.
+    /// Waits for the next signal. If the future is dropped, no signal is lost.
     pub(crate) async fn next(&mut self) -> Signal {
         std::future::poll_fn(|context| {
             for (signal, stream) in &mut self.streams {

@@ -27,7 +27,7 @@ pub(super) use wanted::HoldLimits;
 /// The longest time for a clean-up after a signal, or after a failed release.
 pub(super) const TIDY_LIMIT: Duration = Duration::from_secs(3);
 
-/// Waits until nothing is left to release and the clients have closed, for a limited time.
+/// Waits for a limited time until the clients have released everything and are closed.
 pub(super) async fn tidy(clients: &[Client]) {
     let close = join_all(clients.iter().map(Client::close));
     // After a timeout, the lock is free at the end of its lease.
@@ -35,8 +35,8 @@ pub(super) async fn tidy(clients: &[Client]) {
 }
 
 /// Waits for the end of this work. The first signal limits the wait to [`TIDY_LIMIT`]; a second
-/// signal ends it ([`in_a_hurry`]). Signals that arrived before the call do not count: they may
-/// have ended the command.
+/// signal ends the wait ([`in_a_hurry`]). Signals that arrived before the call do not count: they
+/// may have ended the command.
 pub(super) async fn unless_hurried<T>(
     work: impl Future<Output = T>,
     signals: &mut Signals,
@@ -65,7 +65,7 @@ async fn in_a_hurry<T>(work: impl Future<Output = T>, signals: &mut Signals) -> 
 pub(super) const HURRIED: &str = "a signal has ended the wait for the server's answer";
 
 /// Returns a message about a hold that may last for the rest of its lease. `rest` is the time for
-/// which the server should have kept it.
+/// which the server should keep the hold after the command.
 pub(super) fn not_released(
     name: &str,
     why: &str,

@@ -58,8 +58,8 @@ impl Told {
     }
 }
 
-/// Returns the id of a holder or a waiter, with the value that it holds or the side for which it
-/// waits.
+/// Returns the id of a holder or a waiter, with the value that it holds or the side of the lock
+/// that it waits for.
 fn id_of(party: &Party) -> String {
     let id = &party.id;
     match (&party.value, party.wants) {

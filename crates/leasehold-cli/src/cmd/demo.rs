@@ -31,7 +31,8 @@ use story::Story;
 const LEASE: Duration = Duration::from_secs(2);
 /// The longest time for which a worker waits for a server that does not answer.
 const OUTAGE_LIMIT: Duration = Duration::from_secs(5);
-/// The longest silence of the workers, without the time for an outage, a lease and two pauses.
+/// The longest time in which no worker reports an event, not counting an outage, a lease and two
+/// pauses.
 const SILENCE_LIMIT: Duration = Duration::from_secs(20);
 
 /// The settings of a demo.
@@ -39,7 +40,7 @@ pub(super) struct Plan {
     workers: usize,
     items: u64,
     pause: Duration,
-    /// Number of items left when the holder is killed.
+    /// Number of items that are left when the holder is killed.
     victim_at: Option<u64>,
     /// The name of the lock, new for each demo. `None` with `--no-lock`.
     lock: Option<String>,
@@ -65,8 +66,8 @@ impl Plan {
     }
 }
 
-/// Runs the demo: in this process, or with a process for each worker if `server` is one that other
-/// processes can reach.
+/// Runs the demo. If `server` is a server that other processes can reach, each worker is a process.
+/// Otherwise all workers run in this process.
 pub(super) async fn demo(args: Demo, server: Option<Server>) -> Result<Exit, Failure> {
     let mut signals = Signals::listen()?;
     let server = server.filter(|server| !server.is_embedded());
@@ -117,7 +118,7 @@ pub(super) async fn demo(args: Demo, server: Option<Server>) -> Result<Exit, Fai
     })
 }
 
-/// The reason why the demo stopped before its end.
+/// The reason why the demo stopped early.
 enum Ended {
     By(i32),
     Failed(Failure),
@@ -149,7 +150,7 @@ async fn play(crew: &mut Crew, story: &mut Story, pause: Duration) -> Result<(),
             }
             What::Ended(end) => {
                 at_work -= 1;
-                // The start does not wait for a worker that has ended.
+                // The other workers start without a worker that has already ended.
                 ready[worker] = true;
                 story.ended(worker, matches!(end, End::Killed), monotonic_ns());
             }

@@ -66,8 +66,8 @@ impl Lines {
         self.changed.notify_all();
     }
 
-    /// Waits until everything is written, or until nothing was written for `patience`. Returns
-    /// whether everything is written.
+    /// Waits until everything has been written, or until nothing has been written for the time
+    /// `patience`. Returns whether everything has been written.
     pub(super) fn flush(&self, patience: Duration) -> bool {
         let mut state = self.lock();
         let (mut written, mut still_since) = (state.written, Instant::now());
@@ -87,7 +87,7 @@ impl Lines {
         true
     }
 
-    /// Flushes, but waits only once for a reader that has stalled.
+    /// Flushes, but waits only the first time for a reader that has stalled.
     pub(super) fn settle(&self, patience: Duration) {
         let is_stalled = {
             let state = self.lock();
@@ -148,7 +148,7 @@ mod tests {
     const SHORT: Duration = Duration::from_millis(20);
     const LONG: Duration = Duration::from_secs(60);
 
-    /// Writes one text for each permission that the reader gives.
+    /// A stream that takes one write for each permission that the reader gives.
     struct Gate {
         may: Receiver<()>,
         wrote: Sender<String>,

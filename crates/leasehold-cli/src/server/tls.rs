@@ -13,7 +13,7 @@ use crate::failure::Failure;
 const CERTIFICATE: &str = "certificate";
 const KEY: &str = "private key";
 
-/// Accepts each URL. The library reports errors in it.
+/// Accepts every URL. The library reports errors in the URL.
 pub(super) fn check_url(_: &str) -> Result<(), Failure> {
     Ok(())
 }

@@ -1,4 +1,4 @@
-//! The word at the cursor of a shell: finds out whether it is the name of a lock.
+//! Finds out whether the word at the cursor of a shell is the name of a lock.
 
 use std::ffi::{OsStr, OsString};
 
@@ -43,7 +43,7 @@ pub(super) fn listing(root: &Command, words: &[OsString]) -> Option<Vec<OsString
     Some(line)
 }
 
-/// Returns the option that this word is, if the next word is its value.
+/// Returns the option that this word names, if the next word is the value of this option.
 pub(super) fn option_before_value<'a>(commands: &[&'a Command], word: &OsStr) -> Option<&'a Arg> {
     let word = word.to_string_lossy();
     let takes_value = |arg: &&Arg| arg.get_action().takes_values();

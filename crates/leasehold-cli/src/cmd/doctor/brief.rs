@@ -5,8 +5,8 @@ use leasehold::Client;
 use super::findings::{self, Finding, Place, Severity};
 use crate::output::Shown;
 
-/// Returns the warnings about the servers of this client, in one line. `None` if there are none, or
-/// if the servers can't be examined: the caller's own command matters more.
+/// Returns the warnings about the servers of this client, in one line. `None` if there are no
+/// warnings. Also `None` if the servers can't be examined: the caller's own command matters more.
 pub(crate) async fn brief(client: &Client) -> Option<String> {
     let name = format!("leasehold-doctor:{:08x}", fastrand::u32(..));
     let servers = client.examine(&name).await.ok()?;
@@ -14,12 +14,12 @@ pub(crate) async fn brief(client: &Client) -> Option<String> {
     in_one_line(findings::of(place, &servers), client.address())
 }
 
-/// Returns the worst finding in one line. `known` is an address that the caller shows already.
+/// Returns the worst finding in one line. `known` is an address that the caller already shows.
 fn in_one_line(findings: Vec<Finding>, known: &str) -> Option<String> {
     let warned = findings.into_iter();
     let mut warned = warned.filter(|finding| finding.severity >= Severity::Warning);
     let first = warned.next()?;
-    // The worst finding, and the first of equals.
+    // Find the worst finding. Of several equally bad findings, take the first one.
     let (worst, others) = warned.fold((first, 0), |(worst, others), finding| {
         let worst = if finding.severity > worst.severity {
             finding
@@ -36,7 +36,7 @@ fn in_one_line(findings: Vec<Finding>, known: &str) -> Option<String> {
         [address] if address == known => String::new(),
         addresses => format!(" ({})", findings::list_of(addresses)),
     };
-    // The command is first, because a narrow terminal cuts the end.
+    // Name the command first, because a narrow terminal cuts off the end of the line.
     Some(format!(
         "{}, see leasehold doctor: {}{at}{more}",
         worst.severity.in_words(),

@@ -1,4 +1,4 @@
-//! The dangers for locks, judged from the facts that servers report about themselves.
+//! The dangers for locks, found in the facts that servers report about themselves.
 
 mod look;
 
@@ -19,18 +19,18 @@ pub(super) struct Finding {
     pub(super) says: String,
     pub(super) advice: String,
     /// The sentence of `docs/guarantees.md` that does not hold because of the finding, or `None` if
-    /// all hold.
+    /// all sentences hold.
     pub(super) breaks: Option<&'static str>,
 }
 
-/// The severity of a finding, the worst last.
+/// The severity of a finding. The worst severity is the last.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Severity {
-    /// Good to know, and within the guarantees.
+    /// A fact that is good to know. All guarantees hold.
     Note,
-    /// A fault of one server, or a wait, can cost more than the guarantees say.
+    /// A fault of one server, or a long wait, can do more harm than the guarantees say.
     Warning,
-    /// Two clients can hold one lock although nothing fails.
+    /// Two clients can hold one lock at the same time, even if nothing fails.
     Unsafe,
 }
 
@@ -112,7 +112,7 @@ fn together(findings: Vec<Finding>) -> Vec<Finding> {
     all
 }
 
-/// Returns a finding for each server with fewer connected replicas than must confirm a lock.
+/// Returns a finding for the servers that have fewer connected replicas than must confirm a lock.
 pub(super) fn too_few_replicas(wanted: u8, servers: &[ServerFacts]) -> Vec<Finding> {
     let connected = |server| info(server, "connected_slaves").parse::<u64>().ok();
     let mut all = Vec::new();
@@ -146,7 +146,7 @@ pub(super) fn denied(kinds: &str, address: &str, said: &str) -> Finding {
     }
 }
 
-/// Returns the finding that the server grants no lock now, or loses it at once.
+/// Returns the finding that the server does not grant a lock now, or loses the lock at once.
 pub(super) fn fails(address: &str, said: &str) -> Finding {
     Finding {
         severity: Severity::Warning,
@@ -259,7 +259,7 @@ mod tests {
         let told = findings.iter().map(|one| (one.about, one.addresses.len()));
         let told: Vec<_> = told.collect();
         assert_eq!(told, [("acknowledgements", 3), ("replicas", 1)]);
-        // A note is within the guarantees.
+        // All guarantees hold in spite of a note.
         assert_eq!(findings[0].breaks, None);
         assert!(findings[1].breaks.is_some());
     }

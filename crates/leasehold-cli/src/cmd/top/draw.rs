@@ -1,4 +1,4 @@
-//! The picture.
+//! The picture that `top` draws.
 
 use ratatui::Frame;
 use ratatui::layout::{Constraint, Layout, Rect};
@@ -90,7 +90,7 @@ enum Column {
     Bar,
 }
 
-/// The columns in their order.
+/// The columns, from left to right.
 const COLUMNS: [Column; 8] = [
     Column::Name,
     Column::Kind,
@@ -101,7 +101,7 @@ const COLUMNS: [Column; 8] = [
     Column::Ttl,
     Column::Bar,
 ];
-/// The columns that a narrow terminal drops, in this order.
+/// The columns that a narrow terminal does not show, beginning with the one that is dropped first.
 const DROPPED: [Column; 7] = [
     Column::Bar,
     Column::Changes,
@@ -111,7 +111,7 @@ const DROPPED: [Column; 7] = [
     Column::Ttl,
     Column::Held,
 ];
-/// The least widths of the name and of its holder.
+/// The minimum width of the column with the name.
 const LEAST_NAME: u16 = 16;
 const LEAST_HELD: u16 = 12;
 
@@ -129,7 +129,7 @@ impl Column {
         }
     }
 
-    /// Returns the least width of the column, with the space after it.
+    /// Returns the minimum width of the column, including the space after the column.
     fn least(self) -> u16 {
         1 + match self {
             Self::Name => LEAST_NAME,
@@ -145,7 +145,7 @@ impl Column {
 
 /// Returns the columns that fit, each with its width.
 fn columns(width: u16) -> Vec<(Column, u16)> {
-    // The last column has no space after it.
+    // No space is needed after the last column.
     let width = width.saturating_add(1);
     let mut columns = COLUMNS.to_vec();
     let least = |columns: &[Column]| columns.iter().map(|column| column.least()).sum::<u16>();
@@ -207,7 +207,7 @@ fn cell(column: Column, row: &Row, colour: bool) -> Cell<'static> {
     })
 }
 
-/// Cuts a text to the words that fit.
+/// Cuts a text after the last word that fits.
 fn cut(text: &str, width: u16) -> String {
     let width = usize::from(width);
     if text.chars().count() <= width {
@@ -218,7 +218,7 @@ fn cut(text: &str, width: u16) -> String {
     format!("{whole} …")
 }
 
-/// Draws the remaining part as a bar, in characters that every terminal has.
+/// Draws the remaining part of a lease as a bar, in characters that every terminal has.
 fn bar(part: Option<f64>) -> String {
     let Some(part) = part else {
         return String::new();

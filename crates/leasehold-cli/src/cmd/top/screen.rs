@@ -1,5 +1,6 @@
-//! The terminal that `top` draws on. A separate thread writes to it: a terminal that takes no
-//! output (after Ctrl-S, or because a connection hangs) must delay neither signals nor renewals.
+//! The terminal that `top` draws on. A separate thread writes to the terminal, which may stop
+//! taking output (after Ctrl-S, or because a connection hangs). This must delay neither signals nor
+//! renewals.
 
 use std::io::{self, Write};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -18,7 +19,7 @@ use tokio::time::timeout;
 use crate::failure::Failure;
 use crate::signals;
 
-/// The longest wait at the end for a terminal that takes no output.
+/// The longest wait at the end of `top` for a terminal that takes no output.
 const PATIENCE: Duration = Duration::from_secs(1);
 
 pub(super) struct Screen {
@@ -30,7 +31,7 @@ pub(super) struct Screen {
 }
 
 impl Screen {
-    /// Takes the terminal over. Nothing is written before the first picture.
+    /// Takes control of the terminal. Nothing is written before the first picture.
     pub(super) fn open() -> Result<Self, Failure> {
         let failed = |error| Failure::io("can't draw on the terminal", error);
         let mut drawn = Bytes::default();
@@ -53,8 +54,8 @@ impl Screen {
         })
     }
 
-    /// Draws as soon as the thread has taken the previous picture. Dropping the future earlier
-    /// draws nothing.
+    /// Draws as soon as the thread has taken the previous picture. If the future is dropped before
+    /// that, nothing is drawn.
     pub(super) async fn draw(
         &mut self,
         picture: impl FnOnce(&mut Frame<'_>),

@@ -12,7 +12,7 @@ use super::Looked;
 use crate::cmd::ls::{first_holder, in_line, left};
 use crate::failure::Failure;
 
-/// The time over which changes of hands are counted.
+/// The time span for which changes of hands are counted.
 const WINDOW: Duration = Duration::from_secs(10);
 
 /// The action that a key asks for.
@@ -62,7 +62,7 @@ impl Order {
 /// A name in the table.
 pub(super) struct Row {
     pub(super) listed: Listed,
-    /// Number of changes of hands a second that the queries have noticed.
+    /// Number of changes of hands per second that the queries have noticed.
     pub(super) changes: f64,
     /// The longest TTL seen of the current hold: the full length of the bar.
     pub(super) full: Duration,
@@ -80,7 +80,7 @@ pub(super) struct State {
     rows: Vec<Row>,
     past: HashMap<String, Past>,
     begun: Option<Instant>,
-    /// The selected name. Its row may change.
+    /// The selected name. It stays selected when its row moves.
     selected: Option<String>,
     pub(super) order: Order,
     /// The text that shown names must contain.
@@ -103,7 +103,7 @@ pub(super) enum Mode {
     Filter,
     /// All details of the selected name are shown.
     Detail,
-    /// The user is asked whether to end this hold.
+    /// The user has been asked whether to end this hold.
     Sure {
         name: String,
         hold: String,
@@ -133,7 +133,7 @@ impl State {
         self.mode == Mode::Paused
     }
 
-    /// Adopts the result of a query: names, and what it left out.
+    /// Adopts the result of a query: the names, and how many names the query left out.
     pub(super) fn looked(&mut self, looked: Looked, now: Instant) {
         let mut words = String::new();
         // Writing to a string can't fail.
@@ -211,7 +211,7 @@ impl State {
         rows.get(self.place()?).copied()
     }
 
-    /// Handles a key. `None` is a change of the terminal's size.
+    /// Handles a key. `None` means that the size of the terminal has changed.
     pub(super) fn pressed(&mut self, key: Option<KeyCode>) -> Option<Answer> {
         let Some(key) = key else {
             return Some(Answer::Drawn);
@@ -304,7 +304,7 @@ impl State {
 
     fn sort(&mut self) {
         let order = self.order;
-        // Sorts by name first, so that rows with the same number keep their places.
+        // Sort by name first, so that rows with the same number keep their places.
         self.rows.sort_by(|a, b| a.listed.name.cmp(&b.listed.name));
         self.rows.sort_by(|a, b| match order {
             Order::Name => std::cmp::Ordering::Equal,

@@ -1,4 +1,4 @@
-//! The examination of one server. Each method judges one aspect.
+//! The examination of one server. Each method checks one aspect.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -10,18 +10,20 @@ use super::{Finding, Place, Severity, info};
 
 /// The oldest tested version of the server.
 const OLDEST_TESTED: (u64, u64) = (6, 2);
-/// The most bytes that a replica in step may lag behind.
+/// The maximum lag of an up-to-date replica, in bytes.
 const MOST_LAG_BYTES: i64 = 1024 * 1024;
-/// The most seconds since the last report of a replica in step. A replica reports its position
-/// every second.
+/// The maximum number of seconds since the last report of an up-to-date replica. A replica reports
+/// its position every second.
 const MOST_LAG_S: i64 = 3;
 /// The fraction of the memory limit that may be in use.
 const MEMORY_IN_USE: f64 = 0.9;
-/// The largest offset of clocks that a time server keeps in step.
+/// The maximum offset between two clocks that a time server adjusts.
 const MOST_OFFSET: Duration = Duration::from_secs(1);
-/// The largest move of a clock, beyond the network delay. A clock that moves further was set.
+/// The maximum move of a clock between two readings, in addition to the network delay. A clock that
+/// moves further was set.
 const MOST_MOVE: Duration = Duration::from_millis(250);
-/// The time that a connection may be silent: by default, renewals are ten seconds apart.
+/// The time for which a connection must be allowed to be silent: by default, renewals are ten
+/// seconds apart.
 const SILENT_FOR_S: u64 = 10;
 
 /// The examination of one server.
