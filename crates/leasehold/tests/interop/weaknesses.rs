@@ -506,7 +506,7 @@ const SEMAPHORES: &[Weakness] = &[
     weakness(
         "A release creates a semaphore that does not exist. The permits of a killed process are lost.",
         BOTH,
-        "The same is true of Leasehold, because the format requires it.",
+        "The same is true of Leasehold, because it follows Redisson's format.",
         "Use `releaseIfExists` (from 4.0), and permits with leases where processes may die.",
         "suspects::counts::java_release_creates_missing_semaphore each_count::counted::the_permit_of_a_killed_process_is_given_back_by_any_other",
     ),
