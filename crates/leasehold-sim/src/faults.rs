@@ -1,4 +1,4 @@
-//! The faults that a history can have, and the outcomes that each of them excuses.
+//! The faults that can happen in a history, and the outcomes that each of them excuses.
 
 use clap::ValueEnum;
 
@@ -16,9 +16,10 @@ pub enum Kind {
     RequestDoubled,
     /// A request reaches the server after its caller has given up.
     RequestLate,
-    /// The connections are cut, and all requests and replies under way are lost.
+    /// The connections are cut, and all requests and replies in flight are lost.
     Cut,
-    /// The connections are cut, and requests on the old connection arrive after later ones.
+    /// The connections are cut, and requests on the old connection arrive after requests on the new
+    /// one.
     CutReordered,
     /// The connection for messages is cut.
     MessagesCut,
@@ -26,7 +27,7 @@ pub enum Kind {
     MessageLost,
     /// A wake-up or a subscription is slow.
     MessageLate,
-    /// Nothing passes for a while, and neither side notices.
+    /// The network passes nothing on for a while, and neither side notices.
     Frozen,
     /// No connection can be opened for a while.
     Refused,
@@ -35,11 +36,11 @@ pub enum Kind {
     /// The server restarts and loses its data.
     RestartEmpty,
     /// Like [`RestartEmpty`](Self::RestartEmpty), but the server does not report that it has just
-    /// started.
+    /// restarted.
     RestartUntold,
     /// The server's last writes are lost, as in a failover.
     RolledBack,
-    /// Replicas confirm nothing for a while.
+    /// Replicas do not confirm anything for a while.
     Unconfirmed,
     /// Like [`Unconfirmed`](Self::Unconfirmed), but then a replica takes over. Writes that the
     /// replicas have not confirmed are lost.
@@ -48,7 +49,7 @@ pub enum Kind {
     ClockAhead,
     /// The server's clock is set back.
     ClockBack,
-    /// A process is stopped for longer than its leases.
+    /// A process is suspended for longer than its leases.
     Paused,
     /// A process dies.
     Killed,
@@ -81,13 +82,14 @@ pub enum Kind {
 use Kind::*;
 
 impl Kind {
-    /// Returns the name of the fault, as the report shows it.
+    /// Returns the name of the fault in reports.
     #[must_use]
     pub fn name(self) -> String {
         format!("{self:?}")
     }
 
-    /// Returns whether users of a lock cause this themselves. All other faults happen to them.
+    /// Returns whether the users of a lock cause this fault themselves. All other faults happen to
+    /// them.
     #[must_use]
     pub fn is_conduct(self) -> bool {
         matches!(
@@ -104,7 +106,7 @@ impl Kind {
         )
     }
 
-    /// Returns whether the fault is drawn for histories of any sort.
+    /// Returns whether the fault can be drawn for every kind of history.
     #[must_use]
     pub fn is_drawn(self) -> bool {
         !self.is_of_replicas() && !matches!(self, Unpolled | Kept | Stalled | Ticketed)
@@ -117,8 +119,8 @@ impl Kind {
         matches!(self, Unconfirmed | FailedOver)
     }
 
-    /// Returns whether an old request can reach the server after later ones, or the server can
-    /// return to an earlier state.
+    /// Returns whether a request can reach the server after requests that were sent later, or the
+    /// server can return to an earlier state.
     #[must_use]
     pub fn repeats(self) -> bool {
         !self.is_conduct()
@@ -128,8 +130,8 @@ impl Kind {
             )
     }
 
-    /// Returns whether the fault breaks an assumption of the promise, so that holds from before it
-    /// may overlap with holds from after it.
+    /// Returns whether the fault breaks an assumption of the promise, so that holds from before the
+    /// fault may overlap with holds from after the fault.
     #[must_use]
     pub fn ends_the_promise(self) -> bool {
         matches!(
@@ -168,7 +170,7 @@ impl Kind {
         )
     }
 
-    /// Returns whether a wake-up can be lost without a notice to any client.
+    /// Returns whether a wake-up can be lost without any client noticing.
     #[must_use]
     pub fn needs_polling(self) -> bool {
         matches!(
@@ -217,11 +219,11 @@ impl Kind {
         )
     }
 
-    /// Returns whether the fault may make a holder with this lease lose its lock. `acknowledged`
-    /// says whether replicas must confirm the hold.
+    /// Returns whether a holder with this lease may lose its lock because of the fault.
+    /// `acknowledged` says whether replicas must confirm the hold.
     #[must_use]
     pub fn loses_holds(self, lease_ms: u64, acknowledged: bool) -> bool {
-        /// Long enough for two attempts that fail and one that succeeds.
+        /// Such a lease is long enough for two renewals that fail and one that succeeds.
         const ENOUGH_MS: u64 = 2500;
         let rides_over = self.is_brief() && lease_ms >= ENOUGH_MS;
         let spares = rides_over || self.is_of_replicas() && !acknowledged;

@@ -1,4 +1,4 @@
-//! Judges a history after its end: no holds have overlapped, and nothing is left behind.
+//! Checks a history after its end: that holds have not overlapped, and that nothing is left behind.
 
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -14,7 +14,8 @@ use crate::scenario::Turn;
 use crate::stage::{REPLY_LIMIT, Stage};
 use crate::subject::{Answer, Held, Subject, Wish};
 
-/// Waits until no key and no activity is left. Reports a violation if this takes too long.
+/// Waits until there are no keys left and no client is active. Reports a violation if this takes
+/// too long.
 pub(crate) async fn nothing_left(stage: &Stage) {
     let limit = time_to_clean(stage);
     let start = Instant::now();
@@ -28,7 +29,8 @@ pub(crate) async fn nothing_left(stage: &Stage) {
         if left.is_empty() {
             return;
         }
-        // The limit is checked last, so that there is one more check after the limit.
+        // The time limit is checked last, so that the keys are checked once more after the limit
+        // has passed.
         if start.elapsed() > limit {
             stage.violation(format!("left behind after {limit:?}: {left}"));
             return;
@@ -38,7 +40,7 @@ pub(crate) async fn nothing_left(stage: &Stage) {
     }
 }
 
-/// Checks that all observers of an election learn that there is no leader any more.
+/// Checks that all observers of an election learn that there is no longer a leader.
 pub(crate) async fn observers_see_the_end(stage: &Stage) {
     let limit = time_to_clean(stage) + Duration::from_millis(stage.scenario.observer_poll_ms());
     let start = Instant::now();
@@ -51,13 +53,13 @@ pub(crate) async fn observers_see_the_end(stage: &Stage) {
     }
 }
 
-/// Checks that every client that still runs can acquire the lock.
+/// Checks that every client that is still running can acquire the lock.
 pub(crate) async fn everybody_can(stage: &Stage) {
     for (number, machine) in stage.machines.iter().enumerate() {
         if machine.life.is_dead() || machine.closed.load(Ordering::SeqCst) {
             continue;
         }
-        // Faults that have not struck yet never strike.
+        // Faults that have not happened yet will not happen any more.
         for network in &machine.networks {
             network.on_request(|_| Fate::default());
             network.on_message(|_| Some(Duration::ZERO));
@@ -94,25 +96,26 @@ pub(crate) async fn everybody_can(stage: &Stage) {
 /// The time limit for acquiring the lock after the history has ended.
 const LONGEST_TURN: Duration = Duration::from_secs(20);
 
-/// Returns the time limit for cleaning up: the time that messages take and for which a subscription
-/// lingers. If a fault leaves something that ends only with a lease, the limit includes the longest
-/// lease.
+/// Returns the time limit for cleaning up. It includes the time that messages take, and the time
+/// that a subscription outlasts its listeners. If a fault leaves something that ends only with a
+/// lease, the limit also includes the longest lease.
 fn time_to_clean(stage: &Stage) -> Duration {
     let scenario = &stage.scenario;
     let mut limit = Duration::from_millis(1000 + scenario.latency_ms * 10);
     limit += Duration::from_millis(scenario.longest_kept_ms());
     if stage.any(Kind::disturbs_calls) || stage.any(|kind| kind == Kind::RequestDoubled) {
-        // A late duplicate of a request adds a client to the list of clients to notify.
+        // A duplicate of a request that arrives late can add a client to the list of clients to
+        // notify.
         let undone = REPLY_LIMIT * 6 + Duration::from_secs(3);
         limit += undone.max(scenario.subject.dead_waiters_last());
     }
-    // A lock for which `keep_for` reaches no server remains locked until its lease ends.
+    // If `keep_for` can't reach a server, the lock remains locked until its lease ends.
     let is_left = stage.any(|kind| kind == Kind::Kept) && stage.any(Kind::disturbs_calls);
     let by_lease = |kind: Kind| match kind {
-        // The lease of a ticket is its own.
+        // The lease of a ticket is added to the limit below.
         Kind::Ticketed => false,
         Kind::Forced => true,
-        // The entry of the leader remains.
+        // The leader's entry remains until it expires.
         Kind::Removed => scenario.subject == Subject::Election,
         kind => kind.needs_leases_to_end(),
     };
@@ -147,15 +150,15 @@ fn what_is_left(stage: &Stage) -> String {
         .unwrap_or_default()
 }
 
-/// Returns violations of the rule that every hold has an id of its own. The rule does not apply if
-/// the server may see a request twice.
+/// Returns violations of the rule that every hold has its own id. The rule does not apply if the
+/// server may see a request twice.
 fn ids_used_again(stage: &Stage) -> Vec<String> {
     if stage.any(Kind::repeats) {
         return Vec::new();
     }
     let again = stage.servers.iter().flat_map(Embedded::ids_used_again);
     let names = match stage.scenario.subject {
-        // The group's hash has values where the hashes of other locks have ids.
+        // The hash of a group has the group's values where the hashes of other locks have ids.
         Subject::Group => &[],
         subject => subject.keys(),
     };
@@ -165,7 +168,7 @@ fn ids_used_again(stage: &Stage) -> Vec<String> {
         .collect()
 }
 
-/// Checks that no grant happens during the time for which a lock was kept.
+/// Checks that the server grants nothing during the time for which a lock was kept.
 fn kept_too_short(stage: &Stage) -> Vec<String> {
     if stage.any(|kind| kind.ends_the_promise() || kind == Kind::FailedOver) {
         return Vec::new();
@@ -178,7 +181,7 @@ fn kept_too_short(stage: &Stage) -> Vec<String> {
         .collect()
 }
 
-/// Checks that one of the tasks that resume a ticket gets its hold.
+/// Checks that for each ticket, one of the tasks that try to resume it gets the hold.
 fn tickets_in_vain(stage: &Stage) -> Option<String> {
     let excused = |kind: Kind| {
         let gives_up = [Kind::AcquireDropped, Kind::Unpolled, Kind::Closed];

@@ -1,7 +1,7 @@
 //! Simulated histories: several clients of one embedded keyspace, each with its own network, on a
-//! paused clock, under faults that a seed chooses. Every history is judged. The same seed gives the
-//! same history, except for the order in which Tokio wakes the receivers of one channel: Tokio
-//! draws that order itself.
+//! paused clock, under faults that a seed chooses. Every history is checked for violations of the
+//! promise. The same seed gives the same history, except for the order in which Tokio wakes the
+//! receivers of one channel: Tokio chooses that order itself, at random.
 
 pub mod faults;
 pub mod judge;

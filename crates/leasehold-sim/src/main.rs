@@ -1,4 +1,5 @@
-//! Plays as many simulated histories as requested, and stops at the first that breaks the promise.
+//! Plays as many simulated histories as requested, and stops at the first one that breaks the
+//! promise.
 #![allow(clippy::print_stdout, reason = "a command")]
 
 use std::collections::BTreeMap;
@@ -89,19 +90,20 @@ struct Arguments {
     /// Play these primitives, one after the other; all by default.
     #[arg(long, value_enum, value_delimiter = ',')]
     subject: Vec<Primitive>,
-    /// Play this number of histories of each, not counting histories in which nothing happened.
+    /// Play this number of histories of each primitive, not counting histories in which nothing
+    /// happened.
     #[arg(long, default_value_t = 30_000)]
     seeds: u64,
     /// Start at this seed.
     #[arg(long, default_value_t = 1)]
     from: u64,
-    /// Play histories of tasks that don't poll their waits all the time, for up to 0.7 s.
+    /// Play histories whose tasks sometimes don't poll their waits, for up to 0.7 s.
     #[arg(long)]
     unpolled: bool,
-    /// Play only the history of this seed, and show it.
+    /// Play only the history with this seed, and show it.
     #[arg(long, conflicts_with_all = ["seeds", "from"])]
     seed: Option<u64>,
-    /// With --seed, play only these parts of the history; for locks.
+    /// With --seed, play only these parts of the history (for locks only).
     #[arg(long, value_delimiter = ',', requires = "seed")]
     keep: Option<Vec<usize>>,
     /// Use this number of threads; all cores by default.
@@ -120,7 +122,7 @@ impl Arguments {
 
 fn main() -> ExitCode {
     let arguments = Arguments::parse();
-    // A panic is a violation that has its own text.
+    // A panic is reported as a violation, with its message.
     std::panic::set_hook(Box::new(|_| {}));
     let mut subjects = arguments.subject.clone();
     if subjects.is_empty() {
@@ -138,7 +140,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// Plays and shows one history. Like the functions below, returns whether all was well.
+/// Plays and shows one history. Like the functions below, returns whether there was no violation.
 fn show(subject: Primitive, seed: u64, style: Style, keep: Option<&[usize]>) -> bool {
     let played = match subject {
         Primitive::Lock(subject) => {
@@ -267,7 +269,7 @@ fn play_many(subject: Primitive, arguments: &Arguments) -> bool {
     }
 }
 
-/// The beginning of a history, on the machine's clock and in CPU time of this process.
+/// The time at which a history began, on the machine's clock and in CPU time of this process.
 #[derive(Clone, Copy)]
 struct Begun {
     at: Instant,
@@ -282,9 +284,9 @@ impl Begun {
         }
     }
 
-    /// Returns whether a history that began then has taken too long. On a busy machine a process
-    /// may get little CPU time for minutes, so the CPU time that it has used decides. The machine's
-    /// clock finds a history that uses none and never ends.
+    /// Returns whether a history that began at this time has taken too long. On a busy machine, a
+    /// process may get little CPU time for minutes, so the CPU time that it has used decides. The
+    /// machine's clock detects a history that uses no CPU time and never ends.
     fn is_long_ago(self, threads: usize) -> bool {
         const CPU: Duration = Duration::from_secs(20);
         const CLOCK: Duration = Duration::from_secs(600);
@@ -294,12 +296,12 @@ impl Begun {
     }
 }
 
-/// Returns the CPU time that this process has used, or zero where the system does not show it.
+/// Returns the CPU time that this process has used, or zero if the system does not report it.
 fn cpu_time() -> Duration {
-    /// Number of clock ticks in a second, on each system that Linux runs on.
+    /// The number of clock ticks in a second, which is the same on every Linux system.
     const TICKS: u64 = 100;
     let stat = std::fs::read_to_string("/proc/self/stat").unwrap_or_default();
-    // The program's name may contain spaces. The fields after it begin with the state.
+    // The program's name may contain spaces. The first field after the name is the state.
     let fields = stat.rsplit(')').next().unwrap_or_default();
     let spent: u64 = fields
         .split_whitespace()

@@ -1,4 +1,4 @@
-//! Plays one history and judges it.
+//! Plays one history and checks it.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -25,30 +25,31 @@ pub struct Played {
     pub violations: Vec<String>,
     /// The report of the history checker.
     pub report: Report,
-    /// The holds, one line each.
+    /// The holds, one line for each.
     pub trace: Vec<String>,
     /// Number of requests that were sent.
     pub requests: u64,
 }
 
 impl Played {
-    /// Returns whether the history proves anything: there was contention, and each fault happened.
+    /// Returns whether the history tests anything: whether there was contention, and each fault
+    /// happened.
     #[must_use]
     pub fn counts(&self) -> bool {
         self.report.judge().is_ok()
     }
 }
 
-/// Plays a scenario from its start to the point where nothing is left.
+/// Plays a scenario from its start until nothing is left.
 #[must_use]
 pub fn play(scenario: &Scenario) -> Played {
     on_its_own_clock(scenario.seed, run(scenario))
 }
 
-/// Plays a history until it shows a violation, eight times at most.
+/// Plays a history repeatedly, until it shows a violation, at most eight times.
 ///
-/// One seed may have several histories, because Tokio itself draws the order in which it wakes the
-/// receivers of one channel.
+/// One seed may have several histories, because Tokio itself chooses at random in which order it
+/// wakes the receivers of one channel.
 #[must_use]
 pub fn play_again(history: impl Fn() -> Played) -> Played {
     const TIMES: usize = 8;
@@ -64,7 +65,7 @@ pub fn play_again(history: impl Fn() -> Played) -> Played {
 
 /// Plays a history on a paused clock.
 pub(crate) fn on_its_own_clock(seed: u64, history: impl Future<Output = Played>) -> Played {
-    // The library's random draws must also repeat.
+    // The random choices in the library must be repeatable, too.
     fastrand::seed(seed);
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_time()
@@ -84,10 +85,10 @@ fn text_of(panic: &(dyn std::any::Any + Send)) -> String {
         .unwrap_or_default()
 }
 
-/// The virtual time by which every history has ended. Leases whose end no task waits for are much
-/// longer.
+/// The virtual time by which every history has ended. Leases that are not meant to end during a
+/// history are much longer.
 const LONGEST: Duration = Duration::from_secs(600);
-/// Like [`LONGEST`], for histories whose tasks leave their acquires unpolled at times.
+/// Like [`LONGEST`], for histories whose tasks sometimes do not poll their acquires.
 const LONGEST_UNPOLLED: Duration = Duration::from_secs(3000);
 
 async fn run(scenario: &Scenario) -> Played {
@@ -135,7 +136,8 @@ async fn run(scenario: &Scenario) -> Played {
     judge::judge(&stage)
 }
 
-/// Makes a timed fault happen. The network handles faults of requests and messages.
+/// Makes a fault happen at its time. Faults that affect requests and messages are left to the
+/// network.
 async fn inflict(stage: Arc<Stage>, fault: Fault) {
     use Kind::*;
     if matches!(
@@ -168,7 +170,7 @@ async fn inflict(stage: Arc<Stage>, fault: Fault) {
             for network in stage.networks_to(fault.server) {
                 network.hide_start(fault.kind == RestartUntold);
             }
-            // A majority works without the servers that have forgotten.
+            // A `RedLock` works without the servers that have lost their data.
             if stage.scenario.subject == Subject::Red {
                 server.restart();
             } else {
@@ -230,7 +232,7 @@ async fn refuse(networks: impl IntoIterator<Item = &Network> + Clone, span: Dura
     }
 }
 
-/// Cuts the replicas off, so that they receive no writes during `span`.
+/// Disconnects the replicas, so that they receive no writes during `span`.
 async fn unconfirmed(stage: &Stage, fault: &Fault, span: Duration) {
     let confirm_by = |replicas| {
         let networks = stage.networks_to(fault.server);
@@ -241,8 +243,8 @@ async fn unconfirmed(stage: &Stage, fault: &Fault, span: Duration) {
     confirm_by(1);
 }
 
-/// Promotes a replica that has received no writes for the duration `span`. Holds that replicas
-/// confirm must survive this, so the promise continues to apply.
+/// Promotes a replica that has received no writes for the duration `span`. Holds that replicas have
+/// confirmed must survive this, so the promise still applies to them.
 async fn fails_over(stage: &Stage, fault: &Fault, span: Duration) {
     let server = &stage.servers[fault.server];
     let replica = server.checkpoint();

@@ -1,4 +1,4 @@
-//! The events of a history: drawn from a seed, then fixed.
+//! The events in a history, which are drawn from a seed before the history is played.
 
 mod kept;
 mod progress;
@@ -26,63 +26,63 @@ pub struct Scenario {
     pub seed: u64,
     /// Number of clients, each with its own network.
     pub machines: usize,
-    /// Number of servers. A majority lock has more than one.
+    /// Number of servers. A `RedLock` has more than one.
     pub servers: usize,
-    /// The longest time that a message takes in one direction, in ms.
+    /// The longest time that a request or a reply takes, in ms.
     pub latency_ms: u64,
     /// The lease of renewed holds, in ms.
     pub lease_ms: u64,
-    /// The interval at which a waiter asks when nothing wakes it, in ms.
+    /// The interval at which a waiter polls when nothing wakes it, in ms.
     pub poll_cap_ms: u64,
-    /// The tasks that lock.
+    /// The tasks that acquire the lock.
     pub workers: Vec<Worker>,
     /// The faults that happen.
     pub faults: Vec<Fault>,
-    /// Whether the only faults are restarts of the servers of a majority, one after the other. They
-    /// must not end any hold.
+    /// Whether the only faults are restarts of a `RedLock`'s servers, one after the other. These
+    /// restarts must not end any hold.
     pub rolls_gently: bool,
-    /// Whether its tasks leave their acquires unpolled at times, so that everything takes longer.
+    /// Whether the tasks sometimes do not poll their acquires, so that everything takes longer.
     pub unpolled: bool,
 }
 
-/// Returns a random source of its own for one part of a history. `salt` distinguishes the parts.
+/// Returns a separate random source for one part of a history. `salt` distinguishes the parts.
 pub(crate) fn own_rng(seed: u64, salt: u64) -> Rng {
     Rng::with_seed(seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) ^ salt)
 }
 
-/// One task of one machine.
+/// A task on one of the machines.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Worker {
-    /// The number of its machine.
+    /// The number of the machine on which the task runs.
     pub machine: usize,
-    /// Whether a replica must confirm its holds.
+    /// Whether a replica must confirm the worker's holds.
     pub acknowledged: bool,
-    /// The worker's actions, in this order.
+    /// The worker's turns, in the order in which it takes them.
     pub turns: Vec<Turn>,
 }
 
-/// One attempt to lock, and the actions that follow.
+/// One attempt to acquire the lock, and the actions that follow.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Turn {
     /// The time before the attempt, in ms.
     pub think_ms: u64,
-    /// A number that chooses one of the subject's ways to lock. Any number is valid.
+    /// A number that chooses one of the subject's ways to use the lock. Any number is valid.
     pub way: u8,
-    /// The limit of the attempt's wait.
+    /// The time limit for the attempt's wait.
     pub ask: Ask,
-    /// A fixed lease, or `None` for a renewed hold.
+    /// A fixed lease, or `None` if the hold is renewed.
     pub fixed_lease_ms: Option<u64>,
     /// The maximum duration of the hold, renewed or not, in ms.
     pub max_hold_ms: Option<u64>,
     /// Whether the attempt has an owner, and re-enters while it holds the lock.
     pub reenters: bool,
-    /// The lease that it requests halfway through the hold, in ms from that point.
+    /// The lease that the holder requests halfway through the hold, in ms from that point.
     pub extends_to_ms: Option<u64>,
     /// The minimum time for which the lock stays locked, in ms.
     pub least_ms: Option<u64>,
-    /// The time in which its work must report progress.
+    /// The time within which the holder's work must report progress.
     pub progress: Option<Progress>,
     /// Percentage of the polls of the acquire's future after which the future is not polled for a
     /// while.
@@ -95,13 +95,13 @@ pub struct Turn {
     pub end: End,
 }
 
-/// The limit of a turn's wait.
+/// The time limit for a turn's wait.
 #[derive(Clone, Copy, Debug)]
 #[expect(clippy::exhaustive_enums, reason = "matched by this workspace only")]
 pub enum Ask {
     /// Waits without a limit.
     Acquire,
-    /// Asks once.
+    /// Requests the lock once.
     Try,
     /// Waits at most this number of ms.
     For(u64),
@@ -125,30 +125,30 @@ pub enum End {
     Ticket(u64),
 }
 
-/// One fault, and where and when it strikes.
+/// One fault, and where and when it happens.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Fault {
     /// The kind of fault.
     pub kind: Kind,
-    /// The machine that is hit, if the fault hits a single one.
+    /// The machine that is affected, if the fault affects a single machine.
     pub machine: usize,
-    /// The server that is hit, or whose connection is hit.
+    /// The server that is affected, or whose connection is affected.
     pub server: usize,
-    /// The point at which it strikes: for timed faults, ms from the start; for faults of requests
-    /// and messages, the number of the request or message.
+    /// The point at which the fault happens: for timed faults, the number of ms from the start; for
+    /// faults that affect a request or a message, the number of this request or message.
     pub at: u64,
     /// The duration or the size of the fault, in ms.
     pub span_ms: u64,
-    /// The start of the step names of the requests that are counted.
+    /// A prefix of step names: only requests for these steps are counted.
     pub step: &'static str,
 }
 
-/// A lease whose end no task waits for.
+/// A lease that does not end during a history.
 const LONG_LEASE_MS: u64 = 3_600_000;
 
-/// The longest lease that every client of a majority expects by default. A longer lease must be set
-/// explicitly.
+/// The longest lease that every client of a `RedLock` expects by default. A longer lease must be
+/// set explicitly.
 const DEFAULT_LONGEST_MS: u64 = 30_000;
 
 impl Scenario {
@@ -164,7 +164,7 @@ impl Scenario {
         } else {
             LONG_LEASE_MS
         };
-        // The servers of a majority don't notify waiters when a hold ends.
+        // The servers of a `RedLock` do not notify waiters when a hold ends.
         let polls =
             kinds.iter().any(|kind| kind.needs_polling()) || (subject == Subject::Red && needs_end);
         let mut scenario = Self {
@@ -180,8 +180,8 @@ impl Scenario {
             rolls_gently: false,
             unpolled: false,
         };
-        // If many tasks of one process want the lock for a moment each, the process hands it over
-        // among them.
+        // If many tasks in one process each want the lock for only a moment, the process hands it
+        // over among them.
         let crowded = subject == Subject::Lock && rng.u32(0..3) == 0;
         let (most, longest) = if crowded { (6, 10) } else { (2, 5) };
         for machine in 0..machines {
@@ -200,7 +200,7 @@ impl Scenario {
             scenario.crowd(&mut rng);
         }
         for kind in kinds.into_iter().filter(|kind| !kind.is_conduct()) {
-            // There may be two of a kind, so that faults coincide.
+            // Two faults may have the same kind, so that they can coincide.
             for _ in 0..rng.usize(1..=2) {
                 let fault = draw_fault(&mut rng, kind, &scenario);
                 scenario.faults.push(fault);
@@ -219,7 +219,7 @@ impl Scenario {
         scenario
     }
 
-    /// Makes most turns short and similar, and the server near.
+    /// Makes most turns short and similar, and gives the server a low latency.
     fn crowd(&mut self, rng: &mut Rng) {
         self.latency_ms = self.latency_ms.min(1);
         for turn in self.workers.iter_mut().flat_map(|worker| &mut worker.turns) {
@@ -239,8 +239,8 @@ impl Scenario {
         self.subject == Subject::Red && faults.any(|fault| fault.kind.is_empty_restart())
     }
 
-    /// Bounds the leases. A server that was restarted does not count for the duration of the
-    /// longest lease. In some histories, one of the holds is longer than the other clients expect.
+    /// Limits the leases, because a server that was restarted does not count for the duration of
+    /// the longest lease. In some histories, one hold lasts longer than the other clients expect.
     fn bound_the_leases(&mut self, rng: &mut Rng) {
         self.lease_ms = self.lease_ms.min(3000);
         let lease_ms = self.lease_ms;
@@ -250,7 +250,7 @@ impl Scenario {
         if rng.bool() {
             return self.restart_all(rng);
         }
-        // Some machines can't reach one of the servers, for longer than other machines hold the
+        // Some machines can't reach one of the servers for longer than other machines hold the
         // lock.
         for machine in 0..self.machines {
             if rng.bool() {
@@ -275,7 +275,8 @@ impl Scenario {
         }
     }
 
-    /// Restarts all servers, one after the other, and makes some tasks hold the lock all that time.
+    /// Restarts all servers, one after the other, and makes some tasks hold the lock during all
+    /// restarts.
     fn restart_all(&mut self, rng: &mut Rng) {
         self.rolls_gently = rng.bool();
         if self.rolls_gently {
@@ -314,7 +315,8 @@ impl Scenario {
         }
     }
 
-    /// Returns the longest lease to set on a turn's lock, if a minority of the servers may forget.
+    /// Returns the longest lease to set on a turn's lock, if a minority of the servers may forget
+    /// its grants.
     #[must_use]
     pub(crate) fn longest_lease_for(&self, turn: &Turn) -> Option<Duration> {
         self.distrusts().then(|| {
@@ -361,7 +363,7 @@ impl Scenario {
         kinds
     }
 
-    /// Returns the longest lease that any hold has.
+    /// Returns the longest lease of all holds.
     #[must_use]
     pub fn longest_lease_ms(&self) -> u64 {
         let turns = self.workers.iter().flat_map(|worker| &worker.turns);
@@ -376,7 +378,8 @@ impl Scenario {
         turns + self.faults.len()
     }
 
-    /// Returns the same scenario with only these parts: turns in their order, then faults.
+    /// Returns the same scenario with only these parts. Parts are numbered: first the turns in
+    /// their order, then the faults.
     #[must_use]
     pub fn keeping(&self, parts: &[usize]) -> Self {
         let mut part = 0;
@@ -394,7 +397,7 @@ impl Scenario {
 }
 
 impl Turn {
-    /// Returns a turn that waits for the lock and releases it.
+    /// Returns a turn after the history's end, which waits for the lock and releases it.
     pub(crate) fn at_the_end(machine: usize) -> Self {
         Self {
             think_ms: 0,
@@ -428,7 +431,7 @@ impl Turn {
 }
 
 fn draw_kinds(rng: &mut Rng) -> Vec<Kind> {
-    // Most histories have a few faults. Some have none, so that nothing is excused.
+    // Most histories have a few faults. Some have none, so that no violation is excused.
     let count = *rng.choice([0, 1, 1, 1, 2, 2, 3, 4].iter()).unwrap_or(&1);
     let all = Kind::value_variants().iter().copied();
     let mut kinds = rng.choose_multiple(all.filter(|kind| kind.is_drawn()), count);
@@ -456,8 +459,8 @@ fn draw_turn(rng: &mut Rng, kinds: &[Kind], lease_ms: u64) -> Turn {
     let stay_ms = if overstays {
         rng.u64(short_lease_ms..short_lease_ms * 2)
     } else if let Some(longer_ms) = extends_to_ms.filter(|_| rng.bool()) {
-        // The hold is longer than the lease that it requested, so that it must be renewed after the
-        // request.
+        // The hold lasts longer than the lease that it requests halfway, so that it must be renewed
+        // after this request.
         rng.u64(0..longer_ms * 4)
     } else if rng.u32(0..5) == 0 {
         rng.u64(0..short_lease_ms * 2)
@@ -514,7 +517,7 @@ fn draw_fault(rng: &mut Rng, kind: Kind, scenario: &Scenario) -> Fault {
         _ => 0,
     };
     let steps = scenario.subject.steps();
-    // Fewer servers than a majority may forget.
+    // Fewer servers than a majority may forget their grants.
     let servers = match kind {
         kind if kind.is_empty_restart() => scenario.servers.div_ceil(2).max(2) - 1,
         _ => scenario.servers,

@@ -1,4 +1,4 @@
-//! Makes a failing scenario smaller: the fewest turns and faults that still fail.
+//! Makes a failing scenario smaller: finds the fewest turns and faults with which it still fails.
 
 use crate::play::{play, play_again};
 use crate::scenario::Scenario;

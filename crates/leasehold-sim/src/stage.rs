@@ -38,20 +38,20 @@ pub(crate) struct Stage {
 #[derive(Default)]
 struct State {
     violations: Vec<String>,
-    /// The greatest fencing token of any holder so far.
+    /// The greatest fencing token so far.
     last_token: u64,
     /// The time and kind of the last fault that broke the promise.
     broken: Option<(Instant, Kind)>,
-    /// `active` is the number of workers that want or have the lock; `entered` is the number that
-    /// have ever wanted it.
+    /// `active` is the number of workers that want or have the lock now. `entered` counts how often
+    /// a worker has begun to want it.
     active: usize,
     entered: usize,
     /// The times of the grants.
     granted: Vec<Instant>,
     /// The start and end of each time for which the lock was kept.
     kept: Vec<(Instant, Instant)>,
-    /// The time until which a request that no task waits for may acquire the lock, before it is
-    /// undone.
+    /// The time until which the server may grant the lock to a request that was given up. Such a
+    /// grant is undone.
     ghosts_until: Option<Instant>,
 }
 
@@ -115,13 +115,13 @@ impl Stage {
         self.state().granted.push(at);
     }
 
-    /// Records that the server has kept the lock at least for this time.
+    /// Records that the server keeps the lock at least during this time.
     pub(crate) fn kept(&self, from: Instant, until: Instant) {
         self.state().kept.push((from, until));
     }
 
-    /// Returns the grants that happened while the server should still have kept the lock: for each,
-    /// how long before the end of that time.
+    /// Returns the grants that happened while the server should still have kept the lock. For each
+    /// grant, this is the time from the grant to the end of the time for which the lock was kept.
     pub(crate) fn granted_too_early(&self) -> Vec<Duration> {
         let state = self.state();
         let early = state.kept.iter().flat_map(|(from, until)| {
@@ -166,15 +166,15 @@ impl Stage {
         self.kinds.iter().any(|kind| has(*kind))
     }
 
-    /// Returns whether any fault of this history may make a holder lose its lock. `acknowledged`
-    /// says whether replicas must confirm the hold.
+    /// Returns whether a holder may lose its lock because of any fault in this history.
+    /// `acknowledged` says whether replicas must confirm the hold.
     pub(crate) fn loses_holds(&self, acknowledged: bool) -> bool {
         let forgets = |kind: Kind| kind.is_empty_restart() && self.scenario.rolls_gently;
         let lease_ms = self.scenario.lease_ms;
         self.any(|kind| !forgets(kind) && kind.loses_holds(lease_ms, acknowledged))
     }
 
-    /// Records that a worker starts to want the lock.
+    /// Records that a worker wants the lock from now on.
     pub(crate) fn enter(self: &Arc<Self>) -> Wanting {
         let mut state = self.state();
         state.active += 1;
@@ -198,12 +198,12 @@ pub(crate) struct Wanting {
 }
 
 impl Wanting {
-    /// Returns whether no other worker has wanted the lock so far.
+    /// Returns whether this worker is the first that has wanted the lock.
     pub(crate) fn is_first(&self) -> bool {
         self.entered == 1 && self.was_alone()
     }
 
-    /// Returns whether no other worker has wanted the lock since this worker started to.
+    /// Returns whether no other worker has wanted the lock while this worker wanted it.
     pub(crate) fn was_alone(&self) -> bool {
         self.alone && self.stage.state().entered == self.entered
     }
@@ -262,7 +262,7 @@ fn weather(network: &Network, latency_ms: u64, seed: u64, faults: Vec<Fault>, re
             let Some(struck) = strike(fault, fate) else {
                 continue;
             };
-            // A single duplicate is rarely of a request that matters.
+            // A single duplicated request is rarely one that matters.
             let times = if fault.kind == Kind::RequestDoubled {
                 8
             } else {
@@ -313,7 +313,7 @@ fn strike(fault: &Fault, fate: Fate) -> Option<Fate> {
     }
 }
 
-/// The state of a machine: its tasks run, are stopped, or are dead.
+/// The state of a machine: its tasks run, are suspended, or are dead.
 #[derive(Clone, Default)]
 pub(crate) struct Life(Arc<LifeState>);
 
@@ -321,7 +321,7 @@ pub(crate) struct Life(Arc<LifeState>);
 struct LifeState {
     paused: AtomicBool,
     dead: AtomicBool,
-    /// Whether the machine has ever been stopped.
+    /// Whether the machine has ever been suspended.
     has_paused: AtomicBool,
     wakers: Mutex<Vec<Waker>>,
 }
@@ -368,7 +368,7 @@ impl Life {
     }
 }
 
-/// A task of a machine, which is stopped and dies with the machine.
+/// A task on a machine. It is suspended and dies together with the machine.
 pub(crate) struct Living<F> {
     life: Life,
     task: Option<Pin<Box<F>>>,

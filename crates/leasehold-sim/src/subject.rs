@@ -1,4 +1,5 @@
-//! The subject of a history: one kind of lock. Everything else is the same for all subjects.
+//! The subject of a history: one kind of lock. Everything else in a history is the same for all
+//! subjects.
 
 mod belief;
 mod held;
@@ -32,17 +33,17 @@ pub enum Subject {
     Fair,
     /// `RwLock`.
     Rw,
-    /// `GroupLock`, of some of three values.
+    /// `GroupLock`, with some of three values.
     Group,
-    /// `MultiLock`, of some of three locks.
+    /// `MultiLock`, with some of three locks.
     Multi,
-    /// `RedLock`, of three servers or five.
+    /// `RedLock`, on three or five servers.
     Red,
-    /// `Turns`, of slots or of ids, beside holders of the plain lock.
+    /// `Turns`, for slots or for ids, together with holders of the plain lock.
     Slot,
-    /// `Election`, with an observer on each machine, beside holders of the fenced lock.
+    /// `Election`, with an observer on each machine, together with holders of the fenced lock.
     Election,
-    /// `Lock` and `FencedLock`, whose holds pass on as tickets.
+    /// `Lock` and `FencedLock`, whose holds are passed on as tickets.
     Ticket,
 }
 
@@ -57,15 +58,15 @@ const CONFIRMED_WITHIN: Duration = Duration::from_millis(100);
 
 /// The settings of a turn's lock.
 pub(crate) struct Wish<'a> {
-    /// The seed of the history, from which the settings of all its clients are drawn.
+    /// The seed of the history. The settings of all clients are drawn from it.
     pub(crate) seed: u64,
     /// The number of the machine.
     pub(crate) machine: usize,
-    /// The number of the turn among the turns of its task.
+    /// The number of the turn among its task's turns.
     pub(crate) place: u64,
     pub(crate) turn: &'a Turn,
     pub(crate) poll_interval: Duration,
-    /// The longest lease, for a majority whose servers may forget their grants.
+    /// The longest lease, for a `RedLock` whose servers may forget their grants.
     pub(crate) longest_lease: Option<Duration>,
     /// Whether a replica must confirm the hold.
     pub(crate) acknowledged: bool,
@@ -94,7 +95,7 @@ impl Wish<'_> {
         Wanted::Lock(lock)
     }
 
-    /// Returns a lock with the minimum hold of the turn.
+    /// Returns the lock with the turn's minimum hold time.
     fn least<K: OneKey>(&self, lock: Lock<K>) -> Lock<K> {
         match self.turn.least_ms {
             Some(least_ms) => lock.min_hold(Duration::from_millis(least_ms)),
@@ -102,7 +103,7 @@ impl Wish<'_> {
         }
     }
 
-    /// Returns a lock with the settings of a turn, except for its owner.
+    /// Returns the lock with the turn's settings, except for the owner.
     fn set<K: OneKey>(&self, lock: Lock<K>) -> Lock<K> {
         let lock = lock.acknowledged_by(self.acknowledgement());
         let mut lock = lock.poll_interval(self.poll_interval);
@@ -126,7 +127,7 @@ impl Subject {
         }
     }
 
-    /// Returns whether replicas may be made to confirm its holds.
+    /// Returns whether holds of this subject can be set to require confirmations by replicas.
     pub(crate) fn has_replicas(self) -> bool {
         !matches!(self, Self::Multi | Self::Red)
     }
@@ -152,17 +153,18 @@ impl Subject {
                 let lock = RedLock::new(members).expect("three members or five");
                 let lock = match wish.longest_lease {
                     Some(longest) => lock.longest_lease(longest),
-                    // No server forgets a hold, and leases may have any length.
+                    // Servers do not forget holds in this history, and leases may have any length.
                     None => lock.distrust_restarted(false),
                 };
-                // For the shortest leases, the default is less than the time that a reply takes.
+                // For the shortest leases, the default time limit would be less than the time that
+                // a reply takes.
                 wish.of(lock.member_timeout(Duration::from_millis(100)))
             }
         }
     }
 
-    /// Returns the names for which a turn's hold excludes other holds. Each is paired with whether
-    /// the hold is shared with others of its kind.
+    /// Returns the names for which a turn's hold excludes other holds, each with whether the hold
+    /// can be shared with other holds of its kind.
     pub(crate) fn names(self, turn: &Turn) -> Vec<(&'static str, bool)> {
         match self {
             Self::Rw => vec![(NAME, rw::way(turn).ends_as_reader())],
@@ -178,17 +180,17 @@ impl Subject {
             Self::Lock | Self::Fenced | Self::Fair => true,
             Self::Rw => rw::way(turn) == rw::Way::Write,
             Self::Group | Self::Multi | Self::Red => false,
-            // They end their holds in ways of their own.
+            // These recipes end their holds in their own ways.
             Self::Slot | Self::Election | Self::Ticket => false,
         }
     }
 
-    /// Returns whether the hold of this turn may have a minimum time.
+    /// Returns whether this turn's hold may have a minimum time.
     pub(crate) fn has_least(self, turn: &Turn) -> bool {
         self != Self::Rw && self.can_be_kept(turn)
     }
 
-    /// Returns whether its holders may report progress, or fail to.
+    /// Returns whether the work of this subject's holders may report progress, or fail to.
     pub(crate) fn reports_progress(self) -> bool {
         matches!(self, Self::Lock | Self::Fenced | Self::Fair)
     }
@@ -204,7 +206,8 @@ impl Subject {
         }
     }
 
-    /// Returns the starts of its steps' names, for faults that hit some of them.
+    /// Returns prefixes of the names of this subject's steps, for faults that affect only some
+    /// steps.
     pub(crate) fn steps(self) -> [&'static str; 4] {
         match self {
             Self::Lock => ["lock.acquire", "lock.release", "lock.renew", "lock"],
@@ -243,7 +246,8 @@ impl Subject {
         }
     }
 
-    /// Returns how long the remains of a dead process delay other clients, beyond its leases.
+    /// Returns how long the remains of a dead process can delay other clients after its leases have
+    /// ended.
     pub(crate) fn dead_waiters_last(self) -> Duration {
         match self {
             Self::Fenced | Self::Group | Self::Red => Duration::ZERO,
@@ -255,7 +259,7 @@ impl Subject {
         }
     }
 
-    /// Asks for the lock once, which removes dead waiters from the line.
+    /// Requests the lock once, because this removes dead waiters from the queue.
     pub(crate) async fn come_by(self, operators: &[Client]) {
         let name = match self {
             Self::Fair => NAME,
@@ -279,7 +283,7 @@ fn is_counter(key: &str) -> bool {
     key.starts_with("redisson_lock_token:")
 }
 
-/// Returns some of the values, in any order.
+/// Returns the values that the turn locks, in any order.
 fn values(turn: &Turn) -> impl Iterator<Item = &'static str> {
     let (subset, first) = (turn.way % 7 + 1, usize::from(turn.way / 7));
     let numbers = (0..VALUES.len()).map(move |number| (first + number) % VALUES.len());
@@ -298,7 +302,7 @@ impl fmt::Display for Subject {
 #[allow(clippy::large_enum_variant, reason = "there is one per turn")]
 pub(crate) enum Wanted {
     Lock(AnyLock),
-    /// A read-write lock, which may be acquired in two steps.
+    /// A read-write lock, which is possibly acquired in two steps.
     OneWay(OneWay),
     Turns(Turns),
     Candidate(Election),

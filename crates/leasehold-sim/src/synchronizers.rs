@@ -1,7 +1,7 @@
-//! Semaphores and latches in random histories: the clients' networks lose, duplicate, delay and
-//! cut; tasks acquire, hold, release, drop and give up. There are never more permits in use than
-//! exist, and at the end all permits are free. No task passes a latch before its last count, or
-//! misses its opening.
+//! Semaphores and latches in random histories. The clients' networks lose, duplicate and delay
+//! messages, and cut connections. Tasks acquire, hold, release and drop permits, and give up waits.
+//! There must never be more permits in use than the semaphore has, and at the end all permits must
+//! be free. A task must not pass a latch before its last count, or miss its opening.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -40,7 +40,7 @@ const MINUTE: Duration = Duration::from_secs(60);
 /// The virtual time by which every waiter has been served.
 const LONGEST: Duration = Duration::from_secs(20 * 60);
 
-/// The counts of a history, or a violation.
+/// The counts from a history, or a violation.
 type Shown = Result<Counts, String>;
 
 struct Counts {
@@ -55,7 +55,7 @@ impl Synchronizer {
         on_its_own_clock(seed, self.run(seed, 0))
     }
 
-    /// Plays the history of a seed, in which tasks don't poll their waits all the time.
+    /// Plays the history of a seed, in which tasks sometimes do not poll their waits.
     #[must_use]
     pub fn play_unpolled(self, seed: u64) -> Played {
         let percent = [2, 10, 30][(seed % 3) as usize];
@@ -121,7 +121,7 @@ impl Notes {
         *self.state().faults.entry(name).or_default() += 1;
     }
 
-    /// Polls a wait as often as the tasks of this history do.
+    /// Polls a wait as often as tasks in this history do.
     async fn polled<F: Future>(&self, rng: &mut Rng, wait: F) -> F::Output {
         let percent = self.state().unpolled_percent;
         if percent == 0 {
@@ -247,7 +247,8 @@ fn made(result: leasehold::Result<bool>) -> Result<(), String> {
     }
 }
 
-/// Plays a semaphore: no more permits are used than exist, and none is lost.
+/// Plays a semaphore. Checks that there are never more permits in use than the semaphore has, and
+/// that permits are not lost.
 async fn semaphore(mut rng: Rng, notes: &Notes) -> Shown {
     let server = Embedded::new();
     let witness = server.client().semaphore(NAME);
@@ -272,8 +273,8 @@ async fn semaphore(mut rng: Rng, notes: &Notes) -> Shown {
 }
 
 async fn use_permits(semaphore: Semaphore, recorder: Recorder, mut rng: Rng, notes: Notes) {
-    // The hold is either so short that many waiters get permits within one slice, or longer than a
-    // slice.
+    // The hold is either so short that the process hands permits to many waiters within one slice,
+    // or longer than a slice.
     let hold = if rng.bool() { 4 } else { 300 };
     for _ in 0..8 {
         let permits = rng.u32(1..=CAPACITY);
@@ -294,7 +295,7 @@ async fn use_permits(semaphore: Semaphore, recorder: Recorder, mut rng: Rng, not
                 }
             }
         };
-        // An error is an unknown outcome. Permits that the acquire took are released.
+        // After an error, the outcome is unknown. If the acquire took permits, they are released.
         let Ok(Some(mut permit)) = acquired else {
             continue;
         };
@@ -311,8 +312,8 @@ async fn use_permits(semaphore: Semaphore, recorder: Recorder, mut rng: Rng, not
     }
 }
 
-/// Plays permits with leases: no more are used than exist, and permits of dead processes become
-/// free again.
+/// Plays permits with leases. Checks that there are never more permits in use than the semaphore
+/// has, and that permits of dead processes become free again.
 async fn expirable(mut rng: Rng, notes: &Notes) -> Shown {
     let server = Embedded::new();
     let witness = server.client().expirable_semaphore(NAME);
@@ -355,7 +356,7 @@ async fn use_leases(semaphore: ExpirableSemaphore, recorder: Recorder, mut rng: 
             notes.violation("was given permits that were lost already".into());
         }
         let inside = asked.inside(Some(permit.valid_until()));
-        // A holder stops when it learns of a loss. It knows no later deadline.
+        // A holder stops when it learns of a loss. It has no deadline after that.
         let _ = permit.protect(sleep(ms(&mut rng, 5000))).await;
         inside.leaving(Some(permit.valid_until()));
         match rng.u8(..3) {
@@ -366,7 +367,7 @@ async fn use_leases(semaphore: ExpirableSemaphore, recorder: Recorder, mut rng: 
     }
 }
 
-/// Plays a latch: it opens for every waiter after the last count, and never before.
+/// Plays a latch. Checks that it opens for every waiter after the last count, and never before.
 async fn latch(mut rng: Rng, notes: &Notes) -> Shown {
     let server = Embedded::new();
     let witness = server.client().count_down_latch(NAME);
@@ -396,14 +397,14 @@ async fn latch(mut rng: Rng, notes: &Notes) -> Shown {
             });
             uses += 1;
         }
-        // All tasks wait by this time. The task that counts has a network that works.
+        // By now, all tasks are waiting. The task that counts down has a network without faults.
         sleep(MINUTE / 2).await;
         for _ in 0..count {
             sleep(ms(&mut rng, 500)).await;
             counted.fetch_add(1, Ordering::SeqCst);
             witness.count_down().await.map_err(failed)?;
         }
-        // The latch is set again at once. No waiter may miss the first opening because of that.
+        // The latch is set again at once. This must not make any waiter miss the first opening.
         made(witness.try_set_count(1).await)?;
         all_end(&mut tasks, notes).await?;
         let left = witness.count().await.map_err(failed)?;

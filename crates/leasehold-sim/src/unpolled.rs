@@ -1,4 +1,4 @@
-//! Tasks that leave their waits unpolled at times, like a loop around `select!`.
+//! Tasks that sometimes do not poll their waits, like a loop around `select!`.
 
 use std::future::{Future, poll_fn};
 use std::pin::{Pin, pin};
@@ -11,7 +11,7 @@ use tokio::time::{Sleep, sleep};
 /// The longest time for which a future is not polled.
 const LONGEST_MS: u64 = 700;
 
-/// Polls a future. After `percent` of the polls, pauses polling for a while, and calls `stalls`.
+/// Polls a future. After `percent` % of the polls, calls `stalls` and does not poll for a while.
 pub(crate) async fn now_and_then<F: Future>(
     percent: u8,
     mut rng: Rng,

@@ -1,4 +1,4 @@
-//! The actions of a task in a history, and the checks that it makes.
+//! The actions of a task in a history, and the checks that the task makes.
 
 mod election;
 mod slot;
@@ -146,7 +146,7 @@ impl Taking<'_> {
         }
     }
 
-    /// Polls an acquire as often as its turn says.
+    /// Polls an acquire as often as the turn's settings say.
     fn polled<F: Future>(&self, acquire: F) -> impl Future<Output = F::Output> {
         let number = (self.number as u64) << 32 | self.place;
         let rng = fastrand::Rng::with_seed(self.stage.scenario.seed ^ number);
@@ -157,7 +157,8 @@ impl Taking<'_> {
     async fn hold(&self, lock: &Wanted, guard: Held, inside: Vec<Inside>) {
         let granted = Instant::now();
         if let Some(least_ms) = self.turn.least_ms {
-            // The server has this time from the grant on, whatever happens to the holder.
+            // From the grant on, the server keeps the lock for this time, whatever happens to the
+            // holder.
             let until = granted + Duration::from_millis(least_ms);
             self.stage.kept(granted, until);
             self.stage.fired(Kind::Kept);
@@ -200,13 +201,13 @@ impl Taking<'_> {
         }
     }
 
-    /// Checks the holder's belief against the server: the server has a hold with this id, at least
-    /// until the guard's deadline.
+    /// Compares the holder's belief with the server: checks that the server has a hold with this
+    /// id, and keeps it at least until the guard's deadline.
     async fn check_belief(&self, guard: &LockGuard) {
         if self.stage.any(Kind::ends_the_promise) || !guard.is_held() {
             return;
         }
-        // The operators bypass the network, so this takes no time.
+        // The operators' clients bypass the network, so this takes no virtual time.
         let (subject, operators) = (self.subject(), &self.stage.operators);
         match subject.belief(operators, self.turn, guard).await {
             Belief::Unknown => {}
@@ -248,8 +249,8 @@ impl Taking<'_> {
         }
     }
 
-    /// Returns whether members of a hold may rejoin. The guard does not show which of its members
-    /// have done so.
+    /// Returns whether lost members of a hold may rejoin. The guard does not show which members
+    /// have rejoined.
     fn sets_members_again(&self) -> bool {
         self.subject() == Subject::Red && self.stage.any(Kind::is_empty_restart)
     }
@@ -311,14 +312,14 @@ impl Taking<'_> {
         self.stage.violation(format!("{}: {what}", self.who));
     }
 
-    /// Checks that calls end in time.
+    /// Checks that a call has ended in time.
     fn check_time(&self, patience: Ask, took: Duration) {
         if self.machine.life.has_paused() || self.turn.unpolled_percent > 0 {
             return;
         }
         let limit = match patience {
             Ask::For(ms) => Duration::from_millis(ms),
-            // A request that is late is retried twice.
+            // A request whose reply is late is retried twice.
             Ask::Try => REPLY_LIMIT * 3,
             Ask::Acquire => return,
         };
@@ -345,7 +346,8 @@ impl Taking<'_> {
 
     fn check_error(&self, what: &str, error: &Error) {
         let explained = match error.kind() {
-            // An acquire without a limit outlasts every fault, and fails only with a closed client.
+            // An acquire without a limit survives every fault. It fails only if its client is
+            // closed.
             _ if what == "acquire" && matches!(self.turn.ask, Ask::Acquire) => {
                 self.stage.any(|kind| kind == Kind::Closed)
             }
@@ -361,15 +363,16 @@ impl Taking<'_> {
         let no_answer = [ErrorKind::Unavailable, ErrorKind::OutcomeUnknown];
         let by_conduct = match what {
             "acquire" => {
-                // If an earlier waiter in line is not polled, this one may use up all of its time.
+                // If an earlier waiter in the line is not polled, this waiter may use up its time
+                // limit.
                 let is_short =
                     self.waits_too_short() || self.stage.any(|kind| kind == Kind::Unpolled);
                 is_short && no_answer.contains(&error.kind())
             }
             _ => match error.kind() {
                 ErrorKind::Lost => self.may_be_lost_by_conduct(),
-                // A downgrade is part of an acquire here. If it is dropped halfway, its undo can't
-                // report the fate of its hold to the earlier writers.
+                // Here, a downgrade is part of an acquire. If the downgrade is dropped halfway, its
+                // undo can't tell the earlier writers what happened to the hold.
                 ErrorKind::OutcomeUnknown => {
                     self.subject() == Subject::Rw
                         && self.stage.any(|kind| kind == Kind::AcquireDropped)
@@ -382,7 +385,8 @@ impl Taking<'_> {
         }
     }
 
-    /// Returns whether the loss is due to a closed client, whose holds are not renewed.
+    /// Returns whether the lock was lost because its client was closed. A closed client does not
+    /// renew holds.
     fn by_close(&self, reason: &LossReason) -> bool {
         let reasons = match reason {
             LossReason::Member { reason, .. } => reason,
@@ -399,19 +403,18 @@ impl Taking<'_> {
         self.turn.overstays() || self.turn.max_hold_ms.is_some() || self.turn.stalls()
     }
 
-    /// Returns whether the turn waits for less than the time that a reply may take to a waiter
-    /// behind other waiters of its machine.
+    /// Returns whether the turn's wait may end before the waiter gets a reply, because other
+    /// waiters on its machine send their requests first.
     fn waits_too_short(&self) -> bool {
-        // If an acquire of a majority gets only some members, it also releases those before it
-        // ends.
+        // If an acquire of a `RedLock` gets only some members, it releases them before it ends.
         let steps_back_ms = if self.subject() == Subject::Red {
             250
         } else {
             0
         };
         let answer_ms = self.stage.scenario.latency_ms * 2 + steps_back_ms;
-        // One waiter asks at a time. A waiter that leaves without a reply has also used up that
-        // time for the next waiter, which then gets no reply either.
+        // Only one waiter at a time sends a request. If a waiter leaves without a reply, the next
+        // waiter has waited just as long, and may get no reply either.
         let in_front = self.leave_unanswered(answer_ms);
         matches!(self.turn.ask, Ask::For(ms) if ms <= answer_ms * (1 + in_front))
     }
@@ -432,8 +435,8 @@ impl Taking<'_> {
         others.count() as u64
     }
 
-    /// Checks that the holder learns of a loss by its deadline, and not without a reason. Returns
-    /// whether the lock is lost.
+    /// Checks that the holder learns of a loss by its deadline, and that there was a cause for the
+    /// loss. Returns whether the lock is lost.
     fn check_told(&self, guard: &LockGuard, told: &Told, granted: Instant) -> bool {
         let deadline = guard.valid_until() + ROUNDING;
         let told = told.get();
@@ -462,7 +465,8 @@ impl Taking<'_> {
         !guard.is_held()
     }
 
-    /// Checks that a hold whose work has stalled ends with the last lease that was requested in time.
+    /// Checks that a hold whose work has stalled ends when the last lease ends that was requested
+    /// before the time limit for progress.
     fn check_stalled(&self, guard: &LockGuard, granted: Instant) {
         let Some(progress) = self.turn.progress.filter(|progress| progress.stalls) else {
             return;
@@ -474,7 +478,8 @@ impl Taking<'_> {
         }
     }
 
-    /// Checks that if the hold is certainly lost, its next renewal reports the loss.
+    /// Checks that if the hold is known to be lost on the server, its next renewal reports the
+    /// loss.
     fn check_silence(&self, guard: &LockGuard, granted: Instant) {
         let [kind] = self.stage.kinds[..] else {
             return;
@@ -487,7 +492,7 @@ impl Taking<'_> {
             return;
         }
         let period = Duration::from_millis(self.stage.scenario.lease_ms) / 3;
-        // This covers a renewal that was under way, the request for the reason, and a cut
+        // This is enough for a renewal that was in flight, the request for the reason, and a cut
         // connection.
         let slack = REPLY_LIMIT + Duration::from_millis(500);
         if broken.elapsed() > period + slack && guard.is_held() {
@@ -495,7 +500,7 @@ impl Taking<'_> {
         }
     }
 
-    /// Checks that if only one kind of fault has happened, it is the reported reason.
+    /// Checks that if only one kind of fault has happened, the reported reason matches this kind.
     fn check_reason(&self, reason: &LossReason) {
         let [kind] = self.stage.kinds[..] else {
             return;
@@ -567,8 +572,8 @@ impl Told {
     }
 }
 
-/// Returns whether two guards belong to one hold. For guards of several locks, returns whether any
-/// of their members do.
+/// Returns whether two guards belong to one hold. For guards of locks over several others, returns
+/// whether any of their members do.
 fn shares_a_hold(one: &LockGuard, other: &LockGuard) -> bool {
     let of_other = |member: &LockGuard| {
         let mut members = other.members().iter();
@@ -577,7 +582,7 @@ fn shares_a_hold(one: &LockGuard, other: &LockGuard) -> bool {
     one.number() == other.number() || one.members().iter().any(of_other)
 }
 
-/// Returns the member's reason, for several locks that act as one.
+/// Returns the loss reason. For a lock over several others, returns the reason of the member.
 fn of_the_member(reason: &LossReason) -> &LossReason {
     match reason {
         LossReason::Member { reason, .. } => of_the_member(reason),
@@ -585,7 +590,8 @@ fn of_the_member(reason: &LossReason) -> &LossReason {
     }
 }
 
-/// Polls a future up to `polls` times, then drops it. Returns `None` if it was not ready by then.
+/// Polls a future up to `polls` times, then drops it. Returns `None` if the future has not
+/// completed.
 async fn drop_at_poll<F: Future>(polls: u32, future: F) -> Option<F::Output> {
     let mut future = pin!(future);
     let mut left = polls;

@@ -4,8 +4,8 @@ use super::{End, LONG_LEASE_MS, Scenario, Turn, own_rng};
 use crate::faults::Kind;
 
 impl Scenario {
-    /// Makes some turns end with `keep_for`, in one history of six. This uses a random source of
-    /// its own, so everything else is drawn as without it.
+    /// Makes some turns end with `keep_for`, in one history of six. This function uses a separate
+    /// random source, so that it does not change the other random choices.
     pub(super) fn draw_kept(&mut self) {
         let mut rng = own_rng(self.seed, 0x4B45);
         if rng.u32(0..6) > 0 || !self.may_keep() {
@@ -19,7 +19,7 @@ impl Scenario {
         }
     }
 
-    /// Gives some holds a minimum time, in another history of six.
+    /// Gives some holds a minimum time, in one other history of six.
     pub(super) fn draw_least(&mut self) {
         let mut rng = own_rng(self.seed, 0x4C45);
         if rng.u32(0..6) > 0 || !self.may_keep() {
@@ -29,15 +29,15 @@ impl Scenario {
         for turn in self.workers.iter_mut().flat_map(|worker| &mut worker.turns) {
             let passes_on = matches!(turn.end, End::Ticket(_));
             if subject.has_least(turn) && !passes_on && rng.u32(0..3) == 0 {
-                // Shorter or longer than the lease.
+                // The minimum time may be shorter or longer than the lease.
                 turn.least_ms = Some(rng.u64(10..1500));
                 (turn.fixed_lease_ms, turn.max_hold_ms) = (None, None);
             }
         }
     }
 
-    /// Returns whether locks may be kept. If no server answers, a lock remains locked until its
-    /// lease ends, so leases must then be short enough to end.
+    /// Returns whether tasks may keep locks. If no server answers, a lock remains locked until its
+    /// lease ends, so leases must be short enough to end during the history.
     fn may_keep(&self) -> bool {
         let kinds = self.kinds();
         let is_disturbed = kinds.iter().any(|kind| kind.disturbs_calls());

@@ -1,4 +1,4 @@
-//! Histories of recipes, whose holds have ends of their own.
+//! Histories of recipes, whose holds end in special ways.
 
 use fastrand::Rng;
 
@@ -6,8 +6,8 @@ use super::{Ask, End, Scenario, Turn, own_rng};
 use crate::subject::Subject;
 
 impl Scenario {
-    /// Replaces what the holds of a recipe can't do. This uses a random source of its own, so
-    /// everything else is drawn as without it.
+    /// Replaces the actions that are impossible for the holds of a recipe. This function uses a
+    /// separate random source, so that it does not change the other random choices.
     pub(super) fn fit_recipes(&mut self) {
         let fit = match self.subject {
             Subject::Slot => fit_slot,
@@ -17,13 +17,13 @@ impl Scenario {
         };
         let mut rng = own_rng(self.seed, 0x2EC1);
         for turn in self.workers.iter_mut().flat_map(|worker| &mut worker.turns) {
-            // No recipe's hold has an owner.
+            // The holds of recipes do not have an owner.
             turn.reenters = false;
             fit(turn, &mut rng);
         }
     }
 
-    /// Returns how often observers of an election ask, in ms.
+    /// Returns the interval at which observers of an election poll, in ms.
     pub(crate) fn observer_poll_ms(&self) -> u64 {
         self.poll_cap_ms.min(super::LONG_LEASE_MS / 60)
     }

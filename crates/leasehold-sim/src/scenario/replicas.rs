@@ -6,9 +6,9 @@ use super::{Fault, LONG_LEASE_MS, Scenario, own_rng};
 use crate::faults::Kind;
 
 impl Scenario {
-    /// Makes a replica confirm the holds of some or all workers in some histories, and makes it
-    /// fail to do so for a while. This uses a random source of its own, so everything else is drawn
-    /// as without it.
+    /// In some histories, makes a replica confirm the holds of some or all workers, and makes it
+    /// fail to do so for a while. This function uses a separate random source, so that it does not
+    /// change the other random choices.
     pub(super) fn draw_replicas(&mut self) {
         let mut rng = own_rng(self.seed, 0xAC4);
         if rng.u32(0..4) > 0 {
@@ -18,7 +18,7 @@ impl Scenario {
         for worker in &mut self.workers {
             worker.acknowledged = all || rng.bool();
         }
-        // A failover loses the holds that no replica must confirm.
+        // In a failover, holds that do not need a replica's confirmation are lost.
         let kind = if all && rng.bool() {
             Kind::FailedOver
         } else {
@@ -30,7 +30,7 @@ impl Scenario {
         }
         let mut at = 0;
         for _ in 0..count {
-            // These faults follow one another, because they hit the same replicas.
+            // These faults happen one after the other, because they affect the same replicas.
             at += rng.u64(5..250);
             let span_ms = rng.u64(10..self.lease_ms.min(3000) * 2);
             self.faults.push(Fault {
@@ -45,8 +45,8 @@ impl Scenario {
         }
     }
 
-    /// Makes leases short. A failover loses releases, so a lock may become locked again without any
-    /// client knowing of it.
+    /// Makes leases short. In a failover, releases are lost, so a lock may become locked again
+    /// without any client knowing this.
     fn let_leases_end(&mut self, rng: &mut Rng) {
         if self.lease_ms == LONG_LEASE_MS {
             self.lease_ms = rng.u64(300..3500);

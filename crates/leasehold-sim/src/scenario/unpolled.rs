@@ -1,4 +1,4 @@
-//! Histories of tasks that are busy with other things, so that they don't poll their waits.
+//! Histories of tasks that are sometimes too busy to poll their waits.
 
 use fastrand::Rng;
 
@@ -7,7 +7,7 @@ use crate::faults::Kind;
 use crate::subject::Subject;
 
 impl Scenario {
-    /// Draws a scenario in which tasks leave their acquires unpolled for a while, give up many of
+    /// Draws a scenario in which tasks do not poll their acquires for a while, give up many of
     /// them, and hold the lock only for a moment. Requests may be lost or duplicated.
     #[must_use]
     pub fn draw_unpolled(subject: Subject, seed: u64) -> Self {
@@ -31,7 +31,7 @@ impl Scenario {
                 LONG_LEASE_MS
             },
             poll_cap_ms: match subject {
-                // The servers of a majority don't notify waiters when a hold ends.
+                // The servers of a `RedLock` do not notify waiters when a hold ends.
                 Subject::Red if needs_end => 1000,
                 _ => LONG_LEASE_MS,
             },

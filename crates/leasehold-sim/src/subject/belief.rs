@@ -1,4 +1,4 @@
-//! The servers' state of a hold, read without the network.
+//! The state of a hold on the servers, read without the simulated network.
 
 use std::time::Duration;
 
@@ -43,8 +43,8 @@ impl Subject {
             .map_or(Belief::NotHeld, |left| Belief::Held(*left))
     }
 
-    /// Returns each hold of which a guard consists, with each operator that may know it. An id
-    /// belongs to one client, and so to one server. The other servers do not have it.
+    /// Returns each hold in a guard, together with each operator's client whose server may have it.
+    /// An id belongs to one client, and so to one server. The other servers do not have it.
     fn holds<'a>(
         self,
         operators: &'a [Client],

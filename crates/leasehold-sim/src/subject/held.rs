@@ -1,11 +1,11 @@
-//! The answers to an ask: a hold of a lock, of a turn or of a term, or none.
+//! The answers to an acquire: a hold of a lock, a turn or a term, or none.
 
 use std::ops::Deref;
 
 use leasehold::slot::{Turn, TurnInfo};
 use leasehold::{LockGuard, Term};
 
-/// The hold that a turn has got.
+/// The hold that a turn has acquired.
 pub(crate) enum Held {
     Lock(LockGuard),
     Turn(Box<Turn>),
@@ -24,13 +24,13 @@ impl Deref for Held {
     }
 }
 
-/// The answer to an ask.
+/// The answer to an acquire.
 #[allow(clippy::large_enum_variant, reason = "there is one per turn")]
 pub(crate) enum Answer {
     Held(Held),
     /// Another client has the lock.
     Busy,
-    /// The turn of the slot or the id is over.
+    /// The turn for this slot or this id has already ended.
     Over(TurnInfo),
 }
 

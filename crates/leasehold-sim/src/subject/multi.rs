@@ -1,4 +1,4 @@
-//! The multi-lock in a history: some of three locks of different kinds, in any order.
+//! The `MultiLock` in a history: some of three locks of different kinds, in any order.
 
 use leasehold::inspect::LockInfo;
 use leasehold::{AnyLock, Client, MultiLock, Result};
@@ -6,13 +6,14 @@ use leasehold::{AnyLock, Client, MultiLock, Result};
 use super::{Wanted, Wish};
 use crate::scenario::Turn;
 
-/// The names of the members: a plain or a fenced lock, which exclude each other; a fair lock; a
-/// read-write lock.
+/// The names of the members: the first is a plain or a fenced lock, which exclude each other; the
+/// second is a fair lock; the third is a read-write lock.
 pub(super) const NAMES: [&str; 3] = ["x", "y", "z"];
 
 /// The members that a turn's number chooses.
 struct Choice {
-    /// The names, each with whether it is locked as a reader, in the order of the call.
+    /// The names in the order in which the call has them, each with whether the turn locks it as a
+    /// reader.
     names: Vec<(&'static str, bool)>,
     fenced: bool,
 }
@@ -36,7 +37,7 @@ impl Choice {
     }
 }
 
-/// Returns each name with whether its hold is shared with other holders.
+/// Returns each name with whether other holders can share its hold.
 pub(super) fn names(turn: &Turn) -> Vec<(&'static str, bool)> {
     Choice::of(turn).names
 }
@@ -55,7 +56,7 @@ pub(super) fn lock(client: &Client, wish: &Wish<'_>) -> Wanted {
     wish.of(MultiLock::new(members).expect("a member at least, each as one kind"))
 }
 
-/// Returns the server's state of a member.
+/// Returns the state of a member on the server.
 pub(super) async fn inspect(operator: &Client, name: &str, holder_id: &str) -> Result<LockInfo> {
     match name {
         "z" => super::rw::inspect(operator, holder_id, name).await,

@@ -1,4 +1,4 @@
-//! The recipes in a history: turns of slots and ids, candidates of an election, and tickets.
+//! The recipes in a history: turns for slots and ids, candidates of an election, and tickets.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use super::held::{Answer, Held};
 use super::{NAME, Wanted, Wish};
 use crate::scenario::{Ask, Turn, own_rng};
 
-/// The settings of the turns of a history. All its clients use the same.
+/// The settings for the recipe `Turns` in a history. All clients use the same settings.
 pub(crate) struct Plan {
     /// The length of the slots; `None` if the turns have ids.
     period: Option<Duration>,
@@ -28,7 +28,8 @@ impl Plan {
         }
     }
 
-    /// Returns the turns of a lock. With ids, the tasks compete for the id of each number.
+    /// Returns the lock's `Turns`. If the turns have ids, tasks with the same number compete for
+    /// one id.
     pub(crate) fn turns(&self, lock: &Lock, number: u64) -> Turns {
         let turns = match self.period {
             Some(period) => lock.once_per(period),
@@ -40,12 +41,12 @@ impl Plan {
     }
 }
 
-/// Returns the id of the turns with this number.
+/// Returns the id for the turns with this number.
 pub(crate) fn id(number: u64) -> String {
     format!("run-{number}")
 }
 
-/// Returns the turns for a turn of a history, or the plain lock that excludes them.
+/// Returns the `Turns` for a task's turn, or the plain lock that excludes them.
 pub(super) fn turns(client: &Client, wish: &Wish<'_>) -> Wanted {
     let lock = client.lock(NAME);
     if is_plain(wish.turn) {
@@ -72,12 +73,12 @@ pub(super) async fn begin(turns: &Turns, ask: Ask) -> Result<Answer> {
     })
 }
 
-/// Returns the text that a candidate of this machine announces.
+/// Returns the payload that a candidate on this machine sets.
 pub(crate) fn payload(machine: usize) -> String {
     format!("machine {machine}")
 }
 
-/// Returns a candidate, or the fenced lock that excludes candidates and announces nothing.
+/// Returns a candidate, or the fenced lock, which excludes candidates and has no payload.
 pub(super) fn candidate(client: &Client, wish: &Wish<'_>) -> Wanted {
     if is_plain(wish.turn) {
         let lock = client.fenced_lock(NAME);
@@ -99,8 +100,8 @@ pub(super) async fn stand(election: &Election, ask: Ask) -> Result<Answer> {
     Ok(term.map_or(Answer::Busy, |term| Answer::Held(Held::Term(term))))
 }
 
-/// Returns a plain or a fenced lock: they exclude each other, and a ticket of one is a ticket of
-/// the other.
+/// Returns a plain or a fenced lock. The two exclude each other, and a ticket for one is also valid
+/// for the other.
 pub(super) fn ticketed(client: &Client, wish: &Wish<'_>) -> Wanted {
     match is_without_token(wish.turn) {
         true => wish.of(client.lock(NAME).acknowledged_by(wish.acknowledgement())),
@@ -110,7 +111,7 @@ pub(super) fn ticketed(client: &Client, wish: &Wish<'_>) -> Wanted {
     }
 }
 
-/// A ticket that a turn resumes, with a handle that has the turn's settings.
+/// A ticket that a turn resumes, and a handle with the turn's settings.
 pub(crate) struct Resumed {
     handle: Handle,
     ticket: Ticket,

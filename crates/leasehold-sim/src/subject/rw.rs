@@ -1,4 +1,4 @@
-//! The read-write lock in a history: readers, writers, and holders that change sides.
+//! The read-write lock in a history: readers, writers, and holders that upgrade or downgrade.
 
 use std::time::Duration;
 
@@ -26,8 +26,8 @@ impl Way {
 }
 
 pub(super) fn way(turn: &Turn) -> Way {
-    // A wait with a limit can't cover two steps. Also, an owner that was downgraded would re-enter
-    // as a reader.
+    // One time limit can't apply to two steps. Also, an owner that has downgraded would re-enter as
+    // a reader.
     let simple = turn.reenters || !matches!(turn.ask, Ask::Acquire);
     match turn.way % 8 {
         6 if !simple => Way::Downgrade,
@@ -89,8 +89,8 @@ impl OneWay {
         Ok(guard.map(Into::into))
     }
 
-    /// Acquires as a writer, then downgrades. If a fault breaks the downgrade, acquires again as a
-    /// reader, because the lock itself can be acquired.
+    /// Acquires as a writer, then downgrades. If the downgrade fails because of a fault, acquires
+    /// again as a reader, because the lock can still be acquired.
     async fn downgrade(&self) -> Result<Option<LockGuard>> {
         match self.lock.write().await?.downgrade().await {
             Ok(guard) => Ok(Some(guard.into())),
@@ -109,7 +109,7 @@ impl OneWay {
     }
 }
 
-/// Returns the state of the side to which the hold belongs.
+/// Returns the state of the side (read or write) to which the hold belongs.
 pub(super) async fn inspect(operator: &Client, holder_id: &str, name: &str) -> Result<LockInfo> {
     let lock = operator.rw_lock(name);
     if holder_id.ends_with(":write") {

@@ -1,4 +1,4 @@
-//! The terms of an election, as candidates and observers see them.
+//! The terms of an election, as seen by candidates and observers.
 
 use std::collections::BTreeMap;
 use std::pin::Pin;
@@ -24,7 +24,7 @@ pub(crate) struct Terms(Mutex<State>);
 struct State {
     /// The id of the hold that had each token.
     ids: BTreeMap<u64, String>,
-    /// The state that each observer saw last.
+    /// The last state that each observer saw.
     shown: BTreeMap<usize, Option<Leader>>,
 }
 
@@ -33,14 +33,15 @@ impl Terms {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Records a term. Returns whether no other term has had its token.
+    /// Records a term. Returns `false` if another term has had the same token.
     fn is_one_term(&self, token: u64, id: &str) -> bool {
         let mut state = self.state();
         state.ids.entry(token).or_insert_with(|| id.into()) == id
     }
 
-    /// Returns what an observer sees, unless it sees no leader. An observer ends with its machine,
-    /// and with its client.
+    /// Returns the state that an observer still shows after the end of the history, or `None` if
+    /// all observers show no leader. Observers on dead machines or with closed clients do not
+    /// count.
     pub(crate) fn unfinished(&self, stage: &Stage) -> Option<String> {
         let state = self.state();
         let mut shown = state.shown.iter().filter(|(number, _)| {
@@ -69,7 +70,7 @@ pub(crate) async fn observe(stage: Arc<Stage>, number: usize) {
         if let Some(leader) = &leader {
             check_seen(&stage, number, leader, &mut greatest);
         }
-        // A holder that announces nothing may be granted the lock again under the same id.
+        // A holder without a token and payload may be granted the lock again under the same id.
         let announces = leader.as_ref().is_none_or(|leader| leader.token.is_some());
         let before = stage.terms.state().shown.insert(number, leader.clone());
         if announces && before == Some(leader) {
@@ -78,8 +79,8 @@ pub(crate) async fn observe(stage: Arc<Stage>, number: usize) {
     }
 }
 
-/// Checks that a leader that an observer sees is one of the candidates, and that terms are seen in
-/// their order.
+/// Checks that a leader that an observer sees is one of the candidates, and that the observer sees
+/// terms in their order.
 fn check_seen(stage: &Stage, number: usize, leader: &Leader, greatest: &mut u64) {
     let violation = |what: &str| stage.violation(format!("observer {number}: {what}: {leader:?}"));
     let candidate = stage.machines.iter().position(|machine| {
@@ -90,7 +91,7 @@ fn check_seen(stage: &Stage, number: usize, leader: &Leader, greatest: &mut u64)
         return violation("saw a leader that does not exist");
     };
     let Some(token) = leader.token else {
-        // A holder of the fenced lock, which announces nothing.
+        // This is a holder of the fenced lock, which has no payload.
         if leader.payload.is_some() {
             violation("saw a payload without a term");
         }
@@ -99,9 +100,9 @@ fn check_seen(stage: &Stage, number: usize, leader: &Leader, greatest: &mut u64)
     if leader.payload != Some(payload(candidate)) {
         violation("saw the payload of another candidate");
     }
-    // A server that has lost the end of a term, or the terms after it, shows that term again when
-    // its leader renews it. A counter that was lost begins at the server's clock, which may have been
-    // set back.
+    // If a server has lost the end of a term, or later terms, it shows the earlier term again when
+    // that term's leader renews. If the server has lost the counter of tokens, a new counter starts
+    // at the server's clock, which may have been set back.
     let returns = |kind: Kind| kind.loses_data() || kind == Kind::FailedOver;
     if token <= *greatest && !stage.any(returns) {
         violation("saw a term again, or one from before");
@@ -113,7 +114,7 @@ fn check_seen(stage: &Stage, number: usize, leader: &Leader, greatest: &mut u64)
 }
 
 impl Taking<'_> {
-    /// Checks that no other term has the token of a new one.
+    /// Checks that the token of a new term is not the token of another term.
     pub(super) fn check_term(&self, token: u64, id: &str) {
         if !self.stage.terms.is_one_term(token, id) && !self.stage.any(Kind::repeats) {
             self.violation("was given the token of another term");
@@ -160,7 +161,7 @@ impl Taking<'_> {
         }
     }
 
-    /// Works while it leads.
+    /// Works while this candidate leads.
     async fn work(&self, term: &Term) {
         let mut recorded = Recorded {
             taking: self,
@@ -191,7 +192,8 @@ fn for_each_term<F: for<'a> FnMut(&'a Term) -> Work<'a>>(work: F) -> F {
     work
 }
 
-/// A term whose work runs. Its hold ends in the history when its work ends or is dropped.
+/// A term whose work is running. In the recorded history, the hold ends when this work ends or is
+/// dropped.
 struct Recorded<'a> {
     taking: &'a Taking<'a>,
     term: &'a Term,

@@ -1,5 +1,5 @@
-//! A turn of a slot or an id: a slot that is done or closed never runs again, and no slot before the
-//! newest one runs.
+//! Turns for slots and for ids. Checks that a slot that is done or closed never runs again, and
+//! that no slot older than the newest one runs.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -23,7 +23,7 @@ enum Slot {
     Id(u64),
 }
 
-/// The turns that tasks of a history began and ended.
+/// The turns that the tasks in a history have begun and ended.
 #[derive(Default)]
 pub(crate) struct Slots(Mutex<State>);
 
@@ -60,7 +60,8 @@ impl Slots {
         state.runs.values_mut().for_each(|run| run.forgotten = true);
     }
 
-    /// Returns whether the server has lost data since the turn of this hold began, or since `then`.
+    /// Returns whether the server has lost data since the turn with this hold began, or since
+    /// `then`.
     fn has_forgotten(&self, hold: &str, then: Instant) -> bool {
         let state = self.state();
         let forgotten = |run: &Run| run.forgotten;
@@ -88,7 +89,7 @@ impl Taking<'_> {
         turn.slot().map_or(Slot::Id(self.place), Slot::At)
     }
 
-    /// Checks that a turn that begins may run.
+    /// Checks that a turn that has begun was allowed to run.
     pub(super) fn check_begun(&self, turn: &Turn, asked: Instant) {
         let (slot, plan) = (self.slot_of(turn), self.plan());
         let forgotten = self.stage.slots.forgot_since(asked);
@@ -110,7 +111,7 @@ impl Taking<'_> {
             }
         }
         drop(state);
-        // A grant from before a forced unlock may arrive after another run.
+        // A reply from before a forced unlock may arrive when another turn has already run.
         if self.stage.broken().is_some_and(|(at, _)| at >= asked) {
             return;
         }
@@ -122,7 +123,7 @@ impl Taking<'_> {
         }
     }
 
-    /// Checks that a turn that is reported as over has ended in that way.
+    /// Checks that a turn that is reported as ended has really ended in the reported way.
     pub(super) fn check_over(&self, info: &TurnInfo) {
         let state = self.stage.slots.state();
         let run = state.runs.get(&info.hold);
@@ -130,10 +131,10 @@ impl Taking<'_> {
         drop(state);
         let right = match info.state {
             TurnState::Done => end == Some(Some(TurnState::Done)),
-            // A turn that is lost has failed. A turn that no task has begun has not.
+            // A turn that lost its lock has failed. A turn that no task has begun has not failed.
             TurnState::Failed => end.is_some(),
             TurnState::Died => self.plan().at_most_once || info.slot.is_some(),
-            // A slot after the one that was asked for.
+            // The reported slot is later than the requested one.
             _ => info.slot.is_some(),
         };
         if !right {
@@ -141,7 +142,7 @@ impl Taking<'_> {
         }
     }
 
-    /// Ends a turn as its number says.
+    /// Ends a turn in the way that its number chooses.
     pub(super) async fn end_turn(&self, turn: Turn, was_lost: bool) {
         let (slot, asked) = (self.slot_of(&turn), Instant::now());
         let is_done = !self.turn.way.is_multiple_of(3);
@@ -178,7 +179,7 @@ impl Taking<'_> {
                     .as_ref()
                     .is_err_and(|error| error.kind() == ErrorKind::Lost);
                 if is_lost && !self.stage.any(Kind::disturbs_calls) {
-                    // The server has noted nothing, or that the turn has failed.
+                    // The server has recorded nothing, or has recorded that the turn failed.
                     self.stage.slots.ends(&hold, TurnState::Failed);
                 }
                 self.check_released(ended, was_lost);
@@ -207,7 +208,7 @@ pub(crate) async fn dead_turns_are_open(stage: &Stage) {
             .await;
         let right = match &begun {
             Ok(Begin::Run(_)) => !plan.at_most_once,
-            // A maximum hold time has ended the turn before its holder died.
+            // A maximum hold time ended the turn before its holder died.
             Ok(Begin::Done(info)) if info.state == TurnState::Failed => true,
             Ok(Begin::Done(info)) => plan.at_most_once && info.state == TurnState::Died,
             _ => false,

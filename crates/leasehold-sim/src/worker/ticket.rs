@@ -1,5 +1,5 @@
-//! Holds that pass on as tickets: of several tasks that resume a ticket, exactly one gets the hold,
-//! and no other client gets the lock before.
+//! Holds that are passed on as tickets. Checks that if several tasks resume a ticket, exactly one
+//! of them gets the hold, and that no other client gets the lock in between.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -17,20 +17,20 @@ use crate::subject::{Subject, Wish};
 #[derive(Default)]
 pub(crate) struct Tickets(Mutex<Vec<Given>>);
 
-/// A ticket that a task has given away.
+/// A ticket that a task has made.
 struct Given {
-    /// The ticket, as text.
+    /// The ticket as a string.
     line: String,
     token: Option<u64>,
-    /// The number of tasks that will still try to resume it.
+    /// The number of tasks that will still try to resume the ticket.
     offers: u32,
-    /// The number of tasks that have tried to resume or release it.
+    /// The number of tasks that have tried to resume or release the ticket.
     tried: u32,
-    /// The time at which the first of them did.
+    /// The time at which the first of these tasks tried.
     first_tried: Option<Instant>,
     is_released: bool,
     resumed: u32,
-    /// The time until which the server keeps its hold, at least.
+    /// The earliest time at which the server may end the ticket's hold.
     kept_until: Instant,
 }
 
@@ -86,7 +86,7 @@ impl Tickets {
         ticket.first_tried.get_or_insert(Instant::now());
     }
 
-    /// Returns the number of tickets that several tasks tried to resume in time, and none could.
+    /// Returns the number of tickets that tasks tried to resume in time without success.
     pub(crate) fn resumed_by_none(&self, stage: &Stage) -> usize {
         let trip = Duration::from_millis(stage.scenario.latency_ms) + ROUNDING;
         let given = self.given();
@@ -113,7 +113,7 @@ impl Taking<'_> {
         resumes.then(|| self.stage.tickets.take()).flatten()
     }
 
-    /// Returns whether a fault lets a ticket be resumed twice, or its lock be free.
+    /// Returns whether a fault may let a ticket be resumed twice, or make its lock free.
     fn may_be_forgotten(&self) -> bool {
         self.stage.any(Kind::ends_the_promise)
     }
@@ -122,7 +122,8 @@ impl Taking<'_> {
         self.stage.any(Kind::disturbs_calls)
     }
 
-    /// Checks that no other task has resumed the ticket, and that the token is greater.
+    /// Checks that no other task has resumed the ticket, and that the new token is greater than the
+    /// old one.
     pub(super) fn check_resumed(&self, offer: &Offer, guard: &LockGuard) {
         let mut given = self.stage.tickets.given();
         given[offer.number].resumed += 1;
@@ -131,14 +132,15 @@ impl Taking<'_> {
         if times > 1 && !self.may_be_forgotten() {
             self.violation("resumed a ticket that another task had resumed");
         }
-        // A ticket of a fenced lock has a token, and so has its next hold.
+        // A ticket for a fenced lock has a token, and so has the hold that resumes it.
         let rises = offer.token.is_none() || guard.token() > offer.token;
         if !rises && !self.may_be_forgotten() {
             self.violation("resumed a ticket and got a token that is not greater");
         }
     }
 
-    /// Checks that a ticket that was not resumed had ended, or that another task has resumed it.
+    /// Checks that a ticket that could not be resumed had expired, or that another task has resumed
+    /// it.
     pub(super) fn check_not_resumed(&self, offer: &Offer, error: &Error) {
         if error.kind() != ErrorKind::Lost {
             return self.check_error("resume", error);
@@ -151,7 +153,8 @@ impl Taking<'_> {
         drop(given);
         let is_over = Instant::now() + ROUNDING > kept_until;
         let lost = matches!(error.loss(), Some(LossReason::Forced));
-        // A request that was late or was sent twice may have used it up, in a grant that was undone.
+        // A request that arrived late or twice may have used the ticket up, for a grant that was
+        // undone.
         let explained = tried > 1
             || is_over
             || self.may_be_forgotten()
@@ -162,7 +165,8 @@ impl Taking<'_> {
         }
     }
 
-    /// Checks a grant by an acquire: no ticket kept the lock from the call to the return.
+    /// Checks that a grant to an acquire was legal: that no ticket kept the lock for the whole time
+    /// from the call to the return.
     pub(super) fn check_no_ticket_was_passed_over(&self, open: &[usize]) {
         if self.stage.scenario.subject != Subject::Ticket || self.may_be_forgotten() {
             return;
@@ -179,7 +183,8 @@ impl Taking<'_> {
         }
     }
 
-    /// Turns the hold into a ticket, and offers it, releases it, or loses it.
+    /// Turns the hold into a ticket. Then offers the ticket to other tasks, releases it, or loses
+    /// it.
     pub(super) async fn give_ticket(&self, guard: LockGuard, lease: Duration, was_lost: bool) {
         let (token, asked) = (guard.token(), Instant::now());
         let ticket = match guard.into_ticket(lease).await {
@@ -194,7 +199,7 @@ impl Taking<'_> {
         let offer = self.stage.tickets.give(Given {
             line: ticket.to_string(),
             token,
-            // Some are resumed by several tasks, and some are lost.
+            // Some tickets are resumed by several tasks, and some are lost.
             offers: [1, 1, 2, 2, 3, 0, 0][usize::from(self.turn.way % 7)],
             tried: 0,
             first_tried: None,
