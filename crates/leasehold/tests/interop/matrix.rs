@@ -93,7 +93,7 @@ const ONE_AT_A_TIME: &str =
     "not: a recording covers one version, so each version is compared on its own";
 const BY_ITSELF: &str = "not: each version is tested on its own";
 const MIXED_ONLY: &str = "not: tested with both versions at once, which is the harder case";
-const MEASURED: &str = "not: leasehold-bench measures it with Redisson, and tests/server/synchronizers tests Leasehold alone";
+const MEASURED: &str = "not: leasehold-bench runs this load with Redisson, and tests/server/synchronizers tests Leasehold alone";
 
 /// Makes a row with the same cell in each column.
 fn same(check: &'static str, cell: &'static str) -> Row {

@@ -292,7 +292,7 @@ const FAIR: &[Weakness] = &[
         "If a waiter is killed, it blocks the queue until five minutes after the end of the hold.",
         BOTH,
         "Leasehold's waiters behind the killed waiter wait for these five minutes.",
-        "In Java, use `tryLock(wait, lease, unit)` with a short wait, in a loop. If such a waiter is killed, it loses its place once the hold has ended and the time of its wait has passed after that. A killed Leasehold waiter is passed over after 5 s.",
+        "In Java, use `tryLock(wait, lease, unit)` with a short wait, in a loop. If such a waiter is killed, it loses its place when the hold has ended and then the time of its wait has passed. A killed Leasehold waiter is passed over after 5 s.",
         "fair::killed_java_waiter_leaves_at_redissons_timeout",
     ),
     weakness(
@@ -351,7 +351,7 @@ const READ_WRITE: &[Weakness] = &[
         "An unlock of the write lock wakes the threads that sleep. If a thread has just been refused but does not sleep yet, it misses the message, and sleeps for the rest of the lease.",
         BOTH,
         "Java's threads continue to sleep although the lock is free. Leasehold's waiters are woken.",
-        "Use short leases in Java. Leasehold sends two further messages after its own. One of them is kept for the next thread of a process that falls asleep, even if Redisson 3.16.8 handles the messages out of order. If several threads sleep, set `keepAlive` in 3.16.8, which keeps the messages in order.",
+        "Use short leases in Java. Leasehold sends two more messages after the message about the release. One of them is kept for the next thread of a process that falls asleep, even if Redisson 3.16.8 handles the messages out of order. If several threads sleep, set `keepAlive` in 3.16.8, which keeps the messages in order.",
         "suspects::rw::refused_java_reader_misses_java_writers_release group::our_release_wakes_just_refused_java_thread",
     ),
     weakness(
