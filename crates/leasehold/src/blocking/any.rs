@@ -1,4 +1,4 @@
-//! The lock of any kind for threads, which forwards to the async one.
+//! A lock of any kind, for threads. It forwards to the async one.
 
 use super::forward::{calls, reads};
 use super::lock::{Lock, Ownership, PerThread, this_thread};
@@ -48,8 +48,8 @@ impl<O: Ownership> From<&Self> for AnyLock<O> {
 }
 
 macro_rules! any_of_several {
-    // For each kind, not for all kinds at once: `Any` is a kind, too, and its impl would collide
-    // with the standard library's `impl From<T> for T`.
+    // Implement this for each kind, and not for all kinds at once: `Any` is a kind, too, and its
+    // impl would collide with the standard library's `impl From<T> for T`.
     ($($kind:ty)+) => {
         $(
             impl<O: Ownership> From<Lock<O, $kind>> for AnyLock<O> {

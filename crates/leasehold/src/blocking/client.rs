@@ -55,10 +55,10 @@ impl Client {
     /// Returns the same errors as the async method.
     pub fn connect_in_background_with(builder: &ClientBuilder, url: &str) -> Result<Self> {
         let runtime = Runtime::start()?;
-        // A client belongs to the runtime in which it is made. The calling thread is in no runtime.
+        // A client belongs to the runtime in which it is made, so enter the client's runtime.
         let entered = runtime.handle().enter();
         let inner = builder.connect_in_background(url)?;
-        // Dropped explicitly: `entered` borrows the runtime, which moves into the client below.
+        // Drop this explicitly: `entered` borrows the runtime, which moves into the client below.
         drop(entered);
         Ok(Self { inner, runtime })
     }
@@ -189,9 +189,9 @@ impl Client {
         &self.runtime
     }
 
-    /// Returns the async client, which uses the same connection and the same watchdog. The
-    /// connection and the watchdog exist for as long as this client, one of its locks or one of its
-    /// guards exists. A clone of the async client does not keep them alive.
+    /// Returns the async client, which uses the same connection and the same watchdog. These exist
+    /// for as long as this client, one of its locks or one of its guards exists. A clone of the
+    /// async client does not keep them alive.
     #[must_use]
     pub fn as_async(&self) -> &crate::Client {
         &self.inner

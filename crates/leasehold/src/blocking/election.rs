@@ -52,7 +52,7 @@ impl Election {
         Ok(term?.map(|term| Term::new(term, self.runtime.clone())))
     }
 
-    /// Returns the present leader and then each change; see
+    /// Returns the current leader and then each change; see
     /// [`Election::observe`](crate::Election::observe).
     pub fn observe(&self) -> Terms {
         Terms {
@@ -102,7 +102,7 @@ impl fmt::Debug for Election {
 #[must_use = "the term ends as soon as it is dropped"]
 #[clippy::has_significant_drop]
 pub struct Term {
-    /// `None` only while it is dropped.
+    /// `None` only while the term is being dropped.
     inner: Option<election::Term>,
     runtime: Runtime,
 }
@@ -115,7 +115,7 @@ impl Term {
         }
     }
 
-    /// Returns the async term, for what only async code can do.
+    /// Returns the async term, for its other methods.
     pub fn as_async(&self) -> &election::Term {
         self.inner.as_ref().expect("only a drop takes it")
     }

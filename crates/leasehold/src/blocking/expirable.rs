@@ -109,7 +109,7 @@ impl fmt::Debug for ExpirableSemaphore {
 
 /// The guard of one or more permits; see [`leasehold::ExpirablePermit`](crate::ExpirablePermit).
 ///
-/// A drop of the guard waits until the permits are released. If the server does not answer within
+/// Dropping the guard waits until the permits are released. If the server does not answer within
 /// the client's reply timeout, the release continues in the background. Inside a tokio runtime, a
 /// drop does not wait, and the permits are released in the background.
 #[must_use = "the permits are released as soon as this is dropped"]

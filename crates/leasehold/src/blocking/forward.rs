@@ -7,7 +7,7 @@
 
 /// Defines methods that block until the async method of the same name is done. With `=> wrap`, the
 /// result passes through that method of the type, which turns the async guard into a blocking one.
-/// They run to their end: see `waits` for methods that another thread can interrupt.
+/// Another thread can't interrupt these methods: see `waits` for methods that it can.
 macro_rules! calls {
     ($twin:ident: $($lines:tt)+) => {
         $crate::blocking::forward::forwards! { $twin by twin, block_on: $($lines)+ }
@@ -17,8 +17,8 @@ macro_rules! calls {
     };
 }
 
-/// Defines methods like `calls`, whose waits an [`Interrupt`](super::Interrupt) ends. Each of them
-/// leaves nothing behind when its future is dropped.
+/// Defines methods like `calls`, but an [`Interrupt`](super::Interrupt) ends their waits. The
+/// futures of these methods must leave nothing behind when they are dropped.
 macro_rules! waits {
     ($twin:ident: $($lines:tt)+) => {
         $crate::blocking::forward::forwards! { $twin by twin, wait_on: $($lines)+ }
@@ -44,8 +44,9 @@ macro_rules! forwards {
             $(#[$meta])*
             pub fn $name(&self $(, $value: $type)*) -> crate::error::Result<$out> {
                 let name = concat!(stringify!($twin), "::", stringify!($name));
-                // The future is made before the runtime checks whether this thread may wait. It
-                // does nothing until it is polled, so nothing was sent if that check panics.
+                // The future is made before the runtime checks whether this thread may wait. The
+                // future does nothing until it is polled, so if that check panics, nothing was
+                // sent.
                 let result = self.runtime().$run(name, self.$through().$name($($value),*));
                 $( let result = self.$wrap(result); )?
                 result
@@ -87,7 +88,7 @@ macro_rules! limited {
                 $what, "; see [`", stringify!($twin), "::", stringify!($method),
                 "`](crate::", stringify!($twin), "::", stringify!($method), ")."
             )]
-            /// Waits at most for `wait`. `None` if that has not happened in this time.
+            /// Waits at most for `wait`. `None` if this has not happened within this time.
             #[must_use]
             pub fn $name(&self, wait: std::time::Duration) -> Option<$out> {
                 let name = concat!(stringify!($twin), "::", stringify!($method));
@@ -118,7 +119,7 @@ macro_rules! setters {
 /// Defines the settings for the duration of a hold.
 macro_rules! lease_setters {
     ($twin:ident) => {
-        // By its path: the files that use this macro need not import `setters`.
+        // Use the full path, so that the files that use this macro need not import `setters`.
         $crate::blocking::forward::setters! { $twin:
             "Sets the lease of renewed holds" lease(lease: std::time::Duration);
             "Sets a fixed lease" fixed_lease(lease: std::time::Duration);

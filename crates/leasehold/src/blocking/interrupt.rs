@@ -9,12 +9,12 @@ use tokio::sync::watch;
 use crate::error::{Error, ErrorKind, Result};
 
 thread_local! {
-    /// The interrupts whose scopes the thread is in, from the outermost.
+    /// The interrupts whose scopes the thread is in, the outermost first.
     static SCOPES: RefCell<Vec<Interrupt>> = const { RefCell::new(Vec::new()) };
 }
 
-/// A handle with which any thread ends the waits of other threads, as `Thread.interrupt` does for
-/// `lockInterruptibly` in Java.
+/// A handle with which any thread can end the waits of other threads, as `Thread.interrupt` does
+/// for `lockInterruptibly` in Java.
 ///
 /// A thread calls [`scope`](Self::scope). Within it, [`interrupt`](Self::interrupt) ends each wait
 /// with an error of the kind [`ErrorKind::Interrupted`]. This works at any point of the wait, for
@@ -23,13 +23,13 @@ thread_local! {
 /// a hold, nor a place in a queue, nor a subscription. If the server grants the lock at that
 /// moment, the client's own thread releases it in the background.
 ///
-/// Only waits and tries to acquire are interrupted. A release, a count-down, a setting of a count
-/// and a question about a name run to their end, so their outcome is known. Guards that the thread
-/// already has are not affected either.
+/// Only waits and tries to acquire are interrupted. A release, a count-down, a change of a count
+/// and an inspection of a name are never interrupted, so their outcome is known. Guards that the
+/// thread already has are not affected either.
 ///
 /// An interrupt is permanent: after it, each acquire in a scope of this handle fails at once, and
-/// sends nothing. So it can't be missed by a thread that is not waiting yet. Use a new handle for
-/// each job. Clones are the same handle.
+/// sends nothing. So a thread that is not waiting yet can't miss it. Use a new handle for each job.
+/// Clones are the same handle.
 ///
 /// # Examples
 ///
@@ -84,9 +84,9 @@ impl Interrupt {
     }
 
     /// Runs `work` on the calling thread, and returns its result. Meanwhile this handle can
-    /// interrupt the thread's waits. Threads that `work` starts are not in the scope; they can
-    /// enter a scope of a clone themselves. Scopes may be nested: then each of their handles
-    /// interrupts the thread.
+    /// interrupt the thread's waits. Threads that `work` starts are not in the scope; they can call
+    /// `scope` on a clone themselves. Scopes may be nested: then each of their handles can
+    /// interrupt the thread.
     #[doc(alias = "lockInterruptibly")]
     pub fn scope<T>(&self, work: impl FnOnce() -> T) -> T {
         let _scope = Scope::enter(self.clone());
@@ -95,7 +95,7 @@ impl Interrupt {
 
     /// Waits for the interrupt.
     async fn interrupted(self) {
-        // This can't fail: `self` is a sender of the channel.
+        // This can't fail, because `self` has a sender of the channel.
         let _ = self.interrupted.subscribe().wait_for(|is| *is).await;
     }
 }
@@ -106,7 +106,7 @@ impl Default for Interrupt {
     }
 }
 
-/// The stay of a thread in a scope. Its drop leaves the scope, also if the work panics.
+/// A thread's presence in a scope. Dropping this value leaves the scope, also if the work panics.
 struct Scope;
 
 impl Scope {
@@ -122,23 +122,23 @@ impl Drop for Scope {
     }
 }
 
-/// Runs `wait` until it is done, or until a handle whose scope the calling thread is in is
-/// interrupted.
+/// Runs `wait` until it is done, or until one of the handles in whose scopes the calling thread is
+/// gets interrupted.
 pub(super) async fn interruptible<T>(wait: impl Future<Output = Result<T>>) -> Result<T> {
-    // A thread that is just ending is in no scope, and its list may no longer exist.
+    // A thread that is just ending is not in any scope, and its list may no longer exist.
     let scopes = SCOPES.try_with(|scopes| scopes.borrow().clone());
     let scopes = scopes.unwrap_or_default();
     if scopes.is_empty() {
         return wait.await;
     }
-    // Before the wait is polled, so that it sends nothing.
+    // Check this before the wait is polled, so that it sends nothing.
     if scopes.iter().any(Interrupt::is_interrupted) {
         return Err(interrupted());
     }
     let interrupts = scopes
         .into_iter()
         .map(|scope| Box::pin(scope.interrupted()));
-    // The wait is first: a grant that has arrived is not given back.
+    // Poll the wait first, so that a grant that has arrived is not given back.
     match select(pin!(wait), select_all(interrupts)).await {
         Either::Left((result, _)) => result,
         Either::Right(_) => Err(interrupted()),

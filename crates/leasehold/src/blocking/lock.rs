@@ -52,8 +52,8 @@ mod sealed {
 }
 
 thread_local! {
-    // Not the system's thread id, which a later thread may get: that thread would then be inside
-    // the locks whose guards this thread leaked.
+    // The system's thread id would be wrong, because a later thread may get the same id: that
+    // thread would then hold the locks whose guards this thread leaked.
     static THREAD: Owner = Owner::new();
 }
 
@@ -66,8 +66,8 @@ pub(super) fn this_thread() -> Owner {
 ///
 /// A thread that holds the lock can acquire it again. With [`owned_by`](Self::owned_by), an
 /// [`Owner`] that holds the lock can do so instead, on any thread, and guards can be sent to other
-/// threads. With [`non_reentrant`](Self::non_reentrant), neither can, and an acquire that would wait
-/// for its own thread fails:
+/// threads. With [`non_reentrant`](Self::non_reentrant), neither the thread nor the owner can
+/// acquire the lock again, and an acquire that would wait for its own thread fails:
 ///
 /// ```
 /// # fn main() -> leasehold::Result<()> {
@@ -82,7 +82,7 @@ pub(super) fn this_thread() -> Owner {
 /// ```
 pub struct Lock<O: Ownership = PerThread, K = Plain> {
     inner: crate::Lock<K>,
-    /// `None` for the thread that acquires.
+    /// `None` if the acquiring thread is the owner.
     owner: Option<Owner>,
     runtime: Runtime,
     // `fn() -> O` and not `O`: handles can be sent to other threads, guards can't.
@@ -193,15 +193,16 @@ impl<O: Ownership, K: Kind> Lock<O, K> {
     pub fn run<T>(&self, work: impl FnOnce(&LockGuard<O, K::Guard>) -> T) -> Result<T> {
         let guard = self.acquire()?;
         let output = work(&guard);
-        // Not left to the drop, which could not report to the caller that the lock was lost.
+        // Don't leave this to the drop, which could not report to the caller that the lock was
+        // lost.
         guard.release()?;
         Ok(output)
     }
 
     /// Returns the async lock, with the owner of this handle or of the calling thread.
     fn twin(&self) -> crate::Lock<K> {
-        // Determined at each call, not when the handle was made: clones of the handle may be used
-        // on any thread.
+        // Determine the owner at each call, and not when the handle was made: clones of the handle
+        // may be used on any thread.
         match &self.owner {
             Some(owner) => self.inner.clone().owned_by(owner),
             None => THREAD.with(|thread| self.inner.clone().owned_by(thread)),
@@ -238,7 +239,7 @@ impl<O: Ownership, K: OneKey> Lock<O, K> {
     }
 }
 
-// By hand: a derive would require `O: Clone`, and no `Ownership` is `Clone`.
+// Written by hand: a derive would require `O: Clone`, but no `Ownership` is `Clone`.
 impl<O: Ownership, K: Clone> Clone for Lock<O, K> {
     fn clone(&self) -> Self {
         Self {
@@ -258,7 +259,7 @@ impl<O: Ownership, K: fmt::Debug> fmt::Debug for Lock<O, K> {
 
 /// Proof that the lock is held; see [`leasehold::LockGuard`](crate::LockGuard).
 ///
-/// A drop of the guard waits until the lock is released. If the server does not answer within the
+/// Dropping the guard waits until the lock is released. If the server does not answer within the
 /// client's reply timeout, the release continues in the background. Inside a tokio runtime, a drop
 /// does not wait, and the lock is released in the background.
 #[must_use = "the lock is released as soon as the guard is dropped"]
@@ -277,7 +278,7 @@ impl<O: Ownership, G: AsRef<crate::LockGuard> + Into<crate::LockGuard>> LockGuar
     ///
     /// Returns the same errors as the async method.
     pub fn release(mut self) -> Result<()> {
-        // Taken out, so that the drop of `self` does not release a second time.
+        // Take the guard out, so that the drop of `self` does not release it a second time.
         match self.inner.take() {
             Some(guard) => {
                 let release = guard.into().release();
@@ -323,7 +324,7 @@ impl<O: Ownership, G: AsRef<crate::LockGuard> + Into<crate::LockGuard>> LockGuar
     reads! { LockGuard:
         "Returns a handle that reports progress" progress_handle() -> crate::Progress;
     }
-    // For a thread that supervises the work of other threads.
+    // These methods are for a thread that supervises the work of other threads.
     limited! { LockGuard:
         "Returns the time since the last report when the work has stalled" stalled_within(wait: Duration) -> Option<Duration> by stalled;
         "Returns the reason when the lock is lost" lost_within(wait: Duration) -> Option<LossReason> by lost;
@@ -424,8 +425,8 @@ impl<O: Ownership, G: Into<crate::LockGuard>> LockGuard<O, G> {
 
 impl<O: Ownership, G: Into<crate::LockGuard>> Drop for LockGuard<O, G> {
     fn drop(&mut self) {
-        // Here, while the field `runtime` still exists: it may be the last clone, and the thread
-        // that sends the release ends with it.
+        // Release it here, while the field `runtime` still exists: this may be the last clone of
+        // the runtime, and the thread that sends the release ends with it.
         if let Some(guard) = self.inner.take() {
             self.runtime
                 .release_dropped(guard.into(), crate::LockGuard::release);

@@ -34,19 +34,19 @@ pub type RedLock<O = PerThread> = Lock<O, Majority>;
 pub type GroupLock<O = PerThread> = Lock<O, Group>;
 
 /// Returns the async members, and the runtime to wait on. A thread that waits for several clients
-/// waits on the runtime of one of them, but needs the threads of all. The other threads renew the
-/// holds of their clients and carry the requests to their servers.
+/// waits on the runtime of one of them, but needs the threads of all clients. The other threads
+/// renew the holds of their clients and send the requests to their servers.
 fn parts<O: Ownership, M: Into<AnyLock<O>>>(
     members: impl IntoIterator<Item = M>,
 ) -> Result<(Vec<crate::AnyLock>, Runtime)> {
     let members = members.into_iter().map(Into::into);
     let (members, runtimes): (Vec<_>, Vec<_>) = members
-        // Without the owner of the member's handle: the owner that acquires the whole lock is also
-        // the owner of each member.
+        // The owner of the member's own handle is ignored: the owner that acquires the whole lock
+        // is also the owner of each member.
         .map(|member: AnyLock<O>| (member.as_async().clone(), member.runtime().clone()))
         .unzip();
-    // Refused here, before the async lock would refuse it: without a member there is no runtime to
-    // wait on.
+    // Refuse this here, before the async lock would refuse it: without a member there is no runtime
+    // to wait on.
     let runtime = Runtime::first_of(runtimes).ok_or_else(|| {
         let what = "a lock of several that has no members; give it some";
         Error::new(ErrorKind::Misuse, what)
@@ -104,7 +104,7 @@ impl Lock<PerThread, Majority> {
         Ok(Self::per_thread(crate::RedLock::new(members)?, runtime))
     }
 
-    /// Returns whether the calling thread holds a majority; see
+    /// Returns whether the calling thread holds a majority of the members; see
     /// [`RedLock::is_held_by`](crate::RedLock::is_held_by).
     #[doc(alias = "isHeldByCurrentThread")]
     #[must_use]
@@ -126,7 +126,7 @@ impl<O: Ownership> Lock<O, Majority> {
         self.as_async().members()
     }
 
-    /// Returns whether `owner` holds a majority; see
+    /// Returns whether `owner` holds a majority of the members; see
     /// [`RedLock::is_held_by`](crate::RedLock::is_held_by).
     #[must_use]
     pub fn is_held_by(&self, owner: &Owner) -> bool {

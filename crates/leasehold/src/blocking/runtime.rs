@@ -30,8 +30,8 @@ struct RuntimeInner {
 
 impl Runtime {
     pub(crate) fn start() -> Result<Self> {
-        // Not a current-thread runtime: it runs timers and sockets only while a thread waits on it,
-        // so no lease would be renewed while the caller computes.
+        // A current-thread runtime would be wrong: it runs timers and sockets only while a thread
+        // waits on it, so no lease would be renewed while the caller computes.
         let runtime = Builder::new_multi_thread()
             .worker_threads(1)
             .thread_name("leasehold")
@@ -54,7 +54,7 @@ impl Runtime {
     }
 
     /// Returns the first of several clients' runtimes, which keeps the others alive. A lock over
-    /// several clients waits on one runtime and needs them all. `None` if there are no runtimes.
+    /// several clients waits on one runtime and needs all of them. `None` if there are no runtimes.
     pub(crate) fn first_of(runtimes: Vec<Self>) -> Option<Self> {
         let inner = Arc::clone(&runtimes.first()?.inner);
         Some(Self {
@@ -71,20 +71,21 @@ impl Runtime {
             .handle()
     }
 
-    /// Releases what a thread drops, before the drop returns. The program may end right after that,
-    /// and then no thread is left to send the release. Inside a task this method must not wait:
-    /// there the client's own thread sends the release.
+    /// Releases a guard that a thread drops, before the drop returns. The program may end right
+    /// after the drop, and then no thread would be left to send the release. Inside a task this
+    /// method must not wait: there the client's own thread sends the release.
     pub(crate) fn release_dropped<G, F>(&self, guard: G, release: impl FnOnce(G) -> F)
     where
         F: Future<Output = Result<()>> + Send + 'static,
     {
-        // Not `may_block`, which finds out by a panic: inside tasks the panic hook would print that
-        // panic at each drop. So a drop inside `spawn_blocking` does not wait, although it could.
+        // Don't use `may_block`, which relies on a panic: inside tasks the panic hook would print
+        // that panic at each drop. So a drop inside `spawn_blocking` does not wait, although it
+        // could.
         if Handle::try_current().is_ok() || self.inner.process.is_forked() {
             return drop(guard);
         }
         if let Err(error) = self.finish("release", release(guard)) {
-            // Not a panic: a drop may run while another panic unwinds the thread, and a second
+            // Don't panic: a drop may run while another panic unwinds the thread, and a second
             // panic aborts the process.
             log(|| tracing::warn!(%error, "can't release a dropped guard"));
         }
@@ -110,8 +111,9 @@ impl Runtime {
         F: Future<Output = Result<T>> + Send + 'static,
         T: Send + 'static,
     {
-        // A channel of std: the channels of tokio wait with thread-locals that no longer exist. The
-        // channel has room for the result, so the client's only worker never waits for this thread.
+        // Use a channel of `std`: to wait, tokio's channels need thread-locals that no longer
+        // exist. The channel has room for the result, so the client's only worker never waits for
+        // this thread.
         let (sender, done) = mpsc::sync_channel(1);
         self.handle().spawn(async move {
             // If this fails, no thread waits for the result any longer.
@@ -126,8 +128,8 @@ impl Runtime {
         })
     }
 
-    /// Runs `future` on the calling thread. The worker drives the timers and sockets that it waits
-    /// for. `twin` is the async method to use instead inside a task.
+    /// Runs `future` on the calling thread. The worker drives the timers and sockets that the
+    /// future needs. `twin` is the async method to use instead inside a task.
     #[track_caller]
     pub(crate) fn block_on<F: Future>(&self, twin: &str, future: F) -> F::Output {
         assert!(
@@ -151,8 +153,8 @@ impl Runtime {
 
 /// Returns whether this thread may wait. A thread that is running async tasks must not.
 ///
-/// A thread of `spawn_blocking` is inside a runtime and may wait. Tokio reports the difference only
-/// by a panic, so we ask it only inside a runtime.
+/// A thread of `spawn_blocking` is inside a runtime and may wait. Tokio shows the difference only
+/// by a panic, so this checks it only inside a runtime.
 fn may_block() -> bool {
     let Ok(here) = Handle::try_current() else {
         return true;
@@ -168,8 +170,8 @@ const SHUTDOWN_TIMEOUT: Duration = Duration::from_millis(300);
 
 impl Drop for RuntimeInner {
     fn drop(&mut self) {
-        // Taken out, because only its owner can shut a runtime down. The runtime's own drop would
-        // wait without a limit, and would panic inside a task.
+        // Take the runtime out, because only its owner can shut it down. Its own drop would wait
+        // without a limit, and would panic inside a task.
         let Some(runtime) = self.runtime.take() else {
             return;
         };

@@ -62,8 +62,8 @@ impl<O: Ownership> RwLock<O> {
     fn with(self, change: impl FnOnce(crate::RwLock) -> crate::RwLock) -> Self {
         let inner = change(self.inner);
         Self {
-            // Built again from the lock with the new setting. `with` keeps the owner of each side's
-            // handle.
+            // Rebuild each side from the lock with the new setting. `with` keeps the owner of each
+            // side's handle.
             read: self.read.with(|_| inner.read_lock()),
             write: self.write.with(|_| inner.write_lock()),
             inner,
@@ -160,7 +160,7 @@ impl<O: Ownership> RwLock<O> {
     }
 }
 
-// By hand, as for the lock: no `Ownership` is `Clone`.
+// Written by hand, as for the lock, because no `Ownership` is `Clone`.
 impl<O: Ownership> Clone for RwLock<O> {
     fn clone(&self) -> Self {
         Self {
@@ -192,7 +192,7 @@ impl<O: Ownership> LockGuard<O, rw::ReadGuard> {
     ///
     /// Returns [`NotUpgraded`], which contains this guard.
     pub fn try_upgrade(self) -> Result<Writing<O>, NotUpgraded<O>> {
-        // Cloned before the guard is consumed: a refused guard is returned without a runtime.
+        // Clone it before the guard is consumed: a refused guard is returned without a runtime.
         let runtime = self.runtime().clone();
         self.converted("ReadGuard::try_upgrade", |guard| guard.try_upgrade())
             .map_err(|refused| {

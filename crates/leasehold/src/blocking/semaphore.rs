@@ -91,11 +91,11 @@ impl fmt::Debug for Semaphore {
 
 /// Permits in use; see [`leasehold::SemaphorePermit`](crate::SemaphorePermit).
 ///
-/// A drop waits until the permits are released. If the server does not answer within the client's
-/// reply timeout, the release continues in the background. Inside a tokio runtime, a drop does not
-/// wait, and the permits are released in the background. Released permits may pass directly to a
-/// thread of this process that waits for permits. If the program ends before the acquire of that
-/// thread has returned, the permits are lost.
+/// Dropping this value waits until the permits are released. If the server does not answer within
+/// the client's reply timeout, the release continues in the background. Inside a tokio runtime, a
+/// drop does not wait, and the permits are released in the background. Released permits may pass
+/// directly to a thread of this process that waits for permits. If the program ends before the
+/// acquire of that thread has returned, the permits are lost.
 #[must_use = "the permits are released as soon as this is dropped"]
 #[clippy::has_significant_drop]
 pub struct SemaphorePermit {
@@ -144,10 +144,10 @@ impl SemaphorePermit {
     ///
     /// # Panics
     ///
-    /// Panics if `other` is of another semaphore or client, or if the sum is too large.
+    /// Panics if `other` belongs to another semaphore or client, or if the sum is too large.
     pub fn merge(&mut self, mut other: Self) {
-        // Taken out of `other`, whose drop would otherwise release permits that are already in
-        // `self`.
+        // Take the permits out of `other`, because its drop would otherwise release permits that
+        // are already in `self`.
         if let (Some(inner), Some(other)) = (&mut self.inner, other.inner.take()) {
             inner.merge(other);
         }

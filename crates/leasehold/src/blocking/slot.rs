@@ -9,8 +9,8 @@ use super::runtime::Runtime;
 use crate::error::Result;
 use crate::recipes::slot::{self, TurnInfo};
 
-/// Turns: see the async methods of the same names. The calling thread is no owner of a turn, so a
-/// turn is not re-entrant.
+/// Turns: see the async methods of the same names. The calling thread is not the owner of a turn,
+/// so a turn is not re-entrant.
 impl<O: Ownership> Lock<O> {
     /// Returns the turns of this lock, one per slot of `period`; see
     /// [`Lock::once_per`](crate::Lock::once_per).
@@ -63,7 +63,8 @@ impl Turns {
         self.with(|inner| inner.retry_failed(retry))
     }
 
-    /// Sets whether the job runs although its turn is over; see [`Turns::again`](crate::slot::Turns::again).
+    /// Sets whether the job runs although its turn has ended; see
+    /// [`Turns::again`](crate::slot::Turns::again).
     #[must_use]
     pub fn again(self, again: bool) -> Self {
         self.with(|inner| inner.again(again))
@@ -87,7 +88,7 @@ impl Turns {
         self.with(|inner| inner.by(name))
     }
 
-    /// Asks for the turn once; see [`Turns::try_begin`](crate::slot::Turns::try_begin).
+    /// Requests the turn once; see [`Turns::try_begin`](crate::slot::Turns::try_begin).
     ///
     /// # Errors
     ///
@@ -99,7 +100,7 @@ impl Turns {
         Ok(self.begun(begun?))
     }
 
-    /// Asks for the turn, and waits while another client has it; see
+    /// Requests the turn, and waits while another client has it; see
     /// [`Turns::begin`](crate::slot::Turns::begin).
     ///
     /// # Errors
@@ -110,7 +111,7 @@ impl Turns {
         Ok(self.begun(begun?))
     }
 
-    /// Asks for the turn, and waits at most for `wait`; see
+    /// Requests the turn, and waits at most for `wait`; see
     /// [`Turns::begin_for`](crate::slot::Turns::begin_for).
     ///
     /// # Errors

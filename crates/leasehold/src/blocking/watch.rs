@@ -38,7 +38,7 @@ pub struct Watch {
 }
 
 impl Watch {
-    /// Sets how often the server is asked while no message arrives; see
+    /// Sets how often the client asks the server while no message arrives; see
     /// [`Watch::poll_interval`](crate::watch::Watch::poll_interval).
     pub fn poll_interval(mut self, interval: Duration) -> Self {
         self.inner = self.inner.poll_interval(interval);

@@ -1,4 +1,4 @@
-//! Functions of the user that a client calls: its hooks.
+//! The hooks of a client: functions of the user that the client calls.
 
 use std::fmt;
 use std::sync::Arc;
@@ -47,7 +47,7 @@ pub struct Waiting<'a> {
     pub waited: Duration,
 }
 
-/// A hold whose work has made no progress for half of its time: the argument of
+/// A hold whose work has made no progress for half of its time limit: the argument of
 /// [`on_stalling`](crate::ClientBuilder::on_stalling).
 #[derive(Clone, Debug)]
 #[non_exhaustive]

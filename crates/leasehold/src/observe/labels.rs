@@ -1,10 +1,10 @@
-//! The label values for the ends of acquires and for losses, in metrics and spans.
+//! The label values for the results of acquires and for losses, in metrics and spans.
 
 use super::{End, Entry};
 use crate::error::ErrorKind;
 use crate::loss::LossReason;
 
-/// Returns the label value for the end of an acquire.
+/// Returns the label value for the result of an acquire.
 pub(super) fn result(end: End) -> &'static str {
     match end {
         End::Got(Entry::Granted) => "granted",

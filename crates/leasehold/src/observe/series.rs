@@ -1,8 +1,8 @@
 //! The metrics: their names, units and labels. `docs/metrics.md` lists them for users, and a test
 //! compares the two.
 //!
-//! Install the recorder before a client is first used: the client asks for its handles only once,
-//! so that no acquire has to look them up.
+//! Install the recorder before a client is first used: the client gets its metric handles only
+//! once, so that acquires need not look them up.
 
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
@@ -18,7 +18,7 @@ use crate::loss::LossReason;
 use crate::pattern;
 
 const KINDS: usize = 7;
-/// The ends of an acquire, as label values.
+/// The results of an acquire, as label values.
 const RESULTS: [&str; 13] = [
     "granted",
     "entered",
@@ -140,7 +140,7 @@ impl Series {
         }
     }
 
-    /// Returns series without effect, for a recorder that panics.
+    /// Returns metrics without effect, for a recorder that panics.
     fn noop() -> Self {
         Self {
             ends: std::array::from_fn(|_| Counter::noop()),

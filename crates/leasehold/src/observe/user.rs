@@ -2,7 +2,8 @@
 //! subscriber of `tracing`.
 //!
 //! These calls run in the tasks that renew holds and grant them to waiters. A panic there would
-//! also lose other holds. Nothing is locked during a call, because the code may do anything.
+//! also lose other holds. The client holds no mutex during a call, because the code may do
+//! anything.
 
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};

@@ -14,8 +14,8 @@ pub struct HeldInfo {
     /// The kind of the hold: `lock` (plain or fenced), `fair`, `read`, `write`, `group` or
     /// `permit`.
     pub kind: &'static str,
-    /// The id of the hold on the server. For permits that were acquired together, it is the id of
-    /// the first.
+    /// The id of the hold on the server. For several permits from one acquire, it is the id of the
+    /// first.
     pub id: String,
     /// The number of the hold, as [`LockGuard::number`](crate::LockGuard::number) returns it.
     pub number: u64,
@@ -35,7 +35,7 @@ pub struct HeldInfo {
 /// Returns all holds of a client, the oldest first.
 pub(crate) fn of(context: &Context) -> Vec<HeldInfo> {
     let mut holds = context.live_holds.all();
-    // Each start is read once, because a hand-over can change it while the sort runs.
+    // Read each start only once, because a hand-over can change it while the sort runs.
     holds.sort_by_cached_key(|hold| hold.since());
     let holds = holds.into_iter().map(|hold| {
         let (renewals, guards) = hold.counts();

@@ -1,5 +1,5 @@
-//! The inspection of a name: its keys show its kind and its holders. For operators, who know a name
-//! but not its use.
+//! The inspection of a name: its keys show its kind and its holders. This is for operators, who may
+//! know a name but not its use.
 
 mod force;
 mod holders;
@@ -26,7 +26,7 @@ pub(crate) use force::force_release;
 pub(crate) use list::list;
 pub use list::{LeftOut, Listed, Listing};
 
-/// Number of holds, permits and waiters of a name that are shown.
+/// Largest number of holds, of permits and of waiters that are shown for a name.
 const MOST_SHOWN: usize = 1000;
 
 /// The kind and the state of a name, returned by [`Client::inspect`](crate::Client::inspect).
@@ -52,9 +52,9 @@ pub struct NameInfo {
     /// Number of stored waiters that are not in `waiting`.
     pub more_waiting: u64,
     /// Number of connections that subscribe to the releases of the name, or to the opening of a
-    /// latch. In each connection's process, with this library or Redisson, a task waits, or waited
-    /// a moment ago. Waiters of a fair lock are not counted. `None` if the server does not report
-    /// the number.
+    /// latch. In each connection's process, with this library or Redisson, a task is waiting, or
+    /// was waiting a moment ago. Waiters for a fair lock are not counted. `None` if the server does
+    /// not report the number.
     pub listening: Option<u64>,
     /// The last fencing token that was drawn for this name.
     pub last_token: Option<u64>,
@@ -85,8 +85,8 @@ pub struct NodeInfo {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Found {
-    /// There is no key: a lock that is free, a semaphore that was never made, or a latch that was
-    /// never set.
+    /// There is no key: a lock that is free, a semaphore that was never created, or a latch that
+    /// was never set.
     Nothing,
     /// A plain, fair, fenced or spin lock. All of these have the same key.
     Lock(HoldInfo),
@@ -179,7 +179,7 @@ pub enum Wants {
     ToRead,
     /// The write side of a read-write lock.
     ToWrite,
-    /// Not known: the client announces only that one of its tasks waits for the name.
+    /// The kind is unknown: the client announces only that one of its tasks waits for the name.
     Any,
 }
 
@@ -205,8 +205,8 @@ pub struct PermitInfo {
     /// The client of the permit. `None` for Redisson's clients, and for a client that does not
     /// announce itself.
     pub client: Option<ClientInfo>,
-    /// The time for which the permit has been held. `None` if the client does not announce it. If
-    /// permits were acquired together, only the first of them has this time.
+    /// The time for which the permit has been held. `None` if the client does not announce it. Of
+    /// several permits from one acquire, only the first has this time.
     pub held_for: Option<Duration>,
 }
 
@@ -216,10 +216,9 @@ pub(crate) async fn examine(context: &Context, name: &str) -> Result<Vec<ServerF
     context.check_process(&key)?;
     let (backend, channel) = (context.backend.clone(), key.lock_channel());
     let (sender, facts) = oneshot::channel();
-    // A task, because it opens connections, and the task that polls this future may have no
-    // runtime.
+    // Use a task of the client, because this opens connections, and the caller may have no runtime.
     context.cleanup.spawn_detached(async move {
-        // If this fails, the caller has stopped waiting for the result.
+        // This fails if the caller has stopped waiting for the result.
         let _ = sender.send(backend.examine(&channel).await);
     });
     let ended = |_| Failure::runtime_ended(Outcome::DidNotRun, context.backend.address());

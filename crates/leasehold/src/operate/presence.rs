@@ -32,8 +32,9 @@ const ANNOUNCEMENT_EXPIRY_MS: u64 = 60_000;
 /// Time before the first announcement, unless a hold is announced earlier. A program that ends
 /// before that needs no announcement.
 const FIRST_ANNOUNCEMENT_AFTER: Duration = Duration::from_secs(1);
-/// Time that the first hold must last before it is announced. It keeps the announcement out of the
-/// acquire, and a program that holds a lock for a moment needs no announcement.
+/// Time that the first hold must last before it is announced. The delay keeps the announcement from
+/// slowing the acquire down, and a program that holds a lock only for a moment needs no
+/// announcement.
 const SHORTEST_HOLD: Duration = Duration::from_millis(10);
 /// Shortest time between two announcements, if an announced wait has ended.
 const SHORTEST_INTERVAL: Duration = Duration::from_secs(1);
@@ -59,7 +60,7 @@ pub(crate) fn default_label() -> String {
     label.unwrap_or_else(|| "unknown".to_owned())
 }
 
-/// Removes control characters, which would reach other users' terminals, and cuts the label.
+/// Replaces control characters, which would reach other users' terminals, and cuts the label.
 pub(crate) fn clean_label(label: &str) -> String {
     let mut clean = String::new();
     for letter in label.trim().chars() {
@@ -92,7 +93,7 @@ pub(crate) fn start(context: &Arc<Context>, label: String) {
 }
 
 struct Presence {
-    /// Weak, because the task must not keep the connection of a client that was dropped.
+    /// A weak reference, because the task must not keep the connection of a dropped client.
     context: Weak<Context>,
     label: String,
     host: String,
@@ -119,7 +120,7 @@ impl Presence {
                         );
                         return;
                     }
-                    // Not retried, because the next announcement follows soon.
+                    // Don't retry, because the next announcement follows soon.
                     Err(_) => {}
                 }
             }
@@ -127,8 +128,8 @@ impl Presence {
         }
     }
 
-    /// Resolves when the client has had a hold for `SHORTEST_HOLD`. Announced early, so that
-    /// another client that finds a lock busy can read which client holds it.
+    /// Resolves when the client has had a hold for `SHORTEST_HOLD`. The client then announces
+    /// itself early, so that another client that finds a lock busy can read which client holds it.
     async fn first_hold(&self) {
         loop {
             let any = match self.context.upgrade() {
@@ -147,13 +148,13 @@ impl Presence {
         }
     }
 
-    /// Waits until it is time for the next announcement. That is soon after an announced wait has
-    /// ended, so that it is not shown to operators for long.
+    /// Waits until it is time for the next announcement. If an announced wait has ended, that is
+    /// soon, so that operators do not see this wait for much longer.
     async fn until_next(&self) {
         let (now, usual) = (self.timers.now(), self.begun + FIRST_ANNOUNCEMENT_AFTER);
         if now < usual {
-            // The first hold was announced at once. Holds that follow shortly after it are
-            // announced together.
+            // The first hold was announced at once. Holds that follow shortly after it share one
+            // announcement.
             return self.timers.sleep_until(usual).await;
         }
         let next = now + ANNOUNCE_EVERY;
@@ -191,7 +192,7 @@ impl Presence {
     fn holds(&self, context: &Context) -> String {
         let mut holds: Vec<_> = context.live_holds.all();
         holds.retain(|hold| hold.loss().is_none());
-        // Each start is read once, because a hand-over can change it while the sort runs.
+        // Read each start only once, because a hand-over can change it while the sort runs.
         holds.sort_by_cached_key(|hold| hold.since());
         let (now, own) = (context.clock.now(), format!("{}:", context.client_id));
         let mut list = String::new();
@@ -346,7 +347,7 @@ mod tests {
         guard.release().await.expect("it is held");
     }
 
-    /// Many short waits are not one long wait.
+    /// Checks that many short waits do not look like one long wait.
     #[tokio::test(start_paused = true)]
     async fn short_waits_one_after_the_other_are_no_long_wait() {
         let server = Embedded::new();
@@ -409,7 +410,8 @@ mod tests {
         let operator = server.client();
         let guard = holder.lock("x").acquire().await.expect("it is free");
         let next = waits(&client.lock("x"));
-        // Just after an announcement: the next one follows a second later at the earliest.
+        // Wait until just after an announcement: the next one follows a second later at the
+        // earliest.
         tokio::time::sleep(
             ANNOUNCE_EVERY + FIRST_ANNOUNCEMENT_AFTER + FIRST_ANNOUNCEMENT_AFTER / 5,
         )
@@ -417,9 +419,9 @@ mod tests {
         assert_eq!(waiting(&operator, "x").await.len(), 1);
         guard.release().await.expect("it is held");
         let next = next.await.expect("it goes on");
-        // At once: its announcement still says that it waits.
+        // Check at once, while its announcement still says that it waits.
         assert_eq!(waiting(&operator, "x").await, []);
-        // Another task of the client may wait nevertheless.
+        // Another task of the client may still wait.
         let other = waits(&client.lock("x"));
         after(25).await;
         assert_eq!(
@@ -435,7 +437,7 @@ mod tests {
             .expect("it is held");
     }
 
-    /// A client that finds the lock busy a moment later can read the holder's name.
+    /// Checks that a client that finds the lock busy a moment later can read which client holds it.
     #[tokio::test(start_paused = true)]
     async fn client_is_announced_with_its_first_hold() {
         let server = Embedded::new();
@@ -464,7 +466,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn readers_that_share_a_hold_are_counted() {
         let server = Embedded::new();
-        // If requests cost nothing, each reader asks for itself.
+        // Use a network: if requests cost nothing, each reader sends its own request.
         let over_network = server.client_over_network(&Client::builder());
         let (client, _network) = over_network.expect("the settings are good");
         client.announced("it");
@@ -520,7 +522,7 @@ mod tests {
         guard.release().await.expect("it is held");
     }
 
-    /// The client waits for two values under one name.
+    /// Checks a client that waits for two values under one name.
     #[tokio::test(start_paused = true)]
     async fn name_that_is_waited_for_twice_is_told_once() {
         let server = Embedded::new();
@@ -543,7 +545,7 @@ mod tests {
         guard.release().await.expect("it is held");
     }
 
-    /// The client announces the wait of its first waiter only.
+    /// Checks that the client announces only the wait of its first waiter.
     #[tokio::test(start_paused = true)]
     async fn age_of_a_wait_in_a_line_is_that_of_the_first_of_its_client() {
         let server = Embedded::new();

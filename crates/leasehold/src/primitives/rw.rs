@@ -25,9 +25,9 @@ pub use kind::{Read, Write};
 ///
 /// [`read`](Self::read) and [`write`](Self::write) acquire a side. [`read_lock`](Self::read_lock)
 /// and [`write_lock`](Self::write_lock) return a side as a [`Lock`], with all that a `Lock` offers:
-/// leases, owners, inspection, forced unlock. The [promise](Lock) is: a write hold never overlaps
-/// with another hold, and a read hold never overlaps with a write hold. Each read hold has its own
-/// lease. When this lease ends, the other read holds remain.
+/// leases, owners, inspection, forced unlock. Under the conditions of the [promise](Lock), a write
+/// hold never overlaps with another hold, and a read hold never overlaps with a write hold. Each
+/// read hold has its own lease. When this lease ends, the other read holds remain.
 ///
 /// **Re-entrance.** An [`Owner`] that holds a side can acquire that side again, and an owner of the
 /// write side can also acquire the read side. An owner that holds only the read side can't wait for

@@ -35,17 +35,18 @@ pub use terms::Terms;
 
 /// The longest payload in bytes. Every observer reads it after each change.
 const LONGEST_PAYLOAD: usize = 16 * 1024;
-/// The default for how often observers ask, and for how long a candidate waits after its term.
+/// The default for how often observers ask the server, and for how long a candidate waits after its
+/// term.
 const POLL: Duration = Duration::from_secs(1);
 /// The default for the first pause between two terms of [`Election::lead_until`].
 const RESTART_DELAY: Duration = Duration::from_secs(1);
 /// The longest of these pauses.
 const LONGEST_RESTART_DELAY: Duration = Duration::from_secs(60);
-/// The length of a term from which the pauses begin again with the first one.
+/// If a term lasted at least this long, the pauses start again with the first one.
 const STEADY: Duration = Duration::from_secs(10);
 
-/// An election with a name, in which one candidate leads at a time: a service with several replicas
-/// of which one must work.
+/// An election with a name, in which one candidate leads at a time. Use it for a service with
+/// several replicas of which only one must work.
 ///
 /// A candidate calls [`Election::stand`], which waits until it leads and returns a [`Term`].
 /// [`lead_until`](Self::lead_until) does this again and again, and runs the work of the leader. Any
@@ -53,12 +54,12 @@ const STEADY: Duration = Duration::from_secs(10);
 ///
 /// **What it promises.** Terms of one name do not overlap, under the conditions of a
 /// [`Lock`](crate::Lock). Each term has a token that is greater than the token of every earlier
-/// term. A leader that is killed or cut off is replaced one lease later at the latest, and
-/// learns this before that. A leader that ignores this can only be stopped by its
-/// [`token`](Term::token), which it passes with every write.
+/// term. If a leader is killed or cut off, the next candidate can lead at most one lease later. A
+/// leader that still runs learns of its loss before that. If it ignores the loss, only its
+/// [`token`](Term::token) can stop its writes, so pass the token with every write.
 ///
 /// An election is a [`FencedLock`](crate::FencedLock) of the same name, so a Java program can take
-/// part with `getFencedLock`. The leader also has an entry with its payload, which is believed only
+/// part with `getFencedLock`. The leader also has an entry with its payload, which counts only
 /// while it leads. `docs/election.md` in the repository explains how to use an election.
 ///
 /// An `Election` value is a handle, and so one candidate. It is cheap to clone, and its clones are
@@ -136,7 +137,7 @@ impl Election {
     }
 
     /// Leads if there is no leader now. `Ok(None)` means that there is one, or that other
-    /// candidates of this client already wait. It does not wait after an earlier term.
+    /// candidates of this client already wait. The call does not wait after an earlier term.
     ///
     /// # Errors
     ///
@@ -151,20 +152,21 @@ impl Election {
         Ok(guard.map(|guard| Term::new(guard, Arc::clone(&self.pause))))
     }
 
-    /// Waits until this candidate leads, runs `work` while it leads, and begins again, until
+    /// Waits until this candidate leads, runs `work` while it leads, and starts over, until
     /// `shutdown` resolves.
     ///
     /// If the term is lost, `work` is dropped, as in [`LockGuard::protect`]. If `work` ends by
-    /// itself, the term is resigned. After either, the candidate pauses before it tries again: 1 s
+    /// itself, the term is resigned. In both cases, the candidate pauses before it tries again: 1 s
     /// at first ([`restart_delay`](Self::restart_delay)), and twice as long after each term that
     /// lasted less than 10 s, up to 60 s. After an outage, it tries again after the first pause.
     ///
     /// When `shutdown` resolves, `work` is dropped and the term is resigned. If the work needs time
-    /// to finish, let it watch for the shutdown itself, and let `shutdown` resolve when it is done.
+    /// to finish, let the work itself watch for the shutdown, and let `shutdown` resolve when the
+    /// work is done.
     ///
-    /// If you spawn the future, let `work` be a closure that returns a future without borrows, such as
-    /// `move |term| job(term.token(), state.clone())`. The compiler can't check yet that the future of
-    /// an `async` closure with captured variables can be sent to another thread.
+    /// If you spawn the future, let `work` be a closure that returns a future without borrows, such
+    /// as `move |term| job(term.token(), state.clone())`. The compiler can't yet check that the
+    /// future of an `async` closure with captured variables can be sent to another thread.
     ///
     /// ```
     /// # #[tokio::main(flavor = "current_thread")]
@@ -226,7 +228,7 @@ impl Election {
                     }
                     pauses.next_delay()
                 }
-                // The wait has already lasted through an outage.
+                // The wait has already lasted for a whole outage timeout.
                 Err(error) if error.is_transient() => delays().next_delay(),
                 Err(error) => return Err(error),
             };
@@ -238,7 +240,7 @@ impl Election {
         }
     }
 
-    /// Checks what a candidate needs and the lock does not check.
+    /// Checks the requirements of a candidate that the lock does not check.
     fn check_candidate(&self) -> Result<()> {
         self.check()?;
         let length = self.lock.kind().payload.len();
@@ -256,7 +258,7 @@ impl Election {
 
 /// Observing.
 impl Election {
-    /// Asks the server for the present leader. `None` if no candidate leads. The answer may be out
+    /// Asks the server for the current leader. `None` if no candidate leads. The answer may be out
     /// of date when it arrives. The payload of a dead leader is never returned.
     ///
     /// # Errors
@@ -271,15 +273,17 @@ impl Election {
         Ok(self.see().await?.describe(self.context()).await)
     }
 
-    /// Returns the present leader and then each change. If the leader changes several times before
+    /// Returns the current leader and then each change. If the leader changes several times before
     /// the next state is read, only the last of these states is returned.
     ///
-    /// Tokens rise from term to term, and each term is returned once. After a server has lost data, as
-    /// in a failover, tokens may be smaller. Such a leader is returned after its first renewal. A Java leader that enters the lock again is returned again. A candidate that never led is
-    /// never returned. A term begins when the server grants it, even if its candidate stops waiting
-    /// at that moment. A change usually arrives at once, because the server publishes it. The
-    /// observer also asks the server when the lease of the leader ends, and every second
-    /// ([`poll_interval`](Self::poll_interval)), so a lost message costs a second.
+    /// Tokens rise from term to term, and each term is returned once. After a server has lost data,
+    /// as in a failover, tokens may be smaller. A leader with a smaller token is returned after its
+    /// first renewal. A Java leader that re-enters the lock is returned again. A candidate that
+    /// never led is never returned. A term begins when the server grants it, even if its candidate
+    /// stops waiting at that moment. A change usually arrives at once, because the server publishes
+    /// it. The observer also asks the server when the lease of the leader ends, and every second
+    /// ([`poll_interval`](Self::poll_interval)), so a lost message delays a change by at most a
+    /// second.
     ///
     /// ```
     /// # #[tokio::main(flavor = "current_thread")]
@@ -299,8 +303,8 @@ impl Election {
         Terms::of(self)
     }
 
-    /// Checks what candidates and observers need. A forked child may not wait: its timers and
-    /// channels belong to its parent.
+    /// Checks the requirements of candidates and observers. A forked child must not wait: its
+    /// timers and channels belong to its parent.
     fn check(&self) -> Result<()> {
         let key = self.key()?;
         self.context().check_process(key)?;
@@ -319,17 +323,18 @@ impl Election {
     }
 }
 
-/// Settings. Each setter changes only this handle, and the terms that it acquires later.
+/// Settings. Each setter changes only this handle and its later terms.
 impl Election {
-    /// Sets a text that observers receive with the leader, such as the address of this replica. At
-    /// most 16 KiB. Empty by default. Anyone who can read the server can read it.
+    /// Sets a string that observers receive with the leader, such as the address of this replica.
+    /// At most 16 KiB. Empty by default. Anyone who can read the server's data can read the
+    /// payload.
     #[must_use]
     pub fn payload(mut self, text: impl Into<Arc<str>>) -> Self {
         self.lock.kind_mut().payload = text.into();
         self
     }
 
-    /// Sets the lease of a term: how long it outlives a leader that is killed or cut off. See
+    /// Sets the lease of a term: how long the term outlives a leader that is killed or cut off. See
     /// [`Lock::lease`](crate::Lock::lease) for its range. The default is the client's lease (30 s).
     #[must_use]
     pub fn lease(self, lease: Duration) -> Self {
@@ -343,8 +348,8 @@ impl Election {
         self.with(|lock| lock.renew_every(period))
     }
 
-    /// Sets the time in which the work of the leader must report progress, or its term is not
-    /// renewed: see [`Lock::progress_within`](crate::Lock::progress_within).
+    /// Sets the time in which the leader's work must report progress. If it does not, the term is
+    /// no longer renewed: see [`Lock::progress_within`](crate::Lock::progress_within).
     #[must_use]
     pub fn progress_within(self, within: Duration) -> Self {
         self.with(|lock| lock.progress_within(within))
@@ -358,8 +363,8 @@ impl Election {
     }
 
     /// Sets how often candidates and observers ask the server while no message wakes them, and how
-    /// long a candidate waits after a term of its own. At least 1 ms. Observers ask every second by
-    /// default, and candidates as described at [`Lock::poll_interval`](crate::Lock::poll_interval).
+    /// long a candidate waits after its own term. At least 1 ms. By default, observers ask every
+    /// second, and candidates as described at [`Lock::poll_interval`](crate::Lock::poll_interval).
     #[must_use]
     pub fn poll_interval(mut self, interval: Duration) -> Self {
         self.poll = interval;
@@ -449,9 +454,9 @@ impl fmt::Debug for Pause {
     }
 }
 
-/// The kind of lock behind an election: a fenced lock with an entry for its holder. It is not
-/// re-entered, because no owner can be given, and not handed over, because a term needs a token of
-/// its own.
+/// The kind of lock that an election uses: a fenced lock with an entry for its holder. It can't be
+/// re-entered, because no owner can be given. It is not handed over, because each term needs its
+/// own token.
 #[derive(Clone, Debug)]
 pub(crate) struct Candidacy {
     payload: Arc<str>,

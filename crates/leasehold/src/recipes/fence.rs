@@ -1,9 +1,9 @@
-//! Checks that refuse the writes of late holders, as text for any database driver.
+//! Checks that refuse writes by late holders, as statements and scripts for any database driver.
 
 mod memory;
 mod sql;
 
-/// Checks for HTTP services, independent of the server's library.
+/// Checks for HTTP services, independent of the service's HTTP library.
 pub mod http;
 /// A fenced write to an object store, which can compare its own versions but not tokens.
 pub mod object;
@@ -16,13 +16,13 @@ use std::fmt;
 pub use memory::Fences;
 pub use sql::{Dialect, Sql};
 
-/// The first number that is not a token. Tokens are below 2^53, so that Lua, JSON and floating
-/// point numbers represent each of them exactly.
+/// The first number that is not a token. Tokens are below 2^53, so that Lua, JSON and
+/// floating-point numbers represent each of them exactly.
 pub const LIMIT: u64 = 1 << 53;
 
 /// The refusal of a write. A later holder has already written with a greater token.
 ///
-/// Roll back the change, and stop the work. Another try would fail too, because fences only rise.
+/// Roll back the change, and stop the work. Another try would also fail, because fences only rise.
 ///
 /// ```
 /// let stale = leasehold::fence::Stale::new(7).with_fence(9);
@@ -84,7 +84,7 @@ impl StdError for Stale {}
 ///
 /// # Errors
 ///
-/// [`Stale`] if no row was affected. Roll back the transaction then.
+/// [`Stale`] if no row was affected. In that case, roll back the transaction.
 ///
 /// # Examples
 ///

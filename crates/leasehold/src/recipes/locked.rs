@@ -11,7 +11,8 @@ pub use leasehold_macros::locked;
 /// The error of a function with the attribute [`locked`](macro@crate::locked) whose lock was still
 /// held after its `wait`.
 ///
-/// The error type of such a function implements `From<Busy>`, or the attribute has a `busy`.
+/// The error type of such a function must implement `From<Busy>`, unless the attribute has a
+/// `busy`.
 ///
 /// ```
 /// # #[tokio::main(flavor = "current_thread")]

@@ -1,5 +1,5 @@
 //! Renewal that depends on progress: a hold whose work has stalled is not renewed. The watchdog
-//! refuses the renewal (`hold/state.rs`); this file has what the holder's work calls.
+//! refuses the renewal (`hold/state.rs`); this file has the functions that the holder's work calls.
 
 use std::fmt;
 use std::sync::Arc;
@@ -9,9 +9,9 @@ use crate::hold::LastReport;
 use crate::primitives::expirable::ExpirablePermit;
 use crate::primitives::lock::LockGuard;
 
-/// A handle with which the tasks and threads of some work report progress under a guard. It does
-/// not keep the lock. After the lock is released or lost, a report changes nothing. A handle from
-/// before a downgrade or an upgrade reports for the new guard, too.
+/// A handle with which the tasks and threads of some work report progress under a guard. The handle
+/// does not keep the lock. After the lock is released or lost, a report changes nothing. After a
+/// downgrade or an upgrade, the handle also reports for the new guard.
 #[derive(Clone)]
 pub struct Progress {
     /// One place for each lock that the guard holds.
@@ -19,8 +19,8 @@ pub struct Progress {
 }
 
 impl Progress {
-    /// Reports that the work has made progress. Reads the clock and stores the time: it sends
-    /// nothing, waits for nothing and locks nothing. See [`LockGuard::progress`].
+    /// Reports that the work has made progress. Reads the clock and stores the time: it sends no
+    /// request, does not wait and takes no lock. See [`LockGuard::progress`].
     pub fn report(&self) {
         self.places.iter().for_each(|place| place.report());
     }
@@ -33,11 +33,11 @@ impl fmt::Debug for Progress {
 }
 
 impl LockGuard {
-    /// Reports that the work under the lock has made progress. Sends no request, waits for nothing
-    /// and locks nothing, so work may call it for each of its steps. Has no effect if the guard was
+    /// Reports that the work under the lock has made progress. Sends no request, does not wait and
+    /// takes no lock, so work may call it for each of its steps. Has no effect if the guard was
     /// acquired without [`progress_within`](crate::Lock::progress_within).
     ///
-    /// A report between the end of that time and [`valid_until`](Self::valid_until) starts the
+    /// If the time limit has passed, a report before [`valid_until`](Self::valid_until) starts the
     /// renewals again. After the lock is lost, a report changes nothing.
     ///
     /// # Examples
@@ -73,10 +73,10 @@ impl LockGuard {
         }
     }
 
-    /// Resolves when the work has not reported progress in
-    /// [time](crate::Lock::progress_within), with the time since the last report. The lock is still
-    /// held then, until [`valid_until`](Self::valid_until). Never resolves without that setting, or
-    /// once the lock was released or lost for another reason.
+    /// Resolves with the time since the last report when the work has not reported progress [within
+    /// its time limit](crate::Lock::progress_within). At that moment the lock is still held, until
+    /// [`valid_until`](Self::valid_until). Never resolves without that setting, or once the lock
+    /// was released or lost for another reason.
     ///
     /// # Cancel safety
     ///
@@ -102,7 +102,8 @@ impl ExpirablePermit {
         }
     }
 
-    /// Resolves when the work has not reported progress in time. See [`LockGuard::stalled`].
+    /// Resolves when the work has not reported progress within its time limit. See
+    /// [`LockGuard::stalled`].
     ///
     /// # Cancel safety
     ///

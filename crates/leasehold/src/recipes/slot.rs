@@ -1,4 +1,4 @@
-//! A job once per slot of the server's clock, or once per id, over all processes.
+//! Runs a job once per slot of the server's clock, or once per id, across all processes.
 
 mod info;
 mod kind;
@@ -30,12 +30,12 @@ const DAY: Duration = Duration::from_secs(24 * 3600);
 const LONGEST_ID: usize = 256;
 
 impl Lock {
-    /// Returns the turns of this lock, one per slot of `period`: a job that many processes start at
-    /// the same time runs in one of them. Nothing is sent.
+    /// Returns the turns of this lock, one per slot of the length `period`: a job that many
+    /// processes start at the same time runs in only one of them. Nothing is sent.
     ///
-    /// The server's clock counts the slots from the Unix epoch (UTC), and a request is for the slot
-    /// that is nearest to the time at which it runs. So the clocks of the processes may differ by up
-    /// to half a period. `period` is at least 10 ms.
+    /// Slots are counted from the Unix epoch (UTC) on the server's clock. A request applies to the
+    /// slot that is nearest to the time at which the request runs. So the clocks of the processes
+    /// may differ by up to half a period. `period` is at least 10 ms.
     ///
     /// # Examples
     ///
@@ -64,9 +64,9 @@ impl Lock {
         Turns::of(self, Plan::Per { period })
     }
 
-    /// Returns the turn of this lock for `id`, for a caller that knows the time or number of its
-    /// run. Nothing is sent. The server remembers the id for a day, or for
-    /// [`keep`](Turns::keep). An id has 1 to 256 bytes.
+    /// Returns the turn of this lock for `id`. Use this if the caller has an id for the run of the
+    /// job, such as its scheduled time or number. Nothing is sent. The server remembers the id for
+    /// a day, or for [`keep`](Turns::keep). An id has 1 to 256 bytes.
     ///
     /// # Examples
     ///
@@ -88,7 +88,8 @@ impl Lock {
         Turns::of(self, Plan::For { id: id.into() })
     }
 
-    /// Asks the server for the turn that began last under this name; `None` if it knows none.
+    /// Asks the server for the turn that began last under this name; `None` if the server knows
+    /// none.
     ///
     /// # Errors
     ///
@@ -130,9 +131,9 @@ pub struct Turns {
     reason = "a caller has to handle each answer"
 )]
 pub enum Begin<T = Turn> {
-    /// The turn is this caller's: run the job.
+    /// It is this caller's turn: run the job.
     Run(T),
-    /// The turn is over.
+    /// The turn has ended.
     Done(TurnInfo),
     /// Another client holds the lock, or a failover guard [holds it back](TurnState::HeldBack).
     Elsewhere(TurnInfo),
@@ -140,7 +141,7 @@ pub enum Begin<T = Turn> {
 
 #[cfg(feature = "blocking")]
 impl Begin {
-    /// Replaces the turn that was begun by what `with` makes of it.
+    /// Replaces the turn that was begun with the result of `with`.
     pub(crate) fn map<T>(self, with: impl FnOnce(Turn) -> T) -> Begin<T> {
         match self {
             Self::Run(turn) => Begin::Run(with(turn)),
@@ -150,7 +151,8 @@ impl Begin {
     }
 }
 
-/// Settings. Each setter changes only this handle. All clients of a name should use the same.
+/// Settings. Each setter changes only this handle. All clients of a name should use the same
+/// settings.
 impl Turns {
     fn of(lock: &Lock, plan: Plan) -> Self {
         Self {
@@ -173,17 +175,16 @@ impl Turns {
         self
     }
 
-    /// Sets whether a turn that has failed may be repeated in its slot or for its id. `false` by
-    /// default.
+    /// Sets whether a failed turn may be repeated in its slot or for its id. `false` by default.
     #[must_use]
     pub fn retry_failed(mut self, retry: bool) -> Self {
         self.retry_failed = retry;
         self
     }
 
-    /// Sets whether the job runs although its turn is over, whether that is done, has failed, or its
-    /// holder died. `false` by default. Use this to repeat a job by hand. It does not run beside
-    /// another holder of the lock. The job runs for the slot that has begun last, so the next slot
+    /// Sets whether the job runs although its turn has ended: the turn is done, has failed, or its
+    /// holder died. `false` by default. Use this to repeat a job by hand. The job still does not
+    /// run while another client holds the lock. It runs for the slot that has begun last, so the next slot
     /// stays open. If the server knows of a later slot, because its clock was ahead, that one no
     /// longer counts, and slots run again.
     ///
@@ -196,16 +197,16 @@ impl Turns {
     }
 
     /// Sets whether a turn whose holder died stays closed. `false` by default: the next client that
-    /// asks for the same slot or id runs the job again.
+    /// requests the same slot or id runs the job again.
     #[must_use]
     pub fn at_most_once(mut self, at_most_once: bool) -> Self {
         self.at_most_once = at_most_once;
         self
     }
 
-    /// Sets how long the server remembers the id of a turn, counted from its begin and again from
-    /// its end: at least 10 ms, a day by default. It has no effect with slots, which the server
-    /// remembers for two periods and a day.
+    /// Sets how long the server remembers the id of a turn, counted from the start of the turn and
+    /// again from its end: at least 10 ms, a day by default. It has no effect with slots, which the
+    /// server remembers for two periods and a day.
     #[must_use]
     pub fn keep(mut self, keep: Duration) -> Self {
         self.keep = keep;
@@ -223,7 +224,7 @@ impl Turns {
 
 /// Asking for a turn.
 impl Turns {
-    /// Asks for the turn of the present slot, or of the id, in one request. Returns
+    /// Requests the turn for the current slot or for the id, in one request. Returns
     /// [`Begin::Elsewhere`] if another client holds the lock.
     ///
     /// # Errors
@@ -232,19 +233,20 @@ impl Turns {
     /// - [`ErrorKind::WrongKind`](crate::ErrorKind::WrongKind) if the name has slots of another
     ///   period or offset, or ids instead of slots.
     /// - `Misuse` for a setting out of its range, or a lock with an [`Owner`](crate::Owner): a
-    ///   re-entry would not look at the turns.
+    ///   re-entry would ignore the turns.
     ///
     /// # Cancel safety
     ///
-    /// If the server has granted the turn and its answer is still on its way, the client gives the
-    /// turn back in the background. The turn then counts as not begun, and any client can have it.
+    /// If the server has granted the turn and its answer has not arrived yet, dropping the future
+    /// makes the client give the turn back in the background. The turn then counts as not begun,
+    /// and any client can have it.
     pub async fn try_begin(&self) -> Result<Begin> {
         self.begin_by(Deadline::Now).await
     }
 
-    /// Asks for the turn, and waits while another client holds the lock. Returns [`Begin::Done`]
-    /// when that client has done the job, and [`Begin::Run`] if it died. The wait is for the slot of
-    /// the call, however long it lasts.
+    /// Requests the turn, and waits while another client holds the lock. Returns [`Begin::Done`]
+    /// when that client has done the job, and [`Begin::Run`] if it died. `begin` keeps waiting for
+    /// the slot that was nearest when it was called, even if a later slot starts meanwhile.
     ///
     /// # Errors
     ///
@@ -292,7 +294,8 @@ impl Turns {
             wanted: Arc::clone(&wanted),
             answers: Arc::clone(&answers),
         });
-        // Asked once before the wait: the first answer decides which slot the wait is for.
+        // Ask the server once before the wait: the first answer decides which slot this call waits
+        // for.
         let first = self.ask(&lock, Deadline::Now, &wanted, &answers);
         if matches!(deadline, Deadline::Now) {
             return first.await;
@@ -300,7 +303,7 @@ impl Turns {
         match self.in_time(first, deadline, &wanted, &answers).await {
             first if deadline.has_passed(self.lock.context().clock) => return first,
             Ok(Begin::Elsewhere(_)) => {}
-            // The wait below lasts through an outage.
+            // The wait below continues during an outage.
             Err(error) if error.is_transient() => {}
             first => return first,
         }
@@ -332,7 +335,7 @@ impl Turns {
         }
     }
 
-    /// Asks for the turn until the deadline.
+    /// Requests the turn until the deadline.
     async fn ask(
         &self,
         lock: &Lock<TurnKind>,
@@ -348,7 +351,7 @@ impl Turns {
         }
         let seen = match answers.busy() {
             Some(seen) => seen,
-            // Nothing was sent, because other tasks of this process wait for the lock. Or a
+            // Either nothing was sent, because other tasks of this process wait for the lock, or a
             // failover guard has refused the request.
             None => look(&self.lock, wanted).await?,
         };
@@ -468,8 +471,8 @@ fn misuse(key: &Key, what: &str) -> Error {
 
 /// A turn that this caller has. It holds the lock, and dereferences to its [`LockGuard`].
 ///
-/// Call [`done`](Self::done) when the job is done. If the turn is dropped without that, or the lock
-/// is lost, the turn has failed.
+/// Call [`done`](Self::done) when the job is done. If the turn is dropped without this call, or the
+/// lock is lost, the turn has failed.
 #[must_use = "the turn has failed as soon as it is dropped"]
 #[clippy::has_significant_drop]
 pub struct Turn {
@@ -481,7 +484,7 @@ pub struct Turn {
 
 impl Turn {
     fn new(guard: LockGuard, turns: &Turns, wanted: &Arc<Wanted>, answers: &Answers) -> Self {
-        // A guard was made of this grant, so there is one.
+        // The guard was made from a grant, so there is one.
         let granted = answers.granted().unwrap_or_else(|| Granted {
             slot: 0,
             missed: 0,
@@ -507,15 +510,16 @@ impl Turn {
         (period_ms > 0).then(|| since_epoch(at_ms.saturating_add(ms(self.wanted.offset))))
     }
 
-    /// Returns the time at which the server granted the turn, by its clock. A request is for the
-    /// nearest slot, so this is up to half a period before or after [`slot`](Self::slot).
+    /// Returns the time at which the server granted the turn, on the server's clock. A request
+    /// applies to the nearest slot, so this time is up to half a period before or after
+    /// [`slot`](Self::slot).
     #[must_use]
     pub fn began(&self) -> SystemTime {
         since_epoch(self.granted.began_ms)
     }
 
-    /// Returns how many slots before this one had no turn since the last turn that began. Zero for
-    /// a turn per id, and if the server knows of no earlier turn.
+    /// Returns how many slots were missed: slots between the last turn that began and this one.
+    /// Zero for a turn per id, and if the server does not know of an earlier turn.
     #[must_use]
     pub fn missed(&self) -> u64 {
         self.granted.missed
@@ -529,24 +533,24 @@ impl Turn {
         died.map(|seen| seen.info(&self.wanted))
     }
 
-    /// Notes that the job is done, and releases the lock in the same request. With
-    /// [acknowledged](Lock::acknowledged_by) holds, replicas confirm the note before.
+    /// Records that the job is done, and releases the lock in the same request. If [replicas must
+    /// confirm](Lock::acknowledged_by) the hold, they first confirm this record.
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::Lost`](crate::ErrorKind::Lost) if the lock was lost before: the turn has
-    /// failed, and the job may run again. `Unavailable` or `OutcomeUnknown` if the server's answer
-    /// or the confirmation did not arrive: the job may run again.
+    /// [`ErrorKind::Lost`](crate::ErrorKind::Lost) if the lock was lost before this call: the turn
+    /// has failed, and the job may run again. `Unavailable` or `OutcomeUnknown` if the server's
+    /// answer or the confirmation did not arrive: the job may run again.
     ///
     /// # Cancel safety
     ///
-    /// If the future is dropped, the client sends the note and the release in the background.
+    /// If the future is dropped, the client sends the record and the release in the background.
     pub async fn done(self) -> Result<()> {
         self.end(true, None).await
     }
 
-    /// Notes that the job has failed, and releases the lock in the same request. Unlike a drop, it
-    /// waits for the server's answer.
+    /// Records that the job has failed, and releases the lock in the same request. Unlike a drop,
+    /// it waits for the server's answer.
     ///
     /// # Errors
     ///
@@ -559,8 +563,8 @@ impl Turn {
         self.end(false, None).await
     }
 
-    /// Ends the turn of a command with this exit code: it is done if the code is 0, and has failed
-    /// otherwise. Operators see the code.
+    /// Ends the turn of a command with this exit code: the turn is done if the code is 0, and has
+    /// failed otherwise. Operators see the code.
     ///
     /// # Errors
     ///
@@ -593,7 +597,7 @@ impl Turn {
         self.granted.ending.ends(is_done && is_held, code);
         let acknowledged = self.lock.settings().acknowledged;
         if is_held && acknowledged.is_needed() {
-            // The confirmation of a release does not wait for replicas. This one does.
+            // A release does not wait for replicas, but this request does.
             let key = self.lock.key()?;
             let ending = &self.granted.ending;
             let mark = self.wanted.mark(key, self.guard.holder_id(), ending);

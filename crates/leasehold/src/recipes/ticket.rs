@@ -18,11 +18,11 @@ pub use text::{Ticket, TicketKind};
 
 impl LockGuard {
     /// Turns the hold into a [`Ticket`], a line of text with which another process can
-    /// [resume](crate::Client::resume) it. The lock stays locked all the time. The client no longer
-    /// renews the hold, which ends `lease` from now unless a process resumes it. `lease` is at least
-    /// 10 ms and at most 2^53 ms, and may be shorter than the present lease.
+    /// [resume](crate::Client::resume) it. The lock stays locked in the meantime. The client no
+    /// longer renews the hold, which ends `lease` from now unless a process resumes it. `lease` is
+    /// at least 10 ms and at most 2^53 ms, and may be shorter than the current lease.
     ///
-    /// Futures of [`lost`](Self::lost) resolve with
+    /// Pending futures of [`lost`](Self::lost) resolve with
     /// [`LossReason::HandedOver`](crate::LossReason::HandedOver). A [maximum hold
     /// time](crate::Lock::max_hold) ends with the guard.
     ///
@@ -128,7 +128,7 @@ fn misuse(key: &Key, what: &str) -> Error {
     Error::new(ErrorKind::Misuse, format!("`{key}`: {what}")).with_key(key)
 }
 
-/// Returns the key of the notes about the tickets of a name that were resumed.
+/// Returns the key of the notes about a name's tickets that were resumed.
 fn taken(key: &Key) -> String {
     format!("leasehold:{}:taken", key.as_tag())
 }

@@ -1,4 +1,4 @@
-//! Watching names: what changes, for code that does not hold them.
+//! Watches names: reports their changes to code that does not hold them.
 
 mod all;
 mod change;
@@ -32,19 +32,19 @@ const POLL_INTERVAL: Duration = Duration::from_secs(1);
 const MIN_POLL_INTERVAL: Duration = Duration::from_millis(1);
 
 impl Client {
-    /// Watches a name, without holding it or waiting for it. Returns a stream of [`Change`]s, first
-    /// the present state. A name can be a lock or a synchronizer of any kind, including
+    /// Watches a name, without holding it or waiting for it. Returns a stream of [`Change`]s, which
+    /// begins with the current state. A name can be a lock or a synchronizer of any kind, including
     /// Redisson's. Nothing is sent until the watch is read.
     ///
     /// The watch asks the server once in each [poll interval](Watch::poll_interval), when a message
     /// reports a release, and when a lease ends. It reports
     ///
     /// - each state that lasted for a poll interval, if the watch is read all the time,
-    /// - the last state in any case, as soon as it is read.
+    /// - the last state in any case, when the watch is read.
     ///
     /// So a hold that begins and ends between two requests may be missed. Acquires publish no
-    /// message, so they are seen at the next request. If the user is not allowed to use the
-    /// channels of the name, only the poll interval counts.
+    /// message, so they are seen at the next request. If the user is not allowed to use the name's
+    /// channels, changes are seen only at the poll interval.
     ///
     /// All watches of a name in one client share one subscription and their requests.
     ///
@@ -77,8 +77,8 @@ impl Client {
     }
 
     /// Watches all names that match `pattern`, which is written as in [`list`](Self::list). Returns
-    /// a stream of [`NamedChange`]s. Nothing is sent until it is read. See [`WatchAll`] for its
-    /// limits.
+    /// a stream of [`NamedChange`]s. Nothing is sent until the stream is read. See [`WatchAll`] for
+    /// its limits.
     ///
     /// # Examples
     ///
@@ -101,13 +101,13 @@ impl Client {
 /// The changes of a name: see [`Client::watch`].
 ///
 /// It is a stream of [`Change`]s. With [`next`](Self::next), you can read it without the `Stream`
-/// trait. While it exists and has been read once, its client asks the server about the name. A
-/// dropped watch unsubscribes, unless another watch or a waiter of this client needs the
-/// subscription.
+/// trait. Once the watch has been read, and until it is dropped, its client asks the server about
+/// the name. A dropped watch unsubscribes, unless another watch or a waiter of this client needs
+/// the subscription.
 ///
-/// For other clients, the subscription looks like the subscription of a waiter. While a lock is
-/// watched, a process that uses it all the time leaves it to other processes from time to time, as
-/// if one of them waited.
+/// For other clients, the subscription looks like the subscription of a waiter. So while a lock is
+/// watched, a process that uses it all the time pauses briefly from time to time, as if another
+/// process were waiting.
 #[must_use = "nothing is asked for until the watch is read"]
 pub struct Watch {
     source: Source,
@@ -139,9 +139,9 @@ impl Watch {
         }
     }
 
-    /// Sets how often the server is asked while no message arrives. 1 s by default, at least 1 ms.
-    /// Watches of one name with different intervals do not share their requests. Has no effect once
-    /// the watch has been read.
+    /// Sets how often the client asks the server while no message arrives. 1 s by default, at least
+    /// 1 ms. Watches of one name with different intervals do not share their requests. The setting
+    /// has no effect once the watch has been read.
     pub fn poll_interval(mut self, interval: Duration) -> Self {
         self.source.every = interval;
         self
@@ -149,17 +149,17 @@ impl Watch {
 
     /// Also looks up the clients of holders and waiters: their label, host and process. Then
     /// [`Party::client`] is known for clients that announce themselves, [`Change::Announced`] is
-    /// reported, and more waiters are known. This reads the announcements of up to 200 clients: when
-    /// a holder or a waiter has changed, in each poll interval of the next 3 s, and later every 5 s.
-    /// Has no effect once the watch has been read.
+    /// reported, and more waiters are known. For this, the watch reads the announcements of up to
+    /// 200 clients: after a change of a holder or a waiter, in each poll interval of the next 3 s,
+    /// and later every 5 s. The setting has no effect once the watch has been read.
     pub fn with_clients(mut self) -> Self {
         self.source.with_clients = true;
         self
     }
 
     /// Returns the next change, as soon as there is one. Returns `None` once the client has been
-    /// [closed](Client::close). After an error, the watch is at its end. An outage is not an error,
-    /// but [`Change::Away`].
+    /// [closed](Client::close). After an error, the watch ends. An outage is not an error, but is
+    /// reported as [`Change::Away`].
     ///
     /// # Errors
     ///
@@ -248,7 +248,7 @@ impl Reader {
             Ok(None) => None,
             Err(error) => {
                 self.is_over = true;
-                // Ends the task, if no other watch needs it.
+                // This ends the task, if no other watch needs it.
                 self.leave();
                 Some((Err(error), self))
             }
@@ -296,7 +296,7 @@ impl Reader {
             )),
         };
         loop {
-            // The task may have ended with a last report.
+            // The task may have ended after a last report.
             let changed = membership.reports.changed().await;
             let report = membership.reports.borrow_and_update().clone();
             let is_last = matches!(report.news, News::Closed | News::Failed(_));
@@ -339,7 +339,8 @@ impl Reader {
     fn leave(&mut self) {
         let membership = self.membership.take();
         if self.source.context.is_forked() {
-            // A drop would wake the task, with locks of a runtime whose threads this process lacks.
+            // Dropping it would wake the task, and would take locks of a runtime whose threads do
+            // not exist in this process.
             std::mem::forget(membership);
         }
     }

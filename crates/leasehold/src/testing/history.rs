@@ -1,13 +1,13 @@
 //! The history checker, which finds out whether two holders of one name ever overlapped.
 //!
-//! A test records its holds. The checker judges them by the promise of [`Lock`](crate::Lock): the
-//! intervals of two holders don't overlap. An interval lasts from the return of an acquire to the
-//! call to `release`, or to [`valid_until`](crate::LockGuard::valid_until) if that is earlier. If
-//! no holder ever had to wait, or if an expected fault never happened, the history proves nothing,
-//! and the checker refuses it.
+//! A test records its holds. The checker checks the promise of [`Lock`](crate::Lock): the intervals
+//! of two holders don't overlap. An interval lasts from the return of an acquire to the call to
+//! `release`, or to [`valid_until`](crate::LockGuard::valid_until) if that is earlier. A history
+//! proves nothing if no holder ever had to wait, or if an expected fault never happened. The
+//! checker refuses such a history.
 //!
 //! The checker identifies a hold by its [number](crate::LockGuard::number), never by its id on the
-//! server: two guards that have one id by mistake are exactly the fault that it must find.
+//! server: two guards that have the same id by mistake are exactly the fault that it must find.
 //!
 //! ```
 //! use leasehold::testing::history::Recorder;
@@ -58,7 +58,7 @@ fn now_ns() -> u64 {
         + u64::try_from(time.tv_nsec).unwrap_or(0)
 }
 
-// Safe code can't read the performance counter itself, only differences of it.
+// Safe code can't read the performance counter itself, only the difference between two readings.
 #[cfg(not(unix))]
 fn now_ns() -> u64 {
     use std::sync::LazyLock;
@@ -172,14 +172,14 @@ pub struct Report {
 }
 
 impl Report {
-    /// Judges the history. The error says what is wrong, or why the history proves nothing.
+    /// Checks the result. The error says what is wrong, or why the history proves nothing.
     ///
     /// # Errors
     ///
     /// Fails if holds overlapped, if no holder had to wait, or if an expected fault never happened.
     pub fn judge(&self) -> Result<(), String> {
-        // Checked before the history can be called vacuous: an overlap proves something, whatever
-        // else is missing.
+        // Check this before the history can be refused as proving nothing: an overlap proves
+        // something, whatever else is missing.
         if let Some(overlap) = self.overlaps.first() {
             return Err(format!(
                 "{} overlaps in {} holds, the first: {overlap}",
@@ -212,8 +212,8 @@ pub fn check(intervals: &[Interval]) -> Report {
         ..Report::default()
     };
     for holds in names.values() {
-        // The lock has as many places as it has holds. A shared hold takes one of them, any other
-        // hold takes all.
+        // The lock has as many places as its history has holds. A shared hold takes one of them,
+        // any other hold takes all.
         let places = holds.len() as u64;
         let occupancies = holds.iter().map(|hold| Occupancy {
             holder: &*hold.holder,
@@ -243,7 +243,7 @@ mod tests {
     fn two_holds_at_once_are_found() {
         let report = check(&[
             Interval::new("x", "a", 0, 10, 20),
-            // Begins in the last nanosecond of `a`.
+            // This hold begins in the last nanosecond of `a`.
             Interval::new("x", "b", 5, 19, 30),
             Interval::new("y", "c", 0, 10, 30),
         ]);
@@ -268,8 +268,8 @@ mod tests {
         let report = check(&[
             Interval::new("x", "reader a", 0, 10, 50).shared(),
             Interval::new("x", "reader b", 5, 15, 20).shared(),
-            // Begins at the very point at which the last reader ends: a hand-over is not an
-            // overlap.
+            // This hold begins at the very point at which the last reader ends: a hand-over is not
+            // an overlap.
             Interval::new("x", "writer", 18, 50, 60),
             Interval::new("x", "reader c", 55, 60, 70).shared(),
         ]);
@@ -300,8 +300,8 @@ mod tests {
         let report = check(&[
             Interval::new("x", "a", 0, 10, 100),
             Interval::new("x", "b", 0, 20, 50).shared(),
-            // `a` is already inside when this hold begins beside `b`. That `a` may enter its own
-            // hold again must not hide the overlap with `b`.
+            // `a` already holds the lock when this hold begins, at the same time as `b`. That `a`
+            // may re-enter its own hold must not hide the overlap with `b`.
             Interval::new("x", "a", 0, 30, 40),
         ]);
         let seconds = report

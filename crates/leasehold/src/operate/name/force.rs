@@ -22,8 +22,8 @@ pub(crate) async fn force_release(context: &Context, name: &str, id: &str) -> Re
     let Some(ends) = end_of(&key, &seen, id)? else {
         return Ok(false);
     };
-    // All requests are submitted in this order, and before the first answer arrives: the holder
-    // must find the note when it learns of the end.
+    // Submit all requests in this order, before the first answer arrives: the holder must find the
+    // note when it learns of the end.
     let noted = steps::note_forced(&key, id, ends.left);
     let noted = context.backend.submit(noted);
     let ended = context.backend.submit(ends.end);
@@ -35,7 +35,7 @@ pub(crate) async fn force_release(context: &Context, name: &str, id: &str) -> Re
     }
     match ended.map_err(|failure| failure.into_error_of_change(&key))? {
         Value::Int(released) => Ok(released > 0),
-        // The reply if the hold no longer had some values of a group. The other values were
+        // This is the reply if the hold no longer had some values of a group. The other values were
         // released.
         Value::List(_) => Ok(true),
         _ => Err(request::malformed(context, &key)),
@@ -45,7 +45,8 @@ pub(crate) async fn force_release(context: &Context, name: &str, id: &str) -> Re
 /// The requests that end a hold.
 struct HoldEnd {
     end: Operation,
-    /// A second request, for waiters in line that would not learn of the release from the first.
+    /// A second request, for waiters in line that would not learn of the release from the first
+    /// one.
     then: Option<Operation>,
     left: Duration,
 }
@@ -53,7 +54,8 @@ struct HoldEnd {
 fn end_of(key: &Key, seen: &NameInfo, id: &str) -> Result<Option<HoldEnd>> {
     let left = |ttl: Ttl| match ttl {
         Ttl::Left(left) => left,
-        // The lease does not end, or is not known: the holder has this long to read the note.
+        // The lease does not end, or is unknown. The note is kept for this long, so that the holder
+        // can read it.
         _ => Duration::from_secs(60),
     };
     let ends = |end, hold: Option<&HoldInfo>, then| {

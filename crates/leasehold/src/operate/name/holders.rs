@@ -1,4 +1,4 @@
-//! The clients that hold a name or wait for it, as far as they announce it themselves.
+//! The clients that hold a name or wait for it, as announced by the clients themselves.
 
 use std::collections::{HashMap, HashSet};
 
@@ -57,8 +57,8 @@ async fn add_to_permit(context: &Context, cache: &ClientCache, permit: &mut Perm
 }
 
 /// Adds the clients of waiters. A client announces only its oldest wait for a name. In the queue of
-/// a fair lock, that is the wait of the client's first waiter there. Elsewhere, the duration of a
-/// wait is known only if the client has one waiter.
+/// a fair lock, that is the wait of the client's first waiter in the queue. Elsewhere, the duration
+/// of a wait is known only if the client has one waiter.
 async fn add_to_waiters(
     context: &Context,
     cache: &ClientCache,

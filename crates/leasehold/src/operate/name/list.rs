@@ -19,13 +19,13 @@ use crate::pattern;
 use crate::sync::Mutex;
 use crate::text::Shown;
 
-/// Number of keys that the server scans for a page. All other requests wait during that time.
+/// Number of keys that the server scans for a page. All other requests wait during the scan.
 const PAGE: u64 = 500;
 /// Number of names that are inspected concurrently.
 const CONCURRENCY: usize = 32;
-/// Number of holds, permits and waiters that are shown for each name.
+/// Largest number of holds, of permits and of waiters that are shown for each name.
 const MOST_LISTED: usize = 10;
-/// Largest number of names kept that are not UTF-8.
+/// Largest number of names that are kept although they are not UTF-8.
 const MOST_NOT_UTF8: usize = 10;
 
 /// One entry of a [`Listing`]: a name, with its kind and state.
@@ -75,7 +75,7 @@ struct Progress {
 }
 
 impl Listing {
-    /// Returns the next name, or `None` at the end. After an error the listing is at its end.
+    /// Returns the next name, or `None` at the end. After an error, the listing ends.
     ///
     /// # Errors
     ///
@@ -210,7 +210,8 @@ struct SharedWalk {
 struct Walk {
     shared: Arc<SharedWalk>,
     wanted: String,
-    /// The servers that remain. The walk is at the first. `None` until the servers are known.
+    /// The servers that the walk has not finished. The walk is at the first of them. `None` until
+    /// the servers are known.
     masters: Option<VecDeque<usize>>,
     cursor: u64,
 }
@@ -229,7 +230,7 @@ fn pages(walk: Walk) -> impl Stream<Item = Result<Candidates>> + Send {
 }
 
 impl Walk {
-    /// Returns the server at which the walk is; `None` at the end.
+    /// Returns the server that the walk currently reads; `None` at the end.
     async fn master(&mut self) -> Result<Option<usize>> {
         let masters = match self.masters.take() {
             Some(masters) => masters,
@@ -392,8 +393,8 @@ impl NameCandidate {
         Ok(Some(Listed { name, info }))
     }
 
-    /// Returns whether this key is the one for which the name is listed. Other keys of the same
-    /// name do not list it a second time.
+    /// Returns whether the name is listed because of this key. Other keys of the same name must not
+    /// list it a second time.
     fn is_listed_by(&self, info: &NameInfo) -> bool {
         match (&self.beside, &info.found) {
             (Some(ExtraKey::Queue), Found::Nothing) => !info.waiting.is_empty(),

@@ -3,8 +3,8 @@
 
 -- [inspect] ---------------------------------------------------------------------------------------
 
--- The length to which a field, a member or an entry is cut. Ids are never longer, but data of
--- another program may be.
+-- The length to which a field, a member or an entry is cut. Ids are never longer, but another
+-- program's data may be.
 local LONGEST = 128
 -- Redisson's expiry for a permit that never ends.
 local NEVER = 922337203685477
@@ -17,7 +17,7 @@ local function cut(text)
   return string.sub(text or '', 1, LONGEST)
 end
 
--- Returns the beginning of a text. The text of a number is never longer than 32 bytes.
+-- Returns the beginning of a string. A number is never longer than 32 bytes.
 local function short_text(key)
   return is_a(key, 'string') and redis.call('GETRANGE', key, 0, 31) or ''
 end
@@ -76,7 +76,7 @@ local function line_of(queue, waiters, most)
   return line
 end
 
--- Returns the waiters whose reservation has not ended.
+-- Returns the waiters whose reservations have not ended.
 local function reserving_waiters(reservations, now, most)
   local some = {}
   if is_a(reservations, 'zset') then
@@ -89,7 +89,7 @@ local function reserving_waiters(reservations, now, most)
   return some
 end
 
--- Returns how many connections listen to the channel; -1 if the server does not report it.
+-- Returns how many connections subscribe to the channel; -1 if the server does not report it.
 local function listeners(channel)
   local subscribers = redis.pcall('PUBSUB', 'NUMSUB', channel)
   return type(subscribers[2]) == 'number' and subscribers[2] or -1
@@ -158,7 +158,7 @@ end
 
 -- [list] ------------------------------------------------------------------------------------------
 
--- A name that is longer than this is counted, but not listed. The text of a number never exceeds
+-- A name that is longer than this is counted, but not listed. A number is never longer than
 -- `LONGEST_NUMBER`.
 local LONGEST_NAME = 1000
 local LONGEST_NUMBER = 20
@@ -213,7 +213,7 @@ end
 -- [note_forced] -----------------------------------------------------------------------------------
 
 -- Notes that a hold is about to be ended by force, so that its holder learns the reason. The note
--- is only a courtesy: writing it fails when the server is out of memory. There are at most 4096
+-- is only a courtesy, so it may fail when the server is out of memory. There are at most 4096
 -- notes, so that a name whose holds are often ended by force does not fill the memory.
 --
 -- marker  hash: a field for each hold that was ended by force; lives as long as the

@@ -1,4 +1,4 @@
-//! The reply to the inspection of a name, and the kind that is recognised from it.
+//! The reply to the inspection of a name, and the kind that the reply shows.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -96,13 +96,13 @@ impl Raw {
 
     fn found(&self) -> Found {
         match self.kind.as_str() {
-            // The number was removed by hand, but the permits are still in use.
+            // The number of free permits was removed by hand, but the permits are still in use.
             "none" if self.held > 0 => self.leases(None),
             "none" if self.opened => Found::Latch { left: 0 },
             "none" => Found::Nothing,
             "string" => match parse_count(&self.text) {
-                // `held` is checked before `opened`: the key that records that a latch was opened
-                // outlives the latch, so a semaphore may have it too. A latch never has leases.
+                // Check `held` before `opened`: the key that records that a latch was opened
+                // outlives the latch, so a semaphore may have it, too. A latch never has leases.
                 Some(free) if self.held > 0 => self.leases(Some(free)),
                 Some(left) if self.opened => Found::Latch {
                     left: u64::try_from(left).unwrap_or(0),
@@ -117,7 +117,7 @@ impl Raw {
         }
     }
 
-    /// Returns the lock that this hash is, if it is a lock of some kind.
+    /// Returns the lock that this hash represents, if it is a lock of any kind.
     fn lock(&self) -> Option<Found> {
         match &*self.hash_kind {
             hash_kind::PLAIN => Some(Found::Lock(self.fields.first()?.hold(self.ttl)?)),
@@ -186,7 +186,7 @@ impl Raw {
     /// Returns the waiters, except waiters of this library in line that have expired but were not
     /// removed yet.
     fn waiting(&self) -> Vec<WaiterInfo> {
-        // 0 means a waiter of Redisson: no key of ours says how long it counts as alive.
+        // 0 means a waiter of Redisson, because no key of ours says how long it counts as alive.
         let waits = |(_, until_ms): &&(Vec<u8>, i64)| *until_ms == 0 || *until_ms > self.now_ms;
         let in_line = self.line.iter().filter(waits);
         let in_line = in_line.map(|(id, _)| (lossy(id), Wants::Lock));
@@ -202,7 +202,7 @@ impl Raw {
         all.collect()
     }
 
-    /// Returns how many connections listen to the channels of this kind.
+    /// Returns how many connections subscribe to the channels of this kind.
     fn listening_for(&self, found: &Found) -> Option<u64> {
         let [locks, sides, frees, opens] = self.listening;
         let both = |one: i64, other: i64| (one >= 0 && other >= 0).then_some(one + other);
@@ -240,7 +240,7 @@ impl NameField {
     fn hold(&self, ttl: Ttl) -> Option<HoldInfo> {
         let count = self.value.bytes().all(|byte| byte.is_ascii_digit());
         let count = count.then(|| self.value.parse().ok())??;
-        // Of a large hash, only some fields were checked before.
+        // In a large hash, only some fields were checked before.
         hash_kind::is_id(self.name.as_bytes()).then(|| HoldInfo {
             id: self.name.clone(),
             count,
@@ -308,7 +308,7 @@ fn parse_count(text: &str) -> Option<i64> {
         .flatten()
 }
 
-/// Returns a permit's id as text. Redisson before 3.17 writes it as text.
+/// Returns a permit's id in hex. Redisson before 3.17 stores it in hex.
 fn permit_id(id: &[u8]) -> String {
     match id.len() {
         16 => id.iter().map(|byte| format!("{byte:02x}")).collect(),

@@ -78,7 +78,7 @@ step! {
 }
 
 impl List<'_> {
-    /// Returns all keys as one page: they are in this process's memory already.
+    /// Returns all keys as one page, because they are already in this process's memory.
     fn twin(self, keyspace: &mut Keyspace) -> Result<Value, Refusal> {
         let (total, all) = (keyspace.len(), keyspace.scan(self.pattern));
         let (mut keys, mut long) = (Vec::new(), 0);
@@ -253,8 +253,8 @@ fn ended(set: &ScoredMembers, now_ms: u64) -> usize {
 }
 
 fn permit((id, ends): &(Vec<u8>, i64)) -> Value {
-    // The set may belong to another program, with any score. It is capped, because the reader of
-    // the reply subtracts the time from it.
+    // The set may belong to another program, with any score. The score is capped, because the
+    // reader of the reply subtracts the current time from it.
     Value::List(vec![cut(id), Value::Int((*ends).min(NEVER))])
 }
 

@@ -56,7 +56,7 @@ pub(crate) struct KnownClient {
 }
 
 impl KnownClient {
-    /// Returns how long the client has had this hold, at least.
+    /// Returns the time for which the client has at least had this hold.
     pub(crate) fn has_held(&self, id: &str) -> Option<Duration> {
         self.hold(id).map(|(held_for, _)| held_for)
     }
@@ -72,7 +72,7 @@ impl KnownClient {
         self.holds.get(own).copied()
     }
 
-    /// Returns how long the client has waited for this name, at least.
+    /// Returns the time for which the client has at least waited for this name.
     pub(crate) fn has_waited(&self, name: &str) -> Option<Duration> {
         self.waits.get(name).copied()
     }
@@ -122,7 +122,7 @@ impl ClientCache {
         let register = self.register(context).await;
         let some = register.iter().take(MOST_CLIENTS).cloned();
         let known = some.map(|client| async move {
-            // Moved in: the stream outlives the borrow of the register's entry.
+            // The id is moved in, because the stream outlives the borrow of the register's entry.
             self.client(context, &client).await
         });
         let known: Vec<_> = stream::iter(known)
@@ -202,7 +202,7 @@ fn read(id: &str, reply: Value, prefix: &str) -> Option<KnownClient> {
     let ago = |ms: &str| Some(since.saturating_add(Duration::from_millis(ms.parse().ok()?)));
     let hold = |word: &str| {
         let (id, rest) = word.rsplit_once(':')?;
-        // For one guard, the text has no count.
+        // With one guard, the entry has no count.
         let (ms, guards) = rest.split_once('*').unwrap_or((rest, "1"));
         Some((id.to_owned(), (ago(ms)?, guards.parse().ok()?)))
     };
@@ -210,7 +210,7 @@ fn read(id: &str, reply: Value, prefix: &str) -> Option<KnownClient> {
         let (ms, name) = line.split_once(' ')?;
         Some((name.to_owned(), ago(ms)?))
     };
-    // In the order of the announcement: the oldest first.
+    // The names are in the order of the announcement, the longest wait first.
     let named = |line: &str| wait(line)?.0.strip_prefix(prefix).map(str::to_owned);
     Some(KnownClient {
         info: ClientInfo {

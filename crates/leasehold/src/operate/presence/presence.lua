@@ -57,7 +57,8 @@ end
 
 -- [read] ------------------------------------------------------------------------------------------
 
--- The longest texts of an announcement. Any program may have written the key, so each text is cut.
+-- The longest strings in an announcement. Any program may have written the key, so each string is
+-- cut.
 local LONGEST_TEXT, LONGEST_LIST = 255, 8192
 
 -- Returns a client's announcement.

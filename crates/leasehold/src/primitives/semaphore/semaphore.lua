@@ -57,7 +57,7 @@ local function acquire(semaphore, marker, done, released, asking, sizes, client,
     end
   end
   redis.pcall('DEL', done)
-  -- Only a hint, which an ACL may deny.
+  -- This is only a hint, which an ACL may deny.
   local last = grants == 0 and redis.pcall('GET', released)
   last = type(last) == 'string' and last or ''
   local before = -1

@@ -31,8 +31,9 @@ local function lead(lock, leader, counter, hold, lease_ms, counter_ms, payload, 
   if not token then
     return wrong
   end
-  -- First the token, which does no harm if it is unused. Then the entry, which counts only
-  -- with its hold. A hold without its entry would look like a leader in Java.
+  -- Write the token first, because an unused token does no harm. Then write the entry, which counts
+  -- only with its hold. Write the hold last: a hold without its entry would look like a Java
+  -- leader.
   note(counter, token, counter_ms)
   local digits = string.format('%.0f', token)
   redis.call('HSET', leader, 'id', hold, 'token', digits, 'payload', payload,
@@ -42,7 +43,7 @@ local function lead(lock, leader, counter, hold, lease_ms, counter_ms, payload, 
   if refused then
     return refused
   end
-  -- An ACL may deny the channel. Then the observers learn of this term when they poll.
+  -- An ACL may deny the channel. In that case the observers learn of this term when they poll.
   redis.pcall('PUBLISH', terms, digits)
   return { 1, token }
 end
@@ -61,11 +62,11 @@ end
 --          0      this hold's lease ran out; nothing was changed
 
 local function resign(lock, leader, hold, channel, terms)
-  -- HDEL first, because it works when the server is out of memory.
+  -- HDEL is first, because it works when the server is out of memory.
   if redis.call('HDEL', lock, hold) == 0 then
     return 0
   end
-  -- Without its hold the entry is not believed, so a failure here does no harm.
+  -- Without its hold the entry does not count, so a failure here does no harm.
   redis.pcall('DEL', leader)
   local receivers = redis.pcall('PUBLISH', channel, '0')
   redis.pcall('PUBLISH', terms, '0')
@@ -95,7 +96,7 @@ end
 
 -- [look] ------------------------------------------------------------------------------------------
 
--- Returns the present leader. An entry counts only if it names the hold that has the lock.
+-- Returns the current leader. An entry counts only if it names the hold that has the lock.
 --
 -- lock     hash: one field per hold, `uuid:n`
 -- leader   hash: the entry of the leader: id, token, payload, since_ms

@@ -8,8 +8,8 @@ use crate::operate::presence;
 
 /// The leader of an election: see [`Election::leader`](super::Election::leader).
 ///
-/// It is information for routing and for operators. It may be out of date when it arrives, so don't
-/// use it as a permission to write: that is what [`Term::token`](super::Term::token) is for.
+/// This is information for routing and for operators. It may be out of date when it arrives, so
+/// don't use it as a permission to write: use [`Term::token`](super::Term::token) for that.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Leader {
@@ -19,19 +19,19 @@ pub struct Leader {
     /// The label of the leader's client. `None` for a Java client, and for a client that has not
     /// announced itself: see [`ClientBuilder::presence`](crate::ClientBuilder::presence).
     pub label: Option<String>,
-    /// The machine of the leader's client, as far as it has announced itself.
+    /// The machine of the leader's client. `None` if the client has not announced itself.
     pub host: Option<String>,
-    /// The text that the candidate has set: [`Election::payload`](super::Election::payload). `None`
-    /// for a holder that is not a candidate of this library, such as a Java client.
+    /// The string that the candidate has set: [`Election::payload`](super::Election::payload).
+    /// `None` for a holder that is not a candidate of this library, such as a Java client.
     pub payload: Option<String>,
     /// The fencing token of the term. `None` for a holder that is not a candidate of this library.
     pub token: Option<u64>,
-    /// The begin of the term by the clock of the server. `None` for a holder that is not a
-    /// candidate of this library.
+    /// The start of the term, on the server's clock. `None` for a holder that is not a candidate of
+    /// this library.
     pub since: Option<SystemTime>,
 }
 
-/// The reply of the server to the question for the leader.
+/// The server's reply to a request for the leader.
 #[derive(Clone, Debug)]
 pub(super) struct Seen {
     /// The remaining time of the leader's lease, if it has one.
@@ -95,7 +95,7 @@ impl Seen {
         self.leader.as_ref()?.token
     }
 
-    /// Returns whether both name the same term, or neither names a leader.
+    /// Returns whether both replies show the same term, or neither shows a leader.
     pub(super) fn is_same_term(&self, other: &Self) -> bool {
         let term = |seen: &Self| {
             let leader = seen.leader.as_ref()?;

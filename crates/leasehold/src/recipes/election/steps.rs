@@ -52,7 +52,7 @@ impl Lead<'_> {
 }
 
 step! {
-    // Like a release, it runs however late it arrives.
+    // Like a release, this step runs even if it arrives late.
     RESIGN: Resign = election.resign, grants: false,
     while_moving: true,
     keys: [lock, leader],
@@ -88,7 +88,7 @@ impl Renew<'_> {
             return Ok(Value::Int(0));
         }
         let ttl = renewed(keyspace, self.lock, self.lease_ms, self.most_ms);
-        // The entry ends with its hold, so nothing is left of a killed leader.
+        // The entry expires with its hold, so nothing remains of a killed leader.
         keyspace.pexpire(self.leader, u64::try_from(ttl).unwrap_or_default());
         Ok(Value::Int(ttl))
     }
@@ -137,7 +137,7 @@ pub(super) fn terms_channel(key: &Key) -> String {
     format!("leasehold:{}:terms", key.as_tag())
 }
 
-/// Asks for the present leader.
+/// Requests the current leader.
 pub(super) fn look(key: &Key) -> Operation {
     Look {
         lock: key.as_str().as_bytes(),
@@ -182,8 +182,8 @@ impl CandidateHold {
     }
 }
 
-// No batch renewal: a batch of plain locks would let the entry end. And nothing is kept or handed
-// over: each term has a token and an entry of its own.
+// There is no batch renewal: a batch of plain locks would let the entry expire. And a hold is never
+// kept or handed over: each term has its own token and its own entry.
 impl HoldSteps for CandidateHold {
     fn acquire(&self, lease: Duration) -> Operation {
         Lead {

@@ -8,24 +8,23 @@ use crate::error::Result;
 use crate::primitives::fenced::FencedGuard;
 use crate::primitives::lock::LockGuard;
 
-/// A term: the time for which one candidate leads. `Election::stand`
-/// returns it.
+/// A term: the time during which one candidate leads. `Election::stand` returns it.
 ///
 /// The term ends when it is resigned or dropped, or when the leadership is lost. The client renews
 /// its lease in the background until then. All methods of [`LockGuard`] work on a term:
 /// [`lost`](LockGuard::lost) resolves when the leadership is lost, before another candidate can
-/// lead, and [`protect`](LockGuard::protect) runs work until then.
+/// lead, and [`protect`](LockGuard::protect) runs work until that happens.
 ///
 /// **Pass [`token`](Self::token) with each write.** A leader that was suspended does not know yet
-/// that another candidate leads, and no question to the server can change that: its answer may be
-/// out of date before the write arrives. So there is no `is_leader`. A database that refuses a
-/// lower token than the greatest it has seen refuses the former leader.
+/// that another candidate leads. Asking the server does not help: the answer may be out of date
+/// before the write arrives. So there is no `is_leader`. But a database can refuse every token that
+/// is lower than the greatest one it has seen, and so refuses the former leader.
 #[must_use = "the term ends as soon as it is dropped"]
 #[clippy::has_significant_drop]
 #[derive(Debug)]
 pub struct Term {
     guard: FencedGuard,
-    /// Dropped after the guard.
+    /// This field is dropped after the guard.
     pause: PauseAtEnd,
 }
 
@@ -63,8 +62,8 @@ impl Term {
     ///
     /// [`ErrorKind::Lost`](crate::ErrorKind::Lost) if another candidate may have led in the
     /// meantime. `Unavailable` or `OutcomeUnknown` if no server answered. In that case the client
-    /// sends the request again in the background, and the term ends one lease after its last
-    /// renewal at the latest.
+    /// sends the request again in the background, and the term ends at most one lease after its
+    /// last renewal.
     ///
     /// # Cancel safety
     ///

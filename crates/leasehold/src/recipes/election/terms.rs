@@ -1,4 +1,4 @@
-//! The observation of an election: its present leader, and then each change.
+//! The observation of an election: its current leader, and then each change.
 
 use std::fmt;
 use std::pin::Pin;
@@ -14,11 +14,11 @@ use crate::backend::channels::{Listener, Signal};
 use crate::clock::Moment;
 use crate::error::Result;
 
-/// The shortest pause between two requests. It limits the requests while a lease ends, and while
-/// messages flood the channels, to which anyone can publish.
+/// The shortest pause between two requests. It limits the number of requests while a lease is
+/// ending, and while messages flood the channels, on which anyone can publish.
 const SHORTEST_PAUSE: Duration = Duration::from_millis(5);
 
-/// The error of a time that is measured by two clocks over the length of a lease.
+/// How far two clocks can drift apart during one lease.
 const CLOCK_DRIFT: Duration = Duration::from_millis(50);
 
 /// The terms of an election as an observer sees them: see [`Election::observe`].
@@ -42,8 +42,8 @@ impl Terms {
         }
     }
 
-    /// Returns the present leader at first, and then each change: a new leader, or `None` if there
-    /// is no leader. A state that has ended before it was read is left out. `None` outside of the
+    /// Returns the current leader at first, and then each change: a new leader, or `None` if there
+    /// is no leader. A state that ended before it was read is left out. `None` outside of the
     /// `Result` means that the client has been closed.
     ///
     /// # Errors
@@ -77,18 +77,18 @@ impl fmt::Debug for Terms {
 struct Observer {
     election: Election,
     /// One listener for the changes of the leader, and one for the releases of the lock, which Java
-    /// publishes too. Empty before the first request.
+    /// also publishes. Empty before the first request.
     listeners: Vec<Listener>,
     /// The state that was returned last.
     shown: Option<Seen>,
     /// The greatest token that was returned.
     greatest_token: u64,
-    /// A leader whose token is smaller than that, and the latest time at which its lease ends if it
-    /// is not renewed.
+    /// A leader whose token is smaller than `greatest_token`, and the latest time at which its
+    /// lease ends if it is not renewed.
     former: Option<(u64, Moment)>,
     /// The last request.
     asked: Option<Asked>,
-    /// The time of the first of the last requests, if none of them was answered.
+    /// The time of the first unanswered request since the last answer.
     failing_since: Option<Moment>,
 }
 
@@ -97,7 +97,7 @@ struct Asked {
     /// The signals before the request.
     signals: Vec<Signal>,
     sent: Moment,
-    /// The time of the next request, if no new signal arrives before.
+    /// The time of the next request, if no new signal arrives earlier.
     next: Moment,
 }
 
@@ -153,13 +153,13 @@ impl Observer {
         timers.sleep_until(*sent + SHORTEST_PAUSE).await;
     }
 
-    /// Asks for the leader once.
+    /// Requests the leader once.
     async fn ask(&mut self) -> Result<Seen> {
         self.election.check()?;
         let key = self.election.key()?;
         let context = self.election.context();
         if self.listeners.is_empty() {
-            // Before the first request: a change after it must not be missed.
+            // Subscribe before the first request, so that no later change is missed.
             let channels = context.backend.channels();
             let names = [steps::terms_channel(key), key.lock_channel()];
             self.listeners = names.iter().map(|name| channels.listen(name)).collect();
@@ -167,7 +167,8 @@ impl Observer {
         let sent = context.clock.now();
         let signals = self.listeners.iter().map(Listener::signal).collect();
         let poll = self.election.poll;
-        // Set before the reply arrives: if this fails, the next request is due after a poll.
+        // Set this before the reply arrives: if the request fails, the next one is due after a poll
+        // interval.
         self.asked = Some(Asked {
             signals,
             sent,
@@ -195,9 +196,9 @@ impl Observer {
     }
 
     /// Returns whether the server shows a leader of an earlier term, as after a failover to a
-    /// replica that has missed the last term. That leader has resigned or will learn that it is
-    /// lost, so it is not renewed. If it is renewed, the server has lost its data, and tokens begin
-    /// again.
+    /// replica that has missed the last term. That leader has resigned or will learn that its term
+    /// is lost, so its term is not renewed. If the term is renewed, the server has lost its data,
+    /// and tokens have started again.
     fn is_former(&mut self, seen: &Seen, sent: Moment) -> bool {
         let is_shown = (self.shown.as_ref()).is_some_and(|shown| shown.is_same_term(seen));
         let token = seen
@@ -230,7 +231,7 @@ impl Observer {
     /// Returns the leader that was seen, with what its client announces.
     async fn show(&mut self, seen: Seen) -> Option<Leader> {
         let leader = seen.clone().describe(self.election.context()).await;
-        // Noted last: if this future is dropped before, the next call returns the same.
+        // Note this last: if this future is dropped earlier, the next call returns the same leader.
         self.greatest_token = self.greatest_token.max(seen.token().unwrap_or(0));
         self.shown = Some(seen);
         leader

@@ -13,7 +13,7 @@ pub const HEADER: &str = "fencing-token";
 pub enum Refusal {
     /// The request has no token, although the resource requires one.
     Missing,
-    /// The header has something else than one token.
+    /// The header is not a single token.
     Invalid,
     /// The token is late. The client must stop and not retry.
     Stale(Stale),
@@ -21,7 +21,7 @@ pub enum Refusal {
 
 impl Refusal {
     /// Returns the status code of the response: 428 (precondition required), 400 or 409 (conflict).
-    /// The text of the refusal is a body for it.
+    /// You can use the message of the refusal as its body.
     #[must_use]
     pub const fn status(&self) -> u16 {
         match self {
@@ -54,8 +54,8 @@ impl From<Stale> for Refusal {
 }
 
 /// Returns the token of a request. `header` is the value of [`HEADER`], if the request has it. Then
-/// check the token and change the data in one step, such as [`Sql::raise`](super::Sql::raise) and
-/// the changes in one transaction.
+/// check the token and change the data in one step: for example, run
+/// [`Sql::raise`](super::Sql::raise) and the changes in one transaction.
 ///
 /// # Errors
 ///

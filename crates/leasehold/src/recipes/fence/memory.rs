@@ -6,8 +6,8 @@ use super::Stale;
 use crate::sync::Mutex;
 
 /// The fences of resources in the memory of this process, by name. They are lost with the process,
-/// so use them only for data that is lost with it too. For other data, store the fence with the
-/// data.
+/// so use them only for data that is also lost with the process. For other data, store the fence
+/// with the data.
 ///
 /// # Examples
 ///
@@ -24,19 +24,20 @@ use crate::sync::Mutex;
 pub struct Fences(Mutex<HashMap<String, u64>>);
 
 impl Fences {
-    /// Returns fences without any name.
+    /// Returns an empty set of fences.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
     }
 
     /// Checks the token, makes it the fence of `name`, and runs `change`. Changes of all names run
-    /// one after the other, so that none can come between a check and its change. `change` must not
-    /// use these fences.
+    /// one after the other, so that no other change can run between a check and its change.
+    /// `change` must not use these fences.
     ///
     /// # Errors
     ///
-    /// [`Stale`] if a greater token was accepted for this name before. Then `change` does not run.
+    /// [`Stale`] if a greater token was accepted for this name before. In that case `change` does
+    /// not run.
     pub fn change<T>(
         &self,
         name: &str,

@@ -7,9 +7,9 @@ use super::Stale;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum WriteError<E> {
-    /// The object was written with a greater token. The object is unchanged.
+    /// The object was already written with a greater token. This write has not changed it.
     Stale(Stale),
-    /// The store failed, as one of the two functions reported.
+    /// The store failed: one of the two functions returned an error.
     Store(E),
 }
 
@@ -48,8 +48,8 @@ impl<E: StdError + 'static> StdError for WriteError<E> {
 ///
 /// # Cancel safety
 ///
-/// Dropping the future drops the request that is on its way. If this is the write, the store may
-/// have carried it out, but only if no later holder had written before.
+/// Dropping the future drops the request in progress. If this is the write, the store may have
+/// carried it out, but only if no later holder had written before.
 ///
 /// # Examples
 ///

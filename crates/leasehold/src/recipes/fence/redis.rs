@@ -27,9 +27,10 @@ pub fn hset() -> String {
 /// `body` does not run, and the reply is the error `FENCED` with the fence. [`stale`] recognises it.
 ///
 /// Keep the fence as long as the data. Give it no expiry, or one that is longer than the longest
-/// pause of a holder. The script does not renew an expiry, so set it again in `body`. If the server evicts keys (`maxmemory-policy allkeys-*`), it may evict the
-/// fence, and a late writer is accepted again. If `body` fails, the fence has risen
-/// nevertheless, because Redis does not roll back scripts.
+/// pause of a holder. The script does not renew an expiry, so set it again in `body`. If the server
+/// evicts keys (`maxmemory-policy allkeys-*`), it may evict the fence, and a late writer is
+/// accepted again. If `body` fails, the fence still rises, because Redis does not roll back
+/// scripts.
 ///
 /// # Examples
 ///
@@ -40,7 +41,7 @@ pub fn hset() -> String {
 /// ```
 #[must_use]
 pub fn eval(body: &str) -> String {
-    // A block, so that `body` may end with `return`.
+    // Wrap `body` in a block, so that it may end with `return`.
     format!("{CHECK}do\n{body}\nend\nreturn 1\n")
 }
 
@@ -61,8 +62,8 @@ if token > fence then
 end
 ";
 
-/// Returns the refusal that an error of one of these scripts reports; `None` for any other error.
-/// `message` is the text of the error, as any driver shows it.
+/// Returns the refusal that an error from one of these scripts reports; `None` for any other error.
+/// `message` is the error's message, as the driver shows it.
 ///
 /// # Examples
 ///
@@ -75,7 +76,8 @@ end
 /// ```
 #[must_use]
 pub fn stale(token: u64, message: &str) -> Option<Stale> {
-    // Drivers put other text around the message, and some split the first word from the rest.
+    // Drivers add other text before and after the message, and some separate the first word from
+    // the rest.
     let (_, rest) = message.split_once("FENCED")?;
     let digits = rest.trim_start_matches(|c: char| !c.is_ascii_digit());
     let end = digits.find(|c: char| !c.is_ascii_digit());

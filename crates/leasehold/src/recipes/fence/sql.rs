@@ -1,4 +1,4 @@
-//! Statements of SQL that check a token.
+//! SQL statements that check a token.
 
 /// The syntax of a database.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -13,12 +13,12 @@ pub enum Dialect {
 }
 
 /// The statements for a table of fences. It has one row for each protected resource, with the
-/// greatest token that was accepted. The values that vary are parameters, so the text can be
-/// prepared once, with any driver.
+/// greatest token that was accepted. All values are parameters, so each statement can be prepared
+/// once, with any driver.
 ///
 /// In a transaction, run [`raise`](Self::raise) before anything else. Its lock on the row keeps
-/// later holders out until the commit. So check and changes are one step, even at the isolation
-/// level READ COMMITTED.
+/// later holders out until the commit. So the check and the changes are one step, even at the
+/// isolation level READ COMMITTED.
 ///
 /// ```sql
 /// BEGIN;
@@ -49,20 +49,20 @@ pub struct Sql<'a> {
 }
 
 impl<'a> Sql<'a> {
-    /// Returns the statements for a table of PostgreSQL. `table` may begin with a schema:
+    /// Returns the statements for a table in PostgreSQL. `table` may begin with a schema:
     /// `app.fences`.
     ///
     /// # Panics
     ///
     /// Panics if the name or one of its parts is empty, or if it contains NUL. In a constant, this
-    /// is an error of the compiler.
+    /// is a compile-time error.
     #[must_use]
     pub const fn postgres(table: &'a str) -> Self {
         Self::of(Dialect::Postgres, table)
     }
 
-    /// Returns the statements for a table of MySQL or MariaDB. `table` may begin with a database.
-    /// The table must be of a storage engine with transactions, such as InnoDB.
+    /// Returns the statements for a table in MySQL or MariaDB. `table` may begin with a database.
+    /// The table must use a storage engine with transactions, such as InnoDB.
     ///
     /// # Panics
     ///
@@ -72,7 +72,7 @@ impl<'a> Sql<'a> {
         Self::of(Dialect::MySql, table)
     }
 
-    /// Returns the statements for a table of SQLite. `table` may begin with a database.
+    /// Returns the statements for a table in SQLite. `table` may begin with a database.
     ///
     /// # Panics
     ///
@@ -82,7 +82,7 @@ impl<'a> Sql<'a> {
         Self::of(Dialect::Sqlite, table)
     }
 
-    /// Returns the statements for a table of this dialect.
+    /// Returns the statements for a table in a database with this dialect.
     ///
     /// # Panics
     ///
@@ -116,7 +116,8 @@ impl<'a> Sql<'a> {
             Dialect::Postgres => format!(
                 "CREATE TABLE IF NOT EXISTS {table} (name TEXT PRIMARY KEY, fence BIGINT NOT NULL)"
             ),
-            // Bytes: as text, names that differ only in case or in blanks at the end would be equal.
+            // Use a binary type: as text, names that differ only in case or in trailing blanks
+            // would be equal.
             Dialect::MySql => format!(
                 "CREATE TABLE IF NOT EXISTS {table} (name VARBINARY(1000) NOT NULL PRIMARY KEY, \
                  fence BIGINT NOT NULL DEFAULT 0, writes BIGINT NOT NULL DEFAULT 0) \
@@ -129,10 +130,10 @@ impl<'a> Sql<'a> {
     }
 
     /// Returns the statement that adds a name, if the database needs this before
-    /// [`raise`](Self::raise): only MySQL does. Its parameter is the name. It changes
-    /// nothing if the name exists. Run it before the transaction of `raise` and not in it, because
-    /// two such transactions can deadlock. Without the row, `raise` affects no row, as if the token
-    /// were late.
+    /// [`raise`](Self::raise): only MySQL does. Its parameter is the name. It changes nothing if
+    /// the name exists. Run it before the transaction of `raise` and not inside it, because two
+    /// such transactions can deadlock. If the name was not added, `raise` affects no row, as if the
+    /// token were late.
     #[must_use]
     pub fn add(&self) -> Option<String> {
         let table = self.quoted(self.table);
@@ -145,7 +146,7 @@ impl<'a> Sql<'a> {
     /// Returns the statement that makes the token the fence of a name, unless the fence is greater.
     /// Its parameters are the name and the token, as a signed integer of 64 bits
     /// ([`bind`](super::bind)). The number of affected rows is the [`verdict`](super::verdict). On
-    /// MySQL, the number is the same whether the driver counts matched or changed rows.
+    /// MySQL, it does not matter whether the driver counts matched or changed rows.
     #[must_use]
     pub fn raise(&self) -> String {
         let table = self.quoted(self.table);
@@ -158,9 +159,9 @@ impl<'a> Sql<'a> {
                      WHERE held.fence <= excluded.fence"
                 )
             }
-            // Not `ON DUPLICATE KEY UPDATE`: a driver that counts matched rows reports 1 row for an
-            // insert, and also for a late token. `writes` changes the row even if the token is
-            // equal, because other drivers count only changed rows.
+            // `ON DUPLICATE KEY UPDATE` would be wrong: a driver that counts matched rows reports 1
+            // row for an insert, and also for a late token. `writes` changes the row even if the
+            // token is equal, because other drivers count only changed rows.
             Dialect::MySql => format!(
                 "UPDATE {table} AS held JOIN (SELECT CAST(? AS BINARY) AS name, \
                  CAST(? AS SIGNED) AS token) AS new ON held.name = new.name \
@@ -178,14 +179,14 @@ impl<'a> Sql<'a> {
         format!("SELECT fence FROM {table} WHERE name = {name}")
     }
 
-    /// Returns the condition that one row's own column of tokens is not greater than the token,
-    /// which is the parameter with this number: `"fence" <= $3`. For MySQL, parameters have no
-    /// numbers.
+    /// Returns the condition that the token in a column of the row itself is not greater than this
+    /// token: `"fence" <= $3`. This token is the parameter with the number `parameter`; in MySQL,
+    /// parameters have no numbers.
     ///
-    /// Put it into the `WHERE` of the change, with [`assign`](Self::assign) in its `SET`. Then the
-    /// [`verdict`](super::verdict) of the change is its number of affected rows. 0 also means that
-    /// the row does not exist. On MySQL, an update that changes no value affects 0 rows, unless the
-    /// driver counts matched rows. So change another column too, such as a counter.
+    /// Put it into the `WHERE` of the change, with [`assign`](Self::assign) in its `SET`. Then pass
+    /// the number of affected rows to [`verdict`](super::verdict). 0 rows can also mean that the
+    /// row does not exist. On MySQL, an update that changes no value affects 0 rows, unless the
+    /// driver counts matched rows. So also change another column, such as a counter.
     ///
     /// ```
     /// use leasehold::fence::Sql;
@@ -207,7 +208,8 @@ impl<'a> Sql<'a> {
         format!("{} <= {}", self.quoted(column), self.parameter(parameter))
     }
 
-    /// Returns the assignment of the token to one row's own column: see [`check`](Self::check).
+    /// Returns the assignment of the token to a column of the row itself: see
+    /// [`check`](Self::check).
     #[must_use]
     pub fn assign(&self, column: &str, parameter: u32) -> String {
         format!("{} = {}", self.quoted(column), self.parameter(parameter))
@@ -221,7 +223,7 @@ impl<'a> Sql<'a> {
         }
     }
 
-    /// Returns an identifier, quoted part by part. So it can't end the quotes.
+    /// Returns an identifier with each part quoted, so that it can't break out of the quotes.
     fn quoted(&self, identifier: &str) -> String {
         let quote = match self.dialect {
             Dialect::Postgres | Dialect::Sqlite => "\"",

@@ -9,7 +9,7 @@ use crate::backend::step::Value;
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct TurnInfo {
-    /// The time of the slot; `None` for a turn per id, or if the holder of the lock has no turn.
+    /// The time of the slot; `None` for a turn per id, or if the lock is held without a turn.
     pub slot: Option<SystemTime>,
     /// The id of the turn; `None` with slots.
     pub id: Option<String>,
@@ -19,15 +19,16 @@ pub struct TurnInfo {
     pub offset: Duration,
     /// The state of the turn.
     pub state: TurnState,
-    /// The name that its client has given. Without a turn, the id of the lock's holder.
+    /// The name that the client of the turn has set. If the lock is held without a turn, the id of
+    /// its holder.
     pub by: String,
-    /// The id of its hold on the server.
+    /// The id of the turn's hold on the server.
     pub hold: String,
-    /// The time at which the turn began, by the server's clock.
+    /// The time at which the turn began, on the server's clock.
     pub began: Option<SystemTime>,
-    /// The time at which the turn ended, by the server's clock.
+    /// The time at which the turn ended, on the server's clock.
     pub ended: Option<SystemTime>,
-    /// The exit code, if the turn had one.
+    /// The exit code, if one was recorded.
     pub exit_code: Option<i32>,
     /// The number of slots before this one in which no turn began.
     pub missed: u64,
@@ -43,9 +44,11 @@ pub enum TurnState {
     Done,
     /// The turn has failed, or its lock was lost.
     Failed,
-    /// The turn was never ended, and its lock is free: its client died or could not be reached.
+    /// The turn never ended properly, and its lock is free: its client died or could not reach the
+    /// server.
     Died,
-    /// The lock was granted for the turn, but the client that asked had already given up.
+    /// The lock was granted for the turn, but the client had already given up, so the job did not
+    /// begin.
     Open,
     /// The lock is free, but was not granted: a failover guard grants nothing yet, or the lock
     /// became free after the request.
@@ -56,7 +59,7 @@ pub enum TurnState {
 #[derive(Clone, Debug)]
 pub(super) struct Seen {
     pub(super) code: i64,
-    /// The slot that was asked for.
+    /// The requested slot.
     pub(super) mine: u64,
     pub(super) ttl_ms: i64,
     holder: String,

@@ -1,5 +1,5 @@
-//! The kind of lock that a turn acquires: a plain lock whose grant also looks at the turns that
-//! have been, and whose release notes how this one ended.
+//! The kind of lock that a turn acquires: a plain lock. Its acquire also checks the earlier turns,
+//! and its release records how this turn ended.
 
 use std::fmt;
 use std::sync::Arc;
@@ -22,7 +22,7 @@ use crate::primitives::lock::{Lock, LockGuard, acquire};
 use crate::sync::Mutex;
 use crate::wait::Deadline;
 
-/// The turn that is asked for.
+/// The requested turn.
 #[derive(Clone, Debug)]
 pub(super) struct Wanted {
     /// The key of the turn that began last under the name.
@@ -48,7 +48,7 @@ impl Wanted {
         }
     }
 
-    /// Asks what is known about this turn.
+    /// Requests the recorded facts about this turn.
     pub(super) fn look(&self, key: &Key) -> Operation {
         Look {
             lock: key.as_str().as_bytes(),
@@ -59,7 +59,7 @@ impl Wanted {
         .operation()
     }
 
-    /// Notes how the turn of `hold` ended, before the lock is released.
+    /// Records how the turn of `hold` ended, before the lock is released.
     pub(super) fn mark(&self, key: &Key, hold: &str, ending: &Ending) -> Operation {
         let (state, rc) = ending.on_wire();
         Mark {
@@ -88,13 +88,13 @@ const FAILED: u8 = 1;
 const DONE: u8 = 2;
 
 impl Ending {
-    /// Notes that the caller gives the turn back: no client has begun it.
+    /// Notes that the caller gives the turn back, so that no client counts as having begun it.
     pub(super) fn declined(&self) {
         self.state.store(OPEN, Ordering::SeqCst);
     }
 
     /// Notes that the caller has the turn. If its guard is dropped from now on, the turn has
-    /// failed. Before, no client had begun it.
+    /// failed. Until this call, the turn counted as not begun.
     pub(super) fn begun(&self) {
         self.state.store(FAILED, Ordering::SeqCst);
     }
@@ -139,7 +139,8 @@ pub(super) struct Answers {
 
 #[derive(Debug, Default)]
 struct AnswerState {
-    /// The slot of the first answer. A wait is for this slot, however long it lasts.
+    /// The slot in the first answer. The wait stays with this slot, even if later slots begin
+    /// meanwhile.
     slot: Option<u64>,
     granted: Option<Granted>,
     seen: Option<Seen>,
@@ -148,7 +149,7 @@ struct AnswerState {
 }
 
 impl Answers {
-    /// Notes the answer to a question that asked for no grant.
+    /// Notes the answer to a request that only looked, and did not ask for a grant.
     pub(super) fn looked(&self, seen: &Seen) {
         let mut state = self.state.lock();
         state.slot.get_or_insert(seen.mine);
@@ -250,7 +251,7 @@ impl Acquire for TurnKind {
     }
 }
 
-// Without a slice: a hold that is handed over inside the process would not look at the turns.
+// This kind has no slice: a hold that is handed over inside the process would ignore the turns.
 impl Named for TurnKind {
     fn is_exclusive(&self) -> bool {
         true

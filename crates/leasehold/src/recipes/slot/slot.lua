@@ -3,7 +3,7 @@
 
 -- [turns] -----------------------------------------------------------------------------------------
 
--- Returns the number in this text; nil if it is not a short row of digits.
+-- Returns the number in this string; nil if it is not a short row of digits.
 local function whole(text)
   return text and #text < 16 and string.match(text, '^%d+$') and tonumber(text)
 end
@@ -23,8 +23,8 @@ local function nearest_slot(period_ms, offset_ms)
 end
 -- The fields of a record that replies contain, in this order.
 local FIELDS = { 'slot', 'state', 'hold', 'by', 'at_ms', 'ended_ms', 'rc', 'missed', 'id' }
--- Returns what is stored about a turn. Read one by one: HMGET would be one more command that the
--- user must be allowed to run.
+-- Returns the stored facts about a turn. Read the fields one by one: HMGET would be one more
+-- command that the user must be allowed to run.
 local function seen_in(record)
   local seen = {}
   for n, field in ipairs(FIELDS) do
@@ -41,7 +41,7 @@ end
 local function granted(slot, missed, began_ms, died)
   return { 1, slot, missed, began_ms, unpack(died) }
 end
--- Notes the end of a turn, if it is the turn of this hold. Returns an error text if that
+-- Records the end of a turn, if it is the turn of this hold. Returns an error message if that
 -- failed.
 local function note_end(record, hold, state, rc, keep_ms)
   if redis.pcall('HGET', record, 'hold') ~= hold then return nil end
@@ -84,7 +84,7 @@ end
 local function begin(lock, newest, record, hold, lease_ms, period_ms, offset_ms, fixed, id, repeats, most_once, by, keep_ms)
   local held = redis.call('HLEN', lock)
   if held > 0 and redis.call('HEXISTS', lock, hold) == 1 then
-    -- A copy of the request that was granted.
+    -- This is a copy of the request that was granted.
     local seen = seen_in(record)
     return granted(whole(seen[1]) or 0, whole(seen[8]) or 0, whole(seen[5]) or 0, {})
   end
@@ -100,7 +100,7 @@ local function begin(lock, newest, record, hold, lease_ms, period_ms, offset_ms,
   end
   local mine, seen = whole(fixed) or nearest_slot(period_ms, offset_ms), seen_in(record)
   local slot, state = not replans and whole(seen[1]), seen[2]
-  -- A slot number only rises: a clock that is set back opens no earlier slot.
+  -- Slot numbers only rise: setting the clock back does not open an earlier slot.
   local closed = slot and slot > mine
   if slot == mine then
     closed = state == 'done' or (state == 'failed' and repeats ~= '1')
@@ -149,7 +149,7 @@ end
 
 -- [finish] ----------------------------------------------------------------------------------------
 
--- Notes how the turn of this hold ended, frees the lock, and wakes the waiters.
+-- Records how the turn of this hold ended, frees the lock, and wakes the waiters.
 --
 -- lock     hash: one field per hold, `uuid:n`
 -- newest   hash: the turn that began last under this name
@@ -164,7 +164,7 @@ end
 --          0      this hold's lease ran out: a turn that was done counts as failed
 
 local function finish(lock, newest, record, hold, channel, state, rc, keep_ms, id)
-  -- HDEL first: it works when the server is out of memory.
+  -- HDEL is first, because it works when the server is out of memory.
   local had = redis.call('HDEL', lock, hold)
   if had == 1 then
     restore(record, hold, id)
@@ -191,7 +191,8 @@ end
 
 -- [mark] ------------------------------------------------------------------------------------------
 
--- Notes how the turn of this hold ended, while it still has the lock. Replicas confirm this write.
+-- Records how the turn of this hold ended, while the hold still has the lock. Replicas confirm this
+-- write.
 --
 -- lock     hash: one field per hold, `uuid:n`
 -- newest   hash: the turn that began last under this name
@@ -222,7 +223,7 @@ end
 
 -- [look] ------------------------------------------------------------------------------------------
 
--- Returns what is known about a turn.
+-- Returns the recorded facts about a turn.
 --
 -- lock       hash: one field per hold, `uuid:n`
 -- record     hash: a turn

@@ -85,7 +85,7 @@ impl Begin<'_> {
             .unwrap_or(begun)
     }
 
-    /// Returns whether the name had other slots until now. Fails if they may not change.
+    /// Returns whether the name had different slots until now. Fails if the slots must not change.
     fn replans(&self, keyspace: &mut Keyspace) -> Result<bool, Refusal> {
         let period = keyspace.hget(self.newest, b"period_ms")?;
         let offset = keyspace.hget(self.newest, b"offset_ms")?;
@@ -110,7 +110,7 @@ impl Begin<'_> {
             return false;
         }
         if slot != mine {
-            // A slot number only rises: a clock that is set back opens no earlier slot.
+            // Slot numbers only rise: setting the clock back does not open an earlier slot.
             return slot > mine;
         }
         match state {
@@ -151,7 +151,7 @@ impl Begin<'_> {
 }
 
 step! {
-    // Like a release, it runs however late it arrives.
+    // Like a release, this step runs even if it arrives late.
     FINISH: Finish = slot.finish, grants: false,
     keys: [lock, newest, record],
     args: [hold, channel, state, rc, keep_ms: u64, id],
@@ -250,7 +250,8 @@ const STATE: usize = 1;
 const BEGAN: usize = 4;
 const MISSED: usize = 7;
 
-/// The turns that may run again in their slot: the ones that have failed, or any that does not run.
+/// The values of `repeats`: failed turns may run again in their slot, or any turn that is not
+/// running may.
 pub(super) const FAILED: u64 = 1;
 pub(super) const ANY: u64 = 2;
 

@@ -54,7 +54,7 @@ impl Server {
         let Ok(Value::List(items)) = reply else {
             panic!("{reply:?}");
         };
-        // Without the time of a grant.
+        // Leave out the time of a grant.
         let numbers = items.iter().take(3).map_while(|item| match item {
             Value::Int(number) => Some(*number),
             _ => None,

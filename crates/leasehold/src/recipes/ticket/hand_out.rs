@@ -1,4 +1,4 @@
-//! The end of a hold in this process: a ticket has it from now on.
+//! The end of a hold in this process: from now on, a ticket has the hold.
 
 use std::any::Any;
 use std::sync::Arc;
@@ -28,13 +28,13 @@ pub(super) async fn hand_out(mut share: Share, lease: Duration) -> Result<Ticket
     hold.check()?;
     let ticket = describe(&hold, lease)?;
     check_sides(&share)?;
-    // The steps that set a lease exactly. A renewal that is on its way can lengthen the lease of a
-    // reader and of permits once more, until the ticket is resumed.
+    // The steps that set a lease exactly. Until the ticket is resumed, a renewal that is still in
+    // flight can lengthen the lease of a reader or of permits once more.
     let kept_for = lease.max(hold.rest_of_min_hold().unwrap_or_default());
     let operation = hold.steps.keep_for(kept_for);
     let operation = operation.unwrap_or_else(|| hold.steps.renew(lease, Some(lease)));
-    // Ended before the request is sent, so that no renewal begins later and no guard joins. If this
-    // future is dropped from now on, the share releases the hold.
+    // The hold is ended before the request is sent, so that no renewal starts and no guard joins
+    // after this point. If this future is dropped from now on, the share releases the hold.
     if !share.begin_conversion() {
         return Err(shared(&share));
     }
@@ -65,7 +65,7 @@ async fn send(context: &Context, hold: &Hold, operation: Operation) -> Result<Va
     let (clock, route) = (context.clock, hold.route());
     let mut end = None;
     let should_retry = |failed: FailedAttempt<'_>| {
-        // Counted from the first failure, because a lost reply takes the whole reply timeout.
+        // Count from the first failure, because a lost reply takes the whole reply timeout.
         let end = *end.get_or_insert(clock.now() + context.backend.reply_timeout());
         failed.failure.may_heal() && clock.now() < end
     };
@@ -78,7 +78,7 @@ async fn send(context: &Context, hold: &Hold, operation: Operation) -> Result<Va
 /// Describes the hold.
 fn describe(hold: &Hold, lease: Duration) -> Result<Ticket> {
     let token = hold.token();
-    // Each kind has a release of its own.
+    // Each kind has its own release step.
     let kind = match hold.steps.release().step.name {
         "lock.release" if token.is_some() => TicketKind::Fenced,
         "lock.release" => TicketKind::Plain,

@@ -1,4 +1,4 @@
-//! The next process of a ticket: it takes the place of the hold, or ends it.
+//! The use of a ticket by the next process: it takes over the hold, or ends it.
 
 use std::any::TypeId;
 use std::pin::pin;
@@ -33,28 +33,28 @@ use crate::primitives::request;
 use crate::primitives::rw::{Read, Write};
 
 impl Client {
-    /// Takes the place of a ticket's hold, in one request: at no time is the lock free, or held by
-    /// two. From then on the hold is renewed with this client's lease until the guard is released or
-    /// dropped. If the hold has a fencing token, the guard has a new and greater one, so a resource
-    /// can refuse late writes of the earlier holder.
+    /// Takes over a ticket's hold in one request: at no time is the lock free, or held by two
+    /// clients. From then on the hold is renewed with this client's lease until the guard is
+    /// released or dropped. If the hold has a fencing token, the guard gets a new and greater
+    /// token, so a resource can refuse late writes by the earlier holder.
     ///
-    /// Only the first caller gets the hold, and the hold has a new id. To choose settings, or to get
-    /// the guard of a kind, use [`Lock::resume`]. For permits, use
+    /// Only the first caller gets the hold, and the hold has a new id. To choose settings, or to
+    /// get the guard of a particular kind, use [`Lock::resume`]. For permits, use
     /// [`ExpirableSemaphore::resume`].
     ///
     /// # Errors
     ///
     /// - [`ErrorKind::Lost`] if the hold no longer exists. [`Error::loss`] is
-    ///   [`Taken`](LossReason::Taken) if another caller has resumed the ticket, with the id of its
-    ///   hold, or if another client has acquired the lock since. It is
+    ///   [`Taken`](LossReason::Taken) with the id of the new hold, if another caller has resumed
+    ///   the ticket, or if another client has acquired the lock in the meantime. It is
     ///   [`Forced`](LossReason::Forced) after a forced unlock, and [`Expired`](LossReason::Expired)
-    ///   otherwise: the lease was over, the ticket was [released](Self::release_ticket), or this
+    ///   otherwise: the lease has expired, the ticket was [released](Self::release_ticket), or this
     ///   client uses another server.
-    /// - `Misuse` for a ticket of a name without this client's
-    ///   [prefix](crate::ClientBuilder::prefix), a ticket of permits, or a client that was closed.
+    /// - `Misuse` for a ticket whose name lacks this client's
+    ///   [prefix](crate::ClientBuilder::prefix), a ticket for permits, or a client that was closed.
     /// - `WrongKind` if the name is in use as something else.
-    /// - `Unavailable` or `OutcomeUnknown` if no server answered. After `OutcomeUnknown`, the client
-    ///   releases in the background what it may have got.
+    /// - `Unavailable` or `OutcomeUnknown` if no server answered. After `OutcomeUnknown`, the
+    ///   client releases in the background any hold that it may have got.
     /// - `Denied` if the server refuses the request.
     ///
     /// # Cancel safety
@@ -132,7 +132,7 @@ impl Client {
         let pauses = RetryDelays::from(Duration::from_millis(10));
         match until_answered(&context.timers, first, pauses, send, should_retry).await {
             Ok(Value::Int(1..)) => Ok(()),
-            // The earlier request may have released it.
+            // An earlier copy of the request may have released the hold.
             Ok(Value::Int(_)) if let Some(failure) = unanswered => {
                 Err(failure.into_error_of_change(&key))
             }
@@ -146,7 +146,7 @@ impl Client {
         }
     }
 
-    /// Returns the name of a ticket, as this client names it.
+    /// Returns the name in a ticket, without this client's prefix.
     fn name_of<'a>(&self, ticket: &'a Ticket) -> Result<&'a str> {
         let prefix = &self.context().prefix;
         let name = ticket.name.strip_prefix(&**prefix);
@@ -176,15 +176,15 @@ impl Client {
 }
 
 impl<K: OneKey> Lock<K> {
-    /// Takes the place of a ticket's hold with the settings of this handle, and returns the guard of
-    /// its kind: see [`Client::resume`].
+    /// Takes over a ticket's hold with the settings of this handle, and returns a guard of this
+    /// handle's kind: see [`Client::resume`].
     ///
-    /// A ticket of a plain lock can be resumed with a [`FencedLock`](crate::FencedLock), and the
-    /// other way round.
+    /// A ticket for a plain lock can be resumed with a [`FencedLock`](crate::FencedLock), and vice
+    /// versa.
     ///
     /// # Errors
     ///
-    /// Same as [`Client::resume`]. `Misuse` also for a ticket of another name or kind, and for a
+    /// Same as [`Client::resume`]. `Misuse` also for a ticket with another name or kind, and for a
     /// handle with an [`Owner`](crate::Owner).
     ///
     /// # Cancel safety
@@ -228,12 +228,12 @@ impl<K: OneKey> Lock<K> {
 }
 
 impl ExpirableSemaphore {
-    /// Takes the place of the permits of a ticket with the settings of this handle, in one request.
-    /// The permits get new ids: see [`Client::resume`].
+    /// Takes over the permits of a ticket with the settings of this handle, in one request. The
+    /// permits get new ids: see [`Client::resume`].
     ///
     /// # Errors
     ///
-    /// Same as [`Client::resume`]. `Misuse` also for a ticket of another name, or of a lock.
+    /// Same as [`Client::resume`]. `Misuse` also for a ticket with another name, or for a lock.
     ///
     /// # Cancel safety
     ///
@@ -279,7 +279,7 @@ impl ExpirableSemaphore {
     }
 }
 
-/// Returns the kind of the tickets of a kind of lock.
+/// Returns the kind of ticket for a kind of lock.
 fn kind_of<K: 'static>(key: &Key) -> Result<TicketKind> {
     let kinds = [
         (TypeId::of::<Plain>(), TicketKind::Plain),
@@ -305,7 +305,7 @@ fn check_name(key: &Key, ticket: &Ticket) -> Result<()> {
 }
 
 fn check_kind(key: &Key, kind: TicketKind, ticket: &Ticket) -> Result<()> {
-    // Plain and fenced locks of one name are one lock.
+    // A plain lock and a fenced lock with the same name are the same lock.
     let family = |kind| match kind {
         TicketKind::Fenced => TicketKind::Plain,
         other => other,
@@ -396,7 +396,7 @@ fn take_read(
     .operation()
 }
 
-/// Asks what became of a ticket's hold.
+/// Asks the server what happened to a ticket's hold.
 fn look(key: &Key, ticket: &Ticket) -> Operation {
     Look {
         marker: key.forced_marker().as_bytes(),
@@ -406,7 +406,7 @@ fn look(key: &Key, ticket: &Ticket) -> Operation {
     .operation()
 }
 
-/// Replaces a ticket's hold by the hold with these steps.
+/// Replaces a ticket's hold with the hold that has these steps.
 async fn take_over(
     context: &Arc<Context>,
     key: &Key,
@@ -423,7 +423,7 @@ async fn take_over(
     let taking = take_once(context, key, &observed, terms, steps, operation);
     let share = acquiring.watch(pin!(taking)).await;
     let ended = acquiring.ended(&share, Share::entry);
-    // There is always a share: a ticket that was taken is an error.
+    // There is always a share: if the ticket was already taken, the result is an error.
     let share = share?.ok_or_else(|| request::malformed(context, key))?;
     Ok(share.after(ended))
 }
@@ -437,7 +437,7 @@ async fn take_once(
     operation: Operation,
 ) -> Result<Option<Share>> {
     let (clock, margin) = (context.clock, context.margin);
-    // The validity counts from before the request is sent, as for an acquire.
+    // The validity counts from the moment before the request is sent, as for an acquire.
     let now = clock.now();
     let hold = Grant::new(
         key.clone(),
@@ -469,7 +469,7 @@ async fn take_once(
     Ok(Some(Share::new(Arc::clone(context), held)))
 }
 
-/// The server's answer to a request to take the place of a ticket's hold.
+/// The server's answer to a request to take over a ticket's hold.
 enum Answer {
     Granted {
         token: Option<u64>,
@@ -479,7 +479,7 @@ enum Answer {
         is_forced: bool,
         /// The hold that has replaced it.
         by: String,
-        /// The present holder.
+        /// The current holder.
         holder: String,
     },
 }
@@ -508,10 +508,11 @@ impl Answer {
         }
     }
 
-    /// Returns why the hold no longer exists, to a caller that asked for the hold `own`.
+    /// Returns why the ticket's hold no longer exists, for a caller that requested the hold `own`.
     fn loss(self, own: &str) -> Option<LossReason> {
         match self {
-            // An earlier copy of the request has replaced it, and the new hold was lost since.
+            // An earlier copy of the request has replaced the hold, and the new hold has been lost
+            // since then.
             Self::Gone { by, .. } if by == own && !by.is_empty() => None,
             Self::Gone { by, .. } if !by.is_empty() => Some(LossReason::Taken { by }),
             Self::Gone { is_forced, .. } if is_forced => Some(LossReason::Forced),
@@ -542,7 +543,7 @@ async fn send_until_answered(
             Err(failure) => failure,
         };
         may_have_run |= failure.outcome == Outcome::MayHaveRun;
-        // Counted from the first failure, because a lost reply takes the whole reply timeout.
+        // Count from the first failure, because a lost reply takes the whole reply timeout.
         let end = *end.get_or_insert(clock.now() + context.backend.reply_timeout());
         if !failure.may_heal() || clock.now() >= end {
             break Err(failure);

@@ -40,7 +40,8 @@ impl Take<'_> {
             let last = fenced::last_given(keyspace, self.counter).unwrap_or(0);
             return Ok(replaced(last));
         }
-        // A late copy of its acquire can grant the old hold again, after the ticket was used up.
+        // A late copy of the old hold's acquire can grant the old hold again after the ticket was
+        // used.
         let is_used = !taken_by(keyspace, self.taken, self.old).is_empty();
         if is_used || !keyspace.hexists(self.lock, self.old)? {
             return gone(keyspace, self.lock, self.marker, (self.taken, self.old));
@@ -178,7 +179,8 @@ fn not_there(forced: i64, by: Vec<u8>, holder: Vec<u8>) -> Value {
     Value::List(items)
 }
 
-/// Returns how long the hash must last for a hold with this lease, and for the holds beside it.
+/// Returns how long the hash must last for a hold with this lease and for the other holds in the
+/// hash.
 fn span_of_all(keyspace: &mut Keyspace, lock: &[u8], lease_ms: u64) -> Result<u64, Refusal> {
     let ttl = u64::try_from(keyspace.pttl(lock)).unwrap_or(0);
     Ok(match keyspace.hlen(lock)? {

@@ -1,4 +1,4 @@
-//! The ticket itself, and its form as text.
+//! The ticket, and its string form.
 
 use std::fmt::{self, Write as _};
 use std::str::FromStr;
@@ -58,13 +58,15 @@ impl fmt::Display for TicketKind {
     }
 }
 
-/// A hold as text, which another process can [resume](crate::Client::resume).
+/// A hold in the form of a string, with which another process can [resume](crate::Client::resume)
+/// it.
 ///
-/// [`LockGuard::into_ticket`](crate::LockGuard::into_ticket) makes it. As text
-/// ([`to_string`](ToString::to_string), [`parse`](str::parse)) it is one line of ASCII letters,
-/// digits and `.`, `_`, `:`, `-`, so it needs no quotes in a shell, in an environment variable or in
-/// a URL. It contains neither an address nor a secret of the server. But a process that can reach the
-/// server can take the hold with it, so treat it like the hold.
+/// [`LockGuard::into_ticket`](crate::LockGuard::into_ticket) makes it. The string
+/// ([`to_string`](ToString::to_string), [`parse`](str::parse)) is one line of ASCII letters, digits
+/// and `.`, `_`, `:`, `-`, so it needs no quotes in a shell, in an environment variable or in a
+/// URL. It contains neither the server's address nor any secret of the server. But a process that
+/// can reach the server can take the hold with the ticket, so protect the ticket as you would
+/// protect the hold.
 ///
 /// # Examples
 ///
@@ -126,8 +128,8 @@ impl Ticket {
         self.lease
     }
 
-    /// Returns the fencing token of the hold that became the ticket. The hold that resumes it gets a
-    /// greater one.
+    /// Returns the fencing token of the hold that became the ticket. The hold that replaces it gets
+    /// a greater one.
     #[must_use]
     pub fn token(&self) -> Option<u64> {
         self.token
@@ -150,7 +152,7 @@ impl Ticket {
 }
 
 impl TicketHold {
-    /// Reads the id of a lock's hold, of either side of a read-write lock.
+    /// Reads the id of a hold of a lock, or of either side of a read-write lock.
     pub(super) fn of_lock(wire_id: &str) -> Option<Self> {
         let id = wire_id.strip_suffix(":write").unwrap_or(wire_id);
         let (client, number) = id.split_once(':')?;
@@ -158,7 +160,8 @@ impl TicketHold {
     }
 
     fn lock(client: &str, number: &str) -> Option<Self> {
-        // Only the form that this library writes, so that a ticket has one text.
+        // Accept only the form that this library writes, so that each ticket has exactly one string
+        // form.
         let uuid = uuid::Uuid::try_parse(client).ok()?;
         let number: u64 = number.parse().ok()?;
         (uuid.to_string() == client).then(|| Self::Lock {
@@ -190,7 +193,8 @@ impl fmt::Display for Ticket {
     }
 }
 
-/// Writes a name with `_` and two hex digits for each byte that is special to some program.
+/// Writes a name, with `_` and two hex digits in place of each byte that may be special for another
+/// program.
 fn escape(name: &str, f: &mut fmt::Formatter<'_>) -> fmt::Result {
     for byte in name.bytes() {
         match byte {
@@ -225,11 +229,12 @@ impl FromStr for Ticket {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::Misuse`] if the text is not a ticket, or a ticket of a newer version.
+    /// [`ErrorKind::Misuse`] if `text` is not a ticket, or is a ticket of a newer version.
     fn from_str(text: &str) -> Result<Self> {
         let text = text.trim();
         read(text)
-            // A ticket has one text: a text that was changed on its way is refused.
+            // Each ticket has exactly one string form, so a string that was changed on its way is
+            // refused.
             .filter(|ticket| ticket.to_string() == text)
             .ok_or_else(|| {
                 let what = match text.starts_with("lh") && !text.starts_with("lh1:") {

@@ -3,9 +3,9 @@
 
 -- [taken] -----------------------------------------------------------------------------------------
 
--- Notes which hold has taken the place of `old`, so that the next caller with the same ticket learns
--- this. The note is only a courtesy: writing it fails if an ACL denies it, or if the key belongs to
--- another program. There are at most 64 notes, and they are kept for an hour.
+-- Notes which hold has taken the place of `old`, so that the next caller with the same ticket
+-- learns this. The note is only a courtesy, so it may fail: an ACL may deny it, and the key may
+-- belong to another program. There are at most 64 notes, and they are kept for an hour.
 local function note_taken(taken, old, hold)
   local size = redis.pcall('HLEN', taken)
   if type(size) ~= 'number' then
@@ -14,12 +14,12 @@ local function note_taken(taken, old, hold)
   if size >= 64 then redis.pcall('DEL', taken) end
   if type(redis.pcall('HSET', taken, old, hold)) == 'number' then
     local expiry = redis.pcall('PEXPIRE', taken, 3600000)
-    -- Notes without an expiry would remain for ever.
+    -- Notes without an expiry would remain forever.
     if type(expiry) == 'table' then redis.pcall('DEL', taken) end
   end
 end
 
--- Returns which hold has taken the place of `old`, or an empty text.
+-- Returns which hold has taken the place of `old`, or an empty string.
 local function taken_by(taken, old)
   local by = redis.pcall('HGET', taken, old)
   return type(by) == 'string' and by or ''
@@ -40,8 +40,8 @@ end
 
 -- [line] ------------------------------------------------------------------------------------------
 
--- Wakes the first waiters of a fair lock. More than the first, because the first may be dead: the
--- acquire of the next one removes it. An ACL may deny the channel.
+-- Wakes the first waiters of a fair lock. One is not enough, because the first waiter may be dead:
+-- the acquire of the next one removes it. An ACL may deny the channel.
 local function wake_line(queue, channel)
   local waiters = redis.pcall('LRANGE', queue, 0, 63)
   if waiters.err then return end
@@ -52,8 +52,8 @@ end
 
 -- [take] ------------------------------------------------------------------------------------------
 
--- Replaces the hold of a ticket by a new one, with no other hold in between. For the locks with one
--- holder: plain, fair and fenced ones, and the write side of a read-write lock.
+-- Replaces the hold of a ticket with a new one, so that no other hold can begin in between. For the
+-- locks with one holder: plain, fair and fenced ones, and the write side of a read-write lock.
 --
 -- lock        hash: one field per hold, `uuid:n`, or `uuid:n:write` for a write hold
 -- counter     text: the last fencing token
@@ -86,7 +86,7 @@ local function take(lock, counter, marker, taken, queue, old, hold, lease_ms, ch
     local last = fenced == '1' and redis.call('GET', counter) or ''
     return { 1, tonumber(string.match(last, '^%d+$')) or 0 }
   end
-  -- A late copy of its acquire can grant the old hold again, after the ticket was used up.
+  -- A late copy of the old hold's acquire can grant the old hold again after the ticket was used.
   if redis.call('HEXISTS', lock, old) == 0 or taken_by(taken, old) ~= '' then
     return gone(lock, marker, taken, old)
   end
@@ -101,10 +101,10 @@ local function take(lock, counter, marker, taken, queue, old, hold, lease_ms, ch
   -- Read holds of the same owner inside a write hold may last longer.
   if fields > 2 then span = math.max(span, ttl) end
   -- The first command must be one that works when the server is out of memory. The server then runs
-  -- the others too.
+  -- the other commands, too.
   redis.call('PEXPIRE', lock, span)
   if fenced == '1' then note(counter, token, counter_ms) end
-  -- The new field first, so that the lock is never free.
+  -- Write the new field first, so that the lock is never free.
   redis.call('HSET', lock, hold, '1')
   redis.call('HDEL', lock, old)
   note_taken(taken, old, hold)
@@ -122,7 +122,7 @@ end
 
 -- [take_read] -------------------------------------------------------------------------------------
 
--- Replaces the read hold of a ticket by a new one, with no writer in between.
+-- Replaces the read hold of a ticket with a new one, so that no writer can enter in between.
 --
 -- lock         hash: `mode`, a field per read hold, `uuid:n`, and the field of the write hold,
 --              `uuid:n:write`
@@ -167,7 +167,7 @@ end
 
 -- [take_permits] ----------------------------------------------------------------------------------
 
--- Replaces the permits of a ticket by new ones. It changes no count and sends no message, because no
+-- Replaces the permits of a ticket with new ones. Changes no count and sends no message, because no
 -- permit becomes free.
 --
 -- permits   text: the number of free permits
@@ -200,9 +200,10 @@ local function take_permits(permits, timeout, taken, ids, next, lease_ms, old, h
     end
     members[#members + 1] = member
   end
-  -- ZADD alone is refused when the server is out of memory. After a write that is not refused, it
-  -- succeeds. The new permits are added first: an ACL may deny ZADD, and permits that were removed
-  -- but not counted would be lost forever.
+  -- When the server is out of memory, it refuses ZADD unless the script has already written. ZREM
+  -- is never refused, so this one, which removes nothing, lets the ZADD through. The new permits
+  -- are added first: an ACL may deny ZADD, and permits that were removed but not counted would be
+  -- lost forever.
   redis.call('ZREM', timeout, '')
   for at = 1, #next, 16 do
     redis.call('ZADD', timeout, math.min(now + lease_ms, NEVER - 1), string.sub(next, at, at + 15))
@@ -214,7 +215,7 @@ end
 
 -- [look] ------------------------------------------------------------------------------------------
 
--- Returns what became of the hold of a ticket.
+-- Returns what happened to the hold of a ticket.
 --
 -- marker  hash: a field per hold that was ended by force
 -- taken   hash: a hold of a ticket, with the hold that has replaced it

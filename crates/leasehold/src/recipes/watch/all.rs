@@ -1,5 +1,5 @@
-//! Watching all names that match a pattern: a listing, repeated from time to time, and a watch of
-//! each name that it finds.
+//! Watches all names that match a pattern: repeats a listing from time to time, and watches each
+//! name that it finds.
 
 use std::collections::{HashMap, HashSet};
 use std::fmt;
@@ -25,8 +25,8 @@ use crate::sync::Mutex;
 const RESCAN_EVERY: Duration = Duration::from_secs(5);
 /// The most names that are watched at a time.
 const MOST_NAMES: usize = 1000;
-/// Number of names that are asked about once a second. The poll interval of each further name grows
-/// with the number of names before it, so 1000 names cause about 520 polls a second.
+/// Number of names that are polled once a second. The poll interval of each further name grows with
+/// the number of names before it, so 1000 names cause about 520 polls per second.
 const POLLED_FULLY: u32 = 200;
 /// The pause after a scan is at least the duration of the scan times this number, so that scans
 /// take only a part of the server's time.
@@ -36,8 +36,8 @@ const PAUSE_FACTOR: u32 = 4;
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct NamedChange {
-    /// The name. For [`Change::Away`] and [`Change::Back`], it is the pattern if the list of names
-    /// can't be read.
+    /// The name. For [`Change::Away`] and [`Change::Back`], this is the pattern if the list of
+    /// names can't be read.
     pub name: String,
     /// The change.
     pub change: Change,
@@ -47,14 +47,14 @@ pub struct NamedChange {
 ///
 /// It is a stream of [`NamedChange`]s. With [`next`](Self::next), you can read it without the
 /// `Stream` trait. It lists the names, as [`Client::list`] does, and watches each name that it
-/// finds. It repeats the listing to find new names, and forgets names that are free.
+/// finds. It repeats the listing to find new names, and stops watching names that are free.
 ///
-/// - A name is found at the first listing after it is held. So a name that is not found by a
-///   listing, because it was held only in between, is not reported.
+/// - A name is found by the first listing while it is held. So a name that is held only between two
+///   listings is not reported.
 /// - At most 1000 names are watched at a time. [`left_out`](Self::left_out) is the number of further
 ///   names.
-/// - The poll interval is 1 s for the first 200 names, and grows for each further name, up to 5 s. So
-///   1000 names cause about 520 polls a second. Messages and the ends of leases cause further
+/// - The poll interval is 1 s for the first 200 names, and grows for each further name, up to 5 s.
+///   So 1000 names cause about 520 polls per second. Messages and the ends of leases cause further
 ///   requests.
 /// - The pause between two listings is at least four times as long as a listing takes, because a
 ///   listing reads all keys of the server.
@@ -93,8 +93,8 @@ impl WatchAll {
     }
 
     /// Returns the next change, as soon as there is one. Returns `None` once the client has been
-    /// [closed](Client::close). After an error, the watch is at its end. An outage is not an error,
-    /// but [`Change::Away`].
+    /// [closed](Client::close). After an error, the watch ends. An outage is not an error, but is
+    /// reported as [`Change::Away`].
     ///
     /// # Errors
     ///
@@ -177,7 +177,7 @@ enum Scan {
 enum Scanned {
     Began,
     Found(String),
-    /// The listing is at its end.
+    /// The listing has ended.
     End,
     Failed(Error),
 }
@@ -278,8 +278,8 @@ impl Reader {
         self.streams.push(named.take_until(end).boxed());
     }
 
-    /// Ends the watches of names that the listing has not found, and that are free as far as was
-    /// reported. A name that was only free for a moment is kept.
+    /// Ends the watches of names that the listing has not found, if they are free according to the
+    /// last report. A name that was free only for a moment is still watched.
     fn forget_free_names(&mut self) {
         let Scan::Runs {
             found, left_out, ..

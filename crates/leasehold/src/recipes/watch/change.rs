@@ -10,29 +10,29 @@ use crate::operate::presence::ClientInfo;
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub enum Change {
-    /// This holder has the name now: a lock, a side of a read-write lock, a value of a group, or a
+    /// This holder now has the name: a lock, a side of a read-write lock, a value of a group, or a
     /// permit with a lease.
     Held(Party),
-    /// This holder has the name no longer. The hold was released, its lease has ended, or an
+    /// This holder no longer has the name. The hold was released, its lease has ended, or an
     /// operator has ended it.
     Released(Party),
     /// This waiter waits for the name. Only some waiters are known: see
     /// [`NameInfo::waiting`](crate::inspect::NameInfo::waiting).
     Waits(Party),
-    /// This waiter waits no longer.
+    /// This waiter no longer waits.
     WaitsNoMore(Party),
     /// The client of this holder or waiter has announced itself. Only a watch
     /// [`with_clients`](crate::watch::Watch::with_clients) reports this.
     Announced(Party),
     /// The name has no holder and no key.
     Freed,
-    /// The name is of this kind now. A plain, fair or fenced lock is reported as
-    /// [`Held`](Self::Held) only.
+    /// The name is now of this kind. A plain, fair or fenced lock is reported only as
+    /// [`Held`](Self::Held).
     Kind(Found),
     /// The number of free permits of a semaphore, or the remaining count of a latch.
     Counted(i64),
-    /// The number of connections that subscribe to the releases of the name, without the connection
-    /// of this client.
+    /// The number of connections that subscribe to the releases of the name, not counting the
+    /// connection of this client.
     Listening(u64),
     /// The server does not answer. This is reported once for each outage. Until
     /// [`Back`](Self::Back), the state of the name is unknown.
@@ -48,7 +48,7 @@ pub struct Party {
     /// The id of the hold, the permit or the waiter: see
     /// [`HoldInfo::id`](crate::inspect::HoldInfo::id).
     pub id: String,
-    /// The value of a group that is held, as
+    /// The value of a group that is held, in the form of
     /// [`ValueInfo::field`](crate::inspect::ValueInfo::field).
     pub value: Option<String>,
     /// The side of a lock for which a waiter waits; `None` for a holder.
@@ -58,7 +58,7 @@ pub struct Party {
     pub client: Option<ClientInfo>,
 }
 
-/// The text by which a party is found again in a later state.
+/// The key by which a party is found again in a later state.
 type PartyKey = (String, Option<String>, Option<&'static str>);
 
 /// The parties of one state.
@@ -112,7 +112,7 @@ impl Party {
 /// The facts of a name that can change, except the remaining TTLs.
 #[derive(Default)]
 struct Facts {
-    /// The kind; `None` for a lock, whose holder says more.
+    /// The kind of the name. `None` for a lock, because its holders already show the kind.
     kind: Option<Found>,
     holders: Parties,
     waiters: Parties,
@@ -159,7 +159,7 @@ impl Facts {
 }
 
 /// Returns the changes from `before` to `now`. Without an earlier state, returns all facts as
-/// changes. Holders and waiters that have left are before the ones that are new.
+/// changes. Holders and waiters that have left are returned before new ones.
 pub(super) fn changes(before: Option<&NameInfo>, now: &NameInfo) -> Vec<Change> {
     let before = before.map(Facts::of).unwrap_or_default();
     let now = Facts::of(now);
@@ -178,7 +178,7 @@ pub(super) fn changes(before: Option<&NameInfo>, now: &NameInfo) -> Vec<Change> 
     if let Some(count) = now.count.filter(|count| before.count != Some(*count)) {
         changes.push(Change::Counted(count));
     }
-    // At first, no connection is assumed, so that a name without listeners is not reported.
+    // Start from zero connections, so that a name without listeners is not reported.
     let listened = before.listening.unwrap_or(0);
     changes.extend(
         now.listening

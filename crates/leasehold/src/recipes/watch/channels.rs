@@ -1,4 +1,4 @@
-//! The channels and the expiry times that tell a watch when to ask.
+//! The channels and the expiry times that tell a watch when to ask the server.
 
 use std::time::Duration;
 

@@ -1,8 +1,8 @@
-//! The task that watches a name for all watches of a client. However many watches of a name there
-//! are, it has one subscription and one request in flight.
+//! The task that watches a name for all watches of a client. It has one subscription and one
+//! request in flight, even if there are many watches of the name.
 //!
 //! The task keeps only the last state. A watch compares it with the state that it has reported
-//! last, so a watch that is not read needs no memory for what happens meanwhile.
+//! last, so a watch that is not read needs no memory for changes that happen meanwhile.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -28,7 +28,7 @@ use crate::sync::Mutex;
 const SPACING: Duration = Duration::from_millis(50);
 /// The pause after a failed request. A lost connection fails requests at once.
 const AFTER_FAILURE: Duration = Duration::from_millis(200);
-/// The time after an expiry at which the server is asked: it reports whole milliseconds.
+/// The delay after an expiry before the task asks the server, which reports whole milliseconds.
 const AFTER_EXPIRY: Duration = Duration::from_millis(2);
 /// The time for which clients that were looked up are remembered, while the holders stay the same.
 const CLIENTS_EVERY: Duration = Duration::from_secs(5);
@@ -103,7 +103,7 @@ impl Hub {
     pub(super) fn join(context: &Arc<Context>, target: Target) -> Membership {
         let hubs = context.recipe_state.of::<Hubs>();
         let hub = hubs.of(context, target);
-        // Not under the table's lock: a runtime that has ended drops the task at once.
+        // Don't do this under the table's lock: a runtime that has ended drops the task at once.
         let task = hub.task.lock().take();
         if let Some(task) = task {
             context.cleanup.spawn_detached(task.run());
@@ -227,7 +227,7 @@ impl HubTask {
             let pause = match &answer {
                 Ok(info) if self.listen(info) => {
                     marks.clear();
-                    // A release may have been published before the task listened. If the channel
+                    // A release may have been published before the task subscribed. If the channel
                     // is not live yet, its confirmation wakes the task.
                     match self.marks().iter().any(|mark| mark.live) {
                         true => Duration::ZERO,
@@ -261,14 +261,14 @@ impl HubTask {
         Ok(info)
     }
 
-    /// Subtracts the connection of this client from the connections that listen.
+    /// Subtracts the connection of this client from the number of subscribed connections.
     fn leave_out_own_connection(&self, info: &mut NameInfo, marks: &[Signal]) {
         let counted = self.listeners.iter().zip(marks);
         let counted = counted
             .filter(|((channel, _), _)| is_counted_at(&self.target.key, &info.found, channel));
         let marks: Vec<_> = counted.map(|(_, mark)| mark).collect();
-        // While a subscription is on its way, the server may have counted it or not. All clients of
-        // an embedded keyspace share one count.
+        // While a subscription is being sent, the server may or may not have counted it. All
+        // clients of an embedded keyspace share one count.
         let is_known = marks.iter().all(|mark| mark.live || mark.denied)
             && (marks.is_empty() || !self.context.backend.is_in_process());
         let own = marks.iter().filter(|mark| mark.live).count() as u64;
@@ -286,7 +286,8 @@ impl HubTask {
     /// Listens to the channels on which changes of this kind are published. Returns `true` if the
     /// task has just begun to listen.
     fn listen(&mut self, info: &NameInfo) -> bool {
-        // A name without a key may be of any kind. It is likely to be of the same kind again.
+        // A name without a key may be of any kind. Keep the channels, because it is likely to be of
+        // the same kind again.
         let Some(wanted) = channels_of(&self.target.key, &info.found) else {
             return false;
         };
@@ -343,7 +344,8 @@ impl HubTask {
 }
 
 impl Clients {
-    /// Forgets the clients after some time, and sooner if a client may have announced itself since.
+    /// Forgets the clients after some time, and sooner if a client may have announced itself in the
+    /// meantime.
     fn forget_if_old(&mut self, now: Moment, every: Duration) {
         let is_settled = now.saturating_sub(self.changed_at) > ANNOUNCED_WITHIN;
         let limit = match is_settled {

@@ -73,7 +73,7 @@ pub struct Report {
 }
 
 impl Report {
-    /// Judges the history. The error says what is wrong, or why the history proves nothing.
+    /// Checks the result. The error says what is wrong, or why the history proves nothing.
     ///
     /// # Errors
     ///
@@ -98,8 +98,8 @@ impl Report {
 /// Checks uses that were recorded elsewhere, for example by other processes.
 #[must_use]
 pub fn check(uses: &[Use], capacity: u64) -> Report {
-    // Each use is a holder of its own. There is no re-entry here: a task that acquires twice takes
-    // two permits.
+    // Each use counts as a separate holder. There is no re-entry here: a task that acquires twice
+    // takes two permits.
     let occupancies = uses.iter().enumerate().map(|(holder, one)| Occupancy {
         holder,
         places: one.permits.into(),
@@ -125,8 +125,8 @@ pub struct Recorder {
 #[derive(Debug)]
 struct PermitRecorderShared {
     time: Time,
-    /// The uses, each by the number with which it began. A use that has not ended counts up to its
-    /// deadline, and forever if it has none.
+    /// The uses, each with the number that it got when it began. A use that has not ended counts up
+    /// to its deadline, or forever if it has none.
     uses: Mutex<BTreeMap<u64, Use>>,
 }
 
@@ -188,11 +188,11 @@ pub struct Asked {
 
 impl Asked {
     /// Records that the acquire has returned permits. They are valid until `deadline`, or without a
-    /// limit if it is `None`.
+    /// limit if `deadline` is `None`.
     #[must_use]
     pub fn inside(self, deadline: Option<Instant>) -> Inside {
-        // Taken before the table is locked: a wait for that lock would shorten the use, and could
-        // hide that too many permits were in use.
+        // Take the time before locking the table: a wait for that lock would shorten the use, and
+        // could hide that too many permits were in use.
         let from = self.shared.time.point();
         let until = self.shared.deadline(deadline);
         self.shared.uses.lock().insert(
@@ -221,10 +221,10 @@ pub struct Inside {
 
 impl Inside {
     /// Records that the release is about to be called. `deadline` is the instant until which the
-    /// permits are valid now.
+    /// permits are currently valid.
     pub fn leaving(self, deadline: Option<Instant>) {
-        // The earlier of the two: after their deadline the permits may belong to another user, and
-        // that is not a fault.
+        // Use the earlier of the two: after their deadline the permits may belong to another user,
+        // and that is not a fault.
         let until = self.shared.time.point().min(self.shared.deadline(deadline));
         if let Some(one) = self.shared.uses.lock().get_mut(&self.number) {
             one.until = until;
@@ -241,7 +241,8 @@ mod tests {
         let uses = [
             Use::new(2, 0, 10, 20),
             Use::new(1, 0, 15, 30),
-            // Begins as the first use ends. If that use still counted, the maximum would be four.
+            // This use begins as the first one ends. If the first one still counted, the maximum
+            // would be four.
             Use::new(1, 20, 20, 25),
         ];
         let report = check(&uses, 3);
@@ -256,8 +257,8 @@ mod tests {
         let uses = [
             Use::new(2, 0, 10, 20),
             Use::new(2, 15, 20, 30),
-            // Its lease was over when the reply arrived. As a use, it would make four permits of
-            // two.
+            // The lease of this use had expired when the reply arrived. If the use counted, four
+            // permits instead of two would be in use.
             Use::new(2, 0, 25, 25),
         ];
         let report = check(&uses, 2);
@@ -270,8 +271,8 @@ mod tests {
         let uses = [
             Use::new(2, 0, 10, 20),
             Use::new(1, 5, 20, 30),
-            // The permits are free at 8, and another user takes them at 10. A check only at the
-            // moment of the request would miss that this use waited.
+            // The permits are free at 8, and another user takes them at 10. A check that looked
+            // only at the moment of the request would miss that this use waited.
             Use::new(1, 8, 20, 30),
         ];
         let report = check(&uses, 2);

@@ -1,4 +1,4 @@
-//! The recorder, which notes the holds of locks as they happen.
+//! The recorder, which notes the holds of locks while a test runs.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -117,9 +117,9 @@ impl Recorder {
             .or_default() += 1;
     }
 
-    /// Records that a condition of the promise is broken now: the server has lost data, its clock
-    /// was set ahead, or a lock was unlocked by force. Holds that the server granted or renewed
-    /// earlier count only up to this time. Later holds must exclude each other again.
+    /// Records that a condition of the promise has just been broken: the server has lost data, its
+    /// clock was set ahead, or a lock was unlocked by force. Holds that the server granted or
+    /// renewed earlier count only up to this time. Later holds must exclude each other again.
     pub fn promise_ends_here(&self) {
         let now = self.shared.time.point();
         let mut history = self.shared.history.lock();
@@ -148,7 +148,7 @@ impl Recorder {
     /// Checks the holds so far.
     #[must_use]
     pub fn report(&self) -> Report {
-        // A separate statement, so that the lock is released: `intervals` takes it again.
+        // This is a separate statement, so that the mutex is unlocked: `intervals` locks it again.
         let faults = self.shared.history.lock().faults.clone();
         Report {
             faults: faults.into_iter().collect(),
@@ -190,7 +190,7 @@ impl Asked {
         let id = from.1;
         let confirmed = (self.shared.time.at(guard.confirmed_at()), 0);
         let mut history = self.shared.history.lock();
-        // Decided by when the confirmed request was sent, and not by when its reply arrived.
+        // What counts is when the confirmed request was sent, and not when its reply arrived.
         let void = history.broken.is_some_and(|broken| confirmed < broken);
         let hold = Interval {
             name: self.name,
@@ -230,8 +230,8 @@ impl Inside {
         let deadline = (self.shared.time.at(guard.valid_until()), 0);
         let mut history = self.shared.history.lock();
         if let Some(UnfinishedHold { mut hold, void }) = history.inside.remove(&self.id) {
-            // The current deadline, which renewals have moved since the grant. A holder that
-            // releases after its deadline held nothing since the deadline.
+            // Use the current deadline, which renewals have moved since the grant. If a holder
+            // releases after its deadline, its hold has ended at the deadline.
             hold.until = now.min(if void { hold.until } else { deadline });
             history.ended.push(hold);
         }

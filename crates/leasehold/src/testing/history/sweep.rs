@@ -24,7 +24,7 @@ pub(super) struct SweepResult {
     /// The largest number of places that were taken at once.
     pub(super) most: u64,
     /// Number of occupancies for which too few places were free at some moment between their
-    /// request and their begin.
+    /// request and their start.
     pub(super) waited: usize,
     /// For each occupancy that began although too few places were free: the index of an occupancy
     /// that blocked it, and its own index.
@@ -34,8 +34,8 @@ pub(super) struct SweepResult {
 /// The events at one point, in the order in which they are processed.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum SweepEvent {
-    // First, so that a hand-over at one point is not an overlap. A request precedes the begins,
-    // because its own begin may be one of them.
+    // `End` is first, so that a hand-over at one point is not an overlap. `Request` is before
+    // `Begin`, because an occupancy may begin at the point of its own request.
     End,
     Request,
     Begin,
@@ -47,8 +47,8 @@ pub(super) fn sweep<H: PartialEq>(occupancies: &[Occupancy<H>], capacity: u64) -
     for (number, occupancy) in occupancies.iter().enumerate() {
         // An occupancy that ended before it began has taken nothing.
         if occupancy.from < occupancy.until {
-            // A request that was recorded after its own begin would never be removed from
-            // `unhindered`, and could count as a wait when another holder begins.
+            // A request that was recorded after the occupancy's own start would never be removed
+            // from `unhindered`, and could count as a wait when another holder begins.
             events.push((
                 occupancy.asked.min(occupancy.from),
                 SweepEvent::Request,
@@ -126,8 +126,8 @@ impl<H: PartialEq> Now<'_, H> {
         taken + self.occupancies[number].places <= self.capacity
     }
 
-    /// Returns the largest current occupancy of another holder. Of several with the same number of
-    /// places, it is the one that ends last.
+    /// Returns the largest current occupancy of another holder. If several have the same number of
+    /// places, returns the one that ends last.
     fn blocker(&self, number: usize) -> Option<usize> {
         let size = |other: &usize| {
             (
