@@ -1,9 +1,9 @@
-//! The clock that tests in Rust and in the JVM share.
+//! The clock that is common to tests in Rust and in the JVM.
 
 use nix::time::{ClockId, clock_gettime};
 
-/// Returns nanoseconds of the system's monotonic clock, comparable between processes of one
-/// machine.
+/// Returns the nanoseconds of the system's monotonic clock. The values can be compared between
+/// processes on one machine.
 ///
 /// Java's `System.nanoTime()` reads the same clock on Linux, so the times in the Redisson driver's
 /// answers can be compared with this one.

@@ -1,9 +1,9 @@
 /* Moves the wall clock of the process into which it is preloaded. LEASEHOLD_CLOCK names a file with
- * two 64-bit numbers: the microseconds to add, and by how many parts in a million the clock runs
- * fast, counted from the start of the process.
+ * two 64-bit numbers: the microseconds to add to the clock, and by how many parts per million the
+ * clock runs fast from the start of the process on.
  *
- * It makes the raw system call, because looking up the next clock_gettime allocates memory, and the
- * allocator asks for the time. */
+ * This library makes the raw system call, because looking up the original clock_gettime allocates
+ * memory, and the allocator asks for the time. */
 #define _GNU_SOURCE
 #include <fcntl.h>
 #include <stdint.h>

@@ -1,4 +1,4 @@
-//! A process's wall clock that tests can move.
+//! A process's wall clock, which a test can move.
 
 use std::{
     fs::{File, OpenOptions},
@@ -13,13 +13,13 @@ use tempfile::TempDir;
 
 use crate::shim::{LIBRARY, compile};
 
-/// The wall clock of the servers that are started with it
-/// ([`Builder::clock`](crate::server::Builder::clock)), and of other processes that have its
-/// [environment](Self::environment). It is right at first, and a test can move
-/// it while the servers run. Their monotonic clock is not changed.
+/// The wall clock for servers that are started with it
+/// ([`Builder::clock`](crate::server::Builder::clock)), and for other processes with its
+/// [environment](Self::environment). The clock is right at first, and a test can move it while the
+/// servers run. The monotonic clock of the servers does not change.
 ///
-/// It is a small library that is compiled with `cc` when it is needed, and preloaded.
-/// (`libfaketime` hangs in Redis's allocator.)
+/// The clock is a small library, which is compiled with `cc` when it is needed, and preloaded into
+/// the process. (`libfaketime` hangs in Redis's allocator.)
 #[derive(Debug)]
 pub struct ClockShim {
     dir: TempDir,
@@ -37,8 +37,8 @@ impl ClockShim {
         Self::running_fast(0)
     }
 
-    /// Returns a clock that gains this many parts in a million (10 000 are one percent), counted
-    /// from the start of the server. If the number is negative, the clock loses time.
+    /// Returns a clock that runs fast by this number of parts per million (10 000 are one percent)
+    /// from the start of the server on. If the number is negative, the clock runs slow.
     ///
     /// # Errors
     ///
@@ -79,14 +79,14 @@ impl ClockShim {
     fn step(&self, by_us: i64) {
         let mut offset_us = self.offset_us.lock().expect("no step panics half-way");
         *offset_us += by_us;
-        // The running server has mapped the file.
+        // The running server has mapped this file into its memory.
         self.setting
             .write_all_at(&offset_us.to_ne_bytes(), 0)
             .expect("the temporary folder is ours");
     }
 
-    /// Returns the environment variables that make a process use this clock. It must not be dropped
-    /// before the process has started.
+    /// Returns the environment variables that make a process use this clock. The clock must not be
+    /// dropped before the process has started.
     #[must_use]
     pub fn environment(&self) -> [(&'static str, PathBuf); 2] {
         [
@@ -103,7 +103,7 @@ mod tests {
     use super::*;
     use crate::{RedisServer, eventually};
 
-    /// Returns by how many seconds the server's time is ahead of ours.
+    /// Returns by how many seconds the server's clock is ahead of ours.
     fn ahead(server: &RedisServer) -> f64 {
         let reply = server.command(&["TIME"]).expect("the server runs");
         let parts = reply.as_array().expect("two numbers");
@@ -129,7 +129,7 @@ mod tests {
         assert!((ahead(&server) - 3600.0).abs() < 60.0);
         clock.step_back(Duration::from_secs(7200));
         assert!((ahead(&server) + 3600.0).abs() < 60.0);
-        // The offset outlives the process.
+        // The offset is kept when the server restarts.
         server.restart().expect("redis-server is installed");
         assert!((ahead(&server) + 3600.0).abs() < 60.0);
     }
@@ -149,7 +149,7 @@ mod tests {
 
     #[test]
     fn a_fast_clock_gains() {
-        // The clock runs at a hundred times its speed, so that the test sees it soon.
+        // The clock runs a hundred times as fast, so that the test soon sees a difference.
         let clock = ClockShim::running_fast(99_000_000).expect("a C compiler is installed");
         let server = RedisServer::builder()
             .clock(&clock)

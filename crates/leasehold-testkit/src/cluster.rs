@@ -18,7 +18,8 @@ const AGREED_WITHIN: Duration = Duration::from_secs(60);
 /// Number of slots of every cluster.
 const SLOTS: usize = 16384;
 
-/// Masters that share the slots, and their replicas. Every process is killed when this is dropped.
+/// A cluster: masters that share the slots, and their replicas. Every process is killed when this
+/// value is dropped.
 pub struct Cluster {
     /// The nodes, the initial masters first. A failover changes which nodes are masters, but not
     /// the order.
@@ -29,7 +30,7 @@ pub struct Cluster {
 }
 
 impl Cluster {
-    /// Starts a plain cluster: no password, no TLS, empty.
+    /// Starts a plain, empty cluster, without passwords or TLS.
     ///
     /// # Panics
     ///
@@ -38,7 +39,7 @@ impl Cluster {
         Self::of(&RedisServer::builder(), masters, replicas_of_each)
     }
 
-    /// Starts a cluster of servers with these settings. With TLS, all nodes have certificates of
+    /// Starts a cluster of servers with these settings. With TLS, all nodes have certificates from
     /// the same authority, and also use TLS among themselves.
     ///
     /// # Panics
@@ -48,7 +49,8 @@ impl Cluster {
         Self::of_each(|_| settings.clone(), masters, replicas_of_each)
     }
 
-    /// Like [`Cluster::of`], but `settings` makes the settings of each node from its number.
+    /// Like [`Cluster::of`], but `settings` returns the settings for each node from the node's
+    /// number.
     ///
     /// # Panics
     ///
@@ -87,8 +89,8 @@ impl Cluster {
 
     fn share_slots(&self, masters: usize) {
         for (n, master) in self.nodes[..masters].iter().enumerate() {
-            // The epochs differ from the start. Otherwise the nodes would have to agree on them
-            // first.
+            // The nodes start with different epochs. Otherwise they would first have to agree on
+            // different ones.
             let epoch = (n + 1).to_string();
             expect_ok(master, &["CLUSTER", "SET-CONFIG-EPOCH", &epoch]);
             let slots = n * SLOTS / masters..(n + 1) * SLOTS / masters;
@@ -114,7 +116,7 @@ impl Cluster {
     fn replicate(&self, masters: usize) {
         for (n, replica) in self.nodes[masters..].iter().enumerate() {
             let master = self.id(n % masters);
-            // The node refuses until it has learned that the other node is a master.
+            // The node refuses the command until it has learned that the other node is a master.
             eventually("it takes its master", AGREED_WITHIN, || {
                 is_ok(&run(replica, &["CLUSTER", "REPLICATE", &master]))
             });
@@ -128,12 +130,12 @@ impl Cluster {
     }
 
     /// Waits until every running node accepts calls, all running nodes agree on the owner of each
-    /// slot, and each is connected to every other. A message that is published earlier may not
-    /// reach all nodes.
+    /// slot, and each node is connected to every other one. A message that is published before this
+    /// time may not reach all nodes.
     ///
     /// # Panics
     ///
-    /// Panics if they do not agree within a minute.
+    /// Panics if this takes more than a minute.
     pub fn wait_until_whole(&self) {
         eventually("the cluster is whole", AGREED_WITHIN, || {
             let running: Vec<_> = self.nodes.iter().filter(|node| answers(node)).collect();
@@ -149,7 +151,7 @@ impl Cluster {
     pub fn url(&self) -> String {
         let first = self.nodes[0].url();
         let (scheme, first) = first.split_once("://").expect("a URL");
-        // The URL has user and password once, before the first host.
+        // In the URL, user and password appear only once, before the first host.
         let others = self.nodes[1..].iter().map(|node| node.url());
         let others = others.map(|url| url.rsplit(['@', '/']).next().expect("a host").to_owned());
         let others: String = others.map(|host| format!(",{host}")).collect();
@@ -175,7 +177,7 @@ impl Cluster {
     ///
     /// # Panics
     ///
-    /// Panics if no node has it.
+    /// Panics if no node has the slot.
     pub fn owner(&self, slot: u16) -> usize {
         let owner = owners(self.any()).swap_remove(usize::from(slot));
         self.number_of(&owner).expect("a node has the slot")
@@ -202,13 +204,13 @@ impl Cluster {
     ///
     /// # Panics
     ///
-    /// Panics if no node has its slot.
+    /// Panics if no node has the key's slot.
     pub fn node_of(&self, key: &str) -> &RedisServer {
         &self.nodes[self.owner(self.slot_of(key))]
     }
 
-    /// Opens a slot. From now on its owner redirects clients to `to` for keys that it does not
-    /// have.
+    /// Opens a slot. From then on, if the slot's owner does not have a key, it redirects the client
+    /// to `to`.
     ///
     /// # Panics
     ///
@@ -236,7 +238,7 @@ impl Cluster {
         }
     }
 
-    /// Returns the keys of a slot that this node has, at most a thousand.
+    /// Returns the keys in a slot that this node has, at most a thousand.
     ///
     /// # Panics
     ///
@@ -266,7 +268,7 @@ impl Cluster {
             expect_ok(&self.nodes[from], &assign);
         }
         // A node that has not learned the new owner's epoch could take the slot back with an older
-        // map. The keys of the slot would then be lost.
+        // map. The keys in the slot would then be lost.
         let epoch = self.epoch_at(to, &target);
         eventually("all know how new the map is", AGREED_WITHIN, || {
             let mut nodes = (0..self.nodes.len()).filter(|n| answers(&self.nodes[*n]));
@@ -274,7 +276,7 @@ impl Cluster {
         });
     }
 
-    /// Returns the config epoch of the node `id`, as far as `node` knows.
+    /// Returns the config epoch of the node `id`, according to `node`.
     fn epoch_at(&self, node: usize, id: &str) -> String {
         let nodes = run(&self.nodes[node], &["CLUSTER", "NODES"]);
         let of = text(&nodes).lines().find(|line| line.starts_with(id));
@@ -282,7 +284,7 @@ impl Cluster {
         epoch.unwrap_or_default().to_owned()
     }
 
-    /// Moves a slot key by key, in a random order, while clients continue.
+    /// Moves a slot key by key, in a random order, while clients continue to use it.
     ///
     /// # Panics
     ///
@@ -322,8 +324,8 @@ impl Cluster {
         self.assign(slot, to);
     }
 
-    /// Moves a slot with all its keys in one step, as Valkey does from 9.0 on. Returns `false` when
-    /// the servers can't.
+    /// Moves a slot with all its keys in one step, which Valkey can do from 9.0 on. Returns `false`
+    /// if the servers can't.
     ///
     /// # Panics
     ///
@@ -344,8 +346,8 @@ impl Cluster {
             if self.owner(slot) == to {
                 return true;
             }
-            // The node refuses while the slot is being moved, and for a moment after a failover. A
-            // move that has failed must start again.
+            // The node refuses the command while the slot is being moved, and for a moment after a
+            // failover. If a move has failed, it must be started again.
             if let Reply::Error(said) = run(&self.nodes[from], &migrate) {
                 can = !said.to_lowercase().contains("unknown subcommand");
             }
@@ -354,8 +356,8 @@ impl Cluster {
         can
     }
 
-    /// Stops scripts and writes on this master, and waits until its replicas have everything that
-    /// it wrote. New requests wait at the server.
+    /// Pauses scripts and writes on this master, and waits until its replicas have everything that
+    /// it wrote. New requests wait on the server.
     ///
     /// # Panics
     ///
@@ -384,11 +386,11 @@ impl Cluster {
         expect_ok(&self.nodes[node], &["CLIENT", "UNPAUSE"]);
     }
 
-    /// Waits until another node has the slots of this node, which was killed or stopped.
+    /// Waits until another node has the slots of this node, which was killed or suspended.
     ///
     /// # Panics
     ///
-    /// Panics if no other node has them within a minute.
+    /// Panics if no other node has the slots within a minute.
     pub fn wait_until_replaced(&self, node: usize) {
         eventually("a replica takes over", AGREED_WITHIN, || {
             let mut running = self.nodes.iter().filter(|node| answers(node));
@@ -418,14 +420,14 @@ impl Cluster {
         });
     }
 
-    /// Promotes a replica. Its master becomes its replica.
+    /// Promotes a replica. The old master becomes a replica of the new one.
     ///
     /// # Panics
     ///
     /// Panics if this takes more than a minute.
     pub fn fail_over(&self, replica: usize) {
-        // A replica gives up a failover after five seconds. If it is asked again before that, its
-        // master may remain paused.
+        // A replica gives up a failover after five seconds. If it is asked to fail over again
+        // before that, its master may remain paused.
         const GIVEN_UP_AFTER: Duration = Duration::from_secs(6);
         let node = &self.nodes[replica];
         let mut next_ask = Instant::now();
@@ -433,7 +435,7 @@ impl Cluster {
             if self.is_master(replica) {
                 return true;
             }
-            // The replica refuses while it is not in step.
+            // The replica refuses the command while it is not in step with its master.
             if Instant::now() >= next_ask && is_ok(&run(node, &["CLUSTER", "FAILOVER"])) {
                 next_ask = Instant::now() + GIVEN_UP_AFTER;
             }
@@ -472,7 +474,8 @@ impl Cluster {
         self.gather(RedisServer::keys)
     }
 
-    /// Returns all channels of both kinds that have subscribers, sorted, each once.
+    /// Returns all channels that have subscribers, both ordinary and sharded ones, sorted and
+    /// without duplicates.
     pub fn channels(&self) -> Vec<String> {
         self.gather(|node| {
             let mut channels = node.channels();
@@ -501,11 +504,11 @@ impl Cluster {
         self.ids[node].clone()
     }
 
-    /// Makes the cluster redirect clients of this node to this port of the machine.
+    /// Makes the cluster redirect clients of this node to this port on the machine.
     ///
     /// # Panics
     ///
-    /// Panics if the nodes do not all know the port within a minute.
+    /// Panics if not all nodes know the port within a minute.
     pub fn announce(&self, node: usize, port: u16) {
         let announced = port.to_string();
         let announce = ["CONFIG", "SET", "cluster-announce-port", &announced];
@@ -529,8 +532,9 @@ impl fmt::Debug for Cluster {
 }
 
 fn of_a_cluster(settings: Builder, has_replicas: bool) -> Builder {
-    // A failover takes a few seconds by default, and a test waits for it. Without replicas there is
-    // no failover: nodes that are slow on a busy machine would only declare each other dead.
+    // A failover takes seconds by default, which is too long for a test. Without replicas there are
+    // no failovers, and with a short timeout, nodes that are slow on a busy machine would only
+    // declare each other dead.
     let timeout = if has_replicas { "1000" } else { "15000" };
     settings
         .arg("cluster-enabled", "yes")
@@ -541,7 +545,8 @@ fn of_a_cluster(settings: Builder, has_replicas: bool) -> Builder {
         .arg("repl-diskless-sync-delay", "0")
 }
 
-/// Returns the id of each slot's master, as this node knows it; empty for a slot without an owner.
+/// Returns the id of each slot's master according to this node, or an empty string if the slot has
+/// no owner.
 fn owners(node: &RedisServer) -> Vec<String> {
     const ID: usize = 2;
     let mut owners = vec![String::new(); SLOTS];
@@ -559,7 +564,7 @@ fn owners(node: &RedisServer) -> Vec<String> {
 }
 
 fn answers(node: &RedisServer) -> bool {
-    // A stopped process is not asked, because waiting for its answer would take the whole time
+    // A suspended process is not queried, because waiting for its answer would take the whole time
     // limit.
     node.is_running() && node.command(&["PING"]).is_ok()
 }
@@ -597,7 +602,7 @@ fn text(reply: &Reply) -> &str {
         .unwrap_or_else(|| panic!("no text: {reply:?}"))
 }
 
-/// Puts the keys into an order that differs from run to run.
+/// Puts the keys into a random order.
 fn shuffle(keys: &mut [String]) {
     let seeds = HashMap::<String, ()>::new();
     let hash = |key: &String| std::hash::BuildHasher::hash_one(seeds.hasher(), key);

@@ -1,4 +1,4 @@
-//! Databases of SQL, which tests reach through their command-line clients.
+//! SQL databases, which tests use through the databases' command-line clients.
 
 use std::fs;
 use std::io::{self, BufRead, BufReader, Write};
@@ -11,7 +11,8 @@ use std::time::{Duration, Instant};
 
 /// The longest time that a database may take to start on a busy machine.
 const START_LIMIT: Duration = Duration::from_secs(120);
-/// The user that runs a PostgreSQL for root, which it refuses to run for.
+/// The user that runs PostgreSQL if this process is root, because PostgreSQL refuses to run as
+/// root.
 const NOBODY: u32 = 65534;
 
 /// The kind of a database.
@@ -26,7 +27,7 @@ pub enum Kind {
     Sqlite,
 }
 
-/// A database in a folder of its own, on a Unix socket. Its drop kills the server.
+/// A database in its own folder, which listens on a Unix socket. Dropping it kills the server.
 #[derive(Debug)]
 pub struct Database {
     kind: Kind,
@@ -122,7 +123,7 @@ impl Database {
             client.stdin(Stdio::piped()).stdout(Stdio::null());
             let mut client = client.stderr(Stdio::null()).spawn()?;
             if let Some(mut input) = client.stdin.take() {
-                // A client that could not connect has closed its input.
+                // If the client could not connect, it has closed its input, and this write fails.
                 let _ = input.write_all(b"SELECT 1;\n");
             }
             if client.wait()?.success() {
@@ -162,7 +163,7 @@ pub struct Session {
 
 impl Session {
     /// Runs statements, and returns the lines that the client printed for them. `psql` also prints
-    /// what each statement did: `INSERT 0 1`.
+    /// the result of each statement, such as `INSERT 0 1`.
     ///
     /// # Panics
     ///
@@ -191,7 +192,7 @@ impl Session {
             .expect("the client of the database runs");
     }
 
-    /// Waits for the statements of [`send`](Self::send), and returns the printed lines.
+    /// Waits for the statements that [`send`](Self::send) sent, and returns the printed lines.
     ///
     /// # Panics
     ///
@@ -219,7 +220,7 @@ impl Drop for Session {
     }
 }
 
-/// The programs that start a database.
+/// The programs that create and start a database.
 struct Programs {
     create: PathBuf,
     server: PathBuf,
@@ -277,7 +278,7 @@ fn start_postgres(programs: &Programs, dir: &Path) -> io::Result<Child> {
         if is_root {
             command.uid(NOBODY).gid(NOBODY);
         }
-        // The folder of this process may not be readable for that user.
+        // That user may not be allowed to read this process's working folder.
         command.current_dir(dir).arg("-D").arg(&data);
         command
     };
@@ -296,7 +297,7 @@ fn start_postgres(programs: &Programs, dir: &Path) -> io::Result<Child> {
 
 fn start_mariadb(programs: &Programs, dir: &Path) -> io::Result<Child> {
     let data = format!("--datadir={}", dir.join("data").display());
-    // MariaDB runs for root only if it is asked to.
+    // MariaDB runs as root only if this is requested.
     let user = is_root()?.then_some("--user=root");
     // Two databases that are created at the same time would delete each other's temporary files.
     let temporary = format!("--tmpdir={}", dir.display());
@@ -318,7 +319,7 @@ fn start_mariadb(programs: &Programs, dir: &Path) -> io::Result<Child> {
         .spawn()
 }
 
-/// Runs a command to its end.
+/// Runs a command, and waits until it has ended.
 fn run(command: &mut Command) -> io::Result<()> {
     let done = command.stdin(Stdio::null()).output()?;
     if done.status.success() {

@@ -15,8 +15,8 @@ use std::{
 
 use tempfile::TempDir;
 
-/// A server on a Unix socket of its own. It reads requests and answers each with the bytes that a
-/// test chooses.
+/// A server on its own Unix socket. It reads requests and answers each with the bytes that a test
+/// chooses.
 ///
 /// Each connection has its own thread and its own answerer. All connections are closed when the
 /// server is dropped.
@@ -59,7 +59,7 @@ impl Request {
         self.text(0).to_uppercase()
     }
 
-    /// Returns a part as text, or an empty text if there is no such part.
+    /// Returns a part as a string, or an empty string if there is no such part.
     pub fn text(&self, part: usize) -> String {
         let part = self.parts.get(part).map_or(&[][..], Vec::as_slice);
         String::from_utf8_lossy(part).into_owned()
@@ -75,12 +75,12 @@ pub struct Connection {
 }
 
 impl Connection {
-    /// Returns the number of this connection among all connections of its server, from 0.
+    /// Returns the number of this connection. The connections of a server are counted from 0.
     pub fn number(&self) -> usize {
         self.number
     }
 
-    /// Sends bytes that answer no request.
+    /// Sends bytes that do not answer a request.
     ///
     /// # Errors
     ///
@@ -91,7 +91,7 @@ impl Connection {
 
     /// Closes the connection.
     pub fn close(&self) {
-        // It may be closed already.
+        // The connection may be closed already.
         let _ = self.stream.shutdown(Shutdown::Both);
     }
 }
@@ -103,7 +103,7 @@ impl fmt::Debug for Connection {
 }
 
 impl FakeServer {
-    /// Starts a server. `answerer` makes the closure that answers the requests of one connection.
+    /// Starts a server. `answerer` returns the closure that answers the requests on one connection.
     ///
     /// # Panics
     ///
@@ -136,7 +136,8 @@ impl FakeServer {
         }
     }
 
-    /// Starts a server that answers like [`ordinary`], except for requests that `special` answers.
+    /// Starts a server that answers requests with `special`, or like [`ordinary`] if `special`
+    /// returns `None`.
     ///
     /// # Panics
     ///
@@ -169,7 +170,7 @@ impl FakeServer {
 impl Drop for FakeServer {
     fn drop(&mut self) {
         self.shared.stopped.store(true, SeqCst);
-        // Wakes the acceptor, which then sees `stopped`.
+        // Wakes the thread that accepts connections, which then sees `stopped`.
         let _ = UnixStream::connect(self.socket());
         if let Some(acceptor) = self.acceptor.take() {
             let _ = acceptor.join();
@@ -255,8 +256,8 @@ fn read_length(stream: &mut impl BufRead, kind: char) -> io::Result<usize> {
         .ok_or_else(|| io::ErrorKind::InvalidData.into())
 }
 
-/// Returns the reply of a good server of version 7 to the commands that clients send besides their
-/// scripts. A script gets an error.
+/// Returns the reply that a real server of version 7 gives to the commands that clients send
+/// besides their scripts. A script gets an error.
 pub fn ordinary(request: &Request) -> Vec<u8> {
     match &*request.command() {
         "CLIENT" | "AUTH" | "SELECT" => b"+OK\r\n".to_vec(),
@@ -280,7 +281,7 @@ fn confirmations(request: &Request) -> Vec<u8> {
     channels.flat_map(confirm).collect()
 }
 
-/// Returns a published message, as a subscriber sees it in RESP2.
+/// Returns a published message in the form in which a subscriber receives it in RESP2.
 pub fn message(channel: &[u8], payload: &[u8]) -> Vec<u8> {
     list(&[bulk(b"message"), bulk(channel), bulk(payload)])
 }

@@ -6,8 +6,8 @@ use tempfile::TempDir;
 
 use crate::shim::{LIBRARY, compile};
 
-/// Lets a process fork with [`fork`]. This is a small library that is compiled with `cc` when it is
-/// needed, and preloaded into that process.
+/// Lets a process fork with [`fork`]. This is a small library, which is compiled with `cc` when it
+/// is needed, and preloaded into that process.
 #[derive(Debug)]
 pub struct ForkShim {
     dir: TempDir,
@@ -24,7 +24,7 @@ impl ForkShim {
         Ok(Self { dir })
     }
 
-    /// Returns the environment variable that a process needs in order to fork.
+    /// Returns the environment variable that makes a process load the library, so that it can fork.
     #[must_use]
     pub fn environment(&self) -> (&'static str, PathBuf) {
         ("LD_PRELOAD", self.dir.path().join(LIBRARY))

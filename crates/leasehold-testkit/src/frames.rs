@@ -1,7 +1,7 @@
-//! Cuts a byte stream into requests, replies and messages, so that a fault can hit exactly one of
-//! them.
+//! Splits a byte stream into requests, replies and messages, so that a fault can affect exactly one
+//! of them.
 
-/// One complete RESP2 or RESP3 value, or one inline request, as the bytes in which it arrived.
+/// The bytes of one complete RESP2 or RESP3 value, or of one inline request.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Frame(pub(crate) Vec<u8>);
 
@@ -11,7 +11,8 @@ impl Frame {
         self.0.windows(needle.len()).any(|window| window == needle)
     }
 
-    /// Returns whether the frame is a request that subscribes. Messages can arrive after it.
+    /// Returns whether the frame is a request that subscribes. After such a request, messages can
+    /// arrive.
     pub(crate) fn subscribes(&self) -> bool {
         let word = self.first_word().to_ascii_uppercase();
         word.ends_with(b"SUBSCRIBE") && !word.ends_with(b"UNSUBSCRIBE")
@@ -27,7 +28,7 @@ impl Frame {
         }
     }
 
-    /// Returns whether the frame is a published message, which answers no request. In RESP3 a
+    /// Returns whether the frame is a published message, and not the reply to a request. In RESP3 a
     /// message is a push. In RESP2 it is an ordinary array, so `subscribed` must say whether the
     /// connection has subscribed. The confirmation of a subscription is a reply, even when it
     /// arrives as a push.
@@ -74,7 +75,7 @@ pub(crate) struct Splitter {
     line: usize,
     /// Number of bytes of a string's body that are still missing.
     body_left: usize,
-    /// Number of elements that each open aggregate still lacks, outermost first.
+    /// For each open aggregate, the number of elements that it still lacks, the outermost first.
     open: Vec<usize>,
     /// Whether the outermost open aggregate is an attribute, which only precedes the frame to which
     /// it belongs.
@@ -109,7 +110,7 @@ impl Splitter {
         frames
     }
 
-    /// Reads a header line. Returns `true` when the frame ends with it.
+    /// Reads a header line. Returns `true` if the frame ends with this line.
     fn end_line(&mut self) -> bool {
         let line = &self.frame[self.line..];
         match (line[0], number(line)) {
@@ -128,7 +129,7 @@ impl Splitter {
                 self.body_left = length + 2;
                 false
             }
-            // A number, a simple string, a missing value ("$-1"), or an inline request.
+            // This is a number, a simple string, a missing value ("$-1"), or an inline request.
             _ => self.end_element(),
         }
     }
@@ -165,8 +166,7 @@ fn number(line: &[u8]) -> Option<usize> {
 mod tests {
     use super::*;
 
-    /// Returns the frames of a stream that arrives one byte at a time, which is the worst way to
-    /// cut it.
+    /// Returns the frames in a stream that arrives one byte at a time, which is the hardest case.
     fn frames(bytes: &[u8]) -> Vec<Frame> {
         let mut splitter = Splitter::default();
         let one_by_one: Vec<_> = bytes
@@ -213,7 +213,7 @@ mod tests {
         assert!(kind(b"*3\r\n$7\r\nmessage\r\n$1\r\nc\r\n$1\r\n0\r\n"));
         assert!(!kind(b">3\r\n$9\r\nsubscribe\r\n+c\r\n:1\r\n"));
         assert!(!kind(b"*3\r\n$9\r\nsubscribe\r\n$1\r\nc\r\n:1\r\n"));
-        // User data may contain any word.
+        // User data may contain any word, even the name of a command.
         let list = b"*1\r\n$7\r\nmessage\r\n";
         assert!(!frames(list)[0].is_message(false));
     }

@@ -1,4 +1,4 @@
-//! Records the messages that are published on a server, and the keys that are changed there.
+//! Records the messages that are published on a server, and the keys that change there.
 
 use std::{fmt, io::Write};
 
@@ -28,7 +28,7 @@ impl Heard {
         }
     }
 
-    /// Returns channel and text of each message that was published since the last call.
+    /// Returns the channel and the text of each message that was published since the last call.
     ///
     /// # Panics
     ///
@@ -49,7 +49,8 @@ impl Heard {
         std::mem::take(&mut self.keys)
     }
 
-    /// Reads everything that is under way: the server sends the answer to a `PING` after it.
+    /// Reads everything that the server has already sent. It sends a `PING` and reads until the
+    /// answer, which arrives last.
     fn catch_up(&mut self) {
         let ping = b"*1\r\n$4\r\nPING\r\n";
         self.stream.write_all(ping).expect("it runs");

@@ -7,26 +7,26 @@ use std::{
     sync::atomic::{AtomicU32, Ordering},
 };
 
-/// Two hosts with a private network between them. They are removed when this is dropped.
+/// Two hosts with a private network between them. They are removed when this value is dropped.
 ///
-/// The process needs the right to make network namespaces, which root usually has.
+/// The process needs the permission to create network namespaces, which root usually has.
 pub struct Hosts {
     names: [String; 2],
 }
 
-/// The addresses of the hosts. They are not visible outside, so all pairs of hosts use the same
-/// addresses.
+/// The addresses of the hosts. They are not visible outside the namespaces, so all values of
+/// [`Hosts`] use the same addresses.
 const ADDRESSES: [&str; 2] = ["10.211.0.1", "10.211.0.2"];
-/// The name that each host gives its end of the cable.
+/// The name of the network interface at each end of the cable.
 const CABLE: &str = "cable";
 
 impl Hosts {
-    /// Makes the two hosts.
+    /// Creates the two hosts.
     ///
     /// # Errors
     ///
-    /// Fails if this process lacks the right, or there is no `ip` program. The error contains the
-    /// output of `ip`.
+    /// Fails if this process lacks the permission, or there is no `ip` program. The error contains
+    /// the output of `ip`.
     pub fn start() -> io::Result<Self> {
         static MADE: AtomicU32 = AtomicU32::new(0);
         let number = MADE.fetch_add(1, Ordering::Relaxed);
@@ -62,18 +62,19 @@ impl Hosts {
         ADDRESSES[host]
     }
 
-    /// Returns the words to put before a command in order to run it on this host.
+    /// Returns the program and arguments to put in front of a command in order to run it on this
+    /// host.
     #[must_use]
     pub fn on(&self, host: usize) -> Vec<String> {
         let words = ["ip", "netns", "exec", &self.names[host]];
         words.map(str::to_owned).into()
     }
 
-    /// Pulls the cable. Everything under way is lost, and neither side notices.
+    /// Pulls the cable. All packets in flight are lost, and neither side notices.
     ///
     /// # Panics
     ///
-    /// Panics if it can't be pulled.
+    /// Panics if the cable can't be pulled.
     pub fn cut(&self) {
         self.set("down");
     }
@@ -95,7 +96,7 @@ impl Hosts {
 impl Drop for Hosts {
     fn drop(&mut self) {
         for name in &self.names {
-            // A namespace that was never made can't be removed.
+            // If the namespace was never created, it can't be removed.
             let _ = ip(&["netns", "del", name]);
         }
     }

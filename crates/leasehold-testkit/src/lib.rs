@@ -1,8 +1,8 @@
-//! Servers, cut connections and child processes for the tests.
+//! Servers, faulty connections and child processes for the tests.
 //!
 //! Everything here is for tests. Code that can't continue panics with a message that says why, and
-//! every child process is killed when its handle is dropped. Nothing here uses the `leasehold`
-//! crate, so tests read Redis with code that does not share the mistakes of `leasehold`.
+//! every child process is killed when its handle is dropped. This crate does not use the
+//! `leasehold` crate, so tests read Redis with code that can't contain the mistakes of `leasehold`.
 
 mod clock;
 pub mod clock_shim;

@@ -1,4 +1,5 @@
-//! A TCP proxy in front of a server. On command, it loses, delays, doubles and cuts traffic.
+//! A TCP proxy in front of a server. On command, it loses, delays and duplicates traffic, and cuts
+//! connections.
 
 mod fault;
 mod link;
@@ -18,11 +19,10 @@ use std::{
 use self::{fault::Armed, link::Link};
 pub use fault::{Fault, Strike};
 
-/// A loopback proxy that distinguishes requests from replies. Its faults can be switched while
-/// traffic flows.
+/// A proxy on the loopback interface that distinguishes requests from replies. Its faults can be
+/// turned on and off while traffic flows.
 ///
-/// A request or reply that is already inside the proxy when a switch is changed is not affected by
-/// the change.
+/// A change does not affect a request or reply that is already inside the proxy.
 pub struct Proxy {
     shared: Arc<Shared>,
     port: u16,
@@ -30,7 +30,7 @@ pub struct Proxy {
 }
 
 impl Proxy {
-    /// Opens a proxy to a port of this machine. The server need not run yet.
+    /// Opens a proxy to a port on this machine. The server need not run yet.
     ///
     /// # Panics
     ///
@@ -77,12 +77,12 @@ impl Proxy {
         self.shared.state().links.len()
     }
 
-    /// Returns how many of the armed faults have struck.
+    /// Returns how many of the armed faults have happened.
     pub fn faults_fired(&self) -> usize {
         self.shared.faults.load(SeqCst)
     }
 
-    /// Returns how many replies and messages were swallowed.
+    /// Returns how many replies and messages were dropped.
     pub fn swallowed(&self) -> usize {
         self.shared.swallowed.load(SeqCst)
     }
@@ -90,29 +90,29 @@ impl Proxy {
 
 /// Switches, which affect all traffic.
 impl Proxy {
-    /// Closes all present connections on both sides, even if data is under way. Returns their
+    /// Closes all current connections on both sides, even if data is in flight. Returns their
     /// number.
     pub fn cut(&self) -> usize {
         self.cut_if(|_| true)
     }
 
-    /// Closes the present connections that have subscribed. Returns their number.
+    /// Closes the current connections that have subscribed. Returns their number.
     pub fn cut_messages(&self) -> usize {
         self.cut_if(Link::has_subscribed)
     }
 
-    /// Closes the present connections that have not subscribed. Returns their number.
+    /// Closes the current connections that have not subscribed. Returns their number.
     pub fn cut_calls(&self) -> usize {
         self.cut_if(|link| !link.has_subscribed())
     }
 
-    /// Connects new clients to this port of the loopback interface. Present connections are not
+    /// Connects new clients to this port on the loopback interface. Current connections are not
     /// closed, as when a host name is moved to another server.
     pub fn move_to(&self, port: u16) {
         self.shared.target.store(port, SeqCst);
     }
 
-    /// While `true`, closes each new connection as soon as it is accepted. Present connections are
+    /// While `true`, closes each new connection as soon as it is accepted. Current connections are
     /// not closed.
     pub fn refuse(&self, refuse: bool) {
         self.shared.state().refuse = refuse;
@@ -129,17 +129,18 @@ impl Proxy {
         self.shared.state().swallow_messages = swallow;
     }
 
-    /// While `true`, nothing passes in either direction. `false` lets everything that waited pass.
+    /// While `true`, holds everything back in both directions. `false` lets everything that was
+    /// held back pass.
     pub fn hold(&self, hold: bool) {
         self.switch(|state| (state.hold_requests, state.hold_replies) = (hold, hold));
     }
 
-    /// While `true`, no request passes; replies do.
+    /// While `true`, holds requests back. Replies pass.
     pub fn hold_requests(&self, hold: bool) {
         self.switch(|state| state.hold_requests = hold);
     }
 
-    /// While `true`, no reply and no message passes; requests do.
+    /// While `true`, holds replies and messages back. Requests pass.
     pub fn hold_replies(&self, hold: bool) {
         self.switch(|state| state.hold_replies = hold);
     }
@@ -166,7 +167,7 @@ impl Proxy {
         self.strike_after(0, needle, strike)
     }
 
-    /// Like [`Proxy::strike_next`], but lets `spare` such requests pass first.
+    /// Like [`Proxy::strike_next`], but first lets `spare` such requests pass.
     ///
     /// # Panics
     ///
@@ -193,13 +194,13 @@ impl Proxy {
         self.strike_next(needle, Strike::CutBefore)
     }
 
-    /// Lets the request or reply that `fault` holds pass, now or when it arrives.
+    /// Lets the request or reply that `fault` holds back pass, at once or when it arrives.
     pub fn let_go(&self, fault: &Fault) {
-        // This happens under the lock. Otherwise a thread that is about to wait would miss it.
+        // The lock is held here. Otherwise a thread that is about to wait would miss the change.
         self.switch(|_| fault.let_go());
     }
 
-    /// Removes the faults that have not found their request.
+    /// Removes the faults that have not happened yet.
     pub fn disarm(&self) {
         self.shared.state().armed.clear();
     }
@@ -208,12 +209,12 @@ impl Proxy {
 impl Drop for Proxy {
     fn drop(&mut self) {
         self.shared.state().closed = true;
-        // The acceptor checks `closed` when a client connects.
+        // The thread that accepts connections checks `closed` when a client connects.
         let _ = TcpStream::connect((Ipv4Addr::LOCALHOST, self.port));
         if let Some(acceptor) = self.acceptor.take() {
             let _ = acceptor.join();
         }
-        // This is the last step because the acceptor may have opened one more connection.
+        // This is the last step, because that thread may have opened one more connection.
         self.cut();
     }
 }
@@ -231,7 +232,7 @@ impl fmt::Debug for Proxy {
 struct Shared {
     target: AtomicU16,
     state: Mutex<State>,
-    /// Notified when held traffic may pass, or a link was closed.
+    /// Notified when traffic that was held back may pass, or when a link was closed.
     changed: Condvar,
     connections: AtomicUsize,
     faults: AtomicUsize,

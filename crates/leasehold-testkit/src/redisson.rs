@@ -1,4 +1,4 @@
-//! A real Redisson client in a JVM of its own, which a test drives.
+//! A real Redisson client in a separate JVM, which a test controls.
 //!
 //! ```no_run
 //! use leasehold_testkit::{RedisServer, Redisson, RedissonVersion};
@@ -29,11 +29,11 @@ pub use thread::{LockKind, RedissonThread};
 
 use jvm::{Jvm, QUICK_TO_START};
 
-/// The Redisson releases with which the driver is built.
+/// The Redisson releases for which the driver is built.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum RedissonVersion {
-    /// 3.16.8, of January 2022.
+    /// Version 3.16.8, released in January 2022.
     V3_16_8,
     /// 4.7.0.
     V4_7_0,
@@ -53,7 +53,7 @@ impl fmt::Display for RedissonVersion {
     }
 }
 
-/// A JVM with the Redisson driver. It is killed when this is dropped.
+/// A JVM with the Redisson driver. The JVM is killed when this value is dropped.
 #[derive(Debug)]
 pub struct Redisson {
     jvm: Arc<Jvm>,
@@ -71,8 +71,8 @@ impl Redisson {
         Self::start_with(version, redis_url, &QUICK_TO_START)
     }
 
-    /// Like [`start`](Self::start), but with the JVM's default settings, as a service has them.
-    /// This JVM starts more slowly, and is fast once it has compiled the code that runs often.
+    /// Like [`start`](Self::start), but with the JVM's default settings, which services use. This
+    /// JVM starts more slowly, but is fast once it has compiled the code that runs often.
     ///
     /// # Panics
     ///
@@ -102,8 +102,8 @@ impl Redisson {
         self.version
     }
 
-    /// Connects a client, which replaces a client of this name if there is one. Returns the
-    /// client's id: one of its threads holds locks as `id:thread_id`.
+    /// Connects a client, which replaces a client with this name if there is one. Returns the
+    /// client's id. A thread of the client holds locks as `id:thread_id`.
     ///
     /// `watchdog` is the lease of locks that are renewed. The default is 30 s.
     ///
@@ -114,7 +114,7 @@ impl Redisson {
         self.open(name, settings(watchdog, Value::Null))
     }
 
-    /// Like [`Redisson::client`], with a server or proxy of its own.
+    /// Like [`Redisson::client`], but connects to another server or to a proxy.
     ///
     /// # Errors
     ///
@@ -128,8 +128,8 @@ impl Redisson {
         self.open(name, settings(watchdog, redis_url.into()))
     }
 
-    /// Like [`Redisson::client_at`], with any settings that the driver knows. They are listed in
-    /// `interop/redisson/README.md`.
+    /// Like [`Redisson::client_at`], with any settings that the driver knows.
+    /// `interop/redisson/README.md` lists them.
     ///
     /// # Errors
     ///
@@ -169,19 +169,20 @@ impl Redisson {
         self.jvm.pid()
     }
 
-    /// Ends the JVM with SIGKILL, as a crash would. Waiting calls end with an error.
+    /// Kills the JVM with SIGKILL, like a crash. Calls that wait for an answer end with an error.
     pub fn kill(&self) {
         self.jvm.kill();
     }
 
-    /// Makes the JVM end itself between two instructions, and waits until it has ended.
+    /// Makes the JVM exit at once, without any clean-up, and waits until it has ended.
     pub fn exit_hard(&self) {
-        // The JVM never answers this. The error says that it has ended.
+        // The JVM never answers this call. The error says that the JVM has ended.
         let _: Answer<()> = self.call("exit_hard", Map::new());
         self.jvm.kill();
     }
 
-    /// Stops the JVM, as a long garbage collection would. Its watchdogs then renew nothing.
+    /// Suspends the JVM, like a long garbage collection. While the JVM is suspended, its watchdogs
+    /// do not renew locks.
     ///
     /// # Panics
     ///
@@ -190,7 +191,7 @@ impl Redisson {
         crate::process::pause(self.pid()).expect("the JVM is our child");
     }
 
-    /// Lets a paused JVM continue.
+    /// Resumes a suspended JVM.
     ///
     /// # Panics
     ///
@@ -199,7 +200,7 @@ impl Redisson {
         crate::process::resume(self.pid()).expect("the JVM is our child");
     }
 
-    /// Returns what the JVM has written to stderr so far.
+    /// Returns the JVM's output on stderr so far.
     pub fn stderr(&self) -> String {
         self.jvm.stderr()
     }
@@ -221,7 +222,7 @@ impl Redisson {
 
 impl Drop for Redisson {
     fn drop(&mut self) {
-        // Handles of its threads may still exist. They must not keep the JVM alive.
+        // Handles of the JVM's threads may still exist. They must not keep the JVM alive.
         self.jvm.kill();
     }
 }

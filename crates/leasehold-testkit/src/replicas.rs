@@ -10,7 +10,7 @@ use crate::{
 
 const IN_STEP_WITHIN: Duration = Duration::from_secs(60);
 
-/// A master and its replicas. Every process is killed when this is dropped.
+/// A master and its replicas. Every process is killed when this value is dropped.
 #[derive(Debug)]
 pub struct Replicas {
     master: RedisServer,
@@ -18,7 +18,8 @@ pub struct Replicas {
 }
 
 impl Replicas {
-    /// Starts a plain master with this number of replicas, all in step with it.
+    /// Starts a plain master with this number of replicas, and waits until they are in step with
+    /// the master.
     ///
     /// # Panics
     ///
@@ -66,14 +67,15 @@ impl Replicas {
         &self.replicas
     }
 
-    /// Cuts a replica off. The replica keeps its data, but receives no further writes.
+    /// Disconnects a replica from its master. The replica keeps its data, but receives no further
+    /// writes.
     ///
     /// # Panics
     ///
-    /// Panics if it does not answer, or the master still feeds it after a minute.
+    /// Panics if the replica does not answer, or the master still sends it writes after a minute.
     pub fn cut(&self, number: usize) {
         let fed = fed(&self.master);
-        // Stopping the process is not enough: the kernel would still accept the data that the
+        // Suspending the process is not enough: the kernel would still accept the data that the
         // master sends.
         self.run(number, &["REPLICAOF", "127.0.0.1", "1"]);
         eventually("the replica is cut off", IN_STEP_WITHIN, || {
@@ -122,7 +124,7 @@ fn number_behind(text: &str, label: &str) -> Option<u64> {
     digits[..end.unwrap_or(digits.len())].parse().ok()
 }
 
-/// Returns how many replicas the master feeds.
+/// Returns to how many replicas the master sends its writes.
 fn fed(master: &RedisServer) -> usize {
     let info = replication(master);
     let fed = info.lines().filter(|line| line.contains("state=online"));
@@ -149,8 +151,8 @@ mod tests {
             let wait = servers.master().command(&["WAIT", "2", "200"]);
             wait.expect("it runs")
         };
-        // The write was made on another connection. Only 7.0 waits for it, so the reply proves
-        // nothing.
+        // This write was made on another connection. Only version 7.0 waits for it, so the reply
+        // does not prove anything.
         let _ = set("x");
         eventually("both have it", IN_STEP_WITHIN, || {
             servers.replicas().iter().all(|one| one.keys() == ["x"])

@@ -1,4 +1,4 @@
-//! A minimal RESP2 client: one command, one reply.
+//! A minimal RESP2 client, which sends one command and reads one reply.
 
 use std::io::{self, BufRead, Write};
 
@@ -16,7 +16,7 @@ pub enum Reply {
     Bytes(Vec<u8>),
     /// Several replies.
     Array(Vec<Reply>),
-    /// The text of an error.
+    /// The message of an error.
     Error(String),
 }
 

@@ -17,21 +17,21 @@ const AGREED_WITHIN: Duration = Duration::from_secs(60);
 /// The name that the sentinels use for the master.
 pub const MASTER: &str = "mymaster";
 
-/// A master, its replicas, and three sentinels. Every process is killed when this is dropped.
+/// A master, its replicas, and three sentinels. Every process is killed when this value is dropped.
 pub struct Sentinels {
     /// The servers, the initial master first. A failover changes which server is the master, but
     /// not the order.
     servers: Vec<RedisServer>,
     sentinels: Vec<RedisServer>,
     scheme: &'static str,
-    /// User and password of the master, in the form that a URL has.
+    /// The user and password for the master, as they appear in a URL.
     login: String,
-    /// User and password of the sentinels, in the form that a URL has.
+    /// The user and password for the sentinels, as they appear in a URL.
     query: String,
 }
 
 impl Sentinels {
-    /// Starts a plain master with this number of replicas: no passwords, no TLS, empty.
+    /// Starts a plain, empty master with this number of replicas, without passwords or TLS.
     ///
     /// # Panics
     ///
@@ -40,7 +40,8 @@ impl Sentinels {
         Self::of(&RedisServer::builder(), &RedisServer::builder(), replicas)
     }
 
-    /// Starts servers with the first settings, and sentinels with the second ones.
+    /// Starts servers with the settings in `servers`, and sentinels with the settings in
+    /// `sentinels`.
     ///
     /// # Panics
     ///
@@ -48,7 +49,7 @@ impl Sentinels {
     pub fn of(servers: &Builder, sentinels: &Builder, replicas: usize) -> Self {
         let password = servers.admin_password().map(quoted);
         let servers = servers.clone().arg("repl-diskless-sync-delay", "0");
-        // Any server may become a replica of another one.
+        // Any server may become a replica of another one, so it needs the password.
         let servers = match password {
             Some(password) => servers.arg("masterauth", &password),
             None => servers,
@@ -90,8 +91,8 @@ impl Sentinels {
         all
     }
 
-    /// Makes the sentinels check more often. Also, a short stall of the machine no longer makes
-    /// them give up for half a minute. Older servers accept none of these settings, and are slower.
+    /// Makes the sentinels check more often. Also, they no longer give up for half a minute if the
+    /// machine stalls for a short time. Older servers do not accept these settings, and are slower.
     fn hurry(&self) {
         for sentinel in &self.sentinels {
             let settings = ["publish-period", "300", "info-period", "300"];
@@ -104,8 +105,8 @@ impl Sentinels {
         }
     }
 
-    /// Waits until every running server is the master or in step with it, and all running sentinels
-    /// know this and agree.
+    /// Waits until every running server is the master or in step with the master, and all running
+    /// sentinels know this and agree.
     ///
     /// # Panics
     ///
@@ -167,7 +168,7 @@ impl Sentinels {
         &self.sentinels
     }
 
-    /// Returns the certificate that signed all certificates, or an empty text without TLS.
+    /// Returns the certificate that signed all certificates, or an empty string without TLS.
     pub fn ca_pem(&self) -> &str {
         self.servers[0].ca_pem()
     }
@@ -196,7 +197,7 @@ impl Sentinels {
         &self.servers[self.master()]
     }
 
-    /// Orders a failover, and returns before it has begun.
+    /// Orders a failover, and returns before the failover has begun.
     ///
     /// # Panics
     ///
@@ -204,13 +205,14 @@ impl Sentinels {
     pub fn order_failover(&self) {
         let sentinel = self.sentinels.iter().find(|one| answers(one));
         let sentinel = sentinel.expect("a sentinel runs");
-        // Sentinels refuse while no replica is in step, and while another failover is in progress.
+        // Sentinels refuse the command while no replica is in step, and while another failover is
+        // in progress.
         eventually("a failover begins", AGREED_WITHIN, || {
             run(sentinel, &["SENTINEL", "FAILOVER", MASTER]).as_text() == Some("OK")
         });
     }
 
-    /// Waits until all running sentinels name another master than `old`, and that server accepts
+    /// Waits until all running sentinels report a master other than `old`, and this master accepts
     /// writes. Returns its number.
     ///
     /// # Panics
@@ -223,9 +225,9 @@ impl Sentinels {
         self.master()
     }
 
-    /// Kills the master and has a replica promoted, without waiting for the sentinels to notice.
-    /// Then starts the old master again, as a replica of the new one. Returns the number of the new
-    /// master.
+    /// Kills the master and orders the sentinels to promote a replica, without waiting until they
+    /// notice. Then starts the old master again, as a replica of the new one. Returns the number of
+    /// the new master.
     ///
     /// # Panics
     ///
@@ -236,13 +238,13 @@ impl Sentinels {
         self.order_failover();
         let new = self.wait_until_replaced(old);
         self.servers[old].restart().expect("it starts again");
-        // The sentinels would also order this, but only after ten seconds.
+        // The sentinels would also do this, but only after ten seconds.
         let port = self.servers[new].port().to_string();
         run(&self.servers[old], &["REPLICAOF", "127.0.0.1", &port]);
         new
     }
 
-    /// Returns whether all running sentinels name another master than `old`, and that server
+    /// Returns whether all running sentinels report a master other than `old`, and this master
     /// accepts writes.
     fn is_replaced(&self, old: usize) -> bool {
         let mut running = self.sentinels.iter().filter(|one| answers(one));
@@ -252,8 +254,8 @@ impl Sentinels {
         })
     }
 
-    /// Makes another server the master, and waits until everything is in order again. Returns the
-    /// number of the new master.
+    /// Makes another server the master, and waits until all servers and sentinels agree again.
+    /// Returns the number of the new master.
     ///
     /// # Panics
     ///
@@ -280,14 +282,15 @@ impl Sentinels {
         self.master()
     }
 
-    /// Returns the number of the server that this sentinel names.
+    /// Returns the number of the server that this sentinel reports as the master.
     fn named_by(&self, sentinel: &RedisServer) -> Option<usize> {
         let named = run(sentinel, &["SENTINEL", "GET-MASTER-ADDR-BY-NAME", MASTER]);
         let port = named.as_array()?.get(1)?.as_text()?.parse::<u16>().ok()?;
         self.servers.iter().position(|server| server.port() == port)
     }
 
-    /// Returns a sentinel's report about the master, as a function of the field's name.
+    /// Returns a function that looks up a field, by its name, in a sentinel's report about the
+    /// master.
     fn said_by(&self, sentinel: &RedisServer) -> impl Fn(&str) -> String + use<> {
         let said = run(sentinel, &["SENTINEL", "MASTER", MASTER]);
         let words = said.as_array().unwrap_or_default().iter();
@@ -334,8 +337,8 @@ fn watching(settings: &Builder, port: u16, password: Option<&str>) -> Builder {
             "sentinel",
             &about("monitor", &format!("127.0.0.1 {port} 2")),
         )
-        // A failover takes half a minute by default, and a test waits for it. If the machine stalls
-        // for 3 s, the sentinels replace a master that is alive.
+        // A failover takes half a minute by default, which is too long for a test. With this
+        // setting, if the machine stalls for 3 s, the sentinels replace a master that is alive.
         .arg("sentinel", &about("down-after-milliseconds", "3000"))
         .arg("sentinel", &about("failover-timeout", "5000"));
     match password {
@@ -362,7 +365,7 @@ fn start_all<'a>(settings: impl Iterator<Item = &'a Builder>) -> Vec<RedisServer
 }
 
 fn answers(server: &RedisServer) -> bool {
-    // A stopped process is not asked, because waiting for its answer would take the whole time
+    // A suspended process is not queried, because waiting for its answer would take the whole time
     // limit.
     server.is_running() && server.command(&["PING"]).is_ok()
 }
@@ -380,8 +383,8 @@ fn is_in_step(server: &RedisServer) -> bool {
     replication(server).contains("master_link_status:up")
 }
 
-/// Returns how many replicas the server feeds. It feeds a replica from the time at which the
-/// replica has reported its position, not from the time at which the replica connects.
+/// Returns to how many replicas the server sends its writes. It does so as soon as a replica has
+/// reported its position, not as soon as the replica has connected.
 fn fed_by(server: &RedisServer) -> usize {
     let info = replication(server);
     let fed = info.lines().filter(|line| {
@@ -423,8 +426,8 @@ mod tests {
         sentinels.servers[0].kill().expect("it is ours");
         assert_eq!(sentinels.wait_until_replaced(0), 1);
         sentinels.servers[0].restart().expect("it starts again");
-        // The test does not check which server is the master at the end. If the machine stalls for
-        // long enough, the sentinels replace the new master too.
+        // The test does not check which server is the master at the end, because if the machine
+        // stalls, the sentinels may replace the new master too.
         eventually("the old master is a replica", AGREED_WITHIN, || {
             is_in_step(&sentinels.servers[0])
         });

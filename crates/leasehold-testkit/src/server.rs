@@ -23,11 +23,11 @@ use crate::{
     tls,
 };
 
-/// A `redis-server` process on the loopback interface, with a temporary folder of its own.
+/// A `redis-server` process on the loopback interface, with its own temporary folder.
 ///
-/// The program is the one on the path, or the one that `LEASEHOLD_REDIS_SERVER` or
-/// [`Builder::program`] names: a Redis or a Valkey, as `scripts/servers` installs them. The process
-/// is killed when this is dropped.
+/// The program is `redis-server` from the `PATH`, or the program in `LEASEHOLD_REDIS_SERVER` or
+/// [`Builder::program`], which can be Redis or Valkey; `scripts/servers` installs both. The process
+/// is killed when this value is dropped.
 pub struct RedisServer {
     settings: Builder,
     dir: TempDir,
@@ -37,7 +37,7 @@ pub struct RedisServer {
 }
 
 impl RedisServer {
-    /// Starts a plain server: no password, no TLS, empty.
+    /// Starts a plain, empty server, without a password or TLS.
     ///
     /// # Errors
     ///
@@ -46,7 +46,7 @@ impl RedisServer {
         Self::builder().start()
     }
 
-    /// Returns the settings of a server to start.
+    /// Returns the settings for a server, which can be changed before it starts.
     pub fn builder() -> Builder {
         Builder::default()
     }
@@ -85,8 +85,8 @@ impl RedisServer {
         }
     }
 
-    /// Returns the address at which the server listens: its host's address, if it runs on one of
-    /// [`Hosts`].
+    /// Returns the address on which the server listens. If the server runs on one of two [`Hosts`],
+    /// this is the address of that host.
     pub fn host(&self) -> &'static str {
         self.settings.address()
     }
@@ -101,13 +101,14 @@ impl RedisServer {
         self.child().id()
     }
 
-    /// Returns the certificate that signed the server's certificate, or an empty text without TLS.
+    /// Returns the certificate that signed the server's certificate, or an empty string without
+    /// TLS.
     pub fn ca_pem(&self) -> &str {
         &self.ca_pem
     }
 
-    /// Returns the files of certificates and keys for clients, signed by the CA, for a server with
-    /// TLS. There are three pairs, and all are equally valid.
+    /// For a server with TLS, returns the files of certificates and keys for clients. The CA has
+    /// signed the certificates. There are three pairs of files, and all are equally valid.
     #[must_use]
     pub fn client_certificates(&self) -> Vec<(PathBuf, PathBuf)> {
         let file = |name: String| self.dir.path().join(name);
@@ -122,13 +123,13 @@ impl RedisServer {
             .collect()
     }
 
-    /// Returns the file of [`ca_pem`](Self::ca_pem).
+    /// Returns the path of the file that contains [`ca_pem`](Self::ca_pem).
     #[must_use]
     pub fn ca_file(&self) -> PathBuf {
         self.dir.path().join("ca.pem")
     }
 
-    /// Runs one command on a connection of its own, which uses neither the TCP port nor TLS.
+    /// Runs one command on a new connection, which uses neither the TCP port nor TLS.
     ///
     /// # Errors
     ///
@@ -138,7 +139,7 @@ impl RedisServer {
         call(&mut self.connect()?, command)
     }
 
-    /// Like [`command`](Self::command), for a key of a slot that is being moved to this cluster
+    /// Like [`command`](Self::command), for a key in a slot that is being moved to this cluster
     /// node.
     ///
     /// # Errors
@@ -174,7 +175,7 @@ impl RedisServer {
         self.calls("eval") + self.calls("evalsha")
     }
 
-    /// Starts to listen to every channel, and to changes of every key.
+    /// Starts to listen to every channel, and to changes to every key.
     ///
     /// # Panics
     ///
@@ -187,7 +188,7 @@ impl RedisServer {
 
     fn connect(&self) -> io::Result<BufStream> {
         let stream = UnixStream::connect(self.socket())?;
-        // A paused server accepts connections, but never answers.
+        // A suspended server accepts connections, but never answers.
         stream.set_read_timeout(Some(ANSWER_LIMIT))?;
         let mut stream = BufStream(BufReader::new(stream));
         if let Some(password) = self.settings.admin_password() {
@@ -216,7 +217,8 @@ impl RedisServer {
         self.texts(&["PUBSUB", "CHANNELS"])
     }
 
-    /// Ends the process without a chance to clean up. Does nothing when it has already ended.
+    /// Kills the process, which has no chance to clean up. Does nothing if the process has already
+    /// ended.
     ///
     /// # Errors
     ///
@@ -225,8 +227,8 @@ impl RedisServer {
         kill(&mut self.child())
     }
 
-    /// Ends the server without a chance to clean up, and starts it again on the same port. It is
-    /// then empty, or has the data of its `appendonly` file if it was set to write one.
+    /// Kills the server, which has no chance to clean up, and starts it again on the same port. The
+    /// server is then empty, or has the data in its append-only file if it was set to write one.
     ///
     /// # Errors
     ///
@@ -247,8 +249,8 @@ impl RedisServer {
         Ok(fs::metadata(self.appended()?)?.len())
     }
 
-    /// Cuts the append-only file to this length, as when the power fails before a disk has written
-    /// the rest. The server must not be running.
+    /// Cuts the append-only file to this length, as if the power had failed before the rest was
+    /// written to disk. The server must not be running.
     ///
     /// # Errors
     ///
@@ -260,7 +262,7 @@ impl RedisServer {
 
     fn appended(&self) -> io::Result<PathBuf> {
         let dir = self.dir.path();
-        // Servers before 7.0 have one file and no folder.
+        // Servers before 7.0 write a single file and no folder.
         let parts = match fs::read_dir(dir.join("appendonlydir")) {
             Ok(parts) => parts,
             Err(_) => fs::read_dir(dir)?,
@@ -274,13 +276,13 @@ impl RedisServer {
         found.ok_or_else(|| io::ErrorKind::NotFound.into())
     }
 
-    /// Returns whether the process runs: it is neither killed nor stopped.
+    /// Returns whether the process is running: whether it is neither killed nor suspended.
     pub fn is_running(&self) -> bool {
         let ended = self.child().try_wait();
         ended.is_ok_and(|ended| ended.is_none()) && !process::is_paused(self.pid())
     }
 
-    /// Stops the process. Its connections are not closed, but nothing is answered.
+    /// Suspends the process. Its connections are not closed, but requests are not answered.
     ///
     /// # Errors
     ///
@@ -289,7 +291,7 @@ impl RedisServer {
         process::pause(self.pid())
     }
 
-    /// Lets a paused server continue.
+    /// Resumes a suspended server.
     ///
     /// # Errors
     ///
@@ -319,12 +321,12 @@ impl RedisServer {
     }
 
     fn child(&self) -> MutexGuard<'_, Child> {
-        // A test that panicked while it held the lock must not prevent the kill of the server.
+        // If a test panicked while it held the lock, the server must still be killed.
         self.child.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Waits until the socket answers. At that time the ports are open, because the server opens
-    /// all of them before it serves any, and ends if it can't.
+    /// Waits until the server answers on its socket. Then the ports are open, too, because the
+    /// server opens all of them before it answers on any, and exits if it can't open one.
     fn wait_until_ready(&self, child: &mut Child) -> io::Result<()> {
         let deadline = Instant::now() + START_LIMIT;
         loop {
@@ -353,7 +355,7 @@ impl RedisServer {
 
 impl Drop for RedisServer {
     fn drop(&mut self) {
-        // A failure can't be reported to any caller.
+        // A failure can't be reported from a drop.
         let _ = kill(&mut self.child());
     }
 }
@@ -381,7 +383,7 @@ pub struct Builder {
     args: Vec<String>,
     environment: Vec<(&'static str, PathBuf)>,
     is_sentinel: bool,
-    /// The host's address, and the words that run a command there.
+    /// The address of the host, and the program and arguments that run a command there.
     host: Option<(&'static str, Vec<String>)>,
 }
 
@@ -392,15 +394,15 @@ impl Builder {
         self
     }
 
-    /// Adds a user with all permissions. [`RedisServer::url`] names this user. Without a password
-    /// for the default user, that user is locked, so that a client that forgets to authenticate
-    /// fails.
+    /// Adds a user with all permissions. [`RedisServer::url`] has this user's name. If the default
+    /// user has no password, it is disabled, so that a client that forgets to log in fails.
     pub fn user(mut self, name: &str, password: &str) -> Self {
         self.user = Some((name.to_owned(), password.to_owned()));
         self
     }
 
-    /// Restricts the [`user`](Self::user) to these rules, in the server's notation: `"~* &* +get"`.
+    /// Restricts the [`user`](Self::user) to these rules, in the server's notation, such as `"~* &*
+    /// +get"`.
     pub fn rules(mut self, rules: &str) -> Self {
         self.rules = Some(rules.to_owned());
         self
@@ -417,7 +419,7 @@ impl Builder {
     ///
     /// # Panics
     ///
-    /// Panics if no key can be made.
+    /// Panics if a key can't be created.
     pub fn tls(self) -> Self {
         self.tls_for(&["localhost", "127.0.0.1"])
     }
@@ -433,7 +435,7 @@ impl Builder {
     }
 
     /// Like [`tls`](Self::tls), with a certificate that has expired. Servers that check each
-    /// other's certificates do not work together with it.
+    /// other's certificates can't be used with it.
     ///
     /// # Panics
     ///
@@ -444,8 +446,9 @@ impl Builder {
         self
     }
 
-    /// Like [`tls_for`](Self::tls_for), with a self-signed certificate that is also an authority's,
-    /// as `openssl req -x509` makes it. [`RedisServer::ca_pem`] is that certificate.
+    /// Like [`tls_for`](Self::tls_for), with a self-signed certificate that is also an authority,
+    /// like the ones that `openssl req -x509` creates. [`RedisServer::ca_pem`] returns this
+    /// certificate.
     ///
     /// # Panics
     ///
@@ -478,7 +481,8 @@ impl Builder {
         self
     }
 
-    /// Sets a setting of the server, as on its command line: `("--maxmemory", "1mb")`.
+    /// Sets an option of the server, in the form of its command line, such as `("--maxmemory",
+    /// "1mb")`.
     pub fn arg(mut self, name: &str, value: &str) -> Self {
         let name = name.trim_start_matches('-');
         self.args.push(format!("{name} {value}"));
@@ -491,8 +495,8 @@ impl Builder {
         self
     }
 
-    /// If both use TLS, signs this server's certificates with the other's authority, so that
-    /// clients need only one authority.
+    /// If both servers use TLS, signs this server's certificates with the other server's authority,
+    /// so that clients need only one authority.
     pub(crate) fn certificates_as(mut self, other: &Self) -> Self {
         if self.tls.is_some() && other.tls.is_some() {
             self.tls.clone_from(&other.tls);
@@ -500,8 +504,9 @@ impl Builder {
         self
     }
 
-    /// Runs on one of these hosts, which must not be dropped before the server. Only the two hosts
-    /// can reach the server there. This process reaches it with [`RedisServer::command`] only.
+    /// Runs the server on one of these hosts, which must not be dropped before the server. Only the
+    /// two hosts can reach the server over the network. This process can reach it only with
+    /// [`RedisServer::command`].
     pub fn on(mut self, hosts: &Hosts, host: usize) -> Self {
         self.host = Some((hosts.address(host), hosts.on(host)));
         self
@@ -513,7 +518,7 @@ impl Builder {
             .map_or("127.0.0.1", |(address, _)| address)
     }
 
-    /// Uses this wall clock, which must not be dropped before the server.
+    /// Gives the server this wall clock, which must not be dropped before the server.
     pub fn clock(mut self, clock: &ClockShim) -> Self {
         self.environment = clock.environment().into();
         self
@@ -556,8 +561,8 @@ impl Builder {
         Ok(server)
     }
 
-    /// Returns the text of a configuration file. A file is better than arguments: passwords with
-    /// unusual characters survive, and do not appear in the process list.
+    /// Returns the content of a configuration file. A file is better than arguments, because
+    /// passwords may contain unusual characters and do not appear in the process list.
     fn config(&self, dir: &Path, port: u16) -> String {
         let path = |name: &str| format!("\"{}\"", dir.join(name).display());
         let mut lines = vec![
@@ -566,14 +571,14 @@ impl Builder {
             "daemonize no".to_owned(),
             format!("bind {}", self.address()),
             format!("dir \"{}\"", dir.display()),
-            // Every server has the socket, because `command` needs a connection that no test takes
-            // away.
+            // Every server listens on this socket, because `command` needs a connection that tests
+            // do not disturb.
             format!("unixsocket \"{}\"", socket(dir).display()),
         ];
         if self.tls.is_some() {
             lines.push("port 0".to_owned());
             lines.push(format!("tls-port {port}"));
-            // This is for connections between cluster nodes. Other servers ignore it.
+            // This setting is for connections between cluster nodes. Other servers ignore it.
             lines.push("tls-cluster yes".to_owned());
             let wants = if self.wants_certificates { "yes" } else { "no" };
             lines.push(format!("tls-auth-clients {wants}"));
@@ -601,8 +606,7 @@ impl Builder {
     }
 
     fn spawn(&self, dir: &Path) -> io::Result<Child> {
-        // The log is emptied. Otherwise the log of the last process would be taken for the log of
-        // this one.
+        // The log is emptied. Otherwise the last process's log would be taken for this process's.
         let log = fs::File::create(dir.join(LOG))?;
         let there = self.host.iter().flat_map(|(_, there)| there);
         let mut words = there.map(|word| PathBuf::from(word).into_os_string());
@@ -624,7 +628,7 @@ impl Builder {
             .spawn()
     }
 
-    /// Returns user and password of [`RedisServer::url`].
+    /// Returns the user and the password in [`RedisServer::url`].
     pub(crate) fn credentials(&self) -> (Option<&str>, Option<&str>) {
         match &self.user {
             Some((user, password)) => (Some(user), Some(password)),
@@ -639,7 +643,7 @@ impl Builder {
     }
 }
 
-/// A socket that is read through a buffer.
+/// A socket with a buffer for reading.
 pub(crate) struct BufStream(BufReader<UnixStream>);
 
 impl io::Read for BufStream {

@@ -1,4 +1,4 @@
-//! C libraries that are loaded before a program. They do what safe Rust can't do.
+//! C libraries that are preloaded into a program. They do things that safe Rust can't do.
 
 use std::fs;
 use std::io;
@@ -9,7 +9,7 @@ use tempfile::TempDir;
 /// The file name of each compiled library in its folder.
 pub(crate) const LIBRARY: &str = "shim.so";
 
-/// Compiles `code` into [`LIBRARY`] in a folder of its own.
+/// Compiles `code` into [`LIBRARY`] in a new folder.
 pub(crate) fn compile(prefix: &str, code: &str) -> io::Result<TempDir> {
     let dir = tempfile::Builder::new().prefix(prefix).tempdir()?;
     let source = dir.path().join("shim.c");

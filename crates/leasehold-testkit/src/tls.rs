@@ -1,4 +1,4 @@
-//! Certificates for a server that only the tests trust.
+//! Certificates for servers, which only the tests trust.
 
 use std::{fmt, fs, io, path::Path};
 
@@ -7,7 +7,7 @@ use rcgen::{
     KeyUsagePurpose, date_time_ymd,
 };
 
-/// Number of client certificates: one, and its later replacements.
+/// Number of client certificates: the first one, and its later replacements.
 pub(crate) const CLIENTS: usize = 3;
 
 /// The authority that signs the certificates of servers and clients.
@@ -30,7 +30,8 @@ impl Authority {
         }
     }
 
-    /// Returns an authority whose own certificate is the servers' certificate, for these hosts.
+    /// Returns an authority whose own certificate is also the servers' certificate, for these
+    /// hosts.
     pub(crate) fn self_signed(hosts: &[&str], is_expired: bool) -> Self {
         Self {
             issuer: issuer(hosts, is_expired).expect("a key can be made"),
@@ -86,7 +87,8 @@ fn issuer(hosts: &[&str], is_expired: bool) -> Result<CertifiedIssuer<'static, K
         KeyUsagePurpose::KeyCertSign,
         KeyUsagePurpose::DigitalSignature,
     ];
-    // Some verifiers take a chain for self-signed if its issuer and subject have the same name.
+    // Some verifiers consider a certificate self-signed if its issuer and subject have the same
+    // name.
     ca.distinguished_name
         .push(DnType::CommonName, "leasehold test CA");
     CertifiedIssuer::self_signed(ca, KeyPair::generate()?)

@@ -1,19 +1,19 @@
-//! Waits for a condition instead of for "long enough".
+//! Waits until a condition is true, instead of for a time that should be long enough.
 
 use std::{
     thread,
     time::{Duration, Instant},
 };
 
-/// Polls `condition` every 5 ms until it holds.
+/// Polls `condition` every 5 ms until it is true.
 ///
 /// # Panics
 ///
-/// Panics if it does not hold after `limit`. The message is `what`.
+/// Panics if the condition is not true within `limit`. The panic message contains `what`.
 pub fn eventually(what: &str, limit: Duration, mut condition: impl FnMut() -> bool) {
     let deadline = Instant::now() + limit;
     while !condition() {
-        // The deadline is checked after the condition. So the condition gets its last chance at the
+        // The deadline is checked after the condition. So the condition is checked once more at the
         // limit, even if this thread was not scheduled for a while.
         assert!(Instant::now() < deadline, "not within {limit:?}: {what}");
         thread::sleep(POLL);

@@ -1,4 +1,4 @@
-//! Faults that can hit one request or its reply.
+//! Faults that can affect one request or its reply.
 
 use std::sync::{
     Arc, Mutex, PoisonError,
@@ -7,15 +7,15 @@ use std::sync::{
 
 use crate::frames::Frame;
 
-/// The effect of an armed fault on the request that it hits.
+/// The effect of an armed fault on its request.
 ///
-/// TCP loses nothing from the middle of a stream. So if a request or reply is lost and the
-/// connection is not closed, everything after it is lost too. A request or reply that is held also
-/// delays everything after it.
+/// TCP never loses data in the middle of a stream. So if a request or reply is lost and the
+/// connection is not closed, everything after it is lost too. A request or reply that is held back
+/// also delays everything after it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Strike {
-    /// The connection is closed, and the server sees nothing of the request.
+    /// The connection is closed before any of the request reaches the server.
     CutBefore,
     /// Half of the request reaches the server, then the connection is closed.
     CutInRequest,
@@ -37,7 +37,7 @@ pub enum Strike {
     HoldReply,
 }
 
-/// A handle of an armed fault, which shows whether the fault has struck, and which request.
+/// A handle for an armed fault. It shows whether the fault has happened, and to which request.
 #[derive(Clone, Debug, Default)]
 pub struct Fault(Arc<State>);
 
@@ -49,13 +49,13 @@ struct State {
 }
 
 impl Fault {
-    /// Returns whether the fault has struck: the connection is closed, the reply is lost, or the
+    /// Returns whether the fault has happened: the connection is closed, the reply is lost, or the
     /// request waits.
     pub fn fired(&self) -> bool {
         self.0.fired.load(SeqCst)
     }
 
-    /// Returns the bytes of the request that was hit, or no bytes before that.
+    /// Returns the bytes of the request to which the fault has happened, or no bytes before that.
     pub fn request(&self) -> Vec<u8> {
         let request = self.0.request.lock();
         request.unwrap_or_else(PoisonError::into_inner).clone()
@@ -79,10 +79,10 @@ impl Fault {
     }
 }
 
-/// A fault that waits for its request.
+/// An armed fault, which waits for its request.
 pub(super) struct Armed {
     pub(super) needle: Vec<u8>,
-    /// Number of requests with the needle that pass before the fault strikes.
+    /// Number of requests with the needle that pass before the fault happens.
     pub(super) spare: usize,
     pub(super) strike: Strike,
     pub(super) fault: Fault,

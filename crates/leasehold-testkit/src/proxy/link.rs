@@ -1,4 +1,4 @@
-//! One client's connection, handled frame by frame.
+//! The connection of one client, handled frame by frame.
 
 use std::{
     collections::VecDeque,
@@ -17,7 +17,7 @@ use super::{
 };
 use crate::frames::{Frame, Splitter};
 
-/// A client's connection and the connection to the server that belongs to it.
+/// A client's connection, and the matching connection to the server.
 pub(super) struct Link {
     client: TcpStream,
     server: TcpStream,
@@ -30,7 +30,7 @@ pub(super) struct Link {
 struct Flow {
     /// Whether the client has subscribed, so that messages can arrive.
     subscribed: bool,
-    /// The fates of the replies that have not arrived yet, in their order.
+    /// The fates of the replies that have not arrived yet, in the order of the replies.
     replies: VecDeque<Fate>,
     requests_vanish: bool,
     replies_vanish: bool,
@@ -83,7 +83,7 @@ impl Shared {
         for direction in [Direction::Requests, Direction::Replies] {
             let (shared, link) = (Arc::clone(self), Arc::clone(&link));
             thread::spawn(move || {
-                // Any error ends the link, and both peers notice that.
+                // Any error ends the link, and both sides notice that.
                 let _ = shared.forward(&link, direction);
                 shared.close(&link);
             });
@@ -189,7 +189,7 @@ impl Shared {
             return Ok(());
         }
         match fate {
-            // A reply to no request, such as the refusal of a connection, passes too.
+            // A reply without a request, such as the refusal of a connection, passes too.
             Some(Fate::Passes) | None => client.write_all(&frame.0),
             Some(Fate::IsDropped) => Ok(()),
             Some(Fate::Meets(strike, fault)) => self.strike_reply(link, frame, strike, &fault),
@@ -250,8 +250,8 @@ impl Shared {
 
     /// Closes the link, and returns the error that ends its threads.
     fn cut_by(&self, fault: &Fault, link: &Link) -> io::Error {
-        // The link is closed first: a test that notices the fault relies on the connection being
-        // closed.
+        // The link is closed first, because a test that notices the fault relies on the connection
+        // being closed.
         self.close(link);
         self.fire(fault);
         io::ErrorKind::ConnectionAborted.into()
@@ -266,7 +266,8 @@ impl Shared {
         let held = |state: &mut State| held(state) && !link.closed.load(SeqCst);
         let state = self.changed.wait_while(self.state(), held);
         drop(state.unwrap_or_else(PoisonError::into_inner));
-        // Bytes that were held back when the link was cut are lost, even if a socket is still open.
+        // If bytes were held back when the link was cut, they are lost, even if a socket is still
+        // open.
         if link.closed.load(SeqCst) {
             return Err(io::ErrorKind::ConnectionAborted.into());
         }
@@ -275,12 +276,12 @@ impl Shared {
 
     pub(super) fn close(&self, link: &Link) {
         let mut state = self.state();
-        // This happens under the lock. Otherwise a thread that is about to wait would miss it.
+        // The lock is held here. Otherwise a thread that is about to wait would miss the change.
         link.closed.store(true, SeqCst);
         state.links.retain(|other| !std::ptr::eq(&**other, link));
         drop(state);
         self.changed.notify_all();
-        // This fails when the peer has already closed the connection, which is fine.
+        // This fails if the peer has already closed the connection, which does no harm.
         let _ = link.client.shutdown(Shutdown::Both);
         let _ = link.server.shutdown(Shutdown::Both);
     }

@@ -221,7 +221,7 @@ fn lost_request_or_reply_drops_later_ones() {
         eventually("what reached the server has run", LIMIT, || {
             (setup.is_set("x"), setup.is_set("z")) == (runs, runs)
         });
-        // The connection is open until one side closes it.
+        // The connection stays open until one side closes it.
         client.shutdown(std::net::Shutdown::Write).expect("open");
         assert_eq!(receive(&client), "", "{strike:?}");
         assert_eq!((setup.is_set("x"), setup.is_set("z")), (runs, runs));
@@ -248,7 +248,7 @@ fn held_request_or_reply_continues_when_released() {
         let fault = setup.proxy.strike_next(b"SET x", strike);
         send(&client, "SET x 1\r\nGET x\r\n");
         eventually("fault fired", LIMIT, || fault.fired());
-        // Only the connection that was hit waits.
+        // Only the affected connection waits.
         send(&other, "PING\r\n");
         assert_eq!(receive(&other), "+PONG\r\n");
         assert_eq!(setup.is_set("x"), runs, "{strike:?}");

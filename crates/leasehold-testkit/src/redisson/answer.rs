@@ -1,4 +1,4 @@
-//! Answers to calls, and waiting for them.
+//! The answers to calls, and the code that waits for them.
 
 use std::{
     error::Error,
@@ -32,18 +32,18 @@ pub type Answer<T> = Result<Timed<T>, RedissonError>;
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct RedissonError {
-    /// The name of the Java class without its package. [`RedissonError::GONE`] or
-    /// [`RedissonError::NO_ANSWER`] when the driver sent no answer.
+    /// The name of the Java class without its package; [`RedissonError::GONE`] or
+    /// [`RedissonError::NO_ANSWER`] if the driver sent no answer.
     pub class: String,
     /// The message of the exception.
     pub message: String,
 }
 
 impl RedissonError {
-    /// The class of the error when the JVM has ended.
+    /// The class of the error if the JVM has ended.
     pub const GONE: &str = "JvmGone";
 
-    /// The class of the error when the answer did not arrive in time.
+    /// The class of the error if the answer did not arrive in time.
     pub const NO_ANSWER: &str = "NoAnswer";
 
     pub(super) fn new(class: &str, message: impl Into<String>) -> Self {
@@ -84,11 +84,12 @@ impl<T: DeserializeOwned> Pending<T> {
         self.slot.answer().is_some()
     }
 
-    /// Waits at most `limit` for the answer. It can be called again after that.
+    /// Waits at most `limit` for the answer. This method can be called again if the answer has not
+    /// arrived.
     ///
     /// # Errors
     ///
-    /// Returns what Redisson threw, or [`RedissonError::NO_ANSWER`].
+    /// Returns the exception that Redisson threw, or [`RedissonError::NO_ANSWER`].
     pub fn wait(&self, limit: Duration) -> Answer<T> {
         let answer = self.slot.wait(limit).unwrap_or_else(|| {
             let message = format!("no answer to `{}` within {limit:?}", self.slot.request);
@@ -115,7 +116,7 @@ impl<T> fmt::Debug for Pending<T> {
     }
 }
 
-/// A place for one answer, which the thread that reads answers fills.
+/// A slot for one answer. The thread that reads answers fills it.
 pub(super) struct Slot {
     /// The request, for messages.
     request: String,
@@ -133,7 +134,8 @@ impl Slot {
     }
 
     pub(super) fn fill(&self, answer: Answer<Value>) {
-        // The first answer is kept: it is the true one if the JVM ended right after it.
+        // The first answer is kept, because it is still correct if the JVM ended immediately
+        // afterwards.
         self.answer().get_or_insert(answer);
         self.filled.notify_all();
     }

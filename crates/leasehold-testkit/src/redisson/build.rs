@@ -1,4 +1,4 @@
-//! Finds the driver and builds it.
+//! Finds the Redisson driver and builds it.
 
 use std::{
     path::{Path, PathBuf},
@@ -20,8 +20,8 @@ pub fn java_available() -> bool {
     })
 }
 
-/// Builds the driver unless it is newer than its sources. If several processes want to build it at
-/// the same time, they wait for each other inside the script.
+/// Builds the driver unless it is newer than its sources. If several processes build it at the same
+/// time, they wait for each other inside the script.
 pub(super) fn build() {
     static BUILT: OnceLock<Result<(), String>> = OnceLock::new();
     if let Err(message) = BUILT.get_or_init(run_script) {

@@ -6,9 +6,9 @@ use serde::Deserialize;
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[non_exhaustive]
 pub struct HammerReport {
-    /// Number of increments. The counter must have grown by this number.
+    /// Number of increments, by which the counter must have grown.
     pub increments: u64,
-    /// The holds of the lock, one for each increment, in no order.
+    /// The holds of the lock, one for each increment, in no particular order.
     pub intervals: Vec<Interval>,
 }
 
@@ -28,7 +28,7 @@ pub struct Interval {
 }
 
 impl Interval {
-    /// Returns a hold that a test measured itself.
+    /// Creates a hold from times that a test has measured itself.
     pub fn new(thread: u64, asked_ns: u64, acquired_ns: u64, released_ns: u64) -> Self {
         Self {
             thread,
@@ -51,7 +51,7 @@ pub fn first_overlap(
 ) -> Option<(Interval, Interval)> {
     let mut sorted: Vec<Interval> = intervals.into_iter().collect();
     sorted.sort_by_key(|interval| (interval.acquired_ns, interval.released_ns));
-    // When holds are sorted by their beginning, any overlap shows between neighbours.
+    // When the holds are sorted by their start, an overlap always shows between two neighbours.
     sorted
         .windows(2)
         .find(|pair| pair[1].acquired_ns < pair[0].released_ns)

@@ -27,7 +27,7 @@ pub(super) struct Jvm {
 #[derive(Default)]
 struct Waiting {
     next_id: u64,
-    /// Whether the JVM has ended, so that no further answers arrive.
+    /// Whether the JVM has ended, so that there will be no further answers.
     is_gone: bool,
     slots: HashMap<u64, Arc<Slot>>,
 }
@@ -46,7 +46,8 @@ struct Line {
 }
 
 impl Jvm {
-    /// Starts the driver in `target`, with these flags. Does not wait until it has started.
+    /// Starts the driver from the folder `target`, with these flags. Does not wait until the driver
+    /// has started.
     pub(super) fn start(target: &Path, redis_url: &str, flags: &[&str]) -> Arc<Self> {
         let target = target.display();
         let mut child = Command::new("java")
@@ -107,10 +108,10 @@ impl Jvm {
         self.pid
     }
 
-    /// Ends the JVM. Does nothing when it has already ended.
+    /// Kills the JVM. Does nothing if it has already ended.
     pub(super) fn kill(&self) {
         let mut child = lock(&self.child);
-        // This fails only if the process has ended and was waited for.
+        // This fails only if the process has already ended and was reaped.
         let _ = child.kill();
         let _ = child.wait();
     }
@@ -177,8 +178,8 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// The flags of a small JVM that starts quickly. The tests run several JVMs at once, each for
-/// seconds.
+/// The flags for a small JVM that starts quickly. The tests run several JVMs at once, each for a
+/// few seconds.
 pub(super) const QUICK_TO_START: [&str; 4] = [
     "-Xshare:auto",
     "-XX:TieredStopAtLevel=1",

@@ -13,11 +13,11 @@ use super::{ANSWER_LIMIT, Answer, HammerReport, Pending, fields, jvm::Jvm, milli
 pub enum LockKind {
     /// `getLock`: re-entrant, woken by messages.
     Plain,
-    /// `getSpinLock`: asks repeatedly, and receives no messages.
+    /// `getSpinLock`: waiters send requests repeatedly, and receive no messages.
     Spin,
     /// `getFairLock`: waiters are served in order of arrival.
     Fair,
-    /// `getFencedLock`: with tokens. Not in 3.16.8.
+    /// `getFencedLock`: a lock with tokens. Version 3.16.8 does not have it.
     Fenced,
     /// `getReadWriteLock(..).readLock()`.
     Read,
@@ -25,9 +25,9 @@ pub enum LockKind {
     Write,
     /// `getMultiLock(locks...)`: the name is `a,b`, or `client/a,other/a`.
     Multi,
-    /// `RedissonRedLock`: names as in [`LockKind::Multi`].
+    /// `RedissonRedLock`: the name is as for [`LockKind::Multi`].
     Red,
-    /// `getMultiLock(group, values)`, which 3.16.8 does not have: the name is `group/a,b`.
+    /// `getMultiLock(group, values)`: the name is `group/a,b`. Version 3.16.8 does not have it.
     Group,
 }
 
@@ -49,8 +49,9 @@ impl LockKind {
 
 /// One Java thread of a Redisson client, which is one holder.
 ///
-/// Every call has two methods. `start_..` sends it and returns at once; the other waits up to a
-/// minute for the answer. Calls of one thread run in the order in which they were sent.
+/// Every call has two methods. `start_..` sends the call and returns at once. The other method
+/// waits up to a minute for the answer. The calls of one thread run in the order in which they were
+/// sent.
 #[derive(Clone, Debug)]
 pub struct RedissonThread {
     jvm: Arc<Jvm>,
@@ -71,7 +72,7 @@ impl RedissonThread {
         }
     }
 
-    /// Returns the same Java thread, whose names refer to this kind of lock. The default is
+    /// Returns the same Java thread, but with names that refer to this kind of lock. The default is
     /// [`LockKind::Plain`].
     #[must_use = "the thread it is called on stays as it is"]
     pub fn kind(&self, kind: LockKind) -> Self {
@@ -81,8 +82,8 @@ impl RedissonThread {
         }
     }
 
-    /// Returns the same Java thread, but with one Java object for each name, which it shares with
-    /// all threads of its client for which this was called. By default, each call has its own
+    /// Returns the same Java thread, but with one Java object for each name. All threads of the
+    /// client for which this method was called share this object. By default, each call uses a new
     /// object.
     #[must_use = "the thread it is called on stays as it is"]
     pub fn shared(&self) -> Self {
@@ -96,7 +97,7 @@ impl RedissonThread {
     ///
     /// # Errors
     ///
-    /// Fails if it has not made a call yet.
+    /// Fails if the thread has not made a call yet.
     pub fn interrupt(&self) -> Answer<()> {
         self.start_call("interrupt", json!({})).wait(ANSWER_LIMIT)
     }
@@ -136,9 +137,9 @@ impl RedissonThread {
         self.start_call("thread_id", json!({})).wait(ANSWER_LIMIT)
     }
 
-    /// Returns whether the thread sleeps until a message wakes it. From then on it can't miss a
-    /// release. Before that it can: Redisson counts the sleepers when the "wake all" message
-    /// arrives.
+    /// Returns whether the thread sleeps until a message wakes it. From then on, it can't miss a
+    /// release. Before that, it can, because Redisson wakes only the threads that sleep when the
+    /// "wake all" message arrives.
     ///
     /// # Panics
     ///
@@ -149,7 +150,7 @@ impl RedissonThread {
         answer.expect("the JVM runs").value
     }
 
-    /// Calls `lock()`: waits without limit, and the watchdog renews the lock.
+    /// Calls `lock()`: waits without a limit, and the watchdog renews the lock.
     ///
     /// # Errors
     ///
@@ -163,7 +164,7 @@ impl RedissonThread {
         self.start("lock", name)
     }
 
-    /// Calls `lock(lease)`: waits without limit, and the lock is not renewed.
+    /// Calls `lock(lease)`: waits without a limit, and the lock is not renewed.
     ///
     /// # Errors
     ///
@@ -240,7 +241,7 @@ impl RedissonThread {
     ///
     /// # Errors
     ///
-    /// `IllegalMonitorStateException` when this thread does not hold the lock.
+    /// Returns `IllegalMonitorStateException` if this thread does not hold the lock.
     pub fn unlock(&self, name: &str) -> Answer<()> {
         self.start_unlock(name).wait(ANSWER_LIMIT)
     }
@@ -250,8 +251,8 @@ impl RedissonThread {
         self.start("unlock", name)
     }
 
-    /// Calls `forceUnlock()`, which ends the hold of any thread. `false` when no thread held the
-    /// lock.
+    /// Calls `forceUnlock()`, which ends the hold of any thread. The answer is `false` if no thread
+    /// held the lock.
     ///
     /// # Errors
     ///
@@ -294,7 +295,7 @@ impl RedissonThread {
         self.start("is_held_by_current_thread", name)
     }
 
-    /// Calls `getHoldCount()`: how often this thread holds the lock.
+    /// Calls `getHoldCount()`: how many times this thread holds the lock.
     ///
     /// # Errors
     ///
@@ -308,8 +309,8 @@ impl RedissonThread {
         self.start("hold_count", name)
     }
 
-    /// Calls `remainTimeToLive()`, in ms: -2 when no thread holds the lock, -1 when it does not
-    /// expire.
+    /// Calls `remainTimeToLive()`. The answer is in ms: -2 if no thread holds the lock, -1 if the
+    /// lock does not expire.
     ///
     /// # Errors
     ///
@@ -323,8 +324,8 @@ impl RedissonThread {
         self.start("ttl", name)
     }
 
-    /// Makes `threads` new Java threads of the client acquire the lock `name` and increment the
-    /// string at key `counter` in two steps, in a loop, for the duration `run`.
+    /// Starts `threads` new Java threads of the client. For the duration `run`, each thread
+    /// repeatedly acquires the lock `name` and increments the string at key `counter` in two steps.
     pub fn hammer(
         &self,
         name: &str,
@@ -336,14 +337,14 @@ impl RedissonThread {
         self.start_with("hammer", name, plan)
     }
 
-    /// Makes `threads` new Java threads claim the numbers of the string `counter` under the lock
-    /// `name`, until the key `over` exists. Each claim is written to the hash `claims`, as
-    /// `who-thread asked_ns acquired_ns claimed_ns`, so that no claim is lost when the JVM is
-    /// killed. Claiming a number that already has an owner is an error. The value is the number of
-    /// claims.
+    /// Starts `threads` new Java threads, which count the string `counter` up under the lock `name`
+    /// and claim each number, until the key `over` exists. Each claim is written to the hash
+    /// `claims`, as `who-thread asked_ns acquired_ns claimed_ns`, so that claims are not lost when
+    /// the JVM is killed. Claiming a number that already has an owner is an error. The answer is
+    /// the number of claims.
     ///
-    /// With `wait`, a thread waits at most this long and then asks again. So if the thread dies,
-    /// its entry in the queue of a fair lock does not last for long.
+    /// With `wait`, a thread waits at most this long before it requests the lock again. So if the
+    /// thread dies, its entry in the queue of a fair lock soon expires.
     pub fn torment(
         &self,
         name: &str,
