@@ -61,8 +61,7 @@ const EXPIRY: &str = "the other side gets in when the lease of the holder ends";
 const KILLED: &str = "a killed process keeps the others out only until its lease ends";
 const WATCHDOGS: &str = "each side's watchdog renews its own hold, and the other sides stay out";
 const MANY: &str = "when threads and processes of all sides compete, no two recorded holds overlap, and no count is lost";
-const STATE: &str =
-    "each call of Leasehold leaves the same state in Redis as a live Redisson did when its calls were recorded";
+const STATE: &str = "each call of Leasehold leaves the same state in Redis as a live Redisson did when its calls were recorded";
 
 const FAILOVER: &str =
     "holds and waiters of all sides outlive a failover of a master behind sentinels";
@@ -300,7 +299,7 @@ fn fair() -> Primitive {
                     "each_lock::fair::a_forced_unlock_wakes_who_waits_and_is_told_the_holder",
                 ),
                 each(
-                    "the waiters of both sides share one queue and are served in its order",
+                    "the waiters of both sides share one queue and are served in the order of the queue",
                     "fair::messages_serve_mixed_queue_in_order",
                     "each_lock::fair::all_waiters_are_woken_in_turn",
                 ),

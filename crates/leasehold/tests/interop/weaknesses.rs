@@ -291,7 +291,7 @@ const FAIR: &[Weakness] = &[
     weakness(
         "If a waiter is killed, it blocks the queue until five minutes after the end of the hold.",
         BOTH,
-        "Leasehold's waiters behind the killed waiter wait for these five minutes.",
+        "Leasehold waiters that are after the killed waiter in the queue wait for these five minutes.",
         "In Java, use `tryLock(wait, lease, unit)` with a short wait, in a loop. If such a waiter is killed, it loses its place when the hold has ended and then the time of its wait has passed. A killed Leasehold waiter is passed over after 5 s.",
         "fair::killed_java_waiter_leaves_at_redissons_timeout",
     ),
@@ -473,7 +473,7 @@ const GROUP: &[Weakness] = &[
         "suspects_newer::java_group_misreports_forced_unlock_and_ownership",
     ),
     weakness(
-        "Leases use the clock of the client. An unlock checks the lease by this clock, but not whether another client holds the value by then.",
+        "Leases use the clock of the client. An unlock checks the lease by this clock, but does not check whether another client now holds the value.",
         NEW,
         "Leasehold uses the server's clock. If the clock of a Java process is behind, Leasehold gets the lock while the Java process still counts its own lease as running. The Java unlock does not end Leasehold's hold, because Leasehold has removed the values whose leases had ended.",
         "Keep the clocks in step (NTP): they must differ by much less than a lease.",
@@ -511,7 +511,7 @@ const SEMAPHORES: &[Weakness] = &[
         "suspects::counts::java_release_creates_missing_semaphore each_count::counted::the_permit_of_a_killed_process_is_given_back_by_any_other",
     ),
     weakness(
-        "The leases of permits end by the client's clock.",
+        "The client's clock decides when the leases of permits end.",
         BOTH,
         "Leasehold uses the server's clock. If the clock of a Java process is behind, Leasehold gives that process's permit to the next waiter too early.",
         "Keep the clocks in step (NTP): they must differ by much less than a lease.",
