@@ -123,7 +123,7 @@ impl Backend {
     /// Returns the failure for a grant whose reply took longer than the lease. The caller's undo
     /// releases the grant.
     pub(crate) fn granted_too_late(&self) -> Failure {
-        let what = "it was granted, but the answer came after its lease was over; \
+        let what = "it was granted, but the answer arrived after its lease had expired; \
                     set a longer lease";
         // The undo stays armed: by our clock the lease has expired, but the key may still exist.
         self.failure(Outcome::MayHaveRun, Cause::NoAnswer(what.into()))

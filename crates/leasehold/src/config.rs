@@ -409,7 +409,7 @@ pub(crate) fn check_longest(lease: Duration, longest: Option<Duration>, key: &Ke
         Some(longest) => Err(misuse(
             key,
             format!(
-                "a lease of {lease:?} for `{key}` is over the longest lease of its majority, {longest:?}; \
+                "a lease of {lease:?} for `{key}` is over the longest lease of its `RedLock`, {longest:?}; \
                  set a shorter lease, or a longer `longest_lease` on the lock"
             ),
         )),
@@ -422,7 +422,7 @@ pub(crate) fn outlasts_guard(lease: &str, span: Duration) -> Error {
         ErrorKind::Misuse,
         format!(
             "{lease} is longer than the client's failover guard of {span:?}, so another client could get \
-             the lock before the lease is over; set a shorter lease, or a longer failover guard on all clients"
+             the lock before the lease ends; set a shorter lease, or a longer failover guard on all clients"
         ),
     )
 }

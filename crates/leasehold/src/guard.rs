@@ -289,7 +289,7 @@ impl Share {
     /// Returns why the hold can't end with this guard.
     fn sharing_reason(&self) -> &'static str {
         match self.hold().guards() {
-            0 | 1 => "another guard of its owner has left it to its lease",
+            0 | 1 => "another guard of its owner was forgotten",
             _ => "other guards of its owner share it",
         }
     }

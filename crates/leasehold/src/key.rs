@@ -56,7 +56,7 @@ impl Ord for Prefix {
     }
 }
 
-/// The part of the data that a key stands for, if it does not stand for all data under one name.
+/// The part of the data that a key represents, if it does not represent all data under one name.
 #[derive(PartialEq, Eq, Hash, PartialOrd, Ord)]
 enum KeyPart {
     /// These values of a group.

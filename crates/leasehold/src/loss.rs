@@ -68,14 +68,14 @@ impl fmt::Display for LossReason {
             // logs and on terminals.
             Self::Taken { by } => write!(f, "it is held by {} now", Shown(by)),
             Self::Deleted => f.write_str("it was removed on the server"),
-            Self::HandedOver => f.write_str("it was handed over by a ticket"),
+            Self::HandedOver => f.write_str("it was handed over with a ticket"),
             Self::Forced => f.write_str("it was unlocked by force"),
             Self::RenewalFailed { since, cause } => {
                 write!(f, "renewing it has failed for {since:.1?} ({cause})")
             }
             Self::Member { member, reason } => write!(f, "{member} is lost: {reason}"),
             Self::Stalled { since } => write!(f, "its work made no progress for {since:.1?}"),
-            Self::MaxHold { limit } => write!(f, "its maximum hold time of {limit:?} is over"),
+            Self::MaxHold { limit } => write!(f, "its maximum hold time of {limit:?} has passed"),
         }
     }
 }

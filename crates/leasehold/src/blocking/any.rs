@@ -81,7 +81,7 @@ impl AnyLock {
 
 impl<O: Ownership> AnyLock<O> {
     reads! { AnyLock by as_async:
-        "Returns the locks that a lock of several is made of" members() -> &[crate::AnyLock];
+        "Returns the members of a lock that is made of several" members() -> &[crate::AnyLock];
         "Returns the address of the lock's server" address() -> &str;
     }
     calls! { AnyLock by as_async:

@@ -166,7 +166,7 @@ impl Client {
         "Returns what `name` is, without its clients, with one request" peek(name: &str) -> NameInfo;
         "Asks the servers of `name` about themselves" examine(name: &str) -> Vec<ServerFacts>;
         "Ends one hold by force" force_release(name: &str, hold: &str) -> bool;
-        "Takes the place of a ticket's hold" resume(ticket: &Ticket) -> LockGuard<Explicit> => wrap;
+        "Takes over a ticket's hold" resume(ticket: &Ticket) -> LockGuard<Explicit> => wrap;
         "Ends a ticket's hold without resuming it" release_ticket(ticket: &Ticket) -> ();
     }
     reads! { Client:

@@ -62,12 +62,12 @@ impl Election {
     }
 
     setters! { Election:
-        "Sets a text that observers receive with the leader" payload(text: impl Into<Arc<str>>);
+        "Sets a string that observers receive with the leader" payload(text: impl Into<Arc<str>>);
         "Sets the lease of a term" lease(lease: Duration);
         "Sets the time between two renewals of a term" renew_every(period: Duration);
         "Sets the time in which the work of the leader must report progress" progress_within(within: Duration);
         "Sets which servers must confirm a term" acknowledged_by(acknowledgement: Acknowledgement);
-        "Sets how often the server is asked when nothing wakes a waiter" poll_interval(interval: Duration);
+        "Sets how often candidates and observers ask the server while no message wakes them" poll_interval(interval: Duration);
         "Sets how long a wait continues while no server answers" outage_timeout(timeout: Duration);
     }
     reads! { Election:
@@ -76,7 +76,7 @@ impl Election {
     waits! { Election:
         "Waits until this candidate leads" stand() -> Term => term;
         "Leads if there is no leader now" try_stand() -> Option<Term> => term_if_any;
-        "Asks for the present leader" leader() -> Option<Leader>;
+        "Asks the server for the current leader" leader() -> Option<Leader>;
     }
 }
 
@@ -170,7 +170,7 @@ impl fmt::Debug for Term {
 /// An iterator over the terms of an election; see [`leasehold::Terms`](crate::Terms). Its `next`
 /// waits for a change.
 #[derive(Debug)]
-#[must_use = "nothing is asked for until the terms are read"]
+#[must_use = "no request is sent until the terms are read"]
 pub struct Terms {
     inner: election::Terms,
     runtime: Runtime,

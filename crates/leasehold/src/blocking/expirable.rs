@@ -52,11 +52,11 @@ impl ExpirableSemaphore {
         "Waits for a permit" acquire() -> ExpirablePermit => wrap;
         "Acquires a permit if one is free" try_acquire() -> Option<ExpirablePermit> => wrap_some;
         "Waits at most `wait` for a permit" try_acquire_for(wait: Duration) -> Option<ExpirablePermit> => wrap_some;
-        "Waits for a permit until `deadline` at the latest" try_acquire_until(deadline: Instant) -> Option<ExpirablePermit> => wrap_some;
+        "Waits for a permit, but at most until `deadline`" try_acquire_until(deadline: Instant) -> Option<ExpirablePermit> => wrap_some;
         "Waits for `permits` permits, all at the same time" acquire_many(permits: u32) -> ExpirablePermit => wrap;
         "Acquires `permits` permits if that many are free" try_acquire_many(permits: u32) -> Option<ExpirablePermit> => wrap_some;
         "Waits at most `wait` for `permits` permits" try_acquire_many_for(permits: u32, wait: Duration) -> Option<ExpirablePermit> => wrap_some;
-        "Waits for `permits` permits until `deadline` at the latest" try_acquire_many_until(permits: u32, deadline: Instant) -> Option<ExpirablePermit> => wrap_some;
+        "Waits for `permits` permits, but at most until `deadline`" try_acquire_many_until(permits: u32, deadline: Instant) -> Option<ExpirablePermit> => wrap_some;
     }
     calls! { ExpirableSemaphore:
         "Gives a permit back by its id" release(id: PermitId) -> bool;
@@ -70,8 +70,8 @@ impl ExpirableSemaphore {
         "Creates the semaphore with `permits` permits" try_set_permits(permits: u32) -> bool;
         "Sets how many permits there are in total" set_permits(permits: u32) -> ();
         "Changes the number of permits by `permits`, up or down" add_permits(permits: i32) -> ();
-        "Removes the semaphore together with the permits in use" delete() -> bool;
-        "Takes the place of a ticket's permits" resume(ticket: &Ticket) -> ExpirablePermit => wrap;
+        "Removes the semaphore, including the permits in use" delete() -> bool;
+        "Takes over a ticket's permits" resume(ticket: &Ticket) -> ExpirablePermit => wrap;
     }
 
     fn twin(&self) -> &crate::ExpirableSemaphore {
@@ -140,7 +140,7 @@ impl ExpirablePermit {
         "Returns the ids of all permits" ids() -> &[PermitId];
         "Returns why a permit was lost" loss() -> Option<LossReason>;
         "Returns whether the permits are held" is_held() -> bool;
-        "Returns the failure of renewal since the last confirmation" renewal_failure() -> Option<LossReason>;
+        "Returns why renewals have been failing since the last one that succeeded" renewal_failure() -> Option<LossReason>;
         "Returns the number of this hold" number() -> u64;
         "Returns how long the acquire took" waited() -> Duration;
         "Returns the name of the semaphore" name() -> &str;

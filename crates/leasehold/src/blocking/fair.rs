@@ -12,9 +12,9 @@ pub type FairLock<O = PerThread> = Lock<O, Fair>;
 
 impl<O: Ownership> Lock<O, Fair> {
     setters! { FairLock:
-        "Sets how long a waiter that does not ask keeps its place" waiter_timeout(timeout: Duration);
+        "Sets how long a waiter keeps its place after its last request" waiter_timeout(timeout: Duration);
     }
     calls! { FairLock by as_async:
-        "Returns the waiters for the lock in their order" waiters() -> Vec<String>;
+        "Returns the waiters for the lock in queue order" waiters() -> Vec<String>;
     }
 }

@@ -10,7 +10,7 @@ pub type FencedLock<O = PerThread> = Lock<O, Fenced>;
 
 impl<O: Ownership> Lock<O, Fenced> {
     calls! { FencedLock by as_async:
-        "Returns the last token that was given to any hold" last_token() -> Option<u64>;
+        "Returns the last token that any hold has drawn" last_token() -> Option<u64>;
     }
 }
 

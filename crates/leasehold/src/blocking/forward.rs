@@ -134,8 +134,8 @@ macro_rules! lease_setters {
 macro_rules! wait_setters {
     ($twin:ident) => {
         $crate::blocking::forward::setters! { $twin:
-            "Sets how a waiter learns that it may ask again" wait_strategy(strategy: $crate::config::WaitStrategy);
-            "Sets how often a waiter asks when nothing wakes it" poll_interval(interval: std::time::Duration);
+            "Sets how a waiter learns that it should send its request again" wait_strategy(strategy: $crate::config::WaitStrategy);
+            "Sets how often a waiter sends a request while no message wakes it" poll_interval(interval: std::time::Duration);
             "Sets how long a wait continues while no server answers" outage_timeout(timeout: std::time::Duration);
         }
     };

@@ -38,13 +38,13 @@ impl CountDownLatch {
     waits! { CountDownLatch:
         "Waits until the latch is open" wait() -> ();
         "Waits at most `wait` until the latch is open" wait_for(wait: Duration) -> bool;
-        "Waits until the latch is open, until `deadline` at the latest" wait_until(deadline: Instant) -> bool;
+        "Waits until the latch is open, but at most until `deadline`" wait_until(deadline: Instant) -> bool;
     }
     calls! { CountDownLatch:
         "Sets the latch to a count" try_set_count(count: u64) -> bool;
         "Counts down by one" count_down() -> u64;
         "Counts down by several steps at once" count_down_by(steps: u64) -> u64;
-        "Returns how much is left to count down" count() -> u64;
+        "Returns the remaining count" count() -> u64;
         "Removes the latch" delete() -> bool;
     }
 }

@@ -6,7 +6,7 @@ use crate::operate::name::{self, LeftOut, Listed};
 
 /// An iterator over the names on a server; see [`Listing`](crate::inspect::Listing).
 #[derive(Debug)]
-#[must_use = "nothing is asked for until the listing is read"]
+#[must_use = "no request is sent until the listing is read"]
 pub struct Listing {
     inner: name::Listing,
     runtime: Runtime,

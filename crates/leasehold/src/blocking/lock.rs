@@ -162,7 +162,7 @@ impl<O: Ownership, K: Kind> Lock<O, K> {
     lease_setters! { Lock }
     wait_setters! { Lock }
     setters! { Lock:
-        "Makes a thread, or an owner, unable to enter a hold of its own again" non_reentrant();
+        "Prevents a thread, or an owner, from re-entering its own hold" non_reentrant();
     }
 }
 
@@ -180,7 +180,7 @@ impl<O: Ownership, K: Kind> Lock<O, K> {
         "Waits for the lock" acquire() -> LockGuard<O, K::Guard> => wrap;
         "Acquires the lock if it is free" try_acquire() -> Option<LockGuard<O, K::Guard>> => wrap_some;
         "Waits at most `wait` for the lock" try_acquire_for(wait: Duration) -> Option<LockGuard<O, K::Guard>> => wrap_some;
-        "Waits for the lock until `deadline` at the latest" try_acquire_until(deadline: Instant) -> Option<LockGuard<O, K::Guard>> => wrap_some;
+        "Waits for the lock, but at most until `deadline`" try_acquire_until(deadline: Instant) -> Option<LockGuard<O, K::Guard>> => wrap_some;
     }
 
     /// Runs `work` under the lock; see [`Lock::run`](crate::Lock::run). Returns the output of
@@ -229,8 +229,8 @@ impl<O: Ownership, K: OneKey> Lock<O, K> {
         "Returns whether `owner` holds the lock" is_held_by(owner: &Owner) -> bool;
         "Returns how much of the lease is left" remaining_ttl() -> Ttl;
         "Returns the lock's holders" inspect() -> LockInfo;
-        "Ends all holds of the lock, of any client" force_unlock() -> bool;
-        "Takes the place of a ticket's hold" resume(ticket: &Ticket) -> LockGuard<Explicit, K::Guard> => wrap_resumed;
+        "Ends all holds of the lock, no matter which clients have them" force_unlock() -> bool;
+        "Takes over a ticket's hold" resume(ticket: &Ticket) -> LockGuard<Explicit, K::Guard> => wrap_resumed;
     }
 
     /// No thread owns a hold that was resumed: the guard can move to any thread.
@@ -292,7 +292,7 @@ impl<O: Ownership, G: AsRef<crate::LockGuard> + Into<crate::LockGuard>> LockGuar
     reads! { LockGuard:
         "Returns why the lock was lost" loss() -> Option<LossReason>;
         "Returns whether the lock is held" is_held() -> bool;
-        "Returns the failure of renewal since the last confirmation" renewal_failure() -> Option<LossReason>;
+        "Returns why renewals have been failing since the last one that succeeded" renewal_failure() -> Option<LossReason>;
         "Returns how many guards share the hold" hold_count() -> usize;
         "Returns the number of this hold" number() -> u64;
         "Returns how long the acquire took" waited() -> Duration;

@@ -117,7 +117,7 @@ impl<O: Ownership> Lock<O, Majority> {
     setters! { RedLock:
         "Sets how long to wait for each server" member_timeout(limit: Duration);
         "Sets the longest lease that any hold of the lock may have" longest_lease(longest: Duration);
-        "Sets whether to leave out a server that has just started" distrust_restarted(distrust: bool);
+        "Sets whether clients distrust restarted servers" distrust_restarted(distrust: bool);
     }
 
     /// Returns the members; see [`RedLock::members`](crate::RedLock::members).
@@ -136,6 +136,6 @@ impl<O: Ownership> Lock<O, Majority> {
 
 impl<O: Ownership> Lock<O, Group> {
     setters! { GroupLock:
-        "Sets how values are encoded as names in Redis" field_names(names: FieldNames);
+        "Sets how values are encoded before they are hashed to names on the server" field_names(names: FieldNames);
     }
 }

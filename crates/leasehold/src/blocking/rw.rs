@@ -82,7 +82,7 @@ impl<O: Ownership> RwLock<O> {
     wait_setters! { RwLock }
     setters! { RwLock:
         "Sets which servers must confirm a hold of either side" acknowledged_by(acknowledgement: crate::Acknowledgement);
-        "Makes a thread, or an owner, unable to enter a hold of its own again" non_reentrant();
+        "Prevents a thread, or an owner, from re-entering its own hold" non_reentrant();
         "Sets whether a waiting writer keeps new readers out" prefer_writers(preferred: bool);
         "Sets the shortest `lockWatchdogTimeout` of the Redisson clients that share this lock" redisson_watchdog(timeout: Duration);
     }

@@ -39,11 +39,11 @@ impl Semaphore {
         "Waits for a permit" acquire() -> SemaphorePermit => wrap;
         "Acquires a permit if one is free" try_acquire() -> Option<SemaphorePermit> => wrap_some;
         "Waits at most `wait` for a permit" try_acquire_for(wait: Duration) -> Option<SemaphorePermit> => wrap_some;
-        "Waits for a permit until `deadline` at the latest" try_acquire_until(deadline: Instant) -> Option<SemaphorePermit> => wrap_some;
+        "Waits for a permit, but at most until `deadline`" try_acquire_until(deadline: Instant) -> Option<SemaphorePermit> => wrap_some;
         "Waits for `permits` permits, all at the same time" acquire_many(permits: u32) -> SemaphorePermit => wrap;
         "Acquires `permits` permits if that many are free" try_acquire_many(permits: u32) -> Option<SemaphorePermit> => wrap_some;
         "Waits at most `wait` for `permits` permits" try_acquire_many_for(permits: u32, wait: Duration) -> Option<SemaphorePermit> => wrap_some;
-        "Waits for `permits` permits until `deadline` at the latest" try_acquire_many_until(permits: u32, deadline: Instant) -> Option<SemaphorePermit> => wrap_some;
+        "Waits for `permits` permits, but at most until `deadline`" try_acquire_many_until(permits: u32, deadline: Instant) -> Option<SemaphorePermit> => wrap_some;
     }
     calls! { Semaphore:
         "Adds `permits` free permits" release(permits: u32) -> ();
@@ -52,7 +52,7 @@ impl Semaphore {
         "Takes all free permits and returns how many there were" drain() -> i64;
         "Returns how many permits are free" available_permits() -> i64;
         "Creates the semaphore with `permits` permits" try_set_permits(permits: u32) -> bool;
-        "Creates the semaphore, which ends by itself after `life`" try_set_permits_for(permits: u32, life: Duration) -> bool;
+        "Creates the semaphore, which the server removes after `life`" try_set_permits_for(permits: u32, life: Duration) -> bool;
         "Removes the semaphore" delete() -> bool;
     }
 
@@ -154,7 +154,7 @@ impl SemaphorePermit {
     }
 
     reads! { SemaphorePermit:
-        "Returns how many permits these are" permits() -> u32;
+        "Returns the number of permits" permits() -> u32;
         "Returns the name of the semaphore" name() -> &str;
     }
 

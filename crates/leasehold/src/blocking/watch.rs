@@ -31,7 +31,7 @@ impl Client {
 /// An iterator over the changes of a name; see [`Watch`](crate::watch::Watch). Its `next` waits for
 /// a change. After [`Client::close`] it returns `None`.
 #[derive(Debug)]
-#[must_use = "nothing is asked for until the watch is read"]
+#[must_use = "no request is sent until the watch is read"]
 pub struct Watch {
     inner: watch::Watch,
     runtime: Runtime,
@@ -72,7 +72,7 @@ impl Iterator for Watch {
 /// An iterator over the changes of several names; see [`WatchAll`](crate::watch::WatchAll). Its
 /// `next` waits for a change. After [`Client::close`] it returns `None`.
 #[derive(Debug)]
-#[must_use = "nothing is asked for until it is read"]
+#[must_use = "no request is sent until it is read"]
 pub struct WatchAll {
     inner: watch::WatchAll,
     runtime: Runtime,

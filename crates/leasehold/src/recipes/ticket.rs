@@ -74,7 +74,7 @@ impl LockGuard {
             None => Err(Error::new(
                 ErrorKind::Misuse,
                 format!(
-                    "`{}` is several locks, and a ticket is for one; make a ticket of a guard of \
+                    "`{}` is several locks, and a ticket is for one; make a ticket from a guard of \
                      one lock",
                     self.name()
                 ),

@@ -108,7 +108,7 @@ impl Client {
 /// For other clients, the subscription looks like the subscription of a waiter. So while a lock is
 /// watched, a process that uses it all the time pauses briefly from time to time, as if another
 /// process were waiting.
-#[must_use = "nothing is asked for until the watch is read"]
+#[must_use = "no request is sent until the watch is read"]
 pub struct Watch {
     source: Source,
     changes: Option<BoxStream<'static, Result<Change>>>,

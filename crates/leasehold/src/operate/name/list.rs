@@ -43,7 +43,7 @@ pub struct Listed {
 ///
 /// It is a stream of [`Listed`]. With [`next`](Self::next), you can read it without the `Stream`
 /// trait.
-#[must_use = "nothing is asked for until the listing is read"]
+#[must_use = "no request is sent until the listing is read"]
 pub struct Listing {
     walk: Pin<Box<dyn Stream<Item = Result<Listed>> + Send>>,
     progress: Arc<Progress>,

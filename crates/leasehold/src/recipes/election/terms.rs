@@ -18,14 +18,14 @@ use crate::error::Result;
 /// ending, and while messages flood the channels, on which anyone can publish.
 const SHORTEST_PAUSE: Duration = Duration::from_millis(5);
 
-/// How far two clocks can drift apart during one lease.
+/// The time by which two clocks can drift apart during one lease.
 const CLOCK_DRIFT: Duration = Duration::from_millis(50);
 
 /// The terms of an election as an observer sees them: see [`Election::observe`].
 ///
 /// It is a stream of `Option<Leader>`, where `None` means that there is no leader. With
 /// [`next`](Self::next), you can read it without the `Stream` trait.
-#[must_use = "nothing is asked for until the terms are read"]
+#[must_use = "no request is sent until the terms are read"]
 pub struct Terms {
     walk: Pin<Box<dyn Stream<Item = Result<Option<Leader>>> + Send>>,
 }

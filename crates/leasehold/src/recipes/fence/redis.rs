@@ -52,7 +52,7 @@ if not token or token % 1 ~= 0 or token < 0 or token >= 9007199254740992 then
 end
 local fence = tonumber(redis.call('GET', KEYS[1]) or '0')
 if not fence then
-  return redis.error_reply('ERR KEYS[1] has something else than a fencing token')
+  return redis.error_reply('ERR KEYS[1] does not contain a fencing token')
 end
 if token < fence then
   return redis.error_reply('FENCED ' .. string.format('%.0f', fence))

@@ -102,7 +102,7 @@ fn describe(hold: &Hold, lease: Duration) -> Result<Ticket> {
     Ok(Ticket {
         kind,
         name: hold.key.as_str().to_owned(),
-        hold: described.ok_or_else(|| misuse(&hold.key, "its id is not one of this library"))?,
+        hold: described.ok_or_else(|| misuse(&hold.key, "its id was not made by this library"))?,
         lease,
         token,
     })

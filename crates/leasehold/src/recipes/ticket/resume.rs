@@ -99,7 +99,7 @@ impl Client {
             }
             TicketKind::Permits => Err(misuse(
                 &self.context().key(name, NameKind::Other)?,
-                "this is a ticket of permits; pass it to `ExpirableSemaphore::resume`",
+                "this is a ticket for permits; pass it to `ExpirableSemaphore::resume`",
             )),
         }
     }
@@ -324,7 +324,7 @@ fn check_kind(key: &Key, kind: TicketKind, ticket: &Ticket) -> Result<()> {
 fn old_hold<K: Named>(lock: &Lock<K>, ticket: &Ticket) -> Result<(Key, Box<dyn HoldSteps>)> {
     let key = lock.key()?;
     let TicketHold::Lock { client, number } = &ticket.hold else {
-        return Err(misuse(key, "this is a ticket of permits"));
+        return Err(misuse(key, "this is a ticket for permits"));
     };
     let steps = K::hold(lock, key, format!("{client}:{number}"));
     Ok((key.clone(), steps))
@@ -336,7 +336,7 @@ fn old_permits(semaphore: &ExpirableSemaphore, ticket: &Ticket) -> Result<(Key, 
     check_name(&names.key, ticket)?;
     let TicketHold::Permits(ids) = &ticket.hold else {
         let what = format!(
-            "this is a ticket of the kind `{}`, and not of permits",
+            "this is a ticket of the kind `{}`, and not for permits",
             ticket.kind
         );
         return Err(misuse(&names.key, &what));

@@ -59,7 +59,7 @@ pub struct NamedChange {
 /// - The pause between two listings is at least four times as long as a listing takes, because a
 ///   listing reads all keys of the server.
 /// - An outage is reported for each name, because the names of a cluster are on several servers.
-#[must_use = "nothing is asked for until it is read"]
+#[must_use = "no request is sent until it is read"]
 pub struct WatchAll {
     client: Client,
     pattern: String,
